@@ -1,0 +1,62 @@
+"""What this project says of its own speed, each with the number that was just measured."""
+
+from dataclasses import dataclass
+
+from bench.comparison import Comparison
+from bench.contestants import Pass, median_ratio
+from bench.end_to_end import EndToEnd
+
+PER_CORE = 8.0
+END_TO_END_CPU = 0.5
+WORKER_MEMORY = 3.0
+SMALL_EXPORT_S = 45.0
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A statement with a bound, and what was measured against it."""
+
+    statement: str
+    measured: str
+    holds: bool
+
+
+def faster_per_core(comparison: Comparison) -> Claim:
+    """Decode and fold, CPU time against CPU time."""
+    ratio = median_ratio(comparison.kafka, comparison.ours)
+    batch = comparison.export.shape.records_per_batch
+    return Claim(
+        f"decode + fold is at least {PER_CORE:.0f} times Kafka's replay per core ({batch} a batch)",
+        f"{ratio:.1f} times",
+        ratio >= PER_CORE,
+    )
+
+
+def half_the_cpu(run: EndToEnd, kafka: Pass) -> Claim:
+    """The whole command, start-up and Delta tables counted, against a warm replay that writes nothing."""
+    share = run.usage.cpu_s / kafka.cpu_s
+    return Claim(
+        f"end to end takes at most half the CPU time of Kafka's replay ({run.export.shape.records:,} records)",
+        f"{run.usage.cpu_s:.1f} CPU s against {kafka.cpu_s:.1f}: {share:.2f}",
+        share <= END_TO_END_CPU,
+    )
+
+
+def worker_memory(run: EndToEnd) -> Claim:
+    """The largest Python worker, interpreter and libraries counted."""
+    peak = run.usage.peak_bytes.get("worker", 0)
+    share = peak / run.export.largest_partition_bytes
+    return Claim(
+        f"a worker's peak memory stays below {WORKER_MEMORY:.0f} times the largest log partition",
+        f"{peak / 1e6:.0f} MB against {run.export.largest_partition_bytes / 1e6:.0f} MB: {share:.2f} times",
+        0 < share < WORKER_MEMORY,
+    )
+
+
+def small_export(run: EndToEnd) -> Claim:
+    """The usual nightly export, where start-up is most of the time."""
+    return Claim(
+        f"{run.export.bytes / 1e6:.0f} MB from shell to printed result in under {SMALL_EXPORT_S:.0f} s",
+        f"{run.usage.wall_s:.1f} s",
+        run.usage.wall_s < SMALL_EXPORT_S,
+    )

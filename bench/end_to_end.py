@@ -1,0 +1,80 @@
+"""`share-state reconstruct` as a person runs it: from the shell, start-up counted, Delta tables written."""
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from bench.digest import Digest
+from bench.exports import Export
+from bench.kafka import DATA
+from bench.process_tree import TreeUsage, run_tree
+from share_state.errors import ShareStateError
+
+
+class CommandError(ShareStateError):
+    """Raised when the measured command fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndToEnd:
+    """One run of the command.
+
+    Attributes:
+        export: what it read.
+        usage: wall, CPU and memory of its process tree.
+        phases: name -> seconds of wall time, as the command tells them, then what is left of the whole.
+        digest: of the share_partition_state it wrote.
+        printed: its last line.
+    """
+
+    export: Export
+    usage: TreeUsage
+    phases: dict[str, float]
+    digest: dict[str, Any]
+    printed: str
+
+
+def reconstructed(export: Export) -> EndToEnd:
+    """Run the command over an export into a fresh warehouse, which is removed afterwards.
+
+    Raises:
+        CommandError: if it does not exit with 0, with its last line.
+    """
+    with tempfile.TemporaryDirectory(prefix="end-to-end-", dir=DATA) as scratch:
+        warehouse, phases = Path(scratch, "warehouse"), Path(scratch, "phases.json")
+        command = [_share_state(), "reconstruct", str(export.folder), "--out", str(warehouse)]
+        environment = {**os.environ, "SHARE_STATE_PHASES": str(phases)}
+        with Path(scratch, "out").open("w+") as out, Path(scratch, "err").open("w+") as err:
+            usage = run_tree(command, environment, out, err)
+            out.seek(0)
+            err.seek(0)
+            printed, complained = out.read().strip(), err.read().strip()
+        if usage.exit_code:
+            last = (complained or printed or "no message").splitlines()[-1]
+            raise CommandError(f"share-state reconstruct ended with {usage.exit_code}: {last}")
+        told = json.loads(phases.read_text()) if phases.exists() else {}
+        told["interpreter, imports, exit"] = round(usage.wall_s - sum(told.values()), 3)
+        return EndToEnd(export, usage, told, _digest_of(warehouse), printed.splitlines()[-1] if printed else "")
+
+
+def _share_state() -> str:
+    """The console script beside this interpreter."""
+    command = shutil.which("share-state", path=str(Path(sys.executable).parent))
+    if command is None:
+        raise CommandError(f"{Path(sys.executable).parent}: no share-state here; run `make setup`")
+    return command
+
+
+def _digest_of(warehouse: Path) -> dict[str, Any]:
+    digest = Digest()
+    for file in DeltaTable(str(warehouse / "share_partition_state")).file_uris():
+        digest.add(pq.read_table(file))
+    return digest.as_json()

@@ -1,0 +1,267 @@
+"""The commands. Each does four things: settings, session, one call into the library, output."""
+
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Annotated, Any
+
+import typer
+from click import ClickException
+from click.exceptions import Abort, Exit
+
+from share_state import __version__
+from share_state.errors import ShareStateError
+from share_state.options import (
+    AsOfOffset,
+    AsOfTime,
+    FailOn,
+    Format,
+    Inputs,
+    Json,
+    Master,
+    Quiet,
+    RuleSeverity,
+    SparkConf,
+    StatePartitions,
+    TopicsFile,
+    Verbose,
+    fails,
+    pairs,
+    work_from,
+)
+from share_state.phases import Phases
+from share_state.report import console
+from share_state.rules import registered
+
+DONE, FOUND, UNUSABLE, UNEXPECTED = 0, 1, 2, 3
+
+app = typer.Typer(
+    name="share-state",
+    help="Kafka share-group state (KIP-932) from exported logs: what the coordinator would hold, what is wrong.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.command(epilog="Example: share-state reconstruct /exports/broker-1 --out /lake/share_state")
+def reconstruct(
+    inputs: Inputs,
+    out: Annotated[str, typer.Option("--out", metavar="WAREHOUSE", help="Folder of the Delta tables.")],
+    format: Format = "auto",
+    as_of_offset: AsOfOffset = None,
+    as_of_time: AsOfTime = None,
+    topics: TopicsFile = None,
+    state_partitions: StatePartitions = None,
+    rule: RuleSeverity = None,
+    fail_on: FailOn = "error",
+    master: Master = "local[*]",
+    spark_conf: SparkConf = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Fold an export and write the tables; prints a summary."""
+    from share_state.spark.warehouse import check_place  # noqa: PLC0415  Spark is imported only where it is used
+
+    phases = Phases(quiet=quiet)
+    check_place(out)
+    work = work_from(inputs, format, as_of_offset, as_of_time, topics, state_partitions, rule, fail_on)
+    with phases("start Spark"):
+        from share_state.spark import reconstruct as job  # noqa: PLC0415
+        from share_state.spark.session import session  # noqa: PLC0415
+
+        opened = session(master, pairs(spark_conf), verbose=verbose)
+    with opened as spark:
+        options = {
+            "as_of_offset": ",".join(as_of_offset or ()),
+            "as_of_time": as_of_time or "",
+            "rules": ",".join(rule or ()),
+        }
+        outcome = job.reconstruct(spark, work, out, inputs=tuple(inputs), options=options, phases=phases)
+    phases.close()
+    from share_state.report.summary import print_summary  # noqa: PLC0415
+
+    found = _plain(outcome) | {"warehouse": out}
+    console.print_json(found) if as_json else print_summary(found)
+    raise Exit(FOUND if fails(outcome.by_severity, fail_on) else DONE)
+
+
+@app.command(epilog="Example: share-state cutoff /exports/broker-1 --verify --delete-records offsets.json")
+def cutoff(
+    inputs: Inputs,
+    delete_records: Annotated[
+        str | None, typer.Option("--delete-records", metavar="FILE", help="Write the JSON for kafka-delete-records.sh.")
+    ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Fold again without what lies before it; prove nothing changes.")
+    ] = False,
+    format: Format = "auto",
+    as_of_offset: AsOfOffset = None,
+    as_of_time: AsOfTime = None,
+    state_partitions: StatePartitions = None,
+    rule: RuleSeverity = None,
+    fail_on: FailOn = "error",
+    master: Master = "local[*]",
+    spark_conf: SparkConf = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """The offset below which every record of a state partition is redundant, and whether to trust it."""
+    phases = Phases(quiet=quiet)
+    work = work_from(inputs, format, as_of_offset, as_of_time, None, state_partitions, rule, fail_on)
+    with phases("start Spark"):
+        from share_state.spark import reconstruct as job  # noqa: PLC0415
+        from share_state.spark.session import session  # noqa: PLC0415
+
+        opened = session(master, pairs(spark_conf), verbose=verbose)
+    with opened as spark:
+        outcome = job.fold_only(spark, replace(work, verify=verify), inputs=tuple(inputs), phases=phases)
+    phases.close()
+    from share_state.report.cutoff import print_cutoffs, print_proof, write_delete_records  # noqa: PLC0415
+
+    found = _plain(outcome)
+    named = None
+    if delete_records is not None and not outcome.differing:
+        named = write_delete_records(delete_records, found["cutoff"])
+    if as_json:
+        console.print_json(found | {"delete_records": delete_records if named is not None else None})
+    else:
+        print_cutoffs(found["cutoff"])
+        if verify:
+            print_proof(outcome.compared, outcome.differing)
+        if delete_records is not None:
+            written = (
+                f"{delete_records}: names {named} state partitions" if named is not None else "nothing was written"
+            )
+            console.say(
+                f"{written}; run kafka-delete-records.sh --offset-json-file {delete_records}" if named else written
+            )
+    raise Exit(FOUND if outcome.differing or fails(outcome.by_severity, fail_on) else DONE)
+
+
+@app.command(epilog="Example: share-state show /lake/share_state --group orders-app --topic orders")
+def show(
+    warehouse: Annotated[
+        str, typer.Argument(metavar="[WAREHOUSE]", help="Folder of the Delta tables.")
+    ] = "share_state",
+    group: Annotated[str | None, typer.Option(help="Only this group.")] = None,
+    topic: Annotated[str | None, typer.Option(help="Only this topic (name or id).")] = None,
+    partition: Annotated[int | None, typer.Option(help="Only this partition.")] = None,
+    ranges: Annotated[bool, typer.Option("--ranges", help="Every in-flight range, one a line.")] = False,
+    as_json: Json = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="With the leader epoch.")] = False,
+) -> None:
+    """Print state, lag and what is in flight, from the tables."""
+    from share_state.report.show import described, print_described  # noqa: PLC0415
+
+    found = described(warehouse, group, topic, partition)
+    console.print_json(found) if as_json else print_described(found, verbose=verbose, ranges=ranges)
+
+
+@app.command(epilog="Example: share-state decode /exports/broker-1/__share_group_state-7 | head")
+def decode(
+    inputs: Inputs,
+    out: Annotated[str | None, typer.Option("--out", metavar="DIR", help="Write a Delta table instead.")] = None,
+    format: Format = "auto",
+    as_of_offset: AsOfOffset = None,
+    as_of_time: AsOfTime = None,
+    topics: TopicsFile = None,
+    master: Master = "local[*]",
+    spark_conf: SparkConf = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Decoded records as JSON lines, in log order."""
+    work = work_from(inputs, format, as_of_offset, as_of_time, topics, None, None)
+    if out is None:
+        from share_state.report.records import print_records  # noqa: PLC0415
+
+        print_records(work)
+        return
+    from share_state.spark.decoded import write_decoded  # noqa: PLC0415
+    from share_state.spark.session import session  # noqa: PLC0415
+
+    with session(master, pairs(spark_conf), verbose=verbose) as spark:
+        count = write_decoded(spark, work, out)
+    console.print_json({"records": count, "table": out}) if as_json else console.say(f"{count:,} records are in {out}")
+
+
+@app.command(epilog="Example: share-state rules --json")
+def rules(as_json: Json = False) -> None:
+    """List the rules: code, severity, what must hold, and where that comes from."""
+    listed = [
+        {"rule": rule.code, "severity": rule.severity, "statement": rule.statement, "source": rule.source}
+        for rule in sorted(registered().values(), key=lambda rule: rule.code)
+    ]
+    if as_json:
+        console.print_json(listed)
+    else:
+        console.print_table(["RULE", "SEVERITY", "STATEMENT", "SOURCE"], [list(rule.values()) for rule in listed])
+
+
+@app.callback(invoke_without_command=True)
+def top(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.", is_eager=True)] = False,
+) -> None:
+    """Kafka share-group state (KIP-932) from exported logs."""
+    if version:
+        console.say(f"share-state {__version__}")
+        raise Exit(DONE)
+
+
+def _plain(outcome: Any) -> dict[str, Any]:
+    found = asdict(replace(outcome, cutoff=None, findings={}))
+    counted = [
+        {"severity": severity, "rule": rule, "count": count} for (severity, rule), count in outcome.findings.items()
+    ]
+    return found | {"cutoff": outcome.cutoff.to_pylist(), "findings": counted}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command and leave with the exit code of the contract: 0 done, 1 found, 2 unusable, 3 unexpected."""
+    sys.exit(run(arguments))
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return int(app(args=given, prog_name="share-state", standalone_mode=False) or DONE)
+    except Exit as left:
+        return left.exit_code
+    except ShareStateError as error:
+        return _say(str(error), UNUSABLE)
+    except ClickException as error:
+        return _say(error.format_message().replace("\n", " "), UNUSABLE)
+    except (KeyboardInterrupt, Abort):
+        return _say("stopped; nothing was committed", 130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        return DONE
+    except Exception as error:  # noqa: BLE001  the last line of defence: one line, and the traceback on request
+        if (known := _caused_by_us(error)) is not None:
+            return _say(known, UNUSABLE)
+        if "-v" in given or "--verbose" in given:
+            traceback.print_exc()
+        first = str(error).strip().splitlines()[0] if str(error).strip() else ""
+        return _say(f"unexpected {type(error).__name__}: {first} (-v shows more)", UNEXPECTED)
+
+
+def _caused_by_us(error: Exception) -> str | None:
+    """The message of an error of ours that a Spark task raised: it comes back as text inside Spark's own."""
+    for line in reversed(str(error).splitlines()):
+        for name in ("InputError", "WarehouseError"):
+            marker = f"share_state.errors.{name}: "
+            if marker in line:
+                return line.split(marker, 1)[1].strip()
+    return None
+
+
+def _say(message: str, code: int) -> int:
+    sys.stderr.write(f"share-state: {message}\n")
+    return code

@@ -1,0 +1,1 @@
+"""The algebra: which records make a chain, what they fold to, what may be cleaned. Never Spark."""

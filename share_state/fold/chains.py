@@ -1,0 +1,234 @@
+"""Folds the records of many share-partitions at once, exactly as the coordinator would replay them one by one.
+
+Closed form: with base r0 (the last snapshot after the last tombstone, or the first update where there is none) and
+updates r1..rn, each with its resolved start S, clip the batches of r_i at max(S_i..S_n) and those of the base at
+max(S_1..S_n); the value of an offset is the greatest (delivery count, delivery state) that still covers it.
+The fold carries its state from chunk to chunk, so `fold(a then b) == fold(b) after fold(a)` for any cut.
+
+Source: Kafka ShareCoordinatorShard.replay, handleShareSnapshot, handleShareUpdate, merge; PersisterStateBatchCombiner.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numba import njit
+
+from share_state.fold.sweep import priority, sweep
+from share_state.wire.share_group_state import (
+    LARGEST_OFFSET,
+    STATE_BATCH,
+    UNREADABLE,
+    Fault,
+    Kind,
+    Layout,
+    StateRecords,
+)
+
+NOWHERE = -1
+"""In place of an offset: there is none."""
+
+CHAIN = np.dtype(
+    [
+        ("start_offset", "i8"),
+        ("create_time", "i8"),
+        ("write_time", "i8"),
+        ("snapshot_offset", "i8"),  # of the latest snapshot that the state rests on
+        ("orphan_offset", "i8"),  # of the first update, where no snapshot of the log precedes it
+        ("last_offset", "i8"),
+        ("suspect_offset", "i8"),  # of a record since the latest snapshot that the broker could not load
+        ("updates", "i8"),  # folded since the latest snapshot
+        ("snapshot_epoch", "i4"),
+        ("state_epoch", "i4"),
+        ("leader_epoch", "i4"),
+        ("delivery_complete_count", "i4"),
+        ("max_leader_epoch", "i4"),
+        ("max_state_epoch", "i4"),
+        ("exists", "?"),
+        ("was_deleted", "?"),  # a tombstone of it was seen
+        ("has_max_state_epoch", "?"),
+    ]
+)
+"""One row a share-partition: everything of its state but the batches."""
+
+_FRESH = np.zeros(1, CHAIN)[0]
+for _name in ("start_offset", "snapshot_offset", "orphan_offset", "last_offset", "suspect_offset"):
+    _FRESH[_name] = NOWHERE
+_FRESH["delivery_complete_count"] = -1
+
+
+@dataclass(slots=True)
+class Chains:
+    """The folded state of a log partition so far.
+
+    Attributes:
+        chains: CHAIN rows, row n for share-partition number n.
+        ends: int64; the batches of number n are rows ends[n] to ends[n + 1].
+        batches: STATE_BATCH rows, canonical within each share-partition.
+        last_snapshot_record: offset of the latest snapshot or tombstone of any share-partition.
+    """
+
+    chains: np.ndarray = field(default_factory=lambda: np.zeros(0, CHAIN))
+    ends: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
+    batches: np.ndarray = field(default_factory=lambda: np.zeros(0, STATE_BATCH))
+    last_snapshot_record: int = NOWHERE
+
+    def apply(self, records: StateRecords, keys: int) -> None:
+        """Fold more records, later in the log than all before.
+
+        Args:
+            records: decoded records in log order.
+            keys: how many share-partitions have numbers by now.
+        """
+        rows = records.rows
+        counted = (rows["key"] >= 0) & ((rows["fault"] & UNREADABLE) == 0)
+        of_snapshots = counted & ((rows["kind"] == Kind.SNAPSHOT) | (rows["kind"] == Kind.TOMBSTONE))
+        if of_snapshots.any():
+            self.last_snapshot_record = int(rows["offset"][of_snapshots].max())
+        chains = np.full(keys, _FRESH, CHAIN)
+        chains[: len(self.chains)] = self.chains
+        carried = np.full(keys + 1, self.ends[-1], np.int64)
+        carried[: len(self.ends)] = self.ends
+        order, starts = _by_key(rows, keys)
+        out = np.empty(2 * (len(records.batches) + len(self.batches)), STATE_BATCH)
+        ends = np.zeros(keys + 1, np.int64)
+        _fold(rows, records.batches, order, starts, chains, carried, self.batches, out, ends)
+        self.chains, self.ends, self.batches = chains, ends, out[: ends[-1]].copy()
+
+
+@njit(cache=True, nogil=True)
+def _by_key(rows, keys):
+    """A stable counting sort: the rows of number n are order[starts[n]:starts[n + 1]], in log order."""
+    starts = np.zeros(keys + 1, np.int64)
+    for row in range(len(rows)):
+        if rows[row].key >= 0:
+            starts[rows[row].key + 1] += 1
+    for key in range(keys):
+        starts[key + 1] += starts[key]
+    order = np.empty(starts[keys], np.int64)
+    free = starts[:-1].copy()
+    for row in range(len(rows)):
+        key = rows[row].key
+        if key >= 0:
+            order[free[key]] = row
+            free[key] += 1
+    return order, starts
+
+
+@njit(cache=True, nogil=True)
+def _fold(rows, batches, order, starts, chains, carried, carried_batches, out, ends):
+    room = np.int64(64)
+    first, last = np.empty(room, np.int64), np.empty(room, np.int64)
+    packed, heap_packed, heap_last = np.empty(room, np.int32), np.empty(room, np.int32), np.empty(room, np.int64)
+    resolved = np.empty(room, np.int64)
+    at = np.int64(0)
+    for key in range(len(chains)):
+        chain = chains[key]
+        begin, end = starts[key], starts[key + 1]
+        if end - begin > len(resolved):
+            resolved = np.empty(2 * (end - begin), np.int64)
+        base, update = _walk(rows, order, begin, end, chain, resolved)
+        if not chain.exists:
+            ends[key + 1] = at
+            continue
+        size = np.int64(0)
+        for number in range(max(base, begin), end):
+            size += rows[order[number]].batch_count
+        if base < begin:
+            size += carried[key + 1] - carried[key]
+        if size > len(first):
+            first, last = np.empty(2 * size, np.int64), np.empty(2 * size, np.int64)
+            packed, heap_packed = np.empty(2 * size, np.int32), np.empty(2 * size, np.int32)
+            heap_last = np.empty(2 * size, np.int64)
+        size = np.int64(0)
+        # From the last update back, the cut is the greatest start from here to the end.
+        cut = np.int64(-1)
+        for number in range(end - 1, update - 1, -1):
+            row = rows[order[number]]
+            if row.kind != Kind.UPDATE or row.fault & UNREADABLE:
+                continue
+            cut = max(cut, resolved[number - begin])
+            size = _clip(batches, row.batches, row.batches + row.batch_count, cut, first, last, packed, size)
+        if base >= begin:
+            row = rows[order[base]]
+            size = _clip(batches, row.batches, row.batches + row.batch_count, cut, first, last, packed, size)
+        else:
+            size = _clip(carried_batches, carried[key], carried[key + 1], cut, first, last, packed, size)
+        at = sweep(first, last, packed, size, heap_packed, heap_last, out, at)
+        ends[key + 1] = at
+
+
+@njit(cache=True)
+def _walk(rows, order, begin, end, chain, resolved):
+    """Follow one share-partition's records for the scalars.
+
+    Returns:
+        (place of the base in `order`, or begin - 1 where it is the carried state; place of the first update after it).
+    """
+    base = begin - 1
+    update = begin
+    for number in range(begin, end):
+        row = rows[order[number]]
+        if row.fault & UNREADABLE:
+            chain.suspect_offset = row.offset
+            continue
+        chain.last_offset = row.offset
+        if row.kind == Kind.TOMBSTONE:
+            chain.exists = False
+            chain.was_deleted = True
+            chain.has_max_state_epoch = False
+            chain.snapshot_offset = NOWHERE
+            chain.orphan_offset = NOWHERE
+            chain.suspect_offset = NOWHERE
+            continue
+        inverted = row.fault & Fault.INVERTED_RANGE != 0
+        chain.max_leader_epoch = max(chain.max_leader_epoch, row.leader_epoch) if chain.exists else row.leader_epoch
+        if row.kind == Kind.SNAPSHOT:
+            chain.max_state_epoch = (
+                max(chain.max_state_epoch, row.state_epoch) if chain.has_max_state_epoch else row.state_epoch
+            )
+            chain.has_max_state_epoch = True
+            chain.state_epoch = row.state_epoch
+            chain.snapshot_offset = row.offset
+            chain.orphan_offset = NOWHERE
+            chain.suspect_offset = row.offset if inverted else NOWHERE
+            chain.updates = 0
+        else:
+            chain.updates += 1
+            if inverted:
+                chain.suspect_offset = row.offset
+            if chain.exists:
+                if row.start_offset != -1:
+                    chain.start_offset = row.start_offset
+                if row.leader_epoch != -1:
+                    chain.leader_epoch = row.leader_epoch
+                chain.delivery_complete_count = row.delivery_complete_count
+                resolved[number - begin] = chain.start_offset
+                continue
+            # An orphan: the broker takes the update as the state itself.
+            chain.updates = 1
+            chain.orphan_offset = row.offset
+            chain.state_epoch = -1 if row.layout == Layout.EARLY else 0
+        chain.exists = True
+        chain.snapshot_epoch = row.snapshot_epoch
+        chain.leader_epoch = row.leader_epoch
+        chain.start_offset = row.start_offset
+        chain.delivery_complete_count = row.delivery_complete_count
+        chain.create_time = row.create_time
+        chain.write_time = row.write_time
+        base = number
+        update = number + 1
+    return base, update
+
+
+@njit(cache=True)
+def _clip(batches, start, end, cut, first, last, packed, size):
+    """Append the ranges at or after `cut` (-1: all); inverted ranges cover nothing and are left out."""
+    for number in range(start, end):
+        batch = batches[number]
+        if batch.first > batch.last or batch.last == LARGEST_OFFSET or (cut != -1 and batch.last < cut):
+            continue
+        first[size] = max(batch.first, cut) if cut != -1 else batch.first
+        last[size] = batch.last
+        packed[size] = priority(batch.count, batch.state)
+        size += 1
+    return size

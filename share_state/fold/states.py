@@ -1,0 +1,120 @@
+"""Folded chains as the tables `share_partition_state` and `in_flight`."""
+
+import numpy as np
+import pyarrow as pa
+
+from share_state.declarations import table_schema
+from share_state.fold.chains import NOWHERE, Chains
+from share_state.fold.ranges import STATE_NAMES, effective_starts, end_offsets, tiles
+from share_state.fold.topics import Topics
+from share_state.wire.keys import KeyTable
+
+DIALECT = "share_group_state"
+
+
+def live(chains: Chains) -> Chains:
+    """Only the share-partitions that have a state, in the same order."""
+    exists = chains.chains["exists"]
+    sizes = np.diff(chains.ends)[exists]
+    # A share-partition without state has no batches, so the batches of the others are whole.
+    return Chains(
+        chains.chains[exists], np.concatenate(([0], np.cumsum(sizes))), chains.batches, chains.last_snapshot_record
+    )
+
+
+def key_columns(keys: KeyTable, numbers: np.ndarray, topics: Topics) -> dict[str, pa.Array]:
+    """The key columns of share-partitions.
+
+    Args:
+        keys: the log's share-partitions.
+        numbers: which of them, in order.
+        topics: the names that are known.
+    """
+    groups, ids, partitions = (column.take(pa.array(numbers)) for column in keys.columns())
+    return {
+        "dialect": pa.array(np.full(len(numbers), DIALECT, object), pa.string()),
+        "group_id": groups,
+        "topic_id": ids,
+        "topic": topics.name_of(ids),
+        "partition": partitions,
+    }
+
+
+def state_table(
+    chains: Chains, key: dict[str, pa.Array], state_partition: int | None, suspect: np.ndarray, topics: Topics
+) -> pa.Table:
+    """The table `share_partition_state`.
+
+    Args:
+        chains: live chains.
+        key: their key columns.
+        state_partition: the log partition they come from, None where unknown.
+        suspect: bool, one a chain: the log cannot be trusted since its latest snapshot.
+        topics: the end offsets that are known.
+    Returns:
+        Columns of schemas/tables/share_partition_state.yaml.
+    """
+    rows, count = chains.chains, len(chains.chains)
+    start = rows["start_offset"].copy()
+    ends = end_offsets(start, chains.ends, chains.batches)
+    columns = key | {
+        "state_partition": pa.array([state_partition] * count, pa.int32()),
+        "start_offset": pa.array(start),
+        "effective_start_offset": pa.array(effective_starts(start, chains.ends, chains.batches)),
+        "end_offset": pa.array(ends, mask=start < 0),
+        "snapshot_epoch": pa.array(rows["snapshot_epoch"].copy()),
+        "state_epoch": pa.array(rows["state_epoch"].copy()),
+        "leader_epoch": pa.array(rows["leader_epoch"].copy()),
+        "delivery_complete_count": pa.array(rows["delivery_complete_count"].copy()),
+        "state_batches": batch_lists(chains.ends, chains.batches),
+        "create_time": times(rows["create_time"]),
+        "write_time": times(rows["write_time"]),
+        "max_leader_epoch": pa.array(rows["max_leader_epoch"].copy()),
+        "max_state_epoch": pa.array(rows["max_state_epoch"].copy(), mask=~rows["has_max_state_epoch"]),
+        "updates_since_snapshot": pa.array(rows["updates"].astype(np.int32)),
+        "snapshot_offset": pa.array(rows["snapshot_offset"].copy(), mask=rows["snapshot_offset"] == NOWHERE),
+        "last_offset": pa.array(rows["last_offset"].copy()),
+        "suspect": pa.array(suspect),
+        "topic_end_offset": topics.end_of(key["topic_id"], key["partition"]),
+    }
+    return declared("share_partition_state", columns)
+
+
+def in_flight_table(chains: Chains, key: dict[str, pa.Array]) -> pa.Table:
+    """The table `in_flight`: the rows of a share-partition tile its [start_offset, end_offset) exactly."""
+    tile_ends, rows = tiles(chains.chains["start_offset"].copy(), chains.ends, chains.batches)
+    owner = pa.array(np.repeat(np.arange(len(chains.chains)), np.diff(tile_ends)))
+    state = rows["state"].copy()
+    known = pa.array([STATE_NAMES.get(code, f"UNKNOWN({code})") for code in range(-128, 128)])
+    columns = {name: column.take(owner) for name, column in key.items()} | {
+        "first_offset": pa.array(rows["first"].copy()),
+        "last_offset": pa.array(rows["last"].copy()),
+        "record_count": pa.array(rows["last"] - rows["first"] + 1),
+        "delivery_state": pa.array(state),
+        "state": known.take(pa.array(state.astype(np.int16) + 128)),
+        "delivery_count": pa.array(rows["count"].copy()),
+        "terminal": pa.array((state == 2) | (state == 4)),
+        "gap": pa.array(rows["gap"].copy()),
+    }
+    return declared("in_flight", columns)
+
+
+def batch_lists(ends: np.ndarray, rows: np.ndarray) -> pa.ListArray:
+    """STATE_BATCH rows as lists: list n holds rows ends[n] to ends[n + 1]."""
+    structs = pa.StructArray.from_arrays(
+        [pa.array(rows[name].copy()) for name in ("first", "last", "state", "count")],
+        names=["first_offset", "last_offset", "delivery_state", "delivery_count"],
+    )
+    return pa.ListArray.from_arrays(pa.array(ends.astype(np.int32)), structs)
+
+
+def times(milliseconds: np.ndarray) -> pa.Array:
+    """Milliseconds as timestamps; 0 and what no timestamp can hold are null."""
+    unknown = (milliseconds == 0) | (np.abs(milliseconds) > 2**63 // 1000 - 1)
+    return pa.array(np.where(unknown, 0, milliseconds) * 1000, pa.int64(), mask=unknown).cast(pa.timestamp("us", "UTC"))
+
+
+def declared(table: str, columns: dict[str, pa.Array]) -> pa.Table:
+    """Columns in the order and the types that the declaration of a table gives."""
+    schema = table_schema(table)
+    return pa.table([columns[field.name].cast(field.type) for field in schema], schema=schema)

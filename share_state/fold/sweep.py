@@ -1,0 +1,137 @@
+"""The value of every offset under overlapping ranges: the maximum by (delivery count, delivery state), in maximal runs.
+
+Source: Kafka PersisterStateBatchCombiner of 4.4 (a sweep line); earlier releases agree offset by offset.
+"""
+
+import numpy as np
+from numba import njit
+
+
+@njit(cache=True, inline="always")
+def priority(count, state):
+    """(delivery count, delivery state) as one integer that compares the same way, both signed."""
+    return (np.int32(count) << np.int32(8)) + np.int32(state)
+
+
+@njit(cache=True, inline="always")
+def count_of(packed):
+    """The delivery count in a priority."""
+    return np.int16((packed + np.int32(128)) >> np.int32(8))
+
+
+@njit(cache=True, inline="always")
+def state_of(packed):
+    """The delivery state in a priority."""
+    return np.int8(packed - (((packed + np.int32(128)) >> np.int32(8)) << np.int32(8)))
+
+
+@njit(cache=True, nogil=True)
+def sweep(first, last, packed, size, heap_packed, heap_last, out, at):
+    """Write the canonical ranges of `size` ranges to `out`, from row `at` on.
+
+    Args:
+        first, last: int64 offsets, inclusive, first <= last < 2^63 - 1; any order, overlaps allowed.
+        packed: int32 priorities.
+        heap_packed, heap_last: room for `size` entries.
+        out: STATE_BATCH rows with room for 2 * size more.
+    Returns:
+        Row of `out` after the last one written. The rows are sorted, disjoint, and no two that touch have one value.
+    """
+    if size == 0:
+        return at
+    if _is_sorted(first, last, size):
+        return _join(first, last, packed, size, out, at)
+    order = np.argsort(first[:size], kind="mergesort")
+    start, heaped, taken = at, 0, 0
+    x = first[order[0]]
+    while taken < size or heaped > 0:
+        if heaped == 0:
+            x = first[order[taken]]
+        while taken < size and first[order[taken]] <= x:
+            row = order[taken]
+            heaped = _push(heap_packed, heap_last, heaped, packed[row], last[row])
+            taken += 1
+        while heaped > 0 and heap_last[0] < x:
+            heaped = _pop(heap_packed, heap_last, heaped)
+        if heaped == 0:
+            continue
+        top, end = heap_packed[0], heap_last[0]
+        # Whatever starts under the top's range and does not beat it cannot show before the top ends.
+        while taken < size and first[order[taken]] <= end:
+            row = order[taken]
+            if packed[row] > top:
+                end = first[row] - 1
+                break
+            if last[row] > end:
+                heaped = _push(heap_packed, heap_last, heaped, packed[row], last[row])
+            taken += 1
+        at = _emit(out, start, at, x, end, top)
+        x = end + 1
+    return at
+
+
+@njit(cache=True)
+def _is_sorted(first, last, size):
+    for row in range(1, size):
+        if first[row] <= last[row - 1]:
+            return False
+    return True
+
+
+@njit(cache=True)
+def _join(first, last, packed, size, out, at):
+    start = at
+    for row in range(size):
+        at = _emit(out, start, at, first[row], last[row], packed[row])
+    return at
+
+
+@njit(cache=True)
+def _emit(out, start, at, first, last, packed):
+    count, state = count_of(packed), state_of(packed)
+    if at > start and out[at - 1].last == first - 1 and out[at - 1].count == count and out[at - 1].state == state:
+        out[at - 1].last = last
+        return at
+    out[at].first = first
+    out[at].last = last
+    out[at].count = count
+    out[at].state = state
+    return at + 1
+
+
+@njit(cache=True)
+def _push(heap_packed, heap_last, size, packed, last):
+    """Into a max-heap by priority, then by last offset."""
+    child = size
+    while child > 0:
+        parent = (child - 1) >> 1
+        if heap_packed[parent] > packed or (heap_packed[parent] == packed and heap_last[parent] >= last):
+            break
+        heap_packed[child], heap_last[child] = heap_packed[parent], heap_last[parent]
+        child = parent
+    heap_packed[child], heap_last[child] = packed, last
+    return size + 1
+
+
+@njit(cache=True)
+def _pop(heap_packed, heap_last, size):
+    size -= 1
+    packed, last = heap_packed[size], heap_last[size]
+    parent = 0
+    while True:
+        child = 2 * parent + 1
+        if child >= size:
+            break
+        right = child + 1
+        if right < size and (
+            heap_packed[right] > heap_packed[child]
+            or (heap_packed[right] == heap_packed[child] and heap_last[right] > heap_last[child])
+        ):
+            child = right
+        if packed > heap_packed[child] or (packed == heap_packed[child] and last >= heap_last[child]):
+            break
+        heap_packed[parent], heap_last[parent] = heap_packed[child], heap_last[child]
+        parent = child
+    if size > 0:
+        heap_packed[parent], heap_last[parent] = packed, last
+    return size

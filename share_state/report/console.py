@@ -1,0 +1,45 @@
+"""One place to print: tables for a person, or one JSON document for a program."""
+
+import json
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+UNKNOWN = "-"
+"""What stands for a number that is not known, as in kafka-share-groups.sh."""
+
+_AS_WIDE_AS_NEEDED = 100_000
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, numeric: Sequence[str] = ()) -> None:
+    """Print rows under a header, aligned; never cut to a terminal's width where there is no terminal."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(column, no_wrap=True, justify="right" if column in numeric else "left")
+    for row in rows:
+        table.add_row(*(UNKNOWN if cell is None else str(cell) for cell in row))
+    say(table)
+
+
+def say(text: Any = "") -> None:
+    """Print a line or a rich renderable on stdout."""
+    console = Console(highlight=False, markup=False, soft_wrap=isinstance(text, str))
+    if not console.is_terminal:
+        console.width = _AS_WIDE_AS_NEEDED
+    console.print(text, crop=False)
+
+
+def print_json(document: Any) -> None:
+    """Print one JSON document on stdout; times as ISO 8601."""
+    json.dump(document, sys.stdout, ensure_ascii=False, default=_plain)
+    sys.stdout.write("\n")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    raise TypeError(f"{type(value).__name__} is not JSON")

@@ -1,0 +1,69 @@
+"""The cutoff for people and for kafka-delete-records.sh."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from share_state.errors import InputError, WarehouseError
+from share_state.report.console import print_table, say
+
+_NUMERIC = ("PARTITION", "CUTOFF", "LOG-START", "LOG-END", "REDUNDANT", "LIVE")
+
+
+def print_cutoffs(rows: Sequence[Mapping[str, Any]]) -> None:
+    """One line a log partition."""
+    columns = ["TOPIC", "PARTITION", "CUTOFF", "LOG-START", "LOG-END", "REDUNDANT", "LIVE", "SAFE", "HELD BACK BY"]
+    cells = []
+    for row in rows:
+        holder = None
+        if row["limited_by_group"] is not None:
+            holder = f"{row['limited_by_group']} {row['limited_by_topic_id']} {row['limited_by_partition']}"
+        safe = "yes" if row["safe"] else f"no: {row['reason']}"
+        cells.append([row["topic"], row["partition"], row["cutoff_offset"], row["log_start_offset"], row["log_end_offset"],
+                      row["redundant_records"], row["live_share_partitions"], safe, holder])  # fmt: skip
+    print_table(columns, cells, numeric=_NUMERIC)
+
+
+def print_proof(compared: int | None, differing: Sequence[str]) -> None:
+    """What folding again without the records before each cutoff showed."""
+    if compared is None:
+        say("nothing may be cleaned, so there is nothing to prove")
+    elif not differing:
+        say(
+            f"proved: what is at or after the cutoff alone folds to the same state, for all {compared:,} share-partitions"
+        )
+        say(
+            "(compared: every column but max_leader_epoch and max_state_epoch, which a broker forgets with the records)"
+        )
+    else:
+        say(f"NOT SAFE: {len(differing):,} of {compared:,} share-partitions change: {', '.join(differing[:5])}")
+
+
+def write_delete_records(path: str, rows: Sequence[Mapping[str, Any]]) -> int:
+    """Write what `kafka-delete-records.sh --offset-json-file` takes: the safe cutoffs beyond the log start.
+
+    The file appears whole or not at all.
+
+    Returns:
+        How many log partitions it names.
+    Raises:
+        InputError: if a cutoff belongs to a log whose partition number is not known.
+        WarehouseError: if the file cannot be written.
+    """
+    chosen = [row for row in rows if row["safe"] and (row["cutoff_offset"] or 0) > row["log_start_offset"]]
+    if any(row["partition"] is None for row in chosen):
+        raise InputError(
+            f"{path}: not written: a log's number is not known; keep its folder name __share_group_state-N"
+        )
+    entries = [{"topic": row["topic"], "partition": row["partition"], "offset": row["cutoff_offset"]} for row in chosen]
+    target = Path(path)
+    partial = target.with_name(f".{target.name}.partial")
+    try:
+        partial.write_text(json.dumps({"partitions": entries, "version": 1}, indent=2) + "\n", encoding="utf-8")
+        partial.replace(target)
+    except OSError as error:
+        raise WarehouseError(
+            f"{path}: cannot be written ({error.strerror}); give a file in a folder that exists"
+        ) from None
+    return len(entries)

@@ -1,0 +1,116 @@
+"""Record batches that cannot be trusted, and offsets that are missing or told twice."""
+
+import numpy as np
+import pyarrow as pa
+
+from share_state.fold.log import FoldedLog
+from share_state.rules.registry import ERROR, NOTHING, WARNING, Broken, rule
+from share_state.wire.framing import Trust
+
+
+@rule(
+    "TORN_TAIL",
+    severity=WARNING,
+    source="Kafka LogSegment.recover",
+    statement="Every segment ends where a batch ends (preallocated zero bytes aside).",
+)
+def torn_tail(folded: FoldedLog) -> Broken:
+    """Files that end inside a batch: what a crash or a copy in mid-write leaves; the whole batches before it count."""
+    return _of_trust(folded, Trust.TORN, "the file ends inside a batch; what is before it was read")
+
+
+@rule(
+    "CRC_MISMATCH",
+    severity=ERROR,
+    source="Kafka DefaultRecordBatch.ensureValid",
+    statement="The CRC-32C of every batch matches its bytes.",
+)
+def crc_mismatch(folded: FoldedLog) -> Broken:
+    """Batches whose bytes changed after they were written; none of their records is used."""
+    return _of_trust(folded, Trust.CRC_MISMATCH, "the CRC does not match; the batch was left out, take another copy")
+
+
+@rule(
+    "MAGIC_UNSUPPORTED",
+    severity=ERROR,
+    source="Kafka RecordBatch.CURRENT_MAGIC_VALUE",
+    statement="Every batch is of format version 2.",
+)
+def magic_unsupported(folded: FoldedLog) -> Broken:
+    """Batches of another record format than 2, the only one that brokers with share groups write."""
+    broken = _of_trust(folded, Trust.MAGIC_UNSUPPORTED, "not a batch of format version 2; it was left out")
+    if broken is NOTHING:
+        return broken
+    magic = folded.observed.batches["magic"][folded.observed.batches["trust"] == Trust.MAGIC_UNSUPPORTED]
+    return Broken(broken.offset, broken.message, evidence={**broken.evidence, "magic": magic.copy()})
+
+
+@rule(
+    "BATCH_MALFORMED",
+    severity=ERROR,
+    source="Kafka DefaultRecordBatch, DefaultRecord.readFrom",
+    statement="The lengths and counts in every batch agree with its bytes.",
+)
+def batch_malformed(folded: FoldedLog) -> Broken:
+    """Batches that lie about their length, their records or their compression."""
+    return _of_trust(folded, Trust.MALFORMED, "the batch's lengths and counts do not fit its bytes; it was left out")
+
+
+@rule(
+    "DUPLICATE_OFFSET_CONFLICT",
+    severity=ERROR,
+    source="spec I41",
+    statement="Where an offset is found twice, both copies hold the same bytes.",
+)
+def duplicate_offset_conflict(folded: FoldedLog) -> Broken:
+    """Batches left out because another, of a higher leader epoch, fills their offsets with other bytes."""
+    return _of_trust(folded, Trust.CONFLICT, "another copy holds other bytes under these offsets; it was left out")
+
+
+@rule(
+    "OFFSET_GAP",
+    severity=WARNING,
+    source="spec I41",
+    statement="Between the log start and its end no offset is missing.",
+)
+def offset_gap(folded: FoldedLog) -> Broken:
+    """Holes that no untrustworthy batch explains: a segment that was not copied, or records that were cut out."""
+    gaps = np.array([(start, end) for start, end, explained in folded.observed.gaps if not explained], np.int64)
+    if not len(gaps):
+        return NOTHING
+    start, end = gaps.T
+    return Broken(
+        start.copy(),
+        ("offsets ", start, " to ", end - 1, " are missing; copy all segments of the folder"),
+        evidence={"first_missing": start, "last_missing": end - 1, "missing": end - start},
+    )
+
+
+@rule(
+    "TRANSACTIONAL_BATCH",
+    severity=WARNING,
+    source="spec I38",
+    statement="The state topic holds no transactional and no control batches.",
+)
+def transactional_batch(folded: FoldedLog) -> Broken:
+    """Batches of another writer than the share coordinator; their records are folded, as the broker folds them."""
+    first, count = folded.observed.transactional
+    if not count:
+        return NOTHING
+    return Broken(np.array([first]), (f"{count} transactional or control batches, the first here",),
+                  evidence={"batches": np.array([count])})  # fmt: skip
+
+
+def _of_trust(folded: FoldedLog, trust: Trust, consequence: str) -> Broken:
+    of_it = np.flatnonzero(folded.observed.batches["trust"] == trust)
+    if not len(of_it):
+        return NOTHING
+    rows = folded.observed.batches[of_it]
+    files = pa.array([folded.log.segments[segment].path for segment in rows["segment"]])
+    why = pa.array([folded.observed.why[row] and f" ({folded.observed.why[row]})" for row in of_it])
+    position = rows["file_position"].copy()
+    return Broken(
+        rows["base_offset"].copy(),
+        (files, ", position ", position, f": {consequence}", why),
+        evidence={"file": files, "position": position, "bytes": rows["size"].copy()},
+    )

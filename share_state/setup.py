@@ -1,0 +1,38 @@
+"""`python -m share_state.setup`: fetch the jars, compile the kernels, so that no later command does either."""
+
+import sys
+import tempfile
+from pathlib import Path
+
+from share_state.errors import SetupError
+from share_state.fold.log import fold_log
+from share_state.spark import jars
+from share_state.wire.log import read_chunks
+from share_state.wire.log_folder import find_logs
+
+
+def main() -> None:
+    """Prepare this environment; `--with-test-jars` also fetches Kafka's own classes for tests and the benchmark."""
+    wanted = list(jars.COORDINATES) if "--with-test-jars" in sys.argv[1:] else [jars.DELTA]
+    try:
+        for name in wanted:
+            jars.fetch(name)
+    except SetupError as error:
+        sys.exit(f"share-state: {error}")
+    compile_kernels()
+
+
+def compile_kernels() -> None:
+    """Run every kernel once, on a log too small to matter; numba keeps what it compiles beside the sources."""
+    with tempfile.TemporaryDirectory(prefix="share-state-kernels-") as scratch:
+        folder = Path(scratch, "__share_group_state-0")
+        folder.mkdir()
+        # Bytes that are no batch send every framing path through its kernel.
+        (folder / f"{0:020}.log").write_bytes(bytes(range(200)))
+        for log in find_logs([scratch]):
+            fold_log(log, state_partitions=1)
+            list(read_chunks(log, merge=True))
+
+
+if __name__ == "__main__":
+    main()

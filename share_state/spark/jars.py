@@ -1,0 +1,77 @@
+"""Jars by Maven coordinates, fetched once at set-up with the Ivy that pyspark ships; later runs need no network."""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pyspark
+
+from share_state.errors import SetupError
+
+DELTA = "delta-4.4.0"
+KAFKA = "kafka-4.4.0"
+KAFKA_BEFORE_SWEEP = "kafka-4.3.1"
+
+# What Spark must load beside its own jars; Ivy brings the rest of Delta's tree, most of which pyspark ships already.
+COORDINATES = {
+    DELTA: ("io.delta", "delta-spark_4.2_2.13", "4.4.0"),
+    KAFKA: ("org.apache.kafka", "kafka-share-coordinator", "4.4.0"),
+    KAFKA_BEFORE_SWEEP: ("org.apache.kafka", "kafka-share-coordinator", "4.3.1"),
+}
+
+_SPARK_JARS = Path(pyspark.__file__).parent / "jars"
+
+
+def folder(name: str) -> Path:
+    """Where a fetched set of jars lives: inside the environment that runs, so that it goes when that goes."""
+    return Path(sys.prefix) / "share" / "share-state" / "jars" / name
+
+
+def jars(name: str) -> list[Path]:
+    """The jars of a fetched set.
+
+    Raises:
+        SetupError: if the set was never fetched.
+    """
+    found = sorted(folder(name).glob("*.jar"))
+    if not found:
+        raise SetupError(f"{folder(name)}: the jars of {name} are not here; run `python -m share_state.setup` once")
+    return found
+
+
+def fetch(name: str) -> None:
+    """Fetch a set of jars unless it is there; a set appears whole or not at all.
+
+    Raises:
+        SetupError: if Java or the registry cannot be reached, with Ivy's last words.
+    """
+    if folder(name).exists():
+        return
+    java, ivy = shutil.which("java"), next(_SPARK_JARS.glob("ivy-*.jar"), None)
+    if java is None or ivy is None:
+        raise SetupError("no `java` on the PATH (17 is needed): install a Java 17 runtime, then run the set-up again")
+    organisation, module, revision = COORDINATES[name]
+    with tempfile.TemporaryDirectory(prefix="share-state-jars-") as scratch:
+        command = [java, "-jar", str(ivy), "-cache", f"{scratch}/cache", "-confs", "default"]
+        command += ["-dependency", organisation, module, revision, "-types", "jar", "bundle"]
+        command += ["-retrieve", f"{scratch}/jars/[artifact]-[revision].[ext]"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        fetched = sorted(Path(scratch, "jars").glob("*.jar"))
+        if done.returncode or not fetched:
+            last = (done.stdout + done.stderr).strip().splitlines()[-1:]
+            raise SetupError(f"{organisation}:{module}:{revision} could not be fetched: {' '.join(last)}")
+        if name == DELTA:
+            fetched = [jar for jar in fetched if not _shipped_with_spark(jar)]
+        partial = folder(name).with_suffix(".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        for jar in fetched:
+            shutil.copy2(jar, partial)
+        partial.rename(folder(name))
+
+
+def _shipped_with_spark(jar: Path) -> bool:
+    artifact = jar.stem.rsplit("-", 1)[0]
+    return any(_SPARK_JARS.glob(f"{artifact}-[0-9]*.jar"))

@@ -1,0 +1,103 @@
+"""The plan: log partitions spread over tasks, each folded and judged where it is read; only results travel."""
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from share_state.declarations import table_schema
+from share_state.fold.verify import verify_cutoff
+from share_state.rules import judge
+from share_state.wire.log_folder import LogPartition
+from share_state.work import Work
+
+RESULTS = ("share_partition_state", "in_flight", "findings")
+_SMALL_LOG = 16 << 20
+ROWS_A_BATCH = 20_000
+
+SUMMARY = pa.schema(
+    [
+        ("records", pa.int64()),
+        ("next_offset", pa.int64()),
+        ("partition", pa.int32()),
+        ("path", pa.string()),
+        ("whole_batches", pa.bool_()),
+        ("findings", pa.list_(pa.struct([("severity", pa.string()), ("rule", pa.string()), ("count", pa.int64())]))),
+        ("compared", pa.int64()),
+        ("differing", pa.list_(pa.string())),
+    ]
+)
+"""What a task tells about a log partition beside its tables."""
+
+
+def fold_all(spark: SparkSession, work: Work) -> DataFrame:
+    """Fold and judge every log partition, one task each (small ones share a task).
+
+    Returns:
+        One column a result table (a struct of its columns) and the columns `cutoff` and `summary`; in each row exactly
+        one of RESULTS is set, or `cutoff` and `summary` are.
+    """
+    tasks = spread(work.logs, spark.sparkContext.defaultParallelism)
+    schema = _result_schema()
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch["id"].to_pylist():
+                for log in tasks[number]:
+                    yield from _results(work, log, schema)
+
+    return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, from_arrow_schema(schema))
+
+
+def spread(logs: Sequence[LogPartition], cores: int) -> list[list[LogPartition]]:
+    """Biggest first, each to the task that has least: as many tasks as logs, but few where the logs are small."""
+    total = sum(log.size for log in logs)
+    count = max(1, min(len(logs), max(cores, total // _SMALL_LOG)))
+    tasks: list[list[LogPartition]] = [[] for _ in range(count)]
+    loads = [(0, number) for number in range(count)]
+    for log in sorted(logs, key=lambda log: -log.size):
+        load, number = heapq.heappop(loads)
+        tasks[number].append(log)
+        heapq.heappush(loads, (load + log.size + 1, number))
+    return tasks
+
+
+def _results(work: Work, log: LogPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    folded = work.fold(log)
+    findings = judge(folded, work.severities, work.topics)
+    counted = (
+        findings.group_by(["severity", "rule"]).aggregate([([], "count_all")]).rename_columns({"count_all": "count"})
+    )
+    proof = verify_cutoff(folded, work.window_of(log), work.topics) if work.verify else None
+    summary = {
+        "records": folded.records,
+        "next_offset": folded.next_offset,
+        "partition": log.partition,
+        "path": log.segments[0].path,
+        "whole_batches": folded.has_whole_batches or log.size == 0,
+        "findings": counted.to_pylist(),
+        "compared": proof and proof.compared,
+        "differing": proof and list(proof.differing),
+    }
+    tables = {"share_partition_state": folded.states, "in_flight": folded.in_flight, "findings": findings}
+    for name, table in tables.items():
+        for batch in table.combine_chunks().to_batches(max_chunksize=ROWS_A_BATCH):
+            yield _only(schema, {name: batch.to_struct_array()})
+    limits = folded.cutoff.combine_chunks().to_batches()[0].to_struct_array()
+    yield _only(schema, {"cutoff": limits, "summary": pa.array([summary], pa.struct(list(SUMMARY)))})
+
+
+def _only(schema: pa.Schema, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
+    count = len(next(iter(columns.values())))
+    arrays = [
+        columns[field.name].cast(field.type) if field.name in columns else pa.nulls(count, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _result_schema() -> pa.Schema:
+    tables = [pa.field(name, pa.struct(list(table_schema(name)))) for name in (*RESULTS, "cutoff")]
+    return pa.schema([*tables, pa.field("summary", pa.struct(list(SUMMARY)))])

@@ -1,0 +1,77 @@
+"""Reads the `--topics` file: topic id -> name, partitions, end offsets."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+
+from share_state.errors import InputError
+from share_state.fold.topics import Topics
+
+
+class _Topic(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    name: str
+    end_offsets: dict[int, int] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_forms(cls, given: Any) -> Any:
+        """`"name"` alone, and partitions as a list of {partition, highWatermark or end_offset}."""
+        if isinstance(given, str):
+            return {"name": given}
+        if isinstance(given, dict) and isinstance(given.get("partitions"), list):
+            ends = {
+                entry["partition"]: next(entry[name] for name in ("end_offset", "highWatermark") if name in entry)
+                for entry in given["partitions"]
+                if isinstance(entry, dict)
+                and ("end_offset" in entry or "highWatermark" in entry)
+                and "partition" in entry
+            }
+            return {**given, "end_offsets": {**ends, **given.get("end_offsets", {})}}
+        return given
+
+
+_FILE = TypeAdapter(dict[str, _Topic])
+
+
+def read_topics(path: str | None) -> Topics:
+    """The topics that a file names; none where no file is given.
+
+    Both forms are read: `{"<topic id>": {"name": "orders", "end_offsets": {"0": 612}}}`, and a list of
+    `{"topicId": ..., "name": ..., "partitions": [{"partition": 0, "highWatermark": 612}]}`.
+
+    Raises:
+        InputError: if the file is missing or says something else.
+    """
+    if path is None:
+        return Topics()
+    try:
+        given = json.loads(Path(path).read_text(encoding="utf-8"))
+        if isinstance(given, list):
+            given = {entry.get("topicId", entry.get("topic_id")): entry for entry in given}
+        topics = _FILE.validate_python(given)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); --topics wants a JSON file") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}; {_WANTED}") from None
+    except (json.JSONDecodeError, UnicodeDecodeError, AttributeError, KeyError) as error:
+        raise InputError(f"{path}: not a JSON file of topics ({error}); {_WANTED}") from None
+    ends = [(topic_id, number, end) for topic_id, topic in topics.items() for number, end in topic.end_offsets.items()]
+    names = [(topic_id, topic.name) for topic_id, topic in topics.items()]
+    return Topics(
+        _table(names, {"topic_id": pa.string(), "topic": pa.string()}),
+        _table(ends, {"topic_id": pa.string(), "partition": pa.int32(), "end_offset": pa.int64()}),
+    )
+
+
+_WANTED = 'give {"<topic id>": {"name": "...", "end_offsets": {"0": 612}}}'
+
+
+def _table(rows: list[tuple[Any, ...]], types: dict[str, pa.DataType]) -> pa.Table:
+    columns = zip(*rows, strict=True) if rows else ([] for _ in types)
+    return pa.table({name: pa.array(column, types[name]) for name, column in zip(types, columns, strict=True)})

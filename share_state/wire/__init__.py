@@ -1,0 +1,1 @@
+"""Bytes to columns: log folders, record batches, share-group-state records. Never Spark."""

@@ -1,0 +1,83 @@
+"""Big-endian integers and varints in a byte array, for compiled kernels. The caller checks that the bytes are there."""
+
+import numpy as np
+from numba import njit
+
+
+@njit(cache=True, inline="always")
+def int16_at(data, at):
+    """The int16 whose first byte is `data[at]`."""
+    return np.int16((np.uint16(data[at]) << np.uint16(8)) | np.uint16(data[at + 1]))
+
+
+@njit(cache=True, inline="always")
+def int32_at(data, at):
+    """The int32 whose first byte is `data[at]`."""
+    return np.int32(
+        (np.uint32(data[at]) << np.uint32(24))
+        | (np.uint32(data[at + 1]) << np.uint32(16))
+        | (np.uint32(data[at + 2]) << np.uint32(8))
+        | np.uint32(data[at + 3])
+    )
+
+
+@njit(cache=True, inline="always")
+def int64_at(data, at):
+    """The int64 whose first byte is `data[at]`."""
+    return np.int64(
+        (np.uint64(data[at]) << np.uint64(56))
+        | (np.uint64(data[at + 1]) << np.uint64(48))
+        | (np.uint64(data[at + 2]) << np.uint64(40))
+        | (np.uint64(data[at + 3]) << np.uint64(32))
+        | (np.uint64(data[at + 4]) << np.uint64(24))
+        | (np.uint64(data[at + 5]) << np.uint64(16))
+        | (np.uint64(data[at + 6]) << np.uint64(8))
+        | np.uint64(data[at + 7])
+    )
+
+
+@njit(cache=True)
+def uvarint(data, at, end):
+    """An unsigned LEB128 of at most 5 bytes inside [at, end).
+
+    Returns:
+        (value, position after it); position -1 where it runs past `end` or is longer than Kafka's reader allows.
+    Source: Kafka ByteUtils.readUnsignedVarint.
+    """
+    if at < end and data[at] < 128:
+        return np.int64(data[at]), at + 1
+    value = np.int64(0)
+    for shift in range(0, 35, 7):
+        if at >= end:
+            return value, np.int64(-1)
+        byte = np.int64(data[at])
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value & 0xFFFFFFFF, at
+    return value, np.int64(-1)
+
+
+@njit(cache=True)
+def varint(data, at, end):
+    """A zigzag varint (lengths, offset deltas, header counts): (value, position after it or -1)."""
+    raw, after = uvarint(data, at, end)
+    return np.int64(np.int32((raw >> 1) ^ -(raw & 1))), after
+
+
+@njit(cache=True)
+def varlong(data, at, end):
+    """A zigzag varint of up to 10 bytes (timestamp deltas): (value, position after it or -1).
+
+    Source: Kafka ByteUtils.readVarlong.
+    """
+    value = np.uint64(0)
+    for shift in range(0, 70, 7):
+        if at >= end:
+            return np.int64(0), np.int64(-1)
+        byte = np.uint64(data[at])
+        at += 1
+        value |= (byte & np.uint64(127)) << np.uint64(shift)
+        if byte < np.uint64(128):
+            return np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1)), at
+    return np.int64(0), np.int64(-1)

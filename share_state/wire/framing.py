@@ -1,0 +1,201 @@
+"""Where record batches begin and end, and whether each can be trusted: headers and CRC-32C of format v2."""
+
+from enum import IntEnum
+
+import numpy as np
+from numba import njit
+
+from share_state.wire.bigendian import int16_at, int32_at, int64_at
+from share_state.wire.crc import crc32c
+
+HEADER = 61
+"""Bytes of a batch header; the records follow. Source: Kafka DefaultRecordBatch.RECORD_BATCH_OVERHEAD."""
+
+_LOG_OVERHEAD = 12
+_CRC_FROM = 21
+
+CODEC_BITS = 0x07
+LOG_APPEND_TIME = 0x08
+TRANSACTIONAL = 0x10
+CONTROL = 0x20
+
+
+class Trust(IntEnum):
+    """What is wrong with a batch; WHOLE is nothing."""
+
+    WHOLE = 0
+    CRC_MISMATCH = 1
+    MAGIC_UNSUPPORTED = 2
+    MALFORMED = 3
+    TORN = 4
+    CONFLICT = 5  # whole, but another copy of the log holds other bytes under its offsets
+
+
+class Stop(IntEnum):
+    """Why framing ended: all bytes used, more of the file is needed, or nothing after this position can be framed."""
+
+    DONE = 0
+    NEED_MORE = 1
+    ZEROS = 2
+    BROKEN = 3
+
+
+BATCH = np.dtype(
+    [
+        ("at", "i8"),  # position of the header in the chunk's bytes
+        ("size", "i8"),  # bytes, header included, as the header claims
+        (
+            "body",
+            "i8",
+        ),  # position of the records in the chunk's bytes (behind the raw bytes where they were compressed)
+        ("body_end", "i8"),
+        ("file_position", "i8"),
+        ("base_offset", "i8"),
+        ("last_offset", "i8"),
+        ("base_timestamp", "i8"),
+        ("max_timestamp", "i8"),
+        ("producer_id", "i8"),
+        ("count", "i4"),
+        ("leader_epoch", "i4"),
+        ("crc", "u4"),
+        ("segment", "i4"),
+        ("attributes", "i2"),
+        ("magic", "i1"),
+        ("trust", "i1"),
+    ]
+)
+"""One row a batch of a chunk."""
+
+
+@njit(cache=True, nogil=True)
+def frame(data, start, end, at_file_end, file_position, segment, table, rows):
+    """Walk the batches of one stretch of one segment.
+
+    Args:
+        data: uint8 bytes of the chunk.
+        start, end: the stretch, as positions in `data`.
+        at_file_end: whether the file ends where the stretch ends.
+        file_position: position in the file of `data[start]`.
+        segment: number of the segment, copied into each row.
+        table: BATCH rows to fill; must have room for (end - start) // 61 + 1 more.
+        rows: how many rows of `table` are in use.
+    Returns:
+        (rows in use, position where it stopped, Stop). On BROKEN the last row says what is wrong there; on ZEROS the
+        rest of the stretch is zero bytes, as a preallocated file ends.
+    Source: Kafka DefaultRecordBatch, ByteBufferLogInputStream, FileLogInputStream.
+    """
+    at = start
+    while at < end:
+        left = end - at
+        if left < _CRC_FROM:
+            if not at_file_end:
+                return rows, at, Stop.NEED_MORE
+            if _all_zero(data, at, end):
+                return rows, at, Stop.ZEROS
+            _row(table, rows, data, at, left, file_position + at - start, segment, Trust.TORN)
+            return rows + 1, at, Stop.BROKEN
+        length = np.int64(int32_at(data, at + 8))
+        magic = np.int8(data[at + 16])
+        size = length + _LOG_OVERHEAD
+        if length == 0 and int64_at(data, at) == 0 and _all_zero(data, at, end):
+            return rows, at, Stop.ZEROS
+        if length < HEADER - _LOG_OVERHEAD and (magic >= 2 or length < 14):
+            _row(table, rows, data, at, left, file_position + at - start, segment, Trust.MALFORMED)
+            return rows + 1, at, Stop.BROKEN
+        if size > left:
+            if not at_file_end:
+                return rows, at, Stop.NEED_MORE
+            _row(table, rows, data, at, left, file_position + at - start, segment, Trust.TORN)
+            return rows + 1, at, Stop.BROKEN
+        trust = Trust.WHOLE
+        if magic != 2:
+            trust = Trust.MAGIC_UNSUPPORTED
+        elif crc32c(data[at + _CRC_FROM :].ctypes, size - _CRC_FROM) != np.uint32(int32_at(data, at + 17)):
+            trust = Trust.CRC_MISMATCH
+        elif _header_lies(data, at, size):
+            trust = Trust.MALFORMED
+        if trust == Trust.CRC_MISMATCH or trust == Trust.MAGIC_UNSUPPORTED:
+            # The length is outside the CRC: believe it only if a batch (or the file's end) follows where it says.
+            follows = at + size
+            if end - follows < _CRC_FROM and not at_file_end:
+                return rows, at, Stop.NEED_MORE
+            if not _may_follow(data, follows, end, int64_at(data, at)):
+                broken = trust if trust == Trust.MAGIC_UNSUPPORTED else Trust.MALFORMED
+                _row(table, rows, data, at, left, file_position + at - start, segment, broken)
+                return rows + 1, at, Stop.BROKEN
+        _row(table, rows, data, at, size, file_position + at - start, segment, trust)
+        rows += 1
+        at += size
+    return rows, at, Stop.DONE
+
+
+@njit(cache=True)
+def _header_lies(data, at, size):
+    count = np.int64(int32_at(data, at + 57))
+    base_offset = int64_at(data, at)
+    last_delta = np.int64(int32_at(data, at + 23))
+    return base_offset < 0 or last_delta < 0 or base_offset > np.int64(2**63 - 2) - last_delta or count < 0
+
+
+@njit(cache=True)
+def _may_follow(data, at, end, base_offset):
+    if at == end:
+        return True
+    if end - at < _CRC_FROM or _all_zero(data, at, at + _CRC_FROM):
+        return True
+    length = int32_at(data, at + 8)
+    following = int64_at(data, at)
+    return (
+        data[at + 16] <= 2 and length >= 14 and following >= 0 and (base_offset < 0 or following >= base_offset - 2**31)
+    )
+
+
+@njit(cache=True)
+def _all_zero(data, at, end):
+    while at < end:
+        if data[at] != 0:
+            return False
+        at += 1
+    return True
+
+
+@njit(cache=True)
+def _row(table, row, data, at, size, file_position, segment, trust):
+    batch = table[row]
+    batch.at = at
+    batch.size = size
+    batch.file_position = file_position
+    batch.segment = segment
+    batch.trust = np.int8(trust)
+    batch.body = at + min(HEADER, size)
+    batch.body_end = at + size
+    whole = size >= HEADER
+    batch.base_offset = int64_at(data, at) if size >= 8 else -1
+    batch.magic = np.int8(data[at + 16]) if size > 16 else -1
+    batch.leader_epoch = int32_at(data, at + 12) if size >= 16 else -1
+    batch.crc = np.uint32(int32_at(data, at + 17)) if size >= 21 else 0
+    batch.attributes = int16_at(data, at + 21) if whole else 0
+    batch.last_offset = batch.base_offset + (np.int64(int32_at(data, at + 23)) if whole else 0)
+    batch.base_timestamp = int64_at(data, at + 27) if whole else -1
+    batch.max_timestamp = int64_at(data, at + 35) if whole else -1
+    batch.producer_id = int64_at(data, at + 43) if whole else -1
+    batch.count = int32_at(data, at + 57) if whole else 0
+
+
+@njit(cache=True, nogil=True)
+def next_whole_batch(data, start, end, base_offset):
+    """Position of the first batch in [start, end) with a right CRC and an offset beyond `base_offset`, or -1.
+
+    Used only behind bytes that cannot be framed: a length that lies hides the batches after it, and they still count.
+    """
+    for at in range(start, end - HEADER + 1):
+        if data[at + 16] != 2:
+            continue
+        size = np.int64(int32_at(data, at + 8)) + _LOG_OVERHEAD
+        if size < HEADER or size > end - at or int64_at(data, at) <= base_offset:
+            continue
+        if crc32c(data[at + _CRC_FROM :].ctypes, size - _CRC_FROM) != np.uint32(int32_at(data, at + 17)):
+            continue
+        if not _header_lies(data, at, size):
+            return at
+    return -1

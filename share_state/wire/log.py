@@ -1,0 +1,187 @@
+"""Reads a log partition in order, a bounded chunk at a time: bytes of whole batches, decompressed, each offset once."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from share_state.errors import InputError
+from share_state.wire.codecs import BodyError, decompress
+from share_state.wire.copies import one_of_each_offset
+from share_state.wire.framing import BATCH, CODEC_BITS, HEADER, Stop, Trust, frame, next_whole_batch
+from share_state.wire.log_folder import LogPartition, Segment
+
+CHUNK = 64 << 20
+"""Bytes of segments that are in memory at a time; a larger batch grows the chunk to its own size."""
+
+
+class RepeatedOffsetsError(Exception):
+    """Raised when the segments of one folder overlap: the log must be read again with `merge=True`."""
+
+
+@dataclass(slots=True)
+class Chunk:
+    """A stretch of a log partition.
+
+    Attributes:
+        data: uint8; raw segment bytes, then the decompressed records of compressed batches.
+        batches: BATCH rows in offset order; only rows with trust WHOLE may be looked into.
+        why: row of `batches` -> why it cannot be trusted, where the row alone does not say it.
+    """
+
+    data: npt.NDArray[np.uint8]
+    batches: np.ndarray
+    why: dict[int, str] = field(default_factory=dict)
+
+
+def read_chunks(log: LogPartition, *, merge: bool = False, chunk: int = CHUNK) -> Iterator[Chunk]:
+    """The chunks of a log partition, in offset order.
+
+    Args:
+        log: segments of one or several copies.
+        merge: look at every batch header first and read each offset from one copy only. Needed where segments overlap.
+        chunk: bytes to hold at a time.
+    Raises:
+        RepeatedOffsetsError: if `merge` is off and the segments do overlap.
+        InputError: if a segment cannot be read.
+    """
+    segments = tuple(log.segments)
+    if not merge:
+        reached = -1
+        for stretch in _framed(segments, chunk):
+            whole = stretch.batches[stretch.batches["trust"] == Trust.WHOLE]
+            lasts = np.maximum.accumulate(np.concatenate(([reached], whole["last_offset"])))
+            if (whole["base_offset"] <= lasts[:-1]).any():
+                raise RepeatedOffsetsError
+            reached = int(lasts[-1])
+            yield from _inflated(stretch, chunk)
+        return
+    tables = [framed.batches for framed in _framed(segments, chunk)]
+    table = np.concatenate(tables) if tables else np.zeros(0, BATCH)
+    for stretch in _chosen(segments, one_of_each_offset(table), chunk):
+        yield from _inflated(stretch, chunk)
+
+
+def _framed(segments: tuple[Segment, ...], chunk: int) -> Iterator[Chunk]:
+    """Fill a buffer with segment after segment and frame it; a batch that the buffer cuts opens the next one."""
+    data = np.empty(min(chunk, sum(segment.size for segment in segments) + 1), np.uint8)
+    table, rows, used = _table(len(data)), 0, 0
+    for number, segment in enumerate(segments):
+        position = 0
+        while position < segment.size:
+            if used == len(data):
+                if rows:
+                    yield Chunk(data[:used], table[:rows].copy())
+                table, rows, used = _table(len(data)), 0, 0
+            loaded = _load(segment, position, data[used:])
+            end, at_end = used + loaded, position + loaded >= segment.size
+            rows, stopped, stop = frame(data, used, end, at_end, position, number, table, rows)
+            if stop == Stop.BROKEN:
+                found = next_whole_batch(data, stopped + 1, end, table[rows - 1]["base_offset"])
+                if found >= 0:
+                    _close_broken(table[rows - 1 : rows], found - stopped)
+                    position, used = position + found - used, found
+                    continue
+                position = segment.size
+            elif stop == Stop.ZEROS:
+                position = segment.size
+            elif stop == Stop.NEED_MORE and stopped == 0:
+                data, table = _grown(data), _table(2 * len(data))
+                continue
+            else:
+                position += stopped - used
+            # A cut batch is read again at the front of the next buffer.
+            used = len(data) if stop == Stop.NEED_MORE else stopped
+            if stop == Stop.NEED_MORE:
+                yield Chunk(data[:stopped], table[:rows].copy())
+                table, rows, used = _table(len(data)), 0, 0
+    if rows:
+        yield Chunk(data[:used], table[:rows].copy())
+
+
+def _chosen(segments: tuple[Segment, ...], table: np.ndarray, chunk: int) -> Iterator[Chunk]:
+    """Read just the chosen batches, whose headers are known, in the order of `table`."""
+    start = 0
+    while start < len(table):
+        ends = np.cumsum(table["size"][start:])
+        taken = max(1, int(np.searchsorted(ends, chunk, side="right")))
+        rows = table[start : start + taken].copy()
+        data = np.empty(int(ends[taken - 1]), np.uint8)
+        rows["at"] = ends[:taken] - rows["size"]
+        shift = rows["at"] + np.minimum(HEADER, rows["size"]) - rows["body"]
+        rows["body"] += shift
+        rows["body_end"] = rows["at"] + rows["size"]
+        follows = (rows["segment"][1:] == rows["segment"][:-1]) & (
+            rows["file_position"][1:] == rows["file_position"][:-1] + rows["size"][:-1]
+        )
+        for run in np.split(np.arange(taken), np.flatnonzero(~follows) + 1):
+            first, last = rows[run[0]], rows[run[-1]]
+            _load(
+                segments[first["segment"]], int(first["file_position"]), data[first["at"] : last["at"] + last["size"]]
+            )
+        yield Chunk(data, rows)
+        start += taken
+
+
+def _inflated(stretch: Chunk, chunk: int) -> Iterator[Chunk]:
+    """Decompress what is compressed; many well-packed batches become several chunks, so that memory stays bounded."""
+    batches = stretch.batches
+    compressed = (batches["trust"] == Trust.WHOLE) & (batches["attributes"] & CODEC_BITS != 0)
+    if not compressed.any():
+        yield stretch
+        return
+    start, bodies, size, why = 0, [stretch.data], len(stretch.data), {}
+    for row in np.flatnonzero(compressed):
+        batch = batches[row]
+        try:
+            body = decompress(
+                int(batch["attributes"] & CODEC_BITS), stretch.data[batch["body"] : batch["body_end"]].tobytes()
+            )
+        except BodyError as reason:
+            batch["trust"], why[int(row)] = Trust.MALFORMED, str(reason)
+            continue
+        batch["body"], batch["body_end"] = size, size + len(body)
+        bodies.append(np.frombuffer(body, np.uint8))
+        size += len(body)
+        if size > len(stretch.data) + chunk:
+            yield _part(bodies, batches, start, int(row) + 1, why)
+            start, bodies, size, why = int(row) + 1, [stretch.data], len(stretch.data), {}
+    if start < len(batches):
+        yield _part(bodies, batches, start, len(batches), why)
+
+
+def _part(bodies: list[np.ndarray], batches: np.ndarray, start: int, end: int, why: dict[int, str]) -> Chunk:
+    return Chunk(
+        np.concatenate(bodies), batches[start:end].copy(), {row - start: reason for row, reason in why.items()}
+    )
+
+
+def _load(segment: Segment, position: int, into: np.ndarray) -> int:
+    wanted = min(len(into), segment.size - position)
+    try:
+        with Path(segment.path).open("rb", buffering=0) as file:
+            file.seek(position)
+            loaded = 0
+            while loaded < wanted:
+                got = file.readinto(into.data[loaded:wanted])
+                if not got:
+                    raise InputError(f"{segment.path}: became shorter while it was read; copy the log folder first")
+                loaded += got
+    except OSError as error:
+        raise InputError(f"{segment.path}: cannot be read ({error.strerror}); check its permissions") from None
+    return wanted
+
+
+def _table(size: int) -> np.ndarray:
+    return np.empty(size // HEADER + size // 4096 + 64, BATCH)
+
+
+def _grown(data: np.ndarray) -> np.ndarray:
+    return np.empty(2 * len(data), np.uint8)
+
+
+def _close_broken(batch: np.ndarray, size: int) -> None:
+    batch["size"], batch["trust"] = size, Trust.MALFORMED
+    batch["body_end"] = batch["at"] + size

@@ -1,0 +1,304 @@
+"""Records of `__share_group_state` as columns: the compiled reader of both layouts that call themselves version 0.
+
+`schemas/records/share_*.yaml` declare the layouts; tests hold this reader equal to the plain one of `wire/codec.py`.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numba import njit
+
+from share_state.wire.bigendian import int16_at, int32_at, int64_at, uvarint
+from share_state.wire.keys import KeyTable, number_of
+
+
+class Kind(IntEnum):
+    """What a record is. SKIPPED records carry no state: another type, or a key that cannot be read."""
+
+    SNAPSHOT = 0
+    UPDATE = 1
+    TOMBSTONE = 2
+    SKIPPED = 3
+
+
+class Layout(IntEnum):
+    """Which of the two layouts a value has; NONE for null and unreadable values."""
+
+    NONE = 0
+    EARLY = 1  # 4.0: SnapshotEpoch uint16, no timestamps
+    CURRENT = 2  # 4.1 and later
+
+
+class Fault(IntEnum):
+    """Bits: what is wrong with one record."""
+
+    KEY_MALFORMED = 1  # null, short, or of a negative length: no share-partition is known
+    KEY_TRAILING = 2  # bytes behind the key, which Kafka ignores
+    UNKNOWN_TYPE = 4
+    VALUE_MALFORMED = 8
+    VALUE_TRAILING = 16  # bytes behind the value, which Kafka ignores
+    VALUE_VERSION = 32
+    UPDATE_TOMBSTONE = 64
+    INVERTED_RANGE = 128
+    UNKNOWN_TAG = 256
+    TAG_SIZE = 512  # tag 0 not of 4 bytes; Kafka reads 4 all the same
+    OVER_LIMIT = 1024  # more batches or tags than the readers of 4.4 take
+
+
+UNREADABLE = Fault.VALUE_MALFORMED | Fault.VALUE_VERSION | Fault.UPDATE_TOMBSTONE
+"""Faults that keep a record of a known share-partition out of the fold: the broker could not load it either."""
+
+LARGEST_OFFSET = 2**63 - 1
+_MOST_BATCHES = 1_000_000
+_MOST_TAGS = 10_000
+_SMALLEST_BATCH = 20
+
+STATE_RECORD = np.dtype(
+    [
+        ("offset", "i8"),
+        ("timestamp", "i8"),
+        ("start_offset", "i8"),
+        ("create_time", "i8"),  # ms; 0 where not recorded
+        ("write_time", "i8"),
+        ("batches", "i8"),  # first row among STATE_BATCH rows
+        ("key", "i4"),  # number in the KeyTable; -1 for SKIPPED
+        ("snapshot_epoch", "i4"),
+        ("state_epoch", "i4"),
+        ("leader_epoch", "i4"),
+        ("delivery_complete_count", "i4"),
+        ("batch_count", "i4"),
+        ("batch", "i4"),  # row of the record batch it came in
+        ("type", "i2"),
+        ("value_version", "i2"),
+        ("fault", "i2"),
+        ("kind", "i1"),
+        ("layout", "i1"),
+    ]
+)
+"""One row a record of `__share_group_state`."""
+
+STATE_BATCH = np.dtype([("first", "i8"), ("last", "i8"), ("count", "i2"), ("state", "i1")], align=True)
+"""One row a state batch: offsets first to last inclusive, delivery count, delivery state."""
+
+
+@dataclass(slots=True)
+class StateRecords:
+    """Decoded records: STATE_RECORD rows in log order, and the STATE_BATCH rows that they point into."""
+
+    rows: np.ndarray
+    batches: np.ndarray
+
+
+def decode_state_records(data: np.ndarray, records: np.ndarray, keys: KeyTable) -> StateRecords:
+    """Decode the records of a chunk.
+
+    A value is read in the layout of 4.1 and later if that consumes it exactly, else in the layout of 4.0 if that does,
+    else in the later layout with bytes left over, as Kafka would.
+
+    Args:
+        data: uint8 bytes of the chunk.
+        records: RECORD rows of the chunk.
+        keys: numbers of the share-partitions; new ones are added.
+    Source: Kafka ShareCoordinatorRecordSerde, ShareSnapshotKey/Value, ShareUpdateKey/Value.
+    """
+    rows, done, total = np.zeros(len(records), STATE_RECORD), 0, 0
+    positions = np.empty(len(records), np.int64)
+    while True:
+        done, total = _decode(
+            data, records, done, total, rows, positions, keys.slots, keys.hashes, keys.starts, keys.arena, keys.count
+        )
+        if done == len(records):
+            break
+        keys.grow(int(records[done]["key_size"]))
+    batches = np.empty(total, STATE_BATCH)
+    _fill_batches(data, rows, positions, batches)
+    return StateRecords(rows, batches)
+
+
+@njit(cache=True, nogil=True)
+def _decode(data, records, done, total, rows, positions, slots, hashes, starts, arena, count):
+    for number in range(done, len(records)):
+        record = records[number]
+        row = rows[number]
+        row.offset = record.offset
+        row.timestamp = record.timestamp
+        row.batch = record.batch
+        row.key = -1
+        row.kind = Kind.SKIPPED
+        row.start_offset = -1
+        row.delivery_complete_count = -1
+        positions[number] = -1
+        at, size = record.key_at, np.int64(record.key_size)
+        if size < 2:
+            row.fault = Fault.KEY_MALFORMED
+            continue
+        row.type = int16_at(data, at)
+        if row.type != 0 and row.type != 1:
+            row.fault = Fault.UNKNOWN_TYPE
+            continue
+        group = np.int64(int16_at(data, at + 2)) if size >= 4 else np.int64(-1)
+        if group < 0 or size < 24 + group:
+            row.fault = Fault.KEY_MALFORMED
+            continue
+        key = number_of(data, at + 2, 22 + group, slots, hashes, starts, arena, count)
+        if key < 0:
+            return number, total
+        fault = Fault.KEY_TRAILING if size > 24 + group else 0
+        row.key = np.int32(key)
+        snapshot = row.type == 0
+        row.kind = np.int8(Kind.SNAPSHOT if snapshot else Kind.UPDATE)
+        at, size = record.value_at, np.int64(record.value_size)
+        if size < 0:
+            if snapshot:
+                row.kind = Kind.TOMBSTONE
+            else:
+                fault |= Fault.UPDATE_TOMBSTONE
+        elif size < 2:
+            fault |= Fault.VALUE_MALFORMED
+        else:
+            row.value_version = int16_at(data, at)
+            if row.value_version != 0:
+                fault |= Fault.VALUE_VERSION
+            else:
+                fault |= _read_value(data, at + 2, at + size, snapshot, row, positions, number)
+                if not fault & Fault.VALUE_MALFORMED:
+                    row.batches = total
+                    total += row.batch_count
+        row.fault = np.int16(fault)
+    return len(records), total
+
+
+@njit(cache=True)
+def _read_value(data, at, end, snapshot, row, positions, number):
+    """Read one value into its row; returns the fault bits."""
+    current = 36 if snapshot else 16
+    early = 18 if snapshot else 14
+    layout = Layout.CURRENT
+    after, count, complete, fault = _walk(data, at + current, end)
+    if after != end:
+        early_after, early_count, early_complete, early_fault = _walk(data, at + early, end)
+        if early_after == end:
+            layout = Layout.EARLY
+            count, complete, fault = early_count, early_complete, early_fault
+        elif after < 0:
+            return Fault.VALUE_MALFORMED
+        else:
+            fault |= Fault.VALUE_TRAILING
+    if layout == Layout.CURRENT:
+        row.snapshot_epoch = int32_at(data, at)
+        at += 4
+    else:
+        row.snapshot_epoch = np.int32(np.uint16(int16_at(data, at)))
+        at += 2
+    if snapshot:
+        row.state_epoch = int32_at(data, at)
+        at += 4
+    row.leader_epoch = int32_at(data, at)
+    row.start_offset = int64_at(data, at + 4)
+    at += 12
+    if snapshot and layout == Layout.CURRENT:
+        row.create_time = int64_at(data, at)
+        row.write_time = int64_at(data, at + 8)
+        at += 16
+    row.layout = np.int8(layout)
+    row.batch_count = np.int32(count)
+    row.delivery_complete_count = complete
+    positions[number] = at
+    return fault
+
+
+@njit(cache=True)
+def _walk(data, at, end):
+    """Step over the state batches and the tags that begin at `at`.
+
+    Returns:
+        (position after them or -1, number of batches, delivery complete count, fault bits).
+    """
+    fault = 0
+    complete = np.int32(-1)
+    count, at = uvarint(data, at, end) if at < end else (np.int64(0), np.int64(-1))
+    count -= 1
+    if at < 0 or count < 0 or count > (end - at) // _SMALLEST_BATCH:
+        return np.int64(-1), np.int64(0), complete, fault
+    if count > _MOST_BATCHES:
+        fault |= Fault.OVER_LIMIT
+    for _ in range(count):
+        if end - at < _SMALLEST_BATCH:
+            return np.int64(-1), np.int64(0), complete, fault
+        first, last = int64_at(data, at), int64_at(data, at + 8)
+        if first > last or last == LARGEST_OFFSET:
+            fault |= Fault.INVERTED_RANGE
+        if data[at + 19] == 0:
+            at += _SMALLEST_BATCH
+            continue
+        tags, at = uvarint(data, at + 19, end)
+        if at < 0:
+            return np.int64(-1), np.int64(0), complete, fault
+        if tags > _MOST_TAGS:
+            fault |= Fault.OVER_LIMIT
+        for _tag in range(tags):
+            at = _after_unknown_tag(data, at, end)
+            if at < 0:
+                return np.int64(-1), np.int64(0), complete, fault
+        fault |= Fault.UNKNOWN_TAG
+    tags, at = uvarint(data, at, end)
+    if at < 0:
+        return np.int64(-1), np.int64(0), complete, fault
+    if tags > _MOST_TAGS:
+        fault |= Fault.OVER_LIMIT
+    for _ in range(tags):
+        tag, after_tag = uvarint(data, at, end)
+        if after_tag < 0:
+            return np.int64(-1), np.int64(0), complete, fault
+        if tag != 0:
+            fault |= Fault.UNKNOWN_TAG
+            at = _after_unknown_tag(data, at, end)
+        else:
+            # Kafka reads an int32 whatever the size says, and goes on behind it.
+            size, at = uvarint(data, after_tag, end)
+            if at < 0 or end - at < 4:
+                return np.int64(-1), np.int64(0), complete, fault
+            if size != 4:
+                fault |= Fault.TAG_SIZE
+            complete = int32_at(data, at)
+            at += 4
+        if at < 0:
+            return np.int64(-1), np.int64(0), complete, fault
+    return at, count, complete, fault
+
+
+@njit(cache=True)
+def _after_unknown_tag(data, at, end):
+    _, at = uvarint(data, at, end)
+    if at < 0:
+        return np.int64(-1)
+    size, at = uvarint(data, at, end)
+    if at < 0 or size > end - at:
+        return np.int64(-1)
+    return at + size
+
+
+@njit(cache=True, nogil=True)
+def _fill_batches(data, rows, positions, batches):
+    """Copy the batches of every readable row; `_walk` has checked each position that this visits."""
+    end = len(data)
+    for number in range(len(rows)):
+        at = positions[number]
+        if at < 0:
+            continue
+        _, at = uvarint(data, at, end)
+        filled = rows[number].batches
+        for _ in range(rows[number].batch_count):
+            batch = batches[filled]
+            batch.first = int64_at(data, at)
+            batch.last = int64_at(data, at + 8)
+            batch.state = np.int8(data[at + 16])
+            batch.count = int16_at(data, at + 17)
+            filled += 1
+            if data[at + 19] == 0:
+                at += _SMALLEST_BATCH
+                continue
+            tags, at = uvarint(data, at + 19, end)
+            for _tag in range(tags):
+                at = _after_unknown_tag(data, at, end)
