@@ -132,7 +132,7 @@ def _all_stats() -> dict[int, _Stat]:
                 text = (entry / "stat").read_text()
             except OSError:
                 continue
-            # The name in brackets may hold anything; behind it come state, ppid, ... and the four times as fields 14 to 17.
+            # The name in brackets may hold anything; state, parent, ... and the four times (fields 14 to 17) follow it.
             fields = text[text.rindex(")") + 2 :].split()
             found[int(entry.name)] = _Stat(int(fields[1]), _TICK_S * sum(map(int, fields[11:15])))
     return found

@@ -69,12 +69,10 @@ def reconstruct(
     phases = Phases(quiet=quiet)
     check_place(out)
     work = work_from(inputs, format, as_of_offset, as_of_time, topics, state_partitions, rule, fail_on)
-    with phases("start Spark"):
-        from share_state.spark import reconstruct as job  # noqa: PLC0415
-        from share_state.spark.session import session  # noqa: PLC0415
+    from share_state.spark import reconstruct as job  # noqa: PLC0415
+    from share_state.spark.session import session  # noqa: PLC0415
 
-        opened = session(master, pairs(spark_conf), verbose=verbose)
-    with opened as spark:
+    with session(master, pairs(spark_conf), verbose=verbose, phases=phases) as spark:
         options = {
             "as_of_offset": ",".join(as_of_offset or ()),
             "as_of_time": as_of_time or "",
@@ -113,12 +111,10 @@ def cutoff(
     """The offset below which every record of a state partition is redundant, and whether to trust it."""
     phases = Phases(quiet=quiet)
     work = work_from(inputs, format, as_of_offset, as_of_time, None, state_partitions, rule, fail_on)
-    with phases("start Spark"):
-        from share_state.spark import reconstruct as job  # noqa: PLC0415
-        from share_state.spark.session import session  # noqa: PLC0415
+    from share_state.spark import reconstruct as job  # noqa: PLC0415
+    from share_state.spark.session import session  # noqa: PLC0415
 
-        opened = session(master, pairs(spark_conf), verbose=verbose)
-    with opened as spark:
+    with session(master, pairs(spark_conf), verbose=verbose, phases=phases) as spark:
         outcome = job.fold_only(spark, replace(work, verify=verify), inputs=tuple(inputs), phases=phases)
     phases.close()
     from share_state.report.cutoff import print_cutoffs, print_proof, write_delete_records  # noqa: PLC0415
@@ -186,8 +182,10 @@ def decode(
     from share_state.spark.decoded import write_decoded  # noqa: PLC0415
     from share_state.spark.session import session  # noqa: PLC0415
 
-    with session(master, pairs(spark_conf), verbose=verbose) as spark:
+    phases = Phases(quiet=quiet)
+    with session(master, pairs(spark_conf), verbose=verbose, phases=phases) as spark, phases("write"):
         count = write_decoded(spark, work, out)
+    phases.close()
     console.print_json({"records": count, "table": out}) if as_json else console.say(f"{count:,} records are in {out}")
 
 

@@ -1,13 +1,17 @@
 """The declarations under schemas/: loaded, checked, and turned into what Arrow, Spark and the docs need."""
 
 import re
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import pyarrow as pa
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
 
 from share_state import resources
 from share_state.errors import DeclarationError
@@ -23,6 +27,15 @@ class Column(_Declared):
     name: str
     type: str
     doc: str
+
+    @field_validator("type")
+    @classmethod
+    def _is_a_type(cls, text: str) -> str:
+        try:
+            arrow_type(text)
+        except DeclarationError as error:
+            raise ValueError(str(error)) from None
+        return text
 
 
 class ColumnsOf(_Declared):
@@ -45,6 +58,104 @@ class Table(_Declared):
     table: str
     doc: str
     columns: tuple[Column | ColumnsOf, ...]
+
+
+class Field(_Declared):
+    """A field of a record or struct.
+
+    Attributes:
+        name: as the decoded record calls it.
+        type: one of FIELD_TYPES, the name of a struct, or `[]` and one of these.
+        doc: what it means.
+        tag: its number, where it is written only when it differs from its default.
+        default: what an absent field means.
+        since: first release that writes it, where it came after the layout.
+    """
+
+    name: str
+    type: str
+    doc: str
+    tag: int | None = None
+    default: int | str | None = None
+    since: str | None = None
+
+    @model_validator(mode="after")
+    def _has_a_default_where_it_may_be_absent(self) -> Self:
+        if self.tag is not None and self.default is None:
+            raise ValueError(f"{self.name}: a tagged field needs a default")
+        return self
+
+
+def _check_unique(what: str, values: Iterable[object]) -> None:
+    repeated = [value for value, number in Counter(values).items() if number > 1]
+    if repeated:
+        raise ValueError(f"{what} {repeated[0]!r} is there twice")
+
+
+class Struct(_Declared):
+    """Fields that belong together inside a record, most often in an array."""
+
+    struct: str
+    doc: str
+    fields: tuple[Field, ...]
+
+    @model_validator(mode="after")
+    def _is_unambiguous(self) -> Self:
+        _check_unique("field", [field.name for field in self.fields])
+        return self
+
+
+class RecordLayout(_Declared):
+    """One way to write a record.
+
+    Attributes:
+        releases: of Kafka that write it, as in "4.0" or "4.1+".
+        version: of the value, written in front of it; keys have none.
+        flexible: whether lengths are varints and every struct ends with tagged fields (KIP-482).
+        fields: in the order of the bytes, tagged ones anywhere.
+    """
+
+    releases: str
+    version: int | None = None
+    flexible: bool
+    fields: tuple[Field, ...]
+
+    @model_validator(mode="after")
+    def _is_unambiguous(self) -> Self:
+        _check_unique("field", [field.name for field in self.fields])
+        tags = [field.tag for field in self.fields if field.tag is not None]
+        _check_unique("tag", tags)
+        if tags and not self.flexible:
+            raise ValueError("only a flexible layout has tagged fields")
+        return self
+
+
+class Record(_Declared):
+    """A key or a value as Kafka writes it.
+
+    Attributes:
+        name: Kafka's own name of it.
+        log: topic that it is written to.
+        part: whether it is a record's key or its value.
+        key_type: the int16 that every key begins with; a value has that of its key.
+        doc: what it says.
+        layouts: in the order of the releases.
+    """
+
+    name: str
+    log: str
+    part: Literal["key", "value"]
+    key_type: int
+    doc: str
+    layouts: tuple[RecordLayout, ...]
+
+    @model_validator(mode="after")
+    def _is_unambiguous(self) -> Self:
+        _check_unique("layout", [layout.releases for layout in self.layouts])
+        for layout in self.layouts:
+            if (layout.version is None) != (self.part == "key"):
+                raise ValueError(f"layout {layout.releases}: a value has a version, a key has none")
+        return self
 
 
 @cache
@@ -118,11 +229,120 @@ def _split(text: str) -> list[str]:
     return [part.strip() for part in parts]
 
 
+def ddl(name: str) -> str:
+    """The columns of a table in Spark's DDL, with what they mean as comments.
+
+    Raises:
+        DeclarationError: if schemas/tables says something that is no table.
+    """
+
+    def quoted(text: str) -> str:
+        return text.replace("\\", "\\\\").replace("'", "\\'")
+
+    return ", ".join(f"`{column.name}` {column.type} COMMENT '{quoted(column.doc)}'" for column in table(name)[1])
+
+
+FIELD_TYPES = frozenset(
+    ("int8", "int16", "int32", "int64", "uint16", "uuid", "string", "nullable_string", "compact_string")
+)
+"""Types of a field that is no struct. Lengths of strings and arrays are varints in flexible layouts, else int16 and
+int32; compact_string has a varint in any."""
+
+
+@dataclass(frozen=True, slots=True)
+class WireField:
+    """A field, its struct looked up.
+
+    Attributes:
+        type: one of FIELD_TYPES, or the name of the struct.
+        is_array: whether it repeats.
+        fields: of the struct, empty for FIELD_TYPES.
+    """
+
+    name: str
+    type: str
+    is_array: bool
+    fields: tuple["WireField", ...]
+    tag: int | None
+    default: int | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class WireLayout:
+    """Everything a codec needs to know of one layout.
+
+    Attributes:
+        prefix: the int16 in front: the record type before a key, the version before a value.
+    """
+
+    record: str
+    releases: str
+    prefix: int
+    flexible: bool
+    fields: tuple[WireField, ...]
+
+
+@cache
+def record(name: str) -> Record:
+    """A record as declared.
+
+    Args:
+        name: of its file, as in share_snapshot_value.
+    Raises:
+        DeclarationError: if schemas/records says something that is no record.
+    """
+    return _load(f"records/{name}.yaml", Record)
+
+
+@cache
+def layout(name: str, releases: str) -> WireLayout:
+    """One layout of a record, its structs looked up.
+
+    Args:
+        name: of its file, as in share_snapshot_value.
+        releases: as declared, "4.0" or "4.1+".
+    Raises:
+        DeclarationError: if there is no such layout, or a field has a type that is not known.
+    """
+    declared = record(name)
+    for one in declared.layouts:
+        if one.releases == releases:
+            prefix = declared.key_type if one.version is None else one.version
+            fields = _wire_fields(f"records/{name}.yaml", one.fields)
+            return WireLayout(declared.name, releases, prefix, one.flexible, fields)
+    known = ", ".join(one.releases for one in declared.layouts)
+    raise DeclarationError(f"records/{name}.yaml: no layout {releases!r}; there are {known}")
+
+
+def _wire_fields(file: str, fields: tuple[Field, ...]) -> tuple[WireField, ...]:
+    return tuple(
+        WireField(field.name, field.type.removeprefix("[]"), field.type.startswith("[]"),
+                  _fields_inside(file, field), field.tag, field.default)
+        for field in fields
+    )  # fmt: skip
+
+
+def _fields_inside(file: str, field: Field) -> tuple[WireField, ...]:
+    type_name = field.type.removeprefix("[]")
+    if type_name in FIELD_TYPES:
+        return ()
+    struct_file = f"records/{_snake(type_name)}.yaml"
+    if not re.fullmatch("([A-Z][a-z0-9]*)+", type_name) or not _path(struct_file).is_file():
+        known = ", ".join(sorted(FIELD_TYPES))
+        raise DeclarationError(f"{_path(file)}: {field.name}: type {field.type!r} is not known; use one of {known}"
+                               f" or a struct that has a file in schemas/records")  # fmt: skip
+    return _wire_fields(struct_file, _load(struct_file, Struct).fields)
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
 _Model = TypeVar("_Model", bound=_Declared)
 
 
 def _load(name: str, model: type[_Model]) -> _Model:
-    path: Path = resources.folder("schemas") / name
+    path = _path(name)
     try:
         return model.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
     except OSError as error:
@@ -131,9 +351,86 @@ def _load(name: str, model: type[_Model]) -> _Model:
         raise DeclarationError(f"{path}: {_first(error)}") from None
 
 
+def _path(name: str) -> Path:
+    return resources.folder("schemas") / name
+
+
 def _first(error: Any) -> str:
     if isinstance(error, ValidationError):
         problem = error.errors()[0]
         return f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
     return " ".join(str(error).split())
 
+
+GENERATED = "<!-- Made by `python -m share_state.declarations docs`; edit {}. -->"
+
+
+def tables_page() -> str:
+    """The page docs/tables.md: every table with its columns, key columns written out."""
+    lines = ["# Tables", "", GENERATED.format("schemas/tables"), ""]
+    lines += ["Delta tables, one folder each in the warehouse. Times are UTC."]
+    for name in _names("tables", "table"):
+        doc, columns = table(name)
+        lines += ["", f"## {name}", "", f"{_sentence(doc)}", "", "| column | type | meaning |", "| --- | --- | --- |"]
+        lines += [f"| {column.name} | {column.type} | {_cell(column.doc)} |" for column in columns]
+    return "\n".join(lines) + "\n"
+
+
+def records_page() -> str:
+    """The page docs/records.md: every record with its layouts, field by field."""
+    lines = ["# Records", "", GENERATED.format("schemas/records"), ""]
+    lines += [
+        "What is written to the log, field by field in the order of the bytes, all numbers big endian. In front of a key"
+        " is its type, in front of a value its version, both int16. In a flexible layout strings and arrays begin with"
+        " their length plus one as an unsigned varint, and the record and every struct in it end with tagged fields;"
+        " in another, strings begin with an int16 and arrays with an int32. No array is null."
+    ]
+    for name in _names("records", "name"):
+        declared = record(name)
+        lines += ["", f"## {declared.name}", "", f"{_sentence(declared.doc)}", ""]
+        lines += [f"In `{declared.log}`: the {declared.part} of record type {declared.key_type}."]
+        for one in declared.layouts:
+            version = "" if one.version is None else f", version {one.version}"
+            flexible = "flexible" if one.flexible else "not flexible"
+            lines += ["", f"### Releases {one.releases}{version}, {flexible}", "", *_fields_table(one.fields)]
+    for name in _names("records", "struct"):
+        struct = _load(f"records/{name}.yaml", Struct)
+        lines += ["", f"## {struct.struct}", "", f"{_sentence(struct.doc)}", "", *_fields_table(struct.fields)]
+    return "\n".join(lines) + "\n"
+
+
+def _fields_table(fields: tuple[Field, ...]) -> Iterator[str]:
+    yield "| field | type | meaning |"
+    yield "| --- | --- | --- |"
+    for field in fields:
+        tag = "" if field.tag is None else f", tag {field.tag}, absent at {field.default}"
+        since = "" if field.since is None else f" (since {field.since})"
+        yield f"| {field.name} | {field.type}{tag} | {_cell(field.doc)}{since} |"
+
+
+def _names(folder: str, first_key: str) -> list[str]:
+    """The files of a folder that declare one kind of thing, told by the key that names it."""
+    paths = sorted(_path(folder).glob("*.yaml"))
+    return [path.stem for path in paths if path.read_text(encoding="utf-8").startswith(f"{first_key}:")]
+
+
+def _sentence(doc: str) -> str:
+    return f"{doc[0].upper()}{doc[1:]}."
+
+
+def _cell(doc: str) -> str:
+    return doc.replace("|", "\\|")
+
+
+def main(arguments: list[str]) -> None:
+    """Print the pages about the declarations, or write tables.md and records.md to the folder that is given."""
+    if not arguments:
+        sys.stdout.write(tables_page() + "\n" + records_page())
+        return
+    folder = Path(arguments[0])
+    (folder / "tables.md").write_text(tables_page(), encoding="utf-8")
+    (folder / "records.md").write_text(records_page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

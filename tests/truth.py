@@ -120,6 +120,7 @@ def _expected_state(row: dict) -> dict:
         "snapshot_offset": row["lastSnapshotOffset"],
         "last_offset": row["lastRecordOffset"],
         "suspect": False,
+        "topic_end_offset": None,
     }
 
 

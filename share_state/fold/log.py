@@ -11,7 +11,7 @@ from share_state.fold.chains import NOWHERE, Chains
 from share_state.fold.cutoff import cutoff
 from share_state.fold.states import DIALECT, in_flight_table, key_columns, live, state_table
 from share_state.fold.topics import Topics
-from share_state.wire.framing import BATCH, CONTROL, TRANSACTIONAL, Trust
+from share_state.wire.framing import BATCH, CONTROL, TRANSACTIONAL, Trust, is_continuous
 from share_state.wire.keys import KeyTable, state_partitions_of
 from share_state.wire.log import CHUNK, Chunk, RepeatedOffsetsError, read_chunks
 from share_state.wire.log_folder import LogPartition, Window
@@ -59,6 +59,7 @@ class FoldedLog:
         redundant_records: those of them before the cutoff.
         first_offset, next_offset: the log start, and the offset behind the last record.
         reached: offset behind the last whole batch, -1 where there is none.
+        digest: a number that other batches would almost surely not give.
         states, in_flight, cutoff: the tables of those names.
     """
 
@@ -75,6 +76,7 @@ class FoldedLog:
     first_offset: int
     next_offset: int
     reached: int
+    digest: int
     states: pa.Table
     in_flight: pa.Table
     cutoff: pa.Table
@@ -131,7 +133,7 @@ class _Run:
         self.log, self.window = log, window
         self.keys, self.chains, self.observed = KeyTable(), Chains(), Observed()
         self.next_offset, self.lost_at, self.broken_since = NOWHERE, NOWHERE, False
-        self.records = 0
+        self.records, self.digest = 0, 0
         self.runs: list[np.ndarray] = []
 
     def take(self, part: Chunk) -> None:
@@ -175,6 +177,8 @@ class _Run:
         if bad.any():
             observed.why += [part.why.get(int(row), "") for row in np.flatnonzero(bad)]
             observed.batches = np.concatenate((observed.batches, batches[bad]))
+        mixed = batches["crc"].astype(np.uint64) * (2 * batches["base_offset"].astype(np.uint64) + np.uint64(1))
+        self.digest = (self.digest + int(mixed[~bad].sum(dtype=np.uint64))) % 2**64
         transactional = ~bad & (batches["attributes"] & (TRANSACTIONAL | CONTROL) != 0)
         if transactional.any():
             first, count = observed.transactional
@@ -183,6 +187,13 @@ class _Run:
         self._note_gaps(batches, bad)
 
     def _note_gaps(self, batches: np.ndarray, bad: np.ndarray) -> None:
+        until = self.window.until_offset
+        if len(batches) and not self.broken_since:
+            expected = self.next_offset if self.next_offset >= 0 else int(batches[0]["base_offset"])
+            if is_continuous(batches, expected):
+                end = int(batches[-1]["last_offset"]) + 1
+                self.next_offset = end if until is None else min(end, until)
+                return
         good = np.flatnonzero(~bad)
         # A torn tail is what a crash leaves: recovery cuts it off, so nothing that counts is missing there.
         harmful = np.cumsum(bad & (batches["trust"] != Trust.TORN) & (batches["trust"] != Trust.CONFLICT))
@@ -197,7 +208,6 @@ class _Run:
             if broken_before[0] and self.next_offset < 0:
                 # Nothing before the first good batch can be believed to be complete.
                 self.lost_at = max(self.lost_at, int(base[0]) - 1)
-            until = self.window.until_offset
             self.next_offset = int(last[-1]) + 1 if until is None else min(int(last[-1]) + 1, until)
             self.broken_since = bool(harmful[-1] > harmful[good[-1]])
         else:
@@ -269,6 +279,7 @@ class _Run:
             first_offset=first,
             next_offset=max(self.next_offset, first),
             reached=self.next_offset,
+            digest=self.digest,
             states=state_table(chains, key, self.log.partition, suspect, topics),
             in_flight=in_flight_table(chains, key),
             cutoff=pa.Table.from_pylist([plain], schema=table_schema("cutoff")),

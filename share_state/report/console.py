@@ -22,15 +22,18 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, numeri
         table.add_column(column, no_wrap=True, justify="right" if column in numeric else "left")
     for row in rows:
         table.add_row(*(UNKNOWN if cell is None else str(cell) for cell in row))
-    say(table)
-
-
-def say(text: Any = "") -> None:
-    """Print a line or a rich renderable on stdout."""
-    console = Console(highlight=False, markup=False, soft_wrap=isinstance(text, str))
+    console = Console(highlight=False, markup=False)
     if not console.is_terminal:
         console.width = _AS_WIDE_AS_NEEDED
-    console.print(text, crop=False)
+    with console.capture() as captured:
+        console.print(table, crop=False)
+    # rich pads the last column of every row.
+    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+
+
+def say(text: str = "") -> None:
+    """Print a line on stdout."""
+    sys.stdout.write(f"{text}\n")
 
 
 def print_json(document: Any) -> None:

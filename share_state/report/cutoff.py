@@ -20,8 +20,8 @@ def print_cutoffs(rows: Sequence[Mapping[str, Any]]) -> None:
         if row["limited_by_group"] is not None:
             holder = f"{row['limited_by_group']} {row['limited_by_topic_id']} {row['limited_by_partition']}"
         safe = "yes" if row["safe"] else f"no: {row['reason']}"
-        cells.append([row["topic"], row["partition"], row["cutoff_offset"], row["log_start_offset"], row["log_end_offset"],
-                      row["redundant_records"], row["live_share_partitions"], safe, holder])  # fmt: skip
+        numbers = ("partition", "cutoff_offset", "log_start_offset", "log_end_offset", "redundant_records")
+        cells.append([row["topic"], *(row[name] for name in numbers), row["live_share_partitions"], safe, holder])
     print_table(columns, cells, numeric=_NUMERIC)
 
 
@@ -30,9 +30,7 @@ def print_proof(compared: int | None, differing: Sequence[str]) -> None:
     if compared is None:
         say("nothing may be cleaned, so there is nothing to prove")
     elif not differing:
-        say(
-            f"proved: what is at or after the cutoff alone folds to the same state, for all {compared:,} share-partitions"
-        )
+        say(f"proved: what is at or after the cutoff folds to the same state, for all {compared:,} share-partitions")
         say(
             "(compared: every column but max_leader_epoch and max_state_epoch, which a broker forgets with the records)"
         )

@@ -25,6 +25,7 @@ SUMMARY = pa.schema(
         ("path", pa.string()),
         ("whole_batches", pa.bool_()),
         ("findings", pa.list_(pa.struct([("severity", pa.string()), ("rule", pa.string()), ("count", pa.int64())]))),
+        ("digest", pa.string()),
         ("compared", pa.int64()),
         ("differing", pa.list_(pa.string())),
     ]
@@ -78,6 +79,7 @@ def _results(work: Work, log: LogPartition, schema: pa.Schema) -> Iterator[pa.Re
         "path": log.segments[0].path,
         "whole_batches": folded.has_whole_batches or log.size == 0,
         "findings": counted.to_pylist(),
+        "digest": str(folded.digest),
         "compared": proof and proof.compared,
         "differing": proof and list(proof.differing),
     }

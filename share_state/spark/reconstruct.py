@@ -122,7 +122,8 @@ def summarise(results: DataFrame, inputs: tuple[str, ...], options: Mapping[str,
         findings.update({(found["severity"], found["rule"]): found["count"] for found in summary["findings"]})
         progress[_name(summary)] = summary["next_offset"]
     progress = dict(sorted(progress.items()))
-    identity = json.dumps([__version__, inputs, dict(options), progress, sorted(findings.items())])
+    digests = sorted(summary["digest"] for summary in summaries)
+    identity = json.dumps([__version__, inputs, dict(options), progress, sorted(findings.items()), digests])
     return Outcome(
         run_id=hashlib.sha256(identity.encode()).hexdigest()[:16],
         records=sum(summary["records"] for summary in summaries),

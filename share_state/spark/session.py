@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -10,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from share_state import resources
 from share_state.errors import SetupError
+from share_state.phases import Phases
 from share_state.spark import jars
 
 # Start-up is most of a usual run: the first compiler tier alone and the serial collector start fastest.
@@ -18,15 +20,27 @@ _QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 # spark-submit has started the JVM already, with the master, jars and memory that it was given.
 _UNDER_SPARK_SUBMIT = "PYSPARK_GATEWAY_PORT"
 
+# The JVM says this at every start, and no setting stops it.
+_NOISE = b"WARNING: Using incubator modules"
+
 
 @contextmanager
-def session(master: str, conf: Mapping[str, str], *, verbose: bool) -> Iterator[SparkSession]:
-    """A session for one command, stopped with it."""
-    spark = start(master, conf, verbose=verbose)
+def session(
+    master: str, conf: Mapping[str, str], *, verbose: bool = False, phases: Phases | None = None
+) -> Iterator[SparkSession]:
+    """A session for one command, stopped with it; one that is active already is used and left alone."""
+    phases = phases or Phases()
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        yield active
+        return
+    with phases("start Spark"), _without_noise(quiet=not verbose):
+        spark = start(master, conf, verbose=verbose)
     try:
         yield spark
     finally:
-        spark.stop()
+        with phases("stop Spark"):
+            spark.stop()
 
 
 def start(
@@ -35,7 +49,7 @@ def start(
     """A session with Delta, from the jars that set-up fetched.
 
     Args:
-        master: Spark master URL.
+        master: Spark master URL; spark-submit's own wins.
         conf: settings that win over the ones here.
         verbose: let Spark log at INFO.
         app: name of the application.
@@ -51,10 +65,7 @@ def start(
         builder = builder.master(master)
     for name, value in {**_settings(master, verbose), **(conf or {})}.items():
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    if not verbose:
-        spark.sparkContext.setLogLevel("ERROR")
-    return spark
+    return builder.getOrCreate()
 
 
 def _settings(master: str, verbose: bool) -> dict[str, str]:
@@ -67,7 +78,6 @@ def _settings(master: str, verbose: bool) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.extraJavaOptions": f"{log} {level}",
         "spark.databricks.delta.snapshotPartitions": "1",
         # Only our own small tables are shuffled, so one partition a core is plenty.
         "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
@@ -75,6 +85,7 @@ def _settings(master: str, verbose: bool) -> dict[str, str]:
     if _UNDER_SPARK_SUBMIT in os.environ:
         return settings
     settings["spark.jars"] = ",".join(str(jar) for jar in jars.jars(jars.DELTA))
+    settings["spark.driver.extraJavaOptions"] = f"{log} {level}"
     if master.startswith("local"):
         settings |= {
             "spark.driver.host": "127.0.0.1",
@@ -82,3 +93,27 @@ def _settings(master: str, verbose: bool) -> dict[str, str]:
             "spark.driver.extraJavaOptions": f"{_QUICK_START} {log} {level}",
         }
     return settings
+
+
+@contextmanager
+def _without_noise(*, quiet: bool) -> Iterator[None]:
+    """Let a JVM that is started inside inherit a stderr from which one line of noise is taken out."""
+    if not quiet:
+        yield
+        return
+    kept, (reading, writing) = os.dup(2), os.pipe()
+    threading.Thread(target=_forward, args=(reading, os.dup(kept)), daemon=True).start()
+    os.dup2(writing, 2)
+    os.close(writing)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def _forward(reading: int, to: int) -> None:
+    with os.fdopen(reading, "rb") as lines, os.fdopen(to, "wb", buffering=0) as stderr:
+        for line in lines:
+            if not line.startswith(_NOISE):
+                stderr.write(line)

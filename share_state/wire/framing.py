@@ -183,8 +183,18 @@ def _row(table, row, data, at, size, file_position, segment, trust):
 
 
 @njit(cache=True, nogil=True)
-def next_whole_batch(data, start, end, base_offset):
-    """Position of the first batch in [start, end) with a right CRC and an offset beyond `base_offset`, or -1.
+def is_continuous(batches, expected):
+    """True where every batch is WHOLE and begins where the one before it ended, the first at offset `expected`."""
+    for row in range(len(batches)):
+        if batches[row].trust != Trust.WHOLE or batches[row].base_offset != expected:
+            return False
+        expected = batches[row].last_offset + 1
+    return True
+
+
+@njit(cache=True, nogil=True)
+def next_whole_batch(data, start, end):
+    """Position of the first batch in [start, end) with a right CRC, or -1.
 
     Used only behind bytes that cannot be framed: a length that lies hides the batches after it, and they still count.
     """
@@ -192,7 +202,7 @@ def next_whole_batch(data, start, end, base_offset):
         if data[at + 16] != 2:
             continue
         size = np.int64(int32_at(data, at + 8)) + _LOG_OVERHEAD
-        if size < HEADER or size > end - at or int64_at(data, at) <= base_offset:
+        if size < HEADER or size > end - at:
             continue
         if crc32c(data[at + _CRC_FROM :].ctypes, size - _CRC_FROM) != np.uint32(int32_at(data, at + 17)):
             continue

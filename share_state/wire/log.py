@@ -10,10 +10,10 @@ import numpy.typing as npt
 from share_state.errors import InputError
 from share_state.wire.codecs import BodyError, decompress
 from share_state.wire.copies import one_of_each_offset
-from share_state.wire.framing import BATCH, CODEC_BITS, HEADER, Stop, Trust, frame, next_whole_batch
+from share_state.wire.framing import BATCH, CODEC_BITS, HEADER, Stop, Trust, frame, is_continuous, next_whole_batch
 from share_state.wire.log_folder import LogPartition, Segment
 
-CHUNK = 64 << 20
+CHUNK = 16 << 20
 """Bytes of segments that are in memory at a time; a larger batch grows the chunk to its own size."""
 
 
@@ -23,7 +23,7 @@ class RepeatedOffsetsError(Exception):
 
 @dataclass(slots=True)
 class Chunk:
-    """A stretch of a log partition.
+    """A stretch of a log partition; its arrays hold until the next chunk is asked for.
 
     Attributes:
         data: uint8; raw segment bytes, then the decompressed records of compressed batches.
@@ -51,17 +51,24 @@ def read_chunks(log: LogPartition, *, merge: bool = False, chunk: int = CHUNK) -
     if not merge:
         reached = -1
         for stretch in _framed(segments, chunk):
-            whole = stretch.batches[stretch.batches["trust"] == Trust.WHOLE]
-            lasts = np.maximum.accumulate(np.concatenate(([reached], whole["last_offset"])))
-            if (whole["base_offset"] <= lasts[:-1]).any():
-                raise RepeatedOffsetsError
-            reached = int(lasts[-1])
+            reached = _reached(stretch.batches, reached)
             yield from _inflated(stretch, chunk)
         return
-    tables = [framed.batches for framed in _framed(segments, chunk)]
+    tables = [framed.batches.copy() for framed in _framed(segments, chunk)]
     table = np.concatenate(tables) if tables else np.zeros(0, BATCH)
     for stretch in _chosen(segments, one_of_each_offset(table), chunk):
         yield from _inflated(stretch, chunk)
+
+
+def _reached(batches: np.ndarray, reached: int) -> int:
+    """The last offset so far; every batch must begin behind it."""
+    if len(batches) and is_continuous(batches, reached + 1):
+        return int(batches[-1]["last_offset"])
+    whole = batches[batches["trust"] == Trust.WHOLE]
+    lasts = np.maximum.accumulate(np.concatenate(([reached], whole["last_offset"])))
+    if (whole["base_offset"] <= lasts[:-1]).any():
+        raise RepeatedOffsetsError
+    return int(lasts[-1])
 
 
 def _framed(segments: tuple[Segment, ...], chunk: int) -> Iterator[Chunk]:
@@ -73,21 +80,27 @@ def _framed(segments: tuple[Segment, ...], chunk: int) -> Iterator[Chunk]:
         while position < segment.size:
             if used == len(data):
                 if rows:
-                    yield Chunk(data[:used], table[:rows].copy())
-                table, rows, used = _table(len(data)), 0, 0
+                    yield Chunk(data[:used], table[:rows])
+                rows, used = 0, 0
             loaded = _load(segment, position, data[used:])
             end, at_end = used + loaded, position + loaded >= segment.size
             rows, stopped, stop = frame(data, used, end, at_end, position, number, table, rows)
-            if stop == Stop.BROKEN:
-                found = next_whole_batch(data, stopped + 1, end, table[rows - 1]["base_offset"])
-                if found >= 0:
-                    _close_broken(table[rows - 1 : rows], found - stopped)
-                    position, used = position + found - used, found
-                    continue
-                position = segment.size
-            elif stop == Stop.ZEROS:
-                position = segment.size
-            elif stop == Stop.NEED_MORE and stopped == 0:
+            if stop in (Stop.BROKEN, Stop.ZEROS):
+                # What cannot be framed may hide batches that can; the chunk so far goes out before its buffer is used.
+                broken_at = position + stopped - used
+                broken = table[rows - 1 : rows].copy() if stop == Stop.BROKEN else table[:0]
+                rows -= len(broken)
+                if rows:
+                    yield Chunk(data[:stopped], table[:rows])
+                position = _next_position(segment, broken_at + 1, data)
+                if position < segment.size:
+                    # Not a torn tail then, but a length that lies.
+                    broken["trust"] = np.where(broken["trust"] == Trust.TORN, Trust.MALFORMED, broken["trust"])
+                broken["at"], broken["size"] = 0, position - broken_at
+                rows, used = len(broken), 0
+                table[:rows] = broken
+                continue
+            if stop == Stop.NEED_MORE and stopped == 0:
                 data, table = _grown(data), _table(2 * len(data))
                 continue
             else:
@@ -95,10 +108,24 @@ def _framed(segments: tuple[Segment, ...], chunk: int) -> Iterator[Chunk]:
             # A cut batch is read again at the front of the next buffer.
             used = len(data) if stop == Stop.NEED_MORE else stopped
             if stop == Stop.NEED_MORE:
-                yield Chunk(data[:stopped], table[:rows].copy())
-                table, rows, used = _table(len(data)), 0, 0
+                yield Chunk(data[:stopped], table[:rows])
+                rows, used = 0, 0
     if rows:
-        yield Chunk(data[:used], table[:rows].copy())
+        yield Chunk(data[:used], table[:rows])
+
+
+def _next_position(segment: Segment, position: int, data: np.ndarray) -> int:
+    """Position of the first whole batch at or after `position`, or the end of the file; overwrites the buffer."""
+    while position < segment.size:
+        loaded = _load(segment, position, data)
+        found = next_whole_batch(data, 0, loaded)
+        if found >= 0:
+            return position + found
+        if position + loaded >= segment.size:
+            break
+        # Half a buffer at a time, so that a batch across the edge is seen whole by the next look.
+        position += max(1, loaded // 2)
+    return segment.size
 
 
 def _chosen(segments: tuple[Segment, ...], table: np.ndarray, chunk: int) -> Iterator[Chunk]:
@@ -180,8 +207,3 @@ def _table(size: int) -> np.ndarray:
 
 def _grown(data: np.ndarray) -> np.ndarray:
     return np.empty(2 * len(data), np.uint8)
-
-
-def _close_broken(batch: np.ndarray, size: int) -> None:
-    batch["size"], batch["trust"] = size, Trust.MALFORMED
-    batch["body_end"] = batch["at"] + size

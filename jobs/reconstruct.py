@@ -1,0 +1,7 @@
+"""`share-state reconstruct` under spark-submit: the same options, Spark's own master and memory."""
+
+import sys
+
+from share_state.cli import main
+
+main(["reconstruct", *sys.argv[1:]])
