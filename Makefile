@@ -21,7 +21,7 @@ $(READY): pyproject.toml $(wildcard share_state/wire/*.py share_state/fold/*.py)
 	@touch $(READY)
 
 demo: setup ## reconstruct the shipped broker log and show the tables
-	@$(BIN)/share-state reconstruct $(DEMO_INPUT) --out $(DEMO_OUT)
+	@$(BIN)/share-state reconstruct $(DEMO_INPUT) --topics $(DEMO_INPUT)/topics.json --out $(DEMO_OUT)
 	@$(BIN)/share-state show $(DEMO_OUT)
 	@$(BIN)/share-state cutoff $(DEMO_INPUT) --verify
 

@@ -7,8 +7,7 @@ from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 import typer
-from click import ClickException
-from click.exceptions import Abort, Exit
+from typer.exceptions import Abort, Exit, TyperException
 
 from share_state import __version__
 from share_state.errors import ShareStateError
@@ -39,7 +38,6 @@ DONE, FOUND, UNUSABLE, UNEXPECTED = 0, 1, 2, 3
 app = typer.Typer(
     name="share-state",
     help="Kafka share-group state (KIP-932) from exported logs: what the coordinator would hold, what is wrong.",
-    no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -204,12 +202,14 @@ def rules(as_json: Json = False) -> None:
 
 @app.callback(invoke_without_command=True)
 def top(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and leave.", is_eager=True)] = False,
 ) -> None:
     """Kafka share-group state (KIP-932) from exported logs."""
     if version:
         console.say(f"share-state {__version__}")
-        raise Exit(DONE)
+    elif context.invoked_subcommand is None:
+        console.say(context.get_help())
 
 
 def _plain(outcome: Any) -> dict[str, Any]:
@@ -234,8 +234,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return left.exit_code
     except ShareStateError as error:
         return _say(str(error), UNUSABLE)
-    except ClickException as error:
-        return _say(error.format_message().replace("\n", " "), UNUSABLE)
+    except TyperException as error:
+        said = error.format_message() if hasattr(error, "format_message") else str(error)
+        return _say(f"{' '.join(said.split()).rstrip('.')}; `share-state --help` lists commands and options", UNUSABLE)
     except (KeyboardInterrupt, Abort):
         return _say("stopped; nothing was committed", 130)
     except BrokenPipeError:

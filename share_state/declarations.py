@@ -372,7 +372,7 @@ def tables_page() -> str:
     for name in _names("tables", "table"):
         doc, columns = table(name)
         lines += ["", f"## {name}", "", f"{_sentence(doc)}", "", "| column | type | meaning |", "| --- | --- | --- |"]
-        lines += [f"| {column.name} | {column.type} | {_cell(column.doc)} |" for column in columns]
+        lines += [f"| {column.name} | `{column.type}` | {_cell(column.doc)} |" for column in columns]
     return "\n".join(lines) + "\n"
 
 
@@ -380,10 +380,10 @@ def records_page() -> str:
     """The page docs/records.md: every record with its layouts, field by field."""
     lines = ["# Records", "", GENERATED.format("schemas/records"), ""]
     lines += [
-        "What is written to the log, field by field in the order of the bytes, all numbers big endian. In front of a key"
-        " is its type, in front of a value its version, both int16. In a flexible layout strings and arrays begin with"
-        " their length plus one as an unsigned varint, and the record and every struct in it end with tagged fields;"
-        " in another, strings begin with an int16 and arrays with an int32. No array is null."
+        "What is written to the log, field by field in the order of the bytes, all numbers big endian. In front of a"
+        " key is its type, in front of a value its version, both int16. In a flexible layout strings and arrays begin"
+        " with their length plus one as an unsigned varint, and the record and every struct in it end with tagged"
+        " fields; in another, strings begin with an int16 and arrays with an int32. No array is null."
     ]
     for name in _names("records", "name"):
         declared = record(name)
@@ -405,7 +405,7 @@ def _fields_table(fields: tuple[Field, ...]) -> Iterator[str]:
     for field in fields:
         tag = "" if field.tag is None else f", tag {field.tag}, absent at {field.default}"
         since = "" if field.since is None else f" (since {field.since})"
-        yield f"| {field.name} | {field.type}{tag} | {_cell(field.doc)}{since} |"
+        yield f"| {field.name} | `{field.type}`{tag} | {_cell(field.doc)}{since} |"
 
 
 def _names(folder: str, first_key: str) -> list[str]:

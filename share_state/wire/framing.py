@@ -77,7 +77,7 @@ def frame(data, start, end, at_file_end, file_position, segment, table, rows):
         at_file_end: whether the file ends where the stretch ends.
         file_position: position in the file of `data[start]`.
         segment: number of the segment, copied into each row.
-        table: BATCH rows to fill; must have room for (end - start) // 61 + 1 more.
+        table: BATCH rows to fill; a full one stops the walk as NEED_MORE.
         rows: how many rows of `table` are in use.
     Returns:
         (rows in use, position where it stopped, Stop). On BROKEN the last row says what is wrong there; on ZEROS the
@@ -86,6 +86,8 @@ def frame(data, start, end, at_file_end, file_position, segment, table, rows):
     """
     at = start
     while at < end:
+        if rows == len(table):
+            return rows, at, Stop.NEED_MORE
         left = end - at
         if left < _CRC_FROM:
             if not at_file_end:

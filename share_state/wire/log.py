@@ -10,7 +10,7 @@ import numpy.typing as npt
 from share_state.errors import InputError
 from share_state.wire.codecs import BodyError, decompress
 from share_state.wire.copies import one_of_each_offset
-from share_state.wire.framing import BATCH, CODEC_BITS, HEADER, Stop, Trust, frame, is_continuous, next_whole_batch
+from share_state.wire.framing import BATCH, CODEC_BITS, CONTROL, HEADER, Stop, Trust, frame, is_continuous, next_whole_batch
 from share_state.wire.log_folder import LogPartition, Segment
 
 CHUNK = 16 << 20
@@ -36,13 +36,16 @@ class Chunk:
     why: dict[int, str] = field(default_factory=dict)
 
 
-def read_chunks(log: LogPartition, *, merge: bool = False, chunk: int = CHUNK) -> Iterator[Chunk]:
+def read_chunks(
+    log: LogPartition, *, merge: bool = False, chunk: int = CHUNK, only_control: bool = False
+) -> Iterator[Chunk]:
     """The chunks of a log partition, in offset order.
 
     Args:
         log: segments of one or several copies.
         merge: look at every batch header first and read each offset from one copy only. Needed where segments overlap.
         chunk: bytes to hold at a time.
+        only_control: decompress control batches alone; the bodies of other compressed batches must not be looked into.
     Raises:
         RepeatedOffsetsError: if `merge` is off and the segments do overlap.
         InputError: if a segment cannot be read.
@@ -52,12 +55,12 @@ def read_chunks(log: LogPartition, *, merge: bool = False, chunk: int = CHUNK) -
         reached = -1
         for stretch in _framed(segments, chunk):
             reached = _reached(stretch.batches, reached)
-            yield from _inflated(stretch, chunk)
+            yield from _inflated(stretch, chunk, only_control)
         return
     tables = [framed.batches.copy() for framed in _framed(segments, chunk)]
     table = np.concatenate(tables) if tables else np.zeros(0, BATCH)
     for stretch in _chosen(segments, one_of_each_offset(table), chunk):
-        yield from _inflated(stretch, chunk)
+        yield from _inflated(stretch, chunk, only_control)
 
 
 def _reached(batches: np.ndarray, reached: int) -> int:
@@ -152,10 +155,12 @@ def _chosen(segments: tuple[Segment, ...], table: np.ndarray, chunk: int) -> Ite
         start += taken
 
 
-def _inflated(stretch: Chunk, chunk: int) -> Iterator[Chunk]:
+def _inflated(stretch: Chunk, chunk: int, only_control: bool) -> Iterator[Chunk]:
     """Decompress what is compressed; many well-packed batches become several chunks, so that memory stays bounded."""
     batches = stretch.batches
     compressed = (batches["trust"] == Trust.WHOLE) & (batches["attributes"] & CODEC_BITS != 0)
+    if only_control:
+        compressed &= batches["attributes"] & CONTROL != 0
     if not compressed.any():
         yield stretch
         return
