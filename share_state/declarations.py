@@ -1,9 +1,8 @@
 """The declarations under schemas/: loaded, checked, and turned into what Arrow, Spark and the docs need."""
 
 import re
-import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -295,6 +294,18 @@ def record(name: str) -> Record:
 
 
 @cache
+def struct(name: str) -> Struct:
+    """A struct as declared.
+
+    Args:
+        name: of its file, as in state_batch.
+    Raises:
+        DeclarationError: if schemas/records says something that is no struct.
+    """
+    return _load(f"records/{name}.yaml", Struct)
+
+
+@cache
 def layout(name: str, releases: str) -> WireLayout:
     """One layout of a record, its structs looked up.
 
@@ -326,12 +337,13 @@ def _fields_inside(file: str, field: Field) -> tuple[WireField, ...]:
     type_name = field.type.removeprefix("[]")
     if type_name in FIELD_TYPES:
         return ()
-    struct_file = f"records/{_snake(type_name)}.yaml"
+    struct_name = _snake(type_name)
+    struct_file = f"records/{struct_name}.yaml"
     if not re.fullmatch("([A-Z][a-z0-9]*)+", type_name) or not _path(struct_file).is_file():
         known = ", ".join(sorted(FIELD_TYPES))
         raise DeclarationError(f"{_path(file)}: {field.name}: type {field.type!r} is not known; use one of {known}"
                                f" or a struct that has a file in schemas/records")  # fmt: skip
-    return _wire_fields(struct_file, _load(struct_file, Struct).fields)
+    return _wire_fields(struct_file, struct(struct_name).fields)
 
 
 def _snake(name: str) -> str:
@@ -351,6 +363,17 @@ def _load(name: str, model: type[_Model]) -> _Model:
         raise DeclarationError(f"{path}: {_first(error)}") from None
 
 
+def declared(folder: str, first_key: str) -> list[str]:
+    """Names of the files in a folder of schemas/ that declare one kind of thing.
+
+    Args:
+        folder: tables or records.
+        first_key: the key that a declaration of the kind begins with: table, columns_group, name or struct.
+    """
+    paths = sorted(_path(folder).glob("*.yaml"))
+    return [path.stem for path in paths if path.read_text(encoding="utf-8").startswith(f"{first_key}:")]
+
+
 def _path(name: str) -> Path:
     return resources.folder("schemas") / name
 
@@ -360,77 +383,3 @@ def _first(error: Any) -> str:
         problem = error.errors()[0]
         return f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
     return " ".join(str(error).split())
-
-
-GENERATED = "<!-- Made by `python -m share_state.declarations docs`; edit {}. -->"
-
-
-def tables_page() -> str:
-    """The page docs/tables.md: every table with its columns, key columns written out."""
-    lines = ["# Tables", "", GENERATED.format("schemas/tables"), ""]
-    lines += ["Delta tables, one folder each in the warehouse. Times are UTC."]
-    for name in _names("tables", "table"):
-        doc, columns = table(name)
-        lines += ["", f"## {name}", "", f"{_sentence(doc)}", "", "| column | type | meaning |", "| --- | --- | --- |"]
-        lines += [f"| {column.name} | `{column.type}` | {_cell(column.doc)} |" for column in columns]
-    return "\n".join(lines) + "\n"
-
-
-def records_page() -> str:
-    """The page docs/records.md: every record with its layouts, field by field."""
-    lines = ["# Records", "", GENERATED.format("schemas/records"), ""]
-    lines += [
-        "What is written to the log, field by field in the order of the bytes, all numbers big endian. In front of a"
-        " key is its type, in front of a value its version, both int16. In a flexible layout strings and arrays begin"
-        " with their length plus one as an unsigned varint, and the record and every struct in it end with tagged"
-        " fields; in another, strings begin with an int16 and arrays with an int32. No array is null."
-    ]
-    for name in _names("records", "name"):
-        declared = record(name)
-        lines += ["", f"## {declared.name}", "", f"{_sentence(declared.doc)}", ""]
-        lines += [f"In `{declared.log}`: the {declared.part} of record type {declared.key_type}."]
-        for one in declared.layouts:
-            version = "" if one.version is None else f", version {one.version}"
-            flexible = "flexible" if one.flexible else "not flexible"
-            lines += ["", f"### Releases {one.releases}{version}, {flexible}", "", *_fields_table(one.fields)]
-    for name in _names("records", "struct"):
-        struct = _load(f"records/{name}.yaml", Struct)
-        lines += ["", f"## {struct.struct}", "", f"{_sentence(struct.doc)}", "", *_fields_table(struct.fields)]
-    return "\n".join(lines) + "\n"
-
-
-def _fields_table(fields: tuple[Field, ...]) -> Iterator[str]:
-    yield "| field | type | meaning |"
-    yield "| --- | --- | --- |"
-    for field in fields:
-        tag = "" if field.tag is None else f", tag {field.tag}, absent at {field.default}"
-        since = "" if field.since is None else f" (since {field.since})"
-        yield f"| {field.name} | `{field.type}`{tag} | {_cell(field.doc)}{since} |"
-
-
-def _names(folder: str, first_key: str) -> list[str]:
-    """The files of a folder that declare one kind of thing, told by the key that names it."""
-    paths = sorted(_path(folder).glob("*.yaml"))
-    return [path.stem for path in paths if path.read_text(encoding="utf-8").startswith(f"{first_key}:")]
-
-
-def _sentence(doc: str) -> str:
-    return f"{doc[0].upper()}{doc[1:]}."
-
-
-def _cell(doc: str) -> str:
-    return doc.replace("|", "\\|")
-
-
-def main(arguments: list[str]) -> None:
-    """Print the pages about the declarations, or write tables.md and records.md to the folder that is given."""
-    if not arguments:
-        sys.stdout.write(tables_page() + "\n" + records_page())
-        return
-    folder = Path(arguments[0])
-    (folder / "tables.md").write_text(tables_page(), encoding="utf-8")
-    (folder / "records.md").write_text(records_page(), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

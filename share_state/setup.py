@@ -7,6 +7,7 @@ from pathlib import Path
 from share_state.errors import SetupError
 from share_state.fold.log import fold_log
 from share_state.spark import jars
+from share_state.wire.keys import KeyTable
 from share_state.wire.log import read_chunks
 from share_state.wire.log_folder import find_logs
 
@@ -32,6 +33,7 @@ def compile_kernels() -> None:
         for log in find_logs([scratch]):
             fold_log(log, state_partitions=1)
             list(read_chunks(log, merge=True))
+    KeyTable().grow(0)
 
 
 if __name__ == "__main__":

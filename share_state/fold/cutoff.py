@@ -22,12 +22,13 @@ class Cutoff:
     unsafe_because: str
 
 
-def cutoff(chains: Chains, suspect: np.ndarray) -> Cutoff:
+def cutoff(chains: Chains, suspect: np.ndarray, *, hidden: bool = False) -> Cutoff:
     """What the broker's own pruning would delete up to, judged.
 
     Args:
         chains: live chains of one log partition.
         suspect: bool, one a chain.
+        hidden: whether records are missing or unreadable that may be all there is of a share-partition.
     Returns:
         The smallest snapshot offset over live share-partitions; with no live one, the offset of the last tombstone.
     Source: Kafka ShareCoordinatorOffsetsManager.lastRedundantOffset, ShareCoordinatorService.performRecordPruning;
@@ -37,14 +38,17 @@ def cutoff(chains: Chains, suspect: np.ndarray) -> Cutoff:
     held = np.flatnonzero(snapshots != NOWHERE)
     holder = int(held[np.argmin(snapshots[held])]) if len(held) else None
     offset = int(snapshots[holder]) if holder is not None else chains.last_snapshot_record
-    if offset <= 0:
-        return Cutoff(None, holder if offset == 0 else None, "")
     # Kafka's offsets manager knows snapshots only: a state that rests on an update alone would go with its records.
     orphans = chains.chains["orphan_offset"]
     endangered = int(((orphans != NOWHERE) & (orphans < offset)).sum())
     reasons = []
     if suspect.any():
         reasons.append(f"{int(suspect.sum())} share-partitions cannot be trusted since their latest snapshot")
+    if hidden:
+        reasons.append("records are missing or unreadable, and with them maybe share-partitions that rest on them")
     if endangered:
         reasons.append(f"{endangered} share-partitions rest on updates before the cutoff that no snapshot precedes")
-    return Cutoff(offset, holder, "; ".join(reasons))
+    unsafe_because = "; ".join(reasons)
+    if offset <= 0:
+        return Cutoff(None, holder if offset == 0 else None, unsafe_because)
+    return Cutoff(offset, holder, unsafe_because)

@@ -188,18 +188,16 @@ class _Run:
 
     def _note_gaps(self, batches: np.ndarray, bad: np.ndarray) -> None:
         until = self.window.until_offset
-        if len(batches) and not self.broken_since:
-            expected = self.next_offset if self.next_offset >= 0 else int(batches[0]["base_offset"])
-            if is_continuous(batches, expected):
-                end = int(batches[-1]["last_offset"]) + 1
-                self.next_offset = end if until is None else min(end, until)
-                return
+        if len(batches) and not self.broken_since and is_continuous(batches, self._expected(batches[0])):
+            end = int(batches[-1]["last_offset"]) + 1
+            self.next_offset = end if until is None else min(end, until)
+            return
         good = np.flatnonzero(~bad)
         # A torn tail is what a crash leaves: recovery cuts it off, so nothing that counts is missing there.
         harmful = np.cumsum(bad & (batches["trust"] != Trust.TORN) & (batches["trust"] != Trust.CONFLICT))
         if len(good):
             base, last = batches["base_offset"][good], batches["last_offset"][good]
-            expected = np.concatenate(([self.next_offset if self.next_offset >= 0 else base[0]], last[:-1] + 1))
+            expected = np.concatenate(([self._expected(batches[good[0]])], last[:-1] + 1))
             broken_before = np.concatenate(([0], harmful[good[:-1]])) != harmful[good]
             broken_before[0] |= self.broken_since
             for row in np.flatnonzero(base > expected):
@@ -214,6 +212,10 @@ class _Run:
             self.broken_since |= bool(len(harmful) and harmful[-1])
         if (batches["trust"] == Trust.CONFLICT).any():
             self.lost_at = max(self.lost_at, int(batches["base_offset"][batches["trust"] == Trust.CONFLICT].max()))
+
+    def _expected(self, batch: np.ndarray) -> int:
+        """The offset at which a batch must begin; the first may hold the log start anywhere."""
+        return self.next_offset if self.next_offset >= 0 else min(int(batch["base_offset"]), self.log.log_start_offset)
 
     def _note_records(self, rows: np.ndarray) -> None:
         if len(rows) == 0:
@@ -246,8 +248,11 @@ class _Run:
         first = self.log.log_start_offset
         if self.window.from_offset is not None:
             first = max(first, self.window.from_offset)
-        limit = cutoff(chains, suspect)
-        redundant = self._records_before(limit.offset)
+        unreadable = self.chains.chains["suspect_offset"] != NOWHERE
+        hidden = self.lost_at != NOWHERE or bool((unreadable & ~self.chains.chains["exists"]).any())
+        limit = cutoff(chains, suspect, hidden=hidden)
+        # The batch that holds the log start is folded whole, but what it has before the start is gone already.
+        redundant = self._records_before(limit.offset) - self._records_before(first) if limit.offset else 0
         held = {name: key[name][limit.held_by] if limit.held_by is not None else None for name in key}
         row = {
             "dialect": DIALECT,
@@ -285,8 +290,8 @@ class _Run:
             cutoff=pa.Table.from_pylist([plain], schema=table_schema("cutoff")),
         )
 
-    def _records_before(self, offset: int | None) -> int:
-        if offset is None or not self.runs:
+    def _records_before(self, offset: int) -> int:
+        if not self.runs:
             return 0
         firsts, sizes = np.concatenate(self.runs, axis=1)
         return int(np.clip(offset - firsts, 0, sizes).sum())

@@ -11,6 +11,8 @@ from share_state.wire.keys import KeyTable
 
 DIALECT = "share_group_state"
 
+_YEAR_1, _YEAR_10000 = -62_135_596_800_000, 253_402_300_800_000
+
 
 def live(chains: Chains) -> Chains:
     """Only the share-partitions that have a state, in the same order."""
@@ -109,8 +111,8 @@ def batch_lists(ends: np.ndarray, rows: np.ndarray) -> pa.ListArray:
 
 
 def times(milliseconds: np.ndarray) -> pa.Array:
-    """Milliseconds as timestamps; 0 and what no timestamp can hold are null."""
-    unknown = (milliseconds == 0) | (np.abs(milliseconds) > 2**63 // 1000 - 1)
+    """Milliseconds as timestamps; 0 and what lies outside the years 1 to 9999 are null."""
+    unknown = (milliseconds == 0) | (milliseconds < _YEAR_1) | (milliseconds >= _YEAR_10000)
     return pa.array(np.where(unknown, 0, milliseconds) * 1000, pa.int64(), mask=unknown).cast(pa.timestamp("us", "UTC"))
 
 

@@ -214,10 +214,12 @@ def _written_string(field: WireField, value: Any, flexible: bool, where: str) ->
     compact = flexible or field.type == "compact_string"
     if value is None and field.type == "nullable_string":
         return _uvarint(0, where) if compact else _number("int16", -1, where)
+    if not isinstance(value, str):
+        raise CodecError(f"{where}: {value!r} is no text")
     try:
-        data = str.encode(value)
-    except (TypeError, UnicodeEncodeError):
-        raise CodecError(f"{where}: {value!r} is no text") from None
+        data = value.encode()
+    except UnicodeEncodeError:
+        raise CodecError(f"{where}: {value!r} is no text that UTF-8 can hold") from None
     if len(data) > _LONGEST_STRING:
         raise CodecError(f"{where}: {len(data)} bytes, more than {_LONGEST_STRING}")
     return (_uvarint(len(data) + 1, where) if compact else _number("int16", len(data), where)) + data

@@ -50,7 +50,12 @@ class ControlFault(IntEnum):
 UNREADABLE = ControlFault.VALUE_MALFORMED | ControlFault.VALUE_TRAILING
 """Faults that keep a whole record out of the fold."""
 
-DOUBTFUL = ControlFault.INVERTED_RANGE | ControlFault.PERSISTED_ACQUIRED | ControlFault.UNKNOWN_STATE
+DOUBTFUL = (
+    ControlFault.INVERTED_RANGE
+    | ControlFault.PERSISTED_ACQUIRED
+    | ControlFault.UNKNOWN_STATE
+    | ControlFault.WINDOW_INVALID
+)
 """Faults of a record that is folded all the same, and leaves its chain suspect."""
 
 CONTROL_RECORD = np.dtype(
@@ -114,6 +119,12 @@ def joined(parts: list[ControlRecords]) -> ControlRecords:
     rows = np.concatenate([part.rows for part in parts])
     rows["tuples"] = np.cumsum(rows["tuple_count"], dtype=np.int64) - rows["tuple_count"]
     return ControlRecords(rows, np.concatenate([part.tuples for part in parts]))
+
+
+@njit(cache=True, inline="always")
+def covers_nothing(batch):
+    """True for a range that no offset lies in, or that no log can hold: it is left out of the fold."""
+    return batch.first > batch.last or batch.first < 0 or batch.last == LARGEST_OFFSET
 
 
 def decode_control_records(data: np.ndarray, records: np.ndarray, groups: GroupTable) -> ControlRecords:
@@ -218,7 +229,7 @@ def _fill_tuples(data, rows, positions, tuples):
             batch.first, batch.last = int64_at(data, at), int64_at(data, at + 8)
             batch.state, batch.count = np.int8(data[at + 16]), int16_at(data, at + 17)
             at += _TUPLE_SIZE
-            if batch.first > batch.last or batch.first < 0 or batch.last == LARGEST_OFFSET:
+            if covers_nothing(batch):
                 fault |= ControlFault.INVERTED_RANGE
             if batch.state == 1:
                 fault |= ControlFault.PERSISTED_ACQUIRED
@@ -237,15 +248,9 @@ def _overlap(tuples):
     order = np.argsort(tuples["first"].copy(), kind="mergesort")
     reached = np.int64(-1)
     for place in order:
-        if tuples[place].first > tuples[place].last:
+        if covers_nothing(tuples[place]):
             continue
         if tuples[place].first <= reached:
             return True
         reached = max(reached, tuples[place].last)
     return False
-
-
-@njit(cache=True, inline="always")
-def covers_nothing(batch):
-    """True for a range that no offset lies in, or that no log can hold: it is left out of every fold."""
-    return batch.first > batch.last or batch.first < 0 or batch.last == LARGEST_OFFSET

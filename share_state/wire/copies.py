@@ -17,7 +17,9 @@ def one_of_each_offset(table: np.ndarray) -> np.ndarray:
     Returns:
         BATCH rows in offset order; no two of trust WHOLE share an offset.
     """
-    order = np.lexsort((table["segment"], -table["leader_epoch"].astype("i8"), table["base_offset"]))
+    # What cannot be trusted comes before the copy that can: then nothing is missing behind it.
+    is_whole = table["trust"] == Trust.WHOLE
+    order = np.lexsort((table["segment"], -table["leader_epoch"].astype("i8"), is_whole, table["base_offset"]))
     table = table[order]
     keep = np.ones(len(table), np.bool_)
     _mark_repeats(table, keep)

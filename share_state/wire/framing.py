@@ -14,6 +14,9 @@ HEADER = 61
 _LOG_OVERHEAD = 12
 _CRC_FROM = 21
 
+_KNOWN_ATTRIBUTES = 0x7F
+_PATIENCE = 16
+
 CODEC_BITS = 0x07
 LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
@@ -145,11 +148,11 @@ def _may_follow(data, at, end, base_offset):
         return True
     if end - at < _CRC_FROM or _all_zero(data, at, at + _CRC_FROM):
         return True
-    length = int32_at(data, at + 8)
-    following = int64_at(data, at)
-    return (
-        data[at + 16] <= 2 and length >= 14 and following >= 0 and (base_offset < 0 or following >= base_offset - 2**31)
-    )
+    length, magic = int32_at(data, at + 8), data[at + 16]
+    # The rest of a header may be known or not; as far as it is, it must look like one.
+    strange = magic == 2 and end - at >= _CRC_FROM + 2 and (data[at + 21] != 0 or data[at + 22] > _KNOWN_ATTRIBUTES)
+    following = int64_at(data, at) - max(base_offset, 0)
+    return magic <= 2 and length >= (49 if magic == 2 else 14) and 0 <= following <= 2**31 and not strange
 
 
 @njit(cache=True)
@@ -200,14 +203,17 @@ def next_whole_batch(data, start, end):
 
     Used only behind bytes that cannot be framed: a length that lies hides the batches after it, and they still count.
     """
+    patience = _PATIENCE * (end - start)
     for at in range(start, end - HEADER + 1):
-        if data[at + 16] != 2:
+        if data[at + 16] != 2 or data[at + 21] != 0 or data[at + 22] > _KNOWN_ATTRIBUTES:
             continue
         size = np.int64(int32_at(data, at + 8)) + _LOG_OVERHEAD
-        if size < HEADER or size > end - at:
+        if size < HEADER or size > end - at or _header_lies(data, at, size):
             continue
-        if crc32c(data[at + _CRC_FROM :].ctypes, size - _CRC_FROM) != np.uint32(int32_at(data, at + 17)):
-            continue
-        if not _header_lies(data, at, size):
+        if crc32c(data[at + _CRC_FROM :].ctypes, size - _CRC_FROM) == np.uint32(int32_at(data, at + 17)):
             return at
+        # Bytes made to look like one header after the other must not cost a CRC of everything behind each.
+        patience -= size
+        if patience < 0:
+            return -1
     return -1

@@ -10,7 +10,17 @@ import numpy.typing as npt
 from share_state.errors import InputError
 from share_state.wire.codecs import BodyError, decompress
 from share_state.wire.copies import one_of_each_offset
-from share_state.wire.framing import BATCH, CODEC_BITS, CONTROL, HEADER, Stop, Trust, frame, is_continuous, next_whole_batch
+from share_state.wire.framing import (
+    BATCH,
+    CODEC_BITS,
+    CONTROL,
+    HEADER,
+    Stop,
+    Trust,
+    frame,
+    is_continuous,
+    next_whole_batch,
+)
 from share_state.wire.log_folder import LogPartition, Segment
 
 CHUNK = 16 << 20

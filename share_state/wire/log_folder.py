@@ -1,8 +1,8 @@
-"""Finds the state topic's log partitions in what a person names: folders, files, globs, several brokers' copies."""
+"""Finds log partitions in what a person names: folders, files, globs, several brokers' copies."""
 
 import glob
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,11 +28,11 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class LogPartition:
-    """One partition of the state topic, over all the copies that were found.
+    """One partition of a topic, over all the copies that were found.
 
     Attributes:
-        topic: always `__share_group_state`.
-        partition: number of the state partition, None where no folder name tells it.
+        topic: name of the topic.
+        partition: its number, None where no folder name tells it.
         segments: every segment of every copy, by base offset.
         log_start_offset: first offset a broker would load (the earliest of the copies).
         start_is_noted: whether that comes from the broker's own log-start-offset-checkpoint.
@@ -64,8 +64,26 @@ class Window:
     until_time_ms: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """Which topics' logs are looked for, and how an error message calls them.
+
+    Attributes:
+        wants: whether the logs of a topic of this name are meant.
+        called: "not of ...".
+        folder: what stands before the partition in the name of a folder that is looked for.
+    """
+
+    wants: Callable[[str], bool]
+    called: str
+    folder: str
+
+
+_STATE = Sought(lambda topic: topic == STATE_TOPIC, STATE_TOPIC, STATE_TOPIC)
+
+
 def find_logs(inputs: Sequence[str]) -> list[LogPartition]:
-    """The log partitions that the inputs hold, by partition number.
+    """The log partitions of the state topic that the inputs hold, by partition number.
 
     A folder that holds `__share_group_state-N` folders is read as one broker's log directory; folders deeper inside it
     (archives, crash copies) are looked at only where it holds none itself.
@@ -76,23 +94,50 @@ def find_logs(inputs: Sequence[str]) -> list[LogPartition]:
         InputError: if an input is missing, unreadable, empty, or holds no log of the state topic.
     Source: Kafka LogManager (folder and file names), log-start-offset-checkpoint.
     """
-    folders: dict[Path, list[Path]] = {}
-    for given in inputs:
-        for path in _expand(given):
-            for file in _segments_of(path):
-                folders.setdefault(file.parent, [])
-                if file.resolve() not in {known.resolve() for known in folders[file.parent]}:
-                    folders[file.parent].append(file)
     by_log: dict[tuple[int, str], list[tuple[Path, list[Path]]]] = {}
-    for folder, files in folders.items():
-        partition = _partition_of(folder)
-        identity = (partition, "") if partition is not None else (-1, str(folder))
+    for folder, files in segment_folders(inputs, _STATE).items():
+        named = partition_of(folder, _STATE)
+        identity = (named[1], "") if named else (-1, str(folder))
         by_log.setdefault(identity, []).append((folder, files))
-    return [_log_partition(partition if partition >= 0 else None, copies)
+    return [log_partition(STATE_TOPIC, partition if partition >= 0 else None, copies)
             for (partition, _), copies in sorted(by_log.items())]  # fmt: skip
 
 
-def _expand(given: str) -> list[Path]:
+def segment_folders(inputs: Sequence[str], sought: Sought) -> dict[Path, list[Path]]:
+    """The segment files that the inputs name or hold, by folder.
+
+    Raises:
+        InputError: as `find_logs`.
+    """
+    folders: dict[Path, list[Path]] = {}
+    for given in inputs:
+        for path in _expand(given, sought):
+            for file in _segments_of(path, sought):
+                folders.setdefault(file.parent, [])
+                if file.resolve() not in {known.resolve() for known in folders[file.parent]}:
+                    folders[file.parent].append(file)
+    return folders
+
+
+def partition_of(folder: Path, sought: Sought) -> tuple[str, int] | None:
+    """The topic and the partition that a folder's name tells, None where it tells none that is looked for."""
+    named = _FOLDER_NAME.fullmatch(folder.resolve().name)
+    return (named["topic"], int(named["partition"])) if named and sought.wants(named["topic"]) else None
+
+
+def log_partition(topic: str, partition: int | None, copies: list[tuple[Path, list[Path]]]) -> LogPartition:
+    """One log partition of the segment files of its copies, each with the folder that holds them."""
+    segments, starts = [], list[tuple[int, bool]]()
+    for copy, (folder, files) in enumerate(copies):
+        own = sorted((_segment(file, copy) for file in files), key=lambda segment: segment.base_offset)
+        segments += own
+        noted = _noted_start(folder, topic, partition)
+        starts.append((max(own[0].base_offset, noted), noted > own[0].base_offset))
+    segments.sort(key=lambda segment: (segment.base_offset, segment.copy))
+    return LogPartition(topic, partition, tuple(segments), *min(starts))
+
+
+def _expand(given: str, sought: Sought) -> list[Path]:
     path = Path(given)
     if "://" in given:
         raise InputError(f"{given}: only local files and folders are read; copy the log folders to a local disk first")
@@ -105,41 +150,41 @@ def _expand(given: str) -> list[Path]:
     if glob.has_magic(given):
         matches = [match for match in matches if match.is_dir() or _SEGMENT_NAME.fullmatch(match.name)]
     if not matches:
-        raise InputError(f"{given}: no such file or folder; give the folder that holds {STATE_TOPIC}-0")
+        raise InputError(f"{given}: no such file or folder; give the folder that holds {sought.folder}-0")
     return matches
 
 
-def _segments_of(path: Path) -> list[Path]:
+def _segments_of(path: Path, sought: Sought) -> list[Path]:
     try:
-        return [_checked_segment(path)] if not path.is_dir() else _segments_under(path)
+        return _segments_under(path, sought) if path.is_dir() else [_checked_segment(path, sought)]
     except OSError as error:
         raise InputError(
             f"{error.filename or path}: cannot be read ({error.strerror}); check its permissions"
         ) from None
 
 
-def _segments_under(folder: Path) -> list[Path]:
+def _segments_under(folder: Path, sought: Sought) -> list[Path]:
     looked_at, level, other_topics = 0, [folder], set[str]()
     if _segment_files([folder]):
         named = _FOLDER_NAME.fullmatch(folder.name)
-        if named and named["topic"] != STATE_TOPIC:
-            raise InputError(f"{folder}: a log of topic {named['topic']}, not of {STATE_TOPIC}")
+        if named and not sought.wants(named["topic"]):
+            raise InputError(f"{folder}: a log of topic {named['topic']}, not of {sought.called}")
         return _segment_files([folder])
     for _ in range(_DEEPEST):
         looked_at += len(level)
-        state_folders = [child for child in level if _is_state_folder(child)]
-        if _segment_files(state_folders):
-            return _segment_files(state_folders)
+        found = _segment_files(child for child in level if _is_named(child, sought))
+        if found:
+            return found
         other_topics |= {
             named["topic"]
             for child in level
             if (named := _FOLDER_NAME.fullmatch(child.name)) and _segment_files([child])
         }
         level = sorted(child for parent in level for child in parent.iterdir() if child.is_dir())
-    found = f"found logs of {', '.join(sorted(other_topics)[:3])}" if other_topics else "no log segments here"
+    instead = f"found logs of {', '.join(sorted(other_topics)[:3])}" if other_topics else "no log segments here"
     raise InputError(
-        f"{folder}: {found} (looked for {STATE_TOPIC}-*/*.log in {looked_at} folders);"
-        f" give the folder that holds {STATE_TOPIC}-0"
+        f"{folder}: {instead} (looked for {sought.folder}-*/*.log in {looked_at} folders);"
+        f" give the folder that holds {sought.folder}-0"
     )
 
 
@@ -147,35 +192,21 @@ def _segment_files(folders: Iterable[Path]) -> list[Path]:
     return [file for folder in folders for file in sorted(folder.iterdir()) if _SEGMENT_NAME.fullmatch(file.name)]
 
 
-def _is_state_folder(folder: Path) -> bool:
+def _is_named(folder: Path, sought: Sought) -> bool:
     named = _FOLDER_NAME.fullmatch(folder.name)
-    return named is not None and named["topic"] == STATE_TOPIC
+    return named is not None and sought.wants(named["topic"])
 
 
-def _partition_of(folder: Path) -> int | None:
-    named = _FOLDER_NAME.fullmatch(folder.resolve().name)
-    return int(named["partition"]) if named and named["topic"] == STATE_TOPIC else None
-
-
-def _checked_segment(file: Path) -> Path:
+def _checked_segment(file: Path, sought: Sought) -> Path:
     if _SEGMENT_NAME.fullmatch(file.name):
         return file
     with file.open("rb") as opened:
         head = opened.read(_MAGIC_AT + 1)
     if len(head) <= _MAGIC_AT or head[_MAGIC_AT] not in (0, 1, 2):
-        raise InputError(f"{file}: not a log segment (no record batch at its start); give a .log file of {STATE_TOPIC}")
+        raise InputError(
+            f"{file}: not a log segment (no record batch at its start); give a .log file of {sought.called}"
+        )
     return file
-
-
-def _log_partition(partition: int | None, copies: list[tuple[Path, list[Path]]]) -> LogPartition:
-    segments, starts = [], list[tuple[int, bool]]()
-    for copy, (folder, files) in enumerate(copies):
-        own = sorted((_segment(file, copy) for file in files), key=lambda segment: segment.base_offset)
-        segments += own
-        noted = _noted_start(folder, partition)
-        starts.append((max(own[0].base_offset, noted), noted > own[0].base_offset))
-    segments.sort(key=lambda segment: (segment.base_offset, segment.copy))
-    return LogPartition(STATE_TOPIC, partition, tuple(segments), *min(starts))
 
 
 def _segment(file: Path, copy: int) -> Segment:
@@ -191,13 +222,13 @@ def _segment(file: Path, copy: int) -> Segment:
     return Segment(str(file), base_offset, size, copy)
 
 
-def _noted_start(folder: Path, partition: int | None) -> int:
+def _noted_start(folder: Path, topic: str, partition: int | None) -> int:
     """The log start a broker noted beside its folders; it notes only those beyond the first segment's base offset."""
     checkpoint = folder.resolve().parent / "log-start-offset-checkpoint"
     if partition is None or not checkpoint.is_file():
         return 0
     for line in checkpoint.read_text(encoding="utf-8", errors="replace").splitlines()[2:]:
         noted = line.split()
-        if noted[:2] == [STATE_TOPIC, str(partition)] and len(noted) == 3 and noted[2].isdecimal():
+        if noted[:2] == [topic, str(partition)] and len(noted) == 3 and noted[2].isdecimal():
             return int(noted[2])
     return 0

@@ -1,0 +1,388 @@
+"""One ordinary topic-partition, start to end: the draft's control records amid user data, read, decoded and folded."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from share_state.declarations import table_schema
+from share_state.errors import InputError
+from share_state.fold.chains import NOWHERE
+from share_state.fold.control_chains import ControlChains, fold_control, starts_in_log, superseded
+from share_state.fold.control_states import (
+    DIALECT,
+    control_in_flight_table,
+    control_key_columns,
+    control_state_table,
+)
+from share_state.fold.eso import EarliestShareOffset, earliest_share_offset, subscriptions_among
+from share_state.fold.log import Observed
+from share_state.wire.control_records import (
+    CONTROL_RECORD,
+    ControlKind,
+    ControlRecords,
+    GroupTable,
+    decode_control_records,
+    joined,
+)
+from share_state.wire.framing import CONTROL, Trust
+from share_state.wire.log import CHUNK, Chunk, RepeatedOffsetsError, read_chunks
+from share_state.wire.log_folder import LogPartition, Window
+from share_state.wire.records import locate_records
+from share_state.wire.share_snapshot_file import IndexEntry
+
+STRICT, BEST_EFFORT = "strict", "best-effort"
+MODES = (STRICT, BEST_EFFORT)
+
+_PENDING = 1 << 16
+
+LINK = np.dtype(
+    [
+        ("offset", "i8"),
+        ("back_offset", "i8"),  # -1 in a checkpoint
+        ("group", "i4"),
+        ("epoch", "i4"),
+        ("fault", "i2"),
+        ("kind", "i1"),
+    ]
+)
+"""One row a checkpoint or delta whose group is known, in log order: what the chain rules look at."""
+
+CHECKPOINTS = pa.schema(
+    [
+        ("group_id", pa.string()),
+        ("counts", pa.bool_()),  # has a subscription, so that its checkpoint holds the cutoff back
+        ("checkpoint_offset", pa.int64()),  # SCO; null without a checkpoint
+        ("checkpoint_epoch", pa.int32()),
+        ("last_control_offset", pa.int64()),
+        ("record_count", pa.int64()),  # its control records in the log
+        ("redundant_retained", pa.int64()),  # those at or behind the cutoff that its own checkpoint makes redundant
+    ]
+)
+"""One row a share group that was seen in the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControlOptions:
+    """How a topic-partition's control records are folded.
+
+    Attributes:
+        mode: "strict" (the part of a chain that holds) or "best-effort" (every delta that is not of an older epoch).
+        subscriptions: topic -> groups with a subscription to it; every group that is seen counts where None.
+        ignore_uncheckpointed: let groups without a checkpoint not hold back the cutoff.
+        index: entries of a share snapshot file, to be held against the log; they never change what is folded.
+    """
+
+    mode: str = STRICT
+    subscriptions: Mapping[str, Collection[str]] | None = None
+    ignore_uncheckpointed: bool = False
+    index: Sequence[IndexEntry] | None = None
+
+
+@dataclass(slots=True)
+class FoldedControlLog:
+    """A topic-partition folded.
+
+    Attributes:
+        log: where it was read from.
+        options: how.
+        groups: ids of every group that was seen, row n for number n.
+        chains: what is known of each of them, row n for number n.
+        numbers: int64, the groups with a checkpoint.
+        suspect: bool, one a group: its state may be wrong.
+        records: the control records behind the latest checkpoints, which were folded; `chains.notes` lies beside them.
+        links: LINK rows of every checkpoint and delta.
+        faulty: CONTROL_RECORD rows with a fault.
+        skipped: control record type -> how many were stepped over (transaction markers and the like).
+        observed: batches that cannot be trusted.
+        earliest: the cutoff, and who holds it back.
+        checkpoints: table CHECKPOINTS.
+        record_count: checkpoints and deltas in the window.
+        redundant_records: those of them before the cutoff.
+        first_offset, next_offset: the log start, and the offset behind the last record.
+        lost_at: offset from which control records may be missing, -1 for none.
+        reached: offset behind the last whole batch, -1 where there is none.
+        states, in_flight, cutoff: the tables of those names.
+    """
+
+    log: LogPartition
+    options: ControlOptions
+    groups: pa.Array
+    chains: ControlChains
+    numbers: np.ndarray
+    suspect: np.ndarray
+    records: ControlRecords
+    links: np.ndarray
+    faulty: np.ndarray
+    skipped: Mapping[int, int]
+    observed: Observed
+    earliest: EarliestShareOffset
+    checkpoints: pa.Table
+    record_count: int
+    redundant_records: int
+    first_offset: int
+    next_offset: int
+    lost_at: int
+    reached: int
+    states: pa.Table
+    in_flight: pa.Table
+    cutoff: pa.Table
+
+    @property
+    def has_whole_batches(self) -> bool:
+        """True where at least one batch could be trusted."""
+        return self.reached > NOWHERE
+
+    @property
+    def index_entries(self) -> list[IndexEntry]:
+        """What a share snapshot file of this log says."""
+        known = self.checkpoints.filter(self.checkpoints["checkpoint_offset"].is_valid())
+        columns = ("group_id", "checkpoint_offset", "checkpoint_epoch", "last_control_offset")
+        return [IndexEntry(*(row[name] for name in columns)) for row in known.to_pylist()]
+
+
+def fold_control_log(
+    log: LogPartition,
+    window: Window | None = None,
+    *,
+    mode: str = STRICT,
+    subscriptions: Mapping[str, Collection[str]] | None = None,
+    ignore_uncheckpointed: bool = False,
+    index: Sequence[IndexEntry] | None = None,
+    chunk: int = CHUNK,
+) -> FoldedControlLog:
+    """Fold the control records of one topic-partition into what a new leader would hold.
+
+    Args:
+        log: a log partition from `find_topic_logs`.
+        window: which records count; all of them by default.
+        mode, subscriptions, ignore_uncheckpointed, index: see ControlOptions.
+        chunk: bytes of segments in memory at a time.
+    Raises:
+        InputError: if a segment cannot be read, or the topic is one of Kafka's own.
+    Source: KIP-932 draft, recovery and log cleaning; spec D-01 to D-47.
+    """
+    options = ControlOptions(mode, subscriptions, ignore_uncheckpointed, index)
+    if mode not in MODES:
+        raise InputError(f"mode {mode!r} is not known; use one of {', '.join(MODES)}")
+    if log.topic.startswith("__"):
+        raise InputError(f"{log.topic}: control records of Kafka's own topics are no share-group state; leave it out")
+    window = window or Window()
+    try:
+        run = _Run(log, window)
+        for part in read_chunks(log, merge=log.has_copies, chunk=chunk, only_control=True):
+            run.take(part)
+    except RepeatedOffsetsError:
+        run = _Run(log, window)
+        for part in read_chunks(log, merge=True, chunk=chunk, only_control=True):
+            run.take(part)
+    return run.finish(options)
+
+
+def decode_control_log(
+    log: LogPartition, window: Window, *, merge: bool = False
+) -> Iterator[tuple[ControlRecords, GroupTable]]:
+    """The decoded control records of a topic-partition, chunk by chunk, with the numbers of its groups so far."""
+    run = _Run(log, window)
+    for part in read_chunks(log, merge=merge or log.has_copies, only_control=True):
+        yield run.decode(part), run.groups
+
+
+class _Run:
+    """Carries a topic-partition from chunk to chunk."""
+
+    def __init__(self, log: LogPartition, window: Window) -> None:
+        self.log, self.window = log, window
+        self.groups, self.observed = GroupTable(), Observed()
+        self.next_offset, self.lost_at = NOWHERE, NOWHERE
+        self.damage_is_open, self.torn_is_open = False, False
+        self.pending: list[ControlRecords] = []
+        self.links, self.faulty = [np.zeros(0, LINK)], [np.zeros(0, CONTROL_RECORD)]
+        self.skipped: dict[int, int] = {}
+        self.pending_rows, self.prune_at = 0, _PENDING
+
+    def take(self, part: Chunk) -> None:
+        decoded = self.decode(part)
+        self._note_records(decoded.rows)
+        if not len(decoded.rows):
+            return
+        self.pending.append(decoded)
+        self.pending_rows += len(decoded.rows)
+        if self.pending_rows > self.prune_at:
+            self._prune()
+            self.prune_at = 2 * self.pending_rows + _PENDING
+
+    def decode(self, part: Chunk) -> ControlRecords:
+        """The control records of a chunk that count."""
+        located = locate_records(part.data, part.batches, control=True)
+        batches = part.batches
+        whole = batches["trust"] == Trust.WHOLE
+        inside = ~whole | (batches["last_offset"] >= self.log.log_start_offset)
+        if self.window.until_offset is not None:
+            inside &= batches["base_offset"] < self.window.until_offset
+        self._note_batches(part, inside, whole)
+        return decode_control_records(part.data, located[self._counted(located, inside)], self.groups)
+
+    def _counted(self, located: np.ndarray, inside: np.ndarray) -> np.ndarray:
+        counted = inside[located["batch"]]
+        if self.window.from_offset is not None:
+            counted &= located["offset"] >= self.window.from_offset
+        if self.window.until_offset is not None:
+            counted &= located["offset"] < self.window.until_offset
+        if self.window.until_time_ms is not None:
+            counted &= located["timestamp"] <= self.window.until_time_ms
+        return counted
+
+    def _note_batches(self, part: Chunk, inside: np.ndarray, whole: np.ndarray) -> None:
+        """Note damage, and where the log has got to. Holes alone mean nothing: user topics may be compacted."""
+        batches = part.batches
+        bad, good = inside & ~whole, np.flatnonzero(inside & whole)
+        conflict = bad & (batches["trust"] == Trust.CONFLICT)
+        damaged = np.cumsum(bad & ~conflict)
+        if bad.any():
+            self.observed.why += [part.why.get(int(row), "") for row in np.flatnonzero(bad)]
+            self.observed.batches = np.concatenate((self.observed.batches, batches[bad]))
+            told_twice = batches["base_offset"][conflict & (batches["attributes"] & CONTROL != 0)]
+            self.lost_at = max(self.lost_at, *(told_twice + 1).tolist(), NOWHERE)
+        if len(good):
+            base, last = batches["base_offset"][good], batches["last_offset"][good]
+            reached = self.next_offset if self.next_offset >= 0 else self.log.log_start_offset
+            expected = np.concatenate(([reached], last[:-1] + 1))
+            damage_before = np.diff(damaged[good], prepend=0) > 0
+            damage_before[0] |= self.damage_is_open or self.torn_is_open
+            # Where the next batch follows without a hole, another copy of the log has what is damaged here.
+            lost = expected[damage_before & (base > expected)]
+            self.lost_at = max(self.lost_at, *lost.tolist(), NOWHERE)
+            until = self.window.until_offset
+            self.next_offset = int(last[-1]) + 1 if until is None else min(int(last[-1]) + 1, until)
+        if len(batches):
+            # A file that ends inside a batch is what a crash leaves; nothing that counts is missing at the log's end.
+            tail = slice(good[-1] + 1 if len(good) else 0, None)
+            torn = (bad & (batches["trust"] == Trust.TORN))[tail]
+            self.damage_is_open = bool(((bad & ~conflict)[tail] & ~torn).any()) or (
+                self.damage_is_open and not len(good)
+            )
+            self.torn_is_open = bool(torn.any()) or (self.torn_is_open and not len(good))
+
+    def _note_records(self, rows: np.ndarray) -> None:
+        skipped = rows[(rows["kind"] == ControlKind.SKIPPED) & (rows["fault"] == 0)]
+        for kind, count in zip(*np.unique(skipped["type"], return_counts=True), strict=True):
+            self.skipped[int(kind)] = self.skipped.get(int(kind), 0) + int(count)
+        if (rows["fault"] != 0).any():
+            self.faulty.append(rows[rows["fault"] != 0])
+        of_group = rows[rows["group"] >= 0]
+        links = np.empty(len(of_group), LINK)
+        for name in LINK.names or ():
+            links[name] = of_group[name]
+        self.links.append(links)
+
+    def _prune(self) -> ControlRecords:
+        """Drop what later checkpoints supersede, so that a long log takes no more memory than its live chains."""
+        records = joined(self.pending)
+        records = records.only(~superseded(records, len(self.groups)))
+        self.pending, self.pending_rows = [records], len(records.rows)
+        return records
+
+    def finish(self, options: ControlOptions) -> FoldedControlLog:
+        if self.damage_is_open:
+            self.lost_at = max(self.lost_at, self.next_offset, 0)
+        records, groups = self._prune(), self.groups.names()
+        chains = fold_control(records, len(groups), strict=options.mode == STRICT)
+        rows, links = chains.chains, np.concatenate(self.links)
+        suspect = (rows["stopped_offset"] != NOWHERE) | (rows["doubt_offset"] != NOWHERE)
+        # A delta names its predecessor, so damage before a group's newest record would show as a broken link.
+        suspect |= self.lost_at > rows["newest_offset"]
+        subscriptions = options.subscriptions
+        subscribed = None if subscriptions is None else subscriptions.get(self.log.topic, ())
+        earliest = earliest_share_offset(
+            groups, rows["snapshot_offset"], subscribed, ignore_uncheckpointed=options.ignore_uncheckpointed
+        )
+        counts, _ = subscriptions_among(groups, subscribed)
+        numbers = np.flatnonzero(rows["exists"])
+        first = self.log.log_start_offset
+        if self.window.from_offset is not None:
+            first = max(first, self.window.from_offset)
+        next_offset = max(self.next_offset, first)
+        redundant = 0 if earliest.offset is None else int((links["offset"] < earliest.offset).sum())
+        key = control_key_columns(groups, numbers, self.log)
+        starts = starts_in_log(rows, chains.ends, chains.batches, self.log.log_start_offset)
+        return FoldedControlLog(
+            log=self.log,
+            options=options,
+            groups=groups,
+            chains=chains,
+            numbers=numbers,
+            suspect=suspect,
+            records=records,
+            links=links,
+            faulty=np.concatenate(self.faulty),
+            skipped=self.skipped,
+            observed=self.observed,
+            earliest=earliest,
+            checkpoints=_checkpoints(groups, counts, rows, links, earliest.offset),
+            record_count=len(links),
+            redundant_records=redundant,
+            first_offset=first,
+            next_offset=next_offset,
+            lost_at=self.lost_at,
+            reached=self.next_offset,
+            states=control_state_table(chains, key, starts, suspect, next_offset),
+            in_flight=control_in_flight_table(chains, key),
+            cutoff=_cutoff(self.log, earliest, suspect & counts & rows["exists"], first, next_offset, redundant, rows),
+        )
+
+
+def _checkpoints(
+    groups: pa.Array, counts: np.ndarray, rows: np.ndarray, links: np.ndarray, earliest: int | None
+) -> pa.Table:
+    own = rows["snapshot_offset"][links["group"]]
+    retained = (links["offset"] < own) & (links["offset"] >= (np.iinfo(np.int64).max if earliest is None else earliest))
+    return pa.table(
+        {
+            "group_id": groups,
+            "counts": counts,
+            "checkpoint_offset": pa.array(rows["snapshot_offset"].copy(), mask=~rows["exists"]),
+            "checkpoint_epoch": pa.array(rows["epoch"].copy(), mask=~rows["exists"]),
+            "last_control_offset": rows["newest_offset"].copy(),
+            "record_count": np.bincount(links["group"], minlength=len(groups)),
+            "redundant_retained": np.bincount(links["group"][retained], minlength=len(groups)),
+        },
+        schema=CHECKPOINTS,
+    )
+
+
+def _cutoff(
+    log: LogPartition,
+    earliest: EarliestShareOffset,
+    suspect: np.ndarray,
+    first: int,
+    next_offset: int,
+    redundant: int,
+    rows: np.ndarray,
+) -> pa.Table:
+    reasons = []
+    if earliest.offset is None and earliest.blocked_by:
+        first_of_them, *others = earliest.blocked_by
+        more = f" and {len(others)} more" if others else ""
+        reasons.append(f"no checkpoint of group {first_of_them}{more}, so nothing may be cleaned")
+    if suspect.any():
+        reasons.append(f"{int(suspect.sum())} share-partitions cannot be trusted since their latest checkpoint")
+    held_by = earliest.held_by or min(earliest.blocked_by, default=None)
+    row: dict[str, Any] = {
+        "dialect": DIALECT,
+        "topic": log.topic,
+        "partition": log.partition,
+        "cutoff_offset": earliest.offset,
+        "log_start_offset": first,
+        "log_end_offset": next_offset,
+        "redundant_records": redundant,
+        "live_share_partitions": int(rows["exists"].sum()),
+        "limited_by_group": held_by,
+        "limited_by_topic_id": None,
+        "limited_by_partition": None if held_by is None else log.partition,
+        "safe": not reasons,
+        "reason": "; ".join(reasons) or None,
+    }
+    return pa.Table.from_pylist([row], schema=table_schema("cutoff"))
