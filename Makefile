@@ -22,16 +22,16 @@ $(READY): pyproject.toml $(wildcard share_state/wire/*.py share_state/fold/*.py)
 
 demo: setup ## reconstruct the shipped broker log and show the tables
 	@$(BIN)/share-state reconstruct $(DEMO_INPUT) --topics $(DEMO_INPUT)/topics.json --out $(DEMO_OUT)
-	@$(BIN)/share-state show $(DEMO_OUT)
+	@$(BIN)/share-state show $(DEMO_OUT) --group g3
 	@$(BIN)/share-state cutoff $(DEMO_INPUT) --verify
 
 test: setup ## run every test
 	@$(BIN)/python -m pytest
 
-lint: setup ## ruff, pyright and the import contract
+lint: setup ## ruff, types and the import contract
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/pyright
+	@$(BIN)/basedpyright
 	@$(BIN)/lint-imports
 
 bench: setup ## the same log through Kafka's own classes and through share_state (bench/README.md)
