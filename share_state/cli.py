@@ -1,5 +1,6 @@
 """The commands. Each does four things: settings, session, one call into the library, output."""
 
+import json
 import sys
 import traceback
 from collections.abc import Sequence
@@ -11,18 +12,22 @@ from typer.exceptions import Abort, Exit, TyperException
 
 from share_state import __version__
 from share_state.errors import ShareStateError
+from share_state.index_folder import write_indexes
 from share_state.options import (
     AsOfOffset,
     AsOfTime,
+    Dialect,
     FailOn,
     Format,
     Inputs,
     Json,
     Master,
+    Mode,
     Quiet,
     RuleSeverity,
     SparkConf,
     StatePartitions,
+    Subscriptions,
     TopicsFile,
     Verbose,
     fails,
@@ -31,7 +36,11 @@ from share_state.options import (
 )
 from share_state.phases import Phases
 from share_state.report import console
+from share_state.report.cutoff import check_deletable, print_cutoffs, print_proof, write_delete_records
+from share_state.report.records import print_records
+from share_state.report.summary import print_summary
 from share_state.rules import registered
+from share_state.warehouse_place import TABLES, check_place
 
 DONE, FOUND, UNUSABLE, UNEXPECTED = 0, 1, 2, 3
 
@@ -49,6 +58,9 @@ def reconstruct(
     inputs: Inputs,
     out: Annotated[str, typer.Option("--out", metavar="WAREHOUSE", help="Folder of the Delta tables.")],
     format: Format = "auto",
+    dialect: Dialect = "auto",
+    mode: Mode = "strict",
+    subscriptions: Subscriptions = None,
     as_of_offset: AsOfOffset = None,
     as_of_time: AsOfTime = None,
     topics: TopicsFile = None,
@@ -62,12 +74,12 @@ def reconstruct(
     verbose: Verbose = False,
 ) -> None:
     """Fold an export and write the tables; prints a summary."""
-    from share_state.spark.warehouse import check_place  # noqa: PLC0415  Spark is imported only where it is used
-
     phases = Phases(quiet=quiet)
-    check_place(out)
-    work = work_from(inputs, format, as_of_offset, as_of_time, topics, state_partitions, rule, fail_on)
-    from share_state.spark import reconstruct as job  # noqa: PLC0415
+    check_place(out, TABLES)
+    work = work_from(
+        inputs, format, as_of_offset, as_of_time, topics, state_partitions, rule, fail_on, dialect, mode, subscriptions
+    )
+    from share_state.spark import reconstruct as job  # noqa: PLC0415  Spark is imported only where it is used
     from share_state.spark.session import session  # noqa: PLC0415
 
     with session(master, pairs(spark_conf), verbose=verbose, phases=phases) as spark:
@@ -75,11 +87,11 @@ def reconstruct(
             "as_of_offset": ",".join(as_of_offset or ()),
             "as_of_time": as_of_time or "",
             "rules": ",".join(rule or ()),
+            "mode": mode,
+            "subscriptions": json.dumps(work.control.subscriptions) if subscriptions else "",
         }
         outcome = job.reconstruct(spark, work, out, inputs=tuple(inputs), options=options, phases=phases)
     phases.close()
-    from share_state.report.summary import print_summary  # noqa: PLC0415
-
     found = _plain(outcome) | {"warehouse": out}
     console.print_json(found) if as_json else print_summary(found)
     raise Exit(FOUND if fails(outcome.by_severity, fail_on) else DONE)
@@ -94,7 +106,16 @@ def cutoff(
     verify: Annotated[
         bool, typer.Option("--verify", help="Fold again without what lies before it; prove nothing changes.")
     ] = False,
+    index: Annotated[
+        str | None,
+        typer.Option(
+            "--index", metavar="DIR", help="control_records: check the share snapshot files there, write new ones."
+        ),
+    ] = None,
     format: Format = "auto",
+    dialect: Dialect = "auto",
+    mode: Mode = "strict",
+    subscriptions: Subscriptions = None,
     as_of_offset: AsOfOffset = None,
     as_of_time: AsOfTime = None,
     state_partitions: StatePartitions = None,
@@ -108,16 +129,31 @@ def cutoff(
 ) -> None:
     """The offset below which every record of a state partition is redundant, and whether to trust it."""
     phases = Phases(quiet=quiet)
-    work = work_from(inputs, format, as_of_offset, as_of_time, None, state_partitions, rule, fail_on)
+    work = work_from(
+        inputs,
+        format,
+        as_of_offset,
+        as_of_time,
+        None,
+        state_partitions,
+        rule,
+        fail_on,
+        dialect,
+        mode,
+        subscriptions,
+        index,
+    )
+    if delete_records is not None:
+        check_deletable(delete_records, work.logs)
     from share_state.spark import reconstruct as job  # noqa: PLC0415
     from share_state.spark.session import session  # noqa: PLC0415
 
     with session(master, pairs(spark_conf), verbose=verbose, phases=phases) as spark:
         outcome = job.fold_only(spark, replace(work, verify=verify), inputs=tuple(inputs), phases=phases)
     phases.close()
-    from share_state.report.cutoff import print_cutoffs, print_proof, write_delete_records  # noqa: PLC0415
-
     found = _plain(outcome)
+    if index is not None:
+        write_indexes(index, outcome.index)
     named = None
     if delete_records is not None and not outcome.differing:
         named = write_delete_records(delete_records, found["cutoff"])
@@ -161,6 +197,7 @@ def decode(
     inputs: Inputs,
     out: Annotated[str | None, typer.Option("--out", metavar="DIR", help="Write a Delta table instead.")] = None,
     format: Format = "auto",
+    dialect: Dialect = "auto",
     as_of_offset: AsOfOffset = None,
     as_of_time: AsOfTime = None,
     topics: TopicsFile = None,
@@ -171,10 +208,8 @@ def decode(
     verbose: Verbose = False,
 ) -> None:
     """Decoded records as JSON lines, in log order."""
-    work = work_from(inputs, format, as_of_offset, as_of_time, topics, None, None)
+    work = work_from(inputs, format, as_of_offset, as_of_time, topics, None, None, dialect=dialect)
     if out is None:
-        from share_state.report.records import print_records  # noqa: PLC0415
-
         print_records(work)
         return
     from share_state.spark.decoded import write_decoded  # noqa: PLC0415
@@ -213,10 +248,11 @@ def top(
 
 
 def _plain(outcome: Any) -> dict[str, Any]:
-    found = asdict(replace(outcome, cutoff=None, findings={}))
+    found = asdict(replace(outcome, cutoff=None, findings={}, index={}))
     counted = [
         {"severity": severity, "rule": rule, "count": count} for (severity, rule), count in outcome.findings.items()
     ]
+    del found["index"]
     return found | {"cutoff": outcome.cutoff.to_pylist(), "findings": counted}
 
 

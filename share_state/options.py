@@ -7,20 +7,40 @@ from typing import Annotated
 import typer
 
 from share_state.errors import InputError, ShareStateError
+from share_state.fold.control_log import MODES, STRICT, ControlOptions
+from share_state.index_folder import read_indexes
 from share_state.rules import OFF, SEVERITIES, registered
-from share_state.topics_file import read_topics
-from share_state.wire.log_folder import LogPartition, Window, find_logs
+from share_state.topics_file import read_subscriptions, read_topics
+from share_state.wire.log_folder import STATE_TOPIC, LogPartition, Window, find_logs
+from share_state.wire.topic_folders import find_topic_logs
 from share_state.work import Work
 
-FORMATS = ("auto", "segments")
+AUTO = "auto"
+FORMATS = (AUTO, "segments")
+DIALECTS = (AUTO, "share_group_state", "control_records")
 
 Inputs = Annotated[
     list[str], typer.Argument(metavar="INPUT...", help="Log folders, .log files or globs; several are one export.")
 ]
 Format = Annotated[str, typer.Option("--format", help="auto or segments: what the input is.")]
+Dialect = Annotated[
+    str,
+    typer.Option(
+        "--dialect", help="share_group_state, control_records (the KIP-932 draft's), or auto: as the folders are named."
+    ),
+]
+Mode = Annotated[
+    str, typer.Option("--mode", help="control_records: strict (the valid part of a chain) or best-effort.")
+]
+Subscriptions = Annotated[
+    str | None,
+    typer.Option(
+        "--subscriptions", metavar="FILE", help="control_records: JSON, topic to the groups that subscribe to it."
+    ),
+]
 AsOfOffset = Annotated[
     list[str] | None,
-    typer.Option("--as-of-offset", metavar="P=OFFSET", help="Leave out records of state partition P from OFFSET on."),
+    typer.Option("--as-of-offset", metavar="P=OFFSET", help="Leave out records of partition P from OFFSET on."),
 ]
 AsOfTime = Annotated[
     str | None,
@@ -70,6 +90,10 @@ def work_from(
     state_partitions: int | None,
     rules: Sequence[str] | None,
     fail_on: str = OFF,
+    dialect: str = AUTO,
+    mode: str = STRICT,
+    subscriptions: str | None = None,
+    index: str | None = None,
 ) -> Work:
     """The work that the options describe.
 
@@ -78,20 +102,24 @@ def work_from(
     """
     if format not in FORMATS:
         raise ShareStateError(f"--format {format}: not read by this version; give one of {', '.join(FORMATS)}")
+    if dialect not in DIALECTS:
+        raise ShareStateError(f"--dialect {dialect}: give one of {', '.join(DIALECTS)}")
+    if mode not in MODES:
+        raise ShareStateError(f"--mode {mode}: give one of {', '.join(MODES)}")
     _check_fail_on(fail_on)
     severities = _severities(rules)
     until_time = _milliseconds(as_of_time)
     known_topics = read_topics(topics)
-    logs = find_logs(inputs)
+    logs = _logs(inputs, dialect)
     cuts = _cuts(as_of_offset, logs)
     return Work(
         logs=logs,
-        windows={
-            partition: Window(until_offset=offset, until_time_ms=until_time) for partition, offset in cuts.items()
-        },
+        windows={name: Window(until_offset=offset, until_time_ms=until_time) for name, offset in cuts.items()},
         window=Window(until_time_ms=until_time),
         topics=known_topics,
         state_partitions=state_partitions or _as_found(logs),
+        indexes=read_indexes(index, logs),
+        control=ControlOptions(mode=mode, subscriptions=read_subscriptions(subscriptions)),
         severities=severities,
     )
 
@@ -116,15 +144,31 @@ def _severities(rules: Sequence[str] | None) -> dict[str, str]:
     return chosen
 
 
-def _cuts(as_of_offset: Sequence[str] | None, logs: Sequence[LogPartition]) -> dict[int, int]:
-    present = {log.partition for log in logs}
+def _logs(inputs: Sequence[str], dialect: str) -> list[LogPartition]:
+    """The state topic's logs where there are any; else those of ordinary topics, for the draft's control records."""
+    if dialect == "control_records":
+        return find_topic_logs(inputs)
+    try:
+        return find_logs(inputs)
+    except InputError as no_state_topic:
+        if dialect != AUTO:
+            raise
+        try:
+            return find_topic_logs(inputs)
+        except InputError:
+            raise no_state_topic from None
+
+
+def _cuts(as_of_offset: Sequence[str] | None, logs: Sequence[LogPartition]) -> dict[str, int]:
+    """Name of a log partition -> offset; a bare number names every log partition of that number."""
     cuts = {}
-    for partition, offset in pairs(as_of_offset, "--as-of-offset").items():
-        if not partition.isdecimal() or not offset.isdecimal():
-            raise ShareStateError(f"--as-of-offset {partition}={offset}: give two numbers, as in 3=12000")
-        if int(partition) not in present:
-            raise InputError(f"--as-of-offset {partition}={offset}: state partition {partition} is not in the input")
-        cuts[int(partition)] = int(offset)
+    for given, offset in pairs(as_of_offset, "--as-of-offset").items():
+        named = [log.name for log in logs if given in (log.name, str(log.partition))]
+        if not offset.isdecimal():
+            raise ShareStateError(f"--as-of-offset {given}={offset}: give a partition and an offset, as in 3=12000")
+        if not named:
+            raise InputError(f"--as-of-offset {given}={offset}: partition {given} is not in the input")
+        cuts |= dict.fromkeys(named, int(offset))
     return cuts
 
 
@@ -141,5 +185,5 @@ def _milliseconds(as_of_time: str | None) -> int | None:
 
 def _as_found(logs: Sequence[LogPartition]) -> int | None:
     """As many as there are, where they run from 0 without a gap."""
-    numbers = sorted(log.partition for log in logs if log.partition is not None)
+    numbers = sorted(log.partition for log in logs if log.partition is not None and log.topic == STATE_TOPIC)
     return len(numbers) if numbers and numbers == list(range(len(logs))) else None

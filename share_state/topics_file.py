@@ -1,4 +1,4 @@
-"""Reads the `--topics` file: topic id -> name, partitions, end offsets."""
+"""Reads the JSON files that say what the log does not: `--topics` and `--subscriptions`."""
 
 import json
 from pathlib import Path
@@ -67,6 +67,22 @@ def read_topics(path: str | None) -> Topics:
         _table(names, {"topic_id": pa.string(), "topic": pa.string()}),
         _table(ends, {"topic_id": pa.string(), "partition": pa.int32(), "end_offset": pa.int64()}),
     )
+
+
+def read_subscriptions(path: str | None) -> dict[str, list[str]] | None:
+    """The `--subscriptions` file: topic name -> groups with a subscription to it; None where no file is given.
+
+    Raises:
+        InputError: if the file is missing or says something else.
+    """
+    if path is None:
+        return None
+    try:
+        return TypeAdapter(dict[str, list[str]]).validate_json(Path(path).read_bytes())
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); --subscriptions wants a JSON file") from None
+    except ValidationError:
+        raise InputError(f'{path}: not a JSON file of subscriptions; give {{"<topic>": ["<group>", ...]}}') from None
 
 
 _WANTED = 'give {"<topic id>": {"name": "...", "end_offsets": {"0": 612}}}'

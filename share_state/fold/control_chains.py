@@ -108,18 +108,20 @@ def fold_control(records: ControlRecords, groups: int, *, strict: bool = True) -
 
 
 @njit(cache=True, nogil=True)
-def starts_in_log(chains, ends, batches, log_start):
+def starts_in_log(chains, ends, batches, log_start, is_noted):
     """Where a leader that loads each state starts: not before the log does, and past what is terminal there.
 
     Args:
         chains, ends, batches: as in ControlChains.
         log_start: offsets of the topic-partition before this one are gone.
+        is_noted: the broker says so. Where only a segment's name does, a log start behind a whole window is taken for
+            the beginning of an export that was cut out of a log.
     Returns:
         int64, one a group; its start_offset where the log reaches back to that.
     """
     starts = chains["start_offset"].copy()
     for group in range(len(starts)):
-        if starts[group] < 0 or starts[group] >= log_start:
+        if starts[group] < 0 or starts[group] >= log_start or not (is_noted or log_start <= chains[group].end_offset):
             continue
         starts[group] = log_start
         for row in range(ends[group], ends[group + 1]):

@@ -301,13 +301,18 @@ class _Run:
         )
         counts, _ = subscriptions_among(groups, subscribed)
         numbers = np.flatnonzero(rows["exists"])
-        first = self.log.log_start_offset
-        if self.window.from_offset is not None:
-            first = max(first, self.window.from_offset)
+        log_start, is_noted = self.log.log_start_offset, self.log.start_is_noted
+        first = max(log_start, self.window.from_offset or 0)
         next_offset = max(self.next_offset, first)
-        redundant = 0 if earliest.offset is None else int((links["offset"] < earliest.offset).sum())
+        redundant = int(((links["offset"] >= first) & (links["offset"] < (earliest.offset or 0))).sum())
         key = control_key_columns(groups, numbers, self.log)
-        starts = starts_in_log(rows, chains.ends, chains.batches, self.log.log_start_offset)
+        starts = starts_in_log(rows, chains.ends, chains.batches, log_start, is_noted)
+        row = {
+            "log_start_offset": first,
+            "log_end_offset": next_offset,
+            "redundant_records": redundant,
+            "live_share_partitions": len(numbers),
+        }
         return FoldedControlLog(
             log=self.log,
             options=options,
@@ -330,7 +335,7 @@ class _Run:
             reached=self.next_offset,
             states=control_state_table(chains, key, starts, suspect, next_offset),
             in_flight=control_in_flight_table(chains, key),
-            cutoff=_cutoff(self.log, earliest, suspect & counts & rows["exists"], first, next_offset, redundant, rows),
+            cutoff=_cutoff(self.log, earliest, row, suspect[counts & rows["exists"]], hidden=self.lost_at != NOWHERE),
         )
 
 
@@ -354,14 +359,9 @@ def _checkpoints(
 
 
 def _cutoff(
-    log: LogPartition,
-    earliest: EarliestShareOffset,
-    suspect: np.ndarray,
-    first: int,
-    next_offset: int,
-    redundant: int,
-    rows: np.ndarray,
+    log: LogPartition, earliest: EarliestShareOffset, counted: Mapping[str, int], suspect: np.ndarray, *, hidden: bool
 ) -> pa.Table:
+    """The table `cutoff`; `suspect` is of the groups that count, `hidden` whether control records may be missing."""
     reasons = []
     if earliest.offset is None and earliest.blocked_by:
         first_of_them, *others = earliest.blocked_by
@@ -369,16 +369,15 @@ def _cutoff(
         reasons.append(f"no checkpoint of group {first_of_them}{more}, so nothing may be cleaned")
     if suspect.any():
         reasons.append(f"{int(suspect.sum())} share-partitions cannot be trusted since their latest checkpoint")
+    if hidden:
+        reasons.append("batches are damaged, and with them maybe control records of groups that no other record names")
     held_by = earliest.held_by or min(earliest.blocked_by, default=None)
     row: dict[str, Any] = {
+        **counted,
         "dialect": DIALECT,
         "topic": log.topic,
         "partition": log.partition,
         "cutoff_offset": earliest.offset,
-        "log_start_offset": first,
-        "log_end_offset": next_offset,
-        "redundant_records": redundant,
-        "live_share_partitions": int(rows["exists"].sum()),
         "limited_by_group": held_by,
         "limited_by_topic_id": None,
         "limited_by_partition": None if held_by is None else log.partition,

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from share_state.fold.log import decode_log
-from share_state.fold.states import batch_lists, declared, key_columns, times
+from share_state.fold.states import batch_lists, declared, fault_names, key_columns, times
 from share_state.fold.topics import Topics
 from share_state.wire.keys import KeyTable
 from share_state.wire.log_folder import LogPartition, Window
@@ -49,7 +49,7 @@ def _table(records: StateRecords, keys: KeyTable, state_partition: int | None, t
         "write_time": times(np.where(no_snapshot, 0, rows["write_time"])),
         "state_epoch": pa.array(rows["state_epoch"].copy(), mask=no_snapshot),
         "state_batches": batch_lists(_list_ends(rows), records.batches),
-        "fault": _faults(rows["fault"]),
+        "fault": fault_names(rows["fault"], Fault),
     }
     for name in ("snapshot_epoch", "leader_epoch", "start_offset", "delivery_complete_count"):
         columns[name] = pa.array(rows[name].copy(), mask=valueless)
@@ -59,10 +59,3 @@ def _table(records: StateRecords, keys: KeyTable, state_partition: int | None, t
 def _list_ends(rows: np.ndarray) -> np.ndarray:
     """Batches lie in record order, so the counts alone say where each record's end."""
     return np.concatenate(([0], np.cumsum(rows["batch_count"])))
-
-
-def _faults(faults: np.ndarray) -> pa.Array:
-    """The names of the fault bits of each record, comma-separated; null where there is none."""
-    distinct, place = np.unique(faults, return_inverse=True)
-    names = [",".join(fault.name for fault in Fault if bits & fault) or None for bits in distinct.tolist()]
-    return pa.array(names, pa.string()).take(pa.array(place))

@@ -17,6 +17,7 @@ from share_state.wire.log import CHUNK, Chunk, RepeatedOffsetsError, read_chunks
 from share_state.wire.log_folder import LogPartition, Window
 from share_state.wire.records import locate_records
 from share_state.wire.share_group_state import STATE_RECORD, Layout, StateRecords, decode_state_records
+from share_state.wire.share_snapshot_file import IndexEntry
 
 
 @dataclass(slots=True)
@@ -55,11 +56,10 @@ class FoldedLog:
         lost_at: offset from which records are missing or unreadable for any share-partition, -1 for none.
         suspect: bool, one a chain: records were lost or could not be read since its latest snapshot.
         observed: what the rules judge.
-        records: data records that were folded or skipped.
+        record_count: data records that were folded or skipped.
         redundant_records: those of them before the cutoff.
         first_offset, next_offset: the log start, and the offset behind the last record.
         reached: offset behind the last whole batch, -1 where there is none.
-        digest: a number that other batches would almost surely not give.
         states, in_flight, cutoff: the tables of those names.
     """
 
@@ -71,15 +71,19 @@ class FoldedLog:
     lost_at: int
     suspect: np.ndarray
     observed: Observed
-    records: int
+    record_count: int
     redundant_records: int
     first_offset: int
     next_offset: int
     reached: int
-    digest: int
     states: pa.Table
     in_flight: pa.Table
     cutoff: pa.Table
+
+    @property
+    def index_entries(self) -> list[IndexEntry]:
+        """None: the share snapshot file indexes control records."""
+        return []
 
     @property
     def has_whole_batches(self) -> bool:
@@ -133,7 +137,7 @@ class _Run:
         self.log, self.window = log, window
         self.keys, self.chains, self.observed = KeyTable(), Chains(), Observed()
         self.next_offset, self.lost_at, self.broken_since = NOWHERE, NOWHERE, False
-        self.records, self.digest = 0, 0
+        self.record_count = 0
         self.runs: list[np.ndarray] = []
 
     def take(self, part: Chunk) -> None:
@@ -177,8 +181,6 @@ class _Run:
         if bad.any():
             observed.why += [part.why.get(int(row), "") for row in np.flatnonzero(bad)]
             observed.batches = np.concatenate((observed.batches, batches[bad]))
-        mixed = batches["crc"].astype(np.uint64) * (2 * batches["base_offset"].astype(np.uint64) + np.uint64(1))
-        self.digest = (self.digest + int(mixed[~bad].sum(dtype=np.uint64))) % 2**64
         transactional = ~bad & (batches["attributes"] & (TRANSACTIONAL | CONTROL) != 0)
         if transactional.any():
             first, count = observed.transactional
@@ -220,7 +222,7 @@ class _Run:
     def _note_records(self, rows: np.ndarray) -> None:
         if len(rows) == 0:
             return
-        self.records += len(rows)
+        self.record_count += len(rows)
         faulty = rows["fault"] != 0
         if faulty.any():
             self.observed.records = np.concatenate((self.observed.records, rows[faulty]))
@@ -279,12 +281,11 @@ class _Run:
             lost_at=self.lost_at,
             suspect=suspect,
             observed=self.observed,
-            records=self.records,
+            record_count=self.record_count,
             redundant_records=redundant,
             first_offset=first,
             next_offset=max(self.next_offset, first),
             reached=self.next_offset,
-            digest=self.digest,
             states=state_table(chains, key, self.log.partition, suspect, topics),
             in_flight=in_flight_table(chains, key),
             cutoff=pa.Table.from_pylist([plain], schema=table_schema("cutoff")),

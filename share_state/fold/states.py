@@ -1,5 +1,7 @@
 """Folded chains as the tables `share_partition_state` and `in_flight`."""
 
+from enum import IntEnum
+
 import numpy as np
 import pyarrow as pa
 
@@ -117,6 +119,14 @@ def times(milliseconds: np.ndarray) -> pa.Array:
 
 
 def declared(table: str, columns: dict[str, pa.Array]) -> pa.Table:
-    """Columns in the order and the types that the declaration of a table gives."""
-    schema = table_schema(table)
-    return pa.table([columns[field.name].cast(field.type) for field in schema], schema=schema)
+    """Columns in the order and the types that the declaration of a table gives; null those that are not given."""
+    schema, count = table_schema(table), len(next(iter(columns.values())))
+    arrays = (columns[f.name].cast(f.type) if f.name in columns else pa.nulls(count, f.type) for f in schema)
+    return pa.table(list(arrays), schema=schema)
+
+
+def fault_names(faults: np.ndarray, bits: type[IntEnum]) -> pa.Array:
+    """The names of the fault bits of each record, comma-separated; null where there is none."""
+    distinct, place = np.unique(faults, return_inverse=True)
+    names = [",".join(bit.name for bit in bits if fault & bit) or None for fault in distinct.tolist()]
+    return pa.array(names, pa.string()).take(pa.array(place))

@@ -7,6 +7,7 @@ from typing import Any
 
 from share_state.errors import InputError, WarehouseError
 from share_state.report.console import print_table, say
+from share_state.wire.log_folder import STATE_TOPIC, LogPartition
 
 _NUMERIC = ("PARTITION", "CUTOFF", "LOG-START", "LOG-END", "REDUNDANT", "LIVE")
 
@@ -18,7 +19,8 @@ def print_cutoffs(rows: Sequence[Mapping[str, Any]]) -> None:
     for row in rows:
         holder = None
         if row["limited_by_group"] is not None:
-            holder = f"{row['limited_by_group']} {row['limited_by_topic_id']} {row['limited_by_partition']}"
+            topic = row["limited_by_topic_id"] or row["topic"]
+            holder = f"{row['limited_by_group']} {topic} {row['limited_by_partition']}"
         safe = "yes" if row["safe"] else f"no: {row['reason']}"
         numbers = ("partition", "cutoff_offset", "log_start_offset", "log_end_offset", "redundant_records")
         cells.append([row["topic"], *(row[name] for name in numbers), row["live_share_partitions"], safe, holder])
@@ -36,6 +38,17 @@ def print_proof(compared: int | None, differing: Sequence[str]) -> None:
         )
     else:
         say(f"NOT SAFE: {len(differing):,} of {compared:,} share-partitions change: {', '.join(differing[:5])}")
+
+
+def check_deletable(path: str, logs: Sequence[LogPartition]) -> None:
+    """Refuse to name logs whose records are not share-group state alone.
+
+    Raises:
+        InputError: if there is one: DeleteRecords would take the user data between the control records with them.
+    """
+    for log in logs:
+        if log.topic != STATE_TOPIC:
+            raise InputError(f"{path}: not written: deleting records of {log.name} would delete its user data too")
 
 
 def write_delete_records(path: str, rows: Sequence[Mapping[str, Any]]) -> int:

@@ -5,7 +5,6 @@ import sys
 from datetime import datetime
 from typing import Any
 
-from share_state.fold.decoded import decoded_tables
 from share_state.work import Work
 
 _BATCH_ROWS = 10_000
@@ -14,7 +13,7 @@ _BATCH_ROWS = 10_000
 def print_records(work: Work) -> None:
     """Print every record as one JSON object a line, log partition after log partition; nulls are left out."""
     for log in work.logs:
-        for table in decoded_tables(log, work.window_of(log), work.topics):
+        for table in work.decode(log):
             for batch in table.to_batches(max_chunksize=_BATCH_ROWS):
                 lines = (
                     json.dumps(_present(row), ensure_ascii=False, default=datetime.isoformat)

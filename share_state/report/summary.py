@@ -11,7 +11,7 @@ def print_summary(found: Mapping[str, Any]) -> None:
     """Print the outcome of `reconstruct`."""
     count = len(found["progress"])
     live = f"{found['share_partitions']:,} live share-partitions"
-    say(f"{found['records']:,} records of {count} state partitions hold {live}")
+    say(f"{found['records']:,} records of {count} log partitions hold {live}")
     redundant = sum(row["redundant_records"] or 0 for row in found["cutoff"])
     say(f"{redundant:,} of the records lie before the cutoff: `share-state cutoff` says more")
     print_findings(found["findings"])

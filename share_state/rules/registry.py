@@ -1,7 +1,8 @@
 """How a rule is declared, kept and run."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -9,13 +10,20 @@ import pyarrow.compute as pc
 
 from share_state.declarations import table_schema
 from share_state.errors import DeclarationError
+from share_state.fold.control_log import FoldedControlLog
+from share_state.fold.control_states import DIALECT as CONTROL_RECORDS
+from share_state.fold.control_states import control_key_columns
 from share_state.fold.log import FoldedLog
-from share_state.fold.states import DIALECT, key_columns
+from share_state.fold.states import DIALECT as SHARE_GROUP_STATE
+from share_state.fold.states import key_columns
 from share_state.fold.topics import Topics
 
 ERROR, WARNING, INFO, OFF = "error", "warning", "info", "off"
 SEVERITIES = (ERROR, WARNING, INFO)
 NO_KEY = -1
+
+Folded = FoldedLog | FoldedControlLog
+"""What a log partition of either dialect folds to."""
 
 Column = str | np.ndarray | pa.Array | pa.ChunkedArray
 
@@ -42,36 +50,69 @@ class Broken:
 NOTHING = Broken(np.zeros(0, np.int64), ("",))
 
 
+Check = Callable[[Any], Broken]
+"""Takes the FoldedLog or FoldedControlLog of the dialect that it is registered for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A registered rule: its code, default severity, the statement that must hold, where it comes from, its check."""
+    """A registered rule: its code, default severity, the statement that must hold, where it comes from.
+
+    Attributes:
+        checks: dialect -> the function that judges a folded log of that dialect; most rules judge one.
+    """
 
     code: str
     severity: str
     statement: str
     source: str
-    check: Callable[[FoldedLog], Broken]
+    checks: Mapping[str, Check]
 
 
 _RULES: dict[str, Rule] = {}
 
 
+_Checked = TypeVar("_Checked", bound=Check)
+
+
 def rule(
-    code: str, *, severity: str, source: str, statement: str
-) -> Callable[[Callable[[FoldedLog], Broken]], Callable[[FoldedLog], Broken]]:
-    """Register a function over a folded log as a rule.
+    code: str, *, severity: str, source: str, statement: str, dialect: str = SHARE_GROUP_STATE
+) -> Callable[[_Checked], _Checked]:
+    """Register a function over a folded log as a rule, or as the check of another dialect of a rule that is there.
 
     Raises:
-        DeclarationError: if the code is taken.
+        DeclarationError: if the code is taken in this dialect, or has another severity in the other.
     """
 
-    def register(check: Callable[[FoldedLog], Broken]) -> Callable[[FoldedLog], Broken]:
-        if code in _RULES:
-            raise DeclarationError(f"rule {code} is registered twice")
-        _RULES[code] = Rule(code, severity, statement, source, check)
+    def register(check: _Checked) -> _Checked:
+        known = _RULES.get(code, Rule(code, severity, statement, source, {}))
+        if dialect in known.checks:
+            raise DeclarationError(f"rule {code} is registered twice for {dialect}")
+        if known.severity != severity:
+            raise DeclarationError(f"rule {code} is {known.severity} and {severity}; a rule has one default severity")
+        _RULES[code] = replace(
+            known,
+            statement=_both(known.statement, statement, " "),
+            source=_both(known.source, source, "; "),
+            checks={**known.checks, dialect: check},
+        )
         return check
 
     return register
+
+
+def judge_also(dialect: str, code: str, check: Check) -> None:
+    """Let a rule that is there judge another dialect, under the same statement.
+
+    Raises:
+        DeclarationError: if the code is taken in this dialect.
+    """
+    known = _RULES[code]
+    rule(code, severity=known.severity, source=known.source, statement=known.statement, dialect=dialect)(check)
+
+
+def _both(first: str, second: str, between: str) -> str:
+    return first if first == second else f"{first}{between}{second}"
 
 
 def registered() -> dict[str, Rule]:
@@ -79,8 +120,8 @@ def registered() -> dict[str, Rule]:
     return dict(_RULES)
 
 
-def judge(folded: FoldedLog, severities: Mapping[str, str] | None = None, topics: Topics | None = None) -> pa.Table:
-    """Run every rule over a folded log partition.
+def judge(folded: Folded, severities: Mapping[str, str] | None = None, topics: Topics | None = None) -> pa.Table:
+    """Run every rule of its dialect over a folded log partition.
 
     Args:
         folded: the log partition.
@@ -92,17 +133,17 @@ def judge(folded: FoldedLog, severities: Mapping[str, str] | None = None, topics
     chosen = severities or {}
     tables = [table_schema("findings").empty_table()]
     for declared in _RULES.values():
-        severity = chosen.get(declared.code, declared.severity)
-        if severity == OFF:
+        severity, check = chosen.get(declared.code, declared.severity), declared.checks.get(_dialect_of(folded))
+        if severity == OFF or check is None:
             continue
-        broken = declared.check(folded)
+        broken = check(folded)
         if len(broken.offset):
             tables.append(_findings(declared, broken, severity, declared.code in chosen, folded, topics or Topics()))
     return pa.concat_tables(tables)
 
 
 def _findings(
-    declared: Rule, broken: Broken, severity: str, overridden: bool, folded: FoldedLog, topics: Topics
+    declared: Rule, broken: Broken, severity: str, overridden: bool, folded: Folded, topics: Topics
 ) -> pa.Table:
     count = len(broken.offset)
     key = np.full(count, NO_KEY, np.int64) if broken.key is None else broken.key
@@ -113,21 +154,37 @@ def _findings(
     owner[known] = place
     columns = {
         name: column.take(pa.array(owner, mask=~known))
-        for name, column in key_columns(folded.keys, distinct, topics).items()
+        for name, column in _key_columns(folded, distinct, topics).items()
     }
     severities = np.full(count, severity, object) if broken.severity is None or overridden else broken.severity
     columns |= {
-        "dialect": pa.array([DIALECT] * count),
+        "dialect": pa.array([_dialect_of(folded)] * count),
         "rule": pa.array([declared.code] * count),
         "severity": pa.array(severities.tolist()),
-        "state_partition": pa.array([folded.log.partition] * count, pa.int32()),
         "offset": pa.array(broken.offset.astype(np.int64), mask=broken.offset < 0),
         "message": _texts(broken.message, count),
         "evidence": _maps(broken.evidence, count),
         "run_id": pa.nulls(count, pa.string()),
     }
+    if isinstance(folded, FoldedControlLog):
+        # A finding about no share-partition is still about this topic-partition.
+        columns["topic"] = pa.array([folded.log.topic] * count)
+        columns["partition"] = pa.array([folded.log.partition] * count)
+        columns["state_partition"] = pa.nulls(count, pa.int32())
+    else:
+        columns["state_partition"] = pa.array([folded.log.partition] * count, pa.int32())
     schema = table_schema("findings")
     return pa.table([columns[name].cast(schema.field(name).type) for name in schema.names], schema=schema)
+
+
+def _dialect_of(folded: Folded) -> str:
+    return CONTROL_RECORDS if isinstance(folded, FoldedControlLog) else SHARE_GROUP_STATE
+
+
+def _key_columns(folded: Folded, numbers: np.ndarray, topics: Topics) -> dict[str, pa.Array]:
+    if isinstance(folded, FoldedControlLog):
+        return control_key_columns(folded.groups, numbers, folded.log)
+    return key_columns(folded.keys, numbers, topics)
 
 
 def _text(piece: Column, count: int) -> pa.Array:

@@ -8,9 +8,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from share_state.declarations import table_schema
-from share_state.fold.decoded import decoded_tables
 from share_state.spark.plan import ROWS_A_BATCH, spread
-from share_state.spark.warehouse import Warehouse, check_place
+from share_state.spark.warehouse import Warehouse
+from share_state.warehouse_place import check_place
 from share_state.work import Work
 
 
@@ -26,7 +26,7 @@ def decode_all(spark: SparkSession, work: Work) -> DataFrame:
         for batch in batches:
             for number in batch["id"].to_pylist():
                 for log in tasks[number]:
-                    for table in decoded_tables(log, work.window_of(log), work.topics):
+                    for table in work.decode(log):
                         yield from table.combine_chunks().to_batches(max_chunksize=ROWS_A_BATCH)
 
     return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, from_arrow_schema(table_schema("decoded_records")))

@@ -1,14 +1,15 @@
 """The plan: log partitions spread over tasks, each folded and judged where it is read; only results travel."""
 
+import hashlib
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from share_state.declarations import table_schema
-from share_state.fold.verify import verify_cutoff
 from share_state.rules import judge
 from share_state.wire.log_folder import LogPartition
 from share_state.work import Work
@@ -17,15 +18,17 @@ RESULTS = ("share_partition_state", "in_flight", "findings")
 _SMALL_LOG = 16 << 20
 ROWS_A_BATCH = 20_000
 
+_INDEX_NUMBERS = ("checkpoint_offset", "checkpoint_epoch", "last_offset")
+
 SUMMARY = pa.schema(
     [
+        ("log", pa.string()),
         ("records", pa.int64()),
         ("next_offset", pa.int64()),
-        ("partition", pa.int32()),
-        ("path", pa.string()),
         ("whole_batches", pa.bool_()),
         ("findings", pa.list_(pa.struct([("severity", pa.string()), ("rule", pa.string()), ("count", pa.int64())]))),
         ("digest", pa.string()),
+        ("index", pa.list_(pa.struct([("group", pa.string()), *((n, pa.int64()) for n in _INDEX_NUMBERS)]))),
         ("compared", pa.int64()),
         ("differing", pa.list_(pa.string())),
     ]
@@ -71,15 +74,15 @@ def _results(work: Work, log: LogPartition, schema: pa.Schema) -> Iterator[pa.Re
     counted = (
         findings.group_by(["severity", "rule"]).aggregate([([], "count_all")]).rename_columns({"count_all": "count"})
     )
-    proof = verify_cutoff(folded, work.window_of(log), work.topics) if work.verify else None
+    proof = work.prove(folded) if work.verify else None
     summary = {
-        "records": folded.records,
+        "log": log.name,
+        "records": folded.record_count,
         "next_offset": folded.next_offset,
-        "partition": log.partition,
-        "path": log.segments[0].path,
         "whole_batches": folded.has_whole_batches or log.size == 0,
         "findings": counted.to_pylist(),
-        "digest": str(folded.digest),
+        "digest": _digest(folded.states, folded.in_flight, folded.cutoff),
+        "index": [asdict(entry) for entry in folded.index_entries],
         "compared": proof and proof.compared,
         "differing": proof and list(proof.differing),
     }
@@ -89,6 +92,17 @@ def _results(work: Work, log: LogPartition, schema: pa.Schema) -> Iterator[pa.Re
             yield _only(schema, {name: batch.to_struct_array()})
     limits = folded.cutoff.combine_chunks().to_batches()[0].to_struct_array()
     yield _only(schema, {"cutoff": limits, "summary": pa.array([summary], pa.struct(list(SUMMARY)))})
+
+
+def _digest(*tables: pa.Table) -> str:
+    """A number that other contents would almost surely not give."""
+    digest = hashlib.blake2b(digest_size=8)
+    for table in tables:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as stream:
+            stream.write_table(table)
+        digest.update(sink.getvalue())
+    return digest.hexdigest()
 
 
 def _only(schema: pa.Schema, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:

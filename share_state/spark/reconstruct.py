@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -17,6 +17,7 @@ from share_state.errors import InputError
 from share_state.phases import Phases
 from share_state.spark.plan import RESULTS, Work, fold_all
 from share_state.spark.warehouse import Warehouse
+from share_state.wire.share_snapshot_file import IndexEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class Outcome:
         cutoff: the table `cutoff`.
         findings: (severity, rule) -> number.
         progress: log partition -> offset to go on from.
+        index: log partition -> entries of its share snapshot file (control records only).
         compared: share-partitions folded again without what lies before the cutoff; None where no proof was asked for.
         differing: those of them whose state was not the same.
     """
@@ -40,6 +42,7 @@ class Outcome:
     cutoff: pa.Table
     findings: Mapping[tuple[str, str], int]
     progress: Mapping[str, int]
+    index: Mapping[str, Sequence[IndexEntry]]
     compared: int | None = None
     differing: tuple[str, ...] = ()
 
@@ -112,15 +115,13 @@ def summarise(results: DataFrame, inputs: tuple[str, ...], options: Mapping[str,
     rows = results.filter("summary IS NOT NULL").select("cutoff", "summary").toArrow()
     summaries = rows["summary"].to_pylist()
     if not any(summary["whole_batches"] for summary in summaries):
-        raise InputError(
-            f"{summaries[0]['path']}: nothing in it is a record batch; give the folder that holds real segments"
-        )
+        raise InputError(f"{summaries[0]['log']}: nothing in it is a record batch; give a folder of real segments")
     limits = pa.Table.from_batches(_flattened(rows["cutoff"]), schema=table_schema("cutoff"))
-    limits = limits.sort_by("partition")
+    limits = limits.sort_by([("topic", "ascending"), ("partition", "ascending")])
     findings, progress = Counter[tuple[str, str]](), dict[str, int]()
     for summary in summaries:
         findings.update({(found["severity"], found["rule"]): found["count"] for found in summary["findings"]})
-        progress[_name(summary)] = summary["next_offset"]
+        progress[summary["log"]] = summary["next_offset"]
     progress = dict(sorted(progress.items()))
     digests = sorted(summary["digest"] for summary in summaries)
     identity = json.dumps([__version__, inputs, dict(options), progress, sorted(findings.items()), digests])
@@ -131,6 +132,7 @@ def summarise(results: DataFrame, inputs: tuple[str, ...], options: Mapping[str,
         cutoff=limits,
         findings=dict(sorted(findings.items())),
         progress=progress,
+        index={summary["log"]: [IndexEntry(**entry) for entry in summary["index"]] for summary in summaries},
         compared=sum(proofs) if (proofs := [s["compared"] for s in summaries if s["compared"] is not None]) else None,
         differing=tuple(name for summary in summaries for name in summary["differing"] or ()),
     )
@@ -138,10 +140,6 @@ def summarise(results: DataFrame, inputs: tuple[str, ...], options: Mapping[str,
 
 def _flattened(structs: pa.ChunkedArray) -> list[pa.RecordBatch]:
     return [pa.RecordBatch.from_struct_array(chunk).cast(table_schema("cutoff")) for chunk in structs.chunks]
-
-
-def _name(summary: Mapping[str, object]) -> str:
-    return f"__share_group_state-{summary['partition']}" if summary["partition"] is not None else str(summary["path"])
 
 
 def _table(results: DataFrame, name: str) -> DataFrame:

@@ -1,6 +1,6 @@
 """Delta tables of a warehouse: written in an order that makes the `runs` row the commit point."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -9,9 +9,6 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from share_state.errors import WarehouseError
-
-TABLES = ("findings", "in_flight", "share_partition_state", "cutoff", "runs")
-"""Every table, in the order of writing; a reader believes the versions that the last row of `runs` names."""
 
 
 class Warehouse:
@@ -65,25 +62,3 @@ class Warehouse:
         jvm = self._spark._jvm
         log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._spark._jsparkSession, path)
         return int(log.update(False, jvm.scala.Option.empty(), jvm.scala.Option.empty()).version())
-
-
-def check_place(root: str, tables: Sequence[str] = TABLES) -> None:
-    """Refuse a place that holds something else than a warehouse, before any work is done.
-
-    Raises:
-        WarehouseError: if it is a file, cannot be written, or holds other things.
-    """
-    place = Path(root)
-    try:
-        if place.exists() and not place.is_dir():
-            raise WarehouseError(f"{root}: a file is here; give a folder for the tables")
-        entries = [entry for entry in place.iterdir() if not entry.name.startswith(".")] if place.exists() else []
-    except OSError as error:
-        raise WarehouseError(f"{root}: cannot be read ({error.strerror}); give a folder for the tables") from None
-    known = {entry.name for entry in entries if entry.name in tables and next(entry.glob("**/*.json"), None)}
-    strangers = [entry.name for entry in entries if entry.name not in known]
-    if strangers:
-        raise WarehouseError(f"{root}: holds something else ({strangers[0]}); give an empty folder or a warehouse")
-    existing = next(parent for parent in (place, *place.absolute().parents) if parent.exists())
-    if not existing.is_dir():
-        raise WarehouseError(f"{root}: {existing} is a file; give a folder for the tables")

@@ -114,10 +114,11 @@ def _framed(segments: tuple[Segment, ...], chunk: int) -> Iterator[Chunk]:
                 table[:rows] = broken
                 continue
             if stop == Stop.NEED_MORE and stopped == 0:
-                data, table = _grown(data), _table(2 * len(data))
+                data, kept = np.empty(2 * len(data), np.uint8), table[:rows]
+                table = _table(len(data))
+                table[:rows] = kept
                 continue
-            else:
-                position += stopped - used
+            position += stopped - used
             # A cut batch is read again at the front of the next buffer.
             used = len(data) if stop == Stop.NEED_MORE else stopped
             if stop == Stop.NEED_MORE:
@@ -218,7 +219,3 @@ def _load(segment: Segment, position: int, into: np.ndarray) -> int:
 
 def _table(size: int) -> np.ndarray:
     return np.empty(size // HEADER + size // 4096 + 64, BATCH)
-
-
-def _grown(data: np.ndarray) -> np.ndarray:
-    return np.empty(2 * len(data), np.uint8)

@@ -45,6 +45,12 @@ class LogPartition:
     start_is_noted: bool = False
 
     @property
+    def name(self) -> str:
+        """As its folder is called; the folder's path where the name tells no partition."""
+        known = self.partition is not None
+        return f"{self.topic}-{self.partition}" if known else str(Path(self.segments[0].path).parent)
+
+    @property
     def size(self) -> int:
         """Bytes in all segments."""
         return sum(segment.size for segment in self.segments)

@@ -1,0 +1,31 @@
+"""Where tables may be written: an empty folder or a warehouse, never on top of something else. No Spark is needed."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from share_state.errors import WarehouseError
+
+TABLES = ("findings", "in_flight", "share_partition_state", "cutoff", "runs")
+"""Every table, in the order of writing; a reader believes the versions that the last row of `runs` names."""
+
+
+def check_place(root: str, tables: Sequence[str] = TABLES) -> None:
+    """Refuse a place that holds something else than a warehouse, before any work is done.
+
+    Raises:
+        WarehouseError: if it is a file, cannot be written, or holds other things.
+    """
+    place = Path(root)
+    try:
+        if place.exists() and not place.is_dir():
+            raise WarehouseError(f"{root}: a file is here; give a folder for the tables")
+        entries = [entry for entry in place.iterdir() if not entry.name.startswith(".")] if place.exists() else []
+    except OSError as error:
+        raise WarehouseError(f"{root}: cannot be read ({error.strerror}); give a folder for the tables") from None
+    known = {entry.name for entry in entries if entry.name in tables and next(entry.glob("**/*.json"), None)}
+    strangers = [entry.name for entry in entries if entry.name not in known]
+    if strangers:
+        raise WarehouseError(f"{root}: holds something else ({strangers[0]}); give an empty folder or a warehouse")
+    existing = next(parent for parent in (place, *place.absolute().parents) if parent.exists())
+    if not existing.is_dir():
+        raise WarehouseError(f"{root}: {existing} is a file; give a folder for the tables")
