@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
 from bench import claims, contestants
 from bench.comparison import Comparison, compared
@@ -20,7 +21,7 @@ from share_state.errors import ShareStateError
 
 _BIG = 20_000_000
 # About 10 MB over as many state partitions as a broker has by default.
-_SMALL = Shape(records=50_000, keys=2_000, partitions=50)
+_SMALL = Shape(records=53_000, keys=2_000, partitions=50)
 _USUAL = Shape()
 
 
@@ -82,7 +83,7 @@ class _Report:
         export = self._made(shape)
         with self._progress.status("replaying by turns …"), contestants.kafka() as kafka, contestants.ours() as ours:
             comparison = compared(kafka, ours, export, warm_ups=warm_ups, runs=runs)
-        self._console.print(comparison_table(comparison))
+        self._print(f"decode + fold: {export.title}", comparison_table(comparison))
         self._claims.append(claims.faster_per_core(comparison))
         if comparison.difference is not None:
             self._differences.append(comparison.difference)
@@ -122,6 +123,10 @@ class _Report:
         if self._differences:
             raise typer.Exit(1)
 
+    def _print(self, title: str, table: Table) -> None:
+        self._console.print(title, soft_wrap=True)
+        self._console.print(table)
+
     def _made(self, shape: Shape) -> Export:
         with self._progress.status("generating …"):
             return made(shape)
@@ -131,7 +136,7 @@ class _Report:
             return reconstructed(export)
 
     def _add(self, run: EndToEnd, shown: Pass | None, replayed: Pass) -> None:
-        self._console.print(end_to_end_table(run, shown))
+        self._print(f"share-state reconstruct: {run.export.title}", end_to_end_table(run, shown))
         if run.digest != replayed.digest:
             self._differences.append(f"{run.export.folder.name}: the tables hold {run.digest}, Kafka {replayed.digest}")
         self._numbers["end_to_end"].append(

@@ -24,9 +24,10 @@ class Claim:
 def faster_per_core(comparison: Comparison) -> Claim:
     """Decode and fold, CPU time against CPU time."""
     ratio = median_ratio(comparison.kafka, comparison.ours)
-    batch = comparison.export.shape.records_per_batch
+    shape = comparison.export.shape
     return Claim(
-        f"decode + fold is at least {PER_CORE:.0f} times Kafka's replay per core ({batch} a batch)",
+        f"decode + fold is at least {PER_CORE:.0f} times Kafka's replay per core"
+        f" ({shape.records:,} records, {shape.records_per_batch} a batch)",
         f"{ratio:.1f} times",
         ratio >= PER_CORE,
     )

@@ -38,7 +38,8 @@ def compared(kafka: Contestant, ours: Contestant, export: Export, *, warm_ups: i
         ours.replay(export.folder)
     passes = [(kafka.replay(export.folder), ours.replay(export.folder)) for _ in range(runs)]
     of_kafka, of_ours = [pair[0] for pair in passes], [pair[1] for pair in passes]
-    agree = of_kafka[0].digest == of_ours[0].digest and of_kafka[0].records == of_ours[0].records
+    expected = (of_kafka[0].digest, of_kafka[0].records)
+    agree = all((one.digest, one.records) == expected for one in (*of_kafka, *of_ours))
     return Comparison(export, of_kafka, of_ours, None if agree else first_difference(kafka, ours, export))
 
 

@@ -34,7 +34,7 @@ def fold_export(folder: str) -> dict[str, object]:
             spent + end - start for spent, end, start in zip((wall, cpu, thread_cpu), after, before, strict=True)
         )
         digest.add(folded.states)
-        records += folded.records
+        records += folded.record_count
         size += log.size
         del folded
         before = _clocks()

@@ -89,7 +89,7 @@ def made(shape: Shape) -> Export:
         done = subprocess.run(generator, capture_output=True, text=True, check=False)
         if done.returncode:
             said = [line for line in done.stderr.splitlines() if not line.startswith("SLF4J")]
-            raise GenerationError(f"the generator stopped: {said[0] if said else 'no message'}")
+            raise GenerationError(f"the generator stopped: {said[0].split(': ', 1)[-1] if said else 'no message'}")
         report.write_text(done.stdout)
     told = json.loads(report.read_text())
     return Export(folder, shape, told["bytes"], told["segments"], told["largest_partition_bytes"], told["ranges_a_key"])

@@ -4,6 +4,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from share_state import kernels
 from share_state.errors import SetupError
 from share_state.fold.log import fold_log
 from share_state.spark import jars
@@ -24,7 +25,7 @@ def main() -> None:
 
 
 def compile_kernels() -> None:
-    """Run every kernel once, on a log too small to matter; numba keeps what it compiles beside the sources."""
+    """Run every kernel once, on a log too small to matter; see share_state/kernels.py for where they are kept."""
     with tempfile.TemporaryDirectory(prefix="share-state-kernels-") as scratch:
         folder = Path(scratch, "__share_group_state-0")
         folder.mkdir()
@@ -34,6 +35,7 @@ def compile_kernels() -> None:
             fold_log(log, state_partitions=1)
             list(read_chunks(log, merge=True))
     KeyTable().grow(0)
+    kernels.forget_others()
 
 
 if __name__ == "__main__":

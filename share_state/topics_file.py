@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
@@ -11,11 +11,15 @@ from share_state.errors import InputError
 from share_state.fold.topics import Topics
 
 
+_Partition = Annotated[int, Field(ge=0, lt=2**31)]
+_Offset = Annotated[int, Field(ge=0, lt=2**63)]
+
+
 class _Topic(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     name: str
-    end_offsets: dict[int, int] = Field(default_factory=dict)
+    end_offsets: dict[_Partition, _Offset] = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod
@@ -23,16 +27,16 @@ class _Topic(BaseModel):
         """`"name"` alone, and partitions as a list of {partition, highWatermark or end_offset}."""
         if isinstance(given, str):
             return {"name": given}
-        if isinstance(given, dict) and isinstance(given.get("partitions"), list):
-            ends = {
-                entry["partition"]: next(entry[name] for name in ("end_offset", "highWatermark") if name in entry)
-                for entry in given["partitions"]
-                if isinstance(entry, dict)
-                and ("end_offset" in entry or "highWatermark" in entry)
-                and "partition" in entry
-            }
-            return {**given, "end_offsets": {**ends, **given.get("end_offsets", {})}}
-        return given
+        own = given.get("end_offsets", {}) if isinstance(given, dict) else None
+        if not isinstance(own, dict) or not isinstance(given.get("partitions"), list):
+            return given
+        ends = {
+            entry["partition"]: entry.get("end_offset", entry.get("highWatermark"))
+            for entry in given["partitions"]
+            if isinstance(entry, dict) and isinstance(entry.get("partition"), int)
+        }
+        # A partition without a leader has no high watermark.
+        return {**given, "end_offsets": {number: end for number, end in {**ends, **own}.items() if end is not None}}
 
 
 _FILE = TypeAdapter(dict[str, _Topic])

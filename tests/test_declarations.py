@@ -6,8 +6,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from share_state import declarations, resources
-from share_state.declarations import arrow_type, ddl, layout, record, records_page, table, table_schema, tables_page
+from share_state import declarations, declared_pages, resources
+from share_state.declarations import arrow_type, ddl, layout, record, table, table_schema
+from share_state.declared_pages import records_page, tables_page
 from share_state.errors import DeclarationError
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -137,17 +138,21 @@ def test_the_ddl_names_every_column_with_its_type_and_meaning():
     assert r"the KIP-932 draft\'s own" in text
 
 
+def forget():
+    """What was read from one folder must not be taken for another's."""
+    for cached in ("table", "table_schema", "record", "struct", "layout"):
+        getattr(declarations, cached).cache_clear()
+
+
 @pytest.fixture
 def write(tmp_path, monkeypatch):
     """Puts a declaration into a folder of its own that is read in place of the shipped one."""
     (tmp_path / "tables").mkdir()
     (tmp_path / "records").mkdir()
     monkeypatch.setattr(resources, "folder", lambda _: tmp_path)
-    for cached in (declarations.table, declarations.table_schema, declarations.record, declarations.layout):
-        cached.cache_clear()
+    forget()
     yield lambda name, text: (tmp_path / name).write_text(text, encoding="utf-8")
-    for cached in (declarations.table, declarations.table_schema, declarations.record, declarations.layout):
-        cached.cache_clear()
+    forget()
 
 
 TABLE = """
@@ -244,21 +249,22 @@ def test_declarations_do_not_change():
 
 @pytest.mark.parametrize(("page", "expected"), [("tables.md", tables_page), ("records.md", records_page)])
 def test_the_docs_are_what_the_declarations_say(page, expected):
-    assert (DOCS / page).read_text(encoding="utf-8") == expected(), "run: python -m share_state.declarations docs"
+    assert (DOCS / page).read_text(encoding="utf-8") == expected(), "run: python -m share_state.declared_pages docs"
 
 
 def test_the_pages_show_every_declaration(capsys):
-    declarations.main([])
+    declared_pages.main([])
     shown = capsys.readouterr().out
     for name in CONTRACT:
         assert f"\n## {name}\n" in shown
     records = re.findall(r"^## (Share\w+|StateBatch)$", shown, re.MULTILINE)
-    assert records == ["ShareSnapshotKey", "ShareSnapshotValue", "ShareUpdateKey", "ShareUpdateValue", "StateBatch"]
+    of_state_topic = ["ShareSnapshotKey", "ShareSnapshotValue", "ShareUpdateKey", "ShareUpdateValue"]
+    assert records == ["ShareCheckpointValue", "ShareDeltaValue", *of_state_topic, "StateBatch"]
     assert "| delivery_complete_count | `int32`, tag 0, absent at -1 | terminal offsets" in shown
 
 
 def test_the_pages_are_written_to_a_folder(tmp_path):
-    declarations.main([str(tmp_path)])
+    declared_pages.main([str(tmp_path)])
     assert {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()} == {
         "tables.md": tables_page(),
         "records.md": records_page(),

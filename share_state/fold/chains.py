@@ -140,6 +140,16 @@ def _fold(rows, batches, order, starts, chains, carried, carried_batches, out, e
             packed, heap_packed = np.empty(2 * size, np.int32), np.empty(2 * size, np.int32)
             heap_last = np.empty(2 * size, np.int64)
         size = np.int64(0)
+        greatest = np.int64(-1)
+        for number in range(update, end):
+            row = rows[order[number]]
+            if row.kind == Kind.UPDATE and not row.fault & UNREADABLE:
+                greatest = max(greatest, resolved[number - begin])
+        if base >= begin:
+            row = rows[order[base]]
+            size = _clip(batches, row.batches, row.batches + row.batch_count, greatest, first, last, packed, size)
+        else:
+            size = _clip(carried_batches, carried[key], carried[key + 1], greatest, first, last, packed, size)
         # From the last update back, the cut is the greatest start from here to the end.
         cut = np.int64(-1)
         for number in range(end - 1, update - 1, -1):
@@ -148,11 +158,6 @@ def _fold(rows, batches, order, starts, chains, carried, carried_batches, out, e
                 continue
             cut = max(cut, resolved[number - begin])
             size = _clip(batches, row.batches, row.batches + row.batch_count, cut, first, last, packed, size)
-        if base >= begin:
-            row = rows[order[base]]
-            size = _clip(batches, row.batches, row.batches + row.batch_count, cut, first, last, packed, size)
-        else:
-            size = _clip(carried_batches, carried[key], carried[key + 1], cut, first, last, packed, size)
         at = sweep(first, last, packed, size, heap_packed, heap_last, out, at)
         ends[key + 1] = at
 

@@ -80,8 +80,8 @@ def superseded(records: ControlRecords, groups: int) -> np.ndarray:
     rows = records.rows
     of_group = rows["group"] >= 0
     checkpoint = of_group & (rows["kind"] == ControlKind.CHECKPOINT) & (rows["fault"] & UNREADABLE == 0)
-    latest = np.full(groups, NOWHERE, np.int64)
-    # In log order, so that the last one stays.
+    # One more row, for records of no known group; in log order, so that a group's last checkpoint stays.
+    latest = np.full(groups + 1, NOWHERE, np.int64)
     latest[rows["group"][checkpoint]] = rows["offset"][checkpoint]
     return ~of_group | (rows["offset"] < latest[rows["group"]])
 

@@ -181,12 +181,11 @@ def fold_control_log(
     return run.finish(options)
 
 
-def decode_control_log(
-    log: LogPartition, window: Window, *, merge: bool = False
-) -> Iterator[tuple[ControlRecords, GroupTable]]:
+def decode_control_log(log: LogPartition, window: Window) -> Iterator[tuple[ControlRecords, GroupTable]]:
     """The decoded control records of a topic-partition, chunk by chunk, with the numbers of its groups so far."""
     run = _Run(log, window)
-    for part in read_chunks(log, merge=merge or log.has_copies, only_control=True):
+    # What has been handed out cannot be taken back where segments turn out to overlap.
+    for part in read_chunks(log, merge=True, only_control=True):
         yield run.decode(part), run.groups
 
 
@@ -222,7 +221,10 @@ class _Run:
         inside = ~whole | (batches["last_offset"] >= self.log.log_start_offset)
         if self.window.until_offset is not None:
             inside &= batches["base_offset"] < self.window.until_offset
-        self._note_batches(part, inside, whole)
+        if whole.all() and not (self.damage_is_open or self.torn_is_open):
+            self._note_end(batches["last_offset"][inside])
+        else:
+            self._note_damage(part, inside, whole)
         return decode_control_records(part.data, located[self._counted(located, inside)], self.groups)
 
     def _counted(self, located: np.ndarray, inside: np.ndarray) -> np.ndarray:
@@ -235,8 +237,13 @@ class _Run:
             counted &= located["timestamp"] <= self.window.until_time_ms
         return counted
 
-    def _note_batches(self, part: Chunk, inside: np.ndarray, whole: np.ndarray) -> None:
-        """Note damage, and where the log has got to. Holes alone mean nothing: user topics may be compacted."""
+    def _note_end(self, lasts: np.ndarray) -> None:
+        """Note where the log has got to. Holes alone mean nothing: user topics may be compacted."""
+        if len(lasts):
+            until = self.window.until_offset
+            self.next_offset = int(lasts[-1]) + 1 if until is None else min(int(lasts[-1]) + 1, until)
+
+    def _note_damage(self, part: Chunk, inside: np.ndarray, whole: np.ndarray) -> None:
         batches = part.batches
         bad, good = inside & ~whole, np.flatnonzero(inside & whole)
         conflict = bad & (batches["trust"] == Trust.CONFLICT)
@@ -255,8 +262,7 @@ class _Run:
             # Where the next batch follows without a hole, another copy of the log has what is damaged here.
             lost = expected[damage_before & (base > expected)]
             self.lost_at = max(self.lost_at, *lost.tolist(), NOWHERE)
-            until = self.window.until_offset
-            self.next_offset = int(last[-1]) + 1 if until is None else min(int(last[-1]) + 1, until)
+            self._note_end(last)
         if len(batches):
             # A file that ends inside a batch is what a crash leaves; nothing that counts is missing at the log's end.
             tail = slice(good[-1] + 1 if len(good) else 0, None)

@@ -123,10 +123,11 @@ def fold_log(
     return run.finish(topics or Topics(), state_partitions)
 
 
-def decode_log(log: LogPartition, window: Window, *, merge: bool = False) -> Iterator[tuple[StateRecords, KeyTable]]:
+def decode_log(log: LogPartition, window: Window) -> Iterator[tuple[StateRecords, KeyTable]]:
     """The decoded records of a log partition, chunk by chunk, with the numbers of its share-partitions so far."""
     run = _Run(log, window)
-    for part in read_chunks(log, merge=merge or log.has_copies):
+    # What has been handed out cannot be taken back where segments turn out to overlap.
+    for part in read_chunks(log, merge=True):
         yield run.decode(part), run.keys
 
 
@@ -148,7 +149,8 @@ class _Run:
         part = self._within(part)
         located = locate_records(part.data, part.batches)
         self._note_batches(part)
-        located = located[self._counted(located)]
+        if self.window != Window():
+            located = located[self._counted(located)]
         decoded = decode_state_records(part.data, located, self.keys)
         self._note_records(decoded.rows)
         return decoded

@@ -6,6 +6,9 @@ Source: Kafka PersisterStateBatchCombiner of 4.4 (a sweep line); earlier release
 import numpy as np
 from numba import njit
 
+_FEW = 128
+"""Ranges up to here are sorted by insertion."""
+
 
 @njit(cache=True, inline="always")
 def priority(count, state):
@@ -41,15 +44,18 @@ def sweep(first, last, packed, size, heap_packed, heap_last, out, at):
         return at
     if _is_sorted(first, last, size):
         return _join(first, last, packed, size, out, at)
-    order = np.argsort(first[:size], kind="mergesort")
+    _sort(first, last, packed, size)
     start, heaped, taken = at, 0, 0
-    x = first[order[0]]
+    x = first[0]
     while taken < size or heaped > 0:
         if heaped == 0:
-            x = first[order[taken]]
-        while taken < size and first[order[taken]] <= x:
-            row = order[taken]
-            heaped = _push(heap_packed, heap_last, heaped, packed[row], last[row])
+            x = first[taken]
+            if taken + 1 == size or first[taken + 1] > last[taken]:
+                at = _emit(out, start, at, x, last[taken], packed[taken])
+                taken += 1
+                continue
+        while taken < size and first[taken] <= x:
+            heaped = _push(heap_packed, heap_last, heaped, packed[taken], last[taken])
             taken += 1
         while heaped > 0 and heap_last[0] < x:
             heaped = _pop(heap_packed, heap_last, heaped)
@@ -57,17 +63,35 @@ def sweep(first, last, packed, size, heap_packed, heap_last, out, at):
             continue
         top, end = heap_packed[0], heap_last[0]
         # Whatever starts under the top's range and does not beat it cannot show before the top ends.
-        while taken < size and first[order[taken]] <= end:
-            row = order[taken]
-            if packed[row] > top:
-                end = first[row] - 1
+        while taken < size and first[taken] <= end:
+            if packed[taken] > top:
+                end = first[taken] - 1
                 break
-            if last[row] > end:
-                heaped = _push(heap_packed, heap_last, heaped, packed[row], last[row])
+            if last[taken] > end:
+                heaped = _push(heap_packed, heap_last, heaped, packed[taken], last[taken])
             taken += 1
         at = _emit(out, start, at, x, end, top)
         x = end + 1
     return at
+
+
+@njit(cache=True)
+def _sort(first, last, packed, size):
+    """By first offset, in place: the ranges mostly are a long sorted run and a few others."""
+    if size > _FEW:
+        order = np.argsort(first[:size], kind="mergesort")
+        first[:size], last[:size], packed[:size] = first[:size][order], last[:size][order], packed[:size][order]
+        return
+    for row in range(1, size):
+        moved_first = first[row]
+        if moved_first >= first[row - 1]:
+            continue
+        moved_last, moved_packed = last[row], packed[row]
+        free = row
+        while free > 0 and first[free - 1] > moved_first:
+            first[free], last[free], packed[free] = first[free - 1], last[free - 1], packed[free - 1]
+            free -= 1
+        first[free], last[free], packed[free] = moved_first, moved_last, moved_packed
 
 
 @njit(cache=True)

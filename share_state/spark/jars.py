@@ -13,12 +13,14 @@ from share_state.errors import SetupError
 DELTA = "delta-4.4.0"
 KAFKA = "kafka-4.4.0"
 KAFKA_BEFORE_SWEEP = "kafka-4.3.1"
+KAFKA_TOOLS = "kafka-tools-4.3.1"
 
 # What Spark must load beside its own jars; Ivy brings the rest of Delta's tree, most of which pyspark ships already.
 COORDINATES = {
     DELTA: ("io.delta", "delta-spark_4.2_2.13", "4.4.0"),
     KAFKA: ("org.apache.kafka", "kafka-share-coordinator", "4.4.0"),
     KAFKA_BEFORE_SWEEP: ("org.apache.kafka", "kafka-share-coordinator", "4.3.1"),
+    KAFKA_TOOLS: ("org.apache.kafka", "kafka-tools", "4.3.1"),  # 4.4.0 has none yet
 }
 
 _SPARK_JARS = Path(pyspark.__file__).parent / "jars"

@@ -3,36 +3,41 @@
 import numpy as np
 from numba import njit
 
+# Positions are made unsigned, so that numba does not look for an index from the end; LLVM then loads one word.
+
 
 @njit(cache=True, inline="always")
 def int16_at(data, at):
     """The int16 whose first byte is `data[at]`."""
-    return np.int16((np.uint16(data[at]) << np.uint16(8)) | np.uint16(data[at + 1]))
+    a = np.uint64(at)
+    return np.int16((np.uint16(data[a]) << np.uint16(8)) | np.uint16(data[a + np.uint64(1)]))
 
 
 @njit(cache=True, inline="always")
 def int32_at(data, at):
     """The int32 whose first byte is `data[at]`."""
+    a = np.uint64(at)
     return np.int32(
-        (np.uint32(data[at]) << np.uint32(24))
-        | (np.uint32(data[at + 1]) << np.uint32(16))
-        | (np.uint32(data[at + 2]) << np.uint32(8))
-        | np.uint32(data[at + 3])
+        (np.uint32(data[a]) << np.uint32(24))
+        | (np.uint32(data[a + np.uint64(1)]) << np.uint32(16))
+        | (np.uint32(data[a + np.uint64(2)]) << np.uint32(8))
+        | np.uint32(data[a + np.uint64(3)])
     )
 
 
 @njit(cache=True, inline="always")
 def int64_at(data, at):
     """The int64 whose first byte is `data[at]`."""
+    a = np.uint64(at)
     return np.int64(
-        (np.uint64(data[at]) << np.uint64(56))
-        | (np.uint64(data[at + 1]) << np.uint64(48))
-        | (np.uint64(data[at + 2]) << np.uint64(40))
-        | (np.uint64(data[at + 3]) << np.uint64(32))
-        | (np.uint64(data[at + 4]) << np.uint64(24))
-        | (np.uint64(data[at + 5]) << np.uint64(16))
-        | (np.uint64(data[at + 6]) << np.uint64(8))
-        | np.uint64(data[at + 7])
+        (np.uint64(data[a]) << np.uint64(56))
+        | (np.uint64(data[a + np.uint64(1)]) << np.uint64(48))
+        | (np.uint64(data[a + np.uint64(2)]) << np.uint64(40))
+        | (np.uint64(data[a + np.uint64(3)]) << np.uint64(32))
+        | (np.uint64(data[a + np.uint64(4)]) << np.uint64(24))
+        | (np.uint64(data[a + np.uint64(5)]) << np.uint64(16))
+        | (np.uint64(data[a + np.uint64(6)]) << np.uint64(8))
+        | np.uint64(data[a + np.uint64(7)])
     )
 
 

@@ -78,23 +78,42 @@ def _longer(array: np.ndarray, size: int) -> np.ndarray:
     return longer
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
 def hash_of(data, at, size):
     """A 64-bit hash of `size` bytes."""
     value = np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(size)
     end = at + size
-    while at + 8 <= end:
-        value = (value ^ np.uint64(int64_at(data, at))) * np.uint64(0xBF58476D1CE4E5B9)
-        value ^= value >> np.uint64(29)
-        at += 8
-    while at < end:
-        value = (value ^ np.uint64(data[at])) * np.uint64(0x94D049BB133111EB)
-        value ^= value >> np.uint64(31)
-        at += 1
+    if size < 8:
+        while at < end:
+            value = (value ^ np.uint64(data[at])) * np.uint64(0x94D049BB133111EB)
+            value ^= value >> np.uint64(31)
+            at += 1
+    else:
+        # The last word overlaps the one before it, so that no byte is left over.
+        while at < end - 8:
+            value = (value ^ np.uint64(int64_at(data, at))) * np.uint64(0xBF58476D1CE4E5B9)
+            value ^= value >> np.uint64(29)
+            at += 8
+        value = (value ^ np.uint64(int64_at(data, end - 8))) * np.uint64(0x94D049BB133111EB)
     return value ^ (value >> np.uint64(32))
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
+def _same(arena, kept, data, at, size):
+    byte = 0
+    if size < 8:
+        while byte < size and arena[kept + byte] == data[at + byte]:
+            byte += 1
+        return byte == size
+    while byte + 8 < size:
+        if int64_at(arena, kept + byte) != int64_at(data, at + byte):
+            return False
+        byte += 8
+    # The last word may overlap the one before it.
+    return int64_at(arena, kept + size - 8) == int64_at(data, at + size - 8)
+
+
+@njit(cache=True, inline="always")
 def number_of(data, at, size, slots, hashes, starts, arena, count):
     """The number of the key data[at:at+size], giving out the next one to a new key; -1: no room, grow."""
     value = hash_of(data, at, size)
@@ -102,15 +121,9 @@ def number_of(data, at, size, slots, hashes, starts, arena, count):
     slot = np.int64(value & np.uint64(mask))
     while slots[slot] >= 0:
         number = slots[slot]
-        if hashes[number] == value and starts[number + 1] - starts[number] == size:
-            kept = starts[number]
-            same = True
-            for byte in range(size):
-                if arena[kept + byte] != data[at + byte]:
-                    same = False
-                    break
-            if same:
-                return np.int64(number)
+        kept = starts[number]
+        if hashes[number] == value and starts[number + 1] - kept == size and _same(arena, kept, data, at, size):
+            return np.int64(number)
         slot = (slot + 1) & mask
     number = count[0]
     if number >= len(hashes) or starts[number] + size > len(arena) or 2 * number >= len(slots):

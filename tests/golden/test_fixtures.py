@@ -333,6 +333,6 @@ def test_as_of_an_offset_inside_a_batch_leaves_out_the_rest_of_it(name: str):
         latest = {record.key: record.offset for record in read if record.offset < until}
         assert cut.next_offset == until
         assert {key: row["last_offset"] for key, row in states_of({0: cut}).items()}.items() <= latest.items()
-        assert cut.records == sum(record.offset < until for record in read)
+        assert cut.record_count == sum(record.offset < until for record in read)
         compared += 1
     assert compared

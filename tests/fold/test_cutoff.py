@@ -1,0 +1,130 @@
+"""The cutoff of a log partition, what makes it unsafe, and the proof that what lies before it is redundant."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+
+from share_state.fold.log import FoldedLog, fold_log
+from share_state.fold.topics import Topics
+from share_state.fold.verify import FORGOTTEN, Proof, verify_cutoff
+from share_state.wire.log_folder import Window
+from tests.fold.drawn import folder_of, logs, numbered
+from tests.fold.model import SNAPSHOT_KIND, TOMBSTONE_KIND, UPDATE_KIND, Written, replay
+
+S0, S1, S2 = (Written(SNAPSHOT_KIND, partition, ((0, 3, 2, 1),), start=0) for partition in range(3))
+U0, U1, U2 = (Written(UPDATE_KIND, partition, ((4, 5, 2, 1),), start=1) for partition in range(3))
+D0, D1, D2 = (Written(TOMBSTONE_KIND, partition) for partition in range(3))
+
+
+def _cutoff(folder: Path, *records: Written) -> tuple[FoldedLog, dict]:
+    folded = fold_log(folder_of([[record] for record in records], folder))
+    (row,) = folded.cutoff.to_pylist()
+    return folded, row
+
+
+def _proof(folded: FoldedLog) -> Proof | None:
+    return verify_cutoff(folded, Window(), Topics())
+
+
+@pytest.mark.parametrize(
+    ("records", "offset", "redundant", "holder"),
+    [
+        ((), None, 0, None),
+        ((U0,), None, 0, None),
+        ((S0,), None, 0, 0),
+        ((S0, S0), 1, 1, 0),
+        ((S0, U0, U0, S1), None, 0, 0),
+        ((S0, S1, S0, U1, U0), 1, 1, 1),
+        ((S0, S1, S0, S1, S2), 2, 2, 0),
+        ((S0, S1, D0, U1), 1, 1, 1),
+        ((S0, D0), 1, 1, None),
+        ((S0, U0, D0, S1, D1), 4, 4, None),
+        ((S0, S1, D0, S0, S1), 3, 3, 0),
+        ((D0,), None, 0, None),
+        ((U1, D0), 1, 1, None),
+    ],
+)
+def test_the_cutoff_is_the_least_snapshot_offset_of_the_live_share_partitions(
+    tmp_path: Path, records: tuple[Written, ...], offset: int | None, redundant: int, holder: int | None
+):
+    _, row = _cutoff(tmp_path, *records)
+    assert (row["cutoff_offset"], row["redundant_records"]) == (offset, redundant)
+    assert row["limited_by_partition"] == holder
+    assert row["limited_by_group"] == (None if holder is None else "g")
+    assert row["limited_by_topic_id"] == (None if holder is None else "AAECAwQFBgcICQoLDA0ODw")
+    assert row["live_share_partitions"] == len(replay(enumerate(records)))
+    assert (row["log_start_offset"], row["log_end_offset"]) == (0, len(records))
+
+
+def test_a_state_that_rests_on_an_update_before_the_cutoff_makes_it_unsafe(tmp_path: Path):
+    folded, row = _cutoff(tmp_path, U0, S1, S1)
+    assert (row["cutoff_offset"], row["safe"]) == (2, False)
+    assert "1 share-partitions rest on updates before the cutoff" in row["reason"]
+    proof = _proof(folded)
+    assert proof is not None
+    assert proof.differing == ("g:AAECAwQFBgcICQoLDA0ODw:0",)
+
+
+def test_a_state_that_rests_on_an_update_behind_the_cutoff_is_kept_whole(tmp_path: Path):
+    folded, row = _cutoff(tmp_path, S1, S1, D0, U0)
+    assert (row["cutoff_offset"], row["safe"]) == (1, True)
+    assert _proof(folded) == Proof(2, ())
+
+
+def test_a_redundant_update_without_a_snapshot_before_it_is_no_danger(tmp_path: Path):
+    # As the broker's pruning leaves them: the key has a later snapshot.
+    folded, row = _cutoff(tmp_path, U0, S1, S0)
+    assert (row["cutoff_offset"], row["safe"]) == (1, True)
+    assert _proof(folded) == Proof(2, ())
+
+
+@given(logs())
+def test_the_cutoff_is_kafka_s_on_any_log(tmp_path_factory: pytest.TempPathFactory, log: list[list[Written]]):
+    folded = fold_log(folder_of(log, tmp_path_factory.mktemp("log")))
+    live: dict[int, int] = {}
+    last = 0
+    for offset, record in numbered(log):
+        if record.kind != UPDATE_KIND:
+            last = offset
+            live[record.partition] = offset
+            if record.kind == TOMBSTONE_KIND:
+                del live[record.partition]
+    assert folded.cutoff["cutoff_offset"].to_pylist() == [min(live.values(), default=last) or None]
+
+
+@given(logs())
+def test_a_cutoff_is_called_safe_exactly_where_folding_without_what_is_before_it_changes_nothing(
+    tmp_path_factory: pytest.TempPathFactory, log: list[list[Written]]
+):
+    folded = fold_log(folder_of(log, tmp_path_factory.mktemp("log")))
+    proof = _proof(folded)
+    if folded.cutoff["cutoff_offset"][0].as_py() is None:
+        assert proof is None
+    else:
+        assert proof is not None
+        assert proof.compared == len(folded.states)
+        assert folded.cutoff["safe"].to_pylist() == [not proof.differing]
+
+
+@given(logs(orphans=False))
+def test_a_proof_fails_one_offset_beyond_the_cutoff(tmp_path_factory: pytest.TempPathFactory, log: list[list[Written]]):
+    folded = fold_log(folder_of(log, tmp_path_factory.mktemp("log")))
+    (row,) = folded.cutoff.to_pylist()
+    beyond = row | {"cutoff_offset": (row["cutoff_offset"] or 0) + 1}
+    proof = _proof(replace(folded, cutoff=pa.Table.from_pylist([beyond], schema=folded.cutoff.schema)))
+    assert proof is not None
+    # Exactly the one that holds the cutoff back loses its snapshot.
+    assert proof.differing == (f"g:AAECAwQFBgcICQoLDA0ODw:{row['limited_by_partition']}",)
+
+
+@given(logs(orphans=False))
+def test_only_what_a_broker_forgets_may_change(tmp_path_factory: pytest.TempPathFactory, log: list[list[Written]]):
+    found = folder_of(log, tmp_path_factory.mktemp("log"))
+    folded = fold_log(found)
+    offset = folded.cutoff["cutoff_offset"][0].as_py() or 0
+    by_partition = [("partition", "ascending")]
+    again = fold_log(found, Window(from_offset=offset)).states.sort_by(by_partition)
+    assert again.drop(list(FORGOTTEN)) == folded.states.sort_by(by_partition).drop(list(FORGOTTEN))

@@ -1,0 +1,164 @@
+"""A broker's segment with bytes changed at random: read to its end, never believed in silence."""
+
+import os
+import struct
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import google_crc32c
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.truth import DATA
+from tests.wire.batches import HEADER, log_of
+from tests.wire.judged import Judged, judged, judged_bytes
+
+SEGMENT = (DATA / "4.3.1/happy/__share_group_state-1" / f"{0:020}.log").read_bytes()
+
+
+def _starts() -> list[int]:
+    starts = [0]
+    while starts[-1] < len(SEGMENT):
+        starts.append(starts[-1] + 12 + int.from_bytes(SEGMENT[starts[-1] + 8 : starts[-1] + 12], "big"))
+    return starts
+
+
+STARTS = _starts()
+LARGEST = max(end - start for start, end in pairwise(STARTS))
+SMALL_CHUNKS = (2 * LARGEST, 3 * LARGEST + 1, 10 * LARGEST)
+"""Behind bytes that cannot be framed, the next batch is looked for half a chunk at a time."""
+CHUNK = st.sampled_from([1 << 20, *SMALL_CHUNKS])
+places = st.integers(0, len(SEGMENT) - 1)
+changes = st.lists(st.tuples(places, st.binary(min_size=1, max_size=8)), min_size=1, max_size=4)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Judged:
+    found = judged_bytes(tmp_path_factory.mktemp("sound"), SEGMENT)
+    assert not found.findings
+    assert len(STARTS) > 20
+    return found
+
+
+def _overwritten(made: list[tuple[int, bytes]]) -> bytes:
+    data = bytearray(SEGMENT)
+    for place, content in made:
+        data[place : place + len(content)] = content[: len(data) - place]
+    return bytes(data)
+
+
+@given(changes, CHUNK)
+def test_bytes_that_changed_are_found_or_did_not_matter(
+    tmp_path_factory: pytest.TempPathFactory, sound: Judged, made: list[tuple[int, bytes]], chunk: int
+):
+    found = judged_bytes(tmp_path_factory.mktemp("log"), _overwritten(made), chunk=chunk)
+    if not found.findings:
+        assert found.folded.states == sound.folded.states
+        assert found.folded.in_flight == sound.folded.in_flight
+        assert found.folded.cutoff == sound.folded.cutoff
+
+
+@given(st.integers(0, len(STARTS) - 2), st.integers(0, HEADER - 1), st.integers(1, 255), CHUNK)
+def test_a_header_byte_that_changed_is_found_or_did_not_matter(
+    tmp_path_factory: pytest.TempPathFactory, sound: Judged, batch: int, place: int, mask: int, chunk: int
+):
+    at = STARTS[batch] + place
+    found = judged_bytes(tmp_path_factory.mktemp("log"), _overwritten([(at, bytes([SEGMENT[at] ^ mask]))]), chunk=chunk)
+    # The leader epoch is outside the CRC, and says nothing where there is one copy.
+    assert bool(found.findings) == (not 12 <= place < 16)
+    if not found.findings:
+        assert found.folded.states == sound.folded.states
+
+
+@given(changes)
+def test_a_damaged_log_read_in_small_chunks_is_the_same_log(
+    tmp_path_factory: pytest.TempPathFactory, made: list[tuple[int, bytes]]
+):
+    log = log_of(tmp_path_factory.mktemp("log"), _overwritten(made))
+    at_once = judged(log)
+    for chunk in SMALL_CHUNKS:
+        found = judged(log, chunk=chunk)
+        assert found.folded.states == at_once.folded.states
+        assert found.folded.cutoff == at_once.folded.cutoff
+        assert found.codes == at_once.codes
+        assert found.positions == at_once.positions
+
+
+def _with_right_crcs(data: bytearray) -> bytes:
+    """Every batch that still has its place gets the CRC of what it now holds, so that its records are read."""
+    for at, end in pairwise(STARTS):
+        struct.pack_into(">I", data, at + 17, google_crc32c.value(bytes(data[at + 21 : end])))
+    return bytes(data)
+
+
+@given(changes, CHUNK)
+def test_records_that_lie_under_a_right_crc_never_raise(
+    tmp_path_factory: pytest.TempPathFactory, made: list[tuple[int, bytes]], chunk: int
+):
+    data = _with_right_crcs(bytearray(_overwritten(made)))
+    found = judged_bytes(tmp_path_factory.mktemp("log"), data, chunk=chunk)
+    _is_in_order(found)
+
+
+@given(st.data(), CHUNK)
+def test_stretches_that_were_cut_out_repeated_or_put_in_never_raise(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, chunk: int
+):
+    content = SEGMENT
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(content)) | st.sampled_from(STARTS)) % (len(content) + 1)
+        size = data.draw(st.integers(0, 400))
+        how = data.draw(st.sampled_from(["cut", "repeat", "zeros", "noise", "end"]))
+        if how == "cut":
+            content = content[:at] + content[at + size :]
+        elif how == "repeat":
+            content = content[:at] + content[max(at - size, 0) : at] + content[at:]
+        elif how == "end":
+            content = content[:at]
+        else:
+            put_in = bytes(size) if how == "zeros" else data.draw(st.binary(max_size=100))
+            content = content[:at] + put_in + content[at:]
+    found = judged_bytes(tmp_path_factory.mktemp("log"), content, chunk=chunk)
+    _is_in_order(found)
+
+
+@given(st.binary(max_size=2000), CHUNK)
+def test_noise_is_no_log(tmp_path_factory: pytest.TempPathFactory, noise: bytes, chunk: int):
+    found = judged_bytes(tmp_path_factory.mktemp("log"), noise, chunk=chunk)
+    assert not found.states
+    assert bool(found.findings) == any(noise)
+
+
+def _is_in_order(found: Judged) -> None:
+    """What holds of any log: lists are canonical, tiles cover the window, findings name what they are about."""
+    owners: dict[int, int] = {}
+    for row in found.folded.states.to_pylist():
+        at, value = None, None
+        for batch in row["state_batches"]:
+            here = (batch["delivery_state"], batch["delivery_count"])
+            assert batch["first_offset"] <= batch["last_offset"]
+            assert at is None or batch["first_offset"] > at or (batch["first_offset"] == at and here != value)
+            at, value = batch["last_offset"] + 1, here
+        owners[row["group_id"], row["topic_id"], row["partition"]] = row
+    covered = dict.fromkeys(owners, 0)
+    for row in found.folded.in_flight.to_pylist():
+        owner = row["group_id"], row["topic_id"], row["partition"]
+        assert row["first_offset"] == owners[owner]["start_offset"] + covered[owner]
+        assert row["record_count"] == row["last_offset"] - row["first_offset"] + 1 > 0
+        covered[owner] += row["record_count"]
+    for owner, row in owners.items():
+        assert covered[owner] == (row["end_offset"] - row["start_offset"] if row["start_offset"] >= 0 else 0)
+    assert all(row["message"] and "\n" not in row["message"] for row in found.findings)
+
+
+@pytest.mark.skipif(os.environ.get("HYPOTHESIS_PROFILE") != "nightly", reason="compiles every kernel anew: nightly")
+def test_no_kernel_ever_reads_outside_of_its_arrays(tmp_path: Path):
+    # numba checks every index where it is told to; a kernel that reads outside raises IndexError then.
+    checked = os.environ | {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path), "HYPOTHESIS_PROFILE": "fast"}
+    tests = [str(Path(__file__).parents[1] / name) for name in ("wire", "fold")]
+    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", *tests]
+    done = subprocess.run(command, env=checked, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:]

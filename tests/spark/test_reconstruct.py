@@ -1,0 +1,248 @@
+"""The warehouse: the same tables as a fold without Spark, the same again each time, readable as the last run left it."""
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from chispa import assert_df_equality
+from pyspark.sql import DataFrame, SparkSession
+
+from share_state.declarations import table_schema
+from share_state.errors import InputError, WarehouseError
+from share_state.fold.log import fold_log
+from share_state.report.tables import CommittedTables
+from share_state.rules import judge
+from share_state.spark.plan import fold_all, spread
+from share_state.spark.reconstruct import Outcome, fold_only, reconstruct
+from share_state.spark.warehouse import Warehouse
+from share_state.warehouse_place import TABLES
+from share_state.wire.log_folder import LogPartition, Window, find_logs
+from share_state.work import Work
+from tests.truth import DATA
+
+KEY = [(name, "ascending") for name in ("group_id", "topic_id", "partition")]
+
+
+@pytest.fixture(scope="module")
+def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A broker's log directory with one damaged segment, so that every table has rows."""
+    folder = tmp_path_factory.mktemp("export") / "broker"
+    shutil.copytree(DATA / "4.3.1/chaos", folder)
+    segment = folder / "__share_group_state-2" / f"{0:020}.log"
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 1
+    segment.write_bytes(data[:-5])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def warehouse(spark: SparkSession, export: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome]:
+    """A warehouse of that export, and what the run said."""
+    folder = tmp_path_factory.mktemp("lake") / "warehouse"
+    return folder, reconstruct(spark, _work(export), str(folder), inputs=(str(export),))
+
+
+def _work(*inputs: Path | str) -> Work:
+    logs = find_logs([str(given) for given in inputs])
+    return Work(logs, state_partitions=len(logs))
+
+
+def _folded(work: Work) -> dict[str, pa.Table]:
+    """The tables as `fold_log` gives them, log partition after log partition."""
+    folds = [work.fold(log) for log in work.logs]
+    return {
+        "share_partition_state": pa.concat_tables(fold.states for fold in folds),
+        "in_flight": pa.concat_tables(fold.in_flight for fold in folds),
+        "cutoff": pa.concat_tables(fold.cutoff for fold in folds),
+        "findings": pa.concat_tables(judge(fold) for fold in folds),
+    }
+
+
+def _sortable(frame: DataFrame) -> DataFrame:
+    """Maps have no order, so rows with one cannot be sorted: as a list of entries they can."""
+    return frame.selectExpr(
+        *(f"map_entries({name}) AS {name}" if kind.startswith("map") else name for name, kind in frame.dtypes)
+    )
+
+
+@pytest.mark.parametrize("name", ["share_partition_state", "in_flight", "cutoff", "findings"])
+def test_a_table_holds_what_the_fold_gives(
+    spark: SparkSession, export: Path, warehouse: tuple[Path, Outcome], name: str
+):
+    folder, outcome = warehouse
+    # Where the first chunk of a table is empty, createDataFrame of pyspark 4.2 takes all of it for empty.
+    expected = spark.createDataFrame(_folded(_work(export))[name].combine_chunks())
+    if name == "findings":
+        expected = expected.drop("run_id").selectExpr("*", f"'{outcome.run_id}' AS run_id")
+    found = spark.read.format("delta").load(str(folder / name))
+    assert expected.count() > 0
+    assert_df_equality(_sortable(found), _sortable(expected), ignore_row_order=True, ignore_nullable=True)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_has_the_columns_that_are_declared(spark: SparkSession, warehouse: tuple[Path, Outcome], name: str):
+    frame = spark.read.format("delta").load(str(warehouse[0] / name))
+    declared = spark.createDataFrame(table_schema(name).empty_table())
+    assert frame.dtypes == declared.dtypes
+
+
+def test_the_outcome_counts_what_is_in_the_tables(export: Path, warehouse: tuple[Path, Outcome]):
+    _, outcome = warehouse
+    tables = _folded(_work(export))
+    assert outcome.share_partitions == len(tables["share_partition_state"])
+    assert sum(outcome.findings.values()) == len(tables["findings"])
+    assert outcome.by_severity == {
+        severity: tables["findings"]["severity"].to_pylist().count(severity) for severity in outcome.by_severity
+    }
+    assert outcome.cutoff == tables["cutoff"]
+    folds = [fold_log(log) for log in find_logs([str(export)])]
+    assert outcome.records == sum(fold.record_count for fold in folds)
+    assert dict(outcome.progress) == {f"__share_group_state-{fold.log.partition}": fold.next_offset for fold in folds}
+
+
+def test_the_run_is_recorded(export: Path, warehouse: tuple[Path, Outcome]):
+    folder, outcome = warehouse
+    run = CommittedTables(str(folder)).run
+    assert run["run_id"] == outcome.run_id
+    assert (run["command"], run["inputs"], run["status"]) == ("reconstruct", [str(export)], "done")
+    assert run["started"] <= run["finished"]
+    assert (run["records"], run["state_partitions"]) == (outcome.records, 3)
+    assert dict(run["progress"]) == dict(outcome.progress)
+    assert dict(run["findings"]) == outcome.by_severity
+    assert dict(run["table_versions"]) == dict.fromkeys(TABLES[:-1], 0)
+
+
+def _read(folder: Path) -> dict[str, list[dict]]:
+    tables = CommittedTables(str(folder))
+    return {
+        name: tables.read(name)
+        .sort_by([*KEY, *((c, "ascending") for c in order)] if order else "partition")
+        .to_pylist()
+        for name, order in {
+            "share_partition_state": ["last_offset"],
+            "in_flight": ["first_offset"],
+            "findings": ["rule", "offset", "message"],
+            "cutoff": [],
+        }.items()
+    }
+
+
+@pytest.fixture
+def again(warehouse: tuple[Path, Outcome], tmp_path: Path) -> tuple[Path, Outcome]:
+    """A copy of the warehouse, for a test that writes into it."""
+    shutil.copytree(warehouse[0], tmp_path / "again")
+    return tmp_path / "again", warehouse[1]
+
+
+def test_running_again_changes_nothing(spark: SparkSession, export: Path, again: tuple[Path, Outcome]):
+    folder, first = again
+    before = _read(folder)
+    assert reconstruct(spark, _work(export), str(folder), inputs=(str(export),)) == first
+    assert _read(folder) == before
+    (run,) = spark.read.format("delta").load(str(folder / "runs")).collect()
+    assert set(run["table_versions"].values()) == {1}
+
+
+def test_another_input_is_another_run_in_the_same_place(spark: SparkSession, export: Path, again: tuple[Path, Outcome]):
+    folder, first = again
+    second = reconstruct(spark, _work(export / "__share_group_state-0"), str(folder))
+    runs = spark.read.format("delta").load(str(folder / "runs")).collect()
+    assert {run["run_id"] for run in runs} == {first.run_id, second.run_id}
+    assert len(runs) == 2
+    states = CommittedTables(str(folder)).read("share_partition_state")
+    assert set(states["state_partition"].to_pylist()) == {0}
+
+
+def test_tables_of_a_run_that_never_finished_are_not_shown(spark: SparkSession, again: tuple[Path, Outcome]):
+    folder, _ = again
+    before = _read(folder)
+    # A run that is killed before its row of `runs` has replaced tables, but nobody believes them.
+    half = {name: table_schema(name).empty_table() for name in ("share_partition_state", "in_flight", "findings")}
+    Warehouse(spark, str(folder)).replace({name: spark.createDataFrame(table) for name, table in half.items()})
+    assert spark.read.format("delta").load(str(folder / "share_partition_state")).count() == 0
+    assert _read(folder) == before
+
+
+def test_nothing_is_written_where_nothing_can_be_read(spark: SparkSession, tmp_path: Path):
+    log = tmp_path / "__share_group_state-0"
+    log.mkdir()
+    (log / f"{0:020}.log").write_text("this is a text file, whatever its name may say\n" * 9)
+    with pytest.raises(InputError, match="nothing in it is a record batch"):
+        reconstruct(spark, _work(log), str(tmp_path / "warehouse"))
+    assert not (tmp_path / "warehouse").exists()
+
+
+def test_a_table_of_someone_else_is_not_replaced(spark: SparkSession, export: Path, tmp_path: Path):
+    place = tmp_path / "findings"
+    spark.range(3).selectExpr("id", "'x' AS severity", "map(1, 2) AS offset").write.format("delta").save(str(place))
+    with pytest.raises(WarehouseError, match="another table is here"):
+        reconstruct(spark, _work(export), str(tmp_path))
+    assert spark.read.format("delta").load(str(place)).count() == 3
+
+
+def _states(spark: SparkSession, work: Work) -> list[tuple]:
+    frame = fold_all(spark, work).filter("share_partition_state IS NOT NULL").select("share_partition_state.*")
+    return sorted(map(tuple, frame.drop("state_partition").toArrow().to_pandas().astype(str).to_numpy().tolist()))
+
+
+SCENARIO = DATA / "4.1.2/fuzz"
+INPUTS = {
+    "a glob of folders": [f"{SCENARIO}/__share_group_state-*"],
+    "a glob of files": [f"{SCENARIO}/*/*.log"],
+    "several inputs": [SCENARIO / f"__share_group_state-{number}" for number in (2, 0, 1)],
+    "the same twice": [SCENARIO, SCENARIO],
+}
+
+
+@pytest.mark.parametrize("how", INPUTS)
+def test_however_the_input_is_named_the_states_are_the_same(spark: SparkSession, how: str):
+    assert _states(spark, _work(*INPUTS[how])) == _states(spark, _work(SCENARIO))
+
+
+def test_a_single_file_is_folded(spark: SparkSession, tmp_path: Path):
+    (file,) = (DATA / "4.3.1/happy/__share_group_state-0").glob("*.log")
+    outcome = reconstruct(spark, _work(file), str(tmp_path / "warehouse"))
+    expected = fold_log(find_logs([str(file.parent)])[0])
+    assert outcome.progress == {"__share_group_state-0": expected.next_offset}
+    found = CommittedTables(str(tmp_path / "warehouse")).read("share_partition_state")
+    assert found.sort_by(KEY) == expected.states.sort_by(KEY)
+
+
+def test_more_log_partitions_than_cores_are_each_folded_once(spark: SparkSession):
+    work = _work(DATA / "4.3.1/fifty")
+    assert len(work.logs) == 50
+    outcome = fold_only(spark, work)
+    assert len(outcome.progress) == 50
+    assert outcome.cutoff == pa.concat_tables(work.fold(log).cutoff for log in work.logs)
+
+
+def test_windows_reach_the_tasks(spark: SparkSession):
+    logs = find_logs([str(DATA / "4.3.1/happy")])
+    windows = {logs[0].name: Window(until_offset=5), logs[2].name: Window(until_offset=0)}
+    outcome = fold_only(spark, Work(logs, windows=windows))
+    assert list(outcome.progress.values()) == [5, fold_log(logs[1]).next_offset, 0]
+
+
+def test_a_proof_is_made_where_it_is_asked_for(spark: SparkSession):
+    logs = find_logs([str(DATA / "4.3.1/chaos")])
+    outcome = fold_only(spark, Work(logs, verify=True))
+    assert outcome.compared == sum(
+        len(fold.states) for fold in map(fold_log, logs) if fold.cutoff["cutoff_offset"][0].as_py() is not None
+    )
+    assert outcome.differing == ()
+    assert fold_only(spark, Work(logs)).compared is None
+
+
+@pytest.mark.parametrize("cores", [1, 2, 64])
+def test_every_log_partition_belongs_to_one_task(cores: int):
+    logs = find_logs([str(DATA / "4.3.1/fifty")])
+    tasks = spread(logs, cores)
+    assert len(tasks) == min(cores, len(logs))
+    assert sorted((log.partition for task in tasks for log in task), key=int) == list(range(50))
+    assert all(tasks)
+
+
+def test_big_log_partitions_have_a_task_each():
+    logs = [LogPartition(log.topic, log.partition, log.segments * 4000, 0) for log in find_logs([str(SCENARIO)])]
+    assert sorted(len(task) for task in spread(logs, 1)) == [1, 1, 1]
