@@ -13,7 +13,7 @@ _ROOMS = ("wire", "fold")
 
 
 def keep() -> None:
-    """Let numba keep kernels under a name that changes with any source they are made of; called before the first one."""
+    """Let numba keep kernels under a name that changes with any of their sources; called before the first one."""
     numba.config.CACHE_DIR = str(_folder())
 
 

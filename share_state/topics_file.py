@@ -10,7 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from share_state.errors import InputError
 from share_state.fold.topics import Topics
 
-
 _Partition = Annotated[int, Field(ge=0, lt=2**31)]
 _Offset = Annotated[int, Field(ge=0, lt=2**63)]
 
@@ -63,7 +62,7 @@ def read_topics(path: str | None) -> Topics:
     except ValidationError as error:
         first = error.errors()[0]
         raise InputError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}; {_WANTED}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, AttributeError, KeyError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, AttributeError, TypeError) as error:
         raise InputError(f"{path}: not a JSON file of topics ({error}); {_WANTED}") from None
     ends = [(topic_id, number, end) for topic_id, topic in topics.items() for number, end in topic.end_offsets.items()]
     names = [(topic_id, topic.name) for topic_id, topic in topics.items()]

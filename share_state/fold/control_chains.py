@@ -172,8 +172,7 @@ def _follow(rows, order, starts, strict, chains, applied):
                 continue
             if chain.stopped_offset == NOWHERE and (ahead != 0 or row.back_offset != previous):
                 chain.stopped_offset = row.offset
-            if ahead == 0:
-                previous = row.offset
+            previous = row.offset
             if strict and chain.stopped_offset != NOWHERE:
                 continue
             applied[order[place]] = True

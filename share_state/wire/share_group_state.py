@@ -175,9 +175,9 @@ def _read_value(data, at, end, snapshot, row, positions, number):
     current = 36 if snapshot else 16
     early = 18 if snapshot else 14
     layout = Layout.CURRENT
-    after, count, complete, fault = _walk(data, at + current, end)
+    after, count, complete, fault = _walk(data, at + current, end, True)
     if after != end:
-        early_after, early_count, early_complete, early_fault = _walk(data, at + early, end)
+        early_after, early_count, early_complete, early_fault = _walk(data, at + early, end, False)
         if early_after == end:
             layout = Layout.EARLY
             count, complete, fault = early_count, early_complete, early_fault
@@ -209,8 +209,8 @@ def _read_value(data, at, end, snapshot, row, positions, number):
 
 
 @njit(cache=True)
-def _walk(data, at, end):
-    """Step over the state batches and the tags that begin at `at`.
+def _walk(data, at, end, counts):
+    """Step over the state batches and the tags that begin at `at`; `counts`: tag 0 is the delivery complete count.
 
     Returns:
         (position after them or -1, number of batches, delivery complete count, fault bits).
@@ -251,7 +251,7 @@ def _walk(data, at, end):
         tag, after_tag = uvarint(data, at, end)
         if after_tag < 0:
             return np.int64(-1), np.int64(0), complete, fault
-        if tag != 0:
+        if tag != 0 or not counts:
             fault |= Fault.UNKNOWN_TAG
             at = _after_unknown_tag(data, at, end)
         else:

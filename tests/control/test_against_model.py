@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.fold.control_chains import fold_control
-from share_state.fold.control_log import FoldedControlLog, fold_control_log
+from share_state.fold.control_chains import fold_control, superseded
+from share_state.fold.control_log import FoldedControlLog, decode_control_log, fold_control_log
 from share_state.fold.control_verify import verify_control_cutoff
 from share_state.rules import judge
 from share_state.wire.log_folder import Window
@@ -178,9 +178,18 @@ def same_scalars(folded: FoldedControlLog, expected: dict[str, Modelled]) -> Non
         assert values[group] == {offset: value for offset, value in model.value.items() if offset >= model.start}
 
 
-def test_superseded_records_may_be_dropped_before_the_fold(tmp_path: Path):
+@given(log=logs(), strict=st.booleans())
+def test_superseded_records_may_stay_or_go(tmp_path_factory: pytest.TempPathFactory, log, strict: bool):
+    everything = list(decode_control_log(log_of(tmp_path_factory.mktemp("log"), batches(log)), Window()))
+    for records, groups in everything:
+        needed = records.only(~superseded(records, len(groups)))
+        whole, again = (fold_control(part, len(groups), strict=strict) for part in (records, needed))
+        assert np.array_equal(whole.chains, again.chains)
+        assert np.array_equal(whole.batches, again.batches)
+        assert len(needed.tuples) == needed.rows["tuple_count"].sum()
+
+
+def test_only_the_records_behind_the_latest_checkpoint_are_kept(tmp_path: Path):
     log = {0: Checkpoint("a", 1, 0, 0), 1: Delta("a", 1, 0, ((0, 3, 0, 1),)), 2: Checkpoint("a", 2, 1, 1)}
     found = fold_control_log(log_of(tmp_path, batches(log)))
     assert found.records.rows["offset"].tolist() == [2]
-    again = fold_control(found.records, 1)
-    assert np.array_equal(again.chains, found.chains.chains)

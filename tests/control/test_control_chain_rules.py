@@ -193,6 +193,25 @@ def test_damage_makes_only_those_suspect_that_may_have_lost_their_last_records(t
     assert (row["cutoff_offset"], row["safe"]) == (0, False)
 
 
+@pytest.mark.parametrize("chunk", [64, 1 << 20])
+def test_damage_that_another_copy_of_the_log_has_whole_loses_nothing(tmp_path: Path, chunk: int):
+    batches = at({0: BASE, 1: delta("G", 1, 0, A), 2: delta("G", 1, 1, B), 3: checkpoint("H", 1, 0, 0)})
+    for broker, broken in (("broker-1", 2), ("broker-2", 0)):
+        log_of(
+            tmp_path / broker, [replace(batch, crc=0) if batch.base_offset == broken else batch for batch in batches]
+        )
+    (log,) = find_topic_logs([str(tmp_path)])
+    result = fold_control_log(log, chunk=chunk)
+    assert (state(result, "G")[0], result.states["suspect"].to_pylist()) == (2, [False, False])
+    assert result.cutoff["safe"].to_pylist() == [True]
+
+
+def test_damage_at_the_end_may_have_lost_the_last_records_of_any_group(tmp_path: Path):
+    batches = [*at({0: BASE, 1: checkpoint("H", 1, 0, 0)}), replace(control(2, delta("G", 1, 0, A)), crc=0)]
+    result = fold_control_log(log_of(tmp_path, batches))
+    assert result.states["suspect"].to_pylist() == [True, True]
+
+
 def test_a_torn_tail_loses_nothing(tmp_path: Path):
     log = log_of(tmp_path, at({0: checkpoint("G", 1, 0, 0)}))
     segment = log.segments[0].path

@@ -1,0 +1,272 @@
+"""What cannot be used is refused in one line, with exit code 2, and nothing is written."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import Command, Said, everything_under
+from tests.truth import DATA
+
+HAPPY = DATA / "4.3.1/happy"
+STATE = "__share_group_state-0"
+SEGMENT = f"{0:020}.log"
+
+
+def _refused(said: Said, *words: str) -> None:
+    assert said.code == 2, said
+    assert said.out == ""
+    assert said.err.startswith("share-state: ")
+    assert said.err.count("\n") == 1 == len(said.err.splitlines())
+    assert "Traceback" not in said.err
+    for word in words:
+        assert word in said.err
+
+
+def _empty_folder(place: Path) -> Path:
+    place.mkdir()
+    return place
+
+
+def _no_log(place: Path) -> Path:
+    place.mkdir()
+    (place / "readme.md").write_text("no log here")
+    return place
+
+
+def _other_topic(place: Path) -> Path:
+    shutil.copytree(HAPPY / STATE, place / "orders-0")
+    return place
+
+
+def _text_file(place: Path) -> Path:
+    place.write_text("a text file, long enough to be taken for something else\n" * 3)
+    return place
+
+
+def _text_in_a_segment(place: Path) -> Path:
+    (place / STATE).mkdir(parents=True)
+    (place / STATE / SEGMENT).write_text("a text file under the name of a segment\n" * 30)
+    return place
+
+
+def _noise_in_a_segment(place: Path) -> Path:
+    (place / STATE).mkdir(parents=True)
+    (place / STATE / SEGMENT).write_bytes(bytes(range(1, 256)) * 30)
+    return place
+
+
+def _link_to_nothing(place: Path) -> Path:
+    place.symlink_to(place.parent / "gone")
+    return place
+
+
+def _link_to_itself(place: Path) -> Path:
+    place.symlink_to(place)
+    return place
+
+
+def _segment_that_is_gone(place: Path) -> Path:
+    (place / STATE).mkdir(parents=True)
+    (place / STATE / SEGMENT).symlink_to(place / "gone")
+    return place
+
+
+def _folder_in_place_of_a_segment(place: Path) -> Path:
+    (place / STATE / SEGMENT).mkdir(parents=True)
+    return place
+
+
+INPUTS = {
+    "a missing path": (lambda place: place, "no such file or folder"),
+    "an empty folder": (_empty_folder, "no log segments here"),
+    "a folder that is no log": (_no_log, "no log segments here"),
+    "a log of another topic": (_other_topic, "orders"),
+    "a text file": (_text_file, "not a log segment"),
+    "a text file named as a segment": (_text_in_a_segment, "nothing in it is a record batch"),
+    "noise named as a segment": (_noise_in_a_segment, "nothing in it is a record batch"),
+    "a link to nothing": (_link_to_nothing, "no such file or folder"),
+    "a link to itself": (_link_to_itself, ""),
+    "a segment that is gone": (_segment_that_is_gone, "cannot be read"),
+    "a folder in place of a segment": (_folder_in_place_of_a_segment, "cannot be read"),
+    "an object store": (lambda place: "s3://bucket/broker", "only local files"),
+    "a glob that matches nothing": (lambda place: f"{place}/*", "no such file or folder"),
+}
+COMMANDS = {
+    "reconstruct": lambda place: ["--out", place / "out"],
+    "cutoff": lambda place: ["--delete-records", place / "offsets.json"],
+    "decode": lambda place: ["--out", place / "out"],
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("given", INPUTS)
+def test_an_input_that_cannot_be_read_is_refused(share_state: Command, tmp_path: Path, name: str, given: str):
+    make, words = INPUTS[given]
+    path = make(tmp_path / "input")
+    before = everything_under(tmp_path)
+    said = share_state(name, path, *COMMANDS[name](tmp_path))
+    if name == "decode" and "named as a segment" in given:
+        # Decoding needs no whole batch: it tells of none.
+        assert said.code == 0
+        return
+    _refused(said, words, str(path))
+    assert everything_under(tmp_path) == before
+
+
+def test_one_bad_input_among_good_ones_is_refused(share_state: Command, tmp_path: Path):
+    said = share_state("reconstruct", HAPPY, tmp_path / "gone", "--out", tmp_path / "out")
+    _refused(said, "gone: no such file or folder")
+    assert not everything_under(tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_segment_without_the_right_to_read_it_is_refused(share_state: Command, tmp_path: Path):
+    shutil.copytree(HAPPY / STATE, tmp_path / STATE)
+    (tmp_path / STATE / SEGMENT).chmod(0)
+    _refused(share_state("reconstruct", tmp_path, "--out", tmp_path / "out"), "Permission denied")
+
+
+def _a_file(place: Path) -> Path:
+    place.write_text("important")
+    return place
+
+
+def _below_a_file(place: Path) -> Path:
+    return _a_file(place) / "warehouse"
+
+
+def _a_full_folder(place: Path) -> Path:
+    place.mkdir()
+    (place / "thesis.txt").write_text("important")
+    return place
+
+
+def _a_table_of_that_name(place: Path) -> Path:
+    (place / "findings").mkdir(parents=True)
+    (place / "findings" / "thesis.txt").write_text("important")
+    return place
+
+
+OUTPUTS = {
+    "a file": _a_file,
+    "a path below a file": _below_a_file,
+    "a folder that holds something else": _a_full_folder,
+    "a folder of that name with something else": _a_table_of_that_name,
+    "a link to itself": _link_to_itself,
+}
+
+
+@pytest.mark.parametrize("name", ["reconstruct", "decode"])
+@pytest.mark.parametrize("given", OUTPUTS)
+def test_a_place_for_tables_that_holds_something_else_is_refused(
+    share_state: Command, tmp_path: Path, name: str, given: str
+):
+    place = OUTPUTS[given](tmp_path / "out")
+    before = everything_under(tmp_path)
+    _refused(share_state(name, HAPPY, "--out", place), str(place))
+    assert everything_under(tmp_path) == before
+
+
+def test_the_log_folder_itself_is_no_place_for_tables(share_state: Command, tmp_path: Path):
+    shutil.copytree(HAPPY, tmp_path / "broker")
+    before = everything_under(tmp_path)
+    _refused(share_state("reconstruct", tmp_path / "broker", "--out", tmp_path / "broker"), "holds something else")
+    assert everything_under(tmp_path) == before
+
+
+@pytest.mark.parametrize("file", ["missing/offsets.json", "."])
+def test_a_file_of_offsets_that_cannot_be_written_is_refused(share_state: Command, tmp_path: Path, file: str):
+    said = share_state("cutoff", DATA / "4.3.1/chaos", "--delete-records", tmp_path / file)
+    _refused(said, "cannot be written")
+    assert not everything_under(tmp_path)
+
+
+def test_a_log_without_a_number_cannot_be_cleaned(share_state: Command, tmp_path: Path):
+    shutil.copy(next((DATA / "4.3.1/chaos" / STATE).glob("*.log")), tmp_path / SEGMENT)
+    before = everything_under(tmp_path)
+    said = share_state("cutoff", tmp_path / SEGMENT, "--delete-records", tmp_path / "offsets.json")
+    _refused(said, "__share_group_state-N")
+    assert everything_under(tmp_path) == before
+
+
+OPTIONS = [
+    (["--format", "table"], "--format table"),
+    (["--format", "nonsense"], "--format nonsense"),
+    (["--dialect", "nonsense"], "--dialect nonsense"),
+    (["--as-of-offset", "3"], "--as-of-offset 3"),
+    (["--as-of-offset", "a=3"], "--as-of-offset a=3"),
+    (["--as-of-offset", "0=-1"], "--as-of-offset 0=-1"),
+    (["--as-of-offset", "0=x"], "--as-of-offset 0=x"),
+    (["--as-of-offset", "99=3"], "99"),
+    (["--as-of-time", "yesterday"], "--as-of-time yesterday"),
+    (["--as-of-time", "2026-13-01"], "--as-of-time 2026-13-01"),
+    (["--state-partitions", "0"], "--state-partitions"),
+    (["--state-partitions", "many"], "--state-partitions"),
+    (["--rule", "TORN_TAIL"], "--rule TORN_TAIL"),
+    (["--rule", "NONSENSE=off"], "no such rule"),
+    (["--rule", "TORN_TAIL=loud"], "--rule TORN_TAIL=loud"),
+    (["--fail-on", "nonsense"], "--fail-on nonsense"),
+    (["--spark-conf", "spark.x"], "--spark-conf spark.x"),
+    (["--nonsense"], "--nonsense"),
+]
+
+
+@pytest.mark.parametrize("name", ["reconstruct", "cutoff"])
+@pytest.mark.parametrize(("options", "words"), OPTIONS, ids=lambda value: " ".join(value) if isinstance(value, list) else "")
+def test_an_option_that_means_nothing_is_refused(
+    share_state: Command, tmp_path: Path, name: str, options: list[str], words: str
+):
+    _refused(share_state(name, HAPPY, *COMMANDS[name](tmp_path), *options), words)
+    assert not everything_under(tmp_path)
+
+
+TOPICS = {
+    "missing": None,
+    "no JSON": "hello",
+    "not UTF-8": b"\xff\xfe",
+    "a number": "7",
+    "a list of numbers": "[1, 2]",
+    "a list in place of an id": '[{"topicId": [1], "name": "t"}]',
+    "a topic without a name": '{"AAAAAAAAAAEAAAAAAAAAAg": {}}',
+    "end offsets that are none": '{"AAAAAAAAAAEAAAAAAAAAAg": {"name": "t", "end_offsets": {"0": "x"}}}',
+    "end offsets in a list": '{"AAAAAAAAAAEAAAAAAAAAAg": {"name": "t", "end_offsets": [1], "partitions": []}}',
+    "an end offset beyond all": '{"AAAAAAAAAAEAAAAAAAAAAg": {"name": "t", "end_offsets": {"0": 9223372036854775808}}}',
+    "a partition beyond all": '{"AAAAAAAAAAEAAAAAAAAAAg": {"name": "t", "end_offsets": {"4294967296": 1}}}',
+}
+
+
+@pytest.mark.parametrize("given", TOPICS)
+def test_a_file_of_topics_that_is_none_is_refused(share_state: Command, tmp_path: Path, given: str):
+    file, content = tmp_path / "topics.json", TOPICS[given]
+    if content is not None:
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    before = everything_under(tmp_path)
+    _refused(share_state("reconstruct", HAPPY, "--out", tmp_path / "out", "--topics", file), str(file))
+    assert everything_under(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nonsense"], ["reconstruct"], ["reconstruct", HAPPY], ["cutoff"], ["decode"], ["show", "a", "b"]]
+)
+def test_a_call_that_is_none_is_refused(light: Command, tmp_path: Path, arguments: list[str]):
+    _refused(light(*arguments))
+
+
+def test_a_place_without_a_warehouse_cannot_be_shown(light: Command, tmp_path: Path):
+    for place in (tmp_path / "gone", tmp_path, _a_file(tmp_path / "file")):
+        _refused(light("show", place), "no warehouse here", f"--out {place}")
+
+
+def test_a_warehouse_with_a_table_missing_cannot_be_shown(light: Command, chaos: Path, tmp_path: Path):
+    shutil.copytree(chaos, tmp_path / "copy")
+    shutil.rmtree(tmp_path / "copy" / "in_flight")
+    _refused(light("show", tmp_path / "copy"), "in_flight", "run reconstruct again")
+
+
+def test_a_warehouse_whose_files_are_gone_cannot_be_shown(light: Command, chaos: Path, tmp_path: Path):
+    shutil.copytree(chaos, tmp_path / "copy")
+    for file in (tmp_path / "copy" / "share_partition_state").glob("*.parquet"):
+        file.unlink()
+    _refused(light("show", tmp_path / "copy"), "share_partition_state", "run reconstruct again")
