@@ -17,12 +17,14 @@ from bench.contestants import Pass
 from bench.end_to_end import EndToEnd, reconstructed
 from bench.exports import Export, Shape, made
 from bench.tables import comparison_table, end_to_end_table
+from bench.user_log import measured
 from share_state.errors import ShareStateError
 
 _BIG = 20_000_000
 # About 10 MB over as many state partitions as a broker has by default.
 _SMALL = Shape(records=53_000, keys=2_000, partitions=50)
 _USUAL = Shape()
+_USER_LOG = 1 << 30
 
 
 def bench(
@@ -40,6 +42,7 @@ def bench(
     runs: Annotated[int, typer.Option(min=1, help="Measured passes of each side, by turns.")] = 3,
     comparison: Annotated[bool, typer.Option(help="Compare decode + fold with Kafka's replay.")] = True,
     small_export: Annotated[bool, typer.Option(help="Time the command on a 10 MB export.")] = True,
+    user_log: Annotated[bool, typer.Option(help="Read a 1 GB user log with control records.")] = True,
     end_to_end: Annotated[bool, typer.Option("--end-to-end", help=f"Also the command on {_BIG:,} records.")] = False,
     end_to_end_records: Annotated[int | None, typer.Option(help="Also the command on so many records.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write every number here.")] = None,
@@ -64,6 +67,8 @@ def bench(
             report.compare(replace(shape, records_per_batch=size), warm_ups, runs)
     if small_export:
         report.small_export()
+    if user_log:
+        report.user_log(runs)
     if end_to_end or end_to_end_records:
         report.end_to_end(replace(shape, records=end_to_end_records or _BIG), warm_ups)
     report.close(json_file)
@@ -95,6 +100,12 @@ class _Report:
             replayed = kafka.replay(run.export.folder)
         self._add(run, None, replayed)
         self._claims.append(claims.small_export(run))
+
+    def user_log(self, runs: int) -> None:
+        with self._progress.status("reading a user log …"):
+            run = measured(_USER_LOG, runs)
+        self._claims.append(claims.user_log(run))
+        self._numbers["user_log"] = asdict(run)
 
     def end_to_end(self, shape: Shape, warm_ups: int) -> None:
         export = self._made(shape)

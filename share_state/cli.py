@@ -298,5 +298,5 @@ def _caused_by_us(error: Exception) -> str | None:
 
 
 def _say(message: str, code: int) -> int:
-    sys.stderr.write(f"share-state: {message}\n")
+    sys.stderr.write(f"share-state: {' '.join(message.splitlines())}\n")
     return code

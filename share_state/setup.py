@@ -2,10 +2,12 @@
 
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from share_state import kernels
 from share_state.errors import SetupError
+from share_state.fold.control_log import fold_control_log
 from share_state.fold.log import fold_log
 from share_state.spark import jars
 from share_state.wire.keys import KeyTable
@@ -31,9 +33,10 @@ def compile_kernels() -> None:
         folder.mkdir()
         # Bytes that are no batch send every framing path through its kernel.
         (folder / f"{0:020}.log").write_bytes(bytes(range(200)))
-        for log in find_logs([scratch]):
-            fold_log(log, state_partitions=1)
-            list(read_chunks(log, merge=True))
+        (log,) = find_logs([scratch])
+        fold_log(log, state_partitions=1)
+        list(read_chunks(log, merge=True))
+        fold_control_log(replace(log, topic="kernels"))
     KeyTable().grow(0)
     kernels.forget_others()
 

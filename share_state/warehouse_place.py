@@ -17,13 +17,16 @@ def check_place(root: str, tables: Sequence[str] = TABLES) -> None:
     """
     place = Path(root)
     try:
+        if place.is_symlink() and not place.exists():
+            raise WarehouseError(f"{root}: a link to nothing is here; give a folder for the tables")
         if place.exists() and not place.is_dir():
             raise WarehouseError(f"{root}: a file is here; give a folder for the tables")
         entries = [entry for entry in place.iterdir() if not entry.name.startswith(".")] if place.exists() else []
     except OSError as error:
         raise WarehouseError(f"{root}: cannot be read ({error.strerror}); give a folder for the tables") from None
     known = {entry.name for entry in entries if entry.name in tables and next(entry.glob("**/*.json"), None)}
-    strangers = [entry.name for entry in entries if entry.name not in known]
+    # A Delta table may be replaced whole; its log says which of the files beside it are its own.
+    strangers = [entry.name for entry in entries if entry.name not in known and "_delta_log" not in known]
     if strangers:
         raise WarehouseError(f"{root}: holds something else ({strangers[0]}); give an empty folder or a warehouse")
     existing = next(parent for parent in (place, *place.absolute().parents) if parent.exists())

@@ -21,14 +21,19 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, numeri
     for column in columns:
         table.add_column(column, no_wrap=True, justify="right" if column in numeric else "left")
     for row in rows:
-        table.add_row(*(UNKNOWN if cell is None else str(cell) for cell in row))
-    console = Console(highlight=False, markup=False)
+        table.add_row(*(UNKNOWN if cell is None else printable(str(cell)) for cell in row))
+    console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = _AS_WIDE_AS_NEEDED
     with console.capture() as captured:
         console.print(table, crop=False)
     # rich pads the last column of every row.
     sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+
+
+def printable(text: str) -> str:
+    """Without what would break a line or drive a terminal: a group id may hold any character."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def say(text: str = "") -> None:

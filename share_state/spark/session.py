@@ -1,6 +1,7 @@
 """The Spark session: quick to start, quiet, with Delta, and no network."""
 
 import os
+import re
 import shutil
 import sys
 import threading
@@ -10,7 +11,7 @@ from contextlib import contextmanager
 from pyspark.sql import SparkSession
 
 from share_state import resources
-from share_state.errors import SetupError
+from share_state.errors import SetupError, ShareStateError
 from share_state.phases import Phases
 from share_state.spark import jars
 
@@ -20,6 +21,8 @@ _QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 # spark-submit has started the JVM already, with the master, jars and memory that it was given.
 _UNDER_SPARK_SUBMIT = "PYSPARK_GATEWAY_PORT"
 
+_MASTERS = re.compile(r"local(\[(\*|\d+)(,\d+)?\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
+
 # The JVM says this at every start, and no setting stops it.
 _NOISE = b"WARNING: Using incubator modules"
 
@@ -28,7 +31,14 @@ _NOISE = b"WARNING: Using incubator modules"
 def session(
     master: str, conf: Mapping[str, str], *, verbose: bool = False, phases: Phases | None = None
 ) -> Iterator[SparkSession]:
-    """A session for one command, stopped with it; one that is active already is used and left alone."""
+    """A session for one command, stopped with it; one that is active already is used and left alone.
+
+    Raises:
+        ShareStateError: if Spark knows no such master.
+        SetupError: if Java or the jars are missing.
+    """
+    if not _MASTERS.fullmatch(master):
+        raise ShareStateError(f"--master {master}: give local[*], local[4], spark://HOST:PORT, yarn or k8s://HOST:PORT")
     phases = phases or Phases()
     active = SparkSession.getActiveSession()
     if active is not None:
