@@ -24,18 +24,7 @@ def comparison_table(comparison: Comparison) -> Table:
     """One row a side: the pass of median CPU time, and the ratio over all pairs of passes."""
     table = Table()
     table.add_column("side")
-    for column in (
-        *(
-            "records/s",
-            "MB/s",
-            "records per CPU s",
-            "CPU s",
-            "of the thread",
-            "spread",
-            "peak memory",
-            "ratio per core",
-        ),
-    ):
+    for column in _COLUMNS:
         table.add_column(column, justify="right")
     ratio = median_ratio(comparison.kafka, comparison.ours)
     table.add_row(*_side(KAFKA, comparison.kafka), "1")

@@ -275,8 +275,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _say(f"{' '.join(said.split()).rstrip('.')}; `share-state --help` lists commands and options", UNUSABLE)
     except (KeyboardInterrupt, Abort):
         return _say("stopped; nothing was committed", 130)
-    except BrokenPipeError:
-        sys.stderr.close()
+    except SystemExit:
+        # So typer leaves where the reader of stdout has gone, as `| head` does.
         return DONE
     except Exception as error:  # noqa: BLE001  the last line of defence: one line, and the traceback on request
         if (known := _caused_by_us(error)) is not None:

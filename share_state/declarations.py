@@ -228,19 +228,6 @@ def _split(text: str) -> list[str]:
     return [part.strip() for part in parts]
 
 
-def ddl(name: str) -> str:
-    """The columns of a table in Spark's DDL, with what they mean as comments.
-
-    Raises:
-        DeclarationError: if schemas/tables says something that is no table.
-    """
-
-    def quoted(text: str) -> str:
-        return text.replace("\\", "\\\\").replace("'", "\\'")
-
-    return ", ".join(f"`{column.name}` {column.type} COMMENT '{quoted(column.doc)}'" for column in table(name)[1])
-
-
 FIELD_TYPES = frozenset(
     ("int8", "int16", "int32", "int64", "uint16", "uuid", "string", "nullable_string", "compact_string")
 )

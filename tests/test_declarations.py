@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from share_state import declarations, declared_pages, resources
-from share_state.declarations import arrow_type, ddl, layout, record, table, table_schema
+from share_state.declarations import arrow_type, layout, record, table, table_schema
 from share_state.declared_pages import records_page, tables_page
 from share_state.errors import DeclarationError
 
@@ -129,13 +129,6 @@ def test_types_nest():
 def test_a_type_that_is_not_known_is_refused(text):
     with pytest.raises(DeclarationError, match="is not known"):
         arrow_type(text)
-
-
-def test_the_ddl_names_every_column_with_its_type_and_meaning():
-    text = ddl("findings")
-    assert text.startswith("`rule` string COMMENT 'its code; `share-state rules` explains it', `severity` string")
-    assert "`evidence` map<string,string> COMMENT 'the numbers behind it'" in text
-    assert r"the KIP-932 draft\'s own" in text
 
 
 def forget():

@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 
 from share_state.fold.control_chains import ControlChains
-from share_state.fold.ranges import AVAILABLE, STATE_NAMES, TILE, tiles
-from share_state.fold.states import batch_lists, declared
+from share_state.fold.ranges import AVAILABLE, TILE, tiles
+from share_state.fold.states import batch_lists, declared, flights
 from share_state.wire.log_folder import LogPartition
 
 DIALECT = "control_records"
@@ -70,21 +70,7 @@ def control_state_table(
 def control_in_flight_table(chains: ControlChains, key: dict[str, pa.Array]) -> pa.Table:
     """The table `in_flight` of the groups that have a checkpoint: each one's rows tile [start_offset, end_offset)."""
     rows = chains.chains[chains.chains["exists"]]
-    tile_ends, found = _tiled(rows, _ends_of_live(chains), chains.batches)
-    owner = pa.array(np.repeat(np.arange(len(rows)), np.diff(tile_ends)))
-    state = found["state"].copy()
-    known = pa.array([STATE_NAMES.get(code, f"UNKNOWN({code})") for code in range(-128, 128)])
-    columns = {name: column.take(owner) for name, column in key.items()} | {
-        "first_offset": pa.array(found["first"].copy()),
-        "last_offset": pa.array(found["last"].copy()),
-        "record_count": pa.array(found["last"] - found["first"] + 1),
-        "delivery_state": pa.array(state),
-        "state": known.take(pa.array(state.astype(np.int16) + 128)),
-        "delivery_count": pa.array(found["count"].copy()),
-        "terminal": pa.array((state == 2) | (state == 4)),
-        "gap": pa.array(found["gap"].copy()),
-    }
-    return declared("in_flight", columns)
+    return flights(key, *_tiled(rows, _ends_of_live(chains), chains.batches))
 
 
 def _ends_of_live(chains: ControlChains) -> np.ndarray:

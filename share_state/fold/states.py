@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from share_state.declarations import table_schema
 from share_state.fold.chains import NOWHERE, Chains
-from share_state.fold.ranges import STATE_NAMES, effective_starts, end_offsets, tiles
+from share_state.fold.ranges import ACKNOWLEDGED, ARCHIVED, STATE_NAMES, effective_starts, end_offsets, tiles
 from share_state.fold.topics import Topics
 from share_state.wire.keys import KeyTable
 
@@ -86,8 +86,18 @@ def state_table(
 
 def in_flight_table(chains: Chains, key: dict[str, pa.Array]) -> pa.Table:
     """The table `in_flight`: the rows of a share-partition tile its [start_offset, end_offset) exactly."""
-    tile_ends, rows = tiles(chains.chains["start_offset"].copy(), chains.ends, chains.batches)
-    owner = pa.array(np.repeat(np.arange(len(chains.chains)), np.diff(tile_ends)))
+    return flights(key, *tiles(chains.chains["start_offset"].copy(), chains.ends, chains.batches))
+
+
+def flights(key: dict[str, pa.Array], tile_ends: np.ndarray, rows: np.ndarray) -> pa.Table:
+    """Tiles as the table `in_flight`.
+
+    Args:
+        key: key columns, one row a share-partition.
+        tile_ends: int64; the tiles of share-partition n are rows tile_ends[n] to tile_ends[n + 1].
+        rows: TILE rows.
+    """
+    owner = pa.array(np.repeat(np.arange(len(tile_ends) - 1), np.diff(tile_ends)))
     state = rows["state"].copy()
     known = pa.array([STATE_NAMES.get(code, f"UNKNOWN({code})") for code in range(-128, 128)])
     columns = {name: column.take(owner) for name, column in key.items()} | {
@@ -97,7 +107,7 @@ def in_flight_table(chains: Chains, key: dict[str, pa.Array]) -> pa.Table:
         "delivery_state": pa.array(state),
         "state": known.take(pa.array(state.astype(np.int16) + 128)),
         "delivery_count": pa.array(rows["count"].copy()),
-        "terminal": pa.array((state == 2) | (state == 4)),
+        "terminal": pa.array((state == ACKNOWLEDGED) | (state == ARCHIVED)),
         "gap": pa.array(rows["gap"].copy()),
     }
     return declared("in_flight", columns)

@@ -103,21 +103,19 @@ def decode_state_records(data: np.ndarray, records: np.ndarray, keys: KeyTable) 
     Source: Kafka ShareCoordinatorRecordSerde, ShareSnapshotKey/Value, ShareUpdateKey/Value.
     """
     rows, done, total = np.zeros(len(records), STATE_RECORD), 0, 0
-    positions = np.empty(len(records), np.int64)
+    batches = np.empty(int(np.maximum(records["value_size"], 0).sum(dtype=np.int64)) // _SMALLEST_BATCH, STATE_BATCH)
     while True:
         done, total = _decode(
-            data, records, done, total, rows, positions, keys.slots, keys.hashes, keys.starts, keys.arena, keys.count
+            data, records, done, total, rows, batches, keys.slots, keys.hashes, keys.starts, keys.arena, keys.count
         )
         if done == len(records):
             break
         keys.grow(int(records[done]["key_size"]))
-    batches = np.empty(total, STATE_BATCH)
-    _fill_batches(data, rows, positions, batches)
-    return StateRecords(rows, batches)
+    return StateRecords(rows, batches[:total])
 
 
 @njit(cache=True, nogil=True)
-def _decode(data, records, done, total, rows, positions, slots, hashes, starts, arena, count):
+def _decode(data, records, done, total, rows, batches, slots, hashes, starts, arena, count):
     for number in range(done, len(records)):
         record = records[number]
         row = rows[number]
@@ -128,7 +126,6 @@ def _decode(data, records, done, total, rows, positions, slots, hashes, starts, 
         row.kind = Kind.SKIPPED
         row.start_offset = -1
         row.delivery_complete_count = -1
-        positions[number] = -1
         at, size = record.key_at, np.int64(record.key_size)
         if size < 2:
             row.fault = Fault.KEY_MALFORMED
@@ -161,7 +158,7 @@ def _decode(data, records, done, total, rows, positions, slots, hashes, starts, 
             if row.value_version != 0:
                 fault |= Fault.VALUE_VERSION
             else:
-                fault |= _read_value(data, at + 2, at + size, snapshot, row, positions, number)
+                fault |= _read_value(data, at + 2, at + size, snapshot, row, batches, total)
                 if not fault & Fault.VALUE_MALFORMED:
                     row.batches = total
                     total += row.batch_count
@@ -170,20 +167,21 @@ def _decode(data, records, done, total, rows, positions, slots, hashes, starts, 
 
 
 @njit(cache=True)
-def _read_value(data, at, end, snapshot, row, positions, number):
-    """Read one value into its row; returns the fault bits."""
+def _read_value(data, at, end, snapshot, row, batches, filled):
+    """Read one value into its row, its batches into rows `filled` on; returns the fault bits."""
     current = 36 if snapshot else 16
     early = 18 if snapshot else 14
     layout = Layout.CURRENT
-    after, count, complete, fault = _walk(data, at + current, end, True)
+    after, count, complete, fault = _walk(data, at + current, end, True, batches, filled)
     if after != end:
-        early_after, early_count, early_complete, early_fault = _walk(data, at + early, end, False)
+        early_after, early_count, early_complete, early_fault = _walk(data, at + early, end, False, batches, filled)
         if early_after == end:
             layout = Layout.EARLY
             count, complete, fault = early_count, early_complete, early_fault
         elif after < 0:
             return Fault.VALUE_MALFORMED
         else:
+            _walk(data, at + current, end, True, batches, filled)  # The other try has overwritten the batches.
             fault |= Fault.VALUE_TRAILING
     if layout == Layout.CURRENT:
         row.snapshot_epoch = int32_at(data, at)
@@ -204,14 +202,17 @@ def _read_value(data, at, end, snapshot, row, positions, number):
     row.layout = np.int8(layout)
     row.batch_count = np.int32(count)
     row.delivery_complete_count = complete
-    positions[number] = at
     return fault
 
 
 @njit(cache=True)
-def _walk(data, at, end, counts):
-    """Step over the state batches and the tags that begin at `at`; `counts`: tag 0 is the delivery complete count.
+def _walk(data, at, end, counts, batches, filled):
+    """Read the state batches and the tags that begin at `at`.
 
+    Args:
+        counts: whether tag 0 is the delivery complete count.
+        batches: STATE_BATCH rows with room for as many 20-byte batches as all values could hold.
+        filled: how many of them are in use.
     Returns:
         (position after them or -1, number of batches, delivery complete count, fault bits).
     """
@@ -223,11 +224,15 @@ def _walk(data, at, end, counts):
         return np.int64(-1), np.int64(0), complete, fault
     if count > _MOST_BATCHES:
         fault |= Fault.OVER_LIMIT
-    for _ in range(count):
+    for number in range(filled, filled + count):
         if end - at < _SMALLEST_BATCH:
             return np.int64(-1), np.int64(0), complete, fault
-        first, last = int64_at(data, at), int64_at(data, at + 8)
-        if first > last or last == LARGEST_OFFSET:
+        batch = batches[number]
+        batch.first = int64_at(data, at)
+        batch.last = int64_at(data, at + 8)
+        batch.state = np.int8(data[at + 16])
+        batch.count = int16_at(data, at + 17)
+        if batch.first > batch.last or batch.last == LARGEST_OFFSET:
             fault |= Fault.INVERTED_RANGE
         if data[at + 19] == 0:
             at += _SMALLEST_BATCH
@@ -277,28 +282,3 @@ def _after_unknown_tag(data, at, end):
     if at < 0 or size > end - at:
         return np.int64(-1)
     return at + size
-
-
-@njit(cache=True, nogil=True)
-def _fill_batches(data, rows, positions, batches):
-    """Copy the batches of every readable row; `_walk` has checked each position that this visits."""
-    end = len(data)
-    for number in range(len(rows)):
-        at = positions[number]
-        if at < 0:
-            continue
-        _, at = uvarint(data, at, end)
-        filled = rows[number].batches
-        for _ in range(rows[number].batch_count):
-            batch = batches[filled]
-            batch.first = int64_at(data, at)
-            batch.last = int64_at(data, at + 8)
-            batch.state = np.int8(data[at + 16])
-            batch.count = int16_at(data, at + 17)
-            filled += 1
-            if data[at + 19] == 0:
-                at += _SMALLEST_BATCH
-                continue
-            tags, at = uvarint(data, at + 19, end)
-            for _tag in range(tags):
-                at = _after_unknown_tag(data, at, end)

@@ -1,6 +1,7 @@
-"""Runs a command in this process, as a person would type it, and keeps what it says."""
+"""Runs a command in this process, as a person would type it, and keeps what it says and leaves behind."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,6 @@ from typing import Any
 import pytest
 
 from share_state.cli import run
-
-DATA = Path(__file__).parent.parent / "data"
 
 
 @dataclass(frozen=True)
@@ -22,11 +21,22 @@ class Said:
 
     @property
     def json(self) -> Any:
+        """Stdout as one JSON document."""
         return json.loads(self.out)
 
     @property
     def lines(self) -> list[str]:
+        """Stdout line by line."""
         return self.out.splitlines()
+
+    @property
+    def table(self) -> list[list[str]]:
+        """The first table on stdout as words, the header first."""
+        return [line.split() for line in self.out.split("\n\n")[0].splitlines()]
+
+
+Command = Callable[..., Said]
+"""Takes the arguments of a command."""
 
 
 def say(capfd: pytest.CaptureFixture[str], *arguments: object) -> Said:
@@ -36,9 +46,9 @@ def say(capfd: pytest.CaptureFixture[str], *arguments: object) -> Said:
     return Said(code, *capfd.readouterr())
 
 
-def listing(folder: Path) -> set[str]:
-    """Every path below a folder."""
-    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+def contents(folder: Path) -> dict[str, bytes | None]:
+    """Path -> bytes of every file below a folder, None for folders."""
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 
 def flipped(segment: bytes, *, batch: int) -> bytes:

@@ -1,31 +1,41 @@
-"""Commands in this process, on the one session of the test run."""
+"""Commands in this process: those that need Spark share the one session of the test run."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from share_state.cli import run
-from tests.cli.command import Command, command
+from tests.cli.commands import Command, flipped, say
 from tests.truth import DATA
 
 
 @pytest.fixture
 def share_state(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> Command:
     """Runs a command that may use Spark."""
-    return command(capfd)
+    return partial(say, capfd)
 
 
 @pytest.fixture
 def light(capfd: pytest.CaptureFixture[str]) -> Command:
     """Runs a command that needs no Spark."""
-    return command(capfd)
+    return partial(say, capfd)
 
 
 @pytest.fixture(scope="session")
 def chaos(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A warehouse made of 4.3.1/chaos, its topics known."""
-    folder = tmp_path_factory.mktemp("lake") / "chaos"
-    scenario = DATA / "4.3.1/chaos"
+    """A warehouse made of 4.3.1/chaos, its topics known; not to be written to."""
+    folder, scenario = tmp_path_factory.mktemp("lake") / "chaos", DATA / "4.3.1/chaos"
     assert run(["reconstruct", str(scenario), "--out", str(folder), "--topics", str(scenario / "topics.json")]) == 0
+    return folder
+
+
+@pytest.fixture(scope="session")
+def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of one log partition with a bit of its last batch but one changed."""
+    source = DATA / "4.3.1/happy/__share_group_state-0" / f"{0:020}.log"
+    folder = tmp_path_factory.mktemp("damaged") / "__share_group_state-0"
+    folder.mkdir()
+    (folder / source.name).write_bytes(flipped(source.read_bytes(), batch=-2))
     return folder

@@ -1,4 +1,4 @@
-"""The warehouse: the same tables as a fold without Spark, the same again each time, readable as the last run left it."""
+"""The warehouse: the tables of a fold without Spark, the same each time, readable as the last run left them."""
 
 import shutil
 from pathlib import Path

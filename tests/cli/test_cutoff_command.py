@@ -1,0 +1,131 @@
+"""`cutoff`: what Kafka's own pruning would delete up to, proved, and written so that Kafka's own tool takes it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from share_state.spark import jars
+from tests.cli.commands import Command, contents
+from tests.truth import DATA
+from tests.wire.batches import UPDATE, Batch, Record, consecutive, in_bytes, key, log_of, snapshot, update
+
+CHAOS = DATA / "4.3.1/chaos"
+
+
+def _redundant(scenario: Path) -> dict[int, int | None]:
+    rows = json.loads((scenario / "redundant.json").read_text())
+    return {row["statePartition"]: row["lastRedundantOffset"] for row in rows}
+
+
+@pytest.mark.parametrize("name", ["4.3.1/chaos", "4.3.1/prune", "4.1.2/fuzz", "4.4.0/fifty"])
+def test_the_cutoff_is_kafka_s_and_is_proved(share_state: Command, name: str):
+    said = share_state("cutoff", DATA / name, "--verify", "--json")
+    assert (said.code, said.err) == (0, "")
+    assert {row["partition"]: row["cutoff_offset"] for row in said.json["cutoff"]} == _redundant(DATA / name)
+    assert all(row["safe"] for row in said.json["cutoff"])
+    assert said.json["differing"] == []
+    assert said.json["compared"] == sum(
+        row["live_share_partitions"] for row in said.json["cutoff"] if row["cutoff_offset"] is not None
+    )
+
+
+def test_the_table_says_what_json_says(share_state: Command):
+    rows = share_state("cutoff", CHAOS, "--json").json["cutoff"]
+    said = share_state("cutoff", CHAOS, "--verify")
+    header, *cells = said.table[: len(rows) + 1]
+    assert header[:8] == ["TOPIC", "PARTITION", "CUTOFF", "LOG-START", "LOG-END", "REDUNDANT", "LIVE", "SAFE"]
+    names = ["topic", "partition", "cutoff_offset", "log_start_offset", "log_end_offset", "redundant_records"]
+    assert [row[:6] for row in cells] == [[str(row[name]) for name in names] for row in rows]
+    assert {row[7] for row in cells} == {"yes"}
+    assert "proved" in said.out
+    assert "55 share-partitions" in said.out
+
+
+def test_what_may_be_deleted_is_written_for_kafka_s_tool(share_state: Command, tmp_path: Path):
+    target = tmp_path / "offsets.json"
+    said = share_state("cutoff", CHAOS, "--delete-records", target, "--json")
+    assert said.json["delete_records"] == str(target)
+    assert json.loads(target.read_text()) == {
+        "version": 1,
+        "partitions": [
+            {"topic": "__share_group_state", "partition": number, "offset": offset}
+            for number, offset in sorted(_redundant(CHAOS).items())
+        ],
+    }
+    assert contents(tmp_path).keys() == {"offsets.json"}
+    assert "kafka-delete-records.sh --offset-json-file" in share_state("cutoff", CHAOS, "--delete-records", target).out
+
+
+def test_kafka_s_tool_takes_the_file(spark: SparkSession, share_state: Command, tmp_path: Path):
+    target = tmp_path / "offsets.json"
+    share_state("cutoff", CHAOS, "--delete-records", target)
+    assert _parsed_by_kafka(spark, target.read_text()) == {
+        f"__share_group_state-{number}": [offset] for number, offset in _redundant(CHAOS).items()
+    }
+
+
+def _parsed_by_kafka(spark: SparkSession, text: str) -> dict[str, list[int]]:
+    """What kafka-delete-records.sh reads from its --offset-json-file."""
+    jvm = spark._jvm
+    urls = [jvm.java.io.File(str(jar)).toURI().toURL() for jar in jars.jars(jars.KAFKA_TOOLS)]
+    array = spark._sc._gateway.new_array(jvm.java.net.URL, len(urls))
+    for place, url in enumerate(urls):
+        array[place] = url
+    # Apart from Spark's own classes, some of which have the same names.
+    loader = jvm.java.net.URLClassLoader(array, jvm.java.lang.ClassLoader.getPlatformClassLoader())
+    tool = loader.loadClass("org.apache.kafka.tools.DeleteRecordsCommand")
+    (parse,) = [
+        method for method in tool.getDeclaredMethods() if method.getName() == "parseOffsetJsonStringWithoutDedup"
+    ]
+    parse.setAccessible(True)
+    arguments = spark._sc._gateway.new_array(jvm.java.lang.Object, 1)
+    arguments[0] = text
+    parsed = parse.invoke(None, arguments)
+    return {str(entry.getKey()): list(entry.getValue()) for entry in parsed.entrySet()}
+
+
+def test_an_earlier_file_is_replaced(share_state: Command, tmp_path: Path):
+    target = tmp_path / "offsets.json"
+    target.write_text("from last week")
+    share_state("cutoff", CHAOS, "--delete-records", target)
+    assert len(json.loads(target.read_text())["partitions"]) == 3
+
+
+def test_what_is_not_safe_is_not_written(share_state: Command, damaged: Path, tmp_path: Path):
+    target = tmp_path / "offsets.json"
+    said = share_state("cutoff", damaged, "--delete-records", target)
+    assert said.code == 1
+    assert json.loads(target.read_text())["partitions"] == []
+    assert "no: " in said.out
+
+
+def test_a_cutoff_at_the_log_start_deletes_nothing_and_is_not_written(share_state: Command, tmp_path: Path):
+    target = tmp_path / "offsets.json"
+    share_state("cutoff", DATA / "4.3.1/prune", "--delete-records", target)
+    rows = share_state("cutoff", DATA / "4.3.1/prune", "--json").json["cutoff"]
+    assert any(row["cutoff_offset"] == row["log_start_offset"] for row in rows)
+    assert [entry["partition"] for entry in json.loads(target.read_text())["partitions"]] == [
+        row["partition"] for row in rows if row["cutoff_offset"] > row["log_start_offset"]
+    ]
+
+
+def test_a_proof_that_fails_is_told_and_nothing_is_written(share_state: Command, tmp_path: Path):
+    orphan, later = Record(key(UPDATE), update(start=0)), Record(key(partition=1), snapshot())
+    batches = consecutive([Batch([record]) for record in (orphan, later)])
+    log_of(tmp_path / "broker", in_bytes(batches))
+    target = tmp_path / "offsets.json"
+    said = share_state("cutoff", tmp_path / "broker", "--verify", "--delete-records", target, "--fail-on", "off")
+    assert said.code == 1
+    assert "NOT SAFE: 1 of 2 share-partitions change: g:AAECAwQFBgcICQoLDA0ODw:0" in said.out
+    assert "nothing was written" in said.out
+    assert not target.exists()
+
+
+def test_a_log_with_nothing_to_clean_says_so(share_state: Command, tmp_path: Path):
+    log_of(tmp_path, Batch([Record(key(), snapshot())]).written())
+    said = share_state("cutoff", tmp_path, "--verify")
+    assert said.code == 0
+    assert "nothing may be cleaned" in said.out
+    assert said.table[1][2] == "-"

@@ -1,0 +1,173 @@
+"""`reconstruct` and `decode`: from the arguments to what is printed, written and returned."""
+
+import json
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from share_state.fold.log import fold_log
+from share_state.wire.log_folder import Window, find_logs
+from tests.cli.commands import Command, contents
+from tests.truth import DATA, expected_states
+from tests.wire.batches import Batch, Record, log_of
+
+CHAOS, HAPPY, FUZZ = DATA / "4.3.1/chaos", DATA / "4.3.1/happy", DATA / "4.3.1/fuzz"
+
+
+def test_the_summary_is_what_the_tables_hold(share_state: Command, tmp_path: Path):
+    said = share_state("reconstruct", CHAOS, "--out", tmp_path / "w", "--json")
+    assert (said.code, said.err) == (0, "")
+    folds = [fold_log(log) for log in find_logs([str(CHAOS)])]
+    assert said.json["records"] == sum(fold.record_count for fold in folds) == 2222
+    assert said.json["share_partitions"] == 55
+    assert said.json["cutoff"] == [row for fold in folds for row in fold.cutoff.to_pylist()]
+    assert said.json["findings"] == []
+    assert said.json["progress"] == {f"__share_group_state-{fold.log.partition}": fold.next_offset for fold in folds}
+    assert said.json["warehouse"] == str(tmp_path / "w")
+
+
+def test_as_of_offsets_are_the_state_before_them(share_state: Command, tmp_path: Path):
+    truth = json.loads((FUZZ / "asof-2-redundant.json").read_text())
+    ends = {row["statePartition"]: row["nextOffset"] for row in truth}
+    cuts = [option for number, end in ends.items() for option in ("--as-of-offset", f"{number}={end}")]
+    said = share_state("reconstruct", FUZZ, "--out", tmp_path / "w", *cuts, "--json")
+    assert said.json["progress"] == {f"__share_group_state-{number}": end for number, end in ends.items()}
+    shown = share_state("show", tmp_path / "w", "--json").json["share_partitions"]
+    states = expected_states(FUZZ / "asof-2-oracle.jsonl")
+    assert len(shown) == len(states)
+    for row in shown:
+        expected = states[row["group_id"], row["topic_id"], row["partition"]]
+        for name in ("start_offset", "end_offset", "snapshot_epoch", "state_epoch", "state_batches", "last_offset"):
+            assert row[name] == expected[name]
+
+
+def _moments() -> list[datetime]:
+    (log, *_) = find_logs([str(CHAOS / "__share_group_state-0")])
+    stamps = fold_log(log, Window(until_offset=200)).states["write_time"].drop_null()
+    return sorted(stamps.to_pylist())
+
+
+def test_as_of_a_time_leaves_out_what_was_stamped_later(share_state: Command):
+    moment = _moments()[-1]
+    (log,) = find_logs([str(CHAOS / "__share_group_state-0")])
+    expected = fold_log(log, Window(until_time_ms=round(moment.timestamp() * 1000))).record_count
+    assert 0 < expected < fold_log(log).record_count
+    folder = CHAOS / "__share_group_state-0"
+    # With an offset, as UTC, and without either: all the same moment.
+    for text in (moment.isoformat(), moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ"), moment.replace(tzinfo=None).isoformat()):
+        assert share_state("cutoff", folder, "--as-of-time", text, "--json").json["records"] == expected
+    assert share_state("cutoff", folder, "--as-of-time", "2001-01-01", "--json").json["records"] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ([], 1),
+        (["--fail-on", "error"], 1),
+        (["--fail-on", "warning"], 1),
+        (["--fail-on", "off"], 0),
+        (["--rule", "CRC_MISMATCH=info"], 0),
+        (["--rule", "CRC_MISMATCH=info", "--fail-on", "warning"], 1),
+        (["--rule", "CRC_MISMATCH=off", "--rule", "STATE_SUSPECT=off", "--fail-on", "info"], 0),
+        (["--rule", "CRC_MISMATCH=off", "--rule", "STATE_SUSPECT=info", "--fail-on", "info"], 1),
+        (["--rule", "CRC_MISMATCH=off", "--rule", "STATE_SUSPECT=error"], 1),
+    ],
+)
+def test_the_exit_code_tells_whether_anything_grave_was_found(
+    share_state: Command, damaged: Path, options: list[str], code: int
+):
+    assert share_state("cutoff", damaged, *options).code == code
+
+
+def test_findings_are_written_and_counted(share_state: Command, damaged: Path, tmp_path: Path):
+    said = share_state("reconstruct", damaged, "--out", tmp_path / "w", "--json")
+    assert said.code == 1
+    counted = {(found["severity"], found["rule"]): found["count"] for found in said.json["findings"]}
+    assert counted[("error", "CRC_MISMATCH")] == 1
+    assert [row["safe"] for row in said.json["cutoff"]] == [False]
+    rows = DeltaTable(str(tmp_path / "w" / "findings")).to_pyarrow_table().to_pylist()
+    assert {(row["severity"], row["rule"]) for row in rows} == counted.keys()
+    assert {row["run_id"] for row in rows} == {said.json["run_id"]}
+    text = share_state("reconstruct", damaged, "--out", tmp_path / "w")
+    assert text.code == 1
+    assert text.lines[0].startswith(f"{said.json['records']} records of 1 log partition")
+    assert "error: CRC_MISMATCH × 1" in text.out
+    assert said.json["run_id"] in text.lines[-1]
+
+
+def test_an_empty_log_is_an_empty_state(share_state: Command, tmp_path: Path):
+    folder = tmp_path / "__share_group_state-0"
+    folder.mkdir()
+    (folder / f"{0:020}.log").touch()
+    said = share_state("reconstruct", folder, "--out", tmp_path / "w", "--json")
+    assert (said.code, said.json["share_partitions"]) == (0, 0)
+    assert share_state("show", tmp_path / "w").out == "no share-partition here\n"
+
+
+def test_an_unexpected_failure_leaves_the_last_good_run(share_state: Command, chaos: Path, tmp_path: Path):
+    warehouse = tmp_path / "w"
+    shutil.copytree(chaos, warehouse)
+    before = share_state("show", warehouse).out
+    (warehouse / "findings/_delta_log" / f"{0:020}.json").write_text("no JSON")
+    said = share_state("reconstruct", HAPPY, "--out", warehouse)
+    assert (said.code, said.out) == (3, "")
+    assert said.err.splitlines()[-1].startswith("share-state: unexpected ")
+    assert "Traceback" not in said.err
+    assert share_state("show", warehouse).out == before
+
+
+def test_inputs_are_left_as_they_were(share_state: Command, tmp_path: Path):
+    shutil.copytree(CHAOS, tmp_path / "broker")
+    before = contents(tmp_path / "broker")
+    share_state("reconstruct", tmp_path / "broker", "--out", tmp_path / "w")
+    share_state("cutoff", tmp_path / "broker", "--verify", "--delete-records", tmp_path / "offsets.json")
+    share_state("decode", tmp_path / "broker", "--out", tmp_path / "decoded")
+    assert contents(tmp_path / "broker") == before
+
+
+def test_decode_prints_every_record_in_log_order(light: Command):
+    said = light("decode", HAPPY)
+    assert (said.code, said.err) == (0, "")
+    rows = [json.loads(line) for line in said.lines]
+    expected = [
+        (log.partition, offset) for log in find_logs([str(HAPPY)]) for offset in range(fold_log(log).next_offset)
+    ]
+    assert [(row["state_partition"], row["offset"]) for row in rows] == expected
+    assert {row["dialect"] for row in rows} == {"share_group_state"}
+    assert {row["layout"] for row in rows} == {"4.1+"}
+    assert {row["kind"] for row in rows} == {"snapshot", "update"}
+    assert all(datetime.fromisoformat(row["timestamp"]).tzinfo == UTC for row in rows)
+    assert not any(value is None for row in rows for value in row.values())
+    assert not any("state_epoch" in row for row in rows if row["kind"] == "update")
+
+
+def test_decode_names_what_it_cannot_read(light: Command, tmp_path: Path):
+    log_of(tmp_path, Batch([Record(None, b"x"), Record(b"\0\7", b"x")]).written())
+    said = light("decode", tmp_path)
+    assert said.code == 0
+    assert [json.loads(line)["fault"] for line in said.lines] == ["KEY_MALFORMED", "UNKNOWN_TYPE"]
+
+
+def test_decode_takes_names_and_cuts(light: Command):
+    said = light("decode", HAPPY, "--topics", HAPPY / "topics.json", "--as-of-offset", "0=3", "--as-of-offset", "1=0")
+    rows = [json.loads(line) for line in said.lines]
+    assert len([row for row in rows if row["state_partition"] == 0]) == 3
+    assert not [row for row in rows if row["state_partition"] == 1]
+    names = {topic["topicId"]: topic["name"] for topic in json.loads((HAPPY / "topics.json").read_text())}
+    assert all(row["topic"] == names[row["topic_id"]] for row in rows)
+
+
+def test_decode_writes_the_records_it_would_print(share_state: Command, tmp_path: Path):
+    place = tmp_path / "decoded"
+    for _ in range(2):  # the second time in place of the first
+        said = share_state("decode", HAPPY, "--out", place, "--json")
+        assert (said.code, said.json) == (0, {"records": 110, "table": str(place)})
+    in_log_order = [("state_partition", "ascending"), ("offset", "ascending")]
+    written = DeltaTable(str(place)).to_pyarrow_table().sort_by(in_log_order).to_pylist()
+    printed = [json.loads(line) for line in share_state("decode", HAPPY).lines]
+    for row, line in zip(written, printed, strict=True):
+        told = {name: value for name, value in row.items() if value is not None}
+        assert json.loads(json.dumps(told, default=datetime.isoformat)) == line

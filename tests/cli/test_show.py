@@ -1,0 +1,191 @@
+"""`show`: what kafka-share-groups.sh says of the same cluster, and what is in flight."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from share_state.cli import run
+from share_state.fold.log import fold_log
+from share_state.report.show import lag
+from share_state.topics_file import read_topics
+from share_state.wire.log_folder import find_logs
+from tests.cli.commands import Command
+from tests.truth import DATA
+from tests.wire.batches import UPDATE, Batch, Record, key, log_of, snapshot, update
+
+DESCRIBED = sorted(
+    path.parent
+    for path in DATA.glob("4.[2-9]*/*/kafka-share-groups-describe-offsets.txt")
+    if "START-OFFSET" in path.read_text()
+)
+"""Scenarios of releases that compute the lag from the state."""
+
+
+def _kafka_s_own(scenario: Path) -> dict[tuple[str, ...], list[str]]:
+    """(group, topic, partition) -> the cells of kafka-share-groups.sh --describe --offsets."""
+    rows = [line.split() for line in (scenario / "kafka-share-groups-describe-offsets.txt").read_text().splitlines()]
+    return {tuple(row[:3]): row[3:] for row in rows if len(row) == 5 and row[0] != "GROUP"}
+
+
+def _shown(table: list[list[str]]) -> dict[tuple[str, ...], list[str]]:
+    header, *rows = table
+    assert header[:5] == ["GROUP", "TOPIC", "PARTITION", "START-OFFSET", "LAG"]
+    shown = {tuple(row[:3]): row[3:5] for row in rows}
+    assert len(shown) == len(rows)
+    return shown
+
+
+def _is_what_kafka_says(shown: dict[tuple[str, ...], list[str]], scenario: Path) -> None:
+    described = _kafka_s_own(scenario)
+    assert described
+    groups, topics = {row[0] for row in described}, {row[1] for row in described}
+    # The tool lists groups and topics that exist; the state of deleted ones stays in the log.
+    assert {row: cells for row, cells in shown.items() if row[0] in groups and row[1] in topics} == described
+
+
+def test_start_offset_and_lag_are_those_of_kafka_s_own_tool(light: Command, chaos: Path):
+    _is_what_kafka_says(_shown(light("show", chaos).table), DATA / "4.3.1/chaos")
+
+
+def test_a_dead_letter_queue_s_waiting_records_lag_as_kafka_s_own_tool_says(share_state: Command, tmp_path: Path):
+    scenario = DATA / "4.4.0/dlq"
+    done = share_state("reconstruct", scenario, "--out", tmp_path / "w", "--topics", scenario / "topics.json")
+    assert (done.code, done.err) == (0, "")
+    _is_what_kafka_says(_shown(share_state("show", tmp_path / "w").table), scenario)
+
+
+@pytest.mark.parametrize("scenario", DESCRIBED, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_the_lag_of_every_release_is_that_of_kafka_s_own_tool(scenario: Path):
+    topics = read_topics(str(scenario / "topics.json"))
+    rows = [row for log in find_logs([str(scenario)]) for row in fold_log(log, topics=topics).states.to_pylist()]
+    shown = {
+        (row["group_id"], row["topic"] or row["topic_id"], str(row["partition"])): [
+            "-" if row["start_offset"] < 0 else str(row["start_offset"]),
+            "-" if lag(row) is None else str(lag(row)),
+        ]
+        for row in rows
+    }
+    _is_what_kafka_says(shown, scenario)
+
+
+def test_json_says_what_the_table_says(light: Command, chaos: Path):
+    shown, found = _shown(light("show", chaos).table), light("show", chaos, "--json").json
+    assert found["run"]["command"] == "reconstruct"
+    assert {
+        (row["group_id"], row["topic"] or row["topic_id"], str(row["partition"])): [
+            str(row["start_offset"]) if row["start_offset"] >= 0 else "-",
+            "-" if row["lag"] is None else str(row["lag"]),
+        ]
+        for row in found["share_partitions"]
+    } == shown
+
+
+def test_verbose_adds_the_leader_epoch(light: Command, chaos: Path):
+    header, *rows = light("show", chaos, "-v").table
+    assert header[:6] == ["GROUP", "TOPIC", "PARTITION", "LEADER-EPOCH", "START-OFFSET", "LAG"]
+    states = light("show", chaos, "--json").json["share_partitions"]
+    assert [row[3] for row in rows] == [str(row["leader_epoch"]) if row["start_offset"] >= 0 else "-" for row in states]
+
+
+def test_a_start_that_is_not_initialised_is_a_hyphen(light: Command, chaos: Path):
+    rows = [row for row in light("show", chaos).table[1:] if row[3] == "-"]
+    assert rows
+    assert all(row[3:6] == ["-", "-", "-"] for row in rows)
+
+
+def test_group_topic_and_partition_choose_rows(light: Command, chaos: Path):
+    everything = _shown(light("show", chaos).table)
+    for options, place, value in (
+        (["--group", "g1"], 0, "g1"),
+        (["--topic", "t1"], 1, "t1"),
+        (["--partition", 2], 2, "2"),
+    ):
+        chosen = _shown(light("show", chaos, *options).table)
+        assert chosen == {row: cells for row, cells in everything.items() if row[place] == value}
+        assert chosen
+    (state, *_) = light("show", chaos, "--topic", "t1", "--json").json["share_partitions"]
+    assert _shown(light("show", chaos, "--topic", state["topic_id"]).table) == {
+        row: cells for row, cells in everything.items() if row[1] == "t1"
+    }
+
+
+def test_a_choice_that_nothing_meets_says_so(light: Command, chaos: Path):
+    said = light("show", chaos, "--group", "nobody")
+    assert (said.code, said.out) == (0, "no share-partition here\n")
+    assert light("show", chaos, "--group", "nobody", "--json").json["share_partitions"] == []
+
+
+def test_one_share_partition_is_shown_with_its_ranges(light: Command, chaos: Path):
+    one = ["--group", "g3", "--topic", "t0", "--partition", "3"]
+    found = light("show", chaos, *one, "--json").json
+    (state,) = found["share_partitions"]
+    header, *rows = [line.split() for line in light("show", chaos, *one).out.split("\n\n")[1].splitlines()]
+    assert header == ["FIRST", "LAST", "RECORDS", "STATE", "DELIVERY-COUNT"]
+    assert (int(rows[0][0]), int(rows[-1][1])) == (state["start_offset"], state["end_offset"] - 1)
+    assert [(int(row[0]), int(row[1])) for row in rows] == [
+        (row["first_offset"], row["last_offset"]) for row in found["in_flight"]
+    ]
+
+
+def test_the_ranges_of_every_share_partition_are_shown_where_asked_for(light: Command, chaos: Path):
+    ranges = light("show", chaos, "--ranges").out.split("\n\n")[1].splitlines()
+    assert ranges[0].split()[:5] == ["GROUP", "TOPIC", "PARTITION", "FIRST", "LAST"]
+    assert len(ranges) - 1 == len(light("show", chaos, "--json").json["in_flight"])
+
+
+def test_without_topics_names_and_lags_are_unknown(share_state: Command, tmp_path: Path):
+    scenario = DATA / "4.3.1/happy"
+    share_state("reconstruct", scenario, "--out", tmp_path / "w")
+    shown = _shown(share_state("show", tmp_path / "w").table)
+    described = _kafka_s_own(scenario)
+    names = {topic["topicId"]: topic["name"] for topic in json.loads((scenario / "topics.json").read_text())}
+    assert {(group, names[topic], partition): cells for (group, topic, partition), cells in shown.items()} == {
+        row: [start, "-"] for row, (start, _) in described.items()
+    }
+
+
+GROUPS = ["a:star:b", "[red]x[/red]", "new\nline", "\x1b[31mred", "tab\tbed", "é😀", "", "\N{RIGHT-TO-LEFT MARK}"]
+
+
+@pytest.fixture(scope="module")
+def odd(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A warehouse of odd names, of a state with a gap, and of one that is suspect."""
+    folder = tmp_path_factory.mktemp("odd")
+    records = [
+        *(Record(key(group=group), snapshot()) for group in GROUPS),
+        Record(key(group="gap"), snapshot([(0, 4, 2, 1)])),
+        Record(key(UPDATE, group="gap"), update([(8, 8, 0, 2)])),
+        Record(key(group="suspect"), snapshot()),
+        Record(key(UPDATE, group="suspect"), None),
+    ]
+    log_of(folder, Batch(records).written())
+    assert run(["reconstruct", str(folder), "--out", str(folder / "w")]) == 1
+    return folder / "w"
+
+
+def test_a_group_of_any_name_keeps_its_line(light: Command, odd: Path):
+    said = light("show", odd)
+    assert len(said.lines) == 1 + len(GROUPS) + 2
+    assert all(character.isprintable() for line in said.lines for character in line)
+    for shown in ("a:star:b", "[red]x[/red]", "new\\nline", "\\x1b[31mred"):
+        assert any(line.startswith(f"{shown} ") for line in said.lines)
+    found = light("show", odd, "--json").json["share_partitions"]
+    assert {row["group_id"] for row in found} == {*GROUPS, "gap", "suspect"}
+
+
+def test_a_suspect_state_says_so(light: Command, odd: Path):
+    assert [line.split()[0] for line in light("show", odd).lines if "(suspect, see findings)" in line] == ["suspect"]
+
+
+def test_a_gap_is_shown_as_one(light: Command, odd: Path):
+    said = light("show", odd, "--group", "gap")
+    assert "5 acknowledged, 1 available, 3 gap" in said.out
+    assert "AVAILABLE (gap)" in said.out
+
+
+def test_a_moved_warehouse_is_still_one(light: Command, chaos: Path, tmp_path: Path):
+    shutil.copytree(chaos, tmp_path / "elsewhere")
+    assert light("show", tmp_path / "elsewhere").out == light("show", chaos).out
