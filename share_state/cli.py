@@ -106,6 +106,10 @@ def cutoff(
     verify: Annotated[
         bool, typer.Option("--verify", help="Fold again without what lies before it; prove nothing changes.")
     ] = False,
+    ignore_uncheckpointed: Annotated[
+        bool,
+        typer.Option("--ignore-uncheckpointed", help="control_records: groups without a checkpoint hold nothing back."),
+    ] = False,
     index: Annotated[
         str | None,
         typer.Option(
@@ -143,13 +147,14 @@ def cutoff(
         subscriptions,
         index,
     )
+    work = replace(work, verify=verify, control=replace(work.control, ignore_uncheckpointed=ignore_uncheckpointed))
     if delete_records is not None:
         check_deletable(delete_records, work.logs)
     from share_state.spark import reconstruct as job  # noqa: PLC0415
     from share_state.spark.session import session  # noqa: PLC0415
 
     with session(master, pairs(spark_conf), verbose=verbose, phases=phases) as spark:
-        outcome = job.fold_only(spark, replace(work, verify=verify), inputs=tuple(inputs), phases=phases)
+        outcome = job.fold_only(spark, work, inputs=tuple(inputs), phases=phases)
     phases.close()
     found = _plain(outcome)
     if index is not None:

@@ -215,6 +215,7 @@ class _Run:
 
     def decode(self, part: Chunk) -> ControlRecords:
         """The control records of a chunk that count."""
+        self.observed.repeated_batches += part.repeated
         located = locate_records(part.data, part.batches, control=True)
         batches = part.batches
         whole = batches["trust"] == Trust.WHOLE

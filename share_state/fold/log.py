@@ -30,6 +30,7 @@ class Observed:
         gaps: (first missing offset, first offset behind the gap, whether a bad batch lies in it).
         records: STATE_RECORD rows with a fault.
         layouts: Layout -> offset of the first value in it.
+        repeated_batches: batches that several copies hold with the same bytes, each beyond the first.
         transactional: offsets of the first batch and number of batches with the transactional flag.
         misplaced: numbers of share-partitions that belong to another state partition, and which.
     """
@@ -39,6 +40,7 @@ class Observed:
     gaps: list[tuple[int, int, bool]] = field(default_factory=list)
     records: np.ndarray = field(default_factory=lambda: np.zeros(0, STATE_RECORD))
     layouts: dict[int, int] = field(default_factory=dict)
+    repeated_batches: int = 0
     transactional: tuple[int, int] = (NOWHERE, 0)
     misplaced: tuple[np.ndarray, np.ndarray] = (np.zeros(0, np.int64), np.zeros(0, np.int64))
 
@@ -146,6 +148,7 @@ class _Run:
 
     def decode(self, part: Chunk) -> StateRecords:
         """The records of a chunk that count."""
+        self.observed.repeated_batches += part.repeated
         part = self._within(part)
         located = locate_records(part.data, part.batches)
         self._note_batches(part)

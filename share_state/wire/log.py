@@ -39,11 +39,13 @@ class Chunk:
         data: uint8; raw segment bytes, then the decompressed records of compressed batches.
         batches: BATCH rows in offset order; only rows with trust WHOLE may be looked into.
         why: row of `batches` -> why it cannot be trusted, where the row alone does not say it.
+        repeated: batches left out because another copy holds the same bytes; told once, by a chunk without batches.
     """
 
     data: npt.NDArray[np.uint8]
     batches: np.ndarray
     why: dict[int, str] = field(default_factory=dict)
+    repeated: int = 0
 
 
 def read_chunks(
@@ -69,7 +71,10 @@ def read_chunks(
         return
     tables = [framed.batches.copy() for framed in _framed(segments, chunk)]
     table = np.concatenate(tables) if tables else np.zeros(0, BATCH)
-    for stretch in _chosen(segments, one_of_each_offset(table), chunk):
+    chosen = one_of_each_offset(table)
+    if len(chosen) < len(table):
+        yield Chunk(np.zeros(0, np.uint8), np.zeros(0, BATCH), repeated=len(table) - len(chosen))
+    for stretch in _chosen(segments, chosen, chunk):
         yield from _inflated(stretch, chunk, only_control)
 
 

@@ -139,6 +139,7 @@ def test_a_record_that_is_found_twice_counts_once(tmp_path: Path):
     found = fold_control_log(log_of(tmp_path, twice))
     assert state(found) == AFTER[137]
     assert findings(found) == {}
+    assert found.observed.repeated_batches == 1
 
 
 def test_both_endings_at_once_are_a_conflict(tmp_path: Path):

@@ -87,6 +87,16 @@ def test_groups_without_a_subscription_hold_nothing_back(capfd, tmp_path: Path):
     assert listed.json["cutoff"][0]["cutoff_offset"] == 50
 
 
+def test_a_group_without_a_checkpoint_holds_everything_back_unless_told_otherwise(capfd, tmp_path: Path):
+    log_of(
+        tmp_path / "broker", at({10: checkpoint("G1", 1, 0, 0), 70: delta("G4", 1, 65, [(0, 0, 2, 1)])}), topic="orders"
+    )
+    (blocked,) = say(capfd, "cutoff", tmp_path / "broker", "--json").json["cutoff"]
+    assert (blocked["cutoff_offset"], blocked["limited_by_group"], blocked["safe"]) == (None, "G4", False)
+    (lenient,) = say(capfd, "cutoff", tmp_path / "broker", "--ignore-uncheckpointed", "--json").json["cutoff"]
+    assert lenient["cutoff_offset"] == 10
+
+
 def test_the_share_snapshot_file_is_written_and_found_stale(capfd, tmp_path: Path, broker: Path):
     folder = tmp_path / "index"
     assert say(capfd, "cutoff", broker, "--index", folder).code == 0
