@@ -103,7 +103,7 @@ class FoldedControlLog:
         redundant_records: those of them before the cutoff.
         first_offset, next_offset: the log start, and the offset behind the last record.
         lost_at: offset from which control records may be missing, -1 for none.
-        reached: offset behind the last whole batch, -1 where there is none.
+        has_whole_batches: whether any batch could be trusted, in the window or not.
         states, in_flight, cutoff: the tables of those names.
     """
 
@@ -125,15 +125,10 @@ class FoldedControlLog:
     first_offset: int
     next_offset: int
     lost_at: int
-    reached: int
+    has_whole_batches: bool
     states: pa.Table
     in_flight: pa.Table
     cutoff: pa.Table
-
-    @property
-    def has_whole_batches(self) -> bool:
-        """True where at least one batch could be trusted."""
-        return self.reached > NOWHERE
 
     @property
     def index_entries(self) -> list[IndexEntry]:
@@ -197,6 +192,7 @@ class _Run:
         self.groups, self.observed = GroupTable(), Observed()
         self.next_offset, self.lost_at = NOWHERE, NOWHERE
         self.damage_is_open, self.torn_is_open = False, False
+        self.has_whole_batches = False
         self.pending: list[ControlRecords] = []
         self.links, self.faulty = [np.zeros(0, LINK)], [np.zeros(0, CONTROL_RECORD)]
         self.skipped: dict[int, int] = {}
@@ -216,6 +212,7 @@ class _Run:
     def decode(self, part: Chunk) -> ControlRecords:
         """The control records of a chunk that count."""
         self.observed.repeated_batches += part.repeated
+        self.has_whole_batches |= bool((part.batches["trust"] == Trust.WHOLE).any())
         located = locate_records(part.data, part.batches, control=True)
         batches = part.batches
         whole = batches["trust"] == Trust.WHOLE
@@ -339,7 +336,7 @@ class _Run:
             first_offset=first,
             next_offset=next_offset,
             lost_at=self.lost_at,
-            reached=self.next_offset,
+            has_whole_batches=self.has_whole_batches,
             states=control_state_table(chains, key, starts, suspect, next_offset),
             in_flight=control_in_flight_table(chains, key),
             cutoff=_cutoff(self.log, earliest, row, suspect[counts & rows["exists"]], hidden=self.lost_at != NOWHERE),

@@ -61,7 +61,7 @@ class FoldedLog:
         record_count: data records that were folded or skipped.
         redundant_records: those of them before the cutoff.
         first_offset, next_offset: the log start, and the offset behind the last record.
-        reached: offset behind the last whole batch, -1 where there is none.
+        has_whole_batches: whether any batch could be trusted, in the window or not.
         states, in_flight, cutoff: the tables of those names.
     """
 
@@ -77,7 +77,7 @@ class FoldedLog:
     redundant_records: int
     first_offset: int
     next_offset: int
-    reached: int
+    has_whole_batches: bool
     states: pa.Table
     in_flight: pa.Table
     cutoff: pa.Table
@@ -86,11 +86,6 @@ class FoldedLog:
     def index_entries(self) -> list[IndexEntry]:
         """None: the share snapshot file indexes control records."""
         return []
-
-    @property
-    def has_whole_batches(self) -> bool:
-        """True where at least one batch could be trusted."""
-        return self.reached > NOWHERE
 
 
 def fold_log(
@@ -140,7 +135,7 @@ class _Run:
         self.log, self.window = log, window
         self.keys, self.chains, self.observed = KeyTable(), Chains(), Observed()
         self.next_offset, self.lost_at, self.broken_since = NOWHERE, NOWHERE, False
-        self.record_count = 0
+        self.record_count, self.has_whole_batches = 0, False
         self.runs: list[np.ndarray] = []
 
     def take(self, part: Chunk) -> None:
@@ -149,6 +144,7 @@ class _Run:
     def decode(self, part: Chunk) -> StateRecords:
         """The records of a chunk that count."""
         self.observed.repeated_batches += part.repeated
+        self.has_whole_batches |= bool((part.batches["trust"] == Trust.WHOLE).any())
         part = self._within(part)
         located = locate_records(part.data, part.batches)
         self._note_batches(part)
@@ -290,7 +286,7 @@ class _Run:
             redundant_records=redundant,
             first_offset=first,
             next_offset=max(self.next_offset, first),
-            reached=self.next_offset,
+            has_whole_batches=self.has_whole_batches,
             states=state_table(chains, key, self.log.partition, suspect, topics),
             in_flight=in_flight_table(chains, key),
             cutoff=pa.Table.from_pylist([plain], schema=table_schema("cutoff")),

@@ -5,6 +5,7 @@ import pyarrow as pa
 LARGEST_BODY = 1 << 30
 """A batch that inflates beyond this many bytes is refused; brokers bound batches far below it (message.max.bytes)."""
 
+_PIECE = 256 << 10
 _STREAMED = {1: "gzip", 3: "lz4", 4: "zstd"}
 _SNAPPY = 2
 _XERIAL = b"\x82SNAPPY\x00"
@@ -31,10 +32,19 @@ def decompress(codec: int, body: bytes) -> bytes:
         if codec not in _STREAMED:
             raise BodyError(f"codec {codec} is unknown")
         with pa.CompressedInputStream(pa.BufferReader(body), _STREAMED[codec]) as stream:
-            plain = stream.read(LARGEST_BODY + 1)
+            return _in_pieces(stream)
     except (OSError, pa.ArrowInvalid) as error:
         raise BodyError(f"{str(error).splitlines()[0]}") from None
-    return _bounded(plain)
+
+
+def _in_pieces(stream: pa.CompressedInputStream) -> bytes:
+    """All that a stream holds; pyarrow takes room for the whole of what one read asks for."""
+    pieces, total = [], 0
+    while (piece := stream.read_buffer(_PIECE)).size:
+        pieces.append(piece)
+        total += piece.size
+        _check_size(total)
+    return b"".join(pieces)
 
 
 def _unsnappy(body: bytes) -> bytes:
@@ -48,8 +58,7 @@ def _unsnappy(body: bytes) -> bytes:
             raise BodyError("a snappy block runs past the batch")
         blocks.append(_unsnappy_block(body[at : at + size]))
         total += len(blocks[-1])
-        if total > LARGEST_BODY:
-            raise BodyError(f"more than {LARGEST_BODY} bytes when decompressed")
+        _check_size(total)
         at += size
     return b"".join(blocks)
 
@@ -69,7 +78,6 @@ def _unsnappy_block(block: bytes) -> bytes:
     return pa.Codec("snappy").decompress(block, decompressed_size=size).to_pybytes()
 
 
-def _bounded(plain: bytes) -> bytes:
-    if len(plain) > LARGEST_BODY:
+def _check_size(total: int) -> None:
+    if total > LARGEST_BODY:
         raise BodyError(f"more than {LARGEST_BODY} bytes when decompressed")
-    return plain

@@ -50,6 +50,12 @@ def _moments() -> list[datetime]:
     return sorted(stamps.to_pylist())
 
 
+def test_before_the_first_record_there_is_no_state_and_no_error(share_state: Command):
+    cuts = [option for number in range(3) for option in ("--as-of-offset", f"{number}=0")]
+    said = share_state("cutoff", HAPPY, *cuts, "--json")
+    assert (said.code, said.json["records"], said.json["share_partitions"]) == (0, 0, 0)
+
+
 def test_as_of_a_time_leaves_out_what_was_stamped_later(share_state: Command):
     moment = _moments()[-1]
     (log,) = find_logs([str(CHAOS / "__share_group_state-0")])
