@@ -32,5 +32,5 @@ def _folder() -> Path:
             digest.update(source.read_bytes())
     # A person's own NUMBA_CACHE_DIR is respected; the usual place goes when the environment goes.
     chosen = os.environ.get("NUMBA_CACHE_DIR")
-    kept = Path(chosen) if chosen else Path(sys.prefix) / "share" / "share-state" / "kernels"
-    return kept / digest.hexdigest()
+    kept = Path(chosen) / "share-state" if chosen else Path(sys.prefix) / "share" / "share-state"
+    return kept / "kernels" / digest.hexdigest()

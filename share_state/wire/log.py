@@ -106,14 +106,16 @@ def _framed(segments: tuple[Segment, ...], chunk: int) -> Iterator[Chunk]:
             if stop in (Stop.BROKEN, Stop.ZEROS):
                 # What cannot be framed may hide batches that can; the chunk so far goes out before its buffer is used.
                 broken_at = position + stopped - used
-                broken = table[rows - 1 : rows].copy() if stop == Stop.BROKEN else table[:0]
-                rows -= len(broken)
+                broken = table[rows - 1 : rows].copy() if stop == Stop.BROKEN else _zeros_at(broken_at, number)
+                rows -= stop == Stop.BROKEN
                 if rows:
                     yield Chunk(data[:stopped], table[:rows])
                 position = _next_position(segment, broken_at + 1, data)
                 if position < segment.size:
                     # Not a torn tail then, but a length that lies.
                     broken["trust"] = np.where(broken["trust"] == Trust.TORN, Trust.MALFORMED, broken["trust"])
+                elif stop == Stop.ZEROS:
+                    broken = broken[:0]  # The end of a preallocated file.
                 broken["at"], broken["size"] = 0, position - broken_at
                 rows, used = len(broken), 0
                 table[:rows] = broken
@@ -131,6 +133,14 @@ def _framed(segments: tuple[Segment, ...], chunk: int) -> Iterator[Chunk]:
                 rows, used = 0, 0
     if rows:
         yield Chunk(data[:used], table[:rows])
+
+
+def _zeros_at(position: int, segment: int) -> np.ndarray:
+    """The row of a stretch of zero bytes, if a batch follows it."""
+    row = np.zeros(1, BATCH)
+    row["file_position"], row["segment"], row["trust"] = position, segment, Trust.MALFORMED
+    row["base_offset"] = row["last_offset"] = row["magic"] = -1
+    return row
 
 
 def _next_position(segment: Segment, position: int, data: np.ndarray) -> int:

@@ -423,3 +423,11 @@ def test_a_row_of_the_batch_table_is_what_its_header_says(tmp_path: Path):
     }  # fmt: skip
     assert {name: int(row[name]) for name in expected} == expected
     assert set(expected) < set(BATCH.names)
+
+
+@pytest.mark.parametrize("chunk", [1650, 1 << 20])
+def test_zeros_between_two_batches_are_no_preallocated_tail(tmp_path: Path, chunk: int):
+    first, second, *_ = LOG
+    found = judged_bytes(tmp_path, in_bytes([first]) + bytes(100_000) + in_bytes([second]), chunk=chunk)
+    assert found.causes == {"BATCH_MALFORMED": 1}
+    assert found.folded.record_count == len(first.records) + len(second.records)
