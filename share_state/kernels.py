@@ -4,6 +4,7 @@ import hashlib
 import os
 import shutil
 import sys
+from functools import cache
 from pathlib import Path
 
 import numba
@@ -25,6 +26,7 @@ def forget_others() -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+@cache
 def _folder() -> Path:
     digest = hashlib.blake2b(digest_size=8)
     for room in _ROOMS:
