@@ -16,6 +16,7 @@ from bench.comparison import Comparison, compared
 from bench.contestants import Pass
 from bench.end_to_end import EndToEnd, reconstructed
 from bench.exports import Export, Shape, made
+from bench.nightly import audited
 from bench.tables import comparison_table, end_to_end_table
 from bench.user_log import measured
 from share_state.errors import ShareStateError
@@ -25,6 +26,7 @@ _BIG = 20_000_000
 _SMALL = Shape(records=53_000, keys=2_000, partitions=50)
 _USUAL = Shape()
 _USER_LOG = 1 << 30
+_SHORT = 400_000
 
 
 def bench(
@@ -43,6 +45,9 @@ def bench(
     comparison: Annotated[bool, typer.Option(help="Compare decode + fold with Kafka's replay.")] = True,
     small_export: Annotated[bool, typer.Option(help="Time the command on a 10 MB export.")] = True,
     user_log: Annotated[bool, typer.Option(help="Read a 1 GB user log with control records.")] = True,
+    nightly: Annotated[
+        bool, typer.Option("--nightly", help="Also nightly audits behind 1 and 10 times the history.")
+    ] = False,
     end_to_end: Annotated[bool, typer.Option("--end-to-end", help=f"Also the command on {_BIG:,} records.")] = False,
     end_to_end_records: Annotated[int | None, typer.Option(help="Also the command on so many records.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write every number here.")] = None,
@@ -69,6 +74,8 @@ def bench(
         report.small_export()
     if user_log:
         report.user_log(runs)
+    if nightly:
+        report.nightly()
     if end_to_end or end_to_end_records:
         report.end_to_end(replace(shape, records=end_to_end_records or _BIG), warm_ups)
     report.close(json_file)
@@ -106,6 +113,16 @@ class _Report:
             run = measured(_USER_LOG, runs)
         self._claims.append(claims.user_log(run))
         self._numbers["user_log"] = asdict(run)
+
+    def nightly(self) -> None:
+        nights = []
+        for records in (_SHORT, 10 * _SHORT):
+            export = self._made(replace(_USUAL, records=records))
+            with self._progress.status(f"auditing behind {records:,} records …"):
+                nights.append(audited(export))
+        run = self._reconstructed(export)
+        self._claims += [claims.cost_of_history(*nights), claims.cost_of_rules(nights[-1], run)]
+        self._numbers["nightly"] = [asdict(night) for night in nights]
 
     def end_to_end(self, shape: Shape, warm_ups: int) -> None:
         export = self._made(shape)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from bench.comparison import Comparison
 from bench.contestants import Pass, median_ratio
 from bench.end_to_end import EndToEnd
+from bench.nightly import Night
 from bench.user_log import UserLogRun
 
 PER_CORE = 8.0
@@ -12,6 +13,8 @@ END_TO_END_CPU = 0.5
 WORKER_MEMORY = 3.0
 SMALL_EXPORT_S = 45.0
 USER_LOG_SPEED = 0.5
+HISTORY = 1.2
+AUDIT = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,4 +76,25 @@ def user_log(run: UserLogRun) -> Claim:
         " at no less than half the speed of a plain CRC pass",
         f"{run.fold / 1e6:,.0f} MB/s against {run.crc_pass / 1e6:,.0f} MB/s: {share:.2f} times",
         share >= USER_LOG_SPEED,
+    )
+
+
+def cost_of_history(short: Night, long: Night) -> Claim:
+    """A nightly audit pays for what is new, not for what it has read before."""
+    share = long.beyond_start_up / short.beyond_start_up
+    return Claim(
+        f"an audit that takes in {long.new_bytes / 1e6:.0f} MB behind {long.old_bytes / 1e6:,.0f} MB of history takes"
+        f" at most {HISTORY - 1:.0%} longer, start-up aside, than behind {short.old_bytes / 1e6:,.0f} MB",
+        f"{long.beyond_start_up:.1f} s against {short.beyond_start_up:.1f} s: {share:.2f}",
+        share <= HISTORY,
+    )
+
+
+def cost_of_rules(audited: Night, reconstructed: EndToEnd) -> Claim:
+    """The first audit of an export reads all of it and judges every record."""
+    share = audited.first.cpu_s / reconstructed.usage.cpu_s
+    return Claim(
+        f"an audit of everything, all rules on, takes at most {AUDIT:.0f} times the CPU time of reconstruct",
+        f"{audited.first.cpu_s:.1f} CPU s against {reconstructed.usage.cpu_s:.1f}: {share:.2f}",
+        share <= AUDIT,
     )

@@ -49,20 +49,33 @@ def reconstructed(export: Export) -> EndToEnd:
         CommandError: if it does not exit with 0, with its last line.
     """
     with tempfile.TemporaryDirectory(prefix="end-to-end-", dir=DATA) as scratch:
-        warehouse, phases = Path(scratch, "warehouse"), Path(scratch, "phases.json")
-        command = [_share_state(), "reconstruct", str(export.folder), "--out", str(warehouse)]
+        warehouse = Path(scratch, "warehouse")
+        usage, told, printed = commanded("reconstruct", str(export.folder), "--out", str(warehouse))
+        return EndToEnd(export, usage, told, _digest_of(warehouse), printed)
+
+
+def commanded(*arguments: str) -> tuple[TreeUsage, dict[str, float], str]:
+    """Run `share-state` with these arguments.
+
+    Returns:
+        What its process tree used, seconds of each phase, and its last line.
+    Raises:
+        CommandError: if it does not exit with 0, with its last line.
+    """
+    with tempfile.TemporaryDirectory(prefix="command-", dir=DATA) as scratch:
+        phases = Path(scratch, "phases.json")
         environment = {**os.environ, "SHARE_STATE_PHASES": str(phases)}
         with Path(scratch, "out").open("w+") as out, Path(scratch, "err").open("w+") as err:
-            usage = run_tree(command, environment, out, err)
+            usage = run_tree([_share_state(), *arguments], environment, out, err)
             out.seek(0)
             err.seek(0)
             printed, complained = out.read().strip(), err.read().strip()
         if usage.exit_code:
             last = (complained or printed or "no message").splitlines()[-1]
-            raise CommandError(f"share-state reconstruct ended with {usage.exit_code}: {last}")
+            raise CommandError(f"share-state {arguments[0]} ended with {usage.exit_code}: {last}")
         told = json.loads(phases.read_text()) if phases.exists() else {}
         told["interpreter, imports, exit"] = round(usage.wall_s - sum(told.values()), 3)
-        return EndToEnd(export, usage, told, _digest_of(warehouse), printed.splitlines()[-1] if printed else "")
+        return usage, told, printed.splitlines()[-1] if printed else ""
 
 
 def _share_state() -> str:

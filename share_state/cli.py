@@ -23,6 +23,7 @@ from share_state.options import (
     Json,
     Master,
     Mode,
+    OptionalInputs,
     Quiet,
     RuleSeverity,
     SparkConf,
@@ -30,6 +31,8 @@ from share_state.options import (
     Subscriptions,
     TopicsFile,
     Verbose,
+    audit_overrides,
+    audit_settings,
     fails,
     pairs,
     work_from,
@@ -40,7 +43,8 @@ from share_state.report.cutoff import check_deletable, print_cutoffs, print_proo
 from share_state.report.records import print_records
 from share_state.report.summary import print_summary
 from share_state.rules import registered
-from share_state.warehouse_place import TABLES, check_place
+from share_state.warehouse_lock import locked
+from share_state.warehouse_place import check_place
 
 DONE, FOUND, UNUSABLE, UNEXPECTED = 0, 1, 2, 3
 
@@ -75,14 +79,14 @@ def reconstruct(
 ) -> None:
     """Fold an export and write the tables; prints a summary."""
     phases = Phases(quiet=quiet)
-    check_place(out, TABLES)
+    check_place(out)
     work = work_from(
         inputs, format, as_of_offset, as_of_time, topics, state_partitions, rule, fail_on, dialect, mode, subscriptions
     )
     from share_state.spark import reconstruct as job  # noqa: PLC0415  Spark is imported only where it is used
     from share_state.spark.session import session  # noqa: PLC0415
 
-    with session(master, pairs(spark_conf), verbose=verbose, phases=phases) as spark:
+    with locked(out, "reconstruct"), session(master, pairs(spark_conf), verbose=verbose, phases=phases) as spark:
         options = {
             "as_of_offset": ",".join(as_of_offset or ()),
             "as_of_time": as_of_time or "",
@@ -95,6 +99,44 @@ def reconstruct(
     found = _plain(outcome) | {"warehouse": out}
     console.print_json(found) if as_json else print_summary(found)
     raise Exit(FOUND if fails(outcome.by_severity, fail_on) else DONE)
+
+
+@app.command(epilog="Example: share-state audit --config conf/audit.yaml")
+def audit(
+    inputs: OptionalInputs = None,
+    config: Annotated[str | None, typer.Option("--config", metavar="FILE", help="The YAML file of a cluster.")] = None,
+    out: Annotated[str | None, typer.Option("--out", metavar="WAREHOUSE", help="Folder of the Delta tables.")] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a key, as in limits.delivery_count=3."),
+    ] = None,
+    dialect: Dialect = "auto",
+    topics: TopicsFile = None,
+    state_partitions: StatePartitions = None,
+    rule: RuleSeverity = None,
+    fail_on: Annotated[str | None, typer.Option("--fail-on", help="As the key fail_on.")] = None,
+    html: Annotated[str | None, typer.Option("--html", metavar="FILE", help="As the key report.html.")] = None,
+    prometheus: Annotated[
+        str | None, typer.Option("--prometheus", metavar="FILE", help="As the key report.prometheus.")
+    ] = None,
+    master: Annotated[str | None, typer.Option("--master", help="As the key spark.master.")] = None,
+    spark_conf: SparkConf = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """The nightly job: take in what is new since the last audit, fold, write, check every rule, report."""
+    from share_state.nightly import nightly_audit, stages_on_stderr  # noqa: PLC0415  only an audit needs its settings and reports
+
+    overrides = audit_overrides(topics, state_partitions, rule, fail_on, html, prometheus, master, spark_conf)
+    settings = audit_settings(inputs, config, out, dialect, [*overrides, *(sets or ())])
+    with stages_on_stderr(quiet=quiet):
+        outcome, report = nightly_audit(settings, Phases(quiet=quiet), verbose=verbose)
+    from share_state.report.audit_summary import audit_json, print_audit  # noqa: PLC0415
+
+    written = [path for path in (settings.report.html, settings.report.prometheus) if path is not None]
+    console.print_json(audit_json(report)) if as_json else print_audit(report, written)
+    raise Exit(FOUND if fails(outcome.by_severity, settings.fail_on) else DONE)
 
 
 @app.command(epilog="Example: share-state cutoff /exports/broker-1 --verify --delete-records offsets.json")

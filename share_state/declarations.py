@@ -109,7 +109,7 @@ class RecordLayout(_Declared):
 
     Attributes:
         releases: of Kafka that write it, as in "4.0" or "4.1+".
-        version: of the value, written in front of it; keys have none.
+        version: of the value, written in front of it; keys have none, and data inside a value may have none.
         flexible: whether lengths are varints and every struct ends with tagged fields (KIP-482).
         fields: in the order of the bytes, tagged ones anywhere.
     """
@@ -130,20 +130,20 @@ class RecordLayout(_Declared):
 
 
 class Record(_Declared):
-    """A key or a value as Kafka writes it.
+    """A key or a value as Kafka writes it, or data of a client that a value carries.
 
     Attributes:
         name: Kafka's own name of it.
         log: topic that it is written to.
-        part: whether it is a record's key or its value.
-        key_type: the int16 that every key begins with; a value has that of its key.
+        part: whether it is a record's key, its value, or data inside a value.
+        key_type: the int16 that every key begins with; a value and the data inside have that of its key.
         doc: what it says.
         layouts: in the order of the releases.
     """
 
     name: str
     log: str
-    part: Literal["key", "value"]
+    part: Literal["key", "value", "data"]
     key_type: int
     doc: str
     layouts: tuple[RecordLayout, ...]
@@ -152,7 +152,7 @@ class Record(_Declared):
     def _is_unambiguous(self) -> Self:
         _check_unique("layout", [layout.releases for layout in self.layouts])
         for layout in self.layouts:
-            if (layout.version is None) != (self.part == "key"):
+            if self.part != "data" and (layout.version is None) != (self.part == "key"):
                 raise ValueError(f"layout {layout.releases}: a value has a version, a key has none")
         return self
 
@@ -186,6 +186,7 @@ def table_schema(name: str) -> pa.Schema:
 
 _SIMPLE = {
     "bigint": pa.int64(),
+    "binary": pa.binary(),
     "int": pa.int32(),
     "smallint": pa.int16(),
     "tinyint": pa.int8(),
@@ -229,10 +230,22 @@ def _split(text: str) -> list[str]:
 
 
 FIELD_TYPES = frozenset(
-    ("int8", "int16", "int32", "int64", "uint16", "uuid", "string", "nullable_string", "compact_string")
+    (
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint16",
+        "uuid",
+        "string",
+        "nullable_string",
+        "compact_string",
+        "bytes",
+        "nullable_bytes",
+    )
 )
-"""Types of a field that is no struct. Lengths of strings and arrays are varints in flexible layouts, else int16 and
-int32; compact_string has a varint in any."""
+"""Types of a field that is no struct. Lengths are varints in flexible layouts, else int16 for strings and int32 for
+bytes and arrays; compact_string has a varint in any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,12 +271,12 @@ class WireLayout:
     """Everything a codec needs to know of one layout.
 
     Attributes:
-        prefix: the int16 in front: the record type before a key, the version before a value.
+        prefix: the int16 in front: the record type before a key, the version before a value; None for data without.
     """
 
     record: str
     releases: str
-    prefix: int
+    prefix: int | None
     flexible: bool
     fields: tuple[WireField, ...]
 
@@ -305,7 +318,7 @@ def layout(name: str, releases: str) -> WireLayout:
     declared = record(name)
     for one in declared.layouts:
         if one.releases == releases:
-            prefix = declared.key_type if one.version is None else one.version
+            prefix = declared.key_type if declared.part == "key" else one.version
             fields = _wire_fields(f"records/{name}.yaml", one.fields)
             return WireLayout(declared.name, releases, prefix, one.flexible, fields)
     known = ", ".join(one.releases for one in declared.layouts)

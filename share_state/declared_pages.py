@@ -32,7 +32,8 @@ def records_page() -> str:
     for name in declared("records", "name"):
         this = record(name)
         lines += ["", f"## {this.name}", "", f"{_sentence(this.doc)}", ""]
-        lines += [f"In `{this.log}`: the {this.part} of record type {this.key_type}."]
+        part = "inside the value" if this.part == "data" else f"the {this.part}"
+        lines += [f"In `{this.log}`: {part} of record type {this.key_type}."]
         for one in this.layouts:
             version = "" if one.version is None else f", version {one.version}"
             flexible = "flexible" if one.flexible else "not flexible"

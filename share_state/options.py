@@ -2,25 +2,30 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from share_state.errors import InputError, ShareStateError
 from share_state.fold.control_log import MODES, STRICT, ControlOptions
 from share_state.index_folder import read_indexes
+from share_state.inputs import AUTO, DIALECTS, logs_of, state_partitions_found
 from share_state.rules import OFF, SEVERITIES, registered
 from share_state.topics_file import read_subscriptions, read_topics
-from share_state.wire.log_folder import STATE_TOPIC, LogPartition, Window, find_logs
-from share_state.wire.topic_folders import find_topic_logs
+from share_state.wire.log_folder import LogPartition, Window
 from share_state.work import Work
 
-AUTO = "auto"
+if TYPE_CHECKING:
+    from share_state.config import AuditSettings
+
 FORMATS = (AUTO, "segments")
-DIALECTS = (AUTO, "share_group_state", "control_records")
 
 Inputs = Annotated[
     list[str], typer.Argument(metavar="INPUT...", help="Log folders, .log files or globs; several are one export.")
+]
+OptionalInputs = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[INPUT]...", help="Log folders, .log files or globs, where no --config names them."),
 ]
 Format = Annotated[str, typer.Option("--format", help="auto or segments: what the input is.")]
 Dialect = Annotated[
@@ -106,32 +111,76 @@ def work_from(
         raise ShareStateError(f"--dialect {dialect}: give one of {', '.join(DIALECTS)}")
     if mode not in MODES:
         raise ShareStateError(f"--mode {mode}: give one of {', '.join(MODES)}")
-    _check_fail_on(fail_on)
+    if fail_on not in (*SEVERITIES, OFF):
+        raise ShareStateError(f"--fail-on {fail_on}: give one of {', '.join((*SEVERITIES, OFF))}")
     severities = _severities(rules)
     until_time = _milliseconds(as_of_time)
     known_topics = read_topics(topics)
-    logs = _logs(inputs, dialect)
+    logs = logs_of(inputs, dialect)
     cuts = _cuts(as_of_offset, logs)
     return Work(
         logs=logs,
         windows={name: Window(until_offset=offset, until_time_ms=until_time) for name, offset in cuts.items()},
         window=Window(until_time_ms=until_time),
         topics=known_topics,
-        state_partitions=state_partitions or _as_found(logs),
+        state_partitions=state_partitions or state_partitions_found(logs),
         indexes=read_indexes(index, logs),
         control=ControlOptions(mode=mode, subscriptions=read_subscriptions(subscriptions)),
         severities=severities,
     )
 
 
+def audit_settings(
+    inputs: Sequence[str] | None, config: str | None, out: str | None, dialect: str, overrides: Sequence[str]
+) -> "AuditSettings":
+    """The settings of an audit: of its file, or for inputs and a warehouse that are named.
+
+    Raises:
+        ShareStateError: if both or neither are given, or one cannot be used.
+    """
+    from share_state.config import load_settings, settings_for  # noqa: PLC0415  only an audit needs its model
+
+    if inputs:
+        if config is not None or out is None:
+            raise ShareStateError("audit: give INPUT... and --out WAREHOUSE, or --config FILE")
+        by_source = [f"sources.{number}.dialect={dialect}" for number in range(len(inputs))]
+        return settings_for(inputs, out, [*by_source, *overrides])
+    if config is None and out is None:
+        raise ShareStateError("audit: give --config FILE, or INPUT... and --out WAREHOUSE")
+    return load_settings(config, [*([f"warehouse={out}"] if out else ()), *overrides])
+
+
+def audit_overrides(
+    topics: str | None,
+    state_partitions: int | None,
+    rules: Sequence[str] | None,
+    fail_on: str | None,
+    html: str | None,
+    prometheus: str | None,
+    master: str | None,
+    spark_conf: Sequence[str] | None,
+) -> list[str]:
+    """The options of an audit as settings.
+
+    Raises:
+        ShareStateError: if one cannot be used.
+    """
+    given = {
+        "topics": topics,
+        "state_partitions": state_partitions,
+        "fail_on": fail_on,
+        "report.html": html,
+        "report.prometheus": prometheus,
+        "spark.master": master,
+    }
+    given |= {f"rules.{code}": severity for code, severity in _severities(rules).items()}
+    given |= {f"spark.conf.{name}": value for name, value in pairs(spark_conf).items()}
+    return [f"{key}={value}" for key, value in given.items() if value is not None]
+
+
 def fails(by_severity: Mapping[str, int], fail_on: str) -> bool:
     """Whether findings at or above a severity were made."""
     return fail_on != OFF and any(by_severity.get(severity) for severity in SEVERITIES[: SEVERITIES.index(fail_on) + 1])
-
-
-def _check_fail_on(fail_on: str) -> None:
-    if fail_on not in (*SEVERITIES, OFF):
-        raise ShareStateError(f"--fail-on {fail_on}: give one of {', '.join((*SEVERITIES, OFF))}")
 
 
 def _severities(rules: Sequence[str] | None) -> dict[str, str]:
@@ -142,21 +191,6 @@ def _severities(rules: Sequence[str] | None) -> dict[str, str]:
         if severity not in (*SEVERITIES, OFF):
             raise ShareStateError(f"--rule {code}={severity}: give one of {', '.join((*SEVERITIES, OFF))}")
     return chosen
-
-
-def _logs(inputs: Sequence[str], dialect: str) -> list[LogPartition]:
-    """The state topic's logs where there are any; else those of ordinary topics, for the draft's control records."""
-    if dialect == "control_records":
-        return find_topic_logs(inputs)
-    try:
-        return find_logs(inputs)
-    except InputError as no_state_topic:
-        if dialect != AUTO:
-            raise
-        try:
-            return find_topic_logs(inputs)
-        except InputError:
-            raise no_state_topic from None
 
 
 def _cuts(as_of_offset: Sequence[str] | None, logs: Sequence[LogPartition]) -> dict[str, int]:
@@ -181,9 +215,3 @@ def _milliseconds(as_of_time: str | None) -> int | None:
         raise ShareStateError(f"--as-of-time {as_of_time}: give a time as in 2026-11-21T02:10:00Z") from None
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return int(moment.timestamp() * 1000)
-
-
-def _as_found(logs: Sequence[LogPartition]) -> int | None:
-    """As many as there are, where they run from 0 without a gap."""
-    numbers = sorted(log.partition for log in logs if log.partition is not None and log.topic == STATE_TOPIC)
-    return len(numbers) if numbers and numbers == list(range(len(logs))) else None

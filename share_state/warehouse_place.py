@@ -6,10 +6,16 @@ from pathlib import Path
 from share_state.errors import WarehouseError
 
 TABLES = ("findings", "in_flight", "share_partition_state", "cutoff", "runs")
-"""Every table, in the order of writing; a reader believes the versions that the last row of `runs` names."""
+"""What every run writes, in the order of writing; a reader believes the versions that the last row of `runs` names."""
+
+OF_AUDITS = ("share_partition_history", "carried_share_partitions", "carried_logs")
+"""What an audit writes beside them."""
+
+LOCK = ".lock"
+"""The file that a run holds while it writes."""
 
 
-def check_place(root: str, tables: Sequence[str] = TABLES) -> None:
+def check_place(root: str, tables: Sequence[str] = (*TABLES, *OF_AUDITS)) -> None:
     """Refuse a place that holds something else than a warehouse, before any work is done.
 
     Raises:
@@ -24,7 +30,9 @@ def check_place(root: str, tables: Sequence[str] = TABLES) -> None:
         entries = [entry for entry in place.iterdir() if not entry.name.startswith(".")] if place.exists() else []
     except OSError as error:
         raise WarehouseError(f"{root}: cannot be read ({error.strerror}); give a folder for the tables") from None
-    known = {entry.name for entry in entries if entry.name in tables and next(entry.glob("**/*.json"), None)}
+    # A run that was killed may leave a table that was never committed, beside the lock that it held.
+    ours = (place / LOCK).exists()
+    known = {entry.name for entry in entries if entry.name in tables and (ours or next(entry.glob("**/*.json"), None))}
     # A Delta table may be replaced whole; its log says which of the files beside it are its own.
     strangers = [entry.name for entry in entries if entry.name not in known and "_delta_log" not in known]
     if strangers:

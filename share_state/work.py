@@ -2,18 +2,49 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 
+from share_state.declarations import table_schema
+from share_state.fold.carried import Carried, restored
 from share_state.fold.control_decoded import decoded_control_tables
 from share_state.fold.control_log import ControlOptions, FoldedControlLog, fold_control_log
 from share_state.fold.control_verify import verify_control_cutoff
 from share_state.fold.decoded import decoded_tables
+from share_state.fold.limits import Limits
 from share_state.fold.log import FoldedLog, fold_log
 from share_state.fold.topics import Topics
 from share_state.fold.verify import Proof, verify_cutoff
+from share_state.rules import judge, judge_records
 from share_state.wire.log_folder import STATE_TOPIC, LogPartition, Window
+from share_state.wire.resume import Fate
 from share_state.wire.share_snapshot_file import IndexEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """How an audit goes on with one log partition.
+
+    Attributes:
+        fate: what became of it since the last audit.
+        carried: its row of `carried_logs`; None where it is read from its start.
+        files: Parquet files that hold its rows of `carried_share_partitions`, maybe beside those of others.
+    """
+
+    fate: Fate
+    carried: str | None = None
+    files: tuple[str, ...] = ()
+
+    def restore(self, log: LogPartition) -> Carried | None:
+        """What the last audit left for a log partition."""
+        if self.carried is None:
+            return None
+        schema = table_schema("carried_share_partitions")
+        kept = ds.dataset(list(self.files), schema=schema, format="parquet") if self.files else None
+        rows = kept.to_table(filter=ds.field("log") == log.name) if kept else schema.empty_table()
+        return restored(self.carried, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +61,8 @@ class Work:
         indexes: name of a log partition -> entries of its share snapshot file, to be held against the log.
         severities: rule -> severity or "off".
         verify: prove each cutoff by folding without what lies before it.
+        limits: what the rules hold the logs against.
+        audited: name of a log partition -> how an audit goes on with it; None where this is no audit.
     """
 
     logs: Sequence[LogPartition]
@@ -41,6 +74,8 @@ class Work:
     indexes: Mapping[str, Sequence[IndexEntry]] = field(default_factory=dict)
     severities: Mapping[str, str] = field(default_factory=dict)
     verify: bool = False
+    limits: Limits = field(default_factory=Limits)
+    audited: Mapping[str, Resumed] | None = None
 
     def window_of(self, log: LogPartition) -> Window:
         """Which records of one of the logs count."""
@@ -49,7 +84,12 @@ class Work:
     def fold(self, log: LogPartition) -> FoldedLog | FoldedControlLog:
         """Fold one of the logs, by the dialect of its topic."""
         if log.topic == STATE_TOPIC:
-            return fold_log(log, self.window_of(log), topics=self.topics, state_partitions=self.state_partitions)
+            known = {"topics": self.topics, "state_partitions": self.state_partitions, "limits": self.limits}
+            if self.audited is None:
+                return fold_log(log, self.window_of(log), **known)
+            resumed = self.audited[log.name]
+            judge = partial(judge_records, severities=self.severities)
+            return fold_log(log, carried=resumed.restore(log), fate=resumed.fate, judge=judge, **known)
         control = self.control
         return fold_control_log(
             log,
@@ -59,6 +99,11 @@ class Work:
             ignore_uncheckpointed=control.ignore_uncheckpointed,
             index=self.indexes.get(log.name),
         )
+
+    def judge(self, folded: FoldedLog | FoldedControlLog) -> pa.Table:
+        """The findings of a folded log."""
+        traced = folded.judged if isinstance(folded, FoldedLog) else ()
+        return judge(folded, self.severities, self.topics, traced)
 
     def prove(self, folded: FoldedLog | FoldedControlLog) -> Proof | None:
         """Fold again without what lies before the cutoff, and compare."""

@@ -214,7 +214,7 @@ def test_a_declared_record_is_read(write):
         ("type: int32, doc", "type: int24, doc", "a: type 'int24' is not known"),
         ("type: int32, doc", 'type: "[]Nobody", doc', r"a: type '\[\]Nobody' is not known"),
         ("type: int32, doc", 'type: "../tables/t", doc', "a: type '../tables/t' is not known"),
-        ("part: value", "part: body", "part: Input should be 'key' or 'value'"),
+        ("part: value", "part: body", "part: Input should be 'key', 'value' or 'data'"),
         ("tag: 0, default: -1", "tag: 0", "fields.1.*a tagged field needs a default"),
         ("flexible: true", "flexible: false", "layouts.0: .*only a flexible layout"),
         ("name: b", "name: a", "layouts.0: .*field 'a' is there twice"),
@@ -250,9 +250,13 @@ def test_the_pages_show_every_declaration(capsys):
     shown = capsys.readouterr().out
     for name in CONTRACT:
         assert f"\n## {name}\n" in shown
-    records = re.findall(r"^## (Share\w+|StateBatch)$", shown, re.MULTILINE)
+    records = re.findall(r"^## (Share(?!Group)\w+|StateBatch)$", shown, re.MULTILINE)
     of_state_topic = ["ShareSnapshotKey", "ShareSnapshotValue", "ShareUpdateKey", "ShareUpdateValue"]
     assert records == ["ShareCheckpointValue", "ShareDeltaValue", *of_state_topic, "StateBatch"]
+    of_groups = re.findall(r"^## (ShareGroup\w+)(Key|Value)$", shown, re.MULTILINE)
+    assert len(of_groups) == 14
+    assert {one[0] for one in of_groups[::2]} == {one[0] for one in of_groups[1::2]}
+    assert "In `__consumer_offsets`: inside the value of record type 2." in shown
     assert "| delivery_complete_count | `int32`, tag 0, absent at -1 | terminal offsets" in shown
 
 

@@ -37,6 +37,9 @@ CHAIN = np.dtype(
         ("last_offset", "i8"),
         ("suspect_offset", "i8"),  # of a record since the latest snapshot that the broker could not load
         ("updates", "i8"),  # folded since the latest snapshot
+        ("last_timestamp", "i8"),  # ms, stamp of the last record
+        ("active_time", "i8"),  # ms, stamp of the last record that is no cold snapshot: somebody consumed
+        ("moved_time", "i8"),  # ms, stamp of the record that brought the start offset to where it is
         ("snapshot_epoch", "i4"),
         ("state_epoch", "i4"),
         ("leader_epoch", "i4"),
@@ -50,10 +53,12 @@ CHAIN = np.dtype(
 )
 """One row a share-partition: everything of its state but the batches."""
 
-_FRESH = np.zeros(1, CHAIN)[0]
-for _name in ("start_offset", "snapshot_offset", "orphan_offset", "last_offset", "suspect_offset"):
-    _FRESH[_name] = NOWHERE
-_FRESH["delivery_complete_count"] = -1
+FRESH = np.zeros(1, CHAIN)[0]
+"""The row of a share-partition before its first record."""
+for _name in ("start_offset", "snapshot_offset", "orphan_offset", "last_offset", "suspect_offset",
+              "last_timestamp", "active_time", "moved_time"):  # fmt: skip
+    FRESH[_name] = NOWHERE
+FRESH["delivery_complete_count"] = -1
 
 
 @dataclass(slots=True)
@@ -84,11 +89,11 @@ class Chains:
         of_snapshots = counted & ((rows["kind"] == Kind.SNAPSHOT) | (rows["kind"] == Kind.TOMBSTONE))
         if of_snapshots.any():
             self.last_snapshot_record = int(rows["offset"][of_snapshots].max())
-        chains = np.full(keys, _FRESH, CHAIN)
+        chains = np.full(keys, FRESH, CHAIN)
         chains[: len(self.chains)] = self.chains
         carried = np.full(keys + 1, self.ends[-1], np.int64)
         carried[: len(self.ends)] = self.ends
-        order, starts = _by_key(rows, keys)
+        order, starts = by_key(rows, keys)
         out = np.empty(2 * (len(records.batches) + len(self.batches)), STATE_BATCH)
         ends = np.zeros(keys + 1, np.int64)
         _fold(rows, records.batches, order, starts, chains, carried, self.batches, out, ends)
@@ -96,7 +101,7 @@ class Chains:
 
 
 @njit(cache=True, nogil=True)
-def _by_key(rows, keys):
+def by_key(rows, keys):
     """A stable counting sort: the rows of number n are order[starts[n]:starts[n + 1]], in log order."""
     starts = np.zeros(keys + 1, np.int64)
     for row in range(len(rows)):
@@ -126,7 +131,7 @@ def _fold(rows, batches, order, starts, chains, carried, carried_batches, out, e
         begin, end = starts[key], starts[key + 1]
         if end - begin > len(resolved):
             resolved = np.empty(2 * (end - begin), np.int64)
-        base, update = _walk(rows, order, begin, end, chain, resolved)
+        base, update = walk(rows, order, begin, end, chain, resolved)
         if not chain.exists:
             ends[key + 1] = at
             continue
@@ -162,8 +167,17 @@ def _fold(rows, batches, order, starts, chains, carried, carried_batches, out, e
         ends[key + 1] = at
 
 
+@njit(cache=True, inline="always")
+def is_cold(row):
+    """True for a snapshot that repeats an idle share-partition's state, so that older records can go (4.1 and later).
+
+    Source: Kafka ShareCoordinatorShard.snapshotColdPartitions: the create time stays, the write time is new.
+    """
+    return row.kind == Kind.SNAPSHOT and row.create_time != row.write_time
+
+
 @njit(cache=True)
-def _walk(rows, order, begin, end, chain, resolved):
+def walk(rows, order, begin, end, chain, resolved):
     """Follow one share-partition's records for the scalars.
 
     Returns:
@@ -177,6 +191,7 @@ def _walk(rows, order, begin, end, chain, resolved):
             chain.suspect_offset = row.offset
             continue
         chain.last_offset = row.offset
+        chain.last_timestamp = row.timestamp
         if row.kind == Kind.TOMBSTONE:
             chain.exists = False
             chain.was_deleted = True
@@ -186,6 +201,10 @@ def _walk(rows, order, begin, end, chain, resolved):
             chain.suspect_offset = NOWHERE
             continue
         inverted = row.fault & Fault.INVERTED_RANGE != 0
+        if not is_cold(row):
+            chain.active_time = row.timestamp
+        if not chain.exists:
+            chain.moved_time = row.timestamp
         chain.max_leader_epoch = max(chain.max_leader_epoch, row.leader_epoch) if chain.exists else row.leader_epoch
         if row.kind == Kind.SNAPSHOT:
             chain.max_state_epoch = (
@@ -202,8 +221,9 @@ def _walk(rows, order, begin, end, chain, resolved):
             if inverted:
                 chain.suspect_offset = row.offset
             if chain.exists:
-                if row.start_offset != -1:
+                if row.start_offset != -1 and row.start_offset != chain.start_offset:
                     chain.start_offset = row.start_offset
+                    chain.moved_time = row.timestamp
                 if row.leader_epoch != -1:
                     chain.leader_epoch = row.leader_epoch
                 chain.delivery_complete_count = row.delivery_complete_count
@@ -213,6 +233,8 @@ def _walk(rows, order, begin, end, chain, resolved):
             chain.updates = 1
             chain.orphan_offset = row.offset
             chain.state_epoch = -1 if row.layout == Layout.EARLY else 0
+        if row.start_offset != chain.start_offset:
+            chain.moved_time = row.timestamp
         chain.exists = True
         chain.snapshot_epoch = row.snapshot_epoch
         chain.leader_epoch = row.leader_epoch

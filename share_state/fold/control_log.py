@@ -18,7 +18,7 @@ from share_state.fold.control_states import (
     control_state_table,
 )
 from share_state.fold.eso import EarliestShareOffset, earliest_share_offset, subscriptions_among
-from share_state.fold.log import Observed
+from share_state.fold.observed import Observed
 from share_state.wire.control_records import (
     CONTROL_RECORD,
     ControlKind,

@@ -14,11 +14,13 @@ class Cutoff:
     Attributes:
         offset: records before it are redundant; None where nothing may go.
         held_by: row (of the live chains) of the share-partition that holds it back, None where none does.
+        next_offset: where the offset would be without that share-partition, None where none holds it back.
         unsafe_because: why deleting up to it could lose state; empty where it is safe.
     """
 
     offset: int | None
     held_by: int | None
+    next_offset: int | None
     unsafe_because: str
 
 
@@ -38,6 +40,8 @@ def cutoff(chains: Chains, suspect: np.ndarray, *, hidden: bool = False) -> Cuto
     held = np.flatnonzero(snapshots != NOWHERE)
     holder = int(held[np.argmin(snapshots[held])]) if len(held) else None
     offset = int(snapshots[holder]) if holder is not None else chains.last_snapshot_record
+    others = snapshots[held][snapshots[held] != offset]
+    following = None if holder is None else int(others.min()) if len(others) else chains.last_snapshot_record
     # Kafka's offsets manager knows snapshots only: a state that rests on an update alone would go with its records.
     orphans = chains.chains["orphan_offset"]
     endangered = int(((orphans != NOWHERE) & (orphans < offset)).sum())
@@ -50,5 +54,5 @@ def cutoff(chains: Chains, suspect: np.ndarray, *, hidden: bool = False) -> Cuto
         reasons.append(f"{endangered} share-partitions rest on updates before the cutoff that no snapshot precedes")
     unsafe_because = "; ".join(reasons)
     if offset <= 0:
-        return Cutoff(None, holder if offset == 0 else None, unsafe_because)
-    return Cutoff(offset, holder, unsafe_because)
+        return Cutoff(None, holder if offset == 0 else None, following, unsafe_because)
+    return Cutoff(offset, holder, following, unsafe_because)

@@ -1,48 +1,34 @@
 """One log partition, start to end: read, decode, fold; what one Spark task does, and what a notebook may call."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from share_state.declarations import table_schema
+from share_state.fold.carried import Carried
 from share_state.fold.chains import NOWHERE, Chains
 from share_state.fold.cutoff import cutoff
+from share_state.fold.extent import Extent
+from share_state.fold.limits import Limits
+from share_state.fold.observed import Counts, Observed
 from share_state.fold.states import DIALECT, in_flight_table, key_columns, live, state_table
 from share_state.fold.topics import Topics
-from share_state.wire.framing import BATCH, CONTROL, TRANSACTIONAL, Trust, is_continuous
+from share_state.fold.trace import Traced, Tracer
+from share_state.wire.framing import Trust, is_continuous
 from share_state.wire.keys import KeyTable, state_partitions_of
 from share_state.wire.log import CHUNK, Chunk, RepeatedOffsetsError, read_chunks
 from share_state.wire.log_folder import LogPartition, Window
 from share_state.wire.records import locate_records
-from share_state.wire.share_group_state import STATE_RECORD, Layout, StateRecords, decode_state_records
+from share_state.wire.resume import Fate, Mark
+from share_state.wire.share_group_state import Fault, StateRecords, decode_state_records
 from share_state.wire.share_snapshot_file import IndexEntry
 
-
-@dataclass(slots=True)
-class Observed:
-    """What was noticed on the way, for the rules to judge.
-
-    Attributes:
-        batches: BATCH rows that are not WHOLE, those without a known fate last.
-        why: beside each of `batches`, what the row alone does not say ("" for nothing).
-        gaps: (first missing offset, first offset behind the gap, whether a bad batch lies in it).
-        records: STATE_RECORD rows with a fault.
-        layouts: Layout -> offset of the first value in it.
-        repeated_batches: batches that several copies hold with the same bytes, each beyond the first.
-        transactional: offsets of the first batch and number of batches with the transactional flag.
-        misplaced: numbers of share-partitions that belong to another state partition, and which.
-    """
-
-    batches: np.ndarray = field(default_factory=lambda: np.zeros(0, BATCH))
-    why: list[str] = field(default_factory=list)
-    gaps: list[tuple[int, int, bool]] = field(default_factory=list)
-    records: np.ndarray = field(default_factory=lambda: np.zeros(0, STATE_RECORD))
-    layouts: dict[int, int] = field(default_factory=dict)
-    repeated_batches: int = 0
-    transactional: tuple[int, int] = (NOWHERE, 0)
-    misplaced: tuple[np.ndarray, np.ndarray] = (np.zeros(0, np.int64), np.zeros(0, np.int64))
+UNKNOWN_BEFORE = -2
+"""In place of a start offset: the share-partition had none at the last audit."""
 
 
 @dataclass(slots=True)
@@ -61,7 +47,12 @@ class FoldedLog:
         record_count: data records that were folded or skipped.
         redundant_records: those of them before the cutoff.
         first_offset, next_offset: the log start, and the offset behind the last record.
+        folded_from: the log start when its first record was folded, maybe by an earlier audit.
         has_whole_batches: whether any batch could be trusted, in the window or not.
+        limits: what the rules hold it against.
+        carried: what a later audit goes on from; None where there was no whole batch to go on from.
+        starts_before: int64, one a live chain: its start offset at the last audit, UNKNOWN_BEFORE where it had none.
+        judged: what rules over traced records found on the way.
         states, in_flight, cutoff: the tables of those names.
     """
 
@@ -77,10 +68,15 @@ class FoldedLog:
     redundant_records: int
     first_offset: int
     next_offset: int
+    folded_from: int
     has_whole_batches: bool
     states: pa.Table
     in_flight: pa.Table
     cutoff: pa.Table
+    limits: Limits
+    carried: Carried | None
+    starts_before: np.ndarray
+    judged: list[Any]
 
     @property
     def index_entries(self) -> list[IndexEntry]:
@@ -95,6 +91,10 @@ def fold_log(
     topics: Topics | None = None,
     state_partitions: int | None = None,
     chunk: int = CHUNK,
+    limits: Limits | None = None,
+    carried: Carried | None = None,
+    fate: Fate | None = None,
+    judge: Callable[[Traced], Sequence[Any]] | None = None,
 ) -> FoldedLog:
     """Fold one log partition into what the coordinator would hold after loading it.
 
@@ -104,25 +104,31 @@ def fold_log(
         topics: names and end offsets that are known.
         state_partitions: how many partitions the state topic has, where known, to find records in the wrong one.
         chunk: bytes of segments in memory at a time.
+        limits: what rules are to hold it against.
+        carried: where an earlier fold of this log stopped; `log` is then what `resume` left to be read.
+        fate: what became of the log since then.
+        judge: is shown every chunk of records, traced; what it returns is gathered in `judged`.
     Raises:
         InputError: if a segment cannot be read.
     Source: Kafka CoordinatorLoaderImpl.doLoad, ShareCoordinatorShard.replay.
     """
-    window = window or Window()
+
+    def folded(*, merge: bool) -> _Run:
+        run = _Run(log, window or Window(), limits or Limits(), deepcopy(carried), fate, judge)
+        for part in read_chunks(log, merge=merge, chunk=chunk):
+            run.take(part)
+        return run
+
     try:
-        run = _Run(log, window)
-        for part in read_chunks(log, merge=log.has_copies, chunk=chunk):
-            run.take(part)
+        run = folded(merge=log.has_copies)
     except RepeatedOffsetsError:
-        run = _Run(log, window)
-        for part in read_chunks(log, merge=True, chunk=chunk):
-            run.take(part)
+        run = folded(merge=True)
     return run.finish(topics or Topics(), state_partitions)
 
 
 def decode_log(log: LogPartition, window: Window) -> Iterator[tuple[StateRecords, KeyTable]]:
     """The decoded records of a log partition, chunk by chunk, with the numbers of its share-partitions so far."""
-    run = _Run(log, window)
+    run = _Run(log, window, Limits())
     # What has been handed out cannot be taken back where segments turn out to overlap.
     for part in read_chunks(log, merge=True):
         yield run.decode(part), run.keys
@@ -131,15 +137,39 @@ def decode_log(log: LogPartition, window: Window) -> Iterator[tuple[StateRecords
 class _Run:
     """Carries a log partition from chunk to chunk."""
 
-    def __init__(self, log: LogPartition, window: Window) -> None:
-        self.log, self.window = log, window
-        self.keys, self.chains, self.observed = KeyTable(), Chains(), Observed()
-        self.next_offset, self.lost_at, self.broken_since = NOWHERE, NOWHERE, False
-        self.record_count, self.has_whole_batches = 0, False
-        self.runs: list[np.ndarray] = []
+    def __init__(
+        self,
+        log: LogPartition,
+        window: Window,
+        limits: Limits,
+        carried: Carried | None = None,
+        fate: Fate | None = None,
+        judge: Callable[[Traced], Sequence[Any]] | None = None,
+    ) -> None:
+        self.log, self.window, self.limits, self.judge = log, window, limits, judge
+        self.mark = carried.mark if carried else None
+        self.keys = carried.keys if carried else KeyTable()
+        self.chains = carried.chains if carried else Chains()
+        self.extent = carried.extent if carried else Extent()
+        self.lost_at = carried.lost_at if carried else NOWHERE
+        self.observed = Observed(counts=carried.counts if carried else Counts(), fate=fate)
+        self.next_offset = self.observed.read_before = self.mark.next_offset if self.mark else NOWHERE
+        self.newest_time = self.mark.newest_time if self.mark else NOWHERE
+        self.folded_from = self.mark.log_start_offset if self.mark else self._first_offset()
+        self.starts_before = np.where(self.chains.chains["exists"], self.chains.chains["start_offset"], UNKNOWN_BEFORE)
+        self.tracer = Tracer(folded_from=self.folded_from, limits=limits)
+        self.tracer.archiving_since = carried.archiving_since if carried else NOWHERE
+        self.broken_since, self.record_count, self.has_whole_batches = False, 0, carried is not None
+        self.judged: list[Any] = []
+
+    def _first_offset(self) -> int:
+        return max(self.log.log_start_offset, self.window.from_offset or 0)
 
     def take(self, part: Chunk) -> None:
-        self.chains.apply(self.decode(part), len(self.keys))
+        records = self.decode(part)
+        if self.judge is not None:
+            self.judged += self.judge(self.tracer.take(records, self.chains, len(self.keys)))
+        self.chains.apply(records, len(self.keys))
 
     def decode(self, part: Chunk) -> StateRecords:
         """The records of a chunk that count."""
@@ -147,17 +177,24 @@ class _Run:
         self.has_whole_batches |= bool((part.batches["trust"] == Trust.WHOLE).any())
         part = self._within(part)
         located = locate_records(part.data, part.batches)
-        self._note_batches(part)
+        self.observed.note_batches(part)
+        self._note_gaps(part.batches, part.batches["trust"] != Trust.WHOLE)
+        self._note_last(part.batches)
         if self.window != Window():
             located = located[self._counted(located)]
         decoded = decode_state_records(part.data, located, self.keys)
-        self._note_records(decoded.rows)
+        self.record_count += len(decoded.rows)
+        self.extent.take(part.batches, decoded.rows["offset"])
+        self.observed.counts.take(part.batches, decoded.rows)
+        self.observed.note_records(decoded.rows)
+        keyless = decoded.rows["offset"][decoded.rows["fault"] & Fault.KEY_MALFORMED != 0]
+        self.lost_at = max(self.lost_at, int(keyless.max())) if len(keyless) else self.lost_at
         return decoded
 
     def _within(self, part: Chunk) -> Chunk:
         """Without batches that end before the log start (the one that holds it is loaded whole) or begin too late."""
         batches, whole = part.batches, part.batches["trust"] == Trust.WHOLE
-        outside = whole & (batches["last_offset"] < self.log.log_start_offset)
+        outside = whole & (batches["last_offset"] < max(self.log.log_start_offset, self.observed.read_before))
         if self.window.until_offset is not None:
             outside |= batches["base_offset"] >= self.window.until_offset
         if not outside.any():
@@ -175,19 +212,6 @@ class _Run:
         if self.window.until_time_ms is not None:
             counted &= located["timestamp"] <= self.window.until_time_ms
         return counted
-
-    def _note_batches(self, part: Chunk) -> None:
-        batches, observed = part.batches, self.observed
-        bad = batches["trust"] != Trust.WHOLE
-        if bad.any():
-            observed.why += [part.why.get(int(row), "") for row in np.flatnonzero(bad)]
-            observed.batches = np.concatenate((observed.batches, batches[bad]))
-        transactional = ~bad & (batches["attributes"] & (TRANSACTIONAL | CONTROL) != 0)
-        if transactional.any():
-            first, count = observed.transactional
-            first = first if count else int(batches["base_offset"][transactional][0])
-            observed.transactional = (first, count + int(transactional.sum()))
-        self._note_gaps(batches, bad)
 
     def _note_gaps(self, batches: np.ndarray, bad: np.ndarray) -> None:
         until = self.window.until_offset
@@ -220,26 +244,35 @@ class _Run:
         """The offset at which a batch must begin; the first may hold the log start anywhere."""
         return self.next_offset if self.next_offset >= 0 else min(int(batch["base_offset"]), self.log.log_start_offset)
 
-    def _note_records(self, rows: np.ndarray) -> None:
-        if len(rows) == 0:
+    def _note_last(self, batches: np.ndarray) -> None:
+        """Remember the last whole batch: a later audit goes on behind it."""
+        whole = np.flatnonzero(batches["trust"] == Trust.WHOLE)
+        if not len(whole):
             return
-        self.record_count += len(rows)
-        faulty = rows["fault"] != 0
-        if faulty.any():
-            self.observed.records = np.concatenate((self.observed.records, rows[faulty]))
-            keyless = rows["offset"][rows["fault"] & 1 != 0]
-            self.lost_at = max(self.lost_at, int(keyless.max())) if len(keyless) else self.lost_at
-        for layout in (Layout.EARLY, Layout.CURRENT):
-            if layout not in self.observed.layouts:
-                of_layout = rows["offset"][rows["layout"] == layout]
-                if len(of_layout):
-                    self.observed.layouts[int(layout)] = int(of_layout[0])
-        # Offsets as runs without a gap: enough to count those below any offset.
-        starts = np.flatnonzero(np.diff(rows["offset"], prepend=rows["offset"][0] - 2) != 1)
-        self.runs.append(np.stack((rows["offset"][starts], np.diff(np.append(starts, len(rows))))))
+        self.newest_time = max(self.newest_time, int(batches["max_timestamp"][whole].max()))
+        last = batches[whole[-1]]
+        self.mark = Mark(
+            segment=self.log.segments[last["segment"]].base_offset,
+            position=int(last["file_position"]),
+            size=int(last["size"]),
+            base_offset=int(last["base_offset"]),
+            crc=int(last["crc"]),
+            next_offset=int(last["last_offset"]) + 1,
+            log_start_offset=self.folded_from,
+            newest_time=self.newest_time,
+            topic_id=self.log.topic_id,
+        )
 
     def finish(self, topics: Topics, state_partitions: int | None) -> FoldedLog:
+        first = self._first_offset()
+        self.extent.forget_before(first)
+        carried = None
+        if self.mark is not None:
+            since = self.tracer.archiving_since
+            counts = self.observed.counts
+            carried = Carried(self.mark, self.keys, self.chains, self.extent, counts, self.lost_at, since)
         if self.broken_since:
+            # What a later audit carries does not know of these bytes: it reads them again.
             self.lost_at = max(self.lost_at, self.next_offset, 0)
         if state_partitions and self.log.partition is not None:
             belongs = state_partitions_of(self.keys, state_partitions)
@@ -248,14 +281,14 @@ class _Run:
         chains, numbers = live(self.chains), np.flatnonzero(self.chains.chains["exists"])
         suspect = (chains.chains["suspect_offset"] != NOWHERE) | (self.lost_at > chains.chains["snapshot_offset"])
         key = key_columns(self.keys, numbers, topics)
-        first = self.log.log_start_offset
-        if self.window.from_offset is not None:
-            first = max(first, self.window.from_offset)
         unreadable = self.chains.chains["suspect_offset"] != NOWHERE
         hidden = self.lost_at != NOWHERE or bool((unreadable & ~self.chains.chains["exists"]).any())
         limit = cutoff(chains, suspect, hidden=hidden)
         # The batch that holds the log start is folded whole, but what it has before the start is gone already.
-        redundant = self._records_before(limit.offset) - self._records_before(first) if limit.offset else 0
+        redundant = self.extent.records_before(limit.offset) - self.extent.records_before(first) if limit.offset else 0
+        freed = self.extent.bytes_before(limit.offset) - self.extent.bytes_before(first) if limit.offset else 0
+        reached = max(limit.offset or 0, first)
+        following = limit.next_offset if limit.next_offset is not None else reached
         held = {name: key[name][limit.held_by] if limit.held_by is not None else None for name in key}
         row = {
             "dialect": DIALECT,
@@ -271,7 +304,13 @@ class _Run:
             "limited_by_partition": held["partition"],
             "safe": not limit.unsafe_because,
             "reason": limit.unsafe_because or None,
+            "redundant_bytes": freed,
+            "next_cutoff_offset": limit.next_offset,
+            "pinned_records": self.extent.records_before(following) - self.extent.records_before(reached),
+            "pinned_bytes": self.extent.bytes_before(following) - self.extent.bytes_before(reached),
         }
+        before = np.full(len(self.chains.chains), UNKNOWN_BEFORE)
+        before[: len(self.starts_before)] = self.starts_before
         plain = {name: value.as_py() if isinstance(value, pa.Scalar) else value for name, value in row.items()}
         return FoldedLog(
             log=self.log,
@@ -286,14 +325,13 @@ class _Run:
             redundant_records=redundant,
             first_offset=first,
             next_offset=max(self.next_offset, first),
+            folded_from=self.folded_from,
             has_whole_batches=self.has_whole_batches,
             states=state_table(chains, key, self.log.partition, suspect, topics),
             in_flight=in_flight_table(chains, key),
             cutoff=pa.Table.from_pylist([plain], schema=table_schema("cutoff")),
+            limits=self.limits,
+            carried=carried,
+            starts_before=before[numbers],
+            judged=self.judged,
         )
-
-    def _records_before(self, offset: int) -> int:
-        if not self.runs:
-            return 0
-        firsts, sizes = np.concatenate(self.runs, axis=1)
-        return int(np.clip(offset - firsts, 0, sizes).sum())

@@ -13,6 +13,9 @@ from share_state.wire.keys import KeyTable
 
 DIALECT = "share_group_state"
 
+KEY = ("dialect", "group_id", "topic_id", "topic", "partition")
+"""The columns that name a share-partition."""
+
 _YEAR_1, _YEAR_10000 = -62_135_596_800_000, 253_402_300_800_000
 
 

@@ -3,10 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from share_state.committed import CommittedTables, of_key
+from share_state.fold.lag import lags
 from share_state.report.console import print_table, say
-from share_state.report.tables import CommittedTables, of_key
 
 _BY_KEY = [("group_id", "ascending"), ("topic", "ascending"), ("topic_id", "ascending"), ("partition", "ascending")]
+_LAG = ("topic_end_offset", "start_offset", "delivery_complete_count")
 _NUMERIC = (
     "PARTITION",
     "START-OFFSET",
@@ -20,16 +22,6 @@ _NUMERIC = (
 )
 
 
-def lag(row: Mapping[str, Any]) -> int | None:
-    """Records behind, as Kafka computes it: end offset - start offset - delivery complete count; None where unknown.
-
-    Source: Kafka GroupCoordinatorService.computeShareGroupLagAndBuildResponse.
-    """
-    end, start, complete = row["topic_end_offset"], row["start_offset"], row["delivery_complete_count"]
-    behind = end - start - complete if end is not None and start >= 0 and complete >= 0 else None
-    return behind if behind is None or behind >= 0 else None
-
-
 def described(warehouse: str, group: str | None, topic: str | None, partition: int | None) -> dict[str, Any]:
     """What `show` prints, as plain data: the run, the share-partitions with their lag, the in-flight ranges."""
     tables = CommittedTables(warehouse)
@@ -38,7 +30,7 @@ def described(warehouse: str, group: str | None, topic: str | None, partition: i
     ranges = tables.read("in_flight", where).sort_by([*_BY_KEY, ("first_offset", "ascending")])
     return {
         "run": tables.run,
-        "share_partitions": [{**row, "lag": lag(row)} for row in states.to_pylist()],
+        "share_partitions": states.append_column("lag", lags(*(states[name] for name in _LAG))).to_pylist(),
         "in_flight": ranges.to_pylist(),
     }
 

@@ -1,7 +1,22 @@
 """The audit: one file a family of rules. A rule is a function over columns; importing this room registers them all."""
 
-from share_state.rules import batches, chains, control_chains, records
-from share_state.rules.registry import ERROR, INFO, OFF, SEVERITIES, WARNING, Rule, judge, registered
+from share_state.rules import (
+    batch_contents,
+    batches,
+    between_audits,
+    chains,
+    control_chains,
+    counts,
+    deletions,
+    epochs,
+    operations,
+    records,
+    snapshots,
+    starts,
+    timestamps,
+    writers_4_4,
+)
+from share_state.rules.registry import ERROR, INFO, OFF, SEVERITIES, WARNING, Rule, judge, judge_records, registered
 
 __all__ = [
     "ERROR",
@@ -10,10 +25,21 @@ __all__ = [
     "SEVERITIES",
     "WARNING",
     "Rule",
+    "batch_contents",
     "batches",
+    "between_audits",
     "chains",
     "control_chains",
+    "counts",
+    "deletions",
+    "epochs",
     "judge",
+    "judge_records",
+    "operations",
     "records",
     "registered",
+    "snapshots",
+    "starts",
+    "timestamps",
+    "writers_4_4",
 ]

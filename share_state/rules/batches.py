@@ -1,5 +1,7 @@
 """Record batches that cannot be trusted, and offsets that are missing or told twice."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 
@@ -42,7 +44,7 @@ def magic_unsupported(folded: FoldedLog) -> Broken:
     if broken is NOTHING:
         return broken
     magic = folded.observed.batches["magic"][folded.observed.batches["trust"] == Trust.MAGIC_UNSUPPORTED]
-    return Broken(broken.offset, broken.message, evidence={**broken.evidence, "magic": magic.copy()})
+    return replace(broken, evidence={**broken.evidence, "magic": magic.copy()})
 
 
 @rule(
@@ -83,6 +85,7 @@ def offset_gap(folded: FoldedLog) -> Broken:
         start.copy(),
         ("offsets ", start, " to ", end - 1, " are missing; copy all segments of the folder"),
         evidence={"first_missing": start, "last_missing": end - 1, "missing": end - start},
+        settled=np.ones(len(gaps), bool),
     )
 
 
@@ -94,7 +97,7 @@ def offset_gap(folded: FoldedLog) -> Broken:
 )
 def transactional_batch(folded: FoldedLog) -> Broken:
     """Batches of another writer than the share coordinator; their records are folded, as the broker folds them."""
-    first, count = folded.observed.transactional
+    first, count = folded.observed.counts.transactional
     if not count:
         return NOTHING
     return Broken(np.array([first]), (f"{count} transactional or control batches, the first here",),
@@ -113,4 +116,11 @@ def _of_trust(folded: FoldedLog, trust: Trust, consequence: str) -> Broken:
         rows["base_offset"].copy(),
         (files, ", position ", position, f": {consequence}", why),
         evidence={"file": files, "position": position, "bytes": rows["size"].copy()},
+        settled=_torn_for_good(folded, rows) if trust == Trust.TORN else of_it < folded.observed.followed,
     )
+
+
+def _torn_for_good(folded: FoldedLog, rows: np.ndarray) -> np.ndarray:
+    """A copy's last segment may be completed yet."""
+    last = {segment.copy: number for number, segment in enumerate(folded.log.segments)}
+    return np.array([number != last[folded.log.segments[number].copy] for number in rows["segment"]])

@@ -19,11 +19,11 @@ def orphan_update(folded: FoldedLog) -> Broken:
     if not len(rows):
         return NOTHING
     chains = folded.chains.chains[rows]
-    partial = folded.log.log_start_offset > 0
+    partial = folded.folded_from > 0
     return Broken(
         chains["orphan_offset"].copy(),
         ("the state rests on an update at offset ", chains["orphan_offset"].copy(), " that no snapshot precedes",
-         f" (the log begins at offset {folded.first_offset})" if partial else ""),
+         f" (the log begins at offset {folded.folded_from})" if partial else ""),
         key=folded.numbers[rows],
         evidence={"updates": chains["updates"].copy()},
         severity=np.full(len(rows), WARNING if partial else ERROR, object),

@@ -17,7 +17,13 @@ def _with(folded: FoldedLog, fault: int) -> np.ndarray:
 
 def _each(rows: np.ndarray, text: str, **evidence: np.ndarray) -> Broken:
     return (
-        Broken(rows["offset"].copy(), (text,), key=rows["key"].astype(np.int64), evidence=evidence)
+        Broken(
+            rows["offset"].copy(),
+            (text,),
+            key=rows["key"].astype(np.int64),
+            evidence=evidence,
+            settled=np.ones(len(rows), bool),
+        )
         if len(rows)
         else NOTHING
     )
@@ -31,10 +37,12 @@ def _each(rows: np.ndarray, text: str, **evidence: np.ndarray) -> Broken:
 )
 def unknown_record_type(folded: FoldedLog) -> Broken:
     """Record types of a newer release, skipped as the broker skips them: one row a type, with their number."""
-    rows = _with(folded, Fault.UNKNOWN_TYPE)
-    types, first, count = np.unique(rows["type"], return_index=True, return_counts=True)
-    return Broken(rows["offset"][first], (count, " records of unknown type ", types, " were skipped, the first here"),
-                  evidence={"type": types, "records": count}) if len(rows) else NOTHING  # fmt: skip
+    seen = folded.observed.counts.unknown_types
+    if not seen:
+        return NOTHING
+    types, (first, count) = np.array(list(seen)), np.array(list(seen.values()), np.int64).T
+    return Broken(first.copy(), (count.copy(), " records of unknown type ", types, " were skipped, the first here"),
+                  evidence={"type": types, "records": count.copy()})  # fmt: skip
 
 
 @rule(
@@ -45,9 +53,9 @@ def unknown_record_type(folded: FoldedLog) -> Broken:
 )
 def unknown_tag(folded: FoldedLog) -> Broken:
     """Tagged fields of a newer release, ignored as Kafka ignores them."""
-    rows = _with(folded, Fault.UNKNOWN_TAG)
-    return Broken(rows["offset"][:1].copy(), (f"{len(rows)} records carry unknown tagged fields, the first here",),
-                  evidence={"records": np.array([len(rows)])}) if len(rows) else NOTHING  # fmt: skip
+    first, count = folded.observed.counts.unknown_tags
+    return Broken(np.array([first]), (f"{count} records carry unknown tagged fields, the first here",),
+                  evidence={"records": np.array([count])}) if count else NOTHING  # fmt: skip
 
 
 @rule(
@@ -58,7 +66,7 @@ def unknown_tag(folded: FoldedLog) -> Broken:
 )
 def layout_mixed(folded: FoldedLog) -> Broken:
     """A log that a 4.0 broker and a later one wrote: neither of them can load all of it."""
-    layouts = folded.observed.layouts
+    layouts = folded.observed.counts.layouts
     if len(layouts) < 2:
         return NOTHING
     early, current = layouts[Layout.EARLY], layouts[Layout.CURRENT]
@@ -83,7 +91,8 @@ def key_malformed(folded: FoldedLog) -> Broken:
         trailing, "the key has bytes behind it, which Kafka ignores", f"the key cannot be read; {_KEY_TEXT}"
     )
     return Broken(rows["offset"].copy(), (pa.array(text),), key=rows["key"].astype(np.int64),
-                  severity=np.where(trailing, WARNING, ERROR).astype(object))  # fmt: skip
+                  severity=np.where(trailing, WARNING, ERROR).astype(object),
+                  settled=np.ones(len(rows), bool))  # fmt: skip
 
 
 @rule(
@@ -106,7 +115,8 @@ def value_malformed(folded: FoldedLog) -> Broken:
     text = np.select([rows["fault"] & flaw != 0 for flaw in flaws], list(flaws.values()), "")
     fatal = rows["fault"] & (Fault.VALUE_MALFORMED | Fault.OVER_LIMIT) != 0
     return Broken(rows["offset"].copy(), (pa.array(text),), key=rows["key"].astype(np.int64),
-                  severity=np.where(fatal, ERROR, WARNING).astype(object))  # fmt: skip
+                  severity=np.where(fatal, ERROR, WARNING).astype(object),
+                  settled=np.ones(len(rows), bool))  # fmt: skip
 
 
 @rule(

@@ -1,6 +1,6 @@
 """How a rule is declared, kept and run."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -38,6 +38,7 @@ class Broken:
         key: int64, number of the share-partition, NO_KEY where the row is about none.
         evidence: name -> column, for whoever looks closer.
         severity: one a row, where a rule is milder in some cases; the rule's own otherwise.
+        settled: bool, one a row, where a rule over folded logs is about records that no later audit reads again.
     """
 
     offset: np.ndarray
@@ -45,13 +46,18 @@ class Broken:
     key: np.ndarray | None = None
     evidence: Mapping[str, Column] = field(default_factory=dict)
     severity: np.ndarray | None = None
+    settled: np.ndarray | None = None
 
 
 NOTHING = Broken(np.zeros(0, np.int64), ("",))
 
 
 Check = Callable[[Any], Broken]
-"""Takes the FoldedLog or FoldedControlLog of the dialect that it is registered for."""
+"""Takes the FoldedLog or FoldedControlLog of the dialect that it is registered for, or a chunk of traced records."""
+
+FOLDED, TRACED = "folded", "traced"
+"""What a rule looks at: a whole log partition once it is folded, or each chunk of its records beside the state before
+each of them (only the audit traces)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +65,8 @@ class Rule:
     """A registered rule: its code, default severity, the statement that must hold, where it comes from.
 
     Attributes:
-        checks: dialect -> the function that judges a folded log of that dialect; most rules judge one.
+        checks: dialect -> the function that judges a log of that dialect; most rules judge one.
+        over: dialect -> FOLDED or TRACED.
     """
 
     code: str
@@ -67,6 +74,7 @@ class Rule:
     statement: str
     source: str
     checks: Mapping[str, Check]
+    over: Mapping[str, str]
 
 
 _RULES: dict[str, Rule] = {}
@@ -76,16 +84,16 @@ _Checked = TypeVar("_Checked", bound=Check)
 
 
 def rule(
-    code: str, *, severity: str, source: str, statement: str, dialect: str = SHARE_GROUP_STATE
+    code: str, *, severity: str, source: str, statement: str, dialect: str = SHARE_GROUP_STATE, over: str = FOLDED
 ) -> Callable[[_Checked], _Checked]:
-    """Register a function over a folded log as a rule, or as the check of another dialect of a rule that is there.
+    """Register a function over a log as a rule, or as the check of another dialect of a rule that is there.
 
     Raises:
         DeclarationError: if the code is taken in this dialect, or has another severity in the other.
     """
 
     def register(check: _Checked) -> _Checked:
-        known = _RULES.get(code, Rule(code, severity, statement, source, {}))
+        known = _RULES.get(code, Rule(code, severity, statement, source, {}, {}))
         if dialect in known.checks:
             raise DeclarationError(f"rule {code} is registered twice for {dialect}")
         if known.severity != severity:
@@ -95,6 +103,7 @@ def rule(
             statement=_both(known.statement, statement, " "),
             source=_both(known.source, source, "; "),
             checks={**known.checks, dialect: check},
+            over={**known.over, dialect: over},
         )
         return check
 
@@ -120,31 +129,56 @@ def registered() -> dict[str, Rule]:
     return dict(_RULES)
 
 
-def judge(folded: Folded, severities: Mapping[str, str] | None = None, topics: Topics | None = None) -> pa.Table:
+def judge_records(traced: Any, severities: Mapping[str, str] | None = None) -> list[tuple[str, Broken]]:
+    """Run every rule over traced records on a chunk of them.
+
+    Args:
+        traced: a chunk of records of `__share_group_state` beside the state before each (fold/trace.py).
+        severities: as for `judge`.
+    Returns:
+        (code, broken rows) of the rules that something breaks.
+    """
+    chosen = severities or {}
+    judged = [
+        (declared.code, declared.checks[SHARE_GROUP_STATE](traced))
+        for declared in _RULES.values()
+        if declared.over.get(SHARE_GROUP_STATE) == TRACED and chosen.get(declared.code) != OFF
+    ]
+    return [(code, broken) for code, broken in judged if len(broken.offset)]
+
+
+def judge(
+    folded: Folded,
+    severities: Mapping[str, str] | None = None,
+    topics: Topics | None = None,
+    records: Sequence[tuple[str, Broken]] = (),
+) -> pa.Table:
     """Run every rule of its dialect over a folded log partition.
 
     Args:
         folded: the log partition.
         severities: code -> severity, or OFF, in place of the rule's own.
         topics: names that are known.
+        records: what `judge_records` found in its chunks.
     Returns:
         The table `findings`, its run_id still null.
     """
     chosen = severities or {}
-    tables = [table_schema("findings").empty_table()]
+    judged = list(records)
+    dialect = _dialect_of(folded)
     for declared in _RULES.values():
-        severity, check = chosen.get(declared.code, declared.severity), declared.checks.get(_dialect_of(folded))
-        if severity == OFF or check is None:
-            continue
-        broken = check(folded)
-        if len(broken.offset):
-            tables.append(_findings(declared, broken, severity, declared.code in chosen, folded, topics or Topics()))
+        if declared.over.get(dialect) == FOLDED and chosen.get(declared.code) != OFF:
+            judged.append((declared.code, declared.checks[dialect](folded)))
+    tables = [table_schema("findings").empty_table()]
+    tables += [
+        _findings(_RULES[code], broken, chosen.get(code), folded, topics or Topics())
+        for code, broken in judged
+        if len(broken.offset)
+    ]
     return pa.concat_tables(tables)
 
 
-def _findings(
-    declared: Rule, broken: Broken, severity: str, overridden: bool, folded: Folded, topics: Topics
-) -> pa.Table:
+def _findings(declared: Rule, broken: Broken, chosen: str | None, folded: Folded, topics: Topics) -> pa.Table:
     count = len(broken.offset)
     key = np.full(count, NO_KEY, np.int64) if broken.key is None else broken.key
     known = key != NO_KEY
@@ -156,8 +190,11 @@ def _findings(
         name: column.take(pa.array(owner, mask=~known))
         for name, column in _key_columns(folded, distinct, topics).items()
     }
-    severities = np.full(count, severity, object) if broken.severity is None or overridden else broken.severity
+    own = np.full(count, declared.severity, object) if broken.severity is None else broken.severity
+    severities = own if chosen is None else np.full(count, chosen, object)
+    traced = declared.over[_dialect_of(folded)] == TRACED
     columns |= {
+        "settled": pa.array(np.full(count, traced) if broken.settled is None else broken.settled),
         "dialect": pa.array([_dialect_of(folded)] * count),
         "rule": pa.array([declared.code] * count),
         "severity": pa.array(severities.tolist()),

@@ -9,7 +9,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from share_state.declarations import table_schema
 from share_state.spark.plan import ROWS_A_BATCH, spread
-from share_state.spark.warehouse import Warehouse
+from share_state.spark.warehouse import Warehouse, replacing
 from share_state.warehouse_place import check_place
 from share_state.work import Work
 
@@ -42,5 +42,5 @@ def write_decoded(spark: SparkSession, work: Work, folder: str) -> int:
     """
     path = Path(folder).absolute()
     check_place(str(path), tables=("_delta_log",))
-    Warehouse(spark, str(path.parent)).replace({path.name: decode_all(spark, work)})
+    Warehouse(str(path.parent)).write({path.name: replacing(decode_all(spark, work))})
     return spark.read.format("delta").load(str(path)).count()

@@ -10,11 +10,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from share_state.declarations import table_schema
-from share_state.rules import judge
+from share_state.fold.carried import carried_log, carried_share_partitions
+from share_state.fold.history import watched, watched_schema
+from share_state.fold.log import FoldedLog
 from share_state.wire.log_folder import LogPartition
 from share_state.work import Work
 
 RESULTS = ("share_partition_state", "in_flight", "findings")
+"""Tables that the tasks fill."""
+
+WATCHED, CARRIED = "share_partition_history", "carried_share_partitions"
+AUDITED = (*RESULTS, WATCHED, CARRIED)
+"""Those that they fill in an audit."""
+
 _SMALL_LOG = 16 << 20
 ROWS_A_BATCH = 20_000
 
@@ -31,6 +39,8 @@ SUMMARY = pa.schema(
         ("index", pa.list_(pa.struct([("group", pa.string()), *((n, pa.int64()) for n in _INDEX_NUMBERS)]))),
         ("compared", pa.int64()),
         ("differing", pa.list_(pa.string())),
+        ("newest_time", pa.int64()),
+        ("carried", pa.string()),
     ]
 )
 """What a task tells about a log partition beside its tables."""
@@ -41,10 +51,10 @@ def fold_all(spark: SparkSession, work: Work) -> DataFrame:
 
     Returns:
         One column a result table (a struct of its columns) and the columns `cutoff` and `summary`; in each row exactly
-        one of RESULTS is set, or `cutoff` and `summary` are.
+        one of RESULTS (of AUDITED in an audit) is set, or `cutoff` and `summary` are.
     """
     tasks = spread(work.logs, spark.sparkContext.defaultParallelism)
-    schema = _result_schema()
+    schema = _result_schema(RESULTS if work.audited is None else AUDITED)
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -53,6 +63,11 @@ def fold_all(spark: SparkSession, work: Work) -> DataFrame:
                     yield from _results(work, log, schema)
 
     return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, from_arrow_schema(schema))
+
+
+def result_table(results: DataFrame, name: str) -> DataFrame:
+    """One of the tables that `fold_all` gives."""
+    return results.filter(f"{name} IS NOT NULL").select(f"{name}.*")
 
 
 def spread(logs: Sequence[LogPartition], cores: int) -> list[list[LogPartition]]:
@@ -70,7 +85,7 @@ def spread(logs: Sequence[LogPartition], cores: int) -> list[list[LogPartition]]
 
 def _results(work: Work, log: LogPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     folded = work.fold(log)
-    findings = judge(folded, work.severities, work.topics)
+    findings = work.judge(folded)
     counted = (
         findings.group_by(["severity", "rule"]).aggregate([([], "count_all")]).rename_columns({"count_all": "count"})
     )
@@ -87,6 +102,12 @@ def _results(work: Work, log: LogPartition, schema: pa.Schema) -> Iterator[pa.Re
         "differing": proof and list(proof.differing),
     }
     tables = {"share_partition_state": folded.states, "in_flight": folded.in_flight, "findings": findings}
+    if work.audited is not None and isinstance(folded, FoldedLog):
+        tables[WATCHED] = watched(folded)
+        if folded.carried is not None:
+            tables[CARRIED] = carried_share_partitions(log.name, folded.carried)
+            summary |= {"newest_time": folded.carried.mark.newest_time}
+            summary |= {"carried": carried_log(log.name, folded.carried)["carried"]}
     for name, table in tables.items():
         for batch in table.combine_chunks().to_batches(max_chunksize=ROWS_A_BATCH):
             yield _only(schema, {name: batch.to_struct_array()})
@@ -114,6 +135,7 @@ def _only(schema: pa.Schema, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _result_schema() -> pa.Schema:
-    tables = [pa.field(name, pa.struct(list(table_schema(name)))) for name in (*RESULTS, "cutoff")]
+def _result_schema(results: Sequence[str]) -> pa.Schema:
+    schemas = {name: watched_schema() if name == WATCHED else table_schema(name) for name in (*results, "cutoff")}
+    tables = [pa.field(name, pa.struct(list(schema))) for name, schema in schemas.items()]
     return pa.schema([*tables, pa.field("summary", pa.struct(list(SUMMARY)))])

@@ -4,20 +4,22 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import lit
 from pyspark.storagelevel import StorageLevel
 
 from share_state import __version__
 from share_state.declarations import table_schema
 from share_state.errors import InputError
 from share_state.phases import Phases
-from share_state.spark.plan import RESULTS, Work, fold_all
-from share_state.spark.warehouse import Warehouse
+from share_state.spark.plan import RESULTS, fold_all, result_table
+from share_state.spark.warehouse import Warehouse, replacing
 from share_state.wire.share_snapshot_file import IndexEntry
+from share_state.work import Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,9 @@ class Outcome:
         index: log partition -> entries of its share snapshot file (control records only).
         compared: share-partitions folded again without what lies before the cutoff; None where no proof was asked for.
         differing: those of them whose state was not the same.
+        carried: log partition -> its row of `carried_logs` (audits only).
+        log_time: ms, stamp of the newest record of the whole input (audits only).
+        notes: what an audit met.
     """
 
     run_id: str
@@ -45,6 +50,9 @@ class Outcome:
     index: Mapping[str, Sequence[IndexEntry]]
     compared: int | None = None
     differing: tuple[str, ...] = ()
+    carried: Mapping[str, str] = field(default_factory=dict)
+    log_time: int | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def by_severity(self) -> dict[str, int]:
@@ -85,14 +93,15 @@ def reconstruct(
     try:
         with phases("read and fold"):
             outcome = summarise(results, inputs, options or {})
-        tables = Warehouse(spark, warehouse)
+        tables = Warehouse(warehouse)
         with phases("write tables"):
-            frames = {name: _table(results, name) for name in RESULTS}
-            frames["findings"] = frames["findings"].drop("run_id").selectExpr("*", f"'{outcome.run_id}' AS run_id")
-            versions = tables.replace(frames)
+            frames = {name: result_table(results, name) for name in RESULTS}
+            frames["findings"] = frames["findings"].withColumn("run_id", lit(outcome.run_id))
+            versions = tables.write({name: replacing(frame) for name, frame in frames.items()})
         with phases("commit"):
-            versions |= tables.replace({"cutoff": spark.createDataFrame(outcome.cutoff).coalesce(1)})
-            tables.record_run(_run_row(outcome, versions, inputs, options or {}, started))
+            versions |= tables.put("cutoff", outcome.cutoff)
+            row = run_row(outcome, "reconstruct", versions, inputs, options or {}, started)
+            tables.put("runs", row, where=f"run_id = '{outcome.run_id}'")
     finally:
         results.unpersist()
     return outcome
@@ -124,6 +133,7 @@ def summarise(results: DataFrame, inputs: tuple[str, ...], options: Mapping[str,
         progress[summary["log"]] = summary["next_offset"]
     progress = dict(sorted(progress.items()))
     digests = sorted(summary["digest"] for summary in summaries)
+    times = [summary["newest_time"] for summary in summaries if summary["newest_time"] is not None]
     identity = json.dumps([__version__, inputs, dict(options), progress, sorted(findings.items()), digests])
     return Outcome(
         run_id=hashlib.sha256(identity.encode()).hexdigest()[:16],
@@ -135,6 +145,8 @@ def summarise(results: DataFrame, inputs: tuple[str, ...], options: Mapping[str,
         index={summary["log"]: [IndexEntry(**entry) for entry in summary["index"]] for summary in summaries},
         compared=sum(proofs) if (proofs := [s["compared"] for s in summaries if s["compared"] is not None]) else None,
         differing=tuple(name for summary in summaries for name in summary["differing"] or ()),
+        carried={summary["log"]: summary["carried"] for summary in summaries if summary["carried"] is not None},
+        log_time=max(times, default=None),
     )
 
 
@@ -142,22 +154,29 @@ def _flattened(structs: pa.ChunkedArray) -> list[pa.RecordBatch]:
     return [pa.RecordBatch.from_struct_array(chunk).cast(table_schema("cutoff")) for chunk in structs.chunks]
 
 
-def _table(results: DataFrame, name: str) -> DataFrame:
-    return results.filter(f"{name} IS NOT NULL").select(f"{name}.*")
-
-
-def _run_row(
+def run_row(
     outcome: Outcome,
+    command: str,
     versions: Mapping[str, int],
     inputs: tuple[str, ...],
     options: Mapping[str, str],
     started: datetime,
 ) -> pa.Table:
+    """The row of `runs` that commits a run.
+
+    Args:
+        outcome: what it found.
+        command: what ran.
+        versions: Delta version of each table that belongs to it.
+        inputs: what the person named.
+        options: what else shaped the result.
+        started: when it began.
+    """
     row = {
         "run_id": outcome.run_id,
         "started": started,
         "finished": datetime.now(UTC),
-        "command": "reconstruct",
+        "command": command,
         "version": __version__,
         "inputs": list(inputs),
         "records": outcome.records,
@@ -167,5 +186,7 @@ def _run_row(
         "status": "done",
         "table_versions": list(versions.items()),
         "options": list(options.items()),
+        "log_time": None if outcome.log_time is None else datetime.fromtimestamp(outcome.log_time / 1000, UTC),
+        "notes": list(outcome.notes),
     }
     return pa.Table.from_pylist([row], schema=table_schema("runs"))

@@ -37,13 +37,13 @@ def decode(layout: WireLayout, data: bytes) -> tuple[dict[str, Any], int]:
         data: the bytes, prefix included.
     Returns:
         The fields by name, and how many bytes they took: fewer than len(data) where bytes are left over. A uuid is
-        Kafka's text of it, an array a list, a struct a dict; an absent field has its default.
+        Kafka's text of it, an array a list, a struct a dict, bytes are bytes; an absent field has its default.
     Raises:
         CodecError: if the prefix is another, or the bytes end early, hold a null where none may be, or no UTF-8.
     Source: Kafka MessageUtil, ByteBufferAccessor, the readers its message generator writes; KIP-482.
     """
     reader = _Reader(data, layout.record)
-    prefix = reader.number("int16", "prefix")
+    prefix = layout.prefix if layout.prefix is None else reader.number("int16", "prefix")
     if prefix != layout.prefix:
         raise CodecError(f"{layout.record}: begins with {prefix}, not with {layout.prefix}")
     return _read_fields(reader, layout.fields, layout.flexible), reader.at
@@ -61,7 +61,8 @@ def encode(layout: WireLayout, value: dict[str, Any]) -> bytes:
         CodecError: if a field is missing, unknown, or has a value that its type cannot hold.
     Source: the writers Kafka's message generator writes; KIP-482.
     """
-    return _NUMBERS["int16"].pack(layout.prefix) + _written_fields(layout.fields, layout.flexible, value, layout.record)
+    prefix = b"" if layout.prefix is None else _NUMBERS["int16"].pack(layout.prefix)
+    return prefix + _written_fields(layout.fields, layout.flexible, value, layout.record)
 
 
 class _Reader:
@@ -141,6 +142,8 @@ def _read_one(reader: _Reader, field: WireField, flexible: bool) -> Any:
         return _uuid_text(reader.take(16, field.name))
     if field.type in _NUMBERS:
         return reader.number(field.type, field.name)
+    if field.type.endswith("bytes"):
+        return _read_bytes(reader, field, flexible)
     return _read_string(reader, field, flexible)
 
 
@@ -155,6 +158,11 @@ def _read_string(reader: _Reader, field: WireField, flexible: bool) -> str | Non
         return reader.take(size, field.name).decode()
     except UnicodeDecodeError:
         raise reader.wrong(field.name, "no UTF-8") from None
+
+
+def _read_bytes(reader: _Reader, field: WireField, flexible: bool) -> bytes | None:
+    size = reader.uvarint(field.name) - 1 if flexible else reader.number("int32", field.name)
+    return None if size < 0 and field.type == "nullable_bytes" else reader.take(size, field.name)
 
 
 def _written_fields(fields: tuple[WireField, ...], flexible: bool, value: dict[str, Any], where: str) -> bytes:
@@ -207,6 +215,8 @@ def _written_one(field: WireField, value: Any, flexible: bool, where: str) -> by
         return _uuid(value, where)
     if field.type in _NUMBERS:
         return _number(field.type, value, where)
+    if field.type.endswith("bytes"):
+        return _written_bytes(field, value, flexible, where)
     return _written_string(field, value, flexible, where)
 
 
@@ -223,6 +233,14 @@ def _written_string(field: WireField, value: Any, flexible: bool, where: str) ->
     if len(data) > _LONGEST_STRING:
         raise CodecError(f"{where}: {len(data)} bytes, more than {_LONGEST_STRING}")
     return (_uvarint(len(data) + 1, where) if compact else _number("int16", len(data), where)) + data
+
+
+def _written_bytes(field: WireField, value: Any, flexible: bool, where: str) -> bytes:
+    if value is None and field.type == "nullable_bytes":
+        return _uvarint(0, where) if flexible else _number("int32", -1, where)
+    if not isinstance(value, bytes):
+        raise CodecError(f"{where}: {value!r} is no bytes")
+    return (_uvarint(len(value) + 1, where) if flexible else _number("int32", len(value), where)) + value
 
 
 def _uuid_text(data: bytes) -> str:

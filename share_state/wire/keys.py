@@ -4,6 +4,7 @@ import base64
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numba import njit
 
 from share_state.wire.bigendian import int16_at, int32_at, int64_at
@@ -21,6 +22,34 @@ class KeyTable:
         self.starts = np.zeros(_START_KEYS + 1, np.int64)
         self.arena = np.empty(_START_KEYS * _BYTES_A_KEY, np.uint8)
         self.count = np.zeros(1, np.int64)
+
+    @classmethod
+    def of(cls, keys: pa.Array) -> "KeyTable":
+        """A table of distinct keys that are known already, numbered in their order.
+
+        Args:
+            keys: binary, key bytes as `binary` gives them.
+        """
+        table, count = cls(), len(keys)
+        while len(table.hashes) <= count:
+            table.grow(0)
+        sizes = pc.call_function("binary_length", [keys]).to_numpy(zero_copy_only=False).astype(np.int64)
+        table.starts[1 : count + 1] = np.cumsum(sizes)
+        joined = np.frombuffer(b"".join(keys.to_pylist()), np.uint8)
+        table.arena = np.concatenate((joined, np.zeros(len(table.hashes) * _BYTES_A_KEY, np.uint8)))
+        table.count[0] = count
+        _hash_all(table.arena, table.starts, table.hashes, count)
+        _place_again(table.slots, table.hashes, count)
+        return table
+
+    def binary(self) -> pa.Array:
+        """The keys' bytes, row n for number n."""
+        count = len(self)
+        offsets, kept = self.starts[: count + 1].copy(), self.arena[: self.starts[count]].copy()
+        binary = pa.LargeBinaryArray.from_buffers(
+            pa.large_binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(kept)]
+        )
+        return binary.cast(pa.binary())
 
     def __len__(self) -> int:
         """How many share-partitions have been seen."""
@@ -136,6 +165,12 @@ def number_of(data, at, size, slots, hashes, starts, arena, count):
     slots[slot] = np.int32(number)
     count[0] = number + 1
     return np.int64(number)
+
+
+@njit(cache=True)
+def _hash_all(arena, starts, hashes, count):
+    for number in range(count):
+        hashes[number] = hash_of(arena, starts[number], starts[number + 1] - starts[number])
 
 
 @njit(cache=True)

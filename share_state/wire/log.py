@@ -65,11 +65,11 @@ def read_chunks(
     segments = tuple(log.segments)
     if not merge:
         reached = -1
-        for stretch in _framed(segments, chunk):
+        for stretch in framed_segments(segments, chunk):
             reached = _reached(stretch.batches, reached)
             yield from _inflated(stretch, chunk, only_control)
         return
-    tables = [framed.batches.copy() for framed in _framed(segments, chunk)]
+    tables = [framed.batches.copy() for framed in framed_segments(segments, chunk)]
     table = np.concatenate(tables) if tables else np.zeros(0, BATCH)
     chosen = one_of_each_offset(table)
     if len(chosen) < len(table):
@@ -89,12 +89,18 @@ def _reached(batches: np.ndarray, reached: int) -> int:
     return int(lasts[-1])
 
 
-def _framed(segments: tuple[Segment, ...], chunk: int) -> Iterator[Chunk]:
-    """Fill a buffer with segment after segment and frame it; a batch that the buffer cuts opens the next one."""
-    data = np.empty(min(chunk, sum(segment.size for segment in segments) + 1), np.uint8)
+def framed_segments(segments: tuple[Segment, ...], chunk: int = CHUNK) -> Iterator[Chunk]:
+    """The batches of segments, nothing decompressed; each chunk holds until the next is asked for.
+
+    A buffer is filled with segment after segment and framed; a batch that it cuts opens the next one.
+
+    Raises:
+        InputError: if a segment cannot be read.
+    """
+    data = np.empty(min(chunk, sum(segment.unread for segment in segments) + 1), np.uint8)
     table, rows, used = _table(len(data)), 0, 0
     for number, segment in enumerate(segments):
-        position = 0
+        position = segment.begin
         while position < segment.size:
             if used == len(data):
                 if rows:

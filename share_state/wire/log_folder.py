@@ -18,12 +18,26 @@ _MAGIC_AT = 16
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One `.log` file: its path, the offset its name promises, its size in bytes, which copy of the log it is of."""
+    """One `.log` file.
+
+    Attributes:
+        path: of the file.
+        base_offset: the offset that its name promises.
+        size: bytes.
+        copy: which copy of the log it is of.
+        begin: position to read from; what lies before it was read by an earlier run.
+    """
 
     path: str
     base_offset: int
     size: int
     copy: int = 0
+    begin: int = 0
+
+    @property
+    def unread(self) -> int:
+        """Bytes to be read."""
+        return self.size - self.begin
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +50,7 @@ class LogPartition:
         segments: every segment of every copy, by base offset.
         log_start_offset: first offset a broker would load (the earliest of the copies).
         start_is_noted: whether that comes from the broker's own log-start-offset-checkpoint.
+        topic_id: as its folder's partition.metadata tells, None where there is none.
     """
 
     topic: str
@@ -43,6 +58,7 @@ class LogPartition:
     segments: tuple[Segment, ...]
     log_start_offset: int
     start_is_noted: bool = False
+    topic_id: str | None = None
 
     @property
     def name(self) -> str:
@@ -52,8 +68,8 @@ class LogPartition:
 
     @property
     def size(self) -> int:
-        """Bytes in all segments."""
-        return sum(segment.size for segment in self.segments)
+        """Bytes to be read in all segments."""
+        return sum(segment.unread for segment in self.segments)
 
     @property
     def has_copies(self) -> bool:
@@ -140,7 +156,8 @@ def log_partition(topic: str, partition: int | None, copies: list[tuple[Path, li
         noted = _noted_start(folder, topic, partition)
         starts.append((max(own[0].base_offset, noted), noted > own[0].base_offset))
     segments.sort(key=lambda segment: (segment.base_offset, segment.copy))
-    return LogPartition(topic, partition, tuple(segments), *min(starts))
+    ids = [topic_id for folder, _ in copies if (topic_id := _topic_id(folder)) is not None]
+    return LogPartition(topic, partition, tuple(segments), *min(starts), topic_id=ids[0] if ids else None)
 
 
 def _expand(given: str, sought: Sought) -> list[Path]:
@@ -226,6 +243,15 @@ def _segment(file: Path, copy: int) -> Segment:
     named = _SEGMENT_NAME.fullmatch(file.name)
     base_offset = int(named[1]) if named else max(int.from_bytes(first, "big", signed=True), 0)
     return Segment(str(file), base_offset, size, copy)
+
+
+def _topic_id(folder: Path) -> str | None:
+    """The topic id that a broker noted in a log partition's folder. Source: Kafka PartitionMetadataFile."""
+    noted = folder / "partition.metadata"
+    if not noted.is_file():
+        return None
+    found = re.search(r"^topic_id: *(\S+)", noted.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
+    return found[1] if found else None
 
 
 def _noted_start(folder: Path, topic: str, partition: int | None) -> int:

@@ -61,6 +61,7 @@ def test_the_first_partition_of_the_example(tmp_path: Path):
         "dialect": "control_records", "topic": "T", "partition": 0, "cutoff_offset": 250, "log_start_offset": 0,
         "log_end_offset": 501, "redundant_records": 4, "live_share_partitions": 3, "limited_by_group": "G2",
         "limited_by_topic_id": None, "limited_by_partition": 0, "safe": True, "reason": None,
+        "redundant_bytes": None, "next_cutoff_offset": None, "pinned_records": None, "pinned_bytes": None,
     }  # fmt: skip
     assert result.record_count - result.redundant_records == 7
     assert findings(result) == {}

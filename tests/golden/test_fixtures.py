@@ -134,25 +134,34 @@ def test_the_updates_since_the_snapshot_are_counted(case: Case):
     assert {key: row["updates_since_snapshot"] for key, row in found.items()} == {key: counts[key] for key in found}
 
 
+COSTS = ("redundant_bytes", "next_cutoff_offset", "pinned_records", "pinned_bytes")
+
+
 @ALL
 def test_the_cutoff_is_where_kafka_prunes(case: Case):
     logs = folded(case)
     assert logs.keys() == case.partitions.keys()
     for number, truth in case.partitions.items():
         (found,) = logs[number].cutoff.to_pylist()
-        held_by = min(
+        holders = sorted(
             (
                 row
                 for row in case.rows.values()
                 if row["state_partition"] == number and row["snapshot_offset"] is not None
             ),
             key=lambda row: row["snapshot_offset"],
-            default=dict.fromkeys(KEY),
         )
+        held_by = holders[0] if holders else dict.fromkeys(KEY)
         cutoff = truth["lastRedundantOffset"]
         # Those of a batch that begins below the log start are loaded, but no longer there to be deleted.
         offsets = [record.offset for record in records(case)[number] if record.offset >= truth["logStartOffset"]]
-        assert found == {
+        if len(holders) > 1:
+            assert found["next_cutoff_offset"] == holders[1]["snapshot_offset"]
+            pinned = range(max(cutoff or 0, truth["logStartOffset"]), found["next_cutoff_offset"])
+            assert found["pinned_records"] == sum(offset in pinned for offset in offsets)
+        size = sum(segment.size for segment in logs[number].log.segments)
+        assert 0 <= found["redundant_bytes"] + found["pinned_bytes"] <= size
+        assert {name: value for name, value in found.items() if name not in COSTS} == {
             "dialect": "share_group_state",
             "topic": "__share_group_state",
             "partition": number,

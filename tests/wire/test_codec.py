@@ -259,6 +259,10 @@ def field_values(field: WireField, flexible: bool) -> st.SearchStrategy:
         one = st.sampled_from(["AAAAAAAAAAEAAAAAAAAAAg", "_____________________w", "5Y2VfE9xTOSVmSFbWg1sdQ"])
     elif field.type == "nullable_string":
         one = st.none() | TEXT
+    elif field.type == "bytes":
+        one = st.binary(max_size=200)
+    elif field.type == "nullable_bytes":
+        one = st.none() | st.binary(max_size=200)
     else:
         one = INTEGERS.get(field.type, TEXT)
     return st.lists(one, max_size=130) if field.is_array and not field.fields else many(one) if field.is_array else one
@@ -314,7 +318,8 @@ def ordered(value: dict) -> dict:
 
 def declared(flexible: bool) -> WireLayout:
     """A layout that has every type of field, as the records of a group coordinator have them."""
-    types = ["int8", "[]int32", "[]string", "nullable_string", "compact_string", "[]uuid", "uint16"]
+    types = ["int8", "[]int32", "[]string", "nullable_string", "compact_string", "[]uuid", "uint16", "bytes"]
+    types += ["nullable_bytes"]
     fields = [Field(name=f"field_{number}", type=text, doc="any") for number, text in enumerate(types)]
     checked = RecordLayout(releases="9.9", version=3, flexible=flexible, fields=tuple(fields))
     wire_fields = tuple(
@@ -335,9 +340,25 @@ def test_every_type_of_field_is_read_back(flexible, data):
 
 def test_lengths_are_varints_only_in_flexible_layouts():
     value = {
-        "field_0": 1, "field_1": [2], "field_2": ["x"], "field_3": None, "field_4": "y", "field_5": [], "field_6": 65535
+        "field_0": 1, "field_1": [2], "field_2": ["x"], "field_3": None, "field_4": "y", "field_5": [],
+        "field_6": 65535, "field_7": b"z", "field_8": None,
     }  # fmt: skip
-    assert encode(declared(True), value).hex(" ") == "00 03 01 02 00 00 00 02 02 02 78 00 02 79 01 ff ff 00"
+    assert encode(declared(True), value).hex(" ") == ("00 03 01 02 00 00 00 02 02 02 78 00 02 79 01 ff ff 02 7a 00 00")
     assert encode(declared(False), value).hex(" ") == (
-        "00 03 01 00 00 00 01 00 00 00 02 00 00 00 01 00 01 78 ff ff 02 79 00 00 00 00 ff ff"
+        "00 03 01 00 00 00 01 00 00 00 02 00 00 00 01 00 01 78 ff ff 02 79 00 00 00 00 ff ff 00 00 00 01 7a ff ff ff ff"
     )
+
+
+def test_data_without_a_version_begins_with_its_first_field():
+    data = layout("cooperative_sticky_assignor_user_data", "v0")
+    assert data.prefix is None
+    assert encode(data, {"generation": 5}) == bytes(3) + b"\5"
+    assert decode(data, bytes(3) + b"\5more") == ({"generation": 5}, 4)
+
+
+def test_what_is_no_bytes_is_not_written():
+    with pytest.raises(CodecError, match="field_7: 'z' is no bytes"):
+        encode(declared(True), {f"field_{number}": 0 for number in range(9)} | {
+            "field_1": [], "field_2": [], "field_3": None, "field_4": "", "field_5": [],
+            "field_7": "z", "field_8": None,
+        })  # fmt: skip

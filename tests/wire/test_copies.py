@@ -38,7 +38,9 @@ def _copies(folder: Path, *copies: bytes) -> LogPartition:
 def _same(found: Judged, expected: Judged) -> None:
     assert found.folded.states == expected.folded.states
     assert found.folded.in_flight == expected.folded.in_flight
-    assert found.folded.cutoff == expected.folded.cutoff
+    # The same records take fewer bytes where they are compressed.
+    in_bytes = ["redundant_bytes", "pinned_bytes"]
+    assert found.folded.cutoff.drop_columns(in_bytes) == expected.folded.cutoff.drop_columns(in_bytes)
 
 
 @CHUNKS

@@ -1,0 +1,7 @@
+"""`share-state audit` under spark-submit: the same options, Spark's own master and memory."""
+
+import sys
+
+from share_state.cli import main
+
+main(["audit", *sys.argv[1:]])

@@ -1,0 +1,166 @@
+"""The model of the configuration: every key with its range, its default and its meaning."""
+
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from share_state.config.key_names import KeyPath, dotted
+from share_state.fold.limits import RELEASES, Limits
+from share_state.rules import ERROR, OFF, SEVERITIES, registered
+
+_SECRET = re.compile(r"(?i)secret|password|token|access[.]?key")
+_INT32 = 2**31 - 1
+_CENTURY_DAYS = 36_500
+
+
+def _off_where_false(given: Any) -> Any:
+    """A bare `off` is false to YAML 1.1, so programs that write YAML or JSON turn it into that."""
+    return OFF if str(given).lower() in (OFF, "false") else given
+
+
+def _is_registered(code: str) -> str:
+    if code not in registered():
+        raise ValueError("no such rule")
+    return code
+
+
+Format = Literal["auto", "segments"]
+Dialect = Literal["auto", "share_group_state", "control_records"]
+Clock = Literal["log", "wall"]
+Severity = Annotated[Literal[(*SEVERITIES, OFF)], BeforeValidator(_off_where_false)]
+RuleCode = Annotated[str, AfterValidator(_is_registered)]
+PathText = Annotated[str, Field(min_length=1, json_schema_extra={"format": "path"})]
+Count = Annotated[int, Field(ge=1, le=_INT32)]
+_KAFKA = Limits()
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _nothing_is_the_default(cls, given: Any) -> Any:
+        """A key without a value, such as a section whose keys are all commented out, says nothing."""
+        if not isinstance(given, dict):
+            return given
+        # What is no key at all is kept, to be refused.
+        return {key: value for key, value in given.items() if value is not None or key not in cls.model_fields}
+
+
+class Source(_Section):
+    """One export of a cluster's logs."""
+
+    path: PathText = Field(description="log folder, .log file or glob of an export")
+    format: Format = Field("auto", description="what the files are; auto looks at the content")
+    dialect: Dialect = Field("auto", description="which records they hold; auto goes by the names of the folders")
+
+
+class LimitSettings(_Section):
+    """The limits that the cluster works under; the defaults are those of share_state.fold.limits.Limits."""
+
+    delivery_count: int = Field(
+        _KAFKA.delivery_count, ge=1, le=25, description="`group.share.delivery.count.limit` of the cluster"
+    )
+    record_locks: Count = Field(
+        _KAFKA.record_locks, description="`group.share.partition.max.record.locks` of the cluster"
+    )
+    updates_per_snapshot: int = Field(
+        _KAFKA.updates_per_snapshot,
+        ge=0,
+        le=_INT32,
+        description="`share.coordinator.snapshot.update.records.per.snapshot` of the cluster",
+    )
+    chain_length: Count = Field(
+        _KAFKA.chain_length, description="control records since a checkpoint before a chain is long"
+    )
+    stall_minutes: float = Field(
+        _KAFKA.stall_minutes,
+        gt=0,
+        allow_inf_nan=False,
+        description="minutes that a start offset may stay while later offsets finish",
+    )
+    pinned_records: Count = Field(
+        _KAFKA.pinned_records, description="records that one share-partition may keep from being cleaned, unmentioned"
+    )
+    writer_version: Literal[RELEASES] | None = Field(
+        _KAFKA.writer_version, description="Kafka release that wrote the log; by default inferred from it"
+    )
+
+    def to_limits(self) -> Limits:
+        """The limits as the fold and the rules take them."""
+        return Limits(**self.model_dump())
+
+
+class ReportSettings(_Section):
+    """Files that the audit writes beside the tables."""
+
+    html: PathText | None = Field(None, description="page for people; none by default")
+    prometheus: PathText | None = Field(None, description="metrics for the textfile collector; none by default")
+
+
+class RetentionSettings(_Section):
+    """How long history stays in the warehouse."""
+
+    history_days: int = Field(90, ge=1, le=_CENTURY_DAYS, description="days that the history of runs is kept")
+
+
+class SparkSettings(_Section):
+    """The Spark session of the audit."""
+
+    master: str = Field("local[*]", min_length=1, description="Spark master")
+    conf: dict[str, str] = Field({}, description="Spark settings, name to value")
+
+
+class AuditSettings(_Section):
+    """What the nightly audit of one cluster reads, writes, checks and reports.
+
+    Attributes are the keys of the file; docs/audit-configuration.md lists them. Made by `load_settings` or
+    `settings_for`, which know where a value came from when it has to be refused.
+    """
+
+    cluster: str = Field("", description="name of the cluster in reports and metrics")
+    sources: list[Source] = Field(min_length=1, description="exports that the audit takes in, as one")
+    warehouse: PathText = Field(description="folder of the Delta tables")
+    state_partitions: Count | None = Field(
+        None, description="partitions of `__share_group_state`; by default as many as the input shows"
+    )
+    topics: PathText | None = Field(None, description="JSON file: topic id to name, partitions, end offsets")
+    limits: LimitSettings = Field(default_factory=LimitSettings)
+    clock: Clock = Field(
+        "log", description='what "for so long" is counted to: the newest record of the input, or the time of the audit'
+    )
+    rules: dict[RuleCode, Severity] = Field({}, description="severity of a rule in place of its own")
+    fail_on: Severity = Field(ERROR, description="exit with 1 when something of this severity or above is found")
+    report: ReportSettings = Field(default_factory=ReportSettings)
+    retention: RetentionSettings = Field(default_factory=RetentionSettings)
+    spark: SparkSettings = Field(default_factory=SparkSettings)
+
+    def describe(self) -> dict[str, str]:
+        """What was configured, for the row of a run.
+
+        Returns:
+            Dotted key -> value as text: whatever differs from its default, which every path does. A Spark setting whose
+            name speaks of a secret is there without its value.
+        """
+        told = {}
+        for path, value in _configured(self, ()):
+            hidden = path[:2] == ("spark", "conf") and _SECRET.search(str(path[2]))
+            told[dotted(path)] = "(hidden)" if hidden else str(value)
+        return told
+
+
+def _configured(section: _Section, above: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
+    """The values below a section that differ from their defaults; every entry of a list or a map does."""
+    for name, field in type(section).model_fields.items():
+        path, value = (*above, name), getattr(section, name)
+        if isinstance(value, _Section):
+            yield from _configured(value, path)
+        elif isinstance(value, list):
+            for number, item in enumerate(value):
+                yield from _configured(item, (*path, number))
+        elif isinstance(value, dict):
+            yield from (((*path, key), one) for key, one in value.items())
+        elif value is not None and value != field.default:
+            yield path, value

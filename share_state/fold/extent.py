@@ -1,0 +1,76 @@
+"""What of a log partition was read: how many records and bytes lie before an offset."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from share_state.wire.framing import Trust
+
+CELL = 4096
+"""Offsets whose bytes are counted together."""
+
+_RUN = np.dtype([("first", "i8"), ("count", "i8")])
+_BYTES = np.dtype([("cell", "i8"), ("first", "i8"), ("end", "i8"), ("bytes", "i8")])
+
+
+@dataclass(slots=True)
+class Extent:
+    """Offsets of the records that were read, as runs without a hole, and the bytes of their batches by CELL offsets.
+
+    Attributes:
+        runs: first offset and number of records of each run.
+        cells: number of the cell (offset // CELL), first offset, offset behind the last, bytes of its batches.
+    """
+
+    runs: np.ndarray = field(default_factory=lambda: np.zeros(0, _RUN))
+    cells: np.ndarray = field(default_factory=lambda: np.zeros(0, _BYTES))
+
+    def take(self, batches: np.ndarray, offsets: np.ndarray) -> None:
+        """Count a chunk, later in the log than all before.
+
+        Args:
+            batches: BATCH rows.
+            offsets: int64, of the chunk's records that count.
+        """
+        if len(offsets):
+            starts = np.flatnonzero(np.diff(offsets, prepend=offsets[0] - 2) != 1)
+            runs = np.zeros(len(starts), _RUN)
+            runs["first"], runs["count"] = offsets[starts], np.diff(np.append(starts, len(offsets)))
+            self.runs = _joined(np.concatenate((self.runs, runs)))
+        whole = batches[batches["trust"] == Trust.WHOLE]
+        if len(whole):
+            cells, first = np.unique(whole["base_offset"] // CELL, return_index=True)
+            added = np.zeros(len(cells), _BYTES)
+            added["cell"], added["first"] = cells, whole["base_offset"][first]
+            added["end"] = np.maximum.reduceat(whole["last_offset"], first) + 1
+            added["bytes"] = np.add.reduceat(whole["size"], first)
+            if len(self.cells) and self.cells[-1]["cell"] == cells[0]:
+                self.cells[-1]["bytes"] += added[0]["bytes"]
+                self.cells[-1]["end"] = added[0]["end"]
+                added = added[1:]
+            self.cells = np.concatenate((self.cells, added))
+
+    def forget_before(self, offset: int) -> None:
+        """Drop what ends at or before an offset: the log has been cut there."""
+        self.runs = self.runs[self.runs["first"] + self.runs["count"] > offset]
+        self.cells = self.cells[self.cells["end"] > offset]
+
+    def records_before(self, offset: int) -> int:
+        """Records below an offset."""
+        return int(np.clip(offset - self.runs["first"], 0, self.runs["count"]).sum())
+
+    def bytes_before(self, offset: int) -> int:
+        """Bytes of batches below an offset, evenly shared out within the cell that holds it."""
+        width = np.maximum(self.cells["end"] - self.cells["first"], 1)
+        return int((np.clip(offset - self.cells["first"], 0, width) / width * self.cells["bytes"]).sum())
+
+
+def _joined(runs: np.ndarray) -> np.ndarray:
+    """Runs that touch, as one."""
+    follows = runs["first"][1:] == runs["first"][:-1] + runs["count"][:-1]
+    if not follows.any():
+        return runs
+    starts = np.flatnonzero(np.concatenate(([True], ~follows)))
+    joined = runs[starts].copy()
+    joined["count"] = np.add.reduceat(runs["count"], starts)
+    return joined

@@ -1,0 +1,219 @@
+"""Folds `__consumer_offsets` into the share groups that live there; keeps classic groups for the sticky audit."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from share_state.fold.groups_met import EpochStep, Generation, GroupFault
+from share_state.fold.groups_replay import GroupReplay
+from share_state.fold.groups_state import ShareGroup, StatePartitions
+from share_state.fold.groups_tables import groups_table, members_table, partitions_table
+from share_state.fold.groups_topics import completed
+from share_state.fold.topics import Topics
+from share_state.wire.framing import Trust
+from share_state.wire.group_logs import group_partition_of
+from share_state.wire.group_records import record_types, told_records
+from share_state.wire.log import CHUNK, Chunk, RepeatedOffsetsError, read_chunks
+from share_state.wire.log_folder import LogPartition, Window
+from share_state.wire.records import locate_records
+
+_BATCH_FAULTS = {
+    Trust.CRC_MISMATCH: ("CRC_MISMATCH", "the CRC does not match; the batch was left out, take another copy"),
+    Trust.MAGIC_UNSUPPORTED: ("MAGIC_UNSUPPORTED", "not a batch of format version 2; it was left out"),
+    Trust.MALFORMED: ("BATCH_MALFORMED", "the batch's lengths and counts do not fit its bytes; it was left out"),
+    Trust.TORN: ("TORN_TAIL", "the file ends inside a batch; what is before it was read"),
+    Trust.CONFLICT: ("DUPLICATE_OFFSET_CONFLICT", "another copy holds other bytes under these offsets; left out"),
+}
+
+
+@dataclass(slots=True)
+class FoldedGroups:
+    """The groups of all partitions of `__consumer_offsets` that were read.
+
+    Attributes:
+        groups: share groups by id, deleted ones among them; of one that lies in several partitions, that of the
+            partition where it belongs, else the one with the newest record.
+        state_partitions: what share-partitions the groups list, by group id.
+        places: (group partition, group id) of every live group of any type, once a partition.
+        partitions: the log partitions that were read, by number.
+        partition_count: how many partitions the topic has, None where unknown.
+        classic: latest record of every live group of the classic protocol, by group id.
+        sticky: every record of a group whose assignor may be a sticky one, by partition and offset.
+        consumer_groups: ids of live consumer groups of the newer protocol.
+        names: topic id -> name.
+        faults: what cannot be read or should not be there.
+        epoch_steps: group epochs that do not rise by one.
+        newest_time: ms, stamp of the newest record of any group.
+        record_counts: record type -> number of records, committed offsets included.
+    """
+
+    groups: dict[str, ShareGroup] = field(default_factory=dict)
+    state_partitions: dict[str, StatePartitions] = field(default_factory=dict)
+    places: list[tuple[int | None, str]] = field(default_factory=list)
+    partitions: tuple[int, ...] = ()
+    partition_count: int | None = None
+    classic: dict[str, Generation] = field(default_factory=dict)
+    sticky: list[Generation] = field(default_factory=list)
+    consumer_groups: set[str] = field(default_factory=set)
+    names: dict[str, str] = field(default_factory=dict)
+    faults: list[GroupFault] = field(default_factory=list)
+    epoch_steps: list[EpochStep] = field(default_factory=list)
+    newest_time: int = 0
+    record_counts: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def live(self) -> dict[str, ShareGroup]:
+        """Share groups that exist, by id."""
+        return {group_id: group for group_id, group in self.groups.items() if group.is_live}
+
+    @property
+    def topics(self) -> Topics:
+        """The names that the groups tell of their topics."""
+        return completed(Topics(), self.names)
+
+    @property
+    def share_groups(self) -> pa.Table:
+        """The table of that name."""
+        return groups_table(self.groups.values())
+
+    @property
+    def share_group_members(self) -> pa.Table:
+        """The table of that name."""
+        return members_table(self.groups.values(), self.names)
+
+    @property
+    def share_group_partitions(self) -> pa.Table:
+        """The table of that name."""
+        return partitions_table(self.state_partitions)
+
+    def covers(self, group_id: str) -> bool:
+        """Whether the log that a group's records belong to was read: only then does its absence mean anything."""
+        return self.partition_count is not None and (
+            group_partition_of(group_id, self.partition_count) in self.partitions
+        )
+
+
+def fold_groups(
+    logs: Sequence[LogPartition],
+    window: Window | None = None,
+    *,
+    partition_count: int | None = None,
+    chunk: int = CHUNK,
+) -> FoldedGroups:
+    """Replay partitions of `__consumer_offsets`.
+
+    Args:
+        logs: of `find_group_logs`; each may have several copies, which are merged by offset.
+        window: which records of every log count; all of them by default.
+        partition_count: how many partitions the topic has; by default as many as the logs show where they run from 0
+            without a gap and most groups lie where that number puts them, else unknown.
+        chunk: bytes of segments in memory at a time.
+    Raises:
+        InputError: if a segment cannot be read.
+    Source: Kafka CoordinatorLoaderImpl.doLoad, GroupMetadataManager.replay.
+    """
+    counts: dict[int, int] = {}
+    replays = [_replay(log, window or Window(), chunk, counts) for log in logs]
+    places = [
+        (replay.partition, group_id)
+        for replay in replays
+        for group_id in {group.group_id for group in replay.groups.values() if group.is_live}
+        | (replay.classic.keys() | replay.consumer_groups.keys())
+    ]
+    numbers = sorted({replay.partition for replay in replays if replay.partition is not None})
+    known = partition_count or _likely_count(numbers, places)
+    places.sort(key=lambda place: (place[1], -1 if place[0] is None else place[0]))
+    folded = FoldedGroups(places=places, partitions=tuple(numbers), partition_count=known, record_counts=counts)
+    for replay in sorted(replays, key=lambda one: one.partition if one.partition is not None else -1):
+        _add(folded, replay)
+    return folded
+
+
+def _likely_count(numbers: list[int], places: Iterable[tuple[int | None, str]]) -> int | None:
+    """The number of partitions that the logs show; some of a topic's partitions would put most groups elsewhere."""
+    count = len(numbers)
+    if not count or numbers != list(range(count)):
+        return None
+    at_home = [group_partition_of(group_id, count) == partition for partition, group_id in places]
+    return count if 2 * sum(at_home) > len(at_home) else None
+
+
+def _add(folded: FoldedGroups, replay: GroupReplay) -> None:
+    for group_id, group in replay.groups.items():
+        known = folded.groups.get(group_id)
+        if known is None or _rank(group, folded) > _rank(known, folded):
+            folded.groups[group_id] = group
+            listed = replay.state_partitions.get(group_id)
+            if listed:
+                folded.state_partitions[group_id] = listed
+    for group_id, listed in replay.state_partitions.items():
+        folded.state_partitions.setdefault(group_id, listed)
+    for group_id, generation in replay.classic.items():
+        folded.classic[group_id] = generation
+    folded.sticky += replay.sticky
+    folded.consumer_groups |= replay.consumer_groups.keys()
+    folded.names.update(replay.names)
+    folded.faults += replay.faults
+    folded.epoch_steps += replay.epoch_steps
+    folded.newest_time = max(folded.newest_time, replay.newest_time)
+
+
+def _rank(group: ShareGroup, folded: FoldedGroups) -> tuple[bool, bool, int]:
+    count = folded.partition_count
+    at_home = count is not None and group_partition_of(group.group_id, count) == group.partition
+    return group.is_live, at_home, group.last_time
+
+
+def _replay(log: LogPartition, window: Window, chunk: int, counts: dict[int, int]) -> GroupReplay:
+    own: dict[int, int] = {}
+    try:
+        replay = _replayed(log, window, chunk, log.has_copies, own)
+    except RepeatedOffsetsError:
+        own.clear()
+        replay = _replayed(log, window, chunk, True, own)
+    for record_type, count in own.items():
+        counts[record_type] = counts.get(record_type, 0) + count
+    return replay
+
+
+def _replayed(log: LogPartition, window: Window, chunk: int, merge: bool, counts: dict[int, int]) -> GroupReplay:
+    replay = GroupReplay(log.partition)
+    for part in read_chunks(log, merge=merge, chunk=chunk):
+        # The broker loads the batch that holds the log start whole, and nothing before it.
+        gone = (part.batches["trust"] == Trust.WHOLE) & (part.batches["last_offset"] < log.log_start_offset)
+        batches = part.batches[~gone]
+        located = locate_records(part.data, batches)
+        _note_batches(replay, log, batches, part)
+        located = located[_counted(located, window)]
+        types = record_types(part.data, located)
+        for record_type, count in zip(*np.unique(types, return_counts=True), strict=True):
+            counts[int(record_type)] = counts.get(int(record_type), 0) + int(count)
+        for told in told_records(part.data, located, types):
+            replay.apply(told)
+    replay.finish()
+    return replay
+
+
+def _counted(located: np.ndarray, window: Window) -> np.ndarray:
+    counted = np.ones(len(located), bool)
+    if window.from_offset is not None:
+        counted &= located["offset"] >= window.from_offset
+    if window.until_offset is not None:
+        counted &= located["offset"] < window.until_offset
+    if window.until_time_ms is not None:
+        counted &= located["timestamp"] <= window.until_time_ms
+    return counted
+
+
+def _note_batches(replay: GroupReplay, log: LogPartition, batches: np.ndarray, part: Chunk) -> None:
+    for row in np.flatnonzero(batches["trust"] != Trust.WHOLE):
+        batch = batches[row]
+        code, text = _BATCH_FAULTS[Trust(int(batch["trust"]))]
+        where = f"{log.segments[batch['segment']].path}, position {batch['file_position']}"
+        reason = f" ({part.why[int(row)]})" if int(row) in part.why else ""
+        replay.faults.append(
+            GroupFault(code, replay.partition, int(batch["base_offset"]), f"{where}: {text}{reason}",
+                       is_harmless=code == "TORN_TAIL")
+        )  # fmt: skip

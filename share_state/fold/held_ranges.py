@@ -1,0 +1,342 @@
+"""The ranges of one share-partition, kept canonical in place while its records come in one by one: cut, raise, compare.
+
+All of them live in one array of STATE_BATCH rows, the room: a third for the ranges held, a third for those of one
+record, a third to merge them in. Lists in it are (first row, row behind the last), sorted, disjoint, and no two ranges
+that touch have one value. One array, because each array handed to a compiled function costs as much as a few ranges.
+"""
+
+import numpy as np
+from numba import njit
+
+from share_state.fold.ranges import ACKNOWLEDGED, ARCHIVING, AVAILABLE, is_terminal
+from share_state.fold.sweep import priority, sweep
+from share_state.wire.share_group_state import LARGEST_OFFSET, STATE_BATCH
+
+UNCOVERED = -(2**31)
+"""In place of a priority: no range covers the offset. Less than any priority."""
+
+
+_ROWS_A_RANGE = 6
+"""Each third must take twice as many ranges as go in: a wide range may fill the gaps between all the others."""
+
+
+@njit(cache=True, inline="always")
+def fits(room, size, count):
+    """Whether a room is large enough for `size` ranges and one record of `count` more."""
+    return _ROWS_A_RANGE * (size + np.int64(count) + 1) <= len(room)
+
+
+@njit(cache=True)
+def fitting(room, size, count):
+    """A room for `size` ranges and one record of `count` more; the ranges held are kept.
+
+    Args:
+        room: the room so far.
+        size: ranges held.
+        count: state batches of the record.
+    """
+    if fits(room, size, count):
+        return room
+    larger = np.empty(2 * _ROWS_A_RANGE * (size + count + 1), STATE_BATCH)
+    for row in range(size):
+        larger[row] = room[row]
+    return larger
+
+
+@njit(cache=True, inline="always")
+def take_in(batches, begin, end, cut, room):
+    """Put the ranges of one record into the second third of the room, canonical.
+
+    Args:
+        batches: STATE_BATCH rows; those of the record are rows `begin` to `end`, in any order.
+        cut: offset below which nothing counts; -1 for none.
+    Returns:
+        Row behind the last.
+    """
+    at = start = len(room) // 3
+    for number in range(begin, end):
+        first, last = batches[number].first, batches[number].last
+        # An inverted range covers nothing; the broker hangs or fails on it, and a rule says so.
+        if first > last or last == LARGEST_OFFSET or (cut != -1 and last < cut):
+            continue
+        if cut != -1:
+            first = max(first, cut)
+        if at > start:
+            if first <= room[at - 1].last:
+                return _take_in_swept(batches, begin, end, cut, room)
+            if (
+                room[at - 1].last == first - 1
+                and room[at - 1].count == batches[number].count
+                and room[at - 1].state == batches[number].state
+            ):
+                room[at - 1].last = last
+                continue
+        room[at].first, room[at].last = first, last
+        room[at].count, room[at].state = batches[number].count, batches[number].state
+        at += 1
+    return at
+
+
+@njit(cache=True)
+def _take_in_swept(batches, begin, end, cut, room):
+    """As `take_in`, where ranges overlap or are out of order, which no coordinator of a release writes."""
+    first, last = np.empty(end - begin, np.int64), np.empty(end - begin, np.int64)
+    packed, heap_packed = np.empty(end - begin, np.int32), np.empty(end - begin, np.int32)
+    size = 0
+    for number in range(begin, end):
+        batch = batches[number]
+        if batch.first > batch.last or batch.last == LARGEST_OFFSET or (cut != -1 and batch.last < cut):
+            continue
+        first[size] = max(batch.first, cut) if cut != -1 else batch.first
+        last[size] = batch.last
+        packed[size] = priority(batch.count, batch.state)
+        size += 1
+    return sweep(first, last, packed, size, heap_packed, np.empty(end - begin, np.int64), room, len(room) // 3)
+
+
+@njit(cache=True, inline="always")
+def hold(room, end):
+    """Let the ranges taken in, up to row `end`, be the ranges held; returns how many there are."""
+    begin = len(room) // 3
+    for row in range(begin, end):
+        _copy(room, row, row - begin)
+    return end - begin
+
+
+@njit(cache=True, inline="always")
+def cut_below(room, size, start):
+    """Drop what lies before `start` of the ranges held (negative: nothing); returns how many are left."""
+    if start < 0 or size == 0 or room[0].first >= start:
+        return size
+    dropped = 0
+    while dropped < size and room[dropped].last < start:
+        dropped += 1
+    if dropped > 0:
+        for row in range(dropped, size):
+            _copy(room, row, row - dropped)
+        size -= dropped
+    if size > 0 and room[0].first < start:
+        room[0].first = start
+    return size
+
+
+@njit(cache=True, inline="always")
+def raise_to(room, size, incoming_end):
+    """Let each offset have the greater of its values as held and as taken in; returns how many ranges are held."""
+    incoming = len(room) // 3
+    if incoming == incoming_end:
+        return size
+    # Only what overlaps or touches the incoming ranges can change.
+    begin = _first_ending_from(room, 0, size, room[incoming].first)
+    if begin > 0 and room[begin - 1].last == room[incoming].first - 1:
+        begin -= 1
+    end, behind = begin, room[incoming_end - 1].last + 1
+    while end < size and room[end].first <= behind:
+        end += 1
+    made = _merge(room, begin, end, incoming, incoming_end)
+    count = made - 2 * incoming
+    shift = count - (end - begin)
+    if shift > 0:
+        for row in range(size - 1, end - 1, -1):
+            _copy(room, row, row + shift)
+    elif shift < 0:
+        for row in range(end, size):
+            _copy(room, row, row + shift)
+    for row in range(count):
+        _copy(room, 2 * incoming + row, begin + row)
+    return size + shift
+
+
+@njit(cache=True, inline="always")
+def _first_ending_from(room, begin, end, offset):
+    """The first row of a list that ends at or after `offset`."""
+    while begin < end:
+        middle = (begin + end) >> 1
+        if room[middle].last < offset:
+            begin = middle + 1
+        else:
+            end = middle
+    return begin
+
+
+@njit(cache=True, inline="always")
+def _merge(room, one, one_end, other, other_end):
+    """The maximum of two lists, written canonical from the last third on; returns the row behind its last."""
+    begin = made = 2 * (len(room) // 3)
+    at = room[one].first if one < one_end else np.int64(0)
+    for new in range(other, other_end):
+        first, last = room[new].first, room[new].last
+        count, state = room[new].count, room[new].state
+        while one < one_end and room[one].last < first:
+            made = _append(room, begin, made, at, room[one].last, room[one].count, room[one].state)
+            one += 1
+            if one < one_end:
+                at = room[one].first
+        if one < one_end and at < first:
+            made = _append(room, begin, made, at, first - 1, room[one].count, room[one].state)
+            at = first
+        while one < one_end and at <= last:
+            if first < at:
+                made = _append(room, begin, made, first, at - 1, count, state)
+                first = at
+            end = min(room[one].last, last)
+            if priority(room[one].count, room[one].state) < priority(count, state):
+                made = _append(room, begin, made, at, end, count, state)
+            else:
+                made = _append(room, begin, made, at, end, room[one].count, room[one].state)
+            first = at = end + 1
+            if end == room[one].last:
+                one += 1
+                if one < one_end:
+                    at = room[one].first
+        if first <= last:
+            made = _append(room, begin, made, first, last, count, state)
+    while one < one_end:
+        made = _append(room, begin, made, at, room[one].last, room[one].count, room[one].state)
+        one += 1
+        if one < one_end:
+            at = room[one].first
+    return made
+
+
+@njit(cache=True, inline="always")
+def _append(room, begin, made, first, last, count, state):
+    """Write a range behind the ones made so far, joined to the last of them where it carries on."""
+    if (
+        made > begin
+        and room[made - 1].last == first - 1
+        and room[made - 1].count == count
+        and room[made - 1].state == state
+    ):
+        room[made - 1].last = last
+        return made
+    room[made].first, room[made].last, room[made].count, room[made].state = first, last, count, state
+    return made + 1
+
+
+@njit(cache=True, inline="always")
+def _copy(room, row, to):
+    room[to].first, room[to].last = room[row].first, room[row].last
+    room[to].count, room[to].state = room[row].count, room[row].state
+
+
+@njit(cache=True, inline="always")
+def first_left(room, size, incoming_end):
+    """Where the ranges taken in say that an offset leaves a state that nothing leaves.
+
+    An acknowledged or archived offset comes back (to a higher count, or to ARCHIVING where it was acknowledged) or
+    becomes the other of the two; an archiving offset becomes available or acknowledged.
+
+    Returns:
+        (first such offset or -1, its priority as held, the incoming priority).
+    """
+    incoming = len(room) // 3
+    row = _first_ending_from(room, 0, size, room[incoming].first) if incoming < incoming_end else 0
+    for other in range(incoming, incoming_end):
+        while row < size and room[row].last < room[other].first:
+            row += 1
+        probe = row
+        while probe < size and room[probe].first <= room[other].last:
+            if _leaves(room[probe].state, room[probe].count, room[other].state, room[other].count):
+                old = priority(room[probe].count, room[probe].state)
+                return (
+                    max(room[probe].first, room[other].first),
+                    old,
+                    priority(room[other].count, room[other].state),
+                )
+            probe += 1
+    return np.int64(-1), np.int32(UNCOVERED), np.int32(UNCOVERED)
+
+
+@njit(cache=True, inline="always")
+def _leaves(old_state, old_count, new_state, new_count):
+    if new_state == old_state or new_count < old_count:
+        return False
+    if old_state == ARCHIVING:
+        return new_state == AVAILABLE or new_state == ACKNOWLEDGED
+    if not is_terminal(old_state):
+        return False
+    if is_terminal(new_state):
+        return True
+    # AVAILABLE at the same count is an older write that comes late: it changes nothing.
+    return new_count > old_count or (new_state == ARCHIVING and old_state == ACKNOWLEDGED)
+
+
+@njit(cache=True)
+def first_difference(room, size, incoming_end):
+    """The first offset that has another value in the ranges taken in than in those held.
+
+    Returns:
+        (that offset or -1, its priority as held, the incoming priority; UNCOVERED where no range covers it).
+    """
+    one, other = 0, len(room) // 3
+    at = np.int64(-1)
+    while one < size and other < incoming_end:
+        if room[one].first != room[other].first:
+            at = min(room[one].first, room[other].first)
+            break
+        if room[one].count != room[other].count or room[one].state != room[other].state:
+            at = room[one].first
+            break
+        if room[one].last != room[other].last:
+            at = min(room[one].last, room[other].last) + 1
+            break
+        one += 1
+        other += 1
+    else:
+        if one == size and other == incoming_end:
+            return np.int64(-1), np.int32(UNCOVERED), np.int32(UNCOVERED)
+        at = room[one].first if one < size else room[other].first
+    return at, _value_at(room, 0, size, at), _value_at(room, len(room) // 3, incoming_end, at)
+
+
+@njit(cache=True)
+def first_lowered(room, size, incoming_end, start):
+    """The first offset from `start` on whose value is lower as taken in; returned as by `first_difference`."""
+    other = len(room) // 3
+    for row in range(size):
+        if room[row].last < start:
+            continue
+        here = priority(room[row].count, room[row].state)
+        at = max(room[row].first, start)
+        while at <= room[row].last:
+            while other < incoming_end and room[other].last < at:
+                other += 1
+            if other == incoming_end or room[other].first > at:
+                return at, here, np.int32(UNCOVERED)
+            there = priority(room[other].count, room[other].state)
+            if there < here:
+                return at, here, there
+            at = room[other].last + 1
+    return np.int64(-1), np.int32(UNCOVERED), np.int32(UNCOVERED)
+
+
+@njit(cache=True)
+def _value_at(room, begin, end, offset):
+    row = _first_ending_from(room, begin, end, offset)
+    if row < end and room[row].first <= offset:
+        return priority(room[row].count, room[row].state)
+    return np.int32(UNCOVERED)
+
+
+@njit(cache=True)
+def first_archiving(room, size, start, end):
+    """The first offset held in state ARCHIVING from `start` on and before `end`; -1 for none."""
+    for row in range(size):
+        if room[row].first >= end:
+            break
+        if room[row].state == ARCHIVING and room[row].last >= start:
+            at = max(room[row].first, start)
+            if at < end:
+                return at
+    return np.int64(-1)
+
+
+@njit(cache=True, inline="always")
+def terminal_from(room, size, start):
+    """How many offsets at or after `start` are held as acknowledged or archived."""
+    total = np.int64(0)
+    for row in range(size):
+        # Without a branch: which ranges are terminal cannot be foretold.
+        total += max(room[row].last - max(room[row].first, start) + 1, 0) * is_terminal(room[row].state)
+    return total

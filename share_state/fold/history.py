@@ -1,0 +1,123 @@
+"""What operators watch from audit to audit: one row a share-partition, and the verdict on it."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from share_state.declarations import table_schema
+from share_state.fold.lag import lags
+from share_state.fold.limits import Limits
+from share_state.fold.log import UNKNOWN_BEFORE, FoldedLog
+from share_state.fold.ranges import ACQUIRED, ARCHIVED, ARCHIVING, AVAILABLE, tiles
+from share_state.fold.states import KEY, declared, times
+
+TABLE = "share_partition_history"
+START_BEFORE = "start_before"
+OK, STALL, STOP, REWIND = "OK", "STALL", "STOP", "REWIND"
+VERDICTS = (OK, STALL, STOP, REWIND)
+
+_MS_A_MINUTE = 60_000
+
+
+def watched_schema() -> pa.Schema:
+    """The columns of `watched`: those of the table, and the start offset at the last audit."""
+    return table_schema(TABLE).append(pa.field(START_BEFORE, pa.int64()))
+
+
+def watched(folded: FoldedLog) -> pa.Table:
+    """What one log partition says of its share-partitions; time, verdict and reason need all of them.
+
+    Returns:
+        The columns of `watched_schema`, one row a live share-partition.
+    """
+    states, chains = folded.states, folded.chains
+    tile_ends, rows = tiles(chains.chains["start_offset"].copy(), chains.ends, chains.batches)
+    sizes, state, count = rows["last"] - rows["first"] + 1, rows["state"], rows["count"]
+    effective = states["effective_start_offset"].to_numpy()
+    ahead = rows["first"] >= np.repeat(effective, np.diff(tile_ends))
+    waits, finished = (state == AVAILABLE) | (state == ACQUIRED), (state != ARCHIVING) & (state > ACQUIRED)
+    limit = folded.limits.delivery_count
+    poison = ((waits | (state == ARCHIVING)) & (count >= limit - 1)) | ((state == ARCHIVED) & (count >= limit))
+
+    def total(chosen: np.ndarray) -> pa.Array:
+        sums = np.concatenate(([0], np.cumsum(np.where(chosen, sizes, 0))))
+        return pa.array(np.diff(sums[tile_ends]))
+
+    counted = {
+        "lag": lags(*(states[name] for name in ("topic_end_offset", "start_offset", "delivery_complete_count"))),
+        "waiting_records": total(waits),
+        "archiving_records": total(state == ARCHIVING),
+        "finished_records": total(finished & ahead),
+        "poison_records": total(poison),
+        "moved_time": times(chains.chains["moved_time"]),
+        "active_time": times(chains.chains["active_time"]),
+    }
+    kept = (*KEY, "state_partition", "start_offset", "effective_start_offset", "end_offset", "topic_end_offset")
+    table = declared(TABLE, {name: states[name] for name in kept} | counted)
+    before = folded.starts_before
+    return table.append_column(START_BEFORE, pa.array(before, mask=before == UNKNOWN_BEFORE))
+
+
+def with_verdicts(rows: pa.Table, now: int, run_id: str, limits: Limits) -> pa.Table:
+    """Rows of `watched` with time, run and verdict: the words of Burrow, for share groups.
+
+    - REWIND: SPSO is before where it was at the last audit.
+    - STOP: records wait, and no consumer has changed anything for `stall_minutes`.
+    - STALL: records wait, consumers work, and SPSO has not moved for `stall_minutes`.
+    - OK: anything else.
+
+    Args:
+        rows: columns of `watched_schema`.
+        now: ms, what "for so long" is counted to: stamp of the newest record of the whole input, or the audit's time.
+        run_id: of this audit.
+        limits: the stall time.
+    Returns:
+        Columns of schemas/tables/share_partition_history.yaml.
+    """
+    start, before = _numbers(rows["start_offset"]), _numbers(rows[START_BEFORE])
+    lag, waiting = _numbers(rows["lag"]), _numbers(rows["waiting_records"]) + _numbers(rows["archiving_records"])
+    behind = np.where(lag >= 0, lag, waiting)
+    idle = _minutes_since(rows["active_time"], now)
+    still = _minutes_since(rows["moved_time"], now)
+    works = (start >= 0) & (behind > 0)
+    cases = {
+        REWIND: (start >= 0) & (start < before),
+        STOP: works & (idle >= limits.stall_minutes),
+        STALL: works & (still >= limits.stall_minutes),
+    }
+    verdict = np.select(list(cases.values()), list(cases), OK)
+    reasons = {
+        REWIND: ("SPSO went back from ", before, " to ", start),
+        STOP: ("nothing acknowledged for ", idle.astype(np.int64), " min while ", behind, " records wait"),
+        STALL: ("SPSO unmoved at ", start, " for ", still.astype(np.int64), " min while ", behind, " records wait"),
+    }
+    columns = {name: rows[name] for name in rows.schema.names if name != START_BEFORE}
+    columns |= {
+        "run_id": pa.array([run_id] * len(rows), pa.string()),
+        "time": times(np.full(len(rows), max(now, 0))),
+        "verdict": pa.array(verdict.tolist(), pa.string()),
+        "reason": _reason(verdict, reasons),
+    }
+    return declared(TABLE, columns)
+
+
+def _reason(verdict: np.ndarray, reasons: dict[str, tuple[str | np.ndarray, ...]]) -> pa.Array:
+    """The sentence of each row's verdict, null where it has none."""
+    reason = pa.nulls(len(verdict), pa.string())
+    for name, pieces in reasons.items():
+        columns = [
+            pa.scalar(piece) if isinstance(piece, str) else pa.array(piece).cast(pa.string()) for piece in pieces
+        ]
+        text = pc.call_function("binary_join_element_wise", [*columns, pa.scalar("")])
+        reason = pc.call_function("if_else", [pa.array(verdict == name), text, reason])
+    return reason
+
+
+def _numbers(column: pa.ChunkedArray) -> np.ndarray:
+    return column.fill_null(-1).to_numpy()
+
+
+def _minutes_since(column: pa.ChunkedArray, now: int) -> np.ndarray:
+    """Minutes from each time to the log's newest; -1 where it is unknown."""
+    milliseconds = column.cast(pa.int64()).fill_null(-1).to_numpy() // 1000
+    return np.where(milliseconds < 0, -1.0, (now - milliseconds) / _MS_A_MINUTE)

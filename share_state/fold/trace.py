@@ -1,0 +1,258 @@
+"""What was true before and after each record: the facts that rules about single records look at.
+
+The fold itself needs no state between two records; the audit does, so it walks each share-partition's records one by
+one beside the fold, with the same scalars (`chains.walk`) and its ranges kept canonical in place (`held_ranges`).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+
+from share_state.fold.chains import CHAIN, FRESH, NOWHERE, Chains, by_key, is_cold, walk
+from share_state.fold.held_ranges import (
+    UNCOVERED,
+    cut_below,
+    first_archiving,
+    first_difference,
+    first_left,
+    first_lowered,
+    fits,
+    fitting,
+    hold,
+    raise_to,
+    take_in,
+    terminal_from,
+)
+from share_state.fold.limits import Limits
+from share_state.fold.ranges import ARCHIVING
+from share_state.wire.share_group_state import STATE_BATCH, UNREADABLE, Kind, Layout, StateRecords
+
+FACT = np.dtype(
+    [
+        ("start_before", "i8"),  # -1: none
+        ("start_after", "i8"),
+        ("end_after", "i8"),  # behind the last range; -1 without a start
+        ("create_time_before", "i8"),
+        ("write_time_before", "i8"),
+        ("timestamp_before", "i8"),  # of the share-partition's last record, a tombstone too; -1 for the first
+        ("terminal_after", "i8"),  # offsets at or after the start, acknowledged or archived
+        ("left_offset", "i8"),  # first to leave a state that nothing leaves; -1 none
+        ("contradicted_offset", "i8"),  # first where a snapshot cannot follow from what was folded; -1 none
+        ("archiving_passed_offset", "i8"),  # first in state ARCHIVING that the start passed; -1 none
+        ("snapshot_epoch_before", "i4"),
+        ("state_epoch_before", "i4"),
+        ("leader_epoch_before", "i4"),
+        ("complete_before", "i4"),
+        ("left_from", "i4"),  # priorities (fold/sweep.py) at left_offset, before and in the record
+        ("left_to", "i4"),
+        ("contradicted_from", "i4"),  # priorities at contradicted_offset, folded and in the snapshot
+        ("contradicted_to", "i4"),
+        ("folded", "?"),  # the fold took the record; the others are of no share-partition or unreadable
+        ("known", "?"),  # a state existed before
+        ("rests_on_snapshot", "?"),  # and a snapshot of the log begins it
+        ("suspect", "?"),  # and a record behind that snapshot could not be read
+        ("was_deleted", "?"),  # a tombstone came before, and nothing since
+        ("initial", "?"),  # the snapshot begins the state anew
+        ("cold", "?"),  # the snapshot repeats the state
+    ]
+)
+"""One row a record. What is `before` is meaningless where `known` is false, timestamp_before apart."""
+
+_BLANK = np.zeros(1, FACT)
+for _name in ("start_before", "start_after", "end_after", "timestamp_before", "left_offset", "contradicted_offset",
+              "archiving_passed_offset"):  # fmt: skip
+    _BLANK[_name] = NOWHERE
+for _name in ("left_from", "left_to", "contradicted_from", "contradicted_to"):
+    _BLANK[_name] = UNCOVERED
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A chunk of records beside what was true before and after each.
+
+    Attributes:
+        rows: STATE_RECORD, in log order.
+        batches: STATE_BATCH rows of all of them, in the same order.
+        facts: FACT; row n is about rows[n].
+        folded_from: the log start when this log was read for the first time.
+        archiving_since: offset of the first record with a range in state ARCHIVING, to the end of the chunk; -1 none.
+        limits: what the rules hold it against.
+    """
+
+    rows: np.ndarray
+    batches: np.ndarray
+    facts: np.ndarray
+    folded_from: int
+    archiving_since: int
+    limits: Limits
+
+    def of_kind(self, *kinds: Kind) -> np.ndarray:
+        """bool, one a record: folded, and of one of these kinds."""
+        kind = self.rows["kind"]
+        return self.facts["folded"] & np.isin(kind, kinds)
+
+    @property
+    def owner(self) -> np.ndarray:
+        """int64, one a batch: the row of the record that holds it."""
+        return np.repeat(np.arange(len(self.rows)), self.rows["batch_count"])
+
+
+class Tracer:
+    """Carries from chunk to chunk what the folded chains do not hold."""
+
+    def __init__(self, *, folded_from: int = 0, limits: Limits = Limits()) -> None:  # noqa: B008  frozen
+        """Begin a log partition.
+
+        Args:
+            folded_from: the log start when this log was read for the first time.
+            limits: what the rules hold it against.
+        """
+        self.folded_from = folded_from
+        self.limits = limits
+        self.archiving_since = NOWHERE
+
+    def take(self, records: StateRecords, chains: Chains, keys: int) -> Traced:
+        """The facts of a chunk of records.
+
+        Args:
+            records: decoded records in log order.
+            chains: the state before them, left as it is.
+            keys: how many share-partitions have numbers by now.
+        """
+        rows, batches = records.rows, records.batches
+        order, starts = by_key(rows, keys)
+        before = np.full(keys, FRESH, CHAIN)
+        before[: len(chains.chains)] = chains.chains
+        carried = np.full(keys + 1, chains.ends[-1], np.int64)
+        carried[: len(chains.ends)] = chains.ends
+        facts = np.empty(len(rows), FACT)
+        _trace(rows, batches, order, starts, before, carried, chains.batches, facts, _BLANK)
+        if self.archiving_since == NOWHERE:
+            archiving = np.flatnonzero(batches["state"] == ARCHIVING)
+            if len(archiving):
+                ends = np.cumsum(rows["batch_count"])
+                self.archiving_since = int(rows["offset"][np.searchsorted(ends, archiving[0], side="right")])
+        return Traced(rows, batches, facts, self.folded_from, self.archiving_since, self.limits)
+
+
+@njit(cache=True, nogil=True)
+def _trace(rows, batches, order, starts, chains, carried, carried_batches, facts, blank):
+    room, resolved = np.empty(1024, STATE_BATCH), np.empty(1, np.int64)
+    for row in range(len(rows)):
+        facts[row] = blank[0]
+    touched = np.int64(0)
+    for key in range(len(chains)):
+        if starts[key] == starts[key + 1]:
+            continue
+        size = carried[key + 1] - carried[key]
+        room = fitting(room, 0, size)
+        for row in range(size):
+            room[row] = carried_batches[carried[key] + row]
+        # A share-partition's records lie far apart: fetch them all at once instead of waiting for one after the other.
+        for number in range(starts[key], starts[key + 1]):
+            row = rows[order[number]]
+            touched ^= row.offset ^ np.int64(row.kind)
+            if row.batch_count > 0:
+                touched ^= batches[row.batches].first ^ batches[row.batches + row.batch_count - 1].last
+        for number in range(starts[key], starts[key + 1]):
+            if not fits(room, size, rows[order[number]].batch_count):
+                room = fitting(room, size, np.int64(rows[order[number]].batch_count))
+            size = advance(rows, order, number, batches, chains[key], room, size, facts[order[number]], resolved)
+    return touched
+
+
+@njit(cache=True, inline="always")
+def advance(rows, order, number, batches, chain, room, size, fact, resolved):
+    """Take one record of a share-partition.
+
+    Args:
+        rows: STATE_RECORD.
+        order: int64; the record is rows[order[number]].
+        batches: STATE_BATCH rows that `rows` point into.
+        chain: its CHAIN row, brought to the state after the record.
+        room: holds its ranges, brought to the state after the record (fold/held_ranges.py); fitting.
+        size: how many of them there are.
+        fact: FACT row to fill, blank so far.
+        resolved: int64, room for one.
+    Returns:
+        How many ranges there are after the record.
+    """
+    row = rows[order[number]]
+    _note_before(chain, fact)
+    known = chain.exists
+    if row.fault & UNREADABLE:
+        walk(rows, order, number, number + 1, chain, resolved)
+        return size
+    fact.folded = True
+    fact.cold = known and is_cold(row)
+    fact.initial = row.kind == Kind.SNAPSHOT and (not known or _initialises(row))
+    start = chain.start_offset
+    base, _ = walk(rows, order, number, number + 1, chain, resolved)
+    if not chain.exists:
+        return np.int64(0)
+    replaces = base == number
+    cut = np.int64(-1) if replaces else max(np.int64(-1), chain.start_offset)
+    end = take_in(batches, row.batches, row.batches + row.batch_count, cut, room)
+    if known and not fact.initial and chain.start_offset > start:
+        fact.archiving_passed_offset = first_archiving(room, size, start, chain.start_offset)
+    if replaces:
+        if known and not fact.initial:
+            _compare(row.start_offset, room, size, end, fact)
+        size = hold(room, end)
+    else:
+        size = cut_below(room, size, cut)
+        fact.left_offset, fact.left_from, fact.left_to = first_left(room, size, end)
+        size = raise_to(room, size, end)
+    fact.start_after = chain.start_offset
+    if chain.start_offset >= 0:
+        fact.end_after = max(chain.start_offset, room[size - 1].last + 1) if size > 0 else chain.start_offset
+    fact.terminal_after = terminal_from(room, size, chain.start_offset)
+    return size
+
+
+@njit(cache=True, inline="always")
+def _note_before(chain, fact):
+    fact.timestamp_before = chain.last_timestamp
+    fact.known = chain.exists
+    fact.was_deleted = chain.was_deleted and not chain.exists
+    if not chain.exists:
+        return
+    fact.start_before = chain.start_offset
+    fact.create_time_before = chain.create_time
+    fact.write_time_before = chain.write_time
+    fact.snapshot_epoch_before = chain.snapshot_epoch
+    fact.state_epoch_before = chain.state_epoch
+    fact.leader_epoch_before = chain.leader_epoch
+    fact.complete_before = chain.delivery_complete_count
+    fact.rests_on_snapshot = chain.snapshot_offset != NOWHERE
+    fact.suspect = chain.suspect_offset != NOWHERE
+
+
+@njit(cache=True, inline="always")
+def _initialises(row):
+    """True for a snapshot with the content that an initialize request gives it; releases before 4.1 know none.
+
+    Source: Kafka ShareCoordinatorShard.initializeState: leader epoch 0, no batches, one time, no offset complete.
+    """
+    return (
+        row.layout == Layout.CURRENT
+        and row.leader_epoch == 0
+        and row.batch_count == 0
+        and row.create_time == row.write_time
+        and (row.delivery_complete_count == -1 or (row.delivery_complete_count == 0 and row.start_offset != -1))
+    )
+
+
+@njit(cache=True)
+def _compare(start, room, size, end, fact):
+    """Hold a snapshot's ranges, taken into the room up to row `end`, against what was folded before it."""
+    if fact.cold:
+        at, old, new = first_difference(room, size, end)
+    else:
+        fact.left_offset, fact.left_from, fact.left_to = first_left(room, size, end)
+        at, old, new = first_lowered(room, size, end, start)
+        below = room[len(room) // 3].first
+        if end > len(room) // 3 and below < start and (at == -1 or below < at):
+            at, old, new = below, np.int32(UNCOVERED), np.int32(UNCOVERED)
+    fact.contradicted_offset, fact.contradicted_from, fact.contradicted_to = at, old, new

@@ -1,0 +1,48 @@
+"""Tombstones of nothing, and records of a share-partition that was deleted."""
+
+import numpy as np
+
+from share_state.fold.trace import Traced
+from share_state.rules.registry import INFO, TRACED, WARNING, Broken, rule
+from share_state.rules.traced_rows import of_rows
+from share_state.wire.share_group_state import Kind
+
+
+@rule(
+    "STATE_AFTER_DELETE",
+    severity=WARNING,
+    source="spec I34; Kafka ShareCoordinatorShard.deleteState, initializeState",
+    statement="After a tombstone nothing follows but a snapshot that initialises the share-partition anew.",
+    over=TRACED,
+)
+def state_after_delete(traced: Traced) -> Broken:
+    """Records that bring a deleted share-partition back without initialising it: a load takes them as its state."""
+    rows, facts = traced.rows, traced.facts
+    is_update = rows["kind"] == Kind.UPDATE
+    begins_anew = (rows["batch_count"] == 0) & (rows["leader_epoch"] == 0)
+    follows = traced.of_kind(Kind.SNAPSHOT, Kind.UPDATE) & facts["was_deleted"]
+    at = np.flatnonzero(follows & (is_update | ~begins_anew))
+    return of_rows(
+        rows[at],
+        ("the share-partition was deleted, and ", np.where(is_update[at], "an update", "a snapshot with state"),
+         " follows that initialises nothing"),
+    )  # fmt: skip
+
+
+@rule(
+    "TOMBSTONE_WITHOUT_STATE",
+    severity=INFO,
+    source="spec I35; Kafka ShareCoordinatorShard.deleteState",
+    statement="A tombstone ends a share-partition that has state.",
+    over=TRACED,
+)
+def tombstone_without_state(traced: Traced) -> Broken:
+    """Tombstones of share-partitions that the log does not know; judged where it was read from its beginning."""
+    facts = traced.facts
+    unheard_of = ~facts["known"] & (facts["was_deleted"] | (traced.folded_from == 0))
+    at = np.flatnonzero(traced.of_kind(Kind.TOMBSTONE) & unheard_of)
+    return of_rows(
+        traced.rows[at],
+        ("a tombstone of a share-partition that ",
+         np.where(facts["was_deleted"][at], "was deleted already", "no record precedes")),
+    )  # fmt: skip

@@ -1,0 +1,188 @@
+"""Share groups held against the state of their share-partitions: state without an owner, and the other way round."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from share_state.fold.groups_state import pairs
+from share_state.rules.groups_audited import AuditedGroups
+from share_state.rules.groups_findings import WARNING, GroupFinding, Rules, RuleText
+from share_state.wire.group_logs import group_partition_of
+
+
+def orphan_share_state(audited: AuditedGroups) -> list[GroupFinding]:
+    """Share-partitions of groups that do not exist; rests for groups whose log partition was not read."""
+    live = audited.folded.live
+    return [
+        _about(row, "the share group has no record in __consumer_offsets; its state is left over or the group was lost")
+        for row in audited.rows
+        if row["group_id"] not in live and audited.folded.covers(row["group_id"])
+    ]
+
+
+def uninitialized_partition(audited: AuditedGroups) -> list[GroupFinding]:
+    """Share-partitions that their group does not list; rests for groups of 4.0, which list none."""
+    known: dict[str, tuple[set[tuple[str, int]], set[str]]] = {
+        group_id: (set(), set())
+        for group_id, group in audited.folded.live.items()
+        if group.metadata_hash is not None and not group.is_early
+    }
+    known |= {
+        group.group_id: (pairs(listed.initialized) | pairs(listed.initializing), set(listed.deleting))
+        for group, listed in audited.listed()
+    }
+    findings = []
+    for row in audited.rows:
+        if row["group_id"] not in known:
+            continue
+        listed, deleting = known[row["group_id"]]
+        if (row["topic_id"], row["partition"]) not in listed and row["topic_id"] not in deleting:
+            findings.append(_about(row, "the share-partition has state that its group does not list"))
+    return findings
+
+
+def missing_share_state(audited: AuditedGroups) -> list[GroupFinding]:
+    """Share-partitions that a group lists as initialized, of which `__share_group_state` holds nothing.
+
+    Rests for groups of which no share-partition has state: then the state side was not read.
+    """
+    with_state = {group_id for group_id, _, _ in audited.stated}
+    return [
+        GroupFinding(
+            "the group lists the share-partition as initialized, and it has no state",
+            group.group_id, topic_id, audited.names.get(topic_id), partition, offset=listed.offset,
+        )
+        for group, listed in audited.listed()
+        if group.group_id in with_state
+        for topic_id, partition in sorted(pairs(listed.initialized))
+        if (group.group_id, topic_id, partition) not in audited.stated
+    ]  # fmt: skip
+
+
+def state_epoch_ahead_of_group(audited: AuditedGroups) -> list[GroupFinding]:
+    """Share-partitions that were initialised at a group epoch that their group has not reached."""
+    live = audited.folded.live
+    findings = []
+    for row in audited.rows:
+        group = live.get(row["group_id"])
+        if group is None or group.epoch is None or row["state_epoch"] is None or row["state_epoch"] <= group.epoch:
+            continue
+        text = f"the state is of group epoch {row['state_epoch']}, and the group is at {group.epoch}"
+        findings.append(_about(row, text, state_epoch=row["state_epoch"], group_epoch=group.epoch))
+    return findings
+
+
+def misplaced_group(audited: AuditedGroups) -> list[GroupFinding]:
+    """Groups in a partition where no coordinator looks for them; rests where the number of partitions is not known."""
+    count = audited.folded.partition_count
+    if count is None:
+        return []
+    findings = []
+    for partition, group_id in audited.folded.places:
+        home = group_partition_of(group_id, count)
+        if partition is not None and partition != home:
+            text = f"the group lies in partition {partition} of __consumer_offsets and belongs to {home} of {count}"
+            findings.append(GroupFinding(text, group_id, evidence={"partition": partition, "belongs_to": home}))
+    return findings
+
+
+def missing_init(audited: AuditedGroups) -> list[GroupFinding]:
+    """Partitions of a topic that a member subscribes to, without state although there was time to make it."""
+    ids: dict[str, list[str]] = {}
+    for topic_id, name in audited.names.items():
+        ids.setdefault(name, []).append(topic_id)
+    findings = []
+    for group, listed in audited.listed():
+        age = audited.time - listed.time
+        if age <= audited.limits.retry_ms:
+            continue
+        there = pairs(listed.initialized) | pairs(listed.initializing)
+        wanted = {name for member in group.members.values() for name in member.subscribed_topics}
+        for topic_id in sorted(topic_id for name in wanted for topic_id in ids.get(name, ())):
+            for partition in range(audited.sizes.get(topic_id, 0)):
+                if (topic_id, partition) not in there and topic_id not in listed.deleting:
+                    text = f"the topic has {audited.sizes[topic_id]} partitions, and this one is not initialized"
+                    findings.append(
+                        GroupFinding(text, group.group_id, topic_id, audited.names[topic_id], partition,
+                                     offset=listed.offset, evidence={"age_ms": age})
+                    )  # fmt: skip
+    return findings
+
+
+def stuck_initializing(audited: AuditedGroups) -> list[GroupFinding]:
+    """Share-partitions whose state was asked for and has not come; the age is that of the group's list."""
+    findings = []
+    for group, listed in audited.listed():
+        age = audited.time - listed.time
+        if age > audited.limits.retry_ms:
+            findings += [
+                GroupFinding(f"the share-partition has been initializing for {age} ms", group.group_id, topic_id,
+                             audited.names.get(topic_id), partition, offset=listed.offset, evidence={"age_ms": age})
+                for topic_id, partition in sorted(pairs(listed.initializing))
+            ]  # fmt: skip
+    return findings
+
+
+def delete_incomplete(audited: AuditedGroups) -> list[GroupFinding]:
+    """State of topics whose deletion was begun longer ago than the grace."""
+    deleting = {
+        (group.group_id, topic_id): audited.time - listed.time
+        for group, listed in audited.listed()
+        for topic_id in listed.deleting
+        if audited.time - listed.time > audited.limits.delete_grace_ms
+    }
+    return [
+        _about(row, f"the state is being deleted for {age} ms and is still there", age_ms=age)
+        for row in audited.rows
+        if (age := deleting.get((row["group_id"], row["topic_id"]))) is not None
+    ]
+
+
+def _about(row: Mapping[str, Any], message: str, **evidence: int) -> GroupFinding:
+    key = (row["group_id"], row["topic_id"], row["topic"], row["partition"], row["state_partition"])
+    return GroupFinding(message, *key, offset=row["last_offset"], evidence=evidence)
+
+
+GROUP_RULES: Rules[AuditedGroups] = (
+    (
+        RuleText(
+            "ORPHAN_SHARE_STATE", WARNING, "Every share-partition with state is one of a live share group.", "K-08"
+        ),
+        orphan_share_state,
+    ),
+    (
+        RuleText("UNINITIALIZED_PARTITION", WARNING, "A group lists every share-partition that has state.", "spec I33"),
+        uninitialized_partition,
+    ),
+    (
+        RuleText("MISSING_SHARE_STATE", WARNING, "A share-partition that is initialized has state.", "K-26"),
+        missing_share_state,
+    ),
+    (
+        RuleText("STATE_EPOCH_AHEAD_OF_GROUP", WARNING, "No state is of a later epoch than its group.", "spec I40"),
+        state_epoch_ahead_of_group,
+    ),
+    (
+        RuleText(
+            "MISPLACED_GROUP",
+            WARNING,
+            "A group's records lie in the partition that its id hashes to.",
+            "K-11; Kafka GroupCoordinatorService.partitionFor",
+        ),
+        misplaced_group,
+    ),
+    (
+        RuleText("MISSING_INIT", WARNING, "Every partition of a subscribed topic is initialized in time.", "K-79"),
+        missing_init,
+    ),
+    (
+        RuleText(
+            "STUCK_INITIALIZING", WARNING, "State that is asked for is made, or asked for again, in time.", "K-26"
+        ),
+        stuck_initializing,
+    ),
+    (
+        RuleText("DELETE_INCOMPLETE", WARNING, "The state of a topic that is being deleted goes away.", "K-28"),
+        delete_incomplete,
+    ),
+)
+"""Rules over groups and states; the functions take AuditedGroups."""

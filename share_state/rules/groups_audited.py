@@ -1,0 +1,91 @@
+"""What the rules about share groups judge: the group side and the state side of one cluster, together."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from share_state.fold.groups import FoldedGroups
+from share_state.fold.groups_state import ShareGroup, StatePartitions
+from share_state.fold.groups_topics import names_of, sizes_by_id
+from share_state.fold.topics import Topics
+
+_COLUMNS = ["dialect", "group_id", "topic_id", "topic", "partition", "state_partition", "state_epoch", "last_offset"]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLimits:
+    """What the rules hold share groups against; the defaults are Kafka's own.
+
+    Attributes:
+        members: of a share group (group.share.max.size).
+        retry_ms: after which a heartbeat asks again for state that was not made.
+        delete_grace_ms: how long the state of a topic that is being deleted may still be there.
+    """
+
+    members: int = 200
+    retry_ms: int = 30_000
+    delete_grace_ms: int = 300_000
+
+
+@dataclass(frozen=True)
+class AuditedGroups:
+    """The group side and the state side of one cluster.
+
+    Attributes:
+        folded: of `fold_groups`.
+        states: the table `share_partition_state` of every state partition, control records' rows left alone.
+        topics: names and end offsets from elsewhere; their partitions tell how many a topic has.
+        now_ms: the time of the audit, ms since 1970; by default the newest stamp of any record of a group.
+        limits: what the groups are held against.
+    """
+
+    folded: FoldedGroups
+    states: pa.Table
+    topics: Topics = field(default_factory=Topics)
+    now_ms: int | None = None
+    limits: GroupLimits = field(default_factory=GroupLimits)
+
+    @property
+    def time(self) -> int:
+        """The time of the audit, ms since 1970."""
+        return self.folded.newest_time if self.now_ms is None else self.now_ms
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """Live share-partitions, the columns that the rules need."""
+        columns = [
+            "dialect",
+            "group_id",
+            "topic_id",
+            "topic",
+            "partition",
+            "state_partition",
+            "state_epoch",
+            "last_offset",
+        ]
+        rows = self.states.select(columns).to_pylist()
+        return [row for row in rows if row["dialect"] == "share_group_state"]
+
+    @cached_property
+    def stated(self) -> set[tuple[str, str, int]]:
+        """(group, topic id, partition) of every live share-partition."""
+        return {(row["group_id"], row["topic_id"], row["partition"]) for row in self.rows}
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """Topic id -> name: as given, and as the groups tell where that is silent."""
+        return self.folded.names | names_of(self.topics)
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """Topic id -> number of partitions, where the end offsets that were given show it."""
+        return sizes_by_id(self.topics)
+
+    def listed(self) -> Iterator[tuple[ShareGroup, StatePartitions]]:
+        """Live groups that list their share-partitions; those of 4.0 do not."""
+        for group_id, group in sorted(self.folded.live.items()):
+            if group_id in self.folded.state_partitions:
+                yield group, self.folded.state_partitions[group_id]

@@ -1,0 +1,174 @@
+"""Share-partitions that stand still or hold others back: what an operator has to look after, in the state as it is."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from share_state.fold.chains import NOWHERE
+from share_state.fold.log import FoldedLog
+from share_state.fold.ranges import ACKNOWLEDGED, ARCHIVED, ARCHIVING, effective_starts, end_offsets
+from share_state.rules.registry import INFO, NOTHING, WARNING, Broken, rule
+from share_state.rules.traced_rows import LATER_THAN_4_1
+
+_TERMINAL = (ACKNOWLEDGED, ARCHIVED)
+_MOST_RANGES = 5
+_MINUTE_MS = 60_000
+
+
+@rule(
+    "ARCHIVING_STUCK",
+    severity=WARNING,
+    source="4.4 addendum N03, 9.3; KIP-1191",
+    statement="Every offset in ARCHIVING becomes ARCHIVED once its dead-letter write is done.",
+)
+def archiving_stuck(folded: FoldedLog) -> Broken:
+    """Share-partitions with offsets in ARCHIVING: the start cannot pass them until their dead-letter write ends."""
+    return _with_ranges(
+        folded,
+        folded.chains.batches["state"] == ARCHIVING,
+        "offsets that wait for their dead-letter write, which the start offset cannot pass: ",
+    )
+
+
+@rule(
+    "POISON_RECORDS",
+    severity=WARNING,
+    source="spec I10, section 9",
+    statement="No offset comes near the delivery limit (limits.delivery_count).",
+)
+def poison_records(folded: FoldedLog) -> Broken:
+    """Share-partitions with offsets one delivery below the limit, or that the limit has archived."""
+    batches, limit = folded.chains.batches, folded.limits.delivery_count
+    unfinished = ~np.isin(batches["state"], _TERMINAL) & (batches["count"] >= limit - 1)
+    given_up = (batches["state"] == ARCHIVED) & (batches["count"] >= limit)
+    return _with_ranges(
+        folded, unfinished | given_up, f"offsets at the delivery limit of {limit} or one delivery below it: "
+    )
+
+
+def _with_ranges(folded: FoldedLog, wanted: np.ndarray, text: str) -> Broken:
+    """One row a share-partition with such ranges from its start on: how many offsets, and the first few ranges."""
+    chains = folded.chains
+    owner = np.repeat(np.arange(len(folded.numbers)), np.diff(chains.ends))
+    starts = chains.chains["start_offset"][owner]
+    rows = np.flatnonzero(wanted & (chains.batches["last"] >= starts))
+    if not len(rows):
+        return NOTHING
+    first = np.maximum(chains.batches["first"][rows], starts[rows])
+    last = chains.batches["last"][rows]
+    holders, begin, ranges = np.unique(owner[rows], return_index=True, return_counts=True)
+    offsets = np.add.reduceat(last - first + 1, begin)
+    return Broken(
+        chains.chains["last_offset"][holders].copy(),
+        (text, offsets, " (", _listed(first, last, begin, ranges), ")"),
+        key=folded.numbers[holders],
+        evidence={"offsets": offsets, "first_offset": first[begin], "ranges": ranges},
+    )
+
+
+def _listed(first: np.ndarray, last: np.ndarray, begin: np.ndarray, ranges: np.ndarray) -> pa.Array:
+    """The first few ranges of each group of them as text, and how many more there are."""
+    shown = np.minimum(ranges, _MOST_RANGES)
+    ends = np.concatenate(([0], np.cumsum(shown)))
+    rows = np.repeat(begin - ends[:-1], shown) + np.arange(ends[-1])
+    lows, highs = pa.array(first[rows]).cast(pa.string()), pa.array(last[rows]).cast(pa.string())
+    both = pc.call_function("binary_join_element_wise", [lows, highs, pa.scalar("-")])
+    texts = pc.call_function("if_else", [pa.array(first[rows] == last[rows]), lows, both])
+    lists = pa.ListArray.from_arrays(pa.array(ends.astype(np.int32)), texts)
+    joined = pc.call_function("binary_join", [lists, pa.scalar(", ")])
+    more = [f" and {count} more ranges" if count else "" for count in (ranges - shown).tolist()]
+    return pc.call_function("binary_join_element_wise", [joined, pa.array(more, pa.string()), pa.scalar("")])
+
+
+@rule(
+    "SPSO_STALL",
+    severity=WARNING,
+    source="spec R-19; KIP-1222",
+    statement="The start offset moves while later offsets finish (limits.stall_minutes).",
+)
+def spso_stall(folded: FoldedLog) -> Broken:
+    """Share-partitions whose start has not moved for long though somebody consumes and finishes what lies behind it."""
+    chains, batches = folded.chains.chains, folded.chains.batches
+    start = chains["start_offset"].copy()
+    stuck = effective_starts(start, folded.chains.ends, batches) == start
+    finished = np.zeros(len(start), bool)
+    owner = np.repeat(np.arange(len(start)), np.diff(folded.chains.ends))
+    finished[owner[np.isin(batches["state"], _TERMINAL) & (batches["first"] > start[owner])]] = True
+    waited = chains["active_time"] - chains["moved_time"]
+    rows = np.flatnonzero(stuck & finished & (start >= 0) & (waited >= folded.limits.stall_minutes * _MINUTE_MS))
+    minutes = waited[rows] // _MINUTE_MS
+    return Broken(
+        chains["last_offset"][rows].copy(),
+        ("the start offset ", start[rows], " has not moved for ", minutes, " minutes while later offsets finished"),
+        key=folded.numbers[rows],
+        evidence={"start_offset": start[rows], "milliseconds": waited[rows]},
+    )
+
+
+@rule(
+    "IN_FLIGHT_LIMIT",
+    severity=WARNING,
+    source="spec I39; Kafka SharePartition.canAcquireRecords",
+    statement="A share-partition has fewer offsets in flight than its limit (limits.record_locks).",
+)
+def in_flight_limit(folded: FoldedLog) -> Broken:
+    """Share-partitions that can acquire nothing more: the window from where a leader starts to the end is full."""
+    chains, limit = folded.chains, folded.limits.record_locks
+    recorded = chains.chains["start_offset"].copy()
+    # The recorded start lags by a write; a leader counts from behind what is finished already.
+    start = effective_starts(recorded, chains.ends, chains.batches)
+    width = end_offsets(recorded, chains.ends, chains.batches) - start
+    rows = np.flatnonzero((recorded >= 0) & (width >= limit))
+    return Broken(
+        chains.chains["last_offset"][rows].copy(),
+        (width[rows], " offsets are in flight from ", start[rows],
+         f" on; at {limit} nothing more is delivered until the first of them finishes"),
+        key=folded.numbers[rows],
+        evidence={"in_flight": width[rows], "start_offset": start[rows]},
+    )  # fmt: skip
+
+
+@rule(
+    "LONG_CHAIN",
+    severity=WARNING,
+    source="spec I20",
+    statement="No more updates follow a snapshot than the coordinator allows (limits.updates_per_snapshot).",
+)
+def long_chain(folded: FoldedLog) -> Broken:
+    """Share-partitions with too many updates since their snapshot: loads read far back, the cutoff stays behind."""
+    limits, chains = folded.limits, folded.chains.chains
+    # Up to 4.1 the first cycle after a load or a creation holds one more.
+    allowed = limits.updates_per_snapshot + (limits.writer_version not in LATER_THAN_4_1)
+    rows = np.flatnonzero(chains["updates"] > allowed)
+    base, updates = chains["snapshot_offset"][rows].copy(), chains["updates"][rows].copy()
+    since = np.where(base >= 0, base, chains["orphan_offset"][rows])
+    return Broken(
+        chains["last_offset"][rows].copy(),
+        (updates, " updates follow offset ", since, f" without a snapshot; the limit is {limits.updates_per_snapshot}"),
+        key=folded.numbers[rows],
+        evidence={"updates": updates, "snapshot_offset": base},
+    )
+
+
+@rule(
+    "CUTOFF_PINNED",
+    severity=INFO,
+    source="KIP-932, ESO; Kafka ShareCoordinatorOffsetsManager",
+    statement="No single share-partition keeps many records from being cleaned (limits.pinned_records).",
+)
+def cutoff_pinned(folded: FoldedLog) -> Broken:
+    """The share-partition whose old snapshot holds the cutoff back, where much could go without it."""
+    (row,) = folded.cutoff.to_pylist()
+    snapshots, pinned = folded.chains.chains["snapshot_offset"], row["pinned_records"] or 0
+    holders = np.flatnonzero(snapshots != NOWHERE)
+    if pinned < max(folded.limits.pinned_records, 1) or not len(holders):
+        return NOTHING
+    holder = holders[[np.argmin(snapshots[holders])]]
+    at, size, following = snapshots[holder].copy(), row["pinned_bytes"], row["next_cutoff_offset"]
+    return Broken(
+        at,
+        ("its snapshot at offset ", at, f" alone keeps {pinned} records ({size} bytes) from being cleaned;"
+         f" without it the cutoff would be {following}"),
+        key=folded.numbers[holder],
+        evidence={"pinned_records": np.array([pinned]), "pinned_bytes": np.array([size])},
+    )  # fmt: skip

@@ -1,0 +1,81 @@
+"""What the rules over traced records share: rows that break one, and what an offset holds in words."""
+
+import numpy as np
+import pyarrow as pa
+
+from share_state.fold.held_ranges import UNCOVERED
+from share_state.fold.ranges import STATE_NAMES
+from share_state.fold.trace import Traced
+from share_state.rules.registry import NOTHING, Broken, Column
+
+LATER_THAN_4_1 = ("4.2", "4.3", "4.4")
+"""Releases that record how many offsets are complete."""
+
+
+def of_rows(rows: np.ndarray, message: tuple[Column, ...], **evidence: Column) -> Broken:
+    """The records `rows` as a finding each.
+
+    Args:
+        rows: STATE_RECORD.
+        message: pieces of the sentence, columns as long as `rows`.
+        evidence: columns as long as `rows`.
+    """
+    if not len(rows):
+        return NOTHING
+    return Broken(
+        rows["offset"].copy(),
+        tuple(_whole(piece) for piece in message),
+        key=rows["key"].astype(np.int64),
+        evidence={name: _whole(column) for name, column in evidence.items()},
+    )
+
+
+def first_of_each(traced: Traced, wrong: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The records that hold state batches which are wrong.
+
+    Args:
+        wrong: bool, one a state batch.
+    Returns:
+        (their STATE_RECORD rows, the first wrong STATE_BATCH of each, how many each holds).
+    """
+    batches = np.flatnonzero(wrong)
+    # Only those that matter are led back to their record, as nearly always there is none.
+    owners = np.searchsorted(np.cumsum(traced.rows["batch_count"], dtype=np.int64), batches, side="right")
+    rows, first, count = np.unique(owners, return_index=True, return_counts=True)
+    return traced.rows[rows], traced.batches[batches[first]], count
+
+
+def span(batches: np.ndarray) -> tuple[Column, ...]:
+    """The offsets of STATE_BATCH rows, for a message."""
+    return batches["first"], "-", batches["last"]
+
+
+def in_words(values: np.ndarray) -> pa.Array:
+    """What an offset holds: a state and a delivery count.
+
+    Args:
+        values: int32 priorities (fold/sweep.py), UNCOVERED for none.
+    """
+    counts = (values.astype(np.int64) + 128) >> 8
+    states = values - (counts << 8)
+    return pa.array(
+        [
+            "no state" if value == UNCOVERED else f"{state_name(state)} at delivery count {count}"
+            for value, state, count in zip(values.tolist(), states.tolist(), counts.tolist(), strict=True)
+        ],
+        pa.string(),
+    )
+
+
+def state_names(states: np.ndarray) -> pa.Array:
+    """Delivery states by name."""
+    return pa.array([state_name(state) for state in states.tolist()], pa.string())
+
+
+def state_name(state: int) -> str:
+    """A delivery state by name."""
+    return STATE_NAMES.get(state, f"UNKNOWN({state})")
+
+
+def _whole(piece: Column) -> Column:
+    return np.ascontiguousarray(piece) if isinstance(piece, np.ndarray) else piece

@@ -1,0 +1,177 @@
+"""The nightly audit: take in what is new, fold it onto what the last audit left, judge, write."""
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import lit
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.storagelevel import StorageLevel
+
+from share_state.declarations import table_schema
+from share_state.fold.history import with_verdicts
+from share_state.fold.limits import Limits
+from share_state.phases import Phases
+from share_state.resumption import COMMAND, LastAudit, continued, is_unchanged
+from share_state.spark.plan import CARRIED, RESULTS, WATCHED, fold_all, result_table
+from share_state.spark.reconstruct import Outcome, run_row, summarise
+from share_state.spark.warehouse import Warehouse, Write, replacing
+from share_state.wire.resume import ANEW
+from share_state.work import Work
+
+_LOG = logging.getLogger("share_state")
+
+NOTHING_NEW = "nothing new since the last audit"
+
+
+def audit(
+    session: Callable[[], AbstractContextManager[SparkSession]],
+    work: Work,
+    warehouse: str,
+    *,
+    inputs: tuple[str, ...] = (),
+    options: Mapping[str, str] | None = None,
+    history_days: int = 90,
+    by_wall_clock: bool = False,
+    phases: Phases | None = None,
+) -> Outcome:
+    """Take in what is new since the last audit of a warehouse, and write its tables.
+
+    Everything is computed from the table versions that the last audit committed, and the row of `runs` comes last: a
+    run that is killed leaves nothing that the next one, or a reader, would believe.
+
+    Args:
+        session: opens a Spark session; not called where nothing is new.
+        work: the log partitions as they are found now, and how to fold them.
+        warehouse: folder of the tables; the caller holds its lock.
+        inputs: what the person named, for the `runs` row.
+        options: what else shaped the result, for the `runs` row; where it changed, everything is judged again.
+        history_days: how long rows of `runs`, `share_partition_history` and settled findings are kept.
+        by_wall_clock: count "for so long" to the time of this audit instead of the newest record of the input.
+        phases: told what is going on.
+    Raises:
+        InputError: if no batch of the input can be trusted.
+        WarehouseError: if another table is in the way.
+    """
+    phases, started, told = phases or Phases(), datetime.now(UTC), dict(options or {})
+    last = LastAudit.of(warehouse)
+    with phases("look for what is new"):
+        work, notes = continued(work, last)
+    tables = Warehouse(warehouse)
+    if last is not None and not by_wall_clock and is_unchanged(work) and _as_before(last, told, notes):
+        outcome = _nothing_new(last, notes)
+        with phases("commit"):
+            _record(tables, outcome, last.tables.versions, inputs, told, started, set())
+        return outcome
+    kept, expired = last.runs_since(started - timedelta(days=history_days)) if last else (set[str](), set[str]())
+    with session() as spark:
+        results = fold_all(spark, work).persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            with phases("read and fold"):
+                previous = {"last_audit": last.tables.run["run_id"]} if last else {}
+                outcome = replace(summarise(results, inputs, told | previous), notes=tuple(notes))
+            now = int(started.timestamp() * 1000) if by_wall_clock else outcome.log_time or 0
+            _LOG.info("read %s new records of %s log partitions", f"{outcome.records:,}", f"{len(work.logs):,}")
+            with phases("write tables"):
+                versions = tables.write(_writes(spark, results, work, outcome, now, tables, last, kept))
+            _LOG.info("wrote %s tables", len(versions))
+            with phases("commit"):
+                versions |= tables.put("cutoff", outcome.cutoff)
+                versions |= tables.put("carried_logs", _carried_logs(outcome))
+                _record(tables, outcome, versions, inputs, told, started, expired)
+        finally:
+            results.unpersist()
+    return outcome
+
+
+def _as_before(last: LastAudit, options: Mapping[str, str], notes: list[str]) -> bool:
+    """True where the last audit was told the same and met the same."""
+    before = last.tables.run
+    return options == dict(before["options"]) and notes == [note for note in before["notes"] if note != NOTHING_NEW]
+
+
+def _writes(
+    spark: SparkSession,
+    results: DataFrame,
+    work: Work,
+    outcome: Outcome,
+    now: int,
+    tables: Warehouse,
+    last: LastAudit | None,
+    kept: set[str],
+) -> dict[str, Write]:
+    frames = {name: result_table(results, name) for name in (*RESULTS, CARRIED)}
+    findings = frames["findings"].withColumn("run_id", lit(outcome.run_id))
+    if last is not None and (settled := _settled(spark, work, last, kept)) is not None:
+        findings = findings.unionByName(settled)
+    writes = {name: replacing(frame) for name, frame in (frames | {"findings": findings}).items()}
+    history = _history(result_table(results, WATCHED), now, outcome.run_id, work.limits)
+    return writes | {WATCHED: tables.adding(WATCHED, history, outcome.run_id, kept)}
+
+
+def _history(rows: DataFrame, now: int, run_id: str, limits: Limits) -> DataFrame:
+    def judged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield from with_verdicts(pa.Table.from_batches([batch]), now, run_id, limits).to_batches()
+
+    return rows.mapInArrow(judged, from_arrow_schema(table_schema(WATCHED)))
+
+
+def _settled(spark: SparkSession, work: Work, last: LastAudit, kept: set[str]) -> DataFrame | None:
+    """Findings of earlier audits about records that are not read again; None where there are none."""
+    version = last.tables.versions.get("findings")
+    if version is None or not last.tables.files("findings"):
+        return None
+    path = str(Path(last.tables.root, "findings").absolute())
+    found = spark.read.format("delta").option("versionAsOf", version).load(path)
+    names = table_schema("findings").names
+    found = found.filter("settled").filter(found.run_id.isin(sorted(kept))).select(*names)
+    # A log that is read anew is judged anew, and control records always are.
+    anew = [log.partition for log in work.logs if work.audited and work.audited[log.name].fate in ANEW]
+    numbers = sorted({number for number in anew if number is not None})
+    gone = found.state_partition.isin(numbers) if numbers else lit(False)
+    unnamed = found.state_partition.isNull() if None in anew else lit(False)
+    return found.filter(~(gone | unnamed)) if numbers or None in anew else found
+
+
+def _carried_logs(outcome: Outcome) -> pa.Table:
+    rows = [
+        {"log": name, "next_offset": outcome.progress[name], "carried": row} for name, row in outcome.carried.items()
+    ]
+    return pa.Table.from_pylist(rows, schema=table_schema("carried_logs"))
+
+
+def _nothing_new(last: LastAudit, notes: list[str]) -> Outcome:
+    before, cutoff = last.tables.run, last.tables.read("cutoff")
+    log_time = before["log_time"]
+    return Outcome(
+        run_id=hashlib.sha256(f"{before['run_id']} {NOTHING_NEW}".encode()).hexdigest()[:16],
+        records=0,
+        share_partitions=sum(cutoff["live_share_partitions"].to_pylist()),
+        cutoff=cutoff.sort_by([("topic", "ascending"), ("partition", "ascending")]),
+        findings={},
+        progress=dict(before["progress"]),
+        index={},
+        log_time=None if log_time is None else int(log_time.timestamp() * 1000),
+        notes=(NOTHING_NEW, *notes),
+    )
+
+
+def _record(
+    tables: Warehouse,
+    outcome: Outcome,
+    versions: Mapping[str, int],
+    inputs: tuple[str, ...],
+    options: Mapping[str, str],
+    started: datetime,
+    expired: set[str],
+) -> None:
+    row = run_row(outcome, COMMAND, versions, inputs, options, started)
+    replaced = ", ".join(f"'{run_id}'" for run_id in sorted({outcome.run_id, *expired}))
+    tables.put("runs", row, where=f"run_id IN ({replaced})")

@@ -1,0 +1,49 @@
+"""Finds the logs of `__consumer_offsets`, where the group coordinator keeps its groups."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from share_state.wire.log_folder import LogPartition, Sought, log_partition, partition_of, segment_folders
+
+GROUP_TOPIC = "__consumer_offsets"
+
+_GROUPS = Sought(lambda topic: topic == GROUP_TOPIC, GROUP_TOPIC, GROUP_TOPIC)
+
+
+def find_group_logs(inputs: Sequence[str]) -> list[LogPartition]:
+    """The log partitions of `__consumer_offsets` that the inputs hold, by partition number.
+
+    A folder that holds `__consumer_offsets-N` folders is read as one broker's log directory, as by `find_logs`.
+
+    Args:
+        inputs: paths of files or folders, or glob patterns.
+    Raises:
+        InputError: if an input is missing, unreadable, empty, or holds no log of that topic.
+    Source: Kafka LogManager (folder and file names), GroupCoordinatorService.
+    """
+    by_log: dict[tuple[int, str], list[tuple[Path, list[Path]]]] = {}
+    for folder, files in segment_folders(inputs, _GROUPS).items():
+        named = partition_of(folder, _GROUPS)
+        identity = (named[1], "") if named else (-1, str(folder))
+        by_log.setdefault(identity, []).append((folder, files))
+    return [
+        log_partition(GROUP_TOPIC, partition if partition >= 0 else None, copies)
+        for (partition, _), copies in sorted(by_log.items())
+    ]
+
+
+def group_partition_of(group_id: str, partitions: int) -> int:
+    """The partition of `__consumer_offsets` that a group's records belong to.
+
+    Args:
+        group_id: the group.
+        partitions: how many partitions the topic has.
+    Source: Kafka GroupCoordinatorService.partitionFor; java.lang.String.hashCode, Utils.abs.
+    """
+    # Java hashes UTF-16 units: a character beyond U+FFFF counts as two.
+    units = group_id.encode("utf-16-be")
+    code = 0
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        code = (31 * code + (high << 8 | low)) & 0xFFFFFFFF
+    signed = code - 2**32 if code >= 2**31 else code
+    return (0 if signed == -(2**31) else abs(signed)) % partitions

@@ -1,0 +1,126 @@
+"""`share-state audit` as a scheduler runs it."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from share_state.committed import CommittedTables
+from share_state.warehouse_lock import locked
+from tests.cli.commands import Command, contents
+from tests.truth import DATA
+
+CHAOS = DATA / "4.3.1/chaos"
+FUZZ = DATA / "4.3.1/fuzz"
+
+
+@pytest.fixture(scope="module")
+def audited(spark: object, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the warehouse and the reports of an audit of 4.3.1/fuzz; not to be written to."""
+    from share_state.cli import run  # noqa: PLC0415
+
+    folder = tmp_path_factory.mktemp("audited")
+    config = folder / "audit.yaml"
+    config.write_text(
+        f"cluster: test\nsources: [{{path: {FUZZ}}}]\nwarehouse: {folder / 'lake'}\nfail_on: warning\n"
+        f"rules: {{TERMINAL_STATE_LEFT: off}}\n"
+        f"report: {{html: {folder / 'page.html'}, prometheus: {folder / 'a.prom'}}}\n"
+    )
+    assert run(["audit", "--config", str(config)]) == 1
+    return folder
+
+
+def test_an_audit_writes_tables_page_and_metrics(audited: Path):
+    assert CommittedTables(str(audited / "lake")).run["command"] == "audit"
+    assert "START_OFFSET_REGRESSION" in (audited / "page.html").read_text()
+    assert "share_state_last_success_timestamp_seconds" in (audited / "a.prom").read_text()
+    assert "TERMINAL_STATE_LEFT" not in (audited / "page.html").read_text()
+
+
+def test_nothing_new_is_said_and_is_no_failure(light: Command, audited: Path, tmp_path: Path):
+    shutil.copytree(audited, tmp_path / "copy")
+    config = tmp_path / "copy/audit.yaml"
+    config.write_text(config.read_text().replace(str(audited), str(tmp_path / "copy")))
+    # The warehouse and the reports moved, which says nothing about the log.
+    done = light("audit", "--config", config)
+    assert done.code == 0
+    assert "nothing new since the last audit" in done.out
+    assert len(CommittedTables(str(tmp_path / "copy/lake")).runs) == 2
+
+
+def test_json_says_it_to_programs(share_state: Command, tmp_path: Path):
+    done = share_state(
+        "audit", CHAOS, "--out", tmp_path / "lake", "--topics", CHAOS / "topics.json", "--json", "--quiet"
+    )
+    assert (done.code, done.err) == (0, "")
+    assert json.loads(done.out)
+    shown = share_state("show", tmp_path / "lake", "--group", "g3")
+    assert shown.code == 0
+
+
+def test_stages_are_told_on_stderr(share_state: Command, tmp_path: Path):
+    done = share_state("audit", CHAOS, "--out", tmp_path / "lake")
+    assert "found 3 log partitions" in done.err
+    assert "committed run" in done.err
+    assert len(done.out.splitlines()) <= 30
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "give --config FILE, or INPUT... and --out WAREHOUSE"),
+        (["somewhere"], "give INPUT... and --out WAREHOUSE, or --config FILE"),
+        (["--config", "nowhere.yaml"], "nowhere.yaml: no such file"),
+        ([str(CHAOS), "--out", "lake", "--set", "limits.delivery_cuont=3"], "did you mean limits.delivery_count?"),
+        ([str(CHAOS), "--out", "lake", "--rule", "FOO=off"], "--rule FOO: no such rule"),
+        ([str(CHAOS), "--out", "lake", "--fail-on", "never"], "give error, warning, info or off"),
+    ],
+)
+def test_an_unusable_call_is_one_line_and_leaves_nothing(
+    light: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
+):
+    monkeypatch.chdir(tmp_path)
+    done = light("audit", *arguments)
+    assert done.code == 2
+    assert said in done.err
+    assert len(done.err.splitlines()) == 1
+    assert contents(tmp_path) == {}
+
+
+@pytest.mark.parametrize("command", ["audit", "reconstruct"])
+def test_two_runs_at_once_the_second_is_told_who_holds_the_warehouse(light: Command, tmp_path: Path, command: str):
+    with locked(str(tmp_path / "lake"), "audit"):
+        holder = subprocess.run(
+            [sys.executable, "-m", "share_state", command, str(CHAOS), "--out", str(tmp_path / "lake")],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert holder.returncode == 2
+    assert f"held by `share-state audit`, process {os.getpid()} on" in holder.stderr.splitlines()[-1]
+
+
+def test_a_killed_audit_bars_nobody_and_leaves_nothing_to_believe(share_state: Command, tmp_path: Path):
+    command = [sys.executable, "-m", "share_state", "audit", str(CHAOS), "--out", str(tmp_path / "lake")]
+    victim = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    # As soon as the first table is begun.
+    until = time.monotonic() + 120
+    while not list((tmp_path / "lake").glob("*/*.parquet")) and victim.poll() is None and time.monotonic() < until:
+        time.sleep(0.02)
+    os.killpg(victim.pid, signal.SIGKILL)
+    victim.wait()
+    if not (tmp_path / "lake/runs/_delta_log").exists():
+        assert "no warehouse here" in share_state("show", tmp_path / "lake").err
+    done = share_state("audit", CHAOS, "--out", tmp_path / "lake")
+    assert done.code == 0
+    undisturbed = share_state("audit", CHAOS, "--out", tmp_path / "undisturbed")
+    assert undisturbed.code == 0
+    for table in ("share_partition_state", "in_flight", "findings", "cutoff", "share_partition_history"):
+        found, expected = (CommittedTables(str(tmp_path / name)).read(table) for name in ("lake", "undisturbed"))
+        assert sorted(found.to_pylist(), key=repr) == sorted(expected.to_pylist(), key=repr)

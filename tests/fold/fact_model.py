@@ -1,0 +1,188 @@
+"""What was true before and after each record, record by record and offset by offset: slow, short and independent."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from share_state.wire.share_group_state import StateRecords
+from tests.truth import TERMINAL
+
+SNAPSHOT, UPDATE, TOMBSTONE = 0, 1, 2
+UNREADABLE, EARLY = 8 | 32 | 64, 1
+NO_RANGE = -(2**31)
+FARTHEST = 2**63 - 1
+
+Fact = dict[str, Any]
+Values = dict[int, tuple[int, int]]
+"""Offset -> (delivery count, delivery state)."""
+
+
+def facts(records: StateRecords) -> list[Fact]:
+    """One fact a record; what is meaningless where nothing is known before it is left out."""
+    known: dict[int, Fact] = {}
+    return [_fact(row, _values(row, records.batches), known) for row in records.rows]
+
+
+def seen(row: np.void) -> Fact:
+    """A FACT row in the form of `facts`."""
+    names = _ALWAYS if not row["known"] else row.dtype.names
+    return {name: row[name].item() for name in names}
+
+
+_ALWAYS = (
+    "folded", "known", "was_deleted", "initial", "cold", "timestamp_before", "start_before", "start_after", "end_after",
+    "terminal_after", "left_offset", "left_from", "left_to", "contradicted_offset", "contradicted_from",
+    "contradicted_to", "archiving_passed_offset", "rests_on_snapshot", "suspect",
+)  # fmt: skip
+
+
+def _values(row: np.void, batches: np.ndarray) -> Values:
+    values: Values = {}
+    for first, last, count, state in batches[row["batches"] : row["batches"] + row["batch_count"]].tolist():
+        if first <= last < FARTHEST:
+            for offset in range(first, last + 1):
+                values[offset] = max(values.get(offset, (count, state)), (count, state))
+    return values
+
+
+def _fact(row: np.void, values: Values, known: dict[int, Fact]) -> Fact:
+    before = known.setdefault(int(row["key"]), {"state": None, "deleted": False, "timestamp": -1})
+    state = before["state"]
+    fact = {
+        "folded": False, "known": False, "was_deleted": False, "initial": False, "cold": False, "suspect": False,
+        "rests_on_snapshot": False, "timestamp_before": -1, "start_before": -1, "start_after": -1, "end_after": -1,
+        "terminal_after": 0, "left_offset": -1, "left_from": NO_RANGE, "left_to": NO_RANGE, "contradicted_offset": -1,
+        "contradicted_from": NO_RANGE, "contradicted_to": NO_RANGE, "archiving_passed_offset": -1,
+    }  # fmt: skip
+    if row["key"] < 0:
+        return fact
+    fact["timestamp_before"] = before["timestamp"]
+    fact["was_deleted"] = before["deleted"] and state is None
+    if state is not None:
+        fact |= {f"{name}_before": state[name] for name in _CARRIED}
+        fact |= {name: state[name] for name in ("rests_on_snapshot", "suspect")} | {"known": True}
+    if row["fault"] & UNREADABLE:
+        if state is not None:
+            state["suspect"] = True
+        else:
+            before["unreadable"] = True
+        return fact
+    fact["folded"] = True
+    before["timestamp"] = int(row["timestamp"])
+    if row["kind"] == TOMBSTONE:
+        before |= {"state": None, "deleted": True, "unreadable": False}
+        return fact
+    fact["cold"] = state is not None and row["kind"] == SNAPSHOT and row["create_time"] != row["write_time"]
+    fact["initial"] = row["kind"] == SNAPSHOT and (state is None or _initialises(row))
+    if row["kind"] == SNAPSHOT or state is None:
+        after = _begun(row, values, before.pop("unreadable", False))
+        if state is not None and not fact["initial"]:
+            fact |= _compared(state, after, fact["cold"])
+    else:
+        after, incoming = _updated(row, values, state)
+        fact |= _left({at: value for at, value in state["values"].items() if at in incoming}, incoming)
+    if state is not None and not fact["initial"]:
+        passed = [at for at, (_, of) in state["values"].items() if of == 3 and state["start"] <= at < after["start"]]
+        fact["archiving_passed_offset"] = min(passed, default=-1)
+    start = after["start"]
+    fact["start_after"] = start
+    fact["end_after"] = -1 if start < 0 else max([start, *(at + 1 for at in after["values"])])
+    fact["terminal_after"] = sum(at >= start and of in TERMINAL for at, (_, of) in after["values"].items())
+    before["state"] = after
+    return fact
+
+
+_CARRIED = (
+    "start", "snapshot_epoch", "state_epoch", "leader_epoch", "complete", "create_time", "write_time",
+)  # fmt: skip
+
+
+def _begun(row: np.void, values: Values, unreadable: bool) -> Fact:
+    is_snapshot = row["kind"] == SNAPSHOT
+    return {
+        "start": int(row["start_offset"]),
+        "values": values,
+        "snapshot_epoch": int(row["snapshot_epoch"]),
+        "state_epoch": int(row["state_epoch"]) if is_snapshot else (-1 if row["layout"] == EARLY else 0),
+        "leader_epoch": int(row["leader_epoch"]),
+        "complete": int(row["delivery_complete_count"]),
+        "create_time": int(row["create_time"]),
+        "write_time": int(row["write_time"]),
+        "rests_on_snapshot": bool(is_snapshot),
+        "suspect": bool(row["fault"] & 128) or (unreadable and not is_snapshot),
+    }
+
+
+def _updated(row: np.void, values: Values, state: Fact) -> tuple[Fact, Values]:
+    after = state | {"complete": int(row["delivery_complete_count"])}
+    if row["start_offset"] != -1:
+        after["start"] = int(row["start_offset"])
+    if row["leader_epoch"] != -1:
+        after["leader_epoch"] = int(row["leader_epoch"])
+    if row["fault"] & 128:
+        after["suspect"] = True
+    start = after["start"]
+    incoming = {at: value for at, value in values.items() if start < 0 or at >= start}
+    merged = {at: value for at, value in state["values"].items() if start < 0 or at >= start}
+    for at, value in incoming.items():
+        merged[at] = max(merged.get(at, value), value)
+    after["values"] = merged
+    return after, incoming
+
+
+def _initialises(row: np.void) -> bool:
+    complete = (-1,) if row["start_offset"] == -1 else (-1, 0)
+    return (
+        row["layout"] != EARLY
+        and row["leader_epoch"] == row["batch_count"] == 0
+        and row["create_time"] == row["write_time"]
+        and row["delivery_complete_count"] in complete
+    )
+
+
+def _compared(state: Fact, after: Fact, cold: bool) -> Fact:
+    old, new, start = state["values"], after["values"], after["start"]
+    if cold:
+        wrong = [at for at in old.keys() | new.keys() if old.get(at) != new.get(at)]
+    else:
+        wrong = [at for at, value in old.items() if at >= start and new.get(at, (NO_RANGE, 0)) < value]
+        wrong += [at for at in new if at < start]
+    fact = {} if cold else _left(old, new)
+    if wrong:
+        at = min(wrong)
+        below = not cold and at < start
+        fact |= {"contradicted_offset": at, "contradicted_from": NO_RANGE if below else _packed(old.get(at))}
+        fact["contradicted_to"] = NO_RANGE if below else _packed(new.get(at))
+    return fact
+
+
+def _left(old: Values, new: Values) -> Fact:
+    for at, value in sorted(new.items()):
+        if at in old and _leaves(old[at], value):
+            return {"left_offset": at, "left_from": _packed(old[at]), "left_to": _packed(value)}
+    return {}
+
+
+def _leaves(old: tuple[int, int], new: tuple[int, int]) -> bool:
+    (old_count, old_state), (new_count, new_state) = old, new
+    if new_count < old_count or old_state == new_state:
+        return False
+    if old_state == 3:
+        return new_state in (0, 2)
+    if old_state in TERMINAL and new_state in TERMINAL:
+        return True
+    return old_state in TERMINAL and (new_count > old_count or (old_state, new_state) == (2, 3))
+
+
+def _packed(value: tuple[int, int] | None) -> int:
+    return NO_RANGE if value is None else value[0] * 256 + value[1]
+
+
+def chunks(records: StateRecords, cuts: list[int]) -> Iterator[StateRecords]:
+    """The records in pieces that end before each of these rows, and the rest."""
+    for begin, end in zip([0, *cuts], [*cuts, len(records.rows)], strict=True):
+        rows = records.rows[begin:end].copy()
+        skipped = int(records.rows["batch_count"][:begin].sum())
+        rows["batches"] -= np.where(rows["batch_count"] > 0, skipped, 0)
+        yield StateRecords(rows, records.batches[skipped : skipped + int(rows["batch_count"].sum())])

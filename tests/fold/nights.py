@@ -1,0 +1,86 @@
+"""A log that grows: audited after each growth, the way a warehouse carries it from one audit to the next."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from share_state.fold.carried import carried_log, carried_share_partitions, mark_of, restored
+from share_state.fold.log import FoldedLog, fold_log
+from share_state.rules import judge, judge_records
+from share_state.wire.log import CHUNK
+from share_state.wire.log_folder import LogPartition, find_logs
+from share_state.wire.resume import ANEW, Fate, resume
+
+
+@dataclass
+class Auditor:
+    """What is left from one audit to the next: the log's row, its share-partitions, the settled findings."""
+
+    log: str | None = None
+    share_partitions: pa.Table | None = None
+    settled: list[dict] = field(default_factory=list)
+    fates: list[Fate] = field(default_factory=list)
+    folded: FoldedLog | None = None
+    unsettled: list[dict] = field(default_factory=list)
+
+    def audit(self, log: LogPartition, chunk: int = CHUNK) -> None:
+        """Take in what is new."""
+        carried, fate = None, Fate.NEW
+        mark = mark_of(self.log) if self.log else None
+        if mark is not None:
+            log, fate = resume(log, mark)
+        if fate in ANEW:
+            self.settled = []
+        else:
+            carried = restored(self.log, self.share_partitions)
+        self.fates.append(fate)
+        self.folded = fold_log(log, chunk=chunk, carried=carried, fate=fate, judge=judge_records)
+        found = judge(self.folded, records=self.folded.judged).to_pylist()
+        self.settled += [row for row in found if row["settled"]]
+        self.unsettled = [row for row in found if not row["settled"]]
+        if self.folded.carried is None:
+            self.log = None
+        else:
+            self.log = carried_log(log.name, self.folded.carried)["carried"]
+            self.share_partitions = carried_share_partitions(log.name, self.folded.carried)
+
+    @property
+    def findings(self) -> list[str]:
+        """All findings by now, as text that sorts."""
+        return sorted(json.dumps(row, default=str) for row in (*self.settled, *self.unsettled))
+
+
+def only_log(folder: Path) -> LogPartition:
+    """The one log partition under a folder."""
+    (log,) = find_logs([str(folder)])
+    return log
+
+
+def grown(source: LogPartition, folder: Path, sizes: Iterable[int]) -> Iterable[LogPartition]:
+    """Copy a log's segments byte by byte up to each of `sizes` (bytes of all segments), then all of it."""
+    place = folder / f"{source.topic}-{source.partition}"
+    place.mkdir(parents=True)
+    for size in (*sizes, source.size):
+        left = size
+        for segment in source.segments:
+            data = Path(segment.path).read_bytes()[: max(left, 0)]
+            left -= len(data)
+            if data or segment is source.segments[0]:
+                (place / Path(segment.path).name).write_bytes(data)
+        yield only_log(folder)
+
+
+def same_tables(found: FoldedLog, expected: FoldedLog) -> None:
+    """Two folds hold the same, whatever numbers their share-partitions have."""
+    for name in ("states", "in_flight", "cutoff"):
+        left, right = getattr(found, name), getattr(expected, name)
+        by_key = [
+            (column, "ascending") for column in ("group_id", "topic_id", "partition") if column in left.schema.names
+        ]
+        by_key += [("first_offset", "ascending")] if name == "in_flight" else []
+        if name != "cutoff":
+            left, right = left.sort_by(by_key), right.sort_by(by_key)
+        assert left.combine_chunks().to_pylist() == right.combine_chunks().to_pylist()

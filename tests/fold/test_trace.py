@@ -1,0 +1,205 @@
+"""Facts about each record, against a dictionary; the ranges they rest on, against the fold."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numba import njit
+
+from share_state.fold.chains import CHAIN, Chains, by_key
+from share_state.fold.held_ranges import fitting
+from share_state.fold.limits import Limits
+from share_state.fold.log import decode_log
+from share_state.fold.trace import FACT, Tracer, advance
+from share_state.wire.log_folder import Window, find_logs
+from share_state.wire.share_group_state import STATE_BATCH, STATE_RECORD, Fault, Kind, StateRecords
+from tests.fold.drawn import folder_of, logs
+from tests.fold.fact_model import chunks, facts, seen
+from tests.fold.model import SNAPSHOT_KIND, UPDATE_KIND, Written
+from tests.truth import DATA
+
+LOGS = [f"{path.parent.parent.name}/{path.parent.name}" for path in sorted(DATA.glob("*/*/__share_group_state-0"))]
+SMALL = [
+    "4.0.2/chaos",
+    "4.1.2/chaos",
+    "4.1.2/fuzz",
+    "4.3.1/prune",
+    "4.3.1/fuzz",
+    "4.4.0/dlq",
+    "4.4.0/fuzz",
+    "4.2.1/happy",
+]
+
+
+def decoded(inputs: Path) -> tuple[StateRecords, int]:
+    """All records of the one log partition under a folder, and how many share-partitions it has."""
+    (log,) = find_logs([str(inputs)])
+    rows, batches, at, keys = [], [], 0, 0
+    for records, table in decode_log(log, Window()):
+        part = records.rows.copy()
+        part["batches"] += at
+        rows.append(part)
+        batches.append(records.batches)
+        at, keys = at + len(records.batches), len(table)
+    none = np.zeros(0, STATE_RECORD), np.zeros(0, STATE_BATCH)
+    return StateRecords(np.concatenate([none[0], *rows]), np.concatenate([none[1], *batches])), keys
+
+
+def drawn_records(log: list[list[Written]], folder: Path) -> tuple[StateRecords, int]:
+    folder_of(log, folder)
+    return decoded(folder / "__share_group_state-0")
+
+
+def traced(records: StateRecords, keys: int, cuts: list[int] = []) -> np.ndarray:  # noqa: B006  never changed
+    """The facts of all records, taken in chunks."""
+    tracer, chains, found = Tracer(), Chains(), []
+    for chunk in chunks(records, cuts):
+        found.append(tracer.take(chunk, chains, keys).facts)
+        chains.apply(chunk, keys)
+    return np.concatenate(found)
+
+
+def fold(records: StateRecords, keys: int) -> Chains:
+    chains = Chains()
+    chains.apply(records, keys)
+    return chains
+
+
+@njit
+def _walked(rows, batches, order, starts, chains, ends, out, fact):
+    """Every share-partition record by record, with the ranges that it holds at the end."""
+    at = 0
+    for key in range(len(chains)):
+        room, size, resolved = np.empty(3, STATE_BATCH), 0, np.empty(1, np.int64)
+        for number in range(starts[key], starts[key + 1]):
+            room = fitting(room, size, rows[order[number]].batch_count)
+            size = advance(rows, order, number, batches, chains[key], room, size, fact[0], resolved)
+        for row in range(size):
+            out[at + row] = room[row]
+        at += size
+        ends[key + 1] = at
+
+
+def walked(records: StateRecords, keys: int) -> Chains:
+    chains = Chains()
+    chains.apply(StateRecords(records.rows[:0], records.batches[:0]), keys)
+    ends, out = np.zeros(keys + 1, np.int64), np.empty(2 * len(records.batches), STATE_BATCH)
+    fact = np.zeros(1, FACT)
+    _walked(records.rows, records.batches, *by_key(records.rows, keys), chains.chains, ends, out, fact)
+    return Chains(chains.chains, ends, out[: ends[-1]])
+
+
+def same_state(found: Chains, expected: Chains) -> None:
+    for name in CHAIN.names:
+        assert found.chains[name].tolist() == expected.chains[name].tolist(), name
+    assert found.ends.tolist() == expected.ends.tolist()
+    assert found.batches.tolist() == expected.batches.tolist()
+
+
+def damaged(data: st.DataObject, records: StateRecords) -> StateRecords:
+    """The records, some of them unreadable, of no share-partition, or with a range that ends before it begins."""
+    rows, batches = records.rows.copy(), records.batches.copy()
+    for row in rows:
+        flaw = data.draw(
+            st.sampled_from([0, 0, 0, 0, Fault.VALUE_MALFORMED, Fault.KEY_MALFORMED, Fault.INVERTED_RANGE])
+        )
+        if flaw == Fault.INVERTED_RANGE and row["batch_count"]:
+            batches["last"][row["batches"]] = batches["first"][row["batches"]] - 1
+        elif flaw == Fault.INVERTED_RANGE:
+            continue
+        if flaw == Fault.KEY_MALFORMED:
+            row["key"], row["kind"] = -1, Kind.SKIPPED
+        row["fault"] |= flaw
+    return StateRecords(rows, batches)
+
+
+@given(logs(), st.data())
+def test_the_ranges_held_at_the_end_are_those_of_the_fold(
+    tmp_path_factory: pytest.TempPathFactory, log: list[list[Written]], data: st.DataObject
+):
+    records, keys = drawn_records(log, tmp_path_factory.mktemp("log"))
+    records = damaged(data, records)
+    same_state(walked(records, keys), fold(records, keys))
+
+
+@pytest.mark.parametrize("name", LOGS)
+@pytest.mark.parametrize("partition", [0, 1, 2])
+def test_the_ranges_held_after_a_broker_s_log_are_those_of_the_fold(name: str, partition: int):
+    records, keys = decoded(DATA / name / f"__share_group_state-{partition}")
+    assert keys
+    same_state(walked(records, keys), fold(records, keys))
+
+
+@given(logs(), st.data())
+def test_the_facts_are_those_of_a_dictionary_wherever_chunks_are_cut(
+    tmp_path_factory: pytest.TempPathFactory, log: list[list[Written]], data: st.DataObject
+):
+    records, keys = drawn_records(log, tmp_path_factory.mktemp("log"))
+    records = damaged(data, records)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(records.rows)), max_size=4)))
+    found = traced(records, keys, cuts)
+    assert [seen(row) for row in found] == facts(records)
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("step", [10**6, 37])
+def test_the_facts_of_a_broker_s_log_are_those_of_a_dictionary(name: str, step: int):
+    records, keys = decoded(DATA / name / "__share_group_state-0")
+    found = traced(records, keys, list(range(step, len(records.rows), step)))
+    assert [seen(row) for row in found] == facts(records)
+
+
+@pytest.mark.parametrize("name", ["4.3.1/fuzz", "4.4.0/fuzz", "4.3.1/pruneraw", "4.3.1/codec-lz4"])
+def test_the_facts_of_random_requests_do_not_depend_on_the_chunks(name: str):
+    records, keys = decoded(DATA / name / "__share_group_state-1")
+    whole = traced(records, keys)
+    for step in (1, 100, 999):
+        assert traced(records, keys, list(range(step, len(records.rows), step))).tolist() == whole.tolist()
+
+
+def test_tracing_leaves_the_carried_state_alone():
+    records, keys = decoded(DATA / "4.3.1/chaos/__share_group_state-1")
+    chains, other = fold(records, keys), fold(records, keys)
+    Tracer().take(records, chains, keys + 3)
+    same_state(chains, other)
+
+
+def test_the_first_record_with_a_range_in_archiving_is_noted_once(tmp_path: Path):
+    log = [
+        [Written(UPDATE_KIND, 0, ((0, 1, 2, 1),))],
+        [Written(UPDATE_KIND, 0)],
+        [Written(UPDATE_KIND, 1, ((0, 1, 0, 1), (3, 4, 3, 1)))],
+        [Written(UPDATE_KIND, 0, ((5, 5, 3, 1),))],
+    ]
+    records, keys = drawn_records(log, tmp_path)
+    tracer, since = Tracer(folded_from=7, limits=Limits(delivery_count=9)), []
+    for chunk in chunks(records, [2, 3]):
+        taken = tracer.take(chunk, Chains(), keys)
+        since.append(taken.archiving_since)
+        assert (taken.folded_from, taken.limits.delivery_count) == (7, 9)
+    assert since == [-1, 2, 2]
+    carried = Tracer()
+    carried.archiving_since = 1
+    assert carried.take(records, Chains(), keys).archiving_since == 1
+
+
+@pytest.mark.parametrize("count", [1, 5, 100, 338, 2000])
+def test_a_range_that_fills_the_gaps_between_many_is_traced(tmp_path: Path, count: int):
+    # They come one by one, so the room for them has grown to just what they need.
+    apart = [Written(UPDATE_KIND, 0, ((2 * number, 2 * number, 2, 5),)) for number in range(count)]
+    wide = [Written(UPDATE_KIND, 0, ((0, 2 * count, 0, deliveries),)) for deliveries in (1, 6)]
+    records, keys = drawn_records([[Written(SNAPSHOT_KIND, 0, start=0)], apart, wide], tmp_path)
+    assert [seen(row) for row in traced(records, keys)][-5:] == facts(records)[-5:]
+    but_the_last = StateRecords(records.rows[:-1], records.batches)
+    assert len(fold(but_the_last, keys).batches) == 2 * count
+    same_state(walked(but_the_last, keys), fold(but_the_last, keys))
+
+
+def test_a_record_of_thousands_of_overlapping_ranges_is_traced(tmp_path: Path):
+    many = tuple((number, number + 3, 2 * (number % 2), number % 5) for number in range(0, 3000, 2))
+    log = [[Written(SNAPSHOT_KIND, 0, start=0)], [Written(UPDATE_KIND, 0, many[::-1])], [Written(UPDATE_KIND, 0, many)]]
+    records, keys = drawn_records(log, tmp_path)
+    same_state(walked(records, keys), fold(records, keys))
+    assert [seen(row) for row in traced(records, keys, [1])] == facts(records)

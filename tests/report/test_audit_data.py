@@ -1,0 +1,274 @@
+"""The report holds what the tables of the latest audit say, and nothing that was not committed."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import write_deltalake
+
+from share_state.declarations import table_schema
+from share_state.errors import WarehouseError
+from share_state.fold.limits import Limits
+from share_state.fold.log import fold_log
+from share_state.report.audit_data import AuditReport, read_report
+from share_state.wire.log_folder import find_logs
+from tests.report.made_warehouse import (
+    IN_FLIGHT,
+    TONIGHT,
+    MadeWarehouse,
+    cutoff,
+    finding,
+    share_partition,
+)
+from tests.truth import DATA
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> MadeWarehouse:
+    return MadeWarehouse(tmp_path / "w")
+
+
+def _read(made: MadeWarehouse, **how: object) -> AuditReport:
+    return read_report(str(made.folder), **how)
+
+
+def _keys(report: AuditReport) -> list[tuple[str, int]]:
+    return [(one.now["group_id"], one.now["partition"]) for one in report.troubled]
+
+
+def test_a_healthy_warehouse_needs_no_look(made: MadeWarehouse):
+    made.audit([share_partition(f"g{n}") for n in range(3)], [finding("UNKNOWN_TAG", "info", "x")], [cutoff()])
+    report = _read(made)
+    assert report.is_healthy
+    assert (report.verdicts, report.troubled) == ({"REWIND": 0, "STOP": 0, "STALL": 0, "OK": 3}, ())
+    assert report.by_severity == {"error": 0, "warning": 0, "info": 1}
+
+
+def test_what_was_not_committed_is_not_read(made: MadeWarehouse):
+    sick = share_partition(verdict="STOP", ranges=IN_FLIGHT)
+    made.audit([sick], [finding("OFFSET_GAP", "warning", "kept", sick)], [cutoff()])
+    before = _read(made)
+    for table in ("findings", "in_flight", "share_partition_state", "share_partition_history", "cutoff"):
+        write_deltalake(str(made.folder / table), table_schema(table).empty_table(), mode="overwrite")
+    after = _read(made)
+    assert (after.troubled, after.findings, after.cutoffs) == (before.troubled, before.findings, before.cutoffs)
+    assert after.share_partitions.equals(before.share_partitions)
+    assert after.troubled[0].findings[0]["message"] == "kept"
+
+
+def test_a_folder_without_an_audit_is_refused(made: MadeWarehouse):
+    with pytest.raises(WarehouseError, match="no warehouse here"):
+        _read(made)
+    made.audit([share_partition()], table_versions={"findings": 0})
+    with pytest.raises(WarehouseError, match="run `share-state audit`"):
+        _read(made)
+
+
+def test_a_table_that_is_gone_is_named_in_one_line(made: MadeWarehouse):
+    made.audit([share_partition()])
+    (made.folder / "in_flight").rename(made.folder / "elsewhere")
+    with pytest.raises(WarehouseError, match=r"in_flight: cannot be read .*; run the audit again$") as refused:
+        _read(made)
+    assert len(str(refused.value).splitlines()) == 1
+
+
+def test_the_worst_come_first(made: MadeWarehouse):
+    warned, fine = share_partition("warned"), share_partition("fine")
+    rows = [
+        fine,
+        warned,
+        share_partition("suspect", suspect=True),
+        share_partition("stalled", verdict="STALL"),
+        share_partition("stalled-with-poison", verdict="STALL", poison_records=3),
+        share_partition("stopped", verdict="STOP"),
+        share_partition("newer", verdict="SOMETHING"),
+        share_partition("rewound", verdict="REWIND"),
+    ]
+    made.audit(rows, [finding("LONG_CHAIN", "warning", "x", warned), finding("UNKNOWN_TAG", "info", "y", fine)])
+    report = _read(made)
+    worst = ["rewound", "stopped", "stalled-with-poison", "stalled", "newer", "suspect", "warned"]
+    assert [group for group, _ in _keys(report)] == worst
+    assert report.verdicts["SOMETHING"] == 1
+
+
+def test_no_more_are_looked_at_than_asked_for(made: MadeWarehouse):
+    made.audit([share_partition("g", n, verdict="STOP", ranges=IN_FLIGHT) for n in range(7)])
+    report = _read(made, most=3)
+    assert (_keys(report), report.troubled_left_out) == ([("g", 0), ("g", 1), ("g", 2)], 4)
+    assert len(report.poison.worst) == 3
+
+
+def test_ranges_and_state_are_those_of_the_share_partition_itself(made: MadeWarehouse):
+    sick = share_partition("g", 1, verdict="STALL", ranges=IN_FLIGHT)
+    namesake = share_partition("g", 1, topic_id="another-id", verdict="STALL", ranges=[(100, 100, "ACKNOWLEDGED")])
+    made.audit([sick, namesake, share_partition("h", 1, ranges=[(7, 9, "AVAILABLE")], start_offset=7)])
+    first, second = _read(made).troubled
+    assert [(one["first_offset"], one["last_offset"]) for one in first.ranges] == [one[:2] for one in IN_FLIGHT]
+    assert (first.state["snapshot_epoch"], first.state["topic_id"]) == (3, "id-of-orders")
+    assert {
+        state: first.now[state] for state in ("available", "acknowledged", "archiving", "archived", "acquired")
+    } == {
+        "available": 4 + 9 + 20,
+        "acknowledged": 27,
+        "archiving": 2,
+        "archived": 11,
+        "acquired": 0,
+    }
+    assert (second.now["topic_id"], second.now["acknowledged"], len(second.ranges)) == ("another-id", 1, 1)
+
+
+def test_a_window_of_very_many_ranges_is_cut_from_its_start(made: MadeWarehouse):
+    ranges = [(n, n, "AVAILABLE" if n % 2 else "ACKNOWLEDGED") for n in range(2500)]
+    made.audit([share_partition(verdict="STOP", start_offset=0, ranges=ranges)])
+    (one,) = _read(made).troubled
+    assert (one.now["ranges"], len(one.ranges), one.ranges[-1]["last_offset"]) == (2500, 2000, 1999)
+
+
+def test_what_is_not_initialised_has_no_numbers(made: MadeWarehouse):
+    made.audit([share_partition(start_offset=-1, verdict="STOP")])
+    (one,) = _read(made).troubled
+    assert (one.now["available"], one.now["ranges"], one.now["end_offset"]) == (None, None, None)
+
+
+def test_history_goes_over_all_runs_even_where_the_topic_got_its_name_late(made: MadeWarehouse):
+    for night in range(4):
+        row = share_partition(
+            "g",
+            topic="orders" if night > 1 else None,
+            topic_id="an-id",
+            start_offset=night * 10,
+            lag=night,
+            verdict="STALL" if night == 3 else "OK",
+        )
+        made.audit([row, share_partition("h")], run_id=f"run-{night}", time=TONIGHT + timedelta(days=night))
+    report = _read(made)
+    (one,) = report.troubled
+    assert [(night["start_offset"], night["lag"], night["verdict"]) for night in one.history] == [
+        (0, 0, "OK"),
+        (10, 1, "OK"),
+        (20, 2, "OK"),
+        (30, 3, "STALL"),
+    ]
+    assert [run["run_id"] for run in report.runs] == ["run-3", "run-2", "run-1", "run-0"]
+    assert report.share_partitions.num_rows == 2
+
+
+def test_an_audit_without_news_shows_what_the_one_before_it_saw(made: MadeWarehouse):
+    sick = share_partition(verdict="STOP")
+    made.audit([sick], run_id="first")
+    made._write("runs", [_run_without_news(made)], "append")
+    report = _read(made)
+    assert (report.run["run_id"], report.verdicts["STOP"]) == ("second", 1)
+
+
+def test_deleted_share_partitions_do_not_come_back(made: MadeWarehouse):
+    made.audit([share_partition(verdict="STOP")], run_id="first")
+    made.audit([], run_id="second", time=TONIGHT + timedelta(days=1))
+    report = _read(made)
+    assert (report.share_partitions.num_rows, report.troubled) == (0, ())
+
+
+def _run_without_news(made: MadeWarehouse) -> dict[str, object]:
+    late = TONIGHT + timedelta(hours=5)
+    versions = dict(made.versions)
+    return {"run_id": "second", "started": late, "finished": late, "table_versions": versions, "log_time": TONIGHT}
+
+
+def test_findings_are_counted_by_rule_the_gravest_first(made: MadeWarehouse):
+    first, second = share_partition("g", 1), share_partition("g", 2)
+    found = [
+        *(finding("LONG_CHAIN", "warning", f"{n} updates", first, run_id="before", offset=n) for n in range(5)),
+        *(finding("LONG_CHAIN", "warning", f"{n} updates", second, offset=n) for n in range(2)),
+        finding("CRC_MISMATCH", "error", "batch at 3", offset=3),
+        *(finding("UNKNOWN_TAG", "info", "tag 9", first) for _ in range(9)),
+        finding("NEWER_RULE", "info", "from another version"),
+    ]
+    made.audit([first, second], found)
+    report = _read(made)
+    assert [(one.rule, one.severity, one.count, one.new) for one in report.findings] == [
+        ("CRC_MISMATCH", "error", 1, 1),
+        ("LONG_CHAIN", "warning", 7, 2),
+        ("UNKNOWN_TAG", "info", 9, 9),
+        ("NEWER_RULE", "info", 1, 1),
+    ]
+    crc, chain, _, newer = report.findings
+    assert (crc.statement != "", newer.statement) == (True, "")
+    # One example a share-partition, the ones that are new in this run first.
+    assert [(one["partition"], one["message"]) for one in chain.examples] == [(2, "0 updates"), (1, "0 updates")]
+    assert crc.examples[0]["group_id"] is None
+    assert [(one.now["partition"], one.now["warnings"], one.findings[0]["count"]) for one in report.troubled] == [
+        (1, 5, 5),
+        (2, 2, 2),
+    ]
+
+
+def test_a_run_fails_by_its_new_findings_from_the_chosen_severity_on(made: MadeWarehouse):
+    found = [finding("OFFSET_GAP", "warning", "x"), finding("CRC_MISMATCH", "error", "y")]
+    made.audit([share_partition()], found)
+    for fail_on, failing in (("error", 1), ("warning", 2), ("info", 2), ("off", 0)):
+        assert _read(made, fail_on=fail_on).failing == failing
+    # Nothing new: what was found before stands, and fails no run.
+    made.audit([share_partition()], [row | {"run_id": "run-1"} for row in found], run_id="run-2")
+    assert _read(made).failing == 0
+
+
+def test_poison_is_what_waits_for_its_last_delivery_or_was_archived_by_the_limit(made: MadeWarehouse):
+    ranges = [
+        (100, 100, "AVAILABLE", 4),
+        (101, 102, "AVAILABLE", 3),
+        (103, 105, "ARCHIVED", 5),
+        (106, 106, "ARCHIVED", 4),
+        (107, 107, "ACKNOWLEDGED", 5),
+        (108, 109, "ARCHIVING", 5),
+        (110, 110, "gap", 0),
+    ]
+    made.audit([share_partition(ranges=ranges)])
+    poison = _read(made).poison
+    assert (poison.records, poison.ranges) == (1 + 3 + 2, 3)
+    assert [(one["first_offset"], one["delivery_count"]) for one in poison.worst] == [(103, 5), (108, 5), (100, 4)]
+    assert _read(made, limits=Limits(delivery_count=6)).poison.records == 2
+    assert _read(made, limits=Limits(delivery_count=1)).poison.records == 1 + 2 + 3 + 1 + 2
+
+
+def test_the_cutoff_that_is_not_safe_comes_first_then_the_one_that_is_held_back_most(made: MadeWarehouse):
+    rows = [cutoff(1), cutoff(2, pinned_records=900), cutoff(3, pinned_records=None), cutoff(4, safe=False, reason="x")]
+    made.audit([share_partition()], [], rows)
+    report = _read(made)
+    assert [row["partition"] for row in report.cutoffs] == [4, 2, 1, 3]
+    assert not report.is_healthy
+
+
+def test_share_partitions_of_the_draft_dialect_are_told_apart_by_their_topic(made: MadeWarehouse):
+    draft = {"dialect": "control_records", "topic_id": None}
+    rows = [
+        share_partition("g", 0, "t1", verdict="STALL", ranges=[(100, 104, "AVAILABLE")], **draft),
+        share_partition("g", 0, "t2", verdict="STALL", ranges=[(100, 109, "AVAILABLE")], **draft),
+    ]
+    made.audit(rows, [finding("LONG_CHAIN", "warning", "x", rows[1])])
+    first, second = _read(made).troubled
+    assert {one.now["topic"]: (one.now["available"], len(one.findings)) for one in (first, second)} == {
+        "t1": (5, 0),
+        "t2": (10, 1),
+    }
+
+
+def test_the_report_of_a_real_broker_s_log_says_what_the_fold_says(made: MadeWarehouse):
+    logs = [fold_log(log) for log in find_logs([str(DATA / "4.3.1/chaos")])]
+    flights = [row for log in logs for row in log.in_flight.to_pylist()]
+    states = [row for log in logs for row in log.states.to_pylist()]
+    own = {_key(row): [one for one in flights if _key(one) == _key(row)] for row in states}
+    made.audit([share_partition() | row | {"flights": own[_key(row)], "lag": None} for row in states])
+    report = _read(made)
+    assert report.is_healthy
+    assert report.share_partitions.num_rows == len(states)
+    for row in report.share_partitions.to_pylist():
+        for state in ("available", "acquired", "acknowledged", "archiving", "archived"):
+            told = sum(one["record_count"] for one in own[_key(row)] if one["state"] == state.upper())
+            assert row[state] == (told if row["start_offset"] >= 0 else None)
+    assert sum(row["archived"] or 0 for row in report.share_partitions.to_pylist())
+
+
+def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return (row["group_id"], row["topic_id"], row["partition"])

@@ -1,0 +1,177 @@
+"""The page says what the report says, needs nothing but itself, and lets no name out of its place."""
+
+import re
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from share_state.report.audit_data import AuditReport, read_report
+from share_state.report.audit_page import page, write_page
+from share_state.report.console import printable
+from share_state.report.report_file import ReportError
+from tests.report.made_warehouse import HOSTILE, MadeWarehouse, cutoff, finding, share_partition
+from tests.report.parsed_page import ParsedPage
+
+
+@pytest.fixture(scope="module")
+def parsed(troubled: AuditReport) -> ParsedPage:
+    return ParsedPage(page(troubled))
+
+
+def test_the_headline_says_what_is_wrong(troubled: AuditReport, parsed: ParsedPage):
+    head = parsed.texts[""]
+    assert f"{len(troubled.troubled)} of {troubled.share_partitions.num_rows} share-partitions need a look" in head
+    assert "1 error, 44 warnings, 1 unsafe cutoff" in head
+    assert "1 new finding at or above “error”: the run exits with 1." in head
+    assert "audit of prod-eu" in head
+    assert "finished 2026-11-29 02:00:14 UTC after 4.5 s" in head
+    assert "the log of partition 4 <began> again" in head
+    for verdict, count in troubled.verdicts.items():
+        assert f"{verdict} {count}" in head
+
+
+def test_what_to_do_comes_in_the_order_of_urgency(parsed: ParsedPage):
+    to_do = parsed.texts["to-do"]
+    places = [to_do.index(word) for word in ("START_OFFSET_INVALID", "REWIND", "STOP", "STALL", "failed on", "cleaned")]
+    assert places == sorted(places)
+    assert "share-state show" in to_do
+
+
+def test_every_troubled_share_partition_has_its_card(troubled: AuditReport, parsed: ParsedPage):
+    for place, one in enumerate(troubled.troubled, 1):
+        card = parsed.texts[f"p{place}"]
+        assert one.now["verdict"] in card
+        assert (one.now["reason"] is None) or " ".join(printable(one.now["reason"]).split()) in card
+        assert f"Start offset (SPSO) {one.now['start_offset']:,}" in card
+        for own in one.findings:
+            assert own["rule"] in card
+
+
+def test_an_unknown_number_is_a_hyphen(parsed: ParsedPage):
+    card = next(text for text in parsed.texts.values() if text.startswith("STALL orders-app"))
+    assert "Topic's end offset 1,400" in card
+    card = next(text for text in parsed.texts.values() if text.startswith("REWIND billing"))
+    assert "Topic's end offset - Lag -" in card
+    assert "In flight nothing" in card
+
+
+def test_pictures_stand_where_there_is_something_to_see(parsed: ParsedPage):
+    assert parsed.tags.count("svg") == parsed.tags.count("figure")
+    spoken = Counter(value.split()[0] for value in parsed.values("aria-label"))
+    # 12 hostile names, orders-app, inventory, and the dense window twice; a history for each of them and for billing.
+    assert spoken == {"In": 12 + 2 + 2, "Over": 12 + 4}
+
+
+def test_findings_are_listed_with_what_should_hold_and_an_example(parsed: ParsedPage):
+    listed = parsed.texts["findings"]
+    assert "Between the log start and its end no offset is missing." in listed
+    assert "offsets 41 to 57 are missing" in listed
+    assert listed.index("START_ OFFSET_ INVALID") < listed.index("OFFSET_ GAP") < listed.index("UNKNOWN_ TAG")
+
+
+def test_poison_cutoffs_and_runs_are_there(parsed: ParsedPage):
+    assert "AVAILABLE".lower() in parsed.texts["poison"]
+    assert "100 to 103" in parsed.texts["poison"]
+    assert "a state is suspect" in parsed.texts["cutoff"]
+    assert "48,000 records, 5.2 MB" in parsed.texts["cutoff"]
+    assert "<i>pin</i>" in parsed.texts["cutoff"]
+    assert "0000000000000008" in parsed.texts["runs"]
+    assert "0000000000000000" in parsed.texts["runs"]
+
+
+def test_names_of_any_characters_are_text_and_nothing_else(parsed: ParsedPage):
+    assert "script" not in parsed.tags
+    assert "i" in parsed.tags  # ours: the word "new"
+    assert not parsed.unclosed
+    cards = " ".join(parsed.texts.values())
+    for name in HOSTILE:
+        assert " ".join((printable(name) or '""').split()) in cards
+    assert "\N{RIGHT-TO-LEFT OVERRIDE}" not in parsed.text
+    assert not [name for _, name, _ in parsed.attributes if name.startswith("on")]
+
+
+def test_nothing_refers_outside_the_page(troubled: AuditReport, parsed: ParsedPage):
+    text = page(troubled)
+    for outside in ("http://", "https://", "src=", "@import", "<link", "<base", "//cdn"):
+        assert outside not in text
+    assert all(reference.startswith("#") for reference in re.findall(r"url\(([^)]*)\)", text))
+    assert set(parsed.tags).isdisjoint({"script", "link", "img", "iframe", "object", "embed", "form", "base"})
+    links = list(parsed.values("href"))
+    assert links
+    assert all(link.startswith("#") for link in links)
+
+
+def test_every_id_is_there_once_and_every_link_finds_one(troubled: AuditReport, parsed: ParsedPage):
+    ids = Counter(parsed.values("id"))
+    assert set(ids.values()) == {1}
+    referred = {link.removeprefix("#") for link in parsed.values("href")}
+    referred |= set(re.findall(r"url\(#([^)]+)\)", page(troubled)))
+    assert referred <= set(ids)
+
+
+def test_the_same_report_gives_the_same_bytes(troubled: AuditReport):
+    assert page(troubled) == page(troubled)
+
+
+def test_a_healthy_warehouse_gives_a_short_page_that_says_so(tmp_path: Path):
+    made = MadeWarehouse(tmp_path / "w")
+    rows = [share_partition(f"g{n}") for n in range(3000)]
+    text = page(read_report(str(made.audit(rows, [], [cutoff(n) for n in range(50)]))))
+    parsed = ParsedPage(text)
+    assert "All 3,000 share-partitions are OK, no errors, no warnings" in parsed.texts[""]
+    assert set(parsed.texts) == {"", "cutoff", "runs"}
+    assert "svg" not in parsed.tags
+    assert len(text) < 60_000
+    assert 'class="ok"' in text
+
+
+def test_an_empty_warehouse_has_a_page(tmp_path: Path):
+    parsed = ParsedPage(page(read_report(str(MadeWarehouse(tmp_path / "w").audit([])))))
+    assert "0 share-partitions, no errors, no warnings" in parsed.texts[""]
+
+
+def test_what_is_left_out_is_said(troubled_folder: Path):
+    report = read_report(str(troubled_folder), most=5)
+    parsed = ParsedPage(page(report))
+    assert f"The worst 5; {report.troubled_left_out} more are in the table" in parsed.texts["troubled"]
+    assert len([name for name in parsed.texts if re.fullmatch(r"p\d+", name)]) == 5
+
+
+def test_a_page_of_fifty_full_windows_stays_small(tmp_path: Path):
+    ranges = [(n, n, "AVAILABLE" if n % 2 else "ACKNOWLEDGED", 1 + n % 4) for n in range(2000)]
+    rows = [share_partition("g", n, start_offset=0, ranges=ranges, verdict="STOP") for n in range(50)]
+    text = page(read_report(str(MadeWarehouse(tmp_path / "w").audit(rows))))
+    assert text.count("<svg") == 100
+    assert len(text) < 4_000_000
+
+
+def test_the_file_is_there_whole_or_not_at_all(troubled: AuditReport, tmp_path: Path):
+    place = tmp_path / "report.html"
+    place.write_text("yesterday's")
+    broken = replace(troubled, run={name: value for name, value in troubled.run.items() if name != "notes"})
+    with pytest.raises(Exception, match="notes"):
+        write_page(str(place), broken)
+    assert place.read_text() == "yesterday's"
+    write_page(str(place), troubled)
+    assert place.read_text(encoding="utf-8") == page(troubled)
+    assert list(tmp_path.iterdir()) == [place]
+
+
+def test_a_place_that_cannot_be_written_is_one_line(troubled: AuditReport, tmp_path: Path):
+    with pytest.raises(ReportError, match=r"the folder .* is not there; make it, or give another file"):
+        write_page(str(tmp_path / "no" / "report.html"), troubled)
+    with pytest.raises(ReportError, match="a folder is here; give the name of a file"):
+        write_page(str(tmp_path), troubled)
+
+
+def test_an_error_without_a_share_partition_is_the_first_thing_to_do(tmp_path: Path):
+    made = MadeWarehouse(tmp_path / "w")
+    report = read_report(
+        str(made.audit([share_partition()], [finding("CRC_MISMATCH", "error", "a batch at 12 is broken")]))
+    )
+    parsed = ParsedPage(page(report))
+    assert parsed.texts["to-do"].startswith("What to do CRC_MISMATCH, 1 finding: a batch at 12 is broken")
+    assert "troubled" not in parsed.texts
+    assert "All 1 share-partition" not in parsed.texts[""]

@@ -1,0 +1,104 @@
+"""A screenful on the terminal whatever the size of the trouble, and the same for programs."""
+
+import json
+import re
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from share_state.report.audit_data import AuditReport, read_report
+from share_state.report.audit_summary import audit_json, print_audit
+from share_state.report.console import print_json
+from tests.report.made_warehouse import TONIGHT, MadeWarehouse, cutoff, finding, share_partition
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> MadeWarehouse:
+    return MadeWarehouse(tmp_path / "w")
+
+
+def _lines(report: AuditReport, capsys: pytest.CaptureFixture[str], written: tuple[str, ...] = ()) -> list[str]:
+    print_audit(report, written)
+    return capsys.readouterr().out.splitlines()
+
+
+def test_a_healthy_audit_is_a_few_lines(made: MadeWarehouse, capsys: pytest.CaptureFixture[str]):
+    made.audit([share_partition(f"g{n}") for n in range(3)], [], [cutoff(1), cutoff(2)])
+    assert _lines(read_report(str(made.folder), "prod-eu"), capsys, ("a.html",)) == [
+        "audit of prod-eu, run run-1: 2,222 records of 2 log partitions in 4.5 s, up to 2026-11-21 02:00:00 UTC",
+        "all 3 share-partitions are OK, no errors, no warnings",
+        "verdicts: 0 REWIND, 0 STOP, 0 STALL, 3 OK",
+        "no findings",
+        "cutoff: 1,000 redundant records (82.0 kB) in 2 log partitions; group orders-app alone keeps 20 records more",
+        "written: a.html",
+        f"tables are in {made.folder}: `share-state show {made.folder}`",
+    ]
+
+
+def test_the_worst_share_partitions_and_the_gravest_rules_are_named(
+    troubled: AuditReport, capsys: pytest.CaptureFixture[str]
+):
+    lines = _lines(troubled, capsys)
+    worst = [line.split()[0] for line in lines if line.split()[0] in ("REWIND", "STOP", "STALL")]
+    assert worst == ["REWIND", "STOP", "STALL", "STALL", "STALL"]
+    assert "54,000" in next(line for line in lines if line.startswith("REWIND"))
+    assert any("and 11 share-partitions more that need a look" in line for line in lines)
+    severities = [line.split()[0] for line in lines if line.split()[0] in ("error", "warning", "info")]
+    assert severities == ["error", "warning", "warning", "warning", "warning", "info"]
+    assert "note: the log of partition 4 <began> again" in lines
+    (first,) = [line for line in lines if line.startswith("next: ")]
+    assert "START_OFFSET_INVALID" in first
+    (cleaned,) = [line for line in lines if line.startswith("cutoff: ")]
+    assert "1 of them unsafe" in cleaned
+    assert "<i>pin</i> alone keeps 48,000 records" in cleaned
+
+
+def test_a_number_that_is_not_known_is_a_hyphen(made: MadeWarehouse, capsys: pytest.CaptureFixture[str]):
+    made.audit([share_partition("g", start_offset=-1, verdict="STOP", reason="x", moved_time=None)])
+    (row,) = [line for line in _lines(read_report(str(made.folder)), capsys) if line.startswith("STOP")]
+    assert row.split() == ["STOP", "g", "orders", "0", "-", "-", "-", "x"]
+
+
+def test_no_audit_fills_more_than_thirty_lines(made: MadeWarehouse, capsys: pytest.CaptureFixture[str]):
+    endless = "very " * 200 + "long\nname"
+    rows = [share_partition(f"{endless}{n}", n, endless, verdict="STOP", reason=endless) for n in range(300)]
+    found = [finding(f"RULE_{n}", "error", endless, rows[n]) for n in range(60)]
+    cutoffs = [cutoff(n, safe=False, reason=endless, limited_by_group=endless) for n in range(90)]
+    made.audit(rows, found, cutoffs, notes=[endless] * 40)
+    lines = _lines(read_report(str(made.folder), "prod"), capsys, tuple(f"{n}.html" for n in range(9)))
+    assert len(lines) <= 30
+    assert max(len(line) for line in lines) < 330
+    assert all(character.isprintable() for line in lines for character in line)
+
+
+def test_a_terminal_of_eighty_columns_still_takes_one_line_a_row(
+    troubled: AuditReport, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = _lines(troubled, capsys)
+    rows = [line for line in lines if line.split()[0] in ("REWIND", "STOP", "STALL", "error", "warning", "info")]
+    assert len(rows) == 5 + 6
+    assert max(map(len, rows)) <= 80
+    assert next(row for row in rows if row.startswith("REWIND")).split()[1:4] == ["billing", "kT5v0sG1RC...", "3"]
+    bare = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in lines]
+    assert sum(-(-len(line) // 80) for line in bare) <= 30
+
+
+def test_programs_get_the_same_as_people(troubled: AuditReport, capsys: pytest.CaptureFixture[str]):
+    print_json(audit_json(troubled))
+    told = json.loads(capsys.readouterr().out)
+    assert told["verdicts"] == dict(troubled.verdicts)
+    assert told["findings_by_severity"] == {"error": 1, "warning": 44, "info": 1}
+    assert (told["failing"], told["healthy"], told["cluster"]) == (1, False, "prod-eu")
+    assert told["share_partitions"] == troubled.share_partitions.num_rows
+    assert [one["now"]["group_id"] for one in told["troubled"]] == [one.now["group_id"] for one in troubled.troubled]
+    (rewound,) = [one for one in told["troubled"] if one["now"]["verdict"] == "REWIND"]
+    assert [night["start_offset"] for night in rewound["history"]] == [80_000 + n * 500 for n in range(8)] + [54_000]
+    assert rewound["state"]["snapshot_offset"] == 30
+    assert rewound["now"]["time"] == (TONIGHT + timedelta(days=8)).isoformat()
+    assert told["cutoff"][0]["reason"] == "a state is suspect"
+    assert told["poison"]["records"] == troubled.poison.records > 0
+    assert told["run"]["table_versions"] == dict(troubled.run["table_versions"])
+    assert told["advice"][0]["severity"] == "error"

@@ -1,0 +1,44 @@
+"""Numbers, times and names as people read them."""
+
+from datetime import timedelta
+
+import pytest
+
+from share_state.report import words
+from tests.report.made_warehouse import TONIGHT
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0, "0 s"),
+        (4.5, "4.5 s"),
+        (75, "1 min 15 s"),
+        (3600, "1 h"),
+        (273_600, "3 d 4 h"),
+        (-60, "-1 min"),
+        (59.7, "1 min"),
+    ],
+)
+def test_a_span_has_its_two_largest_units(seconds: float, said: str):
+    assert words.span(TONIGHT, TONIGHT + timedelta(seconds=seconds)) == said
+
+
+@pytest.mark.parametrize(
+    ("octets", "said"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (328_000, "328 kB"), (5_200_000, "5.2 MB"), (7 * 10**15, "7000 TB")],
+)
+def test_bytes_have_a_unit(octets: int, said: str):
+    assert words.size(octets) == said
+
+
+def test_what_is_not_known_is_a_hyphen():
+    assert {words.number(None), words.moment(None), words.size(None), words.name(None), words.span(None, TONIGHT)} == {
+        "-"
+    }
+
+
+def test_a_name_shows_what_it_is_made_of():
+    assert words.name("") == '""'
+    assert words.name("a\nb\N{RIGHT-TO-LEFT OVERRIDE}") == "a\\nb\\u202e"
+    assert words.name("é שלום") == "é שלום"

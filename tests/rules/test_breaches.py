@@ -1,0 +1,91 @@
+"""Every rule about records and states is broken by a history that breaks just it."""
+
+from pathlib import Path
+
+import pytest
+
+from share_state.declarations import table_schema
+from share_state.fold.log import fold_log
+from share_state.rules import OFF, SEVERITIES, judge, judge_records, registered
+from share_state.rules.registry import TRACED
+from tests.fold.nights import Auditor, grown, only_log
+from tests.rules.histories import BREACHES, audited, found, log_with, snapshot, tombstone, update
+from tests.wire.judged import Judged
+
+FINISHED = [(0, 4, 2, 1)]
+
+
+def _breached(folder: Path, code: str) -> Judged:
+    return found(folder, *BREACHES[code].records, limits=BREACHES[code].limits)
+
+
+def test_a_sound_history_breaks_no_rule(tmp_path: Path):
+    history = (
+        snapshot(start=-1, count=None, leader_epoch=0),
+        update(start=-1, count=None),
+        update(FINISHED, count=5),
+        update([(7, 9, 0, 1)], start=5),
+        snapshot([(7, 7, 2, 2), (8, 9, 0, 1)], start=5, epoch=1, count=1),
+        snapshot([(7, 7, 2, 2), (8, 9, 0, 1)], start=5, epoch=2, count=1, written=1_800_000_000_000),
+        update([(8, 8, 4, 2)], start=5, epoch=2, count=2),
+        tombstone(),
+        snapshot(start=3, leader_epoch=0),
+        snapshot(start=1, leader_epoch=0, epoch=1),
+    )
+    assert found(tmp_path, *history).codes == {}
+
+
+@pytest.mark.parametrize("code", BREACHES)
+def test_a_history_breaks_just_one_rule(tmp_path: Path, code: str):
+    judged, breach = _breached(tmp_path, code), BREACHES[code]
+    assert judged.table.schema == table_schema("findings")
+    assert judged.codes.keys() == {code} | breach.follows
+    rows = judged.of(code)
+    assert {row["severity"] for row in rows} == {breach.severity} == {registered()[code].severity}
+    assert {(row["group_id"], row["partition"]) for row in rows} == {("g", 0)}
+    assert rows[0]["offset"] == breach.offset
+    assert rows[0]["message"].startswith(breach.message)
+    assert {row["settled"] for row in rows} == {registered()[code].over["share_group_state"] == TRACED}
+
+
+@pytest.mark.parametrize("code", BREACHES)
+def test_a_rule_that_is_off_finds_nothing(tmp_path: Path, code: str):
+    folded = _breached(tmp_path, code).folded
+    quiet = judge(folded, {code: OFF}, records=[row for row in folded.judged if row[0] != code]).to_pylist()
+    assert {row["rule"] for row in quiet} == BREACHES[code].follows
+
+
+@pytest.mark.parametrize("code", BREACHES)
+def test_a_severity_that_is_chosen_takes_the_place_of_a_record_rule_s_own(tmp_path: Path, code: str):
+    folded = _breached(tmp_path, code).folded
+    for severity in SEVERITIES:
+        table = judge(folded, {code: severity}, records=folded.judged)
+        assert {row["severity"] for row in table.to_pylist() if row["rule"] == code} == {severity}
+
+
+@pytest.mark.parametrize("code", BREACHES)
+def test_what_is_found_does_not_depend_on_the_chunks(tmp_path: Path, code: str):
+    log = log_with(tmp_path, *BREACHES[code].records)
+    assert audited(log, BREACHES[code].limits, chunk=1).findings == audited(log, BREACHES[code].limits).findings
+
+
+@pytest.mark.parametrize("code", [code for code, breach in BREACHES.items() if breach.limits == type(breach.limits)()])
+def test_what_is_found_does_not_depend_on_where_the_last_audit_ended(tmp_path: Path, code: str):
+    source = log_with(tmp_path, *BREACHES[code].records)
+    nightly, once = Auditor(), Auditor()
+    for log in grown(source, tmp_path / "nights", range(80, source.size, 100)):
+        nightly.audit(log)
+    once.audit(only_log(tmp_path / "nights"))
+    assert nightly.findings == once.findings
+    assert code in str(once.findings)
+
+
+def test_a_rule_over_records_that_is_off_is_not_run(tmp_path: Path):
+    shown = []
+    log = log_with(tmp_path, snapshot(), update(count=4), update(epoch=3))
+    fold_log(log, judge=lambda traced: shown.append(traced) or [])
+    (traced,) = shown
+    assert {code for code, _ in judge_records(traced)} == {"DELIVERY_COMPLETE_COUNT_MISMATCH", "UPDATE_EPOCH_MISMATCH"}
+    assert {code for code, _ in judge_records(traced, {"UPDATE_EPOCH_MISMATCH": OFF})} == {
+        "DELIVERY_COMPLETE_COUNT_MISMATCH"
+    }

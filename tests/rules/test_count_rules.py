@@ -1,0 +1,50 @@
+"""The delivery complete count against the ranges it counts."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.rules.histories import ACKNOWLEDGED, ARCHIVED, ARCHIVING, AVAILABLE, found, snapshot, update
+
+CODE = "DELIVERY_COMPLETE_COUNT_MISMATCH"
+HELD = [(0, 4, ACKNOWLEDGED, 1), (6, 6, ARCHIVED, 1), (7, 9, AVAILABLE, 1)]
+
+
+@pytest.mark.parametrize(("start", "count"), [(0, 6), (3, 3), (5, 1), (7, 0)])
+def test_a_count_of_what_is_finished_from_the_start_on_is_quiet(tmp_path: Path, start: int, count: int):
+    assert found(tmp_path, snapshot(HELD, count=6), update(start=start, count=count)).codes == {}
+
+
+def test_archiving_offsets_are_not_finished(tmp_path: Path):
+    judged = found(tmp_path, snapshot(HELD, count=6), update([(7, 7, ARCHIVING, 1)], count=7))
+    assert judged.codes == {CODE: 1, "ARCHIVING_STUCK": 1}
+
+
+def test_a_count_beyond_all_that_is_in_flight_is_called_so(tmp_path: Path):
+    (row,) = found(tmp_path, snapshot(HELD, count=11)).of(CODE)
+    assert row["message"] == "the delivery complete count is 11: more than there are offsets in flight"
+    assert row["evidence"] == {"found": "11", "finished": "6", "in_flight": "10"}
+
+
+def test_a_count_that_is_forgotten_is_found_once(tmp_path: Path):
+    judged = found(tmp_path, snapshot(HELD, count=6), update(count=None), update(count=None), update(count=6))
+    assert [row["offset"] for row in judged.of(CODE)] == [1]
+    assert judged.of(CODE)[0]["message"] == "the delivery complete count is -1: it was known before"
+
+
+def test_a_writer_that_never_counted_is_quiet(tmp_path: Path):
+    assert found(tmp_path, snapshot(HELD, count=None), update(HELD, count=None)).codes == {}
+
+
+def test_initialising_forgets_the_count(tmp_path: Path):
+    anew = snapshot(start=-1, count=None, epoch=1, leader_epoch=0)
+    assert found(tmp_path, snapshot(HELD, count=6), anew).codes == {}
+
+
+def test_a_count_below_minus_1_is_found_even_without_a_start(tmp_path: Path):
+    (row,) = found(tmp_path, snapshot(start=-1, count=-2)).of(CODE)
+    assert row["message"] == "the delivery complete count is -2: it is below -1"
+
+
+def test_a_state_whose_beginning_is_gone_may_hold_less_than_was_counted(tmp_path: Path):
+    assert found(tmp_path, update(HELD[2:], count=6), update(count=6), base_offset=5).codes == {"ORPHAN_UPDATE": 1}

@@ -1,0 +1,138 @@
+"""Share-partitions that stand still, and what holds the cleaning back."""
+
+from pathlib import Path
+
+import pytest
+
+from share_state.fold.limits import Limits
+from tests.rules.histories import (
+    ACKNOWLEDGED,
+    ARCHIVED,
+    ARCHIVING,
+    AVAILABLE,
+    MINUTE,
+    found,
+    snapshot,
+    tombstone,
+    update,
+)
+from tests.wire.batches import NOW
+
+
+def test_many_ranges_are_told_by_the_first_few(tmp_path: Path):
+    ranges = [(10 * number, 10 * number + 1, ARCHIVING, 1) for number in range(1, 9)]
+    (row,) = found(tmp_path, snapshot(ranges)).of("ARCHIVING_STUCK")
+    assert row["message"].endswith(": 16 (10-11, 20-21, 30-31, 40-41, 50-51 and 3 more ranges)")
+    assert row["evidence"] == {"offsets": "16", "first_offset": "10", "ranges": "8"}
+
+
+def test_each_share_partition_has_its_own_row(tmp_path: Path):
+    held = [(number, number, ARCHIVING, 1) for number in (1, 3)]
+    history = [snapshot(held[: number % 3], partition=number) for number in range(6)]
+    rows = found(tmp_path, *history).of("ARCHIVING_STUCK")
+    assert [(row["partition"], row["evidence"]["offsets"]) for row in rows] == [(1, "1"), (2, "2"), (4, "1"), (5, "2")]
+
+
+@pytest.mark.parametrize("last", [tombstone(), update([(1, 1, ARCHIVED, 1)], count=1), update(start=2)])
+def test_what_is_done_does_not_wait(tmp_path: Path, last):
+    judged = found(tmp_path, snapshot([(1, 1, ARCHIVING, 1)]), last, limits=Limits(writer_version="4.3"))
+    assert "ARCHIVING_STUCK" not in judged.codes
+
+
+@pytest.mark.parametrize(
+    ("state", "count", "is_found"),
+    [
+        (AVAILABLE, 3, False), (AVAILABLE, 4, True), (AVAILABLE, 5, True), (ARCHIVING, 5, True),
+        (ACKNOWLEDGED, 5, False), (ARCHIVED, 4, False), (ARCHIVED, 5, True),
+    ],
+)  # fmt: skip
+def test_offsets_near_the_delivery_limit_are_found(tmp_path: Path, state: int, count: int, is_found: bool):
+    done = int(state in (ACKNOWLEDGED, ARCHIVED))
+    judged = found(tmp_path, snapshot([(3, 3, state, count)], count=done))
+    assert judged.codes["POISON_RECORDS"] == is_found
+
+
+def test_what_lies_below_the_start_is_nobody_s_poison(tmp_path: Path):
+    judged = found(tmp_path, snapshot([(2, 4, AVAILABLE, 4)], start=4))
+    (row,) = judged.of("POISON_RECORDS")
+    assert row["message"].endswith(": 1 (4)")
+    assert "POISON_RECORDS" not in found(tmp_path / "behind", snapshot([(2, 4, AVAILABLE, 4)], start=5)).codes
+
+
+def _stall(minutes: float, *between, **last) -> tuple:
+    final = {"ranges": [(1, 1, ACKNOWLEDGED, 1)], "count": 1, "after": int(minutes * MINUTE)} | last
+    return snapshot(), *between, update(**final)
+
+
+@pytest.mark.parametrize(("minutes", "is_found"), [(29.9, False), (30, True), (300, True)])
+def test_a_start_that_stands_while_later_offsets_finish_is_a_stall(tmp_path: Path, minutes: float, is_found: bool):
+    assert found(tmp_path, *_stall(minutes)).codes == ({"SPSO_STALL": 1} if is_found else {})
+
+
+def test_the_stall_time_is_the_configuration_s(tmp_path: Path):
+    assert found(tmp_path, *_stall(4), limits=Limits(stall_minutes=3)).codes == {"SPSO_STALL": 1}
+
+
+def test_a_start_that_moved_lately_is_no_stall(tmp_path: Path):
+    moved = update(start=1, after=20 * MINUTE)
+    judged = found(tmp_path, *_stall(40, moved, ranges=[(3, 3, ACKNOWLEDGED, 1)], start=1))
+    assert judged.codes == {}
+
+
+def test_a_start_that_is_about_to_move_is_no_stall(tmp_path: Path):
+    # A leader that loads this goes on from offset 2: the recorded start lags by one write.
+    assert found(tmp_path, *_stall(40, ranges=[(0, 1, ACKNOWLEDGED, 1)], count=2)).codes == {}
+
+
+def test_nothing_finished_is_no_stall(tmp_path: Path):
+    assert found(tmp_path, *_stall(40, ranges=[(1, 1, AVAILABLE, 1)], count=0)).codes == {}
+
+
+def test_an_idle_share_partition_is_no_stall(tmp_path: Path):
+    held = {"ranges": [(1, 1, ACKNOWLEDGED, 1)], "count": 1}
+    cold = snapshot(**held, epoch=1, written=NOW + 99 * MINUTE, after=99 * MINUTE)
+    assert found(tmp_path, snapshot(**held), cold).codes == {}
+
+
+@pytest.mark.parametrize(("width", "is_found"), [(9, False), (10, True), (11, True)])
+def test_a_full_window_is_found(tmp_path: Path, width: int, is_found: bool):
+    history = snapshot([(5 + width - 1, 5 + width - 1, AVAILABLE, 1)], start=5)
+    judged = found(tmp_path, history, limits=Limits(record_locks=10))
+    assert judged.codes == ({"IN_FLIGHT_LIMIT": 1} if is_found else {})
+
+
+def test_what_a_leader_would_pass_at_once_fills_no_window(tmp_path: Path):
+    held = [(5, 20, ACKNOWLEDGED, 1), (21, 22, AVAILABLE, 1)]
+    assert found(tmp_path, snapshot(held, start=5, count=16), limits=Limits(record_locks=10)).codes == {}
+
+
+def test_a_share_partition_without_a_start_has_no_window(tmp_path: Path):
+    held = snapshot([(0, 99, AVAILABLE, 1)], start=-1, count=None)
+    assert found(tmp_path, held, limits=Limits(record_locks=10)).codes == {}
+
+
+@pytest.mark.parametrize(
+    ("writer", "updates", "is_found"), [(None, 4, False), (None, 5, True), ("4.1", 4, False), ("4.2", 4, True)]
+)
+def test_writers_up_to_4_1_may_write_one_update_more(tmp_path: Path, writer: str | None, updates: int, is_found: bool):
+    limits = Limits(updates_per_snapshot=3, writer_version=writer)
+    judged = found(tmp_path, snapshot(), *[update()] * updates, limits=limits)
+    assert judged.codes == ({"LONG_CHAIN": 1} if is_found else {})
+
+
+def test_a_snapshot_ends_a_long_chain(tmp_path: Path):
+    limits = Limits(updates_per_snapshot=1)
+    assert found(tmp_path, snapshot(), *[update()] * 5, snapshot(epoch=1), limits=limits).codes == {}
+
+
+def test_the_cutoff_of_a_log_with_one_share_partition_is_pinned_by_nothing_else(tmp_path: Path):
+    assert found(tmp_path, snapshot(), *[update()] * 9, limits=Limits(pinned_records=5)).codes == {}
+
+
+def test_the_one_that_pins_the_cutoff_is_named(tmp_path: Path):
+    busy = [snapshot(partition=1, epoch=epoch) for epoch in range(9)]
+    judged = found(tmp_path, busy[0], snapshot(), *busy[1:], limits=Limits(pinned_records=5))
+    (row,) = judged.of("CUTOFF_PINNED")
+    assert (row["partition"], row["offset"]) == (0, 1)
+    assert row["evidence"]["pinned_records"] == "8"
+    assert row["message"].endswith("without it the cutoff would be 9")

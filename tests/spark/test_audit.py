@@ -1,0 +1,234 @@
+"""Audits of a growing log: what they write is what one audit of everything writes, whatever kills them on the way."""
+
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from share_state.committed import CommittedTables
+from share_state.spark import warehouse as warehouse_module
+from share_state.spark.audit import NOTHING_NEW, audit
+from share_state.spark.reconstruct import Outcome
+from share_state.wire.log_folder import find_logs
+from share_state.work import Work
+from tests.truth import DATA
+
+KEY = [(name, "ascending") for name in ("group_id", "topic_id", "partition")]
+TABLES = {
+    "share_partition_state": KEY,
+    "in_flight": [*KEY, ("first_offset", "ascending")],
+    "cutoff": [("partition", "ascending")],
+}
+STATE_PARTITIONS = 3
+
+Audit = Callable[..., Outcome]
+
+
+class KilledError(Exception):
+    """Stands for the end of the process."""
+
+
+@pytest.fixture
+def run(spark: SparkSession, tmp_path: Path) -> Audit:
+    """Audits a folder into a warehouse."""
+
+    def audited(source: Path, warehouse: Path = tmp_path / "warehouse", **options: object) -> Outcome:
+        work = Work(find_logs([str(source)]), state_partitions=STATE_PARTITIONS, **options)
+        return audit(lambda: nullcontext(spark), work, str(warehouse), inputs=(str(source),))
+
+    return audited
+
+
+def contents(warehouse: Path) -> dict[str, list[dict]]:
+    """What a reader believes: every table in the version that the last run committed, without run ids."""
+    tables = CommittedTables(str(warehouse))
+    found = {name: tables.read(name).sort_by(order).to_pylist() for name, order in TABLES.items()}
+    findings = tables.read("findings").drop_columns(["run_id"]).to_pylist()
+    return found | {"findings": sorted(findings, key=repr)}
+
+
+def grown(scenario: Path, folder: Path, nights: int) -> Iterator[Path]:
+    """A copy of a scenario's logs that grows by cuts at random bytes, and is whole in the last night."""
+    draw = random.Random(scenario.name)
+    logs = find_logs([str(scenario)])
+    cuts = {log.name: [*sorted(draw.sample(range(log.size), nights - 1)), log.size] for log in logs}
+    for night in range(nights):
+        for log in logs:
+            place = folder / log.name
+            place.mkdir(parents=True, exist_ok=True)
+            left = cuts[log.name][night]
+            for segment in log.segments:
+                data = Path(segment.path).read_bytes()[:left]
+                left -= len(data)
+                if data or segment is log.segments[0]:
+                    (place / Path(segment.path).name).write_bytes(data)
+        yield folder
+
+
+def killed_at(monkeypatch: pytest.MonkeyPatch, write: int) -> None:
+    """Let the process end in place of the n-th write to the warehouse."""
+    count = iter(range(write + 1))
+
+    def counted(original: Callable) -> Callable:
+        def writing(*arguments: object, **named: object) -> object:
+            if next(count, None) == write:
+                raise KilledError
+            return original(*arguments, **named)
+
+        return writing
+
+    monkeypatch.setattr(warehouse_module, "_save", counted(warehouse_module._save))
+    monkeypatch.setattr(warehouse_module, "write_deltalake", counted(warehouse_module.write_deltalake))
+
+
+WRITES = 8
+"""Five tables by Spark, then cutoff, carried_logs and runs."""
+TRIED = (1, 4, 6, 7)
+"""Amid Spark's, at the last of them, and before each of the last two."""
+
+
+def test_ten_nights_with_kills_in_between_are_one_audit(run: Audit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for night, source in enumerate(grown(DATA / "4.3.1/fuzz", tmp_path / "grown", 10)):
+        if night % 3 != 2:
+            before = contents(tmp_path / "warehouse") if night else None
+            with monkeypatch.context() as patch, pytest.raises(KilledError):
+                killed_at(patch, night % WRITES)
+                run(source)
+            if night:
+                assert contents(tmp_path / "warehouse") == before
+        run(source)
+    run(DATA / "4.3.1/fuzz", tmp_path / "once")
+    assert contents(tmp_path / "warehouse") == contents(tmp_path / "once")
+    runs = CommittedTables(str(tmp_path / "warehouse")).runs
+    assert len(runs) == 10
+    assert sum(runs["records"].to_pylist()) == CommittedTables(str(tmp_path / "once")).run["records"]
+    history = CommittedTables(str(tmp_path / "warehouse")).read("share_partition_history")
+    assert set(history["run_id"].to_pylist()) == set(runs["run_id"].to_pylist())
+
+
+def test_killed_at_any_write_a_second_try_leaves_what_an_undisturbed_run_leaves(
+    run: Audit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    nights = grown(DATA / "4.4.0/dlq", tmp_path / "grown", 2)
+    first = run(next(nights))
+    source = next(nights)
+    for name in ("undisturbed", *map(str, TRIED)):
+        shutil.copytree(tmp_path / "warehouse", tmp_path / name)
+    undisturbed = run(source, tmp_path / "undisturbed")
+    for write in TRIED:
+        place = tmp_path / str(write)
+        with monkeypatch.context() as patch, pytest.raises(KilledError):
+            killed_at(patch, write)
+            run(source, place)
+        assert CommittedTables(str(place)).run["run_id"] == first.run_id
+        assert run(source, place).run_id == undisturbed.run_id
+        assert contents(place) == contents(tmp_path / "undisturbed")
+        for table in ("share_partition_history", "carried_logs", "carried_share_partitions"):
+            left, right = (CommittedTables(str(where)).read(table) for where in (place, tmp_path / "undisturbed"))
+            assert sorted(left.to_pylist(), key=repr) == sorted(right.to_pylist(), key=repr)
+
+
+def test_where_nothing_is_new_an_audit_says_so_and_leaves_the_tables(run: Audit, tmp_path: Path):
+    run(DATA / "4.3.1/happy")
+    before = CommittedTables(str(tmp_path / "warehouse"))
+    again = run(DATA / "4.3.1/happy")
+    after = CommittedTables(str(tmp_path / "warehouse"))
+    assert (again.records, again.notes, again.findings) == (0, (NOTHING_NEW,), {})
+    assert after.versions == before.versions
+    assert len(after.runs) == 2
+    assert after.run["progress"] == before.run["progress"]
+
+
+def test_where_nothing_is_new_but_the_settings_all_is_judged_again(spark: SparkSession, tmp_path: Path):
+    def audited(**options: str) -> Outcome:
+        work = Work(find_logs([str(DATA / "4.3.1/happy")]), state_partitions=STATE_PARTITIONS)
+        return audit(lambda: nullcontext(spark), work, str(tmp_path / "w"), options=options)
+
+    assert [audited().notes, audited().notes, audited(topics="new").notes] == [(), (NOTHING_NEW,), ()]
+
+
+def test_a_log_that_is_missing_keeps_its_state_and_is_told(run: Audit, tmp_path: Path):
+    shutil.copytree(DATA / "4.3.1/happy", tmp_path / "source")
+    run(tmp_path / "source")
+    whole = contents(tmp_path / "warehouse")
+    shutil.move(tmp_path / "source/__share_group_state-1", tmp_path / "elsewhere")
+    missing = run(tmp_path / "source")
+    assert missing.findings == {("warning", "LOG_MISSING"): 1}
+    found = contents(tmp_path / "warehouse")
+    assert {name: found[name] for name in TABLES} == {name: whole[name] for name in TABLES}
+    shutil.move(tmp_path / "elsewhere", tmp_path / "source/__share_group_state-1")
+    run(tmp_path / "source")
+    assert contents(tmp_path / "warehouse") == whole
+
+
+def test_a_topic_made_anew_is_read_from_its_start(run: Audit, tmp_path: Path):
+    run(DATA / "4.2.1/chaos")
+    # Written later, by another cluster: its folders tell another topic id.
+    again = run(DATA / "4.4.0/happy")
+    run(DATA / "4.4.0/happy", tmp_path / "once")
+    assert again.findings[("info", "LOG_BEGUN_AGAIN")] == STATE_PARTITIONS
+    found, expected = contents(tmp_path / "warehouse"), contents(tmp_path / "once")
+    assert {name: found[name] for name in TABLES} == {name: expected[name] for name in TABLES}
+
+
+def test_a_replica_that_lags_takes_nothing_back(run: Audit, tmp_path: Path):
+    nights = grown(DATA / "4.3.1/chaos", tmp_path / "behind", 2)
+    behind = next(nights)
+    run(DATA / "4.3.1/chaos")
+    whole = contents(tmp_path / "warehouse")
+    assert len(run(behind).notes) == STATE_PARTITIONS
+    found = contents(tmp_path / "warehouse")
+    assert {name: found[name] for name in TABLES} == {name: whole[name] for name in TABLES}
+
+
+def test_a_log_that_was_pruned_since_goes_on(run: Audit, tmp_path: Path):
+    unpruned = DATA / "4.3.1/prune/archive-unpruned"
+    nights = grown(unpruned, tmp_path / "grown", 3)
+    run(next(nights))
+    run(next(nights))
+    # What the broker itself kept.
+    run(DATA / "4.3.1/prune")
+    run(DATA / "4.3.1/prune", tmp_path / "once")
+    run(unpruned, tmp_path / "unpruned")
+    found, expected, whole = (contents(tmp_path / name) for name in ("warehouse", "once", "unpruned"))
+    # Bytes are counted by 4096 offsets, and the first of them are gone in one of the two.
+    (cutoff, once) = ([{**row, "pinned_bytes": None} for row in known["cutoff"]] for known in (found, expected))
+    assert cutoff == once
+    assert found["share_partition_state"] == whole["share_partition_state"]
+    assert found["in_flight"] == expected["in_flight"]
+
+
+def test_findings_about_old_records_stay_and_those_about_the_state_are_judged_anew(run: Audit, tmp_path: Path):
+    source = tmp_path / "source"
+    shutil.copytree(DATA / "4.3.1/chaos", source)
+    segment = next((source / "__share_group_state-0").glob("*.log"))
+    data = segment.read_bytes()
+    segment.write_bytes(data[:20_000] + bytes([data[20_000] ^ 1]) + data[20_001:-10_000])
+    first = run(source)
+    assert first.findings[("error", "CRC_MISMATCH")] == 1
+    segment.write_bytes(data[:20_000] + bytes([data[20_000] ^ 1]) + data[20_001:])
+    second = run(source)
+    assert ("error", "CRC_MISMATCH") not in second.findings
+    findings = CommittedTables(str(tmp_path / "warehouse")).read("findings")
+    kept = findings.filter(pa.compute.equal(findings["rule"], "CRC_MISMATCH")).to_pylist()
+    assert [(row["run_id"], row["settled"]) for row in kept] == [(first.run_id, True)]
+    run(source, tmp_path / "once")
+    assert contents(tmp_path / "warehouse") == contents(tmp_path / "once")
+
+
+def test_history_older_than_it_is_to_be_kept_goes(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    nights = grown(DATA / "4.3.1/happy", tmp_path / "grown", 3)
+
+    def audited(history_days: int) -> Outcome:
+        work = Work(find_logs([str(next(nights))]), state_partitions=STATE_PARTITIONS)
+        return audit(lambda: nullcontext(spark), work, str(tmp_path / "w"), history_days=history_days)
+
+    _, second, third = audited(90), audited(90), audited(0)
+    tables = CommittedTables(str(tmp_path / "w"))
+    assert set(tables.runs["run_id"].to_pylist()) == {second.run_id, third.run_id}
+    assert set(tables.read("share_partition_history")["run_id"].to_pylist()) == {second.run_id, third.run_id}
