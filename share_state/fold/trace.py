@@ -5,6 +5,7 @@ one beside the fold, with the same scalars (`chains.walk`) and its ranges kept c
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numba import njit
@@ -67,7 +68,7 @@ for _name in ("left_from", "left_to", "contradicted_from", "contradicted_to"):
     _BLANK[_name] = UNCOVERED
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Traced:
     """A chunk of records beside what was true before and after each.
 
@@ -87,15 +88,46 @@ class Traced:
     archiving_since: int
     limits: Limits
 
-    def of_kind(self, *kinds: Kind) -> np.ndarray:
-        """bool, one a record: folded, and of one of these kinds."""
-        kind = self.rows["kind"]
-        return self.facts["folded"] & np.isin(kind, kinds)
+    @cached_property
+    def snapshots(self) -> np.ndarray:
+        """bool, one a record: a snapshot that was folded."""
+        return _kept(self.facts["folded"] & (self.rows["kind"] == Kind.SNAPSHOT))
 
-    @property
+    @cached_property
+    def updates(self) -> np.ndarray:
+        """bool, one a record: an update that was folded."""
+        return _kept(self.facts["folded"] & (self.rows["kind"] == Kind.UPDATE))
+
+    @cached_property
+    def tombstones(self) -> np.ndarray:
+        """bool, one a record: a tombstone that was folded."""
+        return _kept(self.facts["folded"] & (self.rows["kind"] == Kind.TOMBSTONE))
+
+    @cached_property
+    def states(self) -> np.ndarray:
+        """bool, one a record: a snapshot or an update that was folded."""
+        return _kept(self.snapshots | self.updates)
+
+    @cached_property
+    def known(self) -> np.ndarray:
+        """bool, one a record: the share-partition had a state before."""
+        return _kept(self.facts["known"].copy())
+
+    @cached_property
+    def going_on(self) -> np.ndarray:
+        """bool, one a record: a snapshot or an update that goes on from the state before it."""
+        return _kept(self.states & self.known & ~self.facts["initial"])
+
+    @cached_property
     def owner(self) -> np.ndarray:
         """int64, one a batch: the row of the record that holds it."""
-        return np.repeat(np.arange(len(self.rows)), self.rows["batch_count"])
+        return _kept(np.repeat(np.arange(len(self.rows)), self.rows["batch_count"]))
+
+
+def _kept(column: np.ndarray) -> np.ndarray:
+    """A column that many rules look at, and none may change."""
+    column.flags.writeable = False
+    return column
 
 
 class Tracer:

@@ -18,14 +18,13 @@ from share_state.wire.share_group_state import Kind, Layout
 )
 def unknown_delivery_state(traced: Traced) -> Broken:
     """State batches in a state that is never persisted: a broker may refuse the partition, or its start stays stuck."""
-    states, writer = traced.batches["state"], traced.limits.writer_version
-    wrong = (states != AVAILABLE) & (states != ACKNOWLEDGED) & (states != ARCHIVED)
-    if writer in (None, "4.4"):
-        wrong &= states != ARCHIVING
-        why = ""
-    else:
-        why = f", which {writer} does not write"
-    rows, batch, count = first_of_each(traced, wrong)
+    writer = traced.limits.writer_version
+    may_archive = writer in (None, "4.4")
+    wrong = np.ones(256, bool)
+    wrong[[AVAILABLE, ACKNOWLEDGED, ARCHIVED]] = False
+    wrong[ARCHIVING] = not may_archive
+    why = "" if may_archive else f", which {writer} does not write"
+    rows, batch, count = first_of_each(traced, wrong[traced.batches["state"].astype(np.uint8)])
     return of_rows(
         rows,
         ("the state batch ", *span(batch), " is in state ", state_names(batch["state"]), why),

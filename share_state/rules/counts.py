@@ -21,27 +21,26 @@ def delivery_complete_count_mismatch(traced: Traced) -> Broken:
 
     A leader counts before it writes, so a count may be off by what was in flight just then; one that stays off is not.
     """
-    rows, facts = traced.rows, traced.facts
+    unlike = traced.states & (traced.rows["delivery_complete_count"] != traced.facts["terminal_after"])
+    at = np.flatnonzero(unlike)
+    rows, facts = traced.rows[at], traced.facts[at]
     found, terminal = rows["delivery_complete_count"], facts["terminal_after"]
-    started = traced.of_kind(Kind.SNAPSHOT, Kind.UPDATE) & (facts["start_after"] >= 0)
-    # Without a snapshot before it, the state may hold less than the leader knew.
-    is_base = rows["kind"] == Kind.SNAPSHOT
-    whole = started & (is_base | (facts["rests_on_snapshot"] & ~facts["suspect"]))
+    started = facts["start_after"] >= 0
     window = facts["end_after"] - facts["start_after"]
-    invalid = traced.of_kind(Kind.SNAPSHOT, Kind.UPDATE) & (found < -1)
     forgotten = started & facts["known"] & ~facts["initial"] & (found == -1) & (facts["complete_before"] >= 0)
-    differs = whole & (found >= 0) & (found != terminal)
-    at = np.flatnonzero(invalid | forgotten | differs)
-    text = np.select(
-        [invalid[at], forgotten[at], (found > window)[at]],
-        ["it is below -1", "it was known before", "more than there are offsets in flight"],
+    # Without a snapshot before it, the state may hold less than the leader knew.
+    whole = (rows["kind"] == Kind.SNAPSHOT) | (facts["rests_on_snapshot"] & ~facts["suspect"])
+    texts = np.select(
+        [found < -1, forgotten, started & whole & (found > window), started & whole & (found >= 0)],
+        ["it is below -1", "it was known before", "more than there are offsets in flight",
+         np.char.add(terminal.astype(str), " offsets from the start on are finished")],
         "",
-    )
-    text = np.where(text == "", np.char.add(terminal[at].astype(str), " offsets from the start on are finished"), text)
+    )  # fmt: skip
+    wrong = texts != ""
     return of_rows(
-        rows[at],
-        ("the delivery complete count is ", found[at], ": ", pa.array(text.tolist(), pa.string())),
-        found=found[at],
-        finished=terminal[at],
-        in_flight=window[at],
+        rows[wrong],
+        ("the delivery complete count is ", found[wrong], ": ", pa.array(texts[wrong].tolist(), pa.string())),
+        found=found[wrong],
+        finished=terminal[wrong],
+        in_flight=window[wrong],
     )

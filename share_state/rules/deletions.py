@@ -20,8 +20,7 @@ def state_after_delete(traced: Traced) -> Broken:
     rows, facts = traced.rows, traced.facts
     is_update = rows["kind"] == Kind.UPDATE
     begins_anew = (rows["batch_count"] == 0) & (rows["leader_epoch"] == 0)
-    follows = traced.of_kind(Kind.SNAPSHOT, Kind.UPDATE) & facts["was_deleted"]
-    at = np.flatnonzero(follows & (is_update | ~begins_anew))
+    at = np.flatnonzero(traced.states & facts["was_deleted"] & (is_update | ~begins_anew))
     return of_rows(
         rows[at],
         ("the share-partition was deleted, and ", np.where(is_update[at], "an update", "a snapshot with state"),
@@ -39,8 +38,8 @@ def state_after_delete(traced: Traced) -> Broken:
 def tombstone_without_state(traced: Traced) -> Broken:
     """Tombstones of share-partitions that the log does not know; judged where it was read from its beginning."""
     facts = traced.facts
-    unheard_of = ~facts["known"] & (facts["was_deleted"] | (traced.folded_from == 0))
-    at = np.flatnonzero(traced.of_kind(Kind.TOMBSTONE) & unheard_of)
+    unheard_of = ~traced.known & (facts["was_deleted"] | (traced.folded_from == 0))
+    at = np.flatnonzero(traced.tombstones & unheard_of)
     return of_rows(
         traced.rows[at],
         ("a tombstone of a share-partition that ",

@@ -5,7 +5,6 @@ import numpy as np
 from share_state.fold.trace import Traced
 from share_state.rules.registry import ERROR, TRACED, WARNING, Broken, rule
 from share_state.rules.traced_rows import of_rows
-from share_state.wire.share_group_state import Kind
 
 
 @rule(
@@ -19,9 +18,9 @@ def snapshot_epoch_gap(traced: Traced) -> Broken:
     """Snapshots whose epoch is not their predecessor's plus one: a record is missing, or two writers were at work."""
     facts = traced.facts
     # Where the log began earlier than what was read, the first snapshot seen may have any epoch.
-    from_zero = facts["was_deleted"] | (~facts["known"] & (traced.folded_from == 0))
-    expected = np.where(facts["known"], facts["snapshot_epoch_before"].astype(np.int64) + 1, 0)
-    judged = traced.of_kind(Kind.SNAPSHOT) & (facts["known"] | from_zero)
+    from_zero = facts["was_deleted"] | (~traced.known & (traced.folded_from == 0))
+    expected = np.where(traced.known, facts["snapshot_epoch_before"].astype(np.int64) + 1, 0)
+    judged = traced.snapshots & (traced.known | from_zero)
     at = np.flatnonzero(judged & (traced.rows["snapshot_epoch"] != expected))
     found, expected = traced.rows["snapshot_epoch"][at], expected[at]
     return of_rows(
@@ -42,7 +41,7 @@ def snapshot_epoch_gap(traced: Traced) -> Broken:
 def update_epoch_mismatch(traced: Traced) -> Broken:
     """Updates of another snapshot than the one before them; quiet where that one could not be read."""
     facts, epochs = traced.facts, traced.rows["snapshot_epoch"]
-    judged = traced.of_kind(Kind.UPDATE) & facts["known"] & ~facts["suspect"]
+    judged = traced.updates & traced.known & ~facts["suspect"]
     at = np.flatnonzero(judged & (epochs != facts["snapshot_epoch_before"]))
     found, expected = epochs[at], facts["snapshot_epoch_before"][at]
     return of_rows(
@@ -63,7 +62,7 @@ def update_epoch_mismatch(traced: Traced) -> Broken:
 def state_epoch_regression(traced: Traced) -> Broken:
     """Snapshots with a lower state epoch than the state before them: a fenced group coordinator wrote."""
     facts, epochs = traced.facts, traced.rows["state_epoch"]
-    judged = traced.of_kind(Kind.SNAPSHOT) & facts["known"]
+    judged = traced.snapshots & traced.known
     at = np.flatnonzero(judged & (epochs < facts["state_epoch_before"]))
     found, before = epochs[at], facts["state_epoch_before"][at]
     return of_rows(
@@ -84,10 +83,9 @@ def state_epoch_regression(traced: Traced) -> Broken:
 def leader_epoch_regression(traced: Traced) -> Broken:
     """Records with a lower leader epoch than the state before them: a fenced partition leader wrote."""
     facts, epochs = traced.facts, traced.rows["leader_epoch"]
-    judged = traced.of_kind(Kind.SNAPSHOT, Kind.UPDATE) & facts["known"] & ~facts["initial"]
     # An update that says -1 leaves the epoch as it is.
-    judged &= (epochs != -1) | (traced.rows["kind"] != Kind.UPDATE)
-    at = np.flatnonzero(judged & (epochs < facts["leader_epoch_before"]))
+    unchanged = traced.updates & (epochs == -1)
+    at = np.flatnonzero(traced.going_on & ~unchanged & (epochs < facts["leader_epoch_before"]))
     found, before = epochs[at], facts["leader_epoch_before"][at]
     return of_rows(
         traced.rows[at],

@@ -6,7 +6,6 @@ import pyarrow as pa
 from share_state.fold.trace import Traced
 from share_state.rules.registry import ERROR, TRACED, Broken, rule
 from share_state.rules.traced_rows import in_words, of_rows
-from share_state.wire.share_group_state import Kind
 
 
 @rule(
@@ -18,23 +17,24 @@ from share_state.wire.share_group_state import Kind
 )
 def cold_snapshot_mismatch(traced: Traced) -> Broken:
     """Cold snapshots that differ from the state before them; judged where that is known from its own snapshot on."""
-    rows, facts = traced.rows, traced.facts
-    judged = traced.of_kind(Kind.SNAPSHOT) & facts["cold"] & facts["rests_on_snapshot"] & ~facts["suspect"]
+    at = np.flatnonzero(traced.facts["cold"])
+    rows, facts = traced.rows[at], traced.facts[at]
     differs = {
         "the start offset": rows["start_offset"] != facts["start_before"],
         "the state epoch": rows["state_epoch"] != facts["state_epoch_before"],
         "the leader epoch": rows["leader_epoch"] != facts["leader_epoch_before"],
         "the delivery complete count": rows["delivery_complete_count"] != facts["complete_before"],
         "the create time": rows["create_time"] != facts["create_time_before"],
+        "its ranges": facts["contradicted_offset"] >= 0,
     }
-    differs["its ranges"] = facts["contradicted_offset"] >= 0
-    at = np.flatnonzero(judged & np.any(list(differs.values()), axis=0))
-    what = [", ".join(name for name, column in differs.items() if column[row]) for row in at]
+    judged = facts["rests_on_snapshot"] & ~facts["suspect"]
+    wrong = np.flatnonzero(judged & np.any(list(differs.values()), axis=0))
+    what = [", ".join(name for name, column in differs.items() if column[row]) for row in wrong]
     return of_rows(
-        rows[at],
+        rows[wrong],
         ("the cold snapshot differs from the state before it in ", pa.array(what, pa.string()),
-         _first_contradiction(facts[at])),
-        contradicted_offset=facts["contradicted_offset"][at],
+         _first_contradiction(facts[wrong])),
+        contradicted_offset=facts["contradicted_offset"][wrong],
     )  # fmt: skip
 
 
@@ -48,7 +48,7 @@ def cold_snapshot_mismatch(traced: Traced) -> Broken:
 def snapshot_mismatch(traced: Traced) -> Broken:
     """Snapshots that lower an offset, leave one out, or hold one below their start: a record before them is missing."""
     rows, facts = traced.rows, traced.facts
-    judged = traced.of_kind(Kind.SNAPSHOT) & facts["known"] & ~facts["cold"] & ~facts["initial"] & ~facts["suspect"]
+    judged = traced.snapshots & traced.known & ~facts["cold"] & ~facts["initial"] & ~facts["suspect"]
     at = np.flatnonzero(judged & (facts["contradicted_offset"] >= 0))
     return of_rows(
         rows[at],

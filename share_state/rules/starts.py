@@ -5,7 +5,6 @@ import numpy as np
 from share_state.fold.trace import Traced
 from share_state.rules.registry import ERROR, TRACED, WARNING, Broken, rule
 from share_state.rules.traced_rows import of_rows
-from share_state.wire.share_group_state import Kind
 
 
 @rule(
@@ -18,7 +17,7 @@ from share_state.wire.share_group_state import Kind
 def start_offset_invalid(traced: Traced) -> Broken:
     """Start offsets below -1."""
     starts = traced.rows["start_offset"]
-    at = np.flatnonzero(traced.of_kind(Kind.SNAPSHOT, Kind.UPDATE) & (starts < -1))
+    at = np.flatnonzero(traced.states & (starts < -1))
     return of_rows(traced.rows[at], ("the start offset is ", starts[at]), found=starts[at])
 
 
@@ -33,11 +32,11 @@ def start_offset_regression(traced: Traced) -> Broken:
     """Start offsets below the one before, in one state epoch: records that were finished may be delivered again."""
     rows, facts = traced.rows, traced.facts
     starts, before = rows["start_offset"], facts["start_before"]
-    is_update = rows["kind"] == Kind.UPDATE
     # A snapshot of a later state epoch that takes a request along is how 4.1 follows an alteration of offsets.
-    comparable = np.where(is_update, starts >= 0, (starts >= -1) & (rows["state_epoch"] == facts["state_epoch_before"]))
-    judged = traced.of_kind(Kind.SNAPSHOT, Kind.UPDATE) & facts["known"] & ~facts["initial"]
-    at = np.flatnonzero(judged & comparable & (starts < before))
+    comparable = np.where(
+        traced.updates, starts >= 0, (starts >= -1) & (rows["state_epoch"] == facts["state_epoch_before"])
+    )
+    at = np.flatnonzero(traced.going_on & comparable & (starts < before))
     found, before = starts[at], before[at]
     return of_rows(
         rows[at],

@@ -6,7 +6,6 @@ import pyarrow as pa
 from share_state.fold.trace import Traced
 from share_state.rules.registry import INFO, TRACED, Broken, rule
 from share_state.rules.traced_rows import of_rows
-from share_state.wire.share_group_state import Kind
 
 
 @rule(
@@ -19,10 +18,9 @@ from share_state.wire.share_group_state import Kind
 def timestamp_regression(traced: Traced) -> Broken:
     """Records stamped before their predecessor, and snapshots written before their creation or their predecessor."""
     rows, facts = traced.rows, traced.facts
-    snapshots = traced.of_kind(Kind.SNAPSHOT)
     stamped = facts["folded"] & (rows["timestamp"] < facts["timestamp_before"])
-    created = snapshots & (rows["create_time"] > rows["write_time"])
-    written = snapshots & facts["known"] & (rows["write_time"] < facts["write_time_before"])
+    created = traced.snapshots & (rows["create_time"] > rows["write_time"])
+    written = traced.snapshots & traced.known & (rows["write_time"] < facts["write_time_before"])
     at = np.flatnonzero(stamped | created | written)
     # Of several steps in one record the message names the first of these.
     later = np.select(

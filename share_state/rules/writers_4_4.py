@@ -6,7 +6,6 @@ from share_state.fold.chains import NOWHERE
 from share_state.fold.trace import Traced
 from share_state.rules.registry import INFO, TRACED, WARNING, Broken, rule
 from share_state.rules.traced_rows import first_of_each, of_rows, span, state_names
-from share_state.wire.share_group_state import Kind
 
 
 def _by_4_4(traced: Traced) -> tuple[np.ndarray, str]:
@@ -30,7 +29,7 @@ def start_not_carried(traced: Traced) -> Broken:
     """Updates that leave the start offset out: an older broker, or another writer, is still at work."""
     rows, facts = traced.rows, traced.facts
     of_4_4, why = _by_4_4(traced)
-    judged = traced.of_kind(Kind.UPDATE) & facts["known"] & of_4_4
+    judged = traced.updates & traced.known & of_4_4
     at = np.flatnonzero(judged & (rows["start_offset"] == -1) & (facts["start_before"] >= 0))
     before = facts["start_before"][at]
     return of_rows(rows[at], ("the update leaves out the start offset, which is ", before, why), before=before)
@@ -47,9 +46,9 @@ def count_regression(traced: Traced) -> Broken:
     """Records whose delivery complete count is lower than before at the same start offset."""
     rows, facts = traced.rows, traced.facts
     of_4_4, why = _by_4_4(traced)
-    judged = traced.of_kind(Kind.SNAPSHOT, Kind.UPDATE) & facts["known"] & ~facts["initial"] & of_4_4
-    judged &= facts["start_after"] == facts["start_before"]
-    at = np.flatnonzero(judged & (rows["delivery_complete_count"] < facts["complete_before"]))
+    stays = facts["start_after"] == facts["start_before"]
+    fell = rows["delivery_complete_count"] < facts["complete_before"]
+    at = np.flatnonzero(traced.going_on & of_4_4 & stays & fell)
     found, before = rows["delivery_complete_count"][at], facts["complete_before"][at]
     return of_rows(
         rows[at],

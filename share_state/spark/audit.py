@@ -85,6 +85,7 @@ def audit(
                 versions |= tables.put("cutoff", outcome.cutoff)
                 versions |= tables.put("carried_logs", _carried_logs(outcome))
                 _record(tables, outcome, versions, inputs, told, started, expired)
+                tables.sweep(history_days)
         finally:
             results.unpersist()
     return outcome

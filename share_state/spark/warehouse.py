@@ -13,6 +13,8 @@ from pyspark.sql import DataFrame
 
 from share_state.errors import WarehouseError
 
+_SHORTEST_SWEEP = 7
+
 Write = Callable[[str], None]
 """Writes a table to a path."""
 
@@ -54,6 +56,17 @@ class Warehouse:
         except DeltaError as error:
             raise self._in_the_way(table, error) from None
         return {table: self._version(table)}
+
+    def sweep(self, days: int) -> None:
+        """Delete files that no version of the last so many days holds: replaced rows, and what killed runs left.
+
+        Args:
+            days: a week at least, as Delta's own tools keep them for readers that are slow.
+        """
+        for log in self._root.glob("*/_delta_log"):
+            if self._exists(log.parent.name):
+                hours = 24 * max(days, _SHORTEST_SWEEP)
+                DeltaTable(str(log.parent)).vacuum(retention_hours=hours, dry_run=False, full=True)
 
     def adding(self, table: str, rows: DataFrame, run_id: str, kept_runs: Collection[str]) -> Write:
         """Write the rows of one run beside those of earlier ones.

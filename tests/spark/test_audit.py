@@ -1,5 +1,6 @@
 """Audits of a growing log: what they write is what one audit of everything writes, whatever kills them on the way."""
 
+import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
@@ -228,7 +229,12 @@ def test_history_older_than_it_is_to_be_kept_goes(spark: SparkSession, tmp_path:
         work = Work(find_logs([str(next(nights))]), state_partitions=STATE_PARTITIONS)
         return audit(lambda: nullcontext(spark), work, str(tmp_path / "w"), history_days=history_days)
 
-    _, second, third = audited(90), audited(90), audited(0)
+    _, second = audited(90), audited(90)
+    left_by_a_kill = tmp_path / "w/findings/part-left.parquet"
+    left_by_a_kill.write_bytes(b"half a file")
+    os.utime(left_by_a_kill, (1, 1))
+    third = audited(0)
+    assert not left_by_a_kill.exists()
     tables = CommittedTables(str(tmp_path / "w"))
     assert set(tables.runs["run_id"].to_pylist()) == {second.run_id, third.run_id}
     assert set(tables.read("share_partition_history")["run_id"].to_pylist()) == {second.run_id, third.run_id}

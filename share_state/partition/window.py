@@ -1,0 +1,229 @@
+"""The window of a share-partition between its start (SPSO) and its end (SPEO), and the batches in flight in it."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from share_state.partition.in_flight import TERMINAL, InFlightBatch, Run
+from share_state.partition.writes import DeliveryState
+
+
+@dataclass(slots=True)
+class LoadGap:
+    """Offsets that no recorded batch covered when the share-partition was loaded; they are fetched again.
+
+    Args:
+        start_offset: the first such offset that was not fetched since.
+        end_offset: the end of the window at the load; the gap counts only while that has not moved.
+    Source: Kafka SharePartition.GapWindow.
+    """
+
+    start_offset: int
+    end_offset: int
+
+
+class Window:
+    """Start, end and batches of one share-partition, kept consistent through every move.
+
+    Args:
+        start_offset: the start.
+    Source: Kafka SharePartition: cachedState, startOffset, endOffset, deliveryCompleteCount, findNextFetchOffset.
+    """
+
+    __slots__ = ("_firsts", "_free_from", "batches", "completed", "end_offset", "load_gap", "start_offset")
+
+    def __init__(self, start_offset: int):
+        self.start_offset = start_offset
+        self.end_offset = start_offset
+        """The last offset ever fetched; equal to the start while nothing is in flight."""
+        self.batches: list[InFlightBatch] = []
+        self.completed = 0
+        """Terminal offsets at or after the start, changes under way included."""
+        self.load_gap: LoadGap | None = None
+        self._firsts: list[int] = []
+        self._free_from: int | None = None
+
+    # Looking
+
+    @property
+    def gap_start(self) -> int | None:
+        """Where the open load gap begins, None where there is none."""
+        gap = self.load_gap
+        return gap.start_offset if gap is not None and gap.end_offset == self.end_offset else None
+
+    @property
+    def is_past_batches(self) -> bool:
+        """Nothing at or after the start is in flight."""
+        return not self.batches or self.start_offset > self.batches[-1].last
+
+    @property
+    def in_flight(self) -> int:
+        """Offsets from start to end, gaps and terminal ones included. Source: SharePartition.numInFlightRecords."""
+        return self.end_offset - self.start_offset + 1 if self.batches else 0
+
+    @property
+    def next_end(self) -> int:
+        """The first offset that was never fetched."""
+        return self.end_offset if self.is_past_batches else self.end_offset + 1
+
+    def floor(self, offset: int) -> int:
+        """Index of the last batch that begins at or before the offset, -1 where none does."""
+        return bisect_right(self._firsts, offset) - 1
+
+    def between(self, first: int, last: int) -> list[InFlightBatch]:
+        """Batches that begin within the range, ascending."""
+        return self.batches[bisect_left(self._firsts, first) : bisect_right(self._firsts, last)]
+
+    def overlapping(self, first: int, last: int) -> Iterator[tuple[InFlightBatch, Run]]:
+        """Runs that share an offset with the range, ascending, each with its batch."""
+        for batch in self.batches[max(self.floor(first), 0) : bisect_right(self._firsts, last)]:
+            if batch.last >= first:
+                for run in batch.overlapping(first, last):
+                    yield batch, run
+
+    # Fetching
+
+    def next_fetch_offset(self) -> int:
+        """The offset to read the log from. Source: Kafka SharePartition.nextFetchOffset."""
+        if self._free_from is None or self.is_past_batches:
+            self._free_from = None
+            return self.next_end
+        gap = self.gap_start
+        # Whatever lies before `_free_from` is held or has ended, and no open load gap begins there.
+        for batch in islice(self.batches, max(self.floor(self._free_from), 0), None):
+            if gap is not None:
+                if batch.first > gap:
+                    return gap
+                gap = max(batch.last + 1, gap)
+            for run in batch.runs:
+                if run.is_free:
+                    self._free_from = run.first
+                    return run.first
+        self._free_from = None
+        return self.next_end
+
+    def freed(self, offset: int) -> None:
+        """Tell that something may be fetched again, at or after the offset."""
+        self._free_from = offset if self._free_from is None else min(self._free_from, offset)
+
+    def fetched_up_to(self, next_offset: int) -> None:
+        """Tell the load gap that everything before the offset was handed out."""
+        if self.gap_start is not None:
+            assert self.load_gap is not None
+            self.load_gap.start_offset = max(self.load_gap.start_offset, next_offset)
+
+    def insert(self, batch: InFlightBatch) -> None:
+        """Put a batch in flight where there is none; the end follows it."""
+        i = self.floor(batch.first) + 1
+        self.batches.insert(i, batch)
+        self._firsts.insert(i, batch.first)
+        self.end_offset = max(self.end_offset, batch.last)
+
+    # Moving the start
+
+    def completes(self, run: Run) -> None:
+        """Count a run that became terminal."""
+        if run.state in TERMINAL:
+            self.completed += max(run.last - max(run.first, self.start_offset) + 1, 0)
+
+    def reopens(self, run: Run) -> None:
+        """Take back `completes`, while the run still is terminal."""
+        if run.state in TERMINAL:
+            self.completed -= max(run.last - max(run.first, self.start_offset) + 1, 0)
+
+    def move_start(self, offset: int) -> None:
+        """Move the start forward; terminal offsets that fall behind it are no longer counted."""
+        if offset <= self.start_offset:
+            return
+        self.fetched_up_to(offset)
+        for batch in self.batches:
+            if batch.first >= offset:
+                break
+            if batch.last >= self.start_offset:
+                for run in batch.runs:
+                    if run.state in TERMINAL:
+                        overlap = min(run.last + 1, offset) - max(run.first, self.start_offset)
+                        self.completed -= max(overlap, 0)
+        self.start_offset = offset
+        self.end_offset = max(self.end_offset, offset)
+
+    def advance(self) -> None:
+        """Move the start past what has ended at the front, and let go of the batches that lie wholly before it.
+
+        Source: Kafka SharePartition.maybeUpdateCachedStateAndOffsets, findLastOffsetAcknowledged.
+        """
+        if not self._may_advance():
+            return
+        ended = self._last_leading_ended()
+        if ended is None:
+            return
+        if ended == self.batches[-1].last:
+            self.move_start(ended + 1)
+            self.end_offset = self.start_offset
+            self._drop(len(self.batches))
+            return
+        i = self.floor(ended)
+        if ended == self.batches[i].last:
+            gap = self.gap_start
+            follower = self.batches[i + 1].first
+            self.move_start(follower if gap is None else min(gap, follower))
+            self._drop(i + 1)
+        else:
+            self.move_start(ended + 1)
+            self._drop(i)
+
+    def _may_advance(self) -> bool:
+        i = self.floor(self.start_offset)
+        if i < 0:
+            # Nothing was fetched at the start yet: a gap there holds it.
+            return False
+        batch = self.batches[i]
+        if batch.last < self.start_offset:
+            return i == len(self.batches) - 1
+        return next(batch.overlapping(self.start_offset, self.start_offset)).is_settled_terminal
+
+    def _last_leading_ended(self) -> int | None:
+        ended, gap = None, self.gap_start
+        for batch in self.batches:
+            if gap is not None and batch.last >= gap:
+                return ended
+            for run in batch.runs:
+                if not run.is_settled_terminal:
+                    return ended
+                ended = run.last
+        return ended
+
+    def _drop(self, count: int) -> None:
+        del self.batches[:count]
+        del self._firsts[:count]
+
+    def archive(self, first: int, last: int, state: DeliveryState) -> bool:
+        """Archive what is in a state within a range; changes under way are left alone.
+
+        Args:
+            first: first offset.
+            last: last offset, inclusive.
+            state: what is archived.
+        Returns:
+            Whether anything was.
+        Source: Kafka SharePartition.archiveRecords.
+        """
+        touched = [
+            (batch, run) for batch, run in self.overlapping(first, last) if run.state is state and run.before is None
+        ]
+        for batch, run in touched:
+            low, high = max(first, run.first), min(last, run.last)
+            if low > batch.first or high < batch.last:
+                batch.by_offset = True
+            for part in batch.carve(low, high):
+                part.become(DeliveryState.ARCHIVED)
+                self.completes(part)
+        for batch, _ in touched:
+            batch.join()
+        return bool(touched)
+
+    def tiles(self) -> Iterator[Run]:
+        """Every run in flight, ascending."""
+        for batch in self.batches:
+            yield from batch.runs

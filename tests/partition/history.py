@@ -1,0 +1,146 @@
+"""Share-partition histories told in short: ranges as "100-109", batches as "100-109:2/1" (state/delivery count)."""
+
+from collections.abc import Iterable
+
+from share_state.partition import events as ev
+from share_state.partition.acknowledgements import AckBatch, AckType
+from share_state.partition.acquisition import LogBatch
+from share_state.partition.error_codes import ErrorCode
+from share_state.partition.outcomes import Outcome
+from share_state.partition.play import Dialect, Player, Rules
+from share_state.partition.recorded import MemoryPersister, SharePartitionKey
+from share_state.partition.releases import RELEASES
+from share_state.partition.settings import PartitionSettings
+from share_state.partition.share_partition import SharePartition
+from share_state.partition.writes import DeliveryState, StateBatch, StateRead, StateWrite
+
+ACCEPT, RELEASE, REJECT, RENEW, GAP = AckType.ACCEPT, AckType.RELEASE, AckType.REJECT, AckType.RENEW, AckType.GAP
+
+
+def offsets(text: str) -> tuple[int, int]:
+    first, _, last = text.partition("-")
+    return int(first), int(last or first)
+
+
+def batches(text: str) -> tuple[StateBatch, ...]:
+    """Batches from "110:0/1, 111-118:1/1"."""
+    found = []
+    for part in text.replace(" ", "").split(","):
+        if part:
+            where, what = part.split(":")
+            state, count = what.split("/")
+            found.append(StateBatch(*offsets(where), DeliveryState(int(state)), int(count)))
+    return tuple(found)
+
+
+def short(told: Iterable[StateBatch]) -> str:
+    return ", ".join(
+        f"{first}{'' if first == last else f'-{last}'}:{state:d}/{count}" for first, last, state, count in told
+    )
+
+
+def short_write(write: StateWrite) -> tuple[int, int, str]:
+    """A write as (start, delivery complete count, batches)."""
+    return write.start_offset, write.delivery_complete_count, short(write.batches)
+
+
+class History:
+    """One share-partition's history, played as it is told. Times are relative: `advance` passes them."""
+
+    def __init__(
+        self,
+        start: int | None = 0,
+        *,
+        limit: int = 5,
+        lock_ms: int = 30_000,
+        release: str = "4.3",
+        dialect: Dialect = "both",
+        settings: PartitionSettings | None = None,
+        leader_epoch: int = 0,
+    ):
+        self.persister = MemoryPersister()
+        rules = Rules(
+            release=RELEASES[release],
+            settings=settings or PartitionSettings(delivery_count_limit=limit, record_lock_duration_ms=lock_ms),
+            dialect=dialect,
+            traces=True,
+        )
+        self.player = Player(self.persister, rules)
+        self.key = SharePartitionKey("G1", "T", 0)
+        self.now_ms = 0
+        self._seq = 0
+        self.outcomes: list[Outcome] = []
+        if start is not None:
+            self.tell(ev.Init, state_epoch=1, start_offset=start)
+            self.tell(ev.Open, leader_epoch=leader_epoch)
+
+    def tell(self, kind: type, **fields: object) -> Outcome:
+        """Apply an event; its own outcome, others are kept in `outcomes`."""
+        self._seq += 1
+        group, topic, partition = self.key
+        event = kind(seq=self._seq, ts_ms=self.now_ms, group=group, topic=topic, partition=partition, **fields)
+        found = list(self.player.apply(event))
+        self.outcomes += found
+        return next(outcome for outcome in found if outcome.cause == event.event)
+
+    def acquire(self, *log: str, member: str = "M1", **fields: object) -> list[tuple[int, int, int]]:
+        told = self.tell(
+            ev.Acquire, member=member, log_batches=tuple(LogBatch(*offsets(text)) for text in log), **fields
+        )
+        return [tuple(records) for records in told.acquired]
+
+    def ack(self, where: str, *types: int, member: str = "M1", **fields: object) -> ErrorCode:
+        return self.told_ack(where, *types, member=member, **fields).error
+
+    def told_ack(self, where: str, *types: int, member: str = "M1", **fields: object) -> Outcome:
+        fields.setdefault("is_renew_ack", RENEW in types)
+        return self.tell(ev.Ack, member=member, batches=(AckBatch(*offsets(where), types),), **fields)
+
+    def advance(self, to_ms: int) -> None:
+        """Let time pass until `to_ms`."""
+        self.now_ms = to_ms
+        self.tell(ev.Advance)
+
+    def pass_ms(self, ms: int) -> None:
+        self.advance(self.now_ms + ms)
+
+    def leave(self, member: str = "M1") -> Outcome:
+        return self.tell(ev.MemberLeave, member=member)
+
+    # What there is now
+
+    @property
+    def partition(self) -> SharePartition:
+        leader = self.player.leader(self.key)
+        assert leader is not None
+        return leader
+
+    @property
+    def memory(self) -> str:
+        return short(self.partition.memory())
+
+    @property
+    def start(self) -> int:
+        return self.partition.start_offset
+
+    @property
+    def recorded(self) -> StateRead:
+        read = self.persister.read(self.key, self.partition.leader_epoch, self.now_ms)
+        assert isinstance(read, StateRead)
+        return read
+
+    @property
+    def writes(self) -> list[tuple[int, int, str]]:
+        return [short_write(write) for outcome in self.outcomes for write in outcome.writes]
+
+    @property
+    def deltas(self) -> list[str]:
+        return [short(outcome.delta.batches) for outcome in self.outcomes if outcome.delta is not None]
+
+    @property
+    def checkpoints(self) -> list[tuple[int, int, str]]:
+        return [
+            (told.start_offset, told.end_offset, short(told.batches))
+            for told in (outcome.checkpoint for outcome in self.outcomes)
+            if told is not None
+        ]

@@ -1,0 +1,29 @@
+"""A log in memory, for tests that look at the records of one coordinator."""
+
+from share_state.partition.coordinator import ShareCoordinator
+from share_state.partition.record_bytes import bytes_of
+from share_state.partition.state_records import StateRecord
+from share_state.partition.writer_release import RELEASES
+
+
+class KeptRecords:
+    """The records of a state partition: offset n is the n-th."""
+
+    def __init__(self) -> None:
+        self.records: list[StateRecord] = []
+
+    def append(self, record: StateRecord, now_ms: int) -> int:
+        self.records.append(record)
+        return len(self.records) - 1
+
+
+def coordinator_of(release: str, **settings: int) -> tuple[ShareCoordinator, KeptRecords]:
+    """A fresh coordinator and the log that it writes."""
+    log = KeptRecords()
+    return ShareCoordinator(log, RELEASES[release], **settings), log
+
+
+def hex_values(log: KeptRecords, release: str) -> list[str | None]:
+    """The values of a log as hex digits, None for a tombstone."""
+    values = [bytes_of(record, RELEASES[release])[1] for record in log.records]
+    return [None if value is None else value.hex() for value in values]

@@ -1,0 +1,40 @@
+"""Every decision of our coordinator against Kafka's own, of two releases: answers, and records byte for byte."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from share_state.partition.coordinator import Answer
+from share_state.partition.error_codes import ErrorCode
+from share_state.partition.record_bytes import bytes_of
+from share_state.partition.writer_release import RELEASES
+from share_state.spark import jars
+from tests.partition_logs.kafka_coordinator import answers
+from tests.partition_logs.kept_records import coordinator_of
+from tests.partition_logs.requests import NOW, conversations
+
+KAFKA = {"4.4": jars.KAFKA, "4.3": jars.KAFKA_BEFORE_SWEEP}
+
+
+@pytest.mark.parametrize("release", KAFKA)
+@settings(max_examples=3 * settings().max_examples)
+@given(asked=conversations(max_size=60), limit=st.sampled_from([0, 1, 2, 3, 500]))
+def test_the_coordinator_decides_as_kafka_does(spark, release, asked, limit):
+    now, timed = NOW, []
+    for request in asked:
+        now += request.after_ms
+        timed.append((now, request))
+    coordinator, log = coordinator_of(release, updates_per_snapshot=limit)
+    expected = answers(spark._jvm, jars.jars(KAFKA[release]), timed, limit)
+    for (at, request), (response, records) in zip(timed, expected, strict=True):
+        before = len(log.records)
+        answer = request.ask(coordinator, at)
+        made = [bytes_of(record, RELEASES[release]) for record in log.records[before:]]
+        # What is written for many share-partitions at once comes in the order of a hash map.
+        assert sorted(made, key=repr) == sorted(records, key=repr)
+        if isinstance(answer, Answer):
+            assert answer.error == response["errorCode"]
+        if request.method == "read" and answer.error == ErrorCode.NONE:
+            told = (response["stateEpoch"], response["startOffset"])
+            assert (answer.state.state_epoch, answer.state.start_offset) == told
+            assert [tuple(batch.values()) for batch in response["stateBatches"]] == list(answer.state.batches)

@@ -1,0 +1,136 @@
+"""Every fault causes the finding that it names, where it says; logs without a fault cause none."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from share_state.fold.control_log import fold_control_log
+from share_state.fold.control_states import DIALECT as CONTROL_RECORDS
+from share_state.fold.limits import Limits
+from share_state.fold.log import fold_log
+from share_state.fold.states import DIALECT as SHARE_GROUP_STATE
+from share_state.partition.faults import ALL, FAULTS
+from share_state.partition.simulation import Simulation, simulate
+from share_state.partition.simulation_error import SimulationError
+from share_state.rules import INFO, judge, judge_records, registered
+from share_state.wire.log_folder import find_logs
+from share_state.wire.topic_folders import find_topic_logs
+
+UPDATES_PER_SNAPSHOT = 20
+LIMITS = Limits(updates_per_snapshot=UPDATES_PER_SNAPSHOT, writer_version="4.4")
+# Small enough for several segments, short enough for seconds.
+SMALL = {"seed": 3, "groups": 36, "minutes": 2, "state_partitions": 40, "segment_bytes": 3_000}
+# True of a history without a fault: it has groups with records that nobody can process.
+TRUE_OF_THEM = {("POISON_RECORDS", "poison"), ("POISON_RECORDS", "dead-letters")}
+
+
+def findings(folder: Path) -> list[dict[str, Any]]:
+    """What the audit says of every log in a folder."""
+    rows = []
+    if any(folder.glob("__share_group_state-*")):
+        logs = find_logs([str(folder)])
+        for log in logs:
+            folded = fold_log(log, state_partitions=len(logs), limits=LIMITS, judge=judge_records)
+            rows += judge(folded, records=folded.judged).to_pylist()
+    else:
+        for log in find_topic_logs([str(folder)]):
+            rows += judge(fold_control_log(log)).to_pylist()
+    return rows
+
+
+Broken = tuple[Simulation, list[dict[str, Any]]]
+"""One history with every fault that its dialect knows, and what the audit says of it."""
+
+
+def broken(folder: Path, dialect: str) -> Broken:
+    limits = {"updates_per_snapshot": UPDATES_PER_SNAPSHOT, "checkpoint_every": 5}
+    return simulate(folder, dialect=dialect, faults=[ALL], **limits, **SMALL), findings(folder)
+
+
+@pytest.fixture(scope="module")
+def broken_state(tmp_path_factory) -> Broken:
+    return broken(tmp_path_factory.mktemp("state"), SHARE_GROUP_STATE)
+
+
+@pytest.fixture(scope="module")
+def broken_control(tmp_path_factory) -> Broken:
+    return broken(tmp_path_factory.mktemp("control"), CONTROL_RECORDS)
+
+
+def faults_of(dialect: str) -> list[str]:
+    """Faults whose findings our rules know in a dialect."""
+    rules = registered()
+    return sorted(
+        name
+        for name, fault in FAULTS.items()
+        if dialect in fault.dialects and fault.finding in rules and dialect in rules[fault.finding].checks
+    )
+
+
+def assert_found(dialect: str, of: Broken, name: str) -> None:
+    simulation, found = of
+    planted = [one for one in simulation.planted if one.fault == name]
+    assert len(planted) == 1
+    (one,) = planted
+    own = [row for row in found if row["rule"] == one.finding]
+    if dialect == SHARE_GROUP_STATE:
+        own = [row for row in own if row["state_partition"] == one.log[1]]
+    else:
+        own = [row for row in own if (row["topic"], row["partition"]) == one.log]
+    assert one.offset in {row["offset"] for row in own}
+    if one.group is not None:
+        groups = {(row["group_id"], row["topic_id"]) for row in own if row["offset"] == one.offset}
+        assert (one.group, one.topic_id) in groups
+
+
+@pytest.mark.parametrize("name", faults_of(SHARE_GROUP_STATE))
+def test_a_fault_of_the_state_topic_is_found(broken_state, name):
+    assert_found(SHARE_GROUP_STATE, broken_state, name)
+
+
+@pytest.mark.parametrize("name", faults_of(CONTROL_RECORDS))
+def test_a_fault_of_control_records_is_found(broken_control, name):
+    assert_found(CONTROL_RECORDS, broken_control, name)
+
+
+@pytest.mark.parametrize("dialect", [SHARE_GROUP_STATE, CONTROL_RECORDS])
+def test_the_same_history_without_a_fault_causes_no_finding(tmp_path, dialect):
+    done = simulate(tmp_path, dialect=dialect, updates_per_snapshot=UPDATES_PER_SNAPSHOT, checkpoint_every=5, **SMALL)
+    assert done.planted == ()
+    found = {(row["rule"], row["group_id"].rpartition("-")[0]) for row in findings(tmp_path) if row["severity"] != INFO}
+    assert found <= TRUE_OF_THEM
+
+
+def test_what_was_planted_stands_beside_the_logs(tmp_path):
+    small = SMALL | {"groups": 8, "minutes": 1, "faults": ["start-offset-regression", "crc-mismatch"]}
+    done = simulate(tmp_path, **small)
+    lines = [json.loads(line) for line in (tmp_path / "faults.jsonl").read_text().splitlines()]
+    assert [line["finding"] for line in lines] == ["START_OFFSET_REGRESSION", "CRC_MISMATCH"]
+    assert lines[0] == {
+        "fault": "start-offset-regression",
+        "finding": "START_OFFSET_REGRESSION",
+        "log": f"__share_group_state-{done.planted[0].log[1]}",
+        "offset": done.planted[0].offset,
+        "group": done.planted[0].group,
+        "topicId": done.planted[0].topic_id,
+        "partition": done.planted[0].partition,
+    }
+    assert lines[1].keys() == {"fault", "finding", "log", "offset"}
+
+
+def test_the_same_seed_plants_the_same_faults(tmp_path):
+    small = SMALL | {"groups": 8, "minutes": 1}
+    first, second = (simulate(tmp_path / name, faults=[ALL], **small) for name in ("first", "second"))
+    assert first.planted == second.planted
+
+
+def test_an_unknown_fault_is_named(tmp_path):
+    with pytest.raises(SimulationError, match="fault 'crc' is not known; use one of archiving-passed, "):
+        simulate(tmp_path, faults=["crc"], groups=1, minutes=1)
+
+
+def test_a_fault_that_nothing_suits_is_refused(tmp_path):
+    with pytest.raises(SimulationError, match="fault wrong-partition: nothing here can be its victim"):
+        simulate(tmp_path, faults=["wrong-partition"], groups=1, minutes=1, state_partitions=1)
