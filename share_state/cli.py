@@ -17,11 +17,13 @@ from share_state.index_folder import write_indexes
 from share_state.options import (
     AsOfOffset,
     AsOfTime,
+    ColumnNames,
     Dialect,
     FailOn,
     Format,
     Inputs,
     Json,
+    KafkaProperties,
     Master,
     Mode,
     OptionalInputs,
@@ -64,6 +66,8 @@ def reconstruct(
     inputs: Inputs,
     out: Annotated[str, typer.Option("--out", metavar="WAREHOUSE", help="Folder of the Delta tables.")],
     format: Format = "auto",
+    column: ColumnNames = None,
+    kafka_properties: KafkaProperties = None,
     dialect: Dialect = "auto",
     mode: Mode = "strict",
     subscriptions: Subscriptions = None,
@@ -83,7 +87,21 @@ def reconstruct(
     phases = Phases(quiet=quiet)
     check_place(out)
     work = work_from(
-        inputs, format, as_of_offset, as_of_time, topics, state_partitions, rule, fail_on, dialect, mode, subscriptions
+        inputs,
+        format,
+        as_of_offset,
+        as_of_time,
+        topics,
+        state_partitions,
+        rule,
+        fail_on,
+        dialect,
+        mode,
+        subscriptions,
+        columns=column,
+        master=master,
+        spark_conf=spark_conf,
+        kafka_properties=kafka_properties,
     )
     from share_state.spark import reconstruct as job  # noqa: PLC0415  Spark is imported only where it is used
     from share_state.spark.session import session  # noqa: PLC0415
@@ -161,6 +179,8 @@ def cutoff(
         ),
     ] = None,
     format: Format = "auto",
+    column: ColumnNames = None,
+    kafka_properties: KafkaProperties = None,
     dialect: Dialect = "auto",
     mode: Mode = "strict",
     subscriptions: Subscriptions = None,
@@ -190,6 +210,10 @@ def cutoff(
         mode,
         subscriptions,
         index,
+        columns=column,
+        master=master,
+        spark_conf=spark_conf,
+        kafka_properties=kafka_properties,
     )
     work = replace(work, verify=verify, control=replace(work.control, ignore_uncheckpointed=ignore_uncheckpointed))
     if delete_records is not None:
@@ -246,6 +270,8 @@ def decode(
     inputs: Inputs,
     out: Annotated[str | None, typer.Option("--out", metavar="DIR", help="Write a Delta table instead.")] = None,
     format: Format = "auto",
+    column: ColumnNames = None,
+    kafka_properties: KafkaProperties = None,
     dialect: Dialect = "auto",
     as_of_offset: AsOfOffset = None,
     as_of_time: AsOfTime = None,
@@ -257,7 +283,20 @@ def decode(
     verbose: Verbose = False,
 ) -> None:
     """Decoded records as JSON lines, in log order."""
-    work = work_from(inputs, format, as_of_offset, as_of_time, topics, None, None, dialect=dialect)
+    work = work_from(
+        inputs,
+        format,
+        as_of_offset,
+        as_of_time,
+        topics,
+        None,
+        None,
+        dialect=dialect,
+        columns=column,
+        master=master,
+        spark_conf=spark_conf,
+        kafka_properties=kafka_properties,
+    )
     if out is None:
         print_records(work)
         return
@@ -318,6 +357,26 @@ def simulate(
         traces=trace,
     )
     console.print_json(simulation_json(made)) if as_json else print_simulation(made)
+
+
+@app.command(epilog="Example: share-state compare /lake/share_state kafka://broker-1:9092")
+def compare(
+    warehouse: Annotated[str, typer.Argument(metavar="WAREHOUSE", help="Folder of the Delta tables.")],
+    cluster: Annotated[str, typer.Argument(metavar="CLUSTER", help="kafka://HOST:PORT[,HOST:PORT...].")],
+    kafka_properties: KafkaProperties = None,
+    fail_on: FailOn = "error",
+    as_json: Json = False,
+) -> None:
+    """What the broker answers beside what the log says."""
+    from share_state.live import ask_broker  # noqa: PLC0415  only this command asks
+    from share_state.report.compare import compare as compared  # noqa: PLC0415
+    from share_state.report.compare import counted, groups_of, print_compared  # noqa: PLC0415
+    from share_state.spark import jars  # noqa: PLC0415
+
+    groups = groups_of(warehouse)
+    found = compared(warehouse, ask_broker(cluster, kafka_properties, jars.jars(jars.KAFKA_CLIENTS), groups))
+    console.print_json(found | {"warehouse": warehouse, "cluster": cluster}) if as_json else print_compared(found)
+    raise Exit(FOUND if fails(counted(found), fail_on) else DONE)
 
 
 @app.command(epilog="Example: share-state rules --json")

@@ -33,6 +33,11 @@ def logs_of(inputs: Sequence[str], dialect: str) -> list[LogPartition]:
 
 
 def state_partitions_found(logs: Sequence[LogPartition]) -> int | None:
-    """How many partitions the state topic has, where the logs run from 0 without a gap; None where they do not."""
+    """How many partitions the state topic has, where the logs run from 0 without a gap; None where they do not.
+
+    Only folders of segments show a log partition that holds nothing: other forms do not tell.
+    """
+    if any(log.source is not None for log in logs):
+        return None
     numbers = sorted(log.partition for log in logs if log.partition is not None and log.topic == STATE_TOPIC)
     return len(numbers) if numbers and numbers == list(range(len(logs))) else None

@@ -1,5 +1,7 @@
 """The options that commands share, and what they mean for the library."""
 
+import atexit
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
@@ -8,26 +10,50 @@ import typer
 
 from share_state.errors import InputError, ShareStateError
 from share_state.fold.control_log import MODES, STRICT, ControlOptions
+from share_state.formats import AUTO, FORMATS, Asked, find
 from share_state.index_folder import read_indexes
-from share_state.inputs import AUTO, DIALECTS, logs_of, state_partitions_found
+from share_state.inputs import DIALECTS, state_partitions_found
+from share_state.live import ask_cluster
+from share_state.live.address import FORM, live_input
 from share_state.rules import OFF, SEVERITIES, registered
 from share_state.topics_file import read_subscriptions, read_topics
 from share_state.wire.log_folder import LogPartition, Window
+from share_state.wire.table_rows import Columns
 from share_state.work import Work
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from share_state.config import AuditSettings
 
-FORMATS = (AUTO, "segments")
-
 Inputs = Annotated[
-    list[str], typer.Argument(metavar="INPUT...", help="Log folders, .log files or globs; several are one export.")
+    list[str],
+    typer.Argument(metavar="INPUT...", help="Log folders, .log files, tables, texts or globs; several are one export."),
 ]
 OptionalInputs = Annotated[
     list[str] | None,
     typer.Argument(metavar="[INPUT]...", help="Log folders, .log files or globs, where no --config names them."),
 ]
-Format = Annotated[str, typer.Option("--format", help="auto or segments: what the input is.")]
+Format = Annotated[
+    str,
+    typer.Option(
+        "--format", help=f"{', '.join((AUTO, *FORMATS, FORM))}: what the input is; auto looks at the content."
+    ),
+]
+ColumnNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--column", metavar="NAME=COLUMN", help="table: what key, value, offset, ... are called, as in key=k."
+    ),
+]
+KafkaProperties = Annotated[
+    str | None,
+    typer.Option(
+        "--kafka-properties",
+        metavar="FILE",
+        help="kafka://: how to come in, as Kafka's tools take it (--command-config).",
+    ),
+]
 Dialect = Annotated[
     str,
     typer.Option(
@@ -99,14 +125,16 @@ def work_from(
     mode: str = STRICT,
     subscriptions: str | None = None,
     index: str | None = None,
+    columns: Sequence[str] | None = None,
+    master: str = "local[*]",
+    spark_conf: Sequence[str] | None = None,
+    kafka_properties: str | None = None,
 ) -> Work:
     """The work that the options describe.
 
     Raises:
         ShareStateError: if an option or an input cannot be used.
     """
-    if format not in FORMATS:
-        raise ShareStateError(f"--format {format}: not read by this version; give one of {', '.join(FORMATS)}")
     if dialect not in DIALECTS:
         raise ShareStateError(f"--dialect {dialect}: give one of {', '.join(DIALECTS)}")
     if mode not in MODES:
@@ -116,7 +144,17 @@ def work_from(
     severities = _severities(rules)
     until_time = _milliseconds(as_of_time)
     known_topics = read_topics(topics)
-    logs = logs_of(inputs, dialect)
+    named = Columns.named(pairs(columns, "--column"))
+    if (address := live_input(inputs, format)) is not None:
+        live = ask_cluster(address, kafka_properties)
+        logs, state_partitions = list(live.logs), live.state_partitions
+        known_topics = known_topics if topics else live.topics
+    else:
+        found = find(Asked(inputs, dialect, named, lambda: _session(master, pairs(spark_conf))), format)
+        logs = found.logs
+        for note in found.notes:
+            sys.stderr.write(f"share-state: {' '.join(inputs)}: {note}\n")
+    _check_as_of(logs, as_of_offset, as_of_time)
     cuts = _cuts(as_of_offset, logs)
     return Work(
         logs=logs,
@@ -191,6 +229,25 @@ def _severities(rules: Sequence[str] | None) -> dict[str, str]:
         if severity not in (*SEVERITIES, OFF):
             raise ShareStateError(f"--rule {code}={severity}: give one of {', '.join((*SEVERITIES, OFF))}")
     return chosen
+
+
+def _check_as_of(logs: Sequence[LogPartition], as_of_offset: Sequence[str] | None, as_of_time: str | None) -> None:
+    """Refuse to cut where the form of the export does not tell where."""
+    for log in logs:
+        form = log.source.form if log.source else ""
+        if as_of_offset and not log.has_offsets:
+            raise InputError(f"--as-of-offset: {form} holds no offsets; give segments or a table")
+        if as_of_time and not log.has_times:
+            raise InputError(f"--as-of-time: this {form} holds no timestamps; give segments or a table that has them")
+
+
+def _session(master: str, conf: Mapping[str, str]) -> "SparkSession":
+    """A session for what comes before the command's own part; the command goes on with it."""
+    from share_state.spark.session import session  # noqa: PLC0415  Spark only where it is used
+
+    opened = session(master, conf)
+    atexit.register(opened.__exit__, None, None, None)
+    return opened.__enter__()
 
 
 def _cuts(as_of_offset: Sequence[str] | None, logs: Sequence[LogPartition]) -> dict[str, int]:

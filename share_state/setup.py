@@ -16,8 +16,13 @@ from share_state.wire.log_folder import find_logs
 
 
 def main() -> None:
-    """Prepare this environment; `--with-test-jars` also fetches Kafka's own classes for tests and the benchmark."""
-    wanted = list(jars.COORDINATES) if "--with-test-jars" in sys.argv[1:] else [jars.DELTA]
+    """Prepare this environment.
+
+    `--with-kafka` also fetches Kafka's client, with which `compare` asks a broker; `--with-test-jars` fetches all that
+    tests and the benchmark use.
+    """
+    wanted = [jars.DELTA, *([jars.KAFKA_CLIENTS] if "--with-kafka" in sys.argv[1:] else [])]
+    wanted = list(jars.COORDINATES) if "--with-test-jars" in sys.argv[1:] else wanted
     try:
         for name in wanted:
             jars.fetch(name)

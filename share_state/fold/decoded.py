@@ -23,10 +23,10 @@ def decoded_tables(log: LogPartition, window: Window, topics: Topics) -> Iterato
         Columns of schemas/tables/decoded_records.yaml, in log order.
     """
     for records, keys in decode_log(log, window):
-        yield _table(records, keys, log.partition, topics)
+        yield _table(records, keys, log, topics)
 
 
-def _table(records: StateRecords, keys: KeyTable, state_partition: int | None, topics: Topics) -> pa.Table:
+def _table(records: StateRecords, keys: KeyTable, log: LogPartition, topics: Topics) -> pa.Table:
     rows, count = records.rows, len(records.rows)
     keyless = rows["key"] < 0
     valueless = (rows["kind"] == Kind.TOMBSTONE) | keyless | (rows["fault"] & UNREADABLE != 0)
@@ -40,9 +40,9 @@ def _table(records: StateRecords, keys: KeyTable, state_partition: int | None, t
     }
     columns |= {
         "dialect": pa.array(["share_group_state"] * count),
-        "state_partition": pa.array([state_partition] * count, pa.int32()),
-        "offset": pa.array(rows["offset"].copy()),
-        "timestamp": times(rows["timestamp"]),
+        "state_partition": pa.array([log.partition] * count, pa.int32()),
+        "offset": pa.array(rows["offset"].copy(), mask=np.full(count, not log.has_offsets)),
+        "timestamp": times(np.where(log.has_times, rows["timestamp"], 0)),
         "kind": _KINDS.take(pa.array(rows["kind"].copy())),
         "layout": _LAYOUTS.take(pa.array(rows["layout"].copy())),
         "create_time": times(np.where(no_snapshot, 0, rows["create_time"])),

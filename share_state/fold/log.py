@@ -24,11 +24,22 @@ from share_state.wire.log import CHUNK, Chunk, RepeatedOffsetsError, read_chunks
 from share_state.wire.log_folder import LogPartition, Window
 from share_state.wire.records import locate_records
 from share_state.wire.resume import Fate, Mark
-from share_state.wire.share_group_state import Fault, StateRecords, decode_state_records
+from share_state.wire.share_group_state import (
+    UNREADABLE,
+    Fault,
+    StateRecords,
+    decode_state_records,
+    note_told_faults,
+)
 from share_state.wire.share_snapshot_file import IndexEntry
 
 UNKNOWN_BEFORE = -2
 """In place of a start offset: the share-partition had none at the last audit."""
+
+_SIZES = ("redundant_bytes", "pinned_bytes")
+_OFFSETS = ("cutoff_offset", "log_start_offset", "log_end_offset", "redundant_records", "next_cutoff_offset",
+            "pinned_records", "limited_by_group", "limited_by_topic_id", "limited_by_partition")  # fmt: skip
+"""Columns of `cutoff` that a form without sizes or offsets cannot tell."""
 
 
 @dataclass(slots=True)
@@ -176,18 +187,20 @@ class _Run:
         self.observed.repeated_batches += part.repeated
         self.has_whole_batches |= bool((part.batches["trust"] == Trust.WHOLE).any())
         part = self._within(part)
-        located = locate_records(part.data, part.batches)
+        located = locate_records(part.data, part.batches) if part.records is None else part.records
         self.observed.note_batches(part)
         self._note_gaps(part.batches, part.batches["trust"] != Trust.WHOLE)
         self._note_last(part.batches)
         if self.window != Window():
             located = located[self._counted(located)]
         decoded = decode_state_records(part.data, located, self.keys)
+        note_told_faults(decoded, part.faults)
         self.record_count += len(decoded.rows)
         self.extent.take(part.batches, decoded.rows["offset"])
         self.observed.counts.take(part.batches, decoded.rows)
         self.observed.note_records(decoded.rows)
-        keyless = decoded.rows["offset"][decoded.rows["fault"] & Fault.KEY_MALFORMED != 0]
+        unkeyed = (decoded.rows["key"] < 0) & (decoded.rows["fault"] & (Fault.KEY_MALFORMED | UNREADABLE) != 0)
+        keyless = decoded.rows["offset"][unkeyed]
         self.lost_at = max(self.lost_at, int(keyless.max())) if len(keyless) else self.lost_at
         return decoded
 
@@ -201,7 +214,11 @@ class _Run:
             return part
         places = np.cumsum(~outside) - 1
         why = {int(places[row]): reason for row, reason in part.why.items() if not outside[row]}
-        return Chunk(part.data, batches[~outside], why)
+        records = part.records
+        if records is not None:
+            records = records[~outside[records["batch"]]]
+            records["batch"] = places[records["batch"]]
+        return Chunk(part.data, batches[~outside], why, records=records, faults=part.faults)
 
     def _counted(self, located: np.ndarray) -> np.ndarray:
         counted = np.ones(len(located), bool)
@@ -245,7 +262,9 @@ class _Run:
         return self.next_offset if self.next_offset >= 0 else min(int(batch["base_offset"]), self.log.log_start_offset)
 
     def _note_last(self, batches: np.ndarray) -> None:
-        """Remember the last whole batch: a later audit goes on behind it."""
+        """Remember the last whole batch: a later audit goes on behind it. Only segments can be gone on with."""
+        if self.log.source is not None:
+            return
         whole = np.flatnonzero(batches["trust"] == Trust.WHOLE)
         if not len(whole):
             return
@@ -290,6 +309,7 @@ class _Run:
         reached = max(limit.offset or 0, first)
         following = limit.next_offset if limit.next_offset is not None else reached
         held = {name: key[name][limit.held_by] if limit.held_by is not None else None for name in key}
+        unsafe_because = limit.unsafe_because if self.log.has_offsets else "this form holds no offsets"
         row = {
             "dialect": DIALECT,
             "topic": self.log.topic,
@@ -302,16 +322,18 @@ class _Run:
             "limited_by_group": held["group_id"],
             "limited_by_topic_id": held["topic_id"],
             "limited_by_partition": held["partition"],
-            "safe": not limit.unsafe_because,
-            "reason": limit.unsafe_because or None,
+            "safe": not unsafe_because,
+            "reason": unsafe_because or None,
             "redundant_bytes": freed,
             "next_cutoff_offset": limit.next_offset,
             "pinned_records": self.extent.records_before(following) - self.extent.records_before(reached),
             "pinned_bytes": self.extent.bytes_before(following) - self.extent.bytes_before(reached),
         }
+        untold = (*(() if self.log.has_offsets else _OFFSETS), *(() if self.log.has_sizes else _SIZES))
         before = np.full(len(self.chains.chains), UNKNOWN_BEFORE)
         before[: len(self.starts_before)] = self.starts_before
         plain = {name: value.as_py() if isinstance(value, pa.Scalar) else value for name, value in row.items()}
+        plain |= dict.fromkeys(untold)
         return FoldedLog(
             log=self.log,
             keys=self.keys,
@@ -327,7 +349,7 @@ class _Run:
             next_offset=max(self.next_offset, first),
             folded_from=self.folded_from,
             has_whole_batches=self.has_whole_batches,
-            states=state_table(chains, key, self.log.partition, suspect, topics),
+            states=state_table(chains, key, self.log.partition, suspect, topics, placed=self.log.has_offsets),
             in_flight=in_flight_table(chains, key),
             cutoff=pa.Table.from_pylist([plain], schema=table_schema("cutoff")),
             limits=self.limits,

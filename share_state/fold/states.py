@@ -48,7 +48,13 @@ def key_columns(keys: KeyTable, numbers: np.ndarray, topics: Topics) -> dict[str
 
 
 def state_table(
-    chains: Chains, key: dict[str, pa.Array], state_partition: int | None, suspect: np.ndarray, topics: Topics
+    chains: Chains,
+    key: dict[str, pa.Array],
+    state_partition: int | None,
+    suspect: np.ndarray,
+    topics: Topics,
+    *,
+    placed: bool = True,
 ) -> pa.Table:
     """The table `share_partition_state`.
 
@@ -58,6 +64,7 @@ def state_table(
         state_partition: the log partition they come from, None where unknown.
         suspect: bool, one a chain: the log cannot be trusted since its latest snapshot.
         topics: the end offsets that are known.
+        placed: whether the offsets of the records are known; their columns are null where they are not.
     Returns:
         Columns of schemas/tables/share_partition_state.yaml.
     """
@@ -79,8 +86,10 @@ def state_table(
         "max_leader_epoch": pa.array(rows["max_leader_epoch"].copy()),
         "max_state_epoch": pa.array(rows["max_state_epoch"].copy(), mask=~rows["has_max_state_epoch"]),
         "updates_since_snapshot": pa.array(rows["updates"].astype(np.int32)),
-        "snapshot_offset": pa.array(rows["snapshot_offset"].copy(), mask=rows["snapshot_offset"] == NOWHERE),
-        "last_offset": pa.array(rows["last_offset"].copy()),
+        "snapshot_offset": pa.array(
+            rows["snapshot_offset"].copy(), mask=(rows["snapshot_offset"] == NOWHERE) | (not placed)
+        ),
+        "last_offset": pa.array(rows["last_offset"].copy(), mask=np.full(count, not placed)),
         "suspect": pa.array(suspect),
         "topic_end_offset": topics.end_of(key["topic_id"], key["partition"]),
     }

@@ -193,13 +193,17 @@ def _findings(declared: Rule, broken: Broken, chosen: str | None, folded: Folded
     own = np.full(count, declared.severity, object) if broken.severity is None else broken.severity
     severities = own if chosen is None else np.full(count, chosen, object)
     traced = declared.over[_dialect_of(folded)] == TRACED
+    message, placed = broken.message, np.full(count, isinstance(folded, FoldedControlLog) or folded.log.has_offsets)
+    if not placed.all():
+        # What the rules take for offsets are then the numbers of the records in the stream.
+        message = tuple(piece.replace("offset", "record") if isinstance(piece, str) else piece for piece in message)
     columns |= {
         "settled": pa.array(np.full(count, traced) if broken.settled is None else broken.settled),
         "dialect": pa.array([_dialect_of(folded)] * count),
         "rule": pa.array([declared.code] * count),
         "severity": pa.array(severities.tolist()),
-        "offset": pa.array(broken.offset.astype(np.int64), mask=broken.offset < 0),
-        "message": _texts(broken.message, count),
+        "offset": pa.array(broken.offset.astype(np.int64), mask=(broken.offset < 0) | ~placed),
+        "message": _texts(message, count),
         "evidence": _maps(broken.evidence, count),
         "run_id": pa.nulls(count, pa.string()),
     }

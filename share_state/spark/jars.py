@@ -14,6 +14,8 @@ DELTA = "delta-4.4.0"
 KAFKA = "kafka-4.4.0"
 KAFKA_BEFORE_SWEEP = "kafka-4.3.1"
 KAFKA_TOOLS = "kafka-tools-4.3.1"
+KAFKA_CLIENTS = "kafka-clients-4.3.1"
+TEST_BROKER = "kafka-broker-4.3.1"
 
 # What Spark must load beside its own jars; Ivy brings the rest of Delta's tree, most of which pyspark ships already.
 COORDINATES = {
@@ -21,7 +23,11 @@ COORDINATES = {
     KAFKA: ("org.apache.kafka", "kafka-share-coordinator", "4.4.0"),
     KAFKA_BEFORE_SWEEP: ("org.apache.kafka", "kafka-share-coordinator", "4.3.1"),
     KAFKA_TOOLS: ("org.apache.kafka", "kafka-tools", "4.3.1"),  # 4.4.0 has none yet
+    KAFKA_CLIENTS: ("org.apache.kafka", "kafka-clients", "4.3.1"),
+    TEST_BROKER: ("org.apache.kafka", "kafka_2.13", "4.3.1"),  # 4.4.0 needs kafka-tools 4.4.0
 }
+
+_SET_UP_WITH = {DELTA: "", KAFKA_CLIENTS: " --with-kafka"}
 
 _SPARK_JARS = Path(pyspark.__file__).parent / "jars"
 
@@ -39,7 +45,8 @@ def jars(name: str) -> list[Path]:
     """
     found = sorted(folder(name).glob("*.jar"))
     if not found:
-        raise SetupError(f"{folder(name)}: the jars of {name} are not here; run `python -m share_state.setup` once")
+        mend = f"python -m share_state.setup{_SET_UP_WITH.get(name, ' --with-test-jars')}"
+        raise SetupError(f"{folder(name)}: the jars of {name} are not here; run `{mend}` once")
     return found
 
 

@@ -4,6 +4,7 @@ import hashlib
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -13,6 +14,7 @@ from share_state.declarations import table_schema
 from share_state.fold.carried import carried_log, carried_share_partitions
 from share_state.fold.history import watched, watched_schema
 from share_state.fold.log import FoldedLog
+from share_state.spark.sources.live import is_live, live_frame
 from share_state.wire.log_folder import LogPartition
 from share_state.work import Work
 
@@ -53,8 +55,10 @@ def fold_all(spark: SparkSession, work: Work) -> DataFrame:
         One column a result table (a struct of its columns) and the columns `cutoff` and `summary`; in each row exactly
         one of RESULTS (of AUDITED in an audit) is set, or `cutoff` and `summary` are.
     """
-    tasks = spread(work.logs, spark.sparkContext.defaultParallelism)
     schema = _result_schema(RESULTS if work.audited is None else AUDITED)
+    if is_live(work.logs):
+        return live_frame(spark, work.logs, partial(_results, work, schema=schema), from_arrow_schema(schema))
+    tasks = spread(work.logs, spark.sparkContext.defaultParallelism)
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -93,7 +97,7 @@ def _results(work: Work, log: LogPartition, schema: pa.Schema) -> Iterator[pa.Re
     summary = {
         "log": log.name,
         "records": folded.record_count,
-        "next_offset": folded.next_offset,
+        "next_offset": folded.next_offset if log.has_offsets else None,
         "whole_batches": folded.has_whole_batches or log.size == 0,
         "findings": counted.to_pylist(),
         "digest": _digest(folded.states, folded.in_flight, folded.cutoff),

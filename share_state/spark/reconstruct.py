@@ -32,7 +32,7 @@ class Outcome:
         share_partitions: live share-partitions.
         cutoff: the table `cutoff`.
         findings: (severity, rule) -> number.
-        progress: log partition -> offset to go on from.
+        progress: log partition -> offset to go on from; None where the form of the export holds no offsets.
         index: log partition -> entries of its share snapshot file (control records only).
         compared: share-partitions folded again without what lies before the cutoff; None where no proof was asked for.
         differing: those of them whose state was not the same.
@@ -46,7 +46,7 @@ class Outcome:
     share_partitions: int
     cutoff: pa.Table
     findings: Mapping[tuple[str, str], int]
-    progress: Mapping[str, int]
+    progress: Mapping[str, int | None]
     index: Mapping[str, Sequence[IndexEntry]]
     compared: int | None = None
     differing: tuple[str, ...] = ()
@@ -127,7 +127,7 @@ def summarise(results: DataFrame, inputs: tuple[str, ...], options: Mapping[str,
         raise InputError(f"{summaries[0]['log']}: nothing in it is a record batch; give a folder of real segments")
     limits = pa.Table.from_batches(_flattened(rows["cutoff"]), schema=table_schema("cutoff"))
     limits = limits.sort_by([("topic", "ascending"), ("partition", "ascending")])
-    findings, progress = Counter[tuple[str, str]](), dict[str, int]()
+    findings, progress = Counter[tuple[str, str]](), dict[str, int | None]()
     for summary in summaries:
         findings.update({(found["severity"], found["rule"]): found["count"] for found in summary["findings"]})
         progress[summary["log"]] = summary["next_offset"]

@@ -40,12 +40,17 @@ class Chunk:
         batches: BATCH rows in offset order; only rows with trust WHOLE may be looked into.
         why: row of `batches` -> why it cannot be trusted, where the row alone does not say it.
         repeated: batches left out because another copy holds the same bytes; told once, by a chunk without batches.
+        records: RECORD rows of the whole batches, where the form of the export has told them already.
+        faults: offset -> (Fault, value version, 0 for none) of records whose key and value the form hides but whose
+            flaw it tells; `records` holds them with neither.
     """
 
     data: npt.NDArray[np.uint8]
     batches: np.ndarray
     why: dict[int, str] = field(default_factory=dict)
     repeated: int = 0
+    records: np.ndarray | None = None
+    faults: dict[int, tuple[int, int]] = field(default_factory=dict)
 
 
 def read_chunks(
@@ -54,7 +59,7 @@ def read_chunks(
     """The chunks of a log partition, in offset order.
 
     Args:
-        log: segments of one or several copies.
+        log: segments of one or several copies, or what another form of export holds of it.
         merge: look at every batch header first and read each offset from one copy only. Needed where segments overlap.
         chunk: bytes to hold at a time.
         only_control: decompress control batches alone; the bodies of other compressed batches must not be looked into.
@@ -62,6 +67,9 @@ def read_chunks(
         RepeatedOffsetsError: if `merge` is off and the segments do overlap.
         InputError: if a segment cannot be read.
     """
+    if log.source is not None:
+        yield from log.source.chunks(log, chunk, merge=merge)
+        return
     segments = tuple(log.segments)
     if not merge:
         reached = -1

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from share_state.errors import InputError
+from share_state.wire.source import Source
 
 STATE_TOPIC = "__share_group_state"
 
@@ -18,7 +19,7 @@ _MAGIC_AT = 16
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One `.log` file.
+    """One `.log` file, or a file of another form of export.
 
     Attributes:
         path: of the file.
@@ -51,6 +52,7 @@ class LogPartition:
         log_start_offset: first offset a broker would load (the earliest of the copies).
         start_is_noted: whether that comes from the broker's own log-start-offset-checkpoint.
         topic_id: as its folder's partition.metadata tells, None where there is none.
+        source: reads it where `segments` are files of another form; None for segments of a broker.
     """
 
     topic: str
@@ -59,12 +61,30 @@ class LogPartition:
     log_start_offset: int
     start_is_noted: bool = False
     topic_id: str | None = None
+    source: Source | None = None
+
+    @property
+    def has_offsets(self) -> bool:
+        """Whether the offsets of its records are known; without, they are numbered as they come."""
+        return self.source is None or self.source.has_offsets
+
+    @property
+    def has_times(self) -> bool:
+        """Whether the stamps of its records are known."""
+        return self.source is None or self.source.has_times
+
+    @property
+    def has_sizes(self) -> bool:
+        """Whether the bytes that its batches take in the log are known."""
+        return self.source is None or self.source.has_sizes
 
     @property
     def name(self) -> str:
-        """As its folder is called; the folder's path where the name tells no partition."""
-        known = self.partition is not None
-        return f"{self.topic}-{self.partition}" if known else str(Path(self.segments[0].path).parent)
+        """As its folder is called; where no name tells the partition, the path of the folder, or of a text's file."""
+        if self.partition is not None:
+            return f"{self.topic}-{self.partition}"
+        path = self.segments[0].path
+        return str(Path(path).parent) if self.source is None else path
 
     @property
     def size(self) -> int:

@@ -3,6 +3,7 @@
 `schemas/records/share_*.yaml` declare the layouts; tests hold this reader equal to the plain one of `wire/codec.py`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -112,6 +113,18 @@ def decode_state_records(data: np.ndarray, records: np.ndarray, keys: KeyTable) 
             break
         keys.grow(int(records[done]["key_size"]))
     return StateRecords(rows, batches[:total])
+
+
+def note_told_faults(decoded: StateRecords, faults: Mapping[int, tuple[int, int]]) -> None:
+    """Say of records without key and value what the form of the export tells of them.
+
+    Args:
+        decoded: of a chunk; its rows are changed in place.
+        faults: offset -> (Fault, value version), as in `Chunk`.
+    """
+    for offset, (fault, version) in faults.items():
+        of_it = (decoded.rows["offset"] == offset) & (decoded.rows["fault"] == Fault.KEY_MALFORMED)
+        decoded.rows["fault"][of_it], decoded.rows["value_version"][of_it] = fault, version
 
 
 @njit(cache=True, nogil=True)

@@ -1,0 +1,185 @@
+"""The forms of export that are read, each recognised by what its files hold."""
+
+import glob
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from share_state.errors import InputError, ShareStateError
+from share_state.inputs import logs_of
+from share_state.table_input import OpenSpark, data_files, is_json_table, table_logs
+from share_state.wire.console_json import console_log, is_console_json
+from share_state.wire.dump_text import dump_logs, is_dump_text
+from share_state.wire.log_folder import LogPartition
+from share_state.wire.table_rows import Columns
+
+AUTO, SEGMENTS = "auto", "segments"
+
+_HEAD = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a person named, and how.
+
+    Attributes:
+        inputs: paths and globs.
+        dialect: of segments.
+        columns: of tables.
+        open_spark: gives a session where a form needs one to be found.
+    """
+
+    inputs: Sequence[str]
+    dialect: str
+    columns: Columns
+    open_spark: OpenSpark
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was found there.
+
+    Attributes:
+        logs: the log partitions.
+        notes: what a person should know of them, a line each.
+    """
+
+    logs: list[LogPartition]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A form of export.
+
+    Attributes:
+        called: as a message calls it.
+        begins: whether a file that begins with these bytes is of it.
+        find: the log partitions of inputs of this form.
+    """
+
+    called: str
+    begins: Callable[[bytes], bool]
+    find: Callable[[Asked], Found]
+
+
+def _segments(asked: Asked) -> Found:
+    return Found(logs_of(asked.inputs, asked.dialect))
+
+
+def _table(asked: Asked) -> Found:
+    logs, others = table_logs(asked.inputs, asked.columns, asked.open_spark)
+    return Found(logs, _passed_over(others, "rows"))
+
+
+def _console_json(asked: Asked) -> Found:
+    note = (
+        "this form holds no offsets, partitions or timestamps: columns that need them are null, and no cutoff is told"
+    )
+    return Found([console_log(_files(asked.inputs, is_console_json))], (note,))
+
+
+def _dump_log(asked: Asked) -> Found:
+    logs, others = dump_logs(_files(asked.inputs, is_dump_text))
+    return Found(logs, _passed_over(others, "dumps"))
+
+
+def _passed_over(others: set[str], what: str) -> tuple[str, ...]:
+    names = ", ".join(sorted(others)[:5])
+    return (f"{what} of other topics are passed over: {names}",) if others else ()
+
+
+FORMATS: Mapping[str, Format] = {
+    "table": Format("a table of keys and values", lambda head: head[:4] == b"PAR1" or is_json_table(head), _table),
+    "dump-log": Format("the text of kafka-dump-log", is_dump_text, _dump_log),
+    "console-json": Format("the JSON of the console consumer", is_console_json, _console_json),
+    SEGMENTS: Format("segments of a log", lambda head: len(head) > 16 and head[16] in (0, 1, 2), _segments),
+}
+"""Every form by the name that `--format` takes; a file is of the first that knows its beginning."""
+
+
+def find(asked: Asked, form: str) -> Found:
+    """The log partitions that the inputs hold.
+
+    Args:
+        asked: what is meant.
+        form: one of FORMATS, or AUTO to look at the content.
+    Raises:
+        InputError: if an input is not of this form, or AUTO sees several.
+        ShareStateError: if there is no such form.
+    """
+    if form not in (AUTO, *FORMATS):
+        raise ShareStateError(f"--format {form}: give one of {', '.join((AUTO, *FORMATS))}")
+    chosen = recognised(asked.inputs) if form == AUTO else form
+    found = FORMATS[chosen].find(asked)
+    if form == AUTO and chosen != SEGMENTS:
+        told = f"taken for {FORMATS[chosen].called} (--format {chosen})"
+        return Found(found.logs, (told, *found.notes))
+    return found
+
+
+def recognised(inputs: Sequence[str]) -> str:
+    """The form of the inputs, by their content; SEGMENTS where nothing is known, so that its reader says what is wrong.
+
+    Raises:
+        InputError: if two of them are of different forms.
+    """
+    seen: dict[str, str] = {}
+    for given in inputs:
+        for path in _places(given):
+            form = _form_of(path)
+            if form is not None:
+                seen.setdefault(form, str(path))
+    if len(seen) > 1:
+        (one, of_one), (other, of_other) = list(seen.items())[:2]
+        raise InputError(f"{of_one} is {FORMATS[one].called}, {of_other} is {FORMATS[other].called}; give one form")
+    return next(iter(seen), SEGMENTS)
+
+
+def _files(inputs: Sequence[str], begins: Callable[[bytes], bool]) -> list[Path]:
+    """The files that the inputs name, and those of this form in folders.
+
+    Raises:
+        InputError: if there are none.
+    """
+    found = []
+    for given in inputs:
+        places = _places(given)
+        if not places:
+            raise InputError(f"{given}: no such file or folder; give a text, or a folder of texts")
+        for place in places:
+            found += [place] if place.is_file() else [file for file in data_files(place) if begins(_head_of(file))]
+    if not found:
+        raise InputError(f"{inputs[0]}: no text of this form in this folder; give the files")
+    return found
+
+
+def _head_of(file: Path) -> bytes:
+    with file.open("rb") as opened:
+        return opened.read(_HEAD)
+
+
+def _places(given: str) -> list[Path]:
+    path = Path(given)
+    try:
+        return [path] if path.exists() else [Path(match) for match in glob.glob(given)]  # noqa: PTH207  may be absolute
+    except OSError:
+        return []
+
+
+def _form_of(path: Path) -> str | None:
+    try:
+        if path.is_dir():
+            if (path / "_delta_log").is_dir():
+                return "table"
+            if next(path.rglob("*.log"), None) is not None:
+                return SEGMENTS
+        for file in data_files(path):
+            head = _head_of(file)
+            for name, form in FORMATS.items():
+                if form.begins(head):
+                    return name
+            break
+    except OSError:
+        return None
+    return None

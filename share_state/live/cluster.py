@@ -1,0 +1,195 @@
+"""What a running cluster tells before anything is read: the log to read and how far, names and ends of its topics."""
+
+import base64
+import struct
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from share_state.errors import InputError
+from share_state.fold.topics import Topics
+from share_state.live.address import bootstrap_servers
+from share_state.live.client_properties import ClientProperties
+from share_state.live.refusals import Complaints, refusal
+from share_state.wire.log_folder import STATE_TOPIC
+
+_Key = TypeVar("_Key")
+
+_PASSED_OVER = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+}
+"""Of a topic that was deleted between two questions, has no leader, or is another's: its lag stays unknown."""
+
+PATIENCE = 15.0
+"""Seconds that a cluster has for an answer."""
+
+_PATIENCE_IF_DOWN = 2.5
+
+
+@dataclass(frozen=True, slots=True)
+class LiveLog:
+    """One partition of a topic, as it was when the command began.
+
+    Attributes:
+        partition: its number.
+        start_offset: first offset that the broker still has.
+        end_offset: the high watermark: the offset behind the last record that counts.
+    """
+
+    partition: int
+    start_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a cluster told.
+
+    Attributes:
+        topic_id: of the state topic.
+        logs: its partitions, by number.
+        topics: names and end offsets of every topic that is not the broker's own.
+    """
+
+    topic_id: str
+    logs: tuple[LiveLog, ...]
+    topics: Topics
+
+
+class Cluster:
+    """A connection for questions.
+
+    Args:
+        address: `kafka://host:port[,host:port…]`.
+        properties: how to reach it.
+    Raises:
+        InputError: if the address or a setting cannot be used, or no broker answers.
+    """
+
+    def __init__(self, address: str, properties: ClientProperties) -> None:
+        self.address, self._complaints = address, Complaints()
+        settings = client_settings(address, properties) | {"error_cb": self._complaints}
+        try:
+            self._admin = AdminClient(settings)
+        except KafkaException as error:
+            raise unusable_setting(properties, error) from None
+        self._reach()
+
+    def _reach(self) -> None:
+        """Ask for anything until a broker answers; no user who is refused, and no dead address, is waited for long."""
+        begun = time.monotonic()
+        while True:
+            try:
+                self._admin.list_topics(STATE_TOPIC, timeout=1)
+                return
+            except KafkaException as error:
+                self._admin.poll(0)
+                waited = time.monotonic() - begun
+                # A host may have several addresses, and the first need not be the one that listens.
+                given_up = self._complaints.are_final or (self._complaints.say_down and waited > _PATIENCE_IF_DOWN)
+                if given_up or waited > PATIENCE:
+                    raise refusal(self.address, error, self._complaints) from None
+
+    def look(self) -> Found:
+        """Take the bounds of the state topic's partitions, then names and ends of the other topics.
+
+        Raises:
+            InputError: if no broker answers, refuses, or has no state topic.
+        """
+        state = self._described([STATE_TOPIC])[STATE_TOPIC]
+        places = [(STATE_TOPIC, partition.id) for partition in state.partitions]
+        starts, ends = self._offsets(places, OffsetSpec.earliest()), self._offsets(places, OffsetSpec.latest())
+        logs = tuple(LiveLog(place[1], starts[place], ends[place]) for place in sorted(places))
+        # The ends of the topics come later than those of the log, or a lag could be negative.
+        return Found(topic_id_text(state.topic_id), logs, self.topics())
+
+    def topics(self) -> Topics:
+        """Names and end offsets of every topic that this user may see and that is not the broker's own.
+
+        Raises:
+            InputError: if no broker answers, or it refuses.
+        """
+        try:
+            listed = self._admin.list_topics(timeout=PATIENCE).topics
+        except KafkaException as error:
+            raise refusal(self.address, error, self._complaints) from None
+        names = sorted(name for name, topic in listed.items() if topic.error is None)
+        described = {name: topic for name, topic in self._described(names).items() if not topic.is_internal}
+        places = [(name, partition.id) for name, topic in described.items() for partition in topic.partitions
+                  if partition.leader is not None]  # fmt: skip
+        ends = self._offsets(places, OffsetSpec.latest()) if places else {}
+        ids = {name: topic_id_text(topic.topic_id) for name, topic in described.items()}
+        return Topics(
+            pa.table({"topic_id": pa.array(ids.values(), pa.string()), "topic": pa.array(ids.keys(), pa.string())}),
+            pa.table(
+                {
+                    "topic_id": pa.array([ids[name] for name, _ in ends], pa.string()),
+                    "partition": pa.array([partition for _, partition in ends], pa.int32()),
+                    "end_offset": pa.array(ends.values(), pa.int64()),
+                }
+            ),
+        )
+
+    def _described(self, names: Sequence[str]) -> dict[str, Any]:
+        asked = self._admin.describe_topics(TopicCollection(list(names)), request_timeout=PATIENCE)
+        return self._answers({name: (name, future) for name, future in asked.items()})
+
+    def _offsets(self, places: Sequence[tuple[str, int]], spec: OffsetSpec) -> dict[tuple[str, int], int]:
+        """The earliest or latest offset of each (topic, partition)."""
+        wanted = {TopicPartition(*place): spec for place in places}
+        asked = self._admin.list_offsets(
+            wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=PATIENCE
+        )
+        futures = {(at.topic, at.partition): (f"{at.topic}-{at.partition}", future) for at, future in asked.items()}
+        return {place: found.offset for place, found in self._answers(futures).items()}
+
+    def _answers(self, asked: Mapping[_Key, tuple[str, Future[Any]]]) -> dict[_Key, Any]:
+        """What was answered of each; what went away, or cannot be told of a user's own topic now, is left out."""
+        answers = {}
+        for key, (called, future) in asked.items():
+            is_state = called.rpartition("-")[0] == STATE_TOPIC or called == STATE_TOPIC
+            try:
+                answers[key] = future.result(timeout=2 * PATIENCE)
+            except KafkaException as error:
+                if not is_state and error.args[0].code() in _PASSED_OVER:
+                    continue
+                self._admin.poll(0)
+                raise refusal(f"{self.address}: {called}", error, self._complaints) from None
+            except TimeoutError:
+                silence = KafkaError(KafkaError._TIMED_OUT)
+                raise refusal(f"{self.address}: {called}", silence, self._complaints) from None
+        return answers
+
+
+def topic_id_text(topic_id: Uuid) -> str:
+    """Kafka's own text of a topic id: librdkafka's is base64 of another alphabet."""
+    halves = topic_id.get_most_significant_bits(), topic_id.get_least_significant_bits()
+    return base64.urlsafe_b64encode(struct.pack(">qq", *halves)).decode().rstrip("=")
+
+
+def client_settings(address: str, properties: ClientProperties) -> dict[str, Any]:
+    """The settings that every client of a cluster shares; librdkafka itself logs nothing.
+
+    Raises:
+        InputError: if the address or a setting cannot be used.
+    """
+    given = properties.for_librdkafka()
+    given.pop("debug", None)  # it would bring a log of what the client does
+    own = {"bootstrap.servers": bootstrap_servers(address), "log_level": 0, "socket.connection.setup.timeout.ms": 5000}
+    return {"client.id": "share-state"} | given | own
+
+
+def unusable_setting(properties: ClientProperties, error: KafkaException) -> InputError:
+    """What librdkafka said of a setting that it cannot use, by the setting's name."""
+    path = properties.path or "client settings"
+    said = error.args[0].str() if error.args and isinstance(error.args[0], KafkaError) else str(error)
+    shown = properties.hidden_in(said)
+    return InputError(f"{path}: {', '.join(shown)}: not a value that the client takes" if shown else f"{path}: {said}")

@@ -1,0 +1,1 @@
+"""Inputs that only Spark can read, or put in order."""

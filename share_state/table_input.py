@@ -1,0 +1,118 @@
+"""Tables as inputs: Parquet files and Delta tables are read where they lie, all else is put in order by Spark first."""
+
+import glob
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from share_state.errors import InputError
+from share_state.wire.log_folder import LogPartition
+from share_state.wire.table_plan import TableFile, TablePlan, plan, table_files
+from share_state.wire.table_rows import Columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+OpenSpark = Callable[[], "SparkSession"]
+"""Gives a session; asked only where one is needed."""
+
+_NOT_DATA = ("_", ".")
+
+
+def table_logs(inputs: Sequence[str], columns: Columns, open_spark: OpenSpark) -> tuple[list[LogPartition], set[str]]:
+    """The log partitions that tables hold, and the topics whose rows are passed over.
+
+    Args:
+        inputs: Parquet or JSON files, folders of them, Delta tables, globs; several are one table.
+        columns: what their columns are called.
+        open_spark: gives the session that reads JSON, and puts tables in order that few readers could stream.
+    Raises:
+        InputError: if an input cannot be used as such a table.
+    """
+    files, by_spark = list[TableFile](), list[tuple[str, str]]()
+    for given in inputs:
+        for path in _places(given):
+            if (path / "_delta_log").is_dir():
+                listed = _of_delta(path)
+                by_spark += [("delta", str(path))] if listed is None else []
+                files += listed or []
+            elif is_parquet(path):
+                files += table_files(data_files(path), path)
+            else:
+                by_spark.append(("json", str(path)))
+    found = TablePlan([], set(), is_in_order=False) if by_spark else plan(files, columns)
+    if found.is_in_order:
+        return found.logs, found.other_topics
+    from share_state.spark.sources.ordering import ordered_logs, read_tables  # noqa: PLC0415  Spark only where needed
+
+    named = [*by_spark, *(("parquet", file.path) for file in files)]
+    frame = read_tables(open_spark(), named, columns)
+    return ordered_logs(frame, Columns(), inputs[0])
+
+
+def logs_of_frame(frame: "DataFrame", columns: Columns) -> tuple[list[LogPartition], set[str]]:
+    """The log partitions that a DataFrame holds, and the topics whose rows are passed over.
+
+    Raises:
+        InputError: if it lacks a column, or has one of another type.
+    """
+    from share_state.spark.sources.ordering import ordered_logs  # noqa: PLC0415
+
+    return ordered_logs(frame, columns, "the DataFrame")
+
+
+def is_parquet(path: Path) -> bool:
+    """Whether a file, or the first data file below a folder, begins as Parquet does."""
+    files = data_files(path)
+    if not files:
+        raise InputError(f"{path}: no data files here; give a folder of Parquet or JSON files, or a Delta table")
+    with files[0].open("rb") as file:
+        return file.read(4) == b"PAR1"
+
+
+def _places(given: str) -> list[Path]:
+    path = Path(given)
+    if path.exists():
+        return [path]
+    matches = [Path(match) for match in sorted(glob.glob(given, recursive=True))]  # noqa: PTH207  may be absolute
+    if not matches:
+        raise InputError(f"{given}: no such file or folder; give Parquet or JSON files, or a Delta table")
+    return matches
+
+
+def is_json_table(head: bytes) -> bool:
+    """Whether a file begins with a JSON object on a line whose columns look like those of a record."""
+    line = head.lstrip().partition(b"\n")[0]
+    try:
+        first = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(first, dict) and not any(isinstance(value, dict) for value in first.values())
+
+
+def data_files(path: Path) -> list[Path]:
+    """The files of a table; what begins with a dot or an underscore is none. Source: Spark InMemoryFileIndex."""
+    if path.is_file():
+        return [path]
+    return [
+        file
+        for file in sorted(path.rglob("*"))
+        if file.is_file() and not any(part.startswith(_NOT_DATA) and "=" not in part
+                                      for part in file.relative_to(path).parts)
+    ]  # fmt: skip
+
+
+def _of_delta(path: Path) -> list[TableFile] | None:
+    """The files of a Delta table's latest version; None where only Spark can tell which of their rows count."""
+    from deltalake import DeltaTable  # noqa: PLC0415  slow to import
+    from deltalake.exceptions import DeltaError  # noqa: PLC0415
+
+    try:
+        table = DeltaTable(str(path))
+        features = {*(table.protocol().reader_features or ())}
+        if features or table.protocol().min_reader_version > 1:
+            return None
+        return table_files([Path(file.removeprefix("file://")) for file in table.file_uris()], path.absolute())
+    except DeltaError as error:
+        raise InputError(f"{path}: cannot be read as a Delta table ({str(error).splitlines()[0]})") from None

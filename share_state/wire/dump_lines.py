@@ -1,0 +1,138 @@
+"""The lines that kafka-dump-log prints with --share-group-state-decoder, one by one."""
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from share_state.wire.framing import BATCH, CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, Trust
+from share_state.wire.share_group_state import Fault
+from share_state.wire.state_text import StateTextError, key_bytes, record_kind, value_bytes
+
+_CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+_APPENDED = "LogAppendTime"
+_STAMPS = (_APPENDED, "CreateTime", "NoTimestampType")
+_KEY_FOLLOWS, _PAYLOAD, _DELETE = "] key: ", " payload: ", "<DELETE>"
+_UNKNOWN_TYPE = re.compile(r"Unknown record type (-?\d+) at offset \d+, skipping\.")
+_ERROR = re.compile(r"Error at offset \d+, skipping\. ?(.*)", re.DOTALL)
+_UNKNOWN_VERSION = re.compile(r"unknown record version (-?\d+) for -?\d+ type")
+_INT16 = range(-(2**15), 2**15)
+
+_DECODE = json.JSONDecoder().raw_decode
+
+
+@dataclass(frozen=True, slots=True)
+class DumpedRecord:
+    """A record line.
+
+    Attributes:
+        offset, timestamp: of the record; the stamp in ms.
+        key: its bytes; none where the tool could not read the key or the value.
+        value: its bytes, None for null.
+        fault: (Fault, value version) where the tool says what it could not read.
+    """
+
+    offset: int
+    timestamp: int
+    key: bytes = b""
+    value: bytes | None = None
+    fault: tuple[int, int] | None = None
+
+
+def batch_row(line: str, segment: int) -> np.ndarray:
+    """The BATCH row of a header line; its place in bytes is that in the dumped segment.
+
+    Args:
+        line: begins with `baseOffset: `.
+        segment: number of the file.
+    Raises:
+        StateTextError: if something is missing or no number.
+    Source: Kafka DumpLogSegments.printBatchLevel.
+    """
+    words = line.split(" ")
+    told = dict(zip((word.removesuffix(":") for word in words[::2]), words[1::2], strict=False))
+    row = np.zeros(1, BATCH)
+    stamp = next((name for name in _STAMPS if name in told), _STAMPS[0])
+    numbers = {
+        "base_offset": "baseOffset", "last_offset": "lastOffset", "count": "count", "producer_id": "producerId",
+        "leader_epoch": "partitionLeaderEpoch", "file_position": "position", "max_timestamp": stamp, "size": "size",
+        "magic": "magic", "crc": "crc",
+    }  # fmt: skip
+    try:
+        for ours, name in numbers.items():
+            row[ours] = int(told[name])
+        codec = _CODECS[told["compresscodec"].lower()]
+        flags = [told[name] == "true" for name in ("isTransactional", "isControl", "isvalid")]
+    except (KeyError, ValueError, OverflowError) as error:
+        raise StateTextError(f"a batch line without a right {error.args[0] if error.args else 'field'}") from None
+    transactional, control, is_valid = flags
+    row["attributes"] = (
+        codec | transactional * TRANSACTIONAL | control * CONTROL | (stamp == _APPENDED) * LOG_APPEND_TIME
+    )
+    row["segment"], row["base_timestamp"] = segment, row["max_timestamp"]
+    whole = Trust.WHOLE if is_valid else Trust.CRC_MISMATCH
+    row["trust"] = whole if row["magic"][0] == 2 else Trust.MAGIC_UNSUPPORTED
+    return row
+
+
+def dumped_record(line: str) -> DumpedRecord:
+    """What a record line of a data batch says.
+
+    A group id may hold ` payload: `, so the key is read as JSON before the value is looked for.
+
+    Args:
+        line: begins with `| offset: `.
+    Raises:
+        StateTextError: if something is missing or cannot be.
+    Source: Kafka DumpLogSegments.dumpLog, CoordinatorRecordMessageParser.
+    """
+    front, key_follows, rest = line.partition(_KEY_FOLLOWS)
+    words = front.split(" ")
+    try:
+        told = dict(zip(words[1:9:2], (int(word) for word in words[2:10:2]), strict=True))
+        offset = told["offset:"]
+        stamp = next(told[f"{name}:"] for name in _STAMPS if f"{name}:" in told)
+    except (KeyError, ValueError, StopIteration):
+        raise StateTextError("a record line without offset, time or sizes") from None
+    if not key_follows:
+        raise StateTextError("a record line without key; dump with --share-group-state-decoder")
+    if not rest.startswith("{"):
+        return _told_unreadable(rest, offset, stamp)
+    key, end = _json(rest, 0)
+    kind = record_kind(key)
+    written = key_bytes(kind, key.get("data"))
+    if not rest.startswith(_PAYLOAD, end):
+        raise StateTextError("no payload after the key")
+    at = end + len(_PAYLOAD)
+    if rest[at:] == _DELETE:
+        return DumpedRecord(offset, stamp, written)
+    value, end = _json(rest, at)
+    if end != len(rest) or not isinstance(value, dict):
+        raise StateTextError("the payload is no JSON object")
+    # The tool of 4.0 calls the version of a value its type, and reads its own layout only.
+    early = "version" not in value
+    if str(value.get("type" if early else "version")) != "0":
+        raise StateTextError("the payload is not of version 0")
+    return DumpedRecord(offset, stamp, written, value_bytes(kind, value.get("data"), early=early))
+
+
+def _told_unreadable(said: str, offset: int, stamp: int) -> DumpedRecord:
+    """A record that the tool could not read: a newer type keeps its number, of others only the flaw is known."""
+    if (unknown := _UNKNOWN_TYPE.match(said)) and int(unknown[1]) in _INT16:
+        return DumpedRecord(offset, stamp, int(unknown[1]).to_bytes(2, "big", signed=True))
+    failed = _ERROR.match(said)
+    if failed is None:
+        raise StateTextError("the key is neither JSON nor one of the tool's messages")
+    if version := _UNKNOWN_VERSION.search(failed[1]):
+        return DumpedRecord(offset, stamp, fault=(Fault.VALUE_VERSION, int(version[1])))
+    of_key = "key's buffer" in failed[1]
+    return DumpedRecord(offset, stamp, fault=(Fault.KEY_MALFORMED if of_key else Fault.VALUE_MALFORMED, 0))
+
+
+def _json(text: str, at: int) -> tuple[Any, int]:
+    try:
+        return _DECODE(text, at)
+    except (ValueError, RecursionError):
+        raise StateTextError("not JSON; the line may be cut") from None

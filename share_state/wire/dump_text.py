@@ -1,0 +1,257 @@
+"""Reads what kafka-dump-log prints of segments with --share-group-state-decoder, batch by batch."""
+
+import mmap
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from share_state.errors import InputError
+from share_state.wire.copies import one_of_each_offset
+from share_state.wire.dump_lines import DumpedRecord, batch_row, dumped_record
+from share_state.wire.framing import BATCH, CONTROL, Trust
+from share_state.wire.log import Chunk, RepeatedOffsetsError
+from share_state.wire.log_folder import STATE_TOPIC, LogPartition, Segment
+from share_state.wire.state_text import Gathered, StateTextError
+
+_BATCH_LINE, _RECORD_LINE, _DUMPING = b"baseOffset: ", b"| ", b"Dumping "
+_LONGEST = 512 << 20
+_SECTION = re.compile(rb"^Dumping (.*?)\r?$", re.MULTILINE)
+_SEGMENT = re.compile(r"(?:(?P<topic>[^/\\]+)-(?P<partition>\d+)[/\\])?(?P<base>\d{20})\.log")
+_TORN = re.compile(r"Found (\d+) invalid bytes at the end of ")
+_KEYLESS = re.compile(r"Failed to decode message at offset (\d+) ")
+_FAILED = b"Exception in thread "
+_SAID = (b"Log starting offset:", b"Found ", b"Index offset:", b"Mismatches in", b"Non-consecutive offsets in", b"  ",
+         b"\tat ", b"\t... ", b"Caused by: ", _FAILED)  # fmt: skip
+"""How the lines begin that the tool prints beside batches and records; a stack trace may have got among them."""
+
+
+@dataclass(slots=True)
+class _Dumped:
+    """A batch and its records."""
+
+    row: np.ndarray
+    at: int
+    lines: int = 0
+    records: list[DumpedRecord] = field(default_factory=list)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether as many record lines came as the batch line says."""
+        return self.lines == int(self.row["count"][0])
+
+
+@dataclass(frozen=True, slots=True)
+class DumpText:
+    """A log partition in dumped text, as a Source; each of its segments is the stretch of a text that dumps one."""
+
+    form: str = "dump-log"
+    has_offsets: bool = True
+    has_times: bool = True
+    has_sizes: bool = True
+
+    def chunks(self, log: LogPartition, chunk: int, *, merge: bool) -> Iterator[Chunk]:
+        """The chunks of the log, in offset order where the segments do not repeat each other or `merge` is on.
+
+        Raises:
+            RepeatedOffsetsError: if `merge` is off and needed.
+            InputError: if a line is not what the tool prints, or the text ends inside a batch.
+        """
+        wanted: dict[tuple[int, int], int] | None = None
+        if merge:
+            rows = [dumped.row for number in range(len(log.segments)) for dumped in _batches(log, number, bare=True)]
+            table = np.concatenate(rows) if rows else np.zeros(0, BATCH)
+            chosen = one_of_each_offset(table)
+            wanted = {(int(row["segment"]), int(row["file_position"])): int(row["trust"]) for row in chosen}
+            if len(chosen) < len(table):
+                yield Chunk(np.zeros(0, np.uint8), np.zeros(0, BATCH), repeated=len(table) - len(chosen))
+        reached, gathered = -1, _Batches()
+        for number in range(len(log.segments)):
+            for dumped in _batches(log, number):
+                row = dumped.row[0]
+                if wanted is not None:
+                    trust = wanted.get((number, int(row["file_position"])))
+                    if trust is None:
+                        continue
+                    row["trust"] = trust
+                elif row["trust"] == Trust.WHOLE:
+                    if row["base_offset"] <= reached:
+                        raise RepeatedOffsetsError
+                    reached = int(row["last_offset"])
+                gathered.add(dumped)
+                if gathered.size >= chunk:
+                    yield gathered.taken()
+        yield gathered.taken()
+
+
+class _Batches:
+    """Batches one after the other, until there are enough for a chunk."""
+
+    def __init__(self) -> None:
+        self._rows: list[np.ndarray] = []
+        self._records = Gathered()
+        self._faults: dict[int, tuple[int, int]] = {}
+
+    @property
+    def size(self) -> int:
+        """Bytes of their records, and of the batches' own rows."""
+        return self._records.size + len(self._rows) * BATCH.itemsize
+
+    def add(self, dumped: _Dumped) -> None:
+        """One more; of one that cannot be trusted only its row."""
+        if dumped.row["trust"][0] == Trust.WHOLE:
+            for record in dumped.records:
+                self._records.add(record.offset, record.timestamp, record.key, record.value, len(self._rows))
+                if record.fault is not None:
+                    self._faults[record.offset] = record.fault
+        self._rows.append(dumped.row)
+
+    def taken(self) -> Chunk:
+        """The chunk so far; begins anew."""
+        rows, (data, records), faults = self._rows, self._records.taken(), self._faults
+        self._rows, self._faults = [], {}
+        batches = np.concatenate(rows) if rows else np.zeros(0, BATCH)
+        return Chunk(data, batches, records=records, faults=faults)
+
+
+def dump_logs(files: Sequence[Path]) -> tuple[list[LogPartition], set[str]]:
+    """The log partitions of the state topic that texts dump, and the other topics that are passed over.
+
+    Args:
+        files: texts, each of one or several segments.
+    Raises:
+        InputError: if a text cannot be read, or none dumps a segment of the state topic.
+    """
+    by_log: dict[tuple[int, str], list[Segment]] = {}
+    others = set[str]()
+    for file in files:
+        for dumped, begin, end in _sections(file):
+            named = _SEGMENT.search(dumped)
+            topic = named["topic"] if named else None
+            if topic not in (None, STATE_TOPIC):
+                others.add(topic)
+                continue
+            partition = int(named["partition"]) if named and topic else None
+            segment = Segment(str(file), int(named["base"]) if named else 0, end, begin=begin)
+            by_log.setdefault((-1, str(file)) if partition is None else (partition, ""), []).append(segment)
+    if not by_log:
+        told = f"found segments of {', '.join(sorted(others)[:3])}" if others else "no line begins with `Dumping `"
+        raise InputError(f"{files[0]}: nothing of {STATE_TOPIC} is dumped here ({told})")
+    logs = []
+    for (partition, _), segments in sorted(by_log.items()):
+        ordered = tuple(sorted(segments, key=lambda segment: segment.base_offset))
+        number = partition if partition >= 0 else None
+        logs.append(LogPartition(STATE_TOPIC, number, ordered, ordered[0].base_offset, source=DumpText()))
+    return logs, others
+
+
+def is_dump_text(head: bytes) -> bool:
+    """Whether a file begins as the tool's output does, be it after a word of the Java machine."""
+    return _SECTION.search(head) is not None and (_BATCH_LINE in head or b"Log starting offset: " in head)
+
+
+def _sections(file: Path) -> Iterator[tuple[str, int, int]]:
+    """The segments that a text dumps: name, first byte behind it, end."""
+    try:
+        if file.stat().st_size == 0:
+            return
+        with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as text:
+            found = [
+                (match[1].decode("utf-8", "replace"), match.start(), match.end()) for match in _SECTION.finditer(text)
+            ]
+            ends = [*(start for _, start, _ in found), len(text)][1:]
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read ({error.strerror}); check its permissions") from None
+    for (name, _, begin), end in zip(found, ends, strict=True):
+        yield name, begin, end
+
+
+def _lines(segment: Segment) -> Iterator[tuple[int, bytes]]:
+    """The lines of a stretch of a text with the byte at which each begins."""
+    try:
+        with Path(segment.path).open("rb") as file:
+            at = segment.begin
+            file.seek(at)
+            while at < segment.size:
+                line = file.readline(min(segment.size - at, _LONGEST))
+                if not line:
+                    return
+                yield at, line
+                at += len(line)
+    except OSError as error:
+        raise InputError(f"{segment.path}: cannot be read ({error.strerror}); check its permissions") from None
+
+
+def _batches(log: LogPartition, number: int, *, bare: bool = False) -> Iterator[_Dumped]:
+    """The batches that one stretch dumps, and what the tool says of bytes that are no batch.
+
+    Args:
+        log: the log partition.
+        number: of the stretch.
+        bare: leave the records unread.
+    """
+    segment, held, end = log.segments[number], None, 0
+    for at, line in _lines(segment):
+        try:
+            if line.startswith(_BATCH_LINE):
+                if held is not None:
+                    yield _closed(held, segment.path)
+                held = _Dumped(batch_row(_text(line), number), at)
+                end = int(held.row["file_position"][0] + held.row["size"][0])
+            elif line.startswith(_RECORD_LINE):
+                if held is None:
+                    raise StateTextError("a record before any batch")
+                held.lines += 1
+                is_data = held.row["trust"][0] == Trust.WHOLE and not held.row["attributes"][0] & CONTROL
+                if is_data and not bare:
+                    record = dumped_record(_text(line))
+                    if not held.row["base_offset"][0] <= record.offset <= held.row["last_offset"][0]:
+                        raise StateTextError(f"offset {record.offset} is not of the batch before it")
+                    held.records.append(record)
+            elif line.startswith(_FAILED) and held is not None and not held.is_whole:
+                # The tool stopped: of this batch counts what it printed, and a record without key if that was why.
+                if keyless := _KEYLESS.search(_text(line)):
+                    held.records.append(DumpedRecord(int(keyless[1]), -1))
+                yield held
+                yield _torn(end, 0, number)
+                held = None
+            elif torn := _TORN.match(_text(line)) if line.startswith(b"Found ") else None:
+                if held is not None:
+                    yield _closed(held, segment.path)
+                held = None
+                yield _torn(end, int(torn[1]), number)
+            elif line.strip() and not line.startswith(_SAID):
+                raise StateTextError("not a line of kafka-dump-log")
+        except StateTextError as error:
+            raise InputError(f"{segment.path}: byte {at}: {error}") from None
+    if held is not None:
+        yield _closed(held, segment.path)
+
+
+def _closed(held: _Dumped, path: str) -> _Dumped:
+    """A batch behind which another line came, or the end of the text.
+
+    Raises:
+        InputError: if it lacks records.
+    """
+    if held.row["trust"][0] == Trust.WHOLE and not held.is_whole:
+        told = int(held.row["count"][0])
+        raise InputError(f"{path}: byte {held.at}: a batch of {told} records, {held.lines} are in the text; dump again")
+    return held
+
+
+def _torn(position: int, size: int, number: int) -> _Dumped:
+    """What the tool says of the end of a segment."""
+    row = np.zeros(1, BATCH)
+    row["file_position"], row["size"], row["segment"], row["trust"] = position, size, number, Trust.TORN
+    row["base_offset"] = row["last_offset"] = row["magic"] = -1
+    return _Dumped(row, position)
+
+
+def _text(line: bytes) -> str:
+    try:
+        return line.rstrip(b"\r\n").decode()
+    except UnicodeDecodeError as error:
+        raise StateTextError(f"not UTF-8 {error.start} bytes into the line") from None

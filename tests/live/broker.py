@@ -1,0 +1,161 @@
+"""A real Kafka broker for tests: one process, KRaft, from the artifacts that set-up fetched, on free local ports."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from share_state.spark import jars
+
+PASSWORDS = {"auditor": "auditor-s3cret", "stranger": "stranger-s3cret"}
+"""SASL users of the secured listener; the stranger may see nothing."""
+
+_KEYS, _KEYS_PASSWORD = "broker.p12", "k3ystore"
+_PATIENCE = 40.0
+_QUICK_START = ("-Xms256m", "-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
+
+
+@dataclass(frozen=True)
+class Broker:
+    """A running broker.
+
+    Attributes:
+        address: host:port of the listener without security; whoever comes there may do anything.
+        secured: host:port of the listener that speaks TLS and asks for a user of PASSWORDS.
+        certificate: PEM file that clients of that listener trust.
+        logs: its log directory.
+    """
+
+    address: str
+    secured: str
+    certificate: Path
+    logs: Path
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[Broker]:
+    """Start a broker with its files under a folder; it is killed at the end."""
+    ports = _free_ports(3)
+    certificate = _certificate(folder)
+    broker = Broker(f"127.0.0.1:{ports[0]}", f"localhost:{ports[1]}", certificate, folder / "logs")
+    settings = folder / "server.properties"
+    settings.write_text(_settings(broker, ports), encoding="utf-8")
+    java = _java(folder)
+    cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    formatting = [*java, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(settings)]
+    subprocess.run([*formatting, "--feature", "share.version=1"], check=True, capture_output=True)
+    said = folder / "broker.out"
+    with ExitStack() as stack:
+        out = stack.enter_context(said.open("wb"))
+        process = subprocess.Popen([*java, "kafka.Kafka", str(settings)], stdout=out, stderr=subprocess.STDOUT)
+        stack.callback(_stop, process)
+        _wait_for(broker, process, said)
+        yield broker
+
+
+def _certificate(folder: Path) -> Path:
+    """A key of the broker's own, and the certificate that goes with it."""
+    keytool, certificate = shutil.which("keytool") or "keytool", folder / "broker.pem"
+    store = ["-alias", "broker", "-keystore", str(folder / _KEYS), "-storepass", _KEYS_PASSWORD]
+    names = ["-dname", "CN=localhost", "-ext", "SAN=dns:localhost"]
+    making = [keytool, "-genkeypair", "-keyalg", "EC", "-storetype", "PKCS12", "-validity", "2", *names, *store]
+    subprocess.run(making, check=True, capture_output=True)
+    telling = [keytool, "-exportcert", "-rfc", "-file", str(certificate), *store]
+    subprocess.run(telling, check=True, capture_output=True)
+    return certificate
+
+
+def _java(folder: Path) -> list[str]:
+    quiet = folder / "log4j2.properties"
+    quiet.write_text(
+        "appender.console.type=Console\nappender.console.name=console\nappender.console.layout.type=PatternLayout\n"
+        "appender.console.layout.pattern=%d %p %c %m%n\nrootLogger.level=warn\nrootLogger.appenderRef.c.ref=console\n",
+        encoding="utf-8",
+    )
+    class_path = os.pathsep.join(str(jar) for jar in jars.jars(jars.TEST_BROKER))
+    java = shutil.which("java") or "java"
+    return [java, *_QUICK_START, f"-Dlog4j2.configurationFile={quiet.as_uri()}", "-cp", class_path]
+
+
+def _settings(broker: Broker, ports: list[int]) -> str:
+    users = " ".join(f'user_{name}="{password}"' for name, password in PASSWORDS.items())
+    controller = f"127.0.0.1:{ports[2]}"
+    listeners = f"PLAINTEXT://{broker.address},SASL_SSL://127.0.0.1:{ports[1]}"
+    settings = {
+        "process.roles": "broker,controller",
+        "node.id": 1,
+        "controller.quorum.voters": f"1@{controller}",
+        "listeners": f"{listeners},CONTROLLER://{controller}",
+        "advertised.listeners": f"PLAINTEXT://{broker.address},SASL_SSL://{broker.secured}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL,CONTROLLER:PLAINTEXT",
+        "ssl.keystore.type": "PKCS12",
+        "ssl.keystore.location": broker.logs.parent / _KEYS,
+        "ssl.keystore.password": _KEYS_PASSWORD,
+        "controller.listener.names": "CONTROLLER",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_ssl.plain.sasl.jaas.config": (
+            f"org.apache.kafka.common.security.plain.PlainLoginModule required {users};"
+        ),
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS;User:auditor",
+        "log.dirs": broker.logs,
+        "auto.create.topics.enable": "false",
+        "log.index.size.max.bytes": 65536,
+        "offsets.topic.num.partitions": 1,
+        "offsets.topic.replication.factor": 1,
+        "share.coordinator.state.topic.num.partitions": 3,
+        "share.coordinator.state.topic.replication.factor": 1,
+        "share.coordinator.state.topic.min.isr": 1,
+        "share.coordinator.snapshot.update.records.per.snapshot": 5,
+        "group.share.heartbeat.interval.ms": 1000,
+        "group.share.min.heartbeat.interval.ms": 1000,
+    }
+    return "".join(f"{name}={value}\n" for name, value in settings.items())
+
+
+def _wait_for(broker: Broker, process: subprocess.Popen[bytes], said: Path) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
+    end = time.monotonic() + _PATIENCE
+    while time.monotonic() < end and process.poll() is None:
+        try:
+            if admin.list_topics(timeout=1).brokers:
+                return
+        except KafkaException:
+            time.sleep(0.1)
+    raise TimeoutError(f"no broker after {_PATIENCE} s: {said.read_text(errors='replace')[-2000:]}")
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        taken = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [server.getsockname()[1] for server in taken]
+
+
+def properties_of(broker: Broker, user: str, folder: Path) -> str:
+    """A properties file as Kafka's own tools take it."""
+    login = f'org.apache.kafka.common.security.plain.PlainLoginModule required username="{user}" \\\n'
+    login += f'    password="{PASSWORDS[user]}";'
+    file = folder / f"{user}.properties"
+    file.write_text(
+        f"# how {user} comes in\nsecurity.protocol=SASL_SSL\nsasl.mechanism : PLAIN\nsasl.jaas.config={login}\n"
+        f"ssl.truststore.type=PEM\nssl.truststore.location={broker.certificate}\n",
+        encoding="utf-8",
+    )
+    return str(file)
