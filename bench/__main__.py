@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from bench import claims, contestants
+from bench import claims, contestants, forms
 from bench.comparison import Comparison, compared
 from bench.contestants import Pass
 from bench.end_to_end import EndToEnd, reconstructed
@@ -48,6 +48,7 @@ def bench(
     nightly: Annotated[
         bool, typer.Option("--nightly", help="Also nightly audits behind 1 and 10 times the history.")
     ] = False,
+    table: Annotated[bool, typer.Option("--table", help="Also fold the compared log as a Parquet table.")] = False,
     end_to_end: Annotated[bool, typer.Option("--end-to-end", help=f"Also the command on {_BIG:,} records.")] = False,
     end_to_end_records: Annotated[int | None, typer.Option(help="Also the command on so many records.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write every number here.")] = None,
@@ -76,6 +77,8 @@ def bench(
         report.user_log(runs)
     if nightly:
         report.nightly()
+    if table:
+        report.table(shape, runs)
     if end_to_end or end_to_end_records:
         report.end_to_end(replace(shape, records=end_to_end_records or _BIG), warm_ups)
     report.close(json_file)
@@ -123,6 +126,15 @@ class _Report:
         run = self._reconstructed(export)
         self._claims += [claims.cost_of_history(*nights), claims.cost_of_rules(nights[-1], run)]
         self._numbers["nightly"] = [asdict(night) for night in nights]
+
+    def table(self, shape: Shape, runs: int) -> None:
+        export = self._made(shape)
+        with self._progress.status("folding a table …"):
+            run = forms.measured(export, runs)
+        self._claims.append(claims.table_speed(run))
+        if not run.is_equal:
+            self._differences.append(f"{export.folder.name}: the table and the segments fold to different states")
+        self._numbers["table"] = asdict(run)
 
     def end_to_end(self, shape: Shape, warm_ups: int) -> None:
         export = self._made(shape)

@@ -13,11 +13,15 @@ from typer.exceptions import Abort, Exit, TyperException
 
 from share_state import __version__
 from share_state.errors import ShareStateError
+from share_state.fold.chosen import Chosen
 from share_state.index_folder import write_indexes
 from share_state.options import (
+    AndAsOfOffset,
+    AndAsOfTime,
     AsOfOffset,
     AsOfTime,
     ColumnNames,
+    DeliveryLimit,
     Dialect,
     FailOn,
     Format,
@@ -32,11 +36,14 @@ from share_state.options import (
     SparkConf,
     StatePartitions,
     Subscriptions,
+    Timeline,
     TopicsFile,
     Verbose,
     audit_overrides,
     audit_settings,
+    chosen_from,
     fails,
+    is_of_exports,
     pairs,
     work_from,
 )
@@ -75,6 +82,10 @@ def reconstruct(
     as_of_time: AsOfTime = None,
     topics: TopicsFile = None,
     state_partitions: StatePartitions = None,
+    timeline: Timeline = False,
+    group: Annotated[str | None, typer.Option(help="Timeline only of this group.")] = None,
+    topic: Annotated[str | None, typer.Option(help="Timeline only of this topic (name or id).")] = None,
+    partition: Annotated[int | None, typer.Option(help="Timeline only of this partition.")] = None,
     rule: RuleSeverity = None,
     fail_on: FailOn = "error",
     master: Master = "local[*]",
@@ -85,6 +96,7 @@ def reconstruct(
 ) -> None:
     """Fold an export and write the tables; prints a summary."""
     phases = Phases(quiet=quiet)
+    chosen = chosen_from(timeline, group, topic, partition)
     check_place(out)
     work = work_from(
         inputs,
@@ -103,6 +115,7 @@ def reconstruct(
         spark_conf=spark_conf,
         kafka_properties=kafka_properties,
     )
+    work = replace(work, timeline=chosen)
     from share_state.spark import reconstruct as job  # noqa: PLC0415  Spark is imported only where it is used
     from share_state.spark.session import session  # noqa: PLC0415
 
@@ -113,6 +126,7 @@ def reconstruct(
             "rules": ",".join(rule or ()),
             "mode": mode,
             "subscriptions": json.dumps(work.control.subscriptions) if subscriptions else "",
+            "timeline": json.dumps(asdict(chosen)) if chosen else "",
         }
         outcome = job.reconstruct(spark, work, out, inputs=tuple(inputs), options=options, phases=phases)
     phases.close()
@@ -263,6 +277,66 @@ def show(
 
     found = described(warehouse, group, topic, partition)
     console.print_json(found) if as_json else print_described(found, verbose=verbose, ranges=ranges)
+
+
+@app.command(
+    epilog="Example: share-state explain /exports/broker-1 --group app --topic orders --partition 0 --offset 4711"
+)
+def explain(
+    inputs: Inputs,
+    group: Annotated[str, typer.Option(help="The share group.")],
+    topic: Annotated[str, typer.Option(help="The topic (name or id).")],
+    partition: Annotated[int, typer.Option(help="The partition of the topic.")],
+    offset: Annotated[int, typer.Option(help="The offset to explain.")],
+    format: Format = "auto",
+    as_of_offset: AsOfOffset = None,
+    as_of_time: AsOfTime = None,
+    topics: TopicsFile = None,
+    state_partitions: StatePartitions = None,
+    delivery_limit: DeliveryLimit = 5,
+    as_json: Json = False,
+) -> None:
+    """What became of one offset: every record that touched it, and how it stands."""
+    from share_state.report.explain import explained, print_explained  # noqa: PLC0415
+
+    work = work_from(inputs, format, as_of_offset, as_of_time, topics, state_partitions, None)
+    work = replace(work, limits=replace(work.limits, delivery_count=delivery_limit))
+    found = explained(work, inputs, group, topic, partition, offset)
+    console.print_json(found) if as_json else print_explained(found)
+
+
+@app.command(
+    epilog="Example: share-state diff /exports/broker-1 --as-of-time 2026-11-21T02Z --and-as-of-time 2026-11-21T03Z"
+)
+def diff(
+    inputs: Annotated[
+        list[str], typer.Argument(metavar="A B | INPUT...", help="Two warehouses; or an export, with as-of options.")
+    ],
+    as_of_offset: AsOfOffset = None,
+    as_of_time: AsOfTime = None,
+    and_as_of_offset: AndAsOfOffset = None,
+    and_as_of_time: AndAsOfTime = None,
+    group: Annotated[str | None, typer.Option(help="Only this group.")] = None,
+    topic: Annotated[str | None, typer.Option(help="Only this topic (name or id).")] = None,
+    partition: Annotated[int | None, typer.Option(help="Only this partition.")] = None,
+    topics: TopicsFile = None,
+    dialect: Dialect = "auto",
+    as_json: Json = False,
+) -> None:
+    """What moved between two warehouses, or in an export between two points in time: SPSO, epochs, ranges in flight."""
+    from share_state.report.diff import differences, of_export, of_warehouse, print_differences  # noqa: PLC0415
+
+    chosen = Chosen(group, topic, partition)
+    if is_of_exports(inputs, as_of_offset, as_of_time, and_as_of_offset, and_as_of_time):
+        points = ((as_of_offset, as_of_time), (and_as_of_offset, and_as_of_time))
+        before, after = (
+            of_export(work_from(inputs, "auto", *point, topics, None, None, dialect=dialect), chosen)
+            for point in points
+        )
+    else:
+        before, after = (of_warehouse(warehouse, chosen) for warehouse in inputs)
+    found = differences(before, after)
+    console.print_json(found) if as_json else print_differences(found)
 
 
 @app.command(epilog="Example: share-state decode /exports/broker-1/__share_group_state-7 | head")

@@ -7,15 +7,13 @@ from pathlib import Path
 
 from share_state.errors import InputError, ShareStateError
 from share_state.inputs import logs_of
-from share_state.table_input import OpenSpark, data_files, is_json_table, table_logs
+from share_state.table_input import OpenSpark, data_files, head_of, is_table, table_logs
 from share_state.wire.console_json import console_log, is_console_json
 from share_state.wire.dump_text import dump_logs, is_dump_text
 from share_state.wire.log_folder import LogPartition
 from share_state.wire.table_rows import Columns
 
 AUTO, SEGMENTS = "auto", "segments"
-
-_HEAD = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +88,7 @@ def _passed_over(others: set[str], what: str) -> tuple[str, ...]:
 
 
 FORMATS: Mapping[str, Format] = {
-    "table": Format("a table of keys and values", lambda head: head[:4] == b"PAR1" or is_json_table(head), _table),
+    "table": Format("a table of keys and values", is_table, _table),
     "dump-log": Format("the text of kafka-dump-log", is_dump_text, _dump_log),
     "console-json": Format("the JSON of the console consumer", is_console_json, _console_json),
     SEGMENTS: Format("segments of a log", lambda head: len(head) > 16 and head[16] in (0, 1, 2), _segments),
@@ -148,15 +146,10 @@ def _files(inputs: Sequence[str], begins: Callable[[bytes], bool]) -> list[Path]
         if not places:
             raise InputError(f"{given}: no such file or folder; give a text, or a folder of texts")
         for place in places:
-            found += [place] if place.is_file() else [file for file in data_files(place) if begins(_head_of(file))]
+            found += [place] if place.is_file() else [file for file in data_files(place) if begins(head_of(file))]
     if not found:
         raise InputError(f"{inputs[0]}: no text of this form in this folder; give the files")
     return found
-
-
-def _head_of(file: Path) -> bytes:
-    with file.open("rb") as opened:
-        return opened.read(_HEAD)
 
 
 def _places(given: str) -> list[Path]:
@@ -175,7 +168,7 @@ def _form_of(path: Path) -> str | None:
             if next(path.rglob("*.log"), None) is not None:
                 return SEGMENTS
         for file in data_files(path):
-            head = _head_of(file)
+            head = head_of(file)
             for name, form in FORMATS.items():
                 if form.begins(head):
                     return name

@@ -3,12 +3,12 @@
 import atexit
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from share_state.errors import InputError, ShareStateError
+from share_state.fold.chosen import Chosen
 from share_state.fold.control_log import MODES, STRICT, ControlOptions
 from share_state.formats import AUTO, FORMATS, Asked, find
 from share_state.index_folder import read_indexes
@@ -17,6 +17,7 @@ from share_state.live import ask_cluster
 from share_state.live.address import FORM, live_input
 from share_state.rules import OFF, SEVERITIES, registered
 from share_state.topics_file import read_subscriptions, read_topics
+from share_state.wire.as_of import milliseconds
 from share_state.wire.log_folder import LogPartition, Window
 from share_state.wire.table_rows import Columns
 from share_state.work import Work
@@ -77,6 +78,13 @@ AsOfTime = Annotated[
     str | None,
     typer.Option("--as-of-time", metavar="ISO-8601", help="Leave out records stamped later (UTC unless it says)."),
 ]
+AndAsOfOffset = Annotated[
+    list[str] | None,
+    typer.Option("--and-as-of-offset", metavar="P=OFFSET", help="The later point; the end where none is given."),
+]
+AndAsOfTime = Annotated[
+    str | None, typer.Option("--and-as-of-time", metavar="ISO-8601", help="The later point, by time.")
+]
 TopicsFile = Annotated[
     str | None, typer.Option("--topics", metavar="FILE", help="JSON: topic id to name, partitions, end offsets.")
 ]
@@ -85,6 +93,11 @@ StatePartitions = Annotated[
     typer.Option(
         "--state-partitions", metavar="N", min=1, help="Partitions of __share_group_state; by default as found."
     ),
+]
+Timeline = Annotated[bool, typer.Option("--timeline", help="Also write the state after every record, table timeline.")]
+DeliveryLimit = Annotated[
+    int,
+    typer.Option("--delivery-limit", metavar="N", min=1, help="Deliveries before a record is archived."),
 ]
 RuleSeverity = Annotated[
     list[str] | None, typer.Option("--rule", metavar="CODE=SEVERITY", help="error, warning, info or off.")
@@ -110,6 +123,41 @@ def pairs(given: Sequence[str] | None, option: str = "--spark-conf") -> dict[str
         if not name or not sign:
             raise ShareStateError(f"{option} {name}: give NAME=VALUE")
     return {name: value for name, _, value in split}
+
+
+def chosen_from(timeline: bool, group: str | None, topic: str | None, partition: int | None) -> Chosen | None:
+    """The share-partitions that a timeline is wanted of; None for no timeline.
+
+    Raises:
+        ShareStateError: if some are named, but no timeline is wanted.
+    """
+    if timeline:
+        return Chosen(group, topic, partition)
+    for option, given in (("--group", group), ("--topic", topic), ("--partition", partition)):
+        if given is not None:
+            raise ShareStateError(f"{option} {given}: chooses what --timeline writes; give --timeline, too")
+    return None
+
+
+def is_of_exports(
+    inputs: Sequence[str],
+    as_of_offset: Sequence[str] | None,
+    as_of_time: str | None,
+    and_as_of_offset: Sequence[str] | None,
+    and_as_of_time: str | None,
+) -> bool:
+    """Whether two points of one export are meant, not two warehouses.
+
+    Raises:
+        ShareStateError: if neither is.
+    """
+    if as_of_offset or as_of_time:
+        return True
+    if and_as_of_offset or and_as_of_time:
+        raise ShareStateError("diff: give the earlier point of the export, too: --as-of-offset or --as-of-time")
+    if len(inputs) != 2:
+        raise ShareStateError("diff: give two warehouses, or an export and --as-of-offset or --as-of-time")
+    return False
 
 
 def work_from(
@@ -264,11 +312,7 @@ def _cuts(as_of_offset: Sequence[str] | None, logs: Sequence[LogPartition]) -> d
 
 
 def _milliseconds(as_of_time: str | None) -> int | None:
-    if as_of_time is None:
-        return None
     try:
-        moment = datetime.fromisoformat(as_of_time)
-    except ValueError:
+        return None if as_of_time is None else milliseconds(as_of_time)
+    except InputError:
         raise ShareStateError(f"--as-of-time {as_of_time}: give a time as in 2026-11-21T02:10:00Z") from None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return int(moment.timestamp() * 1000)

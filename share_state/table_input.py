@@ -18,6 +18,8 @@ OpenSpark = Callable[[], "SparkSession"]
 """Gives a session; asked only where one is needed."""
 
 _NOT_DATA = ("_", ".")
+_PARQUET = b"PAR1"
+_HEAD = 1 << 20
 
 
 def table_logs(inputs: Sequence[str], columns: Columns, open_spark: OpenSpark) -> tuple[list[LogPartition], set[str]]:
@@ -37,10 +39,14 @@ def table_logs(inputs: Sequence[str], columns: Columns, open_spark: OpenSpark) -
                 listed = _of_delta(path)
                 by_spark += [("delta", str(path))] if listed is None else []
                 files += listed or []
-            elif is_parquet(path):
+                continue
+            head = _beginning(path)
+            if head.startswith(_PARQUET):
                 files += table_files(data_files(path), path)
-            else:
+            elif is_json_table(head):
                 by_spark.append(("json", str(path)))
+            else:
+                raise InputError(f"{path}: neither Parquet nor lines of JSON with a record each; give such a table")
     found = TablePlan([], set(), is_in_order=False) if by_spark else plan(files, columns)
     if found.is_in_order:
         return found.logs, found.other_topics
@@ -62,13 +68,23 @@ def logs_of_frame(frame: "DataFrame", columns: Columns) -> tuple[list[LogPartiti
     return ordered_logs(frame, columns, "the DataFrame")
 
 
-def is_parquet(path: Path) -> bool:
-    """Whether a file, or the first data file below a folder, begins as Parquet does."""
+def is_table(head: bytes) -> bool:
+    """Whether a file that begins with these bytes is Parquet, or JSON lines of records."""
+    return head.startswith(_PARQUET) or is_json_table(head)
+
+
+def head_of(file: Path) -> bytes:
+    """The beginning of a file: enough to tell what it is."""
+    with file.open("rb") as opened:
+        return opened.read(_HEAD)
+
+
+def _beginning(path: Path) -> bytes:
+    """Of a file, or of the first data file below a folder."""
     files = data_files(path)
     if not files:
         raise InputError(f"{path}: no data files here; give a folder of Parquet or JSON files, or a Delta table")
-    with files[0].open("rb") as file:
-        return file.read(4) == b"PAR1"
+    return head_of(files[0])
 
 
 def _places(given: str) -> list[Path]:

@@ -11,11 +11,14 @@ TABLES = ("findings", "in_flight", "share_partition_state", "cutoff", "runs")
 OF_AUDITS = ("share_partition_history", "carried_share_partitions", "carried_logs")
 """What an audit writes beside them."""
 
+ON_REQUEST = ("timeline",)
+"""What a run writes where it is asked to."""
+
 LOCK = ".lock"
 """The file that a run holds while it writes."""
 
 
-def check_place(root: str, tables: Sequence[str] = (*TABLES, *OF_AUDITS)) -> None:
+def check_place(root: str, tables: Sequence[str] = (*TABLES, *OF_AUDITS, *ON_REQUEST)) -> None:
     """Refuse a place that holds something else than a warehouse, before any work is done.
 
     Raises:

@@ -9,12 +9,14 @@ import pyarrow.dataset as ds
 
 from share_state.declarations import table_schema
 from share_state.fold.carried import Carried, restored
+from share_state.fold.chosen import Chosen
 from share_state.fold.control_decoded import decoded_control_tables
 from share_state.fold.control_log import ControlOptions, FoldedControlLog, fold_control_log
 from share_state.fold.control_verify import verify_control_cutoff
 from share_state.fold.decoded import decoded_tables
 from share_state.fold.limits import Limits
 from share_state.fold.log import FoldedLog, fold_log
+from share_state.fold.timeline import timeline_tables
 from share_state.fold.topics import Topics
 from share_state.fold.verify import Proof, verify_cutoff
 from share_state.rules import judge, judge_records
@@ -63,6 +65,7 @@ class Work:
         verify: prove each cutoff by folding without what lies before it.
         limits: what the rules hold the logs against.
         audited: name of a log partition -> how an audit goes on with it; None where this is no audit.
+        timeline: the share-partitions whose state after every record is wanted; None for no timeline.
     """
 
     logs: Sequence[LogPartition]
@@ -76,6 +79,7 @@ class Work:
     verify: bool = False
     limits: Limits = field(default_factory=Limits)
     audited: Mapping[str, Resumed] | None = None
+    timeline: Chosen | None = None
 
     def window_of(self, log: LogPartition) -> Window:
         """Which records of one of the logs count."""
@@ -111,6 +115,11 @@ class Work:
         if isinstance(folded, FoldedControlLog):
             return verify_control_cutoff(folded, window)
         return verify_cutoff(folded, window, self.topics)
+
+    def states_of(self, log: LogPartition) -> Iterator[pa.Table]:
+        """The table `timeline` of one of the logs, piece by piece; nothing of one with control records."""
+        if self.timeline is not None and log.topic == STATE_TOPIC:
+            yield from timeline_tables(log, self.window_of(log), self.timeline, self.topics)
 
     def decode(self, log: LogPartition) -> Iterator[pa.Table]:
         """The decoded records of one of the logs, a table a chunk."""

@@ -18,6 +18,7 @@ from share_state.fold.observed import Counts, Observed
 from share_state.fold.states import DIALECT, in_flight_table, key_columns, live, state_table
 from share_state.fold.topics import Topics
 from share_state.fold.trace import Traced, Tracer
+from share_state.wire.as_of import AsOf, as_of_window
 from share_state.wire.framing import Trust, is_continuous
 from share_state.wire.keys import KeyTable, state_partitions_of
 from share_state.wire.log import CHUNK, Chunk, RepeatedOffsetsError, read_chunks
@@ -99,6 +100,7 @@ def fold_log(
     log: LogPartition,
     window: Window | None = None,
     *,
+    as_of: AsOf | None = None,
     topics: Topics | None = None,
     state_partitions: int | None = None,
     chunk: int = CHUNK,
@@ -112,6 +114,7 @@ def fold_log(
     Args:
         log: a log partition from `find_logs`.
         window: which records count; all of them by default.
+        as_of: in place of a window: an offset, a moment or its ISO 8601 text; nothing later counts.
         topics: names and end offsets that are known.
         state_partitions: how many partitions the state topic has, where known, to find records in the wrong one.
         chunk: bytes of segments in memory at a time.
@@ -125,7 +128,7 @@ def fold_log(
     """
 
     def folded(*, merge: bool) -> _Run:
-        run = _Run(log, window or Window(), limits or Limits(), deepcopy(carried), fate, judge)
+        run = _Run(log, window or as_of_window(as_of), limits or Limits(), deepcopy(carried), fate, judge)
         for part in read_chunks(log, merge=merge, chunk=chunk):
             run.take(part)
         return run
@@ -137,9 +140,18 @@ def fold_log(
     return run.finish(topics or Topics(), state_partitions)
 
 
-def decode_log(log: LogPartition, window: Window) -> Iterator[tuple[StateRecords, KeyTable]]:
-    """The decoded records of a log partition, chunk by chunk, with the numbers of its share-partitions so far."""
+def decode_log(
+    log: LogPartition, window: Window, losses: list[int] | None = None
+) -> Iterator[tuple[StateRecords, KeyTable]]:
+    """The decoded records of a log partition, chunk by chunk, with the numbers of its share-partitions so far.
+
+    Args:
+        log: a log partition from `find_logs`.
+        window: which records count.
+        losses: takes the offsets from which records are found to be missing or unreadable, before their chunk.
+    """
     run = _Run(log, window, Limits())
+    run.losses = losses
     # What has been handed out cannot be taken back where segments turn out to overlap.
     for part in read_chunks(log, merge=True):
         yield run.decode(part), run.keys
@@ -172,6 +184,7 @@ class _Run:
         self.tracer.archiving_since = carried.archiving_since if carried else NOWHERE
         self.broken_since, self.record_count, self.has_whole_batches = False, 0, carried is not None
         self.judged: list[Any] = []
+        self.losses: list[int] | None = None
 
     def _first_offset(self) -> int:
         return max(self.log.log_start_offset, self.window.from_offset or 0)
@@ -200,9 +213,15 @@ class _Run:
         self.observed.counts.take(part.batches, decoded.rows)
         self.observed.note_records(decoded.rows)
         unkeyed = (decoded.rows["key"] < 0) & (decoded.rows["fault"] & (Fault.KEY_MALFORMED | UNREADABLE) != 0)
-        keyless = decoded.rows["offset"][unkeyed]
-        self.lost_at = max(self.lost_at, int(keyless.max())) if len(keyless) else self.lost_at
+        self._lose(decoded.rows["offset"][unkeyed])
         return decoded
+
+    def _lose(self, offsets: np.ndarray | Sequence[int]) -> None:
+        """Note offsets from which records are missing or unreadable."""
+        if len(offsets):
+            self.lost_at = max(self.lost_at, int(np.max(offsets)))
+            if self.losses is not None:
+                self.losses += np.asarray(offsets).tolist()
 
     def _within(self, part: Chunk) -> Chunk:
         """Without batches that end before the log start (the one that holds it is loaded whole) or begin too late."""
@@ -246,16 +265,15 @@ class _Run:
             broken_before[0] |= self.broken_since
             for row in np.flatnonzero(base > expected):
                 self.observed.gaps.append((int(expected[row]), int(base[row]), bool(broken_before[row])))
-                self.lost_at = max(self.lost_at, int(expected[row]))
+                self._lose([int(expected[row])])
             if broken_before[0] and self.next_offset < 0:
                 # Nothing before the first good batch can be believed to be complete.
-                self.lost_at = max(self.lost_at, int(base[0]) - 1)
+                self._lose([int(base[0]) - 1])
             self.next_offset = int(last[-1]) + 1 if until is None else min(int(last[-1]) + 1, until)
             self.broken_since = bool(harmful[-1] > harmful[good[-1]])
         else:
             self.broken_since |= bool(len(harmful) and harmful[-1])
-        if (batches["trust"] == Trust.CONFLICT).any():
-            self.lost_at = max(self.lost_at, int(batches["base_offset"][batches["trust"] == Trust.CONFLICT].max()))
+        self._lose(batches["base_offset"][batches["trust"] == Trust.CONFLICT])
 
     def _expected(self, batch: np.ndarray) -> int:
         """The offset at which a batch must begin; the first may hold the log start anywhere."""

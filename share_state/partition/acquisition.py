@@ -175,8 +175,6 @@ class Acquisition:
         for run in free:
             is_last_delivery = limit_of_deliveries > 2 and run.count == limit_of_deliveries - 1
             if is_last_delivery:
-                if taken:
-                    break
                 limit = 1
             elif run.count >= self._throttle_from:
                 size = batch.last - batch.first + 1
@@ -194,36 +192,30 @@ class Acquisition:
         """Put offsets in flight that never were. Source: acquireNewBatchRecords."""
         window = self._window
         if limit < last - first + 1:
-            aligned = self._log_batch_end(first, first + limit - 1)
+            aligned = self._log_batch_end(first + limit - 1)
             last = min(aligned, last) if window.gap_start is not None else aligned
         is_foremost = not window.batches or first < window.batches[0].first
         room = limit
         for low, high in self._cut_at_log_batches(first, last):
             size = min(high - low + 1, room) if self._keeps_to_limit else high - low + 1
-            runs = []
-            if size > 0:
-                runs.append(Run(low, low + size - 1, DeliveryState.AVAILABLE, 0))
+            runs = [Run(low, low + size - 1, DeliveryState.AVAILABLE, 0)]
             if low + size <= high:
                 runs.append(Run(low + size, high, DeliveryState.AVAILABLE, 0))
                 window.freed(low + size)
             batch = InFlightBatch(runs, by_offset=low + size <= high)
             window.insert(batch)
-            if size > 0:
-                self._lock(batch, runs[0])
+            self._lock(batch, runs[0])
             room -= size
         if is_foremost:
             window.move_start(first)
         window.fetched_up_to(last + 1)
 
-    def _log_batch_end(self, first: int, offset: int) -> int:
-        """Where the log batch that holds the offset ends, or the one before it, if that ends at `first` or after."""
-        end = offset
+    def _log_batch_end(self, offset: int) -> int:
+        """Where the log batch that holds the offset ends; the offset itself where none holds it."""
         for batch in self._fetch.log_batches:
-            if batch.first_offset > offset:
-                break
-            if batch.last_offset >= first:
-                end = batch.last_offset
-        return end
+            if batch.first_offset <= offset <= batch.last_offset:
+                return batch.last_offset
+        return offset
 
     def _cut_at_log_batches(self, first: int, last: int) -> list[LogBatch]:
         """Ranges of at least `batch_size` offsets that end where log batches do. Source: createBatches."""

@@ -1,5 +1,6 @@
 """What the draft's control records hold of one share-partition, and what the next one must hold."""
 
+from share_state.partition.in_flight import TERMINAL
 from share_state.partition.recorded import RecordedBatches, is_later
 from share_state.partition.share_partition import SharePartition
 from share_state.partition.writes import (
@@ -10,8 +11,6 @@ from share_state.partition.writes import (
     StateBatch,
     StateRead,
 )
-
-_TERMINAL = (DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED)
 
 
 class DraftRecord:
@@ -72,10 +71,8 @@ class DraftRecord:
 
     def _advance(self) -> None:
         """A reader moves the start past what has ended, after every record."""
-        for batch in self._batches.all():
-            if batch.first_offset > self.start_offset or batch.delivery_state not in _TERMINAL:
-                break
-            self.start_offset = max(self.start_offset, batch.last_offset + 1)
+        self._batches.prune(self.start_offset)
+        self.start_offset = self._batches.end_of_leading(self.start_offset, TERMINAL)
         self._batches.prune(self.start_offset)
 
     def read(self, state_epoch: int) -> StateRead:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from share_state.errors import ShareStateError
 from share_state.partition.in_flight import InFlightBatch, Run
+from share_state.partition.operations import DeadLetter, DeadLetterReason
 from share_state.partition.releases import Release
 from share_state.partition.window import LoadGap, Window
 from share_state.partition.writes import DeliveryState, StateBatch
@@ -62,3 +63,22 @@ def _check(batch: StateBatch, start_offset: int, release: Release) -> None:
         raise UnloadableStateError(f"recorded batch {first}-{last}: state 3, which {release.name} does not know")
     if state not in set(DeliveryState):
         raise UnloadableStateError(f"recorded batch {first}-{last}: state {state}, which nothing knows")
+
+
+def unfinished(window: Window, delivery_count_limit: int) -> tuple[DeadLetter, ...]:
+    """What was on its way to the dead letter queue when it was recorded.
+
+    Args:
+        window: as loaded.
+        delivery_count_limit: in force; the reason is not recorded, so it is told from the count.
+    """
+    return tuple(
+        DeadLetter(
+            run.first,
+            run.last,
+            run.count,
+            DeadLetterReason.EXHAUSTED if run.count >= delivery_count_limit else DeadLetterReason.REJECTED,
+        )
+        for run in window.tiles()
+        if run.state is DeliveryState.ARCHIVING
+    )

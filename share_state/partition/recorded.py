@@ -1,14 +1,14 @@
 """What was recorded of a share-partition, folded offset by offset: the smallest persister there is."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple, Protocol
 
 from share_state.partition.error_codes import ErrorCode
 from share_state.partition.operations import joined
-from share_state.partition.writes import NO_EPOCH, NO_START_OFFSET, StateBatch, StateRead, StateWrite
+from share_state.partition.writes import NO_EPOCH, NO_START_OFFSET, DeliveryState, StateBatch, StateRead, StateWrite
 
 _first, _last = attrgetter("first_offset"), attrgetter("last_offset")
 
@@ -59,7 +59,7 @@ class RecordedBatches:
     __slots__ = ("_batches",)
 
     def __init__(self, batches: Iterable[StateBatch] = ()):
-        self._batches = list(batches)
+        self._batches = list(joined(list(batches)))
 
     def lay(self, batch: StateBatch, wins: Callable[[StateBatch, StateBatch], bool]) -> None:
         """Lay a batch over what is there.
@@ -85,7 +85,9 @@ class RecordedBatches:
             at = high + 1
         if at <= batch.last_offset:
             laid.append(batch._replace(first_offset=at))
-        old[begin:end] = laid
+        # With their neighbours, so that equal ones are always joined.
+        around = [*old[max(begin - 1, 0) : begin], *laid, *old[end : end + 1]]
+        old[max(begin - 1, 0) : end + 1] = joined(around)
 
     def prune(self, start_offset: int) -> None:
         """Let go of everything before the start."""
@@ -97,8 +99,20 @@ class RecordedBatches:
 
     def all(self) -> tuple[StateBatch, ...]:
         """Every batch, ascending, equal neighbours joined."""
-        self._batches = list(joined(self._batches))
         return tuple(self._batches)
+
+    def end_of_leading(self, start_offset: int, states: Container[DeliveryState]) -> int:
+        """The first offset from the start on that is not in one of the states.
+
+        Args:
+            start_offset: nothing is held before it.
+            states: to be passed.
+        """
+        for batch in self._batches:
+            if batch.first_offset > start_offset or batch.delivery_state not in states:
+                break
+            start_offset = batch.last_offset + 1
+        return start_offset
 
 
 def is_further(new: StateBatch, old: StateBatch) -> bool:

@@ -1,49 +1,23 @@
 """The state machine of one share-partition on the leader of its topic-partition."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 
 from share_state.partition.acknowledgement import Acknowledgement
 from share_state.partition.acknowledgements import RENEW_SINCE_VERSION, AckBatch, complaint
 from share_state.partition.acquisition import AcquiredRecords, Acquisition, Fetch
+from share_state.partition.answers import Acknowledged, Status
 from share_state.partition.changes import Changed, Changes
 from share_state.partition.error_codes import FENCED, ErrorCode
 from share_state.partition.lapse import Lapse
-from share_state.partition.loading import loaded_window
+from share_state.partition.loading import loaded_window, unfinished
 from share_state.partition.locks import AcquisitionLocks
-from share_state.partition.operations import DeadLetter, DeadLetterReason, Operation, PendingWrite, Trigger
+from share_state.partition.operations import DeadLetter, Operation, PendingWrite, Trigger
 from share_state.partition.releases import RELEASES, Release
 from share_state.partition.settings import PartitionSettings
 from share_state.partition.tiles import as_recorded, in_memory
 from share_state.partition.window import Window
 from share_state.partition.writes import NO_EPOCH, NO_START_OFFSET, DeliveryState, StateBatch, StateRead
-
-
-class Status(StrEnum):
-    """Whether a share-partition answers. Source: Kafka SharePartition.SharePartitionState."""
-
-    EMPTY = "empty"
-    ACTIVE = "active"
-    FAILED = "failed"
-    FENCED = "fenced"
-
-
-@dataclass(frozen=True, slots=True)
-class Acknowledged:
-    """The answer to an acknowledgement, as far as it is known before the write is.
-
-    Args:
-        error: NONE where the request holds.
-        message: why not, one line, empty where it holds.
-        operation: what is to be persisted, None where nothing is.
-        lock_timeout_ms: the lock duration in force, for the client to plan its renewals by (KIP-1222).
-    """
-
-    error: ErrorCode
-    message: str
-    operation: Operation | None
-    lock_timeout_ms: int
 
 
 class SharePartition:
@@ -142,18 +116,7 @@ class SharePartition:
         self.status = Status.ACTIVE
         if self.release.archiving != "resumed":
             return ()
-        # The reason is not recorded, so it is told from the count.
-        limit = self.settings.delivery_count_limit
-        return tuple(
-            DeadLetter(
-                run.first,
-                run.last,
-                run.count,
-                DeadLetterReason.EXHAUSTED if run.count >= limit else DeadLetterReason.REJECTED,
-            )
-            for run in self._window.tiles()
-            if run.state is DeliveryState.ARCHIVING
-        )
+        return unfinished(self._window, self.settings.delivery_count_limit)
 
     # Requests
 

@@ -14,6 +14,7 @@ from share_state.declarations import table_schema
 from share_state.fold.carried import carried_log, carried_share_partitions
 from share_state.fold.history import watched, watched_schema
 from share_state.fold.log import FoldedLog
+from share_state.fold.timeline import TABLE as TIMELINE
 from share_state.spark.sources.live import is_live, live_frame
 from share_state.wire.log_folder import LogPartition
 from share_state.work import Work
@@ -24,6 +25,13 @@ RESULTS = ("share_partition_state", "in_flight", "findings")
 WATCHED, CARRIED = "share_partition_history", "carried_share_partitions"
 AUDITED = (*RESULTS, WATCHED, CARRIED)
 """Those that they fill in an audit."""
+
+
+def tables_of(work: Work) -> tuple[str, ...]:
+    """The tables that the tasks of some work fill."""
+    asked = (TIMELINE,) if work.timeline is not None else ()
+    return (*(RESULTS if work.audited is None else AUDITED), *asked)
+
 
 _SMALL_LOG = 16 << 20
 ROWS_A_BATCH = 20_000
@@ -53,9 +61,9 @@ def fold_all(spark: SparkSession, work: Work) -> DataFrame:
 
     Returns:
         One column a result table (a struct of its columns) and the columns `cutoff` and `summary`; in each row exactly
-        one of RESULTS (of AUDITED in an audit) is set, or `cutoff` and `summary` are.
+        one of `tables_of(work)` is set, or `cutoff` and `summary` are.
     """
-    schema = _result_schema(RESULTS if work.audited is None else AUDITED)
+    schema = _result_schema(tables_of(work))
     if is_live(work.logs):
         return live_frame(spark, work.logs, partial(_results, work, schema=schema), from_arrow_schema(schema))
     tasks = spread(work.logs, spark.sparkContext.defaultParallelism)
@@ -115,6 +123,9 @@ def _results(work: Work, log: LogPartition, schema: pa.Schema) -> Iterator[pa.Re
     for name, table in tables.items():
         for batch in table.combine_chunks().to_batches(max_chunksize=ROWS_A_BATCH):
             yield _only(schema, {name: batch.to_struct_array()})
+    for table in work.states_of(log):
+        for batch in table.combine_chunks().to_batches(max_chunksize=ROWS_A_BATCH):
+            yield _only(schema, {TIMELINE: batch.to_struct_array()})
     limits = folded.cutoff.combine_chunks().to_batches()[0].to_struct_array()
     yield _only(schema, {"cutoff": limits, "summary": pa.array([summary], pa.struct(list(SUMMARY)))})
 

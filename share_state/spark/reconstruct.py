@@ -16,7 +16,7 @@ from share_state import __version__
 from share_state.declarations import table_schema
 from share_state.errors import InputError
 from share_state.phases import Phases
-from share_state.spark.plan import RESULTS, fold_all, result_table
+from share_state.spark.plan import fold_all, result_table, tables_of
 from share_state.spark.warehouse import Warehouse, replacing
 from share_state.wire.share_snapshot_file import IndexEntry
 from share_state.work import Work
@@ -74,8 +74,9 @@ def reconstruct(
 ) -> Outcome:
     """Fold every log partition and write the tables of a warehouse.
 
-    Nothing is written before everything has been read and folded. Findings, in_flight and share_partition_state come
-    first, then cutoff, then the row of `runs` that names their versions: the commit point.
+    Nothing is written before everything has been read and folded. Findings, in_flight, share_partition_state (and the
+    timeline where `work` asks for it) come first, then cutoff, then the row of `runs` that names their versions: the
+    commit point.
 
     Args:
         spark: a session with Delta.
@@ -95,7 +96,7 @@ def reconstruct(
             outcome = summarise(results, inputs, options or {})
         tables = Warehouse(warehouse)
         with phases("write tables"):
-            frames = {name: result_table(results, name) for name in RESULTS}
+            frames = {name: result_table(results, name) for name in tables_of(work)}
             frames["findings"] = frames["findings"].withColumn("run_id", lit(outcome.run_id))
             versions = tables.write({name: replacing(frame) for name, frame in frames.items()})
         with phases("commit"):

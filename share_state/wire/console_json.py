@@ -15,7 +15,7 @@ from share_state.wire.framing import BATCH, Trust
 from share_state.wire.kafka_rows import NO_TIME
 from share_state.wire.log import Chunk
 from share_state.wire.log_folder import STATE_TOPIC, LogPartition, Segment
-from share_state.wire.state_text import Gathered, StateTextError, key_bytes, record_kind, value_bytes
+from share_state.wire.state_text import MOST_TEXT, Gathered, StateTextError, key_bytes, record_kind, value_bytes
 
 _STEP = 1 << 20
 _LONGEST = 256 << 20
@@ -47,7 +47,7 @@ class ConsoleJson:
         for number, segment in enumerate(log.segments):
             for key, value in _records(segment.path):
                 gathered.add(first + len(gathered), NO_TIME, key, value, 0)
-                if gathered.size >= chunk:
+                if gathered.size >= min(chunk, MOST_TEXT):
                     part = _chunk(gathered, first, number)
                     first = int(part.batches[0]["last_offset"]) + 1
                     yield part

@@ -1,7 +1,7 @@
 """Reads what kafka-dump-log prints of segments with --share-group-state-decoder, batch by batch."""
 
-import mmap
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,11 +14,11 @@ from share_state.wire.dump_lines import DumpedRecord, batch_row, dumped_record
 from share_state.wire.framing import BATCH, CONTROL, Trust
 from share_state.wire.log import Chunk, RepeatedOffsetsError
 from share_state.wire.log_folder import STATE_TOPIC, LogPartition, Segment
-from share_state.wire.state_text import Gathered, StateTextError
+from share_state.wire.state_text import MOST_TEXT, Gathered, StateTextError
 
 _BATCH_LINE, _RECORD_LINE, _DUMPING = b"baseOffset: ", b"| ", b"Dumping "
 _LONGEST = 512 << 20
-_SECTION = re.compile(rb"^Dumping (.*?)\r?$", re.MULTILINE)
+_SECTION = re.compile(rb"^Dumping ", re.MULTILINE)
 _SEGMENT = re.compile(r"(?:(?P<topic>[^/\\]+)-(?P<partition>\d+)[/\\])?(?P<base>\d{20})\.log")
 _TORN = re.compile(r"Found (\d+) invalid bytes at the end of ")
 _KEYLESS = re.compile(r"Failed to decode message at offset (\d+) ")
@@ -59,31 +59,35 @@ class DumpText:
             RepeatedOffsetsError: if `merge` is off and needed.
             InputError: if a line is not what the tool prints, or the text ends inside a batch.
         """
-        wanted: dict[tuple[int, int], int] | None = None
+        chosen = None
         if merge:
-            rows = [dumped.row for number in range(len(log.segments)) for dumped in _batches(log, number, bare=True)]
-            table = np.concatenate(rows) if rows else np.zeros(0, BATCH)
+            table = np.concatenate([_table(log, number) for number in range(len(log.segments))])
             chosen = one_of_each_offset(table)
-            wanted = {(int(row["segment"]), int(row["file_position"])): int(row["trust"]) for row in chosen}
             if len(chosen) < len(table):
                 yield Chunk(np.zeros(0, np.uint8), np.zeros(0, BATCH), repeated=len(table) - len(chosen))
         reached, gathered = -1, _Batches()
         for number in range(len(log.segments)):
+            here = chosen[chosen["segment"] == number] if chosen is not None else np.zeros(0, BATCH)
+            trusts = dict(zip(here["file_position"].tolist(), here["trust"].tolist(), strict=True))
             for dumped in _batches(log, number):
                 row = dumped.row[0]
-                if wanted is not None:
-                    trust = wanted.get((number, int(row["file_position"])))
-                    if trust is None:
+                if merge:
+                    if int(row["file_position"]) not in trusts:
                         continue
-                    row["trust"] = trust
+                    row["trust"] = trusts[int(row["file_position"])]
                 elif row["trust"] == Trust.WHOLE:
                     if row["base_offset"] <= reached:
                         raise RepeatedOffsetsError
                     reached = int(row["last_offset"])
                 gathered.add(dumped)
-                if gathered.size >= chunk:
+                if gathered.size >= min(chunk, MOST_TEXT):
                     yield gathered.taken()
         yield gathered.taken()
+
+
+def _table(log: LogPartition, number: int) -> np.ndarray:
+    """The BATCH rows of one stretch."""
+    return np.concatenate([np.zeros(0, BATCH), *(dumped.row for dumped in _batches(log, number, bare=True))])
 
 
 class _Batches:
@@ -154,17 +158,14 @@ def is_dump_text(head: bytes) -> bool:
 
 def _sections(file: Path) -> Iterator[tuple[str, int, int]]:
     """The segments that a text dumps: name, first byte behind it, end."""
-    try:
-        if file.stat().st_size == 0:
-            return
-        with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as text:
-            found = [
-                (match[1].decode("utf-8", "replace"), match.start(), match.end()) for match in _SECTION.finditer(text)
-            ]
-            ends = [*(start for _, start, _ in found), len(text)][1:]
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read ({error.strerror}); check its permissions") from None
-    for (name, _, begin), end in zip(found, ends, strict=True):
+    name, begin, end = "", 0, 0
+    for at, line in _lines(Segment(str(file), 0, sys.maxsize)):
+        if line.startswith(_DUMPING):
+            if name:
+                yield name, begin, at
+            name, begin = line[len(_DUMPING) :].decode("utf-8", "replace").rstrip(), at + len(line)
+        end = at + len(line)
+    if name:
         yield name, begin, end
 
 

@@ -15,6 +15,9 @@ from share_state.wire.records import RECORD
 
 SNAPSHOT, UPDATE = 0, 1
 
+MOST_TEXT = 4 << 20
+"""Bytes of records that are gathered from a text at a time: as objects they take several times as much."""
+
 _BATCH = struct.Struct(">qqbhb")
 _HEADS = {
     (SNAPSHOT, False): struct.Struct(">hiiiqqq"),

@@ -192,7 +192,7 @@ def test_a_log_without_a_number_cannot_be_cleaned(share_state: Command, tmp_path
 
 
 OPTIONS = [
-    (["--format", "table"], "--format table"),
+    (["--format", "table"], "neither Parquet nor lines of JSON"),
     (["--format", "nonsense"], "--format nonsense"),
     (["--dialect", "nonsense"], "--dialect nonsense"),
     (["--as-of-offset", "3"], "--as-of-offset 3"),

@@ -99,7 +99,7 @@ def same_state(found: Chains, expected: Chains) -> None:
 
 
 def damaged(data: st.DataObject, records: StateRecords) -> StateRecords:
-    """The records, some of them unreadable, of no share-partition, or with a range that ends before it begins."""
+    """The records, some unreadable, of no share-partition, cold, or with a range that ends before it begins."""
     rows, batches = records.rows.copy(), records.batches.copy()
     for row in rows:
         flaw = data.draw(
@@ -112,6 +112,7 @@ def damaged(data: st.DataObject, records: StateRecords) -> StateRecords:
         if flaw == Fault.KEY_MALFORMED:
             row["key"], row["kind"] = -1, Kind.SKIPPED
         row["fault"] |= flaw
+        row["write_time"] += data.draw(st.sampled_from([0, 0, 1])) if row["kind"] == Kind.SNAPSHOT else 0
     return StateRecords(rows, batches)
 
 

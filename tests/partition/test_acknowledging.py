@@ -229,6 +229,7 @@ def test_a_lock_that_runs_out_across_the_start_archives_what_is_before_it():
     told.advance(30_001)
     assert told.writes == [(4, 0, "0-3:4/1, 4-9:0/1")]
     assert told.partition.next_fetch_offset() == 4
+    assert told.acquire("0-9") == [(4, 9, 2)]
 
 
 def test_free_records_before_the_log_start_are_archived_in_memory():

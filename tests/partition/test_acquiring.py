@@ -82,6 +82,13 @@ def test_record_limit_cuts_the_log_batch_and_keeps_the_rest_free():
     assert told.acquire("5-9", max_records=2, mode=RECORD_LIMIT) == [(7, 8, 1)]
 
 
+def test_record_limit_counts_over_several_batches_in_flight():
+    told = History()
+    acquired = told.acquire("0-1", "2-3", "4-5", max_records=3, batch_size=2, mode=RECORD_LIMIT)
+    assert acquired == [(0, 1, 1), (2, 2, 1)]
+    assert told.memory == "0-2:1/1, 3:0/0"
+
+
 def test_record_limit_cuts_a_batch_that_was_released_whole():
     told = History()
     told.acquire("0-9")

@@ -1,6 +1,8 @@
 """Records on their way to a dead letter queue (KIP-1191, Kafka 4.4)."""
 
 from share_state.partition import events as ev
+from share_state.partition.acknowledgements import AckBatch
+from share_state.partition.acquisition import Fetch, LogBatch
 from share_state.partition.operations import DeadLetter, DeadLetterReason
 from share_state.partition.releases import RELEASES
 from share_state.partition.settings import PartitionSettings
@@ -151,6 +153,30 @@ def test_a_new_leader_sends_again_and_tells_the_reason_from_the_count():
         partition.written(operation.writes[0])
     assert partition.start_offset == 10
     assert partition.dead_lettered(letters[0]) is None
+
+
+def test_a_crash_has_records_sent_again_once():
+    told = with_queue()
+    told.acquire("0-4")
+    told.tell(ev.HoldDeadLetters, on=True)
+    told.ack("0-4", REJECT)
+    told.tell(ev.Crash)
+    told.tell(ev.HoldDeadLetters, on=False)
+    assert texts(told) == ["0-4:3/1", "0-4:4/1"]
+
+
+def test_letters_wait_for_the_first_write_and_fall_with_it():
+    partition = SharePartition(0, QUEUE, RELEASES["4.4"])
+    partition.load(StateRead(1, 0, 0, ()))
+    for outcome in ("failed", "written"):
+        partition.acquire(Fetch("M1", (LogBatch(0, 4),), 0), 0)
+        operation = partition.acknowledge("M1", [AckBatch(0, 4, (REJECT,))], 0).operation
+        assert operation is not None
+        (pending,) = operation.writes
+        if outcome == "failed":
+            assert partition.failed(pending, 0) == ()
+        else:
+            assert partition.written(pending) == (DeadLetter(0, 4, 1, DeadLetterReason.REJECTED),)
 
 
 def test_4_3_loads_state_3_and_is_stuck_there():

@@ -1,0 +1,93 @@
+"""`share-state diff`: between two points of an export, and between the warehouses made as of them."""
+
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from share_state.fold.log import fold_log
+from share_state.wire.log_folder import find_logs
+from tests.cli.commands import Command
+from tests.truth import DATA
+
+CHAOS = DATA / "4.3.1/chaos"
+EARLIER, LATER = "2026-11-21T03:07:05Z", "2026-11-21T03:07:24Z"
+POINTS = ("--as-of-time", EARLIER, "--and-as-of-time", LATER)
+
+
+def _starts(as_of: str) -> dict[tuple, int]:
+    rows = [row for log in find_logs([str(CHAOS)]) for row in fold_log(log, as_of=as_of).states.to_pylist()]
+    return {(row["group_id"], row["topic_id"], row["partition"]): row["start_offset"] for row in rows}
+
+
+def test_every_share_partition_whose_start_moved_is_told(light: Command):
+    found = light("diff", CHAOS, *POINTS, "--json").json
+    before, after = _starts(EARLIER), _starts(LATER)
+    told = {(row["group_id"], row["topic_id"], row["partition"]): row for row in found["changed"]}
+    assert found["differing"] == len(told) > 0
+    assert found["share_partitions"] == len({*before, *after})
+    for key in {*before, *after}:
+        moved = before.get(key) != after.get(key)
+        assert moved == ("start_offset" in told[key]["scalars"] if key in told else False)
+        if moved:
+            assert told[key]["scalars"]["start_offset"] == [before.get(key), after.get(key)]
+            change = "changed" if key in before and key in after else "appeared" if key in after else "disappeared"
+            assert told[key]["change"] == change
+
+
+def test_warehouses_made_as_of_two_points_differ_as_the_export_does(share_state: Command, tmp_path: Path):
+    for name, point in (("a", EARLIER), ("b", LATER)):
+        said = share_state("reconstruct", CHAOS, "--out", tmp_path / name, "--as-of-time", point, "--fail-on", "off")
+        assert said.code == 0
+    found = share_state("diff", tmp_path / "a", tmp_path / "b", "--json").json
+    assert found == share_state("diff", CHAOS, *POINTS, "--json").json
+    same = share_state("diff", tmp_path / "a", tmp_path / "a")
+    assert same.out == f"nothing is different in {len(_starts(EARLIER))} share-partitions\n"
+
+
+def test_the_table_says_what_moved(light: Command):
+    said = light("diff", CHAOS, *POINTS, "--group", "g0", "--topics", CHAOS / "topics.json")
+    found = light("diff", CHAOS, *POINTS, "--group", "g0", "--topics", CHAOS / "topics.json", "--json").json
+    assert {row["group_id"] for row in found["changed"]} == {"g0"}
+    header, *rows = said.table
+    assert header == ["GROUP", "TOPIC", "PARTITION", "CHANGE", "SPSO", "SPEO", "EPOCHS", "RECORDS"]
+    assert [row[:3] for row in rows] == [["g0", row["topic"] or row["topic_id"], str(row["partition"])]
+                                         for row in found["changed"]]  # fmt: skip
+    assert said.lines[-1] == f"{found['differing']} of {found['share_partitions']} share-partitions differ"
+
+
+def test_the_later_point_is_the_end_where_none_is_given(light: Command):
+    to_the_end = light("diff", CHAOS, "--as-of-time", EARLIER, "--json").json
+    newest = light("diff", CHAOS, "--as-of-time", EARLIER, "--and-as-of-time", "2100-01-01", "--json").json
+    assert to_the_end == newest
+    first = find_logs([str(CHAOS)])[0]
+    middle = fold_log(first).next_offset // 2
+    by_offset = light("diff", CHAOS, "--as-of-offset", f"0={middle}", "--json").json
+    kept = {(row["group_id"], row["topic_id"], row["partition"]) for row in fold_log(first).states.to_pylist()}
+    gone = {
+        (row["group_id"], row["topic_id"], row["partition"]) for row in fold_log(first, as_of=middle).states.to_pylist()
+    }
+    assert {(row["group_id"], row["topic_id"], row["partition"]) for row in by_offset["changed"]} <= kept | gone
+    assert by_offset["changed"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((CHAOS,), "diff: give two warehouses, or an export and --as-of-offset or --as-of-time"),
+        (
+            (CHAOS, "--and-as-of-time", LATER),
+            "diff: give the earlier point of the export, too: --as-of-offset or --as-of-time",
+        ),
+        ((CHAOS, "--as-of-time", "noon"), "--as-of-time noon: give a time as in 2026-11-21T02:10:00Z"),
+    ],
+)
+def test_a_call_that_names_no_two_points_is_refused(light: Command, arguments: tuple, said: str):
+    found = light("diff", *arguments)
+    assert (found.code, found.out, found.err) == (2, "", f"share-state: {said}\n")
+
+
+def test_the_points_of_these_tests_lie_within_the_log():
+    stamps = [datetime.fromisoformat(point) for point in (EARLIER, LATER)]
+    assert stamps == sorted(stamps)
+    assert 0 < len(_starts(EARLIER)) < len(_starts(LATER))

@@ -1,0 +1,141 @@
+"""`share-state explain`: the records that touched an offset, and the sentence."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import Command, Said
+from tests.log_writer import Key, snapshot, tombstone, update, write_log_folder
+from tests.truth import DATA
+from tests.wire.batches import NOW, Batch, Record
+
+KEY: Key = ("app", "AAAAAAAAAAEAAAAAAAAAAg", 3)
+CHAOS = DATA / "4.3.1/chaos"
+
+
+@pytest.fixture
+def told(light: Command, tmp_path: Path) -> Callable[..., str]:
+    """The closing sentence about offset 14 of a log of these records, without its beginning."""
+
+    def sentence(*records: Record, options: tuple[str, ...] = (), offset: int = 14) -> str:
+        stamped = [Batch([one], base_timestamp=NOW + 1000 * at) for at, one in enumerate(records)]
+        write_log_folder(tmp_path / str(len(list(tmp_path.iterdir()))), 0, stamped)
+        folder = max(tmp_path.iterdir(), key=lambda path: int(path.name))
+        said = _explain(light, folder, offset, *options)
+        assert (said.code, said.err) == (0, "")
+        (beginning, end) = said.lines[-1].split(": ", 1)
+        assert beginning == f"Offset {offset}"
+        return re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", "THEN", end)
+
+    return sentence
+
+
+def _explain(light: Command, folder: Path, offset: int, *options: str) -> Said:
+    group, topic, partition = KEY
+    return light("explain", folder, "--group", group, "--topic", topic, "--partition", partition, "--offset", offset,
+                 *options)  # fmt: skip
+
+
+BEGUN = snapshot(KEY, start_offset=10)
+
+
+def test_an_offset_that_waits_says_for_which_delivery(told):
+    waits = update(KEY, [(12, 14, 0, 2)], start_offset=-1)
+    assert told(BEGUN, waits) == "waiting for delivery 3 of 5 since THEN (record 1)."
+    assert told(BEGUN, waits, options=("--delivery-limit", "3")) == "waiting for delivery 3 of 3 since THEN (record 1)."
+    assert told(BEGUN, waits, options=("--delivery-limit", "2")).startswith("available since THEN")
+
+
+def test_an_archived_offset_says_whether_the_limit_did_it(told):
+    assert told(BEGUN, update(KEY, [(12, 14, 4, 5)], start_offset=-1)) == (
+        "archived at the delivery limit, in delivery 5 of 5 at THEN (record 1); SPSO is 10 and waits for offset 10."
+    )
+    assert told(BEGUN, update(KEY, [(10, 14, 4, 1)], start_offset=-1)) == (
+        "archived in delivery 1 of 5: rejected, or there was no record to deliver at THEN (record 1); "
+        "a leader that loads this state starts behind it, at 15."
+    )
+
+
+def test_an_archiving_offset_waits_for_its_dead_letter_write(told):
+    said = told(BEGUN, update(KEY, [(10, 14, 3, 5)], start_offset=-1))
+    assert (
+        said == "being archived since THEN (record 1): its dead-letter write has not finished, and SPSO cannot pass it."
+    )
+
+
+def test_an_offset_below_the_start_says_since_when_and_how_it_ended(told):
+    acknowledged = update(KEY, [(14, 14, 2, 2)], start_offset=-1)
+    moved = update(KEY, start_offset=20)
+    since = "below SPSO since THEN (record 2), which moved SPSO from 10 to 20"
+    assert told(BEGUN, acknowledged, moved) == f"acknowledged in delivery 2; {since}."
+    assert told(BEGUN, moved, moved) == f"{since.replace('record 2', 'record 1')}; nothing was written of it before."
+    assert told(BEGUN, update(KEY, [(14, 14, 0, 1)], start_offset=-1), moved) == (
+        f"{since}; before that it was AVAILABLE (1), and its end was never written down."
+    )
+    assert told(BEGUN, offset=5) == (
+        "below SPSO since THEN (record 0), which began the state with SPSO 10; what the log says does not reach it."
+    )
+    assert told(snapshot(KEY, start_offset=-1), moved).endswith("set the first SPSO, 20: the group never wanted it.")
+
+
+def test_an_offset_that_was_never_delivered_says_why(told):
+    apart = update(KEY, [(10, 11, 2, 1), (17, 17, 2, 1)], start_offset=-1)
+    assert told(BEGUN, apart) == "never delivered: inside a gap (12 to 16), which a leader hands out as available."
+    assert told(BEGUN) == "never delivered: beyond SPEO, the in-flight window ends at 10."
+    assert told(snapshot(KEY, start_offset=-1)) == "never delivered: the share-partition has no start offset yet."
+
+
+def test_a_deleted_state_keeps_nothing(told):
+    assert told(BEGUN, update(KEY, [(14, 14, 2, 2)], start_offset=-1), tombstone(KEY)) == (
+        "nothing is kept of it; the state of the share-partition was deleted at THEN (record 2)."
+    )
+
+
+def test_each_record_is_told_with_what_it_changed(light: Command):
+    topic = "TVjhhz0IRnqs1P4GOySw0A"
+    arguments = ("explain", CHAOS, "--group", "g0", "--topic", topic, "--partition", 1, "--offset", 24)
+    found = light(*arguments, "--json").json
+    expected = [
+        (297, "snapshot", "uninitialised", None, 0, None),
+        (331, "update", "in_flight", 0, 1, 0),
+        (374, "update", "in_flight", 2, 2, 24),
+        (385, "update", "below_start", None, 2, 69),
+        (430, "tombstone", "deleted", None, 0, None),
+    ]
+    columns = ("offset", "kind", "place", "delivery_state", "deliveries", "start_offset")
+    assert [tuple(record[name] for name in columns) for record in found["records"]] == expected
+    assert (found["log"], found["topic"], found["topic_id"]) == ("__share_group_state-0", "t3", topic)
+    header, *rows = light(*arguments).out.split("\n\n")[1].splitlines()
+    assert header.split()[:4] == ["RECORD", "TIME", "KIND", "SAID"]
+    assert [int(row.split()[0]) for row in rows] == [record["offset"] for record in found["records"]]
+    named = light("explain", CHAOS, "--group", "g0", "--topic", "t3", "--partition", 1, "--offset", 24, "--json")
+    assert named.json["sentence"] == found["sentence"]
+    as_of = light(*arguments, "--as-of-offset", "0=375", "--json").json
+    assert [record["offset"] for record in as_of["records"]] == [297, 331, 374]
+    assert as_of["sentence"].startswith("Offset 24: acknowledged in delivery 2 at 2026-11-21 03:07:24 UTC (record 374)")
+
+
+def test_the_members_that_had_the_partition_are_told_where_their_log_is_there(light: Command):
+    arguments = ("--group", "g0", "--topic", "TVjhhz0IRnqs1P4GOySw0A", "--partition", 1, "--offset", 24, "--json")
+    with_groups = light("explain", CHAOS, *arguments).json["records"]
+    assert [record["members"] for record in with_groups] == [None, *[["agaA5V4wQS-IoU7h3Hfwaw"]] * 3, []]
+    alone = light("explain", CHAOS / "__share_group_state-0", *arguments).json
+    assert {record["members"] for record in alone["records"]} == {None}
+    assert (alone["topic"], len(alone["records"])) == (None, 5)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (("nobody", "t3", 1, 24), "--group nobody: no record of it here; there are g0, g1, g2, g3, g4 and 1 more"),
+        (("g0", "t9", 1, 24), "--topic t9: no record of it here; group g0 has t0, t1, t2, t3 (--topics tells names)"),
+        (("g0", "t3", 9, 24), "--partition 9: no record of it here; there are 0, 1"),
+        (("g0", "t3", 1, -1), "--offset -1: give an offset from 0 on"),
+    ],
+)
+def test_what_is_not_there_is_told_with_what_is(light: Command, wrong: tuple, said: str):
+    group, topic, partition, offset = wrong
+    found = light("explain", CHAOS, "--group", group, "--topic", topic, "--partition", partition, f"--offset={offset}")
+    assert (found.code, found.out, found.err) == (2, "", f"share-state: {said}\n")

@@ -1,0 +1,57 @@
+"""`share-state reconstruct --timeline`: the table beside the others."""
+
+from pathlib import Path
+
+import pyarrow as pa
+
+from share_state.committed import CommittedTables
+from share_state.declarations import table_schema
+from share_state.fold.chosen import Chosen
+from share_state.fold.timeline import timeline_tables
+from share_state.wire.log_folder import find_logs
+from tests.cli.commands import Command
+from tests.truth import DATA
+
+CHAOS = DATA / "4.3.1/chaos"
+ORDER = [("state_partition", "ascending"), ("offset", "ascending")]
+
+
+def _expected(chosen: Chosen) -> pa.Table:
+    tables = [table for log in find_logs([str(CHAOS)]) for table in timeline_tables(log, None, chosen)]
+    return pa.concat_tables(tables).sort_by(ORDER)
+
+
+def test_the_timeline_of_a_group_is_written_and_committed(share_state: Command, tmp_path: Path):
+    out = tmp_path / "lake"
+    assert share_state("reconstruct", CHAOS, "--out", out, "--timeline", "--group", "g1").code == 0
+    tables = CommittedTables(str(out))
+    found, expected = tables.read("timeline").sort_by(ORDER), _expected(Chosen("g1"))
+    assert found.schema == table_schema("timeline")
+    assert len(found) > 100
+    assert found.to_pylist() == expected.to_pylist()
+    latest = {(row["topic_id"], row["partition"]): row for row in found.to_pylist()}
+    states = {
+        (row["topic_id"], row["partition"]): row
+        for row in tables.read("share_partition_state").to_pylist()
+        if row["group_id"] == "g1"
+    }
+    assert states
+    for key, row in states.items():
+        assert {name: latest[key][name] for name in row} == row
+
+
+def test_a_run_without_a_timeline_shows_none_and_may_follow_one_with_it(share_state: Command, tmp_path: Path):
+    out = tmp_path / "lake"
+    options = ("reconstruct", DATA / "4.2.1/happy", "--out", out)
+    assert share_state(*options, "--timeline").code == 0
+    assert len(CommittedTables(str(out)).read("timeline")) > 0
+    assert share_state(*options).code == 0
+    assert len(CommittedTables(str(out)).read("timeline")) == 0
+
+
+def test_a_choice_without_a_timeline_is_refused(light: Command, tmp_path: Path):
+    said = light("reconstruct", CHAOS, "--out", tmp_path / "lake", "--group", "g1")
+    assert (said.code, said.err) == (
+        2, "share-state: --group g1: chooses what --timeline writes; give --timeline, too\n",
+    )  # fmt: skip
+    assert not (tmp_path / "lake").exists()

@@ -1,0 +1,52 @@
+"""Points in time: by offset, by moment, by a moment's text."""
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from share_state.errors import InputError
+from share_state.fold.log import fold_log
+from share_state.wire.as_of import as_of_window, milliseconds
+from share_state.wire.log_folder import Window, find_logs
+from tests.truth import DATA, cases
+
+
+def test_a_point_is_an_offset_a_moment_or_its_text():
+    moment = datetime(2026, 11, 21, 2, 10, 0, 7000, tzinfo=UTC)
+    assert as_of_window(None) == Window()
+    assert as_of_window(12) == Window(until_offset=12)
+    assert as_of_window(moment) == Window(until_time_ms=1_795_227_000_007)
+    elsewhere = moment.astimezone(timezone(timedelta(hours=5)))
+    for same in ("2026-11-21T02:10:00.007Z", "2026-11-21T02:10:00.007", elsewhere, moment.replace(tzinfo=None)):
+        assert as_of_window(same) == as_of_window(moment)
+
+
+@pytest.mark.parametrize("time", [1_795_227_000_000 + step for step in range(0, 1000, 37)])
+def test_no_millisecond_is_lost(time: int):
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time)
+    assert milliseconds(moment) == milliseconds(moment.isoformat()) == time
+
+
+@pytest.mark.parametrize("point", ["yesterday", "", -1])
+def test_what_is_no_point_is_refused(point: str | int):
+    with pytest.raises(InputError, match="as of"):
+        as_of_window(point)
+
+
+@pytest.mark.parametrize("case", [case for case in cases() if case.is_as_of][::4], ids=lambda case: case.name)
+def test_the_fold_as_of_a_checkpoint_is_the_truth(case):
+    expected = case.rows
+    for log in find_logs([str(case.folder)]):
+        states = fold_log(log, as_of=case.partitions[log.partition]["nextOffset"]).states.to_pylist()
+        found = {(row["group_id"], row["topic_id"], row["partition"]): row for row in states}
+        assert found.keys() == {key for key, row in expected.items() if row["state_partition"] == log.partition}
+        for key, row in found.items():
+            assert {name: row[name] for name in expected[key]} == expected[key]
+
+
+def test_a_moment_takes_every_record_up_to_it():
+    (log,) = find_logs([str(DATA / "4.3.1/chaos/__share_group_state-0")])
+    assert fold_log(log, as_of="2026-11-21T03:07:05Z").states == fold_log(
+        log, Window(until_time_ms=milliseconds("2026-11-21T03:07:05Z"))
+    ).states  # fmt: skip
+    assert fold_log(log, as_of="2000-01-01").record_count == 0

@@ -1,0 +1,144 @@
+"""What is told of one offset, against folds that stop behind each record."""
+
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from share_state.fold.chosen import Chosen
+from share_state.fold.explain import Explanation, Place, Standing, explain
+from share_state.fold.log import fold_log
+from share_state.fold.topics import Topics
+from share_state.wire.log_folder import LogPartition, Window, find_logs
+from tests.fold.drawn import FARTHEST, folder_of, logs, numbered
+from tests.fold.model import SNAPSHOT_KIND, TOMBSTONE_KIND, UPDATE_KIND, Written, replay
+from tests.truth import DATA, value_by_offset
+from tests.wire.batches import Batch, consecutive, in_bytes, log_of
+
+
+def explained(log: LogPartition, chosen: Chosen, offset: int, window: Window | None = None) -> Explanation:
+    (found,) = explain([log], [window or Window()], chosen, offset, Topics())
+    return found
+
+
+def standing_in_model(states: dict, partition: int, offset: int, seen: bool) -> Standing:
+    """Where the dictionary has the offset."""
+    state = states.get(partition)
+    if state is None:
+        return Standing(Place.DELETED if seen else Place.UNKNOWN)
+    if state.start < 0:
+        return Standing(Place.UNINITIALISED)
+    if offset < state.start:
+        return Standing(Place.BELOW_START)
+    if offset in state.values:
+        count, delivery_state = state.values[offset]
+        return Standing(Place.IN_FLIGHT, delivery_state, count)
+    return Standing(Place.GAP if offset < max([state.start, *(at + 1 for at in state.values)]) else Place.BEYOND_END)
+
+
+@given(logs(), st.integers(0, 2), st.integers(0, FARTHEST + 8))
+def test_the_records_that_touch_an_offset_are_those_that_a_dictionary_says(
+    tmp_path_factory: pytest.TempPathFactory, log: list[list[Written]], partition: int, offset: int
+):
+    records = numbered(log)
+    own = [at for at, written in records if written.partition == partition]
+    found = explain(
+        [folder_of(log, tmp_path_factory.mktemp("log"))], [Window()], Chosen("g", None, partition), offset, Topics()
+    )
+    assert len(found) == bool(own)
+    if not own:
+        return
+    expected, before = [], Standing(Place.UNKNOWN)
+    for number, (at, written) in enumerate(records):
+        if written.partition != partition:
+            continue
+        after = standing_in_model(replay(records[: number + 1]), partition, offset, seen=True)
+        covers = written.kind != TOMBSTONE_KIND and offset in value_by_offset(written.batches)
+        if covers or before != after:
+            expected.append((at, written.kind, covers, before, after))
+        before = after
+    (one,) = found
+    touches = [(touch.offset, touch.kind, bool(touch.ranges), touch.before, touch.after) for touch in one.touches]
+    assert touches == expected
+    assert (one.standing, one.records, one.last_offset) == (before, len(own), own[-1])
+
+
+@pytest.mark.parametrize("scenario", ["4.0.2/chaos", "4.3.1/chaos", "4.3.1/codec-zstd", "4.4.0/dlq"])
+def test_an_offset_of_a_broker_s_log_stands_where_the_fold_has_it_as_of_any_record(scenario: str):
+    draw = random.Random(scenario)
+    places = set()
+    for log in find_logs([str(DATA / scenario)]):
+        whole = fold_log(log)
+        for _ in range(5):
+            until = draw.randrange(whole.first_offset + 1, whole.next_offset + 1)
+            folded = fold_log(log, as_of=until)
+            state = draw.choice(folded.states.to_pylist())
+            chosen = Chosen(state["group_id"], state["topic_id"], state["partition"])
+            tiles = [
+                row
+                for row in folded.in_flight.to_pylist()
+                if all(row[name] == state[name] for name in ("group_id", "topic_id", "partition"))
+            ]
+            start, end = max(state["start_offset"], 0), state["end_offset"] or 0
+            for offset in {end + 2, *(draw.randrange(max(end, 1)) for _ in range(3))}:
+                found = explained(log, chosen, offset, Window(until_offset=until))
+                places.add(found.standing.place)
+                inside = [row for row in tiles if row["first_offset"] <= offset <= row["last_offset"]]
+                assert (found.start_offset or 0, found.end_offset or 0) == (start, end)
+                assert (found.standing.place in (Place.IN_FLIGHT, Place.GAP)) == bool(inside)
+                if found.standing.place == Place.GAP:
+                    assert inside[0]["gap"]
+                    assert found.gap == (inside[0]["first_offset"], inside[0]["last_offset"])
+                elif inside:
+                    (row,) = inside
+                    assert (row["delivery_state"], row["delivery_count"]) == (
+                        found.standing.state, found.standing.delivery_count,
+                    )  # fmt: skip
+                elif state["start_offset"] >= 0:
+                    assert (found.standing.place == Place.BELOW_START) == (offset < start)
+    assert {Place.IN_FLIGHT, Place.BELOW_START, Place.BEYOND_END} <= places
+
+
+def test_a_record_that_cannot_be_read_is_told_and_changes_nothing(tmp_path: Path):
+    first = Written(SNAPSHOT_KIND, 0, ((0, 9, 0, 1),), start=0).record
+    bad = type(first)(Written(UPDATE_KIND, 0).record.key, b"\0\0\1")
+    log = log_of(tmp_path, in_bytes(consecutive([Batch([first]), Batch([bad])])))
+    found = explained(log, Chosen("g", None, 0), 4)
+    assert [(touch.offset, touch.is_readable) for touch in found.touches] == [(0, True), (1, False)]
+    assert found.standing == Standing(Place.IN_FLIGHT, 0, 1)
+
+
+def test_a_share_partition_is_suspect_behind_records_that_are_lost(tmp_path: Path):
+    written = [
+        [Written(SNAPSHOT_KIND, 0, ((0, 9, 0, 1),), start=0)],
+        [Written(UPDATE_KIND, 0, ((0, 0, 2, 1),))],
+        [Written(UPDATE_KIND, 0, ((1, 1, 2, 1),))],
+    ]
+    batches = consecutive([Batch([one.record for one in batch]) for batch in written])
+    whole = log_of(tmp_path / "whole", in_bytes(batches))
+    holed = log_of(tmp_path / "holed", in_bytes([batches[0], batches[2]]))
+    assert not explained(whole, Chosen("g"), 1).is_suspect
+    assert explained(holed, Chosen("g"), 1).is_suspect
+
+
+def test_the_record_that_brought_an_offset_to_where_it_stands_is_known(tmp_path: Path):
+    log = folder_of(
+        [
+            [Written(SNAPSHOT_KIND, 0, start=-1)],
+            [Written(UPDATE_KIND, 0, ((0, 9, 0, 1),), start=0)],
+            [Written(UPDATE_KIND, 0, ((4, 4, 2, 2),))],
+            [Written(UPDATE_KIND, 0, ((4, 4, 2, 2),))],
+            [Written(UPDATE_KIND, 0, start=6)],
+        ],
+        tmp_path,
+    )
+    found = explained(log, Chosen("g"), 4)
+    assert [touch.offset for touch in found.touches] == [0, 1, 2, 3, 4]
+    assert found.since is not None
+    assert (found.since.offset, found.since.start_before, found.since.start_offset) == (4, 0, 6)
+    assert found.since.before == Standing(Place.IN_FLIGHT, 2, 2)
+    earlier = explained(log, Chosen("g"), 4, Window(until_offset=4))
+    assert earlier.since is not None
+    assert earlier.since.offset == 2

@@ -1,0 +1,107 @@
+"""Ranges kept in place, compared and merged: offset by offset against a dictionary."""
+
+import numpy as np
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from share_state.fold.held_ranges import (
+    UNCOVERED,
+    cut_below,
+    first_difference,
+    first_lowered,
+    fitting,
+    raise_to,
+    take_in,
+    terminal_from,
+)
+from share_state.wire.share_group_state import STATE_BATCH
+from tests.truth import TERMINAL, runs
+
+Values = dict[int, tuple[int, int]]
+"""Offset -> (delivery count, delivery state)."""
+
+offsets = st.integers(0, 25)
+values = st.dictionaries(offsets, st.tuples(st.integers(0, 2), st.sampled_from([0, 2, 3, 4])))
+
+
+@st.composite
+def alike(draw: st.DrawFn) -> tuple[Values, Values]:
+    """Two lists that differ in a few offsets, or in none."""
+    first = draw(values)
+    changed = draw(
+        st.dictionaries(offsets, st.none() | st.tuples(st.integers(0, 2), st.sampled_from([0, 2])), max_size=2)
+    )
+    return first, {at: value for at, value in (first | changed).items() if value is not None}
+
+
+def _rows(held: Values) -> np.ndarray:
+    found = [(first, last, count, state) for first, last, (count, state) in runs(sorted(held.items()))]
+    return np.array(found, STATE_BATCH)
+
+
+def _room(held: Values, incoming: Values = {}, cut: int = -1) -> tuple[np.ndarray, int, int]:  # noqa: B006  never changed
+    """(the room with both lists in it, how many ranges are held, row behind the incoming ones)."""
+    rows, others = _rows(held), _rows(incoming)
+    room = fitting(np.empty(0, STATE_BATCH), 0, len(rows) + len(others))
+    room[: len(rows)] = rows
+    return room, len(rows), take_in(others, 0, len(others), cut, room)
+
+
+def _held(room: np.ndarray, size: int) -> list[tuple[int, ...]]:
+    return room[:size].tolist()
+
+
+def _packed(value: tuple[int, int] | None) -> int:
+    return UNCOVERED if value is None else value[0] * 256 + value[1]
+
+
+@given(values, values)
+@example(dict.fromkeys(range(0, 24, 2), (1, 2)), dict.fromkeys(range(25), (0, 0)))
+def test_the_greater_value_of_each_offset_is_held(held: Values, incoming: Values):
+    room, size, end = _room(held, incoming)
+    merged = {at: max(held.get(at, (-1, 0)), incoming.get(at, (-1, 0))) for at in held.keys() | incoming.keys()}
+    assert _held(room, raise_to(room, size, end)) == _rows(merged).tolist()
+
+
+@given(values, st.integers(-3, 30))
+def test_what_lies_below_the_start_is_cut(held: Values, start: int):
+    room, size, _ = _room(held)
+    expected = {at: value for at, value in held.items() if at >= start}
+    assert _held(room, cut_below(room, size, start)) == _rows(expected).tolist()
+
+
+@given(alike())
+def test_the_first_difference_is_found(pair: tuple[Values, Values]):
+    held, incoming = pair
+    different = [at for at in held.keys() | incoming.keys() if held.get(at) != incoming.get(at)]
+    at = min(different, default=-1)
+    expected = (at, _packed(held.get(at)), _packed(incoming.get(at)))
+    room, size, end = _room(held, incoming)
+    assert first_difference(room, size, end) == expected
+
+
+@given(alike(), st.integers(-1, 26))
+def test_the_first_offset_that_is_lowered_is_found(pair: tuple[Values, Values], start: int):
+    held, incoming = pair
+    lowered = [at for at, value in held.items() if at >= start and incoming.get(at, (-1, 0)) < value]
+    at = min(lowered, default=-1)
+    room, size, end = _room(held, incoming)
+    assert first_lowered(room, size, end, start) == (
+        at,
+        _packed(held.get(at)),
+        _packed(incoming.get(at)) if lowered else UNCOVERED,
+    )
+
+
+@given(values, st.integers(0, 30))
+def test_finished_offsets_are_counted_from_the_start_on(held: Values, start: int):
+    room, size, _ = _room(held)
+    assert terminal_from(room, size, start) == sum(at >= start and state in TERMINAL for at, (_, state) in held.items())
+
+
+def test_ranges_at_the_ends_of_the_number_line_are_merged():
+    low, high = -(2**63), 2**63 - 2
+    room = fitting(np.empty(0, STATE_BATCH), 0, 4)
+    room[:2] = np.array([(low, low + 5, 1, 0), (high - 3, high, 1, 0)], STATE_BATCH)
+    wide = np.array([(low, high, 2, 2)], STATE_BATCH)
+    assert _held(room, raise_to(room, 2, take_in(wide, 0, 1, -1, room))) == [(low, high, 2, 2)]
