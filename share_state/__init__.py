@@ -1,10 +1,57 @@
-"""Kafka share-group state, read from exported logs."""
+"""Kafka share-group state, read from exported logs: what a notebook calls (docs/python.md), loaded on first use."""
 
-from share_state.fold.log import FoldedLog, fold_log
-from share_state.fold.topics import Topics
-from share_state.notebook import reconstruct
-from share_state.wire.log_folder import LogPartition, Window, find_logs
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-__all__ = ["FoldedLog", "LogPartition", "Topics", "Window", "__version__", "find_logs", "fold_log", "reconstruct"]
+__all__ = [
+    "Explained",
+    "FoldedLog",
+    "LogPartition",
+    "Tables",
+    "Topics",
+    "Window",
+    "__version__",
+    "cutoff",
+    "explain",
+    "find_logs",
+    "fold_log",
+    "plots",
+    "read",
+    "reconstruct",
+    "session",
+    "timeline",
+]
+
+if TYPE_CHECKING:
+    from share_state import plots
+    from share_state.api import Explained, Tables, cutoff, explain, read, reconstruct, timeline
+    from share_state.fold.log import FoldedLog, fold_log
+    from share_state.fold.topics import Topics
+    from share_state.spark.session import start as session
+    from share_state.wire.log_folder import LogPartition, Window, find_logs
+
+_HOMES = {
+    "api": ("Explained", "Tables", "cutoff", "explain", "read", "reconstruct", "timeline"),
+    "fold.log": ("FoldedLog", "fold_log"),
+    "fold.topics": ("Topics",),
+    "wire.log_folder": ("LogPartition", "Window", "find_logs"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: neither Spark nor matplotlib nor a kernel is loaded for who does not call it."""
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"share_state.{home}"), name)
+    if name == "session":
+        return import_module("share_state.spark.session").start
+    if name == "plots":
+        return import_module("share_state.plots")
+    raise AttributeError(f"module 'share_state' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    """With the names that are loaded when they are called."""
+    return sorted({*globals(), *__all__})

@@ -293,13 +293,17 @@ def explain(
     as_of_time: AsOfTime = None,
     topics: TopicsFile = None,
     state_partitions: StatePartitions = None,
+    dialect: Dialect = "auto",
+    mode: Mode = "strict",
     delivery_limit: DeliveryLimit = 5,
     as_json: Json = False,
 ) -> None:
     """What became of one offset: every record that touched it, and how it stands."""
     from share_state.report.explain import explained, print_explained  # noqa: PLC0415
 
-    work = work_from(inputs, format, as_of_offset, as_of_time, topics, state_partitions, None)
+    work = work_from(
+        inputs, format, as_of_offset, as_of_time, topics, state_partitions, None, dialect=dialect, mode=mode
+    )
     work = replace(work, limits=replace(work.limits, delivery_count=delivery_limit))
     found = explained(work, inputs, group, topic, partition, offset)
     console.print_json(found) if as_json else print_explained(found)
@@ -464,6 +468,38 @@ def rules(as_json: Json = False) -> None:
         console.print_json(listed)
     else:
         console.print_table(["RULE", "SEVERITY", "STATEMENT", "SOURCE"], [list(rule.values()) for rule in listed])
+
+
+@app.command(
+    epilog="Example: share-state plot window /exports/broker-1 --group app --topic orders --partition 0 --out w.html"
+)
+def plot(
+    what: Annotated[str, typer.Argument(metavar="WHAT", help="window, offsets, deliveries or cutoff.")],
+    inputs: Inputs,
+    out: Annotated[str, typer.Option("--out", metavar="FILE", help="A name that ends in .html, .svg or .png.")],
+    group: Annotated[str | None, typer.Option(help="The share group.")] = None,
+    topic: Annotated[str | None, typer.Option(help="The topic (name or id).")] = None,
+    partition: Annotated[int | None, typer.Option(help="The partition of the topic.")] = None,
+    format: Format = "auto",
+    dialect: Dialect = "auto",
+    as_of_offset: AsOfOffset = None,
+    as_of_time: AsOfTime = None,
+    topics: TopicsFile = None,
+    delivery_limit: Annotated[
+        int | None, typer.Option("--delivery-limit", metavar="N", min=1, help="deliveries: draw the group's limit.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Draw one picture: the in-flight window, offsets over time, delivery counts, or cutoff against log."""
+    from share_state.plots.drawn import drawn  # noqa: PLC0415  matplotlib is imported only where something is drawn
+    from share_state.plots.saved import checked, save  # noqa: PLC0415
+
+    checked(out)
+    work = work_from(inputs, format, as_of_offset, as_of_time, topics, None, None, dialect=dialect)
+    chart = drawn(what, work, Chosen(group, topic, partition), delivery_limit)
+    save(chart, out)
+    told = {"picture": what, "of": chart.heading, "file": out, "says": chart.says}
+    console.print_json(told) if as_json else console.say(f"{out}: {console.printable(chart.says)}")
 
 
 @app.callback(invoke_without_command=True)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from share_state.spark.reconstruct import Outcome
 
 
-def reconstruct(
+def reconstruct_frame(
     rows: "DataFrame",
     *,
     out: str,

@@ -10,6 +10,7 @@ from share_state.errors import SetupError
 from share_state.fold.control_log import fold_control_log
 from share_state.fold.log import fold_log
 from share_state.fold.timeline import timeline_tables
+from share_state.rules import judge_records
 from share_state.spark import jars
 from share_state.wire.keys import KeyTable
 from share_state.wire.log import read_chunks
@@ -40,7 +41,7 @@ def compile_kernels() -> None:
         # Bytes that are no batch send every framing path through its kernel.
         (folder / f"{0:020}.log").write_bytes(bytes(range(200)))
         (log,) = find_logs([scratch])
-        fold_log(log, state_partitions=1)
+        fold_log(log, state_partitions=1, judge=judge_records)
         list(timeline_tables(log))
         list(read_chunks(log, merge=True))
         fold_control_log(replace(log, topic="kernels"))

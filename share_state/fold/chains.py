@@ -40,6 +40,7 @@ CHAIN = np.dtype(
         ("last_timestamp", "i8"),  # ms, stamp of the last record
         ("active_time", "i8"),  # ms, stamp of the last record that is no cold snapshot: somebody consumed
         ("moved_time", "i8"),  # ms, stamp of the record that brought the start offset to where it is
+        ("held_time", "i8"),  # ms, stamp of the first record since then that tells of a delivery; -1 for none
         ("snapshot_epoch", "i4"),
         ("state_epoch", "i4"),
         ("leader_epoch", "i4"),
@@ -56,7 +57,7 @@ CHAIN = np.dtype(
 FRESH = np.zeros(1, CHAIN)[0]
 """The row of a share-partition before its first record."""
 for _name in ("start_offset", "snapshot_offset", "orphan_offset", "last_offset", "suspect_offset",
-              "last_timestamp", "active_time", "moved_time"):  # fmt: skip
+              "last_timestamp", "active_time", "moved_time", "held_time"):  # fmt: skip
     FRESH[_name] = NOWHERE
 FRESH["delivery_complete_count"] = -1
 
@@ -201,10 +202,16 @@ def walk(rows, order, begin, end, chain, resolved):
             chain.suspect_offset = NOWHERE
             continue
         inverted = row.fault & Fault.INVERTED_RANGE != 0
+        moves = not chain.exists or (
+            row.start_offset != chain.start_offset and (row.kind == Kind.SNAPSHOT or row.start_offset != -1)
+        )
+        if moves:
+            chain.moved_time = row.timestamp
+            chain.held_time = NOWHERE
         if not is_cold(row):
             chain.active_time = row.timestamp
-        if not chain.exists:
-            chain.moved_time = row.timestamp
+            if chain.held_time == NOWHERE and row.batch_count > 0:
+                chain.held_time = row.timestamp
         chain.max_leader_epoch = max(chain.max_leader_epoch, row.leader_epoch) if chain.exists else row.leader_epoch
         if row.kind == Kind.SNAPSHOT:
             chain.max_state_epoch = (
@@ -221,9 +228,8 @@ def walk(rows, order, begin, end, chain, resolved):
             if inverted:
                 chain.suspect_offset = row.offset
             if chain.exists:
-                if row.start_offset != -1 and row.start_offset != chain.start_offset:
+                if row.start_offset != -1:
                     chain.start_offset = row.start_offset
-                    chain.moved_time = row.timestamp
                 if row.leader_epoch != -1:
                     chain.leader_epoch = row.leader_epoch
                 chain.delivery_complete_count = row.delivery_complete_count
@@ -233,8 +239,6 @@ def walk(rows, order, begin, end, chain, resolved):
             chain.updates = 1
             chain.orphan_offset = row.offset
             chain.state_epoch = -1 if row.layout == Layout.EARLY else 0
-        if row.start_offset != chain.start_offset:
-            chain.moved_time = row.timestamp
         chain.exists = True
         chain.snapshot_epoch = row.snapshot_epoch
         chain.leader_epoch = row.leader_epoch

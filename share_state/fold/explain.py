@@ -9,12 +9,15 @@ import numpy as np
 from share_state.fold.chains import NOWHERE
 from share_state.fold.chosen import Chosen
 from share_state.fold.log import decode_log
-from share_state.fold.ranges import effective_starts, end_offsets, is_terminal
+from share_state.fold.ranges import ACKNOWLEDGED, ARCHIVED, effective_starts, end_offsets
 from share_state.fold.timeline import Points, Timeline, suspects
 from share_state.fold.topics import Topics
 from share_state.wire.keys import KeyTable
 from share_state.wire.log_folder import LogPartition, Window
 from share_state.wire.share_group_state import UNREADABLE, Kind, StateRecords
+
+_POINTS, _RANGES = 1 << 12, 1 << 16
+"""Less than a whole log's timeline has: only one share-partition is looked at."""
 
 
 class Place(StrEnum):
@@ -46,7 +49,7 @@ class Standing:
     @property
     def is_finished(self) -> bool:
         """Whether nobody gets it any more."""
-        return self.place == Place.BELOW_START or (self.state is not None and bool(is_terminal(self.state)))
+        return self.place == Place.BELOW_START or self.state in (ACKNOWLEDGED, ARCHIVED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ class Touch:
 
     Attributes:
         offset, timestamp: of the record; ms.
-        kind: snapshot, update or tombstone.
+        kind: snapshot, update, tombstone, checkpoint or delta.
         is_cold: a snapshot that only repeats the state.
         is_readable: False where the broker could not load it; it then changes nothing.
         ranges: (first offset, last offset, delivery state, delivery count) of each range in it that covers the offset.
@@ -88,7 +91,8 @@ class Explanation:
     """What a log says of one offset of a share-partition.
 
     Attributes:
-        group_id, topic_id, topic, partition: the share-partition; `topic` is None where its name is not known.
+        group_id, topic_id, topic, partition: the share-partition; `topic` is None where its name is not known,
+            `topic_id` for control records.
         offset: of the topic-partition.
         log: name of the log partition.
         touches: in log order.
@@ -101,7 +105,7 @@ class Explanation:
     """
 
     group_id: str
-    topic_id: str
+    topic_id: str | None
     topic: str | None
     partition: int
     offset: int
@@ -155,8 +159,7 @@ def _of_log(log: LogPartition, window: Window, chosen: Chosen, offset: int, topi
         mask = chosen.of(keys, topics)
         for number in np.flatnonzero(mask).tolist():
             if number not in found:
-                # As many ranges as the other points need, a few at a time: only one share-partition is looked at.
-                found[number] = _begun(log, keys, number, offset, topics), Timeline(points=4096, ranges=1 << 16)
+                found[number] = _begun(log, keys, number, offset, topics), Timeline(points=_POINTS, ranges=_RANGES)
             of_one = np.zeros(len(keys), bool)
             of_one[number] = True
             explanation, timeline = found[number]

@@ -12,16 +12,17 @@ from share_state.fold.ranges import ACQUIRED, ARCHIVED, ARCHIVING, AVAILABLE, ti
 from share_state.fold.states import KEY, declared, times
 
 TABLE = "share_partition_history"
-START_BEFORE = "start_before"
+START_BEFORE, HELD_TIME = "start_before", "held_time"
 OK, STALL, STOP, REWIND = "OK", "STALL", "STOP", "REWIND"
 VERDICTS = (OK, STALL, STOP, REWIND)
 
 _MS_A_MINUTE = 60_000
+_TIME = pa.timestamp("us", "UTC")
 
 
 def watched_schema() -> pa.Schema:
-    """The columns of `watched`: those of the table, and the start offset at the last audit."""
-    return table_schema(TABLE).append(pa.field(START_BEFORE, pa.int64()))
+    """The columns of `watched`: those of the table, the start offset at the last audit, the first delivery since."""
+    return table_schema(TABLE).append(pa.field(START_BEFORE, pa.int64())).append(pa.field(HELD_TIME, _TIME))
 
 
 def watched(folded: FoldedLog) -> pa.Table:
@@ -55,7 +56,8 @@ def watched(folded: FoldedLog) -> pa.Table:
     kept = (*KEY, "state_partition", "start_offset", "effective_start_offset", "end_offset", "topic_end_offset")
     table = declared(TABLE, {name: states[name] for name in kept} | counted)
     before = folded.starts_before
-    return table.append_column(START_BEFORE, pa.array(before, mask=before == UNKNOWN_BEFORE))
+    table = table.append_column(START_BEFORE, pa.array(before, mask=before == UNKNOWN_BEFORE))
+    return table.append_column(HELD_TIME, times(np.maximum(chains.chains["held_time"], 0)))
 
 
 def with_verdicts(rows: pa.Table, now: int, run_id: str, limits: Limits) -> pa.Table:
@@ -63,7 +65,7 @@ def with_verdicts(rows: pa.Table, now: int, run_id: str, limits: Limits) -> pa.T
 
     - REWIND: SPSO is before where it was at the last audit.
     - STOP: records wait, and no consumer has changed anything for `stall_minutes`.
-    - STALL: records wait, consumers work, and SPSO has not moved for `stall_minutes`.
+    - STALL: records wait, consumers work, and SPSO has not moved in `stall_minutes` since the first delivery behind it.
     - OK: anything else.
 
     Args:
@@ -78,7 +80,7 @@ def with_verdicts(rows: pa.Table, now: int, run_id: str, limits: Limits) -> pa.T
     lag, waiting = _numbers(rows["lag"]), _numbers(rows["waiting_records"]) + _numbers(rows["archiving_records"])
     behind = np.where(lag >= 0, lag, waiting)
     idle = _minutes_since(rows["active_time"], now)
-    still = _minutes_since(rows["moved_time"], now)
+    still = _minutes_since(rows[HELD_TIME], now)
     works = (start >= 0) & (behind > 0)
     cases = {
         REWIND: (start >= 0) & (start < before),
@@ -91,7 +93,7 @@ def with_verdicts(rows: pa.Table, now: int, run_id: str, limits: Limits) -> pa.T
         STOP: ("nothing acknowledged for ", idle.astype(np.int64), " min while ", behind, " records wait"),
         STALL: ("SPSO unmoved at ", start, " for ", still.astype(np.int64), " min while ", behind, " records wait"),
     }
-    columns = {name: rows[name] for name in rows.schema.names if name != START_BEFORE}
+    columns = {name: rows[name] for name in rows.schema.names if name not in (START_BEFORE, HELD_TIME)}
     columns |= {
         "run_id": pa.array([run_id] * len(rows), pa.string()),
         "time": times(np.full(len(rows), max(now, 0))),

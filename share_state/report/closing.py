@@ -66,8 +66,11 @@ def _below(told: Explanation, since: Touch, when: str, limit: int) -> str:
     if since.before.place == Place.UNINITIALISED:
         return f"{moved}, which set the first SPSO, {since.start_offset}: the group never wanted it"
     step = f"{moved}, which moved SPSO from {since.start_before} to {since.start_offset}"
-    if since.before.place == Place.IN_FLIGHT and since.before.is_finished:
-        return f"{_finished(since.before, limit)}; {step}"
+    # The record that moves SPSO may itself say how it ended.
+    said = [Standing(Place.IN_FLIGHT, state, count) for _, _, state, count in since.ranges]
+    ends = [one for one in (*said, since.before) if one.place == Place.IN_FLIGHT and one.is_finished]
+    if ends:
+        return f"{_finished(ends[0], limit)}; {step}"
     if since.before.place == Place.IN_FLIGHT:
         return f"{step}; before that it was {standing_words(since.before)}, and its end was never written down"
     return f"{step}; nothing was written of it before"

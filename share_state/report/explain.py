@@ -7,6 +7,8 @@ from typing import Any
 
 from share_state.errors import InputError
 from share_state.fold.chosen import Chosen
+from share_state.fold.control_explain import explain_control
+from share_state.fold.control_log import decode_control_log
 from share_state.fold.explain import Explanation, Place, Touch, explain
 from share_state.fold.groups import fold_groups
 from share_state.fold.groups_topics import completed, names_of
@@ -37,21 +39,18 @@ def explained(work: Work, inputs: Sequence[str], group: str, topic: str, partiti
     """
     if offset < 0:
         raise InputError(f"--offset {offset}: give an offset from 0 on")
-    work = replace(work, logs=[log for log in work.logs if log.topic == STATE_TOPIC])
-    if not work.logs:
-        raise InputError("explain: reads logs of __share_group_state only; give a folder that holds them")
     group_logs = _group_logs(inputs)
     if topic not in names_of(work.topics).values() and group_logs:
         work = replace(work, topics=completed(work.topics, fold_groups(group_logs).names))
     chosen = Chosen(group, topic, partition)
     found: list[Explanation] = []
     for logs in _likely_first(work, chosen):
-        found = found or explain(logs, [work.window_of(log) for log in logs], chosen, offset, work.topics)
+        found = found or [told for log in logs for told in _of_log(work, log, chosen, offset)]
     if not found:
         raise InputError(_nothing(work, chosen))
     # A topic that was made again has one name and two ids, and only the newer lives.
     told, *others = sorted(found, key=lambda one: one.last_timestamp, reverse=True)
-    held = holders(group_logs, told.group_id, told.topic_id, told.partition)
+    held = holders(group_logs, told.group_id, told.topic_id, told.partition) if told.topic_id else Holders()
     return _plain(told, held, others, work.limits.delivery_count)
 
 
@@ -85,6 +84,13 @@ def print_explained(found: Mapping[str, Any]) -> None:
     say(found["sentence"])
 
 
+def _of_log(work: Work, log: LogPartition, chosen: Chosen, offset: int) -> list[Explanation]:
+    if log.topic == STATE_TOPIC:
+        return explain([log], [work.window_of(log)], chosen, offset, work.topics)
+    told = explain_control(log, work.window_of(log), chosen, offset, work.control.mode)
+    return [told] if told else []
+
+
 def _group_logs(inputs: Sequence[str]) -> list[LogPartition]:
     try:
         return find_group_logs(inputs)
@@ -110,6 +116,11 @@ def _nothing(work: Work, chosen: Chosen) -> str:
     """Why nothing was found, and what there is."""
     groups: dict[str, set[tuple[str, int]]] = {}
     for log in work.logs:
+        if log.topic != STATE_TOPIC:
+            for _, seen_groups in decode_control_log(log, work.window_of(log)):
+                for group in seen_groups.names().to_pylist():
+                    groups.setdefault(group, set()).add((log.topic, log.partition or 0))
+            continue
         seen = [keys for _, keys in decode_log(log, work.window_of(log))]
         if not seen:
             continue

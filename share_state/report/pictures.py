@@ -1,6 +1,6 @@
 """Pictures of one share-partition: what is in flight, and how its start and lag went from audit to audit."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -11,14 +11,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
-from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from share_state.report.inline_svg import INK, STYLE, inline_svg
+from share_state.plots.inline_svg import inline_svg
+from share_state.plots.looks import GAP, INK, LOOKS, OTHER, STYLE, whole_numbers
 from share_state.report.share_partitions import STATES
 
 Rows = Sequence[Mapping[str, Any]]
 
-GAP = "gap"
 DRAWN_ONE_BY_ONE = 200
 """With more ranges than this a lane shows shares of the offsets: no eye tells them apart."""
 
@@ -27,17 +26,6 @@ _CELLS, _LANE = 160, 0.5
 _LABELS, _APART = 12, 0.06
 _TIME_LABEL = 1.0
 
-_LOOKS: dict[str, tuple[str, str]] = {
-    "AVAILABLE": ("#56b4e9", ""),
-    GAP: ("none", ""),
-    "ACQUIRED": ("#f0e442", "||"),
-    "ACKNOWLEDGED": ("#009e73", "\\\\"),
-    "ARCHIVING": ("#e69f00", "xx"),
-    "ARCHIVED": ("#d55e00", "--"),
-}
-"""State -> colour (of a palette that colour-blind people tell apart) and hatch, so that grey is enough."""
-
-_OTHER = ("#cc79a7", "++")
 _MAY_COME_AGAIN = ("AVAILABLE", "ACQUIRED", "ARCHIVING")
 _MARKERS = {"OK": "o", "STALL": "s", "STOP": "X", "REWIND": "v"}
 
@@ -53,7 +41,7 @@ def window_picture(ranges: Rows, limit: int, name: str) -> Markup:
         An `svg` element.
     """
     origin, end = ranges[0]["first_offset"], ranges[-1]["last_offset"] + 1
-    lanes: dict[str, list[Mapping[str, Any]]] = {state: [] for state in (*_LOOKS, *STATES)}
+    lanes: dict[str, list[Mapping[str, Any]]] = {state: [] for state in (*LOOKS, *STATES)}
     for one in ranges:
         lanes.setdefault(GAP if one["gap"] else one["state"], []).append(one)
     present = [lane for lane in lanes if lanes[lane]]
@@ -68,7 +56,7 @@ def window_picture(ranges: Rows, limit: int, name: str) -> Markup:
         axes.tick_params(axis="y", length=0)
         axes.spines["right"].set_visible(True)
         axes.set_xlabel("offset; height: share of the offsets" if dense else "offset; ×n: delivered n times")
-        _whole_numbers(axes.xaxis, origin)
+        whole_numbers(axes.xaxis, origin)
     said = ", ".join(f"{sum(_size(one) for one in lanes[lane]):,} {lane.lower()}" for lane in present)
     return inline_svg(figure, name, f"In flight from offset {origin:,} to {end - 1:,}: {said}.")
 
@@ -90,7 +78,7 @@ def _draw_lane(
     origin, span = window[0], window[1] - window[0]
     first = np.array([one["first_offset"] - origin for one in ranges], np.float64)
     behind = np.array([one["last_offset"] + 1 - origin for one in ranges], np.float64)
-    colour, hatch = _LOOKS.get(lane, _OTHER)
+    colour, hatch = LOOKS.get(lane, OTHER)
     bars = _bars(*_shares(first, behind, span), row) if dense else _bars(first, behind, np.ones_like(first), row)
     lines = "dotted" if lane == GAP else "solid"
     width = 0 if dense and lane != GAP else 0.5
@@ -174,7 +162,7 @@ def _draw_line(axes: Axes, title: str, column: str, rows: Rows, begin: datetime)
         axes.plot(across[of_verdict], up[of_verdict], marker, color=colour, ms=size, mec=INK, mew=0.4, label=verdict)
     axes.set_ylabel(title, fontsize=8)
     axes.margins(y=0.18)
-    _whole_numbers(axes.yaxis, origin, most=3)
+    whole_numbers(axes.yaxis, origin, most=3)
 
 
 def _time_axis(axes: Axes, times: Sequence[datetime], width: float) -> None:
@@ -188,12 +176,6 @@ def _time_axis(axes: Axes, times: Sequence[datetime], width: float) -> None:
         shown[max(1, len(shown) - 1) :] = [times[-1]]
     axes.set_xticks([(time - times[0]).total_seconds() for time in shown], [f"{time:%d %b %H:%M}" for time in shown])
     axes.set_xlabel("time of the log (UTC); a mark an audit")
-
-
-def _whole_numbers(axis: Any, origin: int, most: int = 5) -> None:
-    axis.set_major_locator(MaxNLocator(nbins=most, integer=True, min_n_ticks=1))
-    written: Callable[[float, int], str] = lambda value, _: f"{origin + round(value):,}"  # noqa: E731
-    axis.set_major_formatter(FuncFormatter(written))
 
 
 def _size(one: Mapping[str, Any]) -> int:

@@ -94,7 +94,8 @@ def spso_stall(folded: FoldedLog) -> Broken:
     finished = np.zeros(len(start), bool)
     owner = np.repeat(np.arange(len(start)), np.diff(folded.chains.ends))
     finished[owner[np.isin(batches["state"], _TERMINAL) & (batches["first"] > start[owner])]] = True
-    waited = chains["active_time"] - chains["moved_time"]
+    # From the first delivery since the start moved: a share-partition that was idle before has not stalled.
+    waited = np.where(chains["held_time"] < 0, 0, chains["active_time"] - chains["held_time"])
     rows = np.flatnonzero(stuck & finished & (start >= 0) & (waited >= folded.limits.stall_minutes * _MINUTE_MS))
     minutes = waited[rows] // _MINUTE_MS
     return Broken(

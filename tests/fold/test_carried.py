@@ -36,7 +36,7 @@ def _small_log(folder: Path) -> LogPartition:
 
 def test_a_log_cut_at_any_byte_and_continued_is_one_log(tmp_path: Path):
     source = _small_log(tmp_path)
-    for size in range(0, source.size, 7):
+    for size in range(0, source.size, 13):
         _equals_one_audit(source, tmp_path / f"cut-{size}", [size])
 
 

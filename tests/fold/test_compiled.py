@@ -14,11 +14,11 @@ from share_state.fold.log import fold_log
 from share_state.fold.topics import Topics
 from share_state.fold.verify import verify_cutoff
 from share_state.fold.decoded import decoded_tables
-from share_state.rules import judge
+from share_state.rules import judge, judge_records
 from share_state.wire.log_folder import Window, find_logs
 for inputs in sys.argv[1:]:
     for log in find_logs(inputs.split(",")):
-        folded = fold_log(log, state_partitions=3)
+        folded = fold_log(log, state_partitions=3, judge=judge_records)
         judge(folded), verify_cutoff(folded, Window(), Topics()), list(decoded_tables(log, Window(), Topics()))
 kernels = {
     f"{module.__name__}.{name}": kernel

@@ -101,6 +101,18 @@ def test_an_offset_of_a_broker_s_log_stands_where_the_fold_has_it_as_of_any_reco
     assert {Place.IN_FLIGHT, Place.BELOW_START, Place.BEYOND_END} <= places
 
 
+@pytest.mark.parametrize("offset", [10, 142, 300])
+def test_what_is_told_does_not_depend_on_how_many_states_are_held_at_a_time(
+    offset: int, monkeypatch: pytest.MonkeyPatch
+):
+    (log,) = find_logs([str(DATA / "4.3.1/chaos/__share_group_state-0")])
+    chosen = [Chosen(row["group_id"], row["topic_id"], row["partition"]) for row in fold_log(log).states.to_pylist()]
+    whole = [explained(log, one, offset) for one in chosen]
+    monkeypatch.setattr("share_state.fold.explain._POINTS", 1)
+    assert [explained(log, one, offset) for one in chosen] == whole
+    assert sum(len(one.touches) for one in whole) > len(whole)
+
+
 def test_a_record_that_cannot_be_read_is_told_and_changes_nothing(tmp_path: Path):
     first = Written(SNAPSHOT_KIND, 0, ((0, 9, 0, 1),), start=0).record
     bad = type(first)(Written(UPDATE_KIND, 0).record.key, b"\0\0\1")

@@ -112,19 +112,20 @@ def test_rows_without_any_order_are_put_in_order_by_spark(
 def test_a_frame_that_is_no_table_of_records(frame: DataFrame, change: dict[str, str], pattern: str, tmp_path: Path):
     with pytest.raises(InputError, match=f"^the DataFrame: {pattern}"):
         share_state.reconstruct(
-            frame.withColumns({name: expr(sql) for name, sql in change.items()}), out=str(tmp_path / "lake")
+            frame.withColumns({name: expr(sql) for name, sql in change.items()}), warehouse=tmp_path / "lake"
         )
     assert not (tmp_path / "lake").exists()
 
 
 def test_a_notebooks_frame_is_reconstructed(spark: SparkSession, frame: DataFrame, tmp_path: Path):
     renamed = frame.withColumnsRenamed({"key": "k", "offset": "record offset"})
-    outcome = share_state.reconstruct(
-        renamed, out=str(tmp_path / "lake"), columns={"key": "k", "offset": "record offset"}
+    tables = share_state.reconstruct(
+        renamed, warehouse=tmp_path / "lake", columns={"key": "k", "offset": "record offset"}
     )
     folds = [fold_log(log) for log in find_logs([str(EXPORT)])]
     expected = pa.concat_tables(fold.states for fold in folds).sort_by(BY_KEY)
-    assert outcome.records == sum(fold.record_count for fold in folds)
+    assert CommittedTables(str(tmp_path / "lake")).run["records"] == sum(fold.record_count for fold in folds)
+    assert tables.share_partition_state.count() == len(expected)
     assert CommittedTables(str(tmp_path / "lake")).read("share_partition_state").sort_by(BY_KEY) == expected
 
 

@@ -207,9 +207,13 @@ BREACHES = {
     ),
     "SPSO_STALL": Breach(
         WARNING,
-        1,
+        2,
         "the start offset 0 has not moved for 31 minutes while later offsets finished",
-        (snapshot(), update([(1, 1, ACKNOWLEDGED, 1)], count=1, after=31 * MINUTE)),
+        (
+            snapshot(),
+            update([(2, 2, ACKNOWLEDGED, 1)], count=1),
+            update([(1, 1, ACKNOWLEDGED, 1)], count=2, after=31 * MINUTE),
+        ),
     ),
     "IN_FLIGHT_LIMIT": Breach(
         WARNING,

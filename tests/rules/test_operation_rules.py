@@ -60,8 +60,9 @@ def test_what_lies_below_the_start_is_nobody_s_poison(tmp_path: Path):
 
 
 def _stall(minutes: float, *between, **last) -> tuple:
+    """A first delivery behind the start, and a later offset that finishes so many minutes after it."""
     final = {"ranges": [(1, 1, ACKNOWLEDGED, 1)], "count": 1, "after": int(minutes * MINUTE)} | last
-    return snapshot(), *between, update(**final)
+    return snapshot(), update([(5, 5, AVAILABLE, 1)]), *between, update(**final)
 
 
 @pytest.mark.parametrize(("minutes", "is_found"), [(29.9, False), (30, True), (300, True)])
@@ -71,6 +72,11 @@ def test_a_start_that_stands_while_later_offsets_finish_is_a_stall(tmp_path: Pat
 
 def test_the_stall_time_is_the_configuration_s(tmp_path: Path):
     assert found(tmp_path, *_stall(4), limits=Limits(stall_minutes=3)).codes == {"SPSO_STALL": 1}
+
+
+def test_a_share_partition_that_was_idle_is_no_stall(tmp_path: Path):
+    judged = found(tmp_path, snapshot(), update([(1, 1, ACKNOWLEDGED, 1)], count=1, after=300 * MINUTE))
+    assert judged.codes == {}
 
 
 def test_a_start_that_moved_lately_is_no_stall(tmp_path: Path):

@@ -13,8 +13,10 @@ from share_state.rules import judge
 from share_state.wire.log_folder import LogPartition
 from tests.wire.batches import log_of
 
-WHAT_FOLLOWS = {"STATE_SUSPECT", "ORPHAN_UPDATE", "OFFSET_GAP"}
-"""Findings that other findings bring about: what was lost leaves gaps, and states that rest on it."""
+WHAT_FOLLOWS = {"STATE_SUSPECT", "ORPHAN_UPDATE", "OFFSET_GAP", "POISON_RECORDS"}
+"""Findings that other findings bring about (what was lost leaves gaps, and states that rest on it), or that tell of
+consumers rather than of the log.
+"""
 
 
 @dataclass(frozen=True)

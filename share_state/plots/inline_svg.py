@@ -9,24 +9,7 @@ from matplotlib import rc_context
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-INK = "#000000"
-"""Drawn in whatever colour the text around the picture has, so that dark pages work."""
-
-STYLE = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "share_state",
-    "font.family": ["sans-serif"],
-    "font.sans-serif": ["DejaVu Sans"],
-    "font.size": 9,
-    "axes.edgecolor": INK,
-    "axes.linewidth": 0.6,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "hatch.linewidth": 0.7,
-    "hatch.color": INK,
-    "text.parse_math": False,
-}
-"""matplotlib's settings while a figure is made and written; the same figure gives the same bytes."""
+from share_state.plots.looks import INK, STYLE
 
 _DATELESS = {"Date": None, "Creator": None, "Format": None, "Type": None}
 _REFERENCE = re.compile(r"url\(#([^)]+)\)")

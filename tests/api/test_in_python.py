@@ -1,0 +1,137 @@
+"""`import share_state`, as a notebook uses it."""
+
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import share_state
+from share_state.declarations import table_schema
+from share_state.errors import InputError, ShareStateError
+from tests.truth import DATA, cases
+
+DLQ = DATA / "4.4.0/dlq"
+TOPICS = DLQ / "topics.json"
+ONE = {"group": "dq-off", "topic": "t0", "partition": 0, "topics": TOPICS}
+
+
+def _sorted(table: pa.Table) -> list[dict]:
+    def known(row: dict) -> str:
+        return repr({name: sorted(value) if name == "evidence" and value else value for name, value in row.items()})
+
+    return sorted(table.to_pylist(), key=known)
+
+
+def test_the_import_loads_neither_spark_nor_matplotlib_nor_kernels():
+    heavy = "{'pyspark', 'matplotlib', 'numba', 'pyarrow', 'deltalake'}"
+    code = f"import sys, share_state; dir(share_state); print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_name_it_promises_is_there_and_documented():
+    for name in set(share_state.__all__) - {"__version__"}:
+        assert (getattr(share_state, name).__doc__ or "").strip(), name
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = share_state.nothing
+
+
+def test_with_a_session_the_tables_are_those_without_one(spark: SparkSession):
+    arrow = share_state.reconstruct(DLQ, topics=TOPICS)
+    frames = share_state.reconstruct(DLQ, topics=TOPICS, spark=spark)
+    for name in ("share_partition_state", "in_flight", "findings", "cutoff"):
+        here, there = getattr(arrow, name), getattr(frames, name).toArrow()
+        assert there.column_names == here.column_names == table_schema(name).names
+        assert _sorted(there) == _sorted(here), name
+    assert share_state.cutoff([DLQ]).equals(arrow.cutoff)
+    assert repr(arrow).endswith("cutoff: 3 rows)")
+    assert "cutoff: DataFrame[" in repr(frames)
+
+
+def test_a_warehouse_holds_what_comes_back(spark: SparkSession, tmp_path: Path):
+    folder = tmp_path / "lake"
+    frames = share_state.reconstruct(DATA / "4.4.0/happy", spark=spark, warehouse=folder, rules={"SPSO_STALL": "off"})
+    assert _sorted(frames.in_flight.toArrow()) == _sorted(share_state.reconstruct(DATA / "4.4.0/happy").in_flight)
+    assert (folder / "runs" / "_delta_log").is_dir()
+    with pytest.raises(ShareStateError, match="written by Spark; give spark="):
+        share_state.reconstruct(DLQ, warehouse=folder)
+
+
+def test_records_are_read_as_a_dataframe(spark: SparkSession):
+    records = share_state.read(spark, str(DLQ))
+    assert records.columns == table_schema("decoded_records").names
+    assert records.count() == sum(row["log_end_offset"] for row in share_state.cutoff(DLQ).to_pylist())
+
+
+@pytest.mark.parametrize("case", [c for c in cases() if c.is_as_of and "codec-gzip" in c.name], ids=lambda c: c.name)
+def test_as_of_offsets_give_the_truth_of_that_moment(case):
+    offsets = {number: row["nextOffset"] for number, row in case.partitions.items()}
+    states = share_state.reconstruct(case.folder, as_of=offsets).share_partition_state.to_pylist()
+    found = {(row["group_id"], row["topic_id"], row["partition"]): row["start_offset"] for row in states}
+    assert found == {key: row["start_offset"] for key, row in case.rows.items()}
+
+
+def test_as_of_a_moment_is_the_last_row_of_the_timeline_until_then():
+    timeline = share_state.timeline(DLQ, **ONE)
+    moment = timeline["timestamp"][9].as_py()
+    assert share_state.timeline(DLQ, **ONE, as_of=moment).num_rows == 10
+    states = share_state.reconstruct(DLQ, topics=TOPICS, as_of=moment).share_partition_state.to_pylist()
+    (state,) = [r for r in states if (r["group_id"], r["topic"], r["partition"]) == ("dq-off", "t0", 0)]
+    after = timeline.slice(9, 1).to_pylist()[0]
+    shared = set(after) & set(state) - {"suspect"}
+    assert {name: state[name] for name in shared} == {name: after[name] for name in shared}
+    naive = (moment + timedelta(milliseconds=1)).astimezone(UTC).replace(tzinfo=None)
+    assert share_state.timeline(DLQ, **ONE, as_of=naive.isoformat()).num_rows == 10
+
+
+def test_a_timeline_is_the_same_with_a_session(spark: SparkSession):
+    there = share_state.timeline(DLQ, **ONE, spark=spark).toArrow().sort_by("offset")
+    assert there.to_pylist() == share_state.timeline(DLQ, **ONE).to_pylist()
+
+
+def test_an_offset_is_explained_in_a_sentence_and_a_row_a_record():
+    told = share_state.explain(DLQ, "dq-off", "t0", 0, 0, topics=TOPICS, delivery_limit=3)
+    assert "its dead-letter write has not finished, and SPSO cannot pass it" in str(told)
+    assert told.records["standing"].to_pylist()[1:4] == [
+        "no start yet -> AVAILABLE (1)",
+        "AVAILABLE (1) -> AVAILABLE (2)",
+        "AVAILABLE (2) -> ARCHIVING (3)",
+    ]
+    assert told.records["offset"].to_pylist() == [record["offset"] for record in told.facts["records"]]
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda: share_state.cutoff("nowhere"), "nowhere"),
+        (lambda: share_state.cutoff(DLQ, dialect="avro"), "dialect='avro': give one of auto"),
+        (lambda: share_state.cutoff(DLQ, as_of={7: 3}), "log partition 7 is not in the input"),
+        (lambda: share_state.cutoff(DLQ, as_of={0: "3"}), "give a log partition and an offset"),
+        (lambda: share_state.cutoff(DLQ, as_of={0: -3}), "give an offset from 0 on"),
+        (lambda: share_state.cutoff(DLQ, as_of=7), "as_of=7: give a datetime"),
+        (lambda: share_state.cutoff(DLQ, as_of="last night"), "as of last night: give a time"),
+        (lambda: share_state.reconstruct(DLQ, rules={"NO_RULE": "off"}), "NO_RULE"),
+        (lambda: share_state.explain(DLQ, "nobody", "t0", 0, 0), "no record of it here"),
+        (lambda: share_state.reconstruct(DLQ, topics="missing.json"), "missing.json"),
+    ],
+)
+def test_what_cannot_be_used_is_said_in_one_line(call, told: str):
+    with pytest.raises(ShareStateError, match=told) as raised:
+        call()
+    assert len(str(raised.value).splitlines()) == 1
+
+
+def test_an_input_without_a_record_batch_is_refused(tmp_path: Path):
+    (tmp_path / "__share_group_state-0").mkdir()
+    (tmp_path / "__share_group_state-0" / "00000000000000000000.log").write_bytes(b"no batch at all" * 9)
+    with pytest.raises(InputError, match="nothing in it is a record batch"):
+        share_state.reconstruct(tmp_path)
+
+
+def test_moments_are_utc():
+    late = datetime(2100, 1, 1, tzinfo=UTC)
+    assert share_state.timeline(DLQ, **ONE, as_of=late).num_rows == share_state.timeline(DLQ, **ONE).num_rows

@@ -1,0 +1,66 @@
+"""`share-state plot`, as a person types it."""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from share_state.cli import DONE, UNUSABLE
+from tests.cli.commands import Command, say
+from tests.truth import DATA
+
+DLQ = DATA / "4.4.0/dlq"
+ONE = ("--group", "dq-off", "--topic", "t0", "--partition", "0", "--topics", str(DLQ / "topics.json"))
+
+
+@pytest.fixture
+def light(capfd: pytest.CaptureFixture[str]) -> Command:
+    return partial(say, capfd)
+
+
+@pytest.mark.parametrize(
+    ("what", "options", "says"),
+    [
+        ("window", ONE, "at the end the window reaches from 0 to 227"),
+        ("offsets", ONE, "the start offset stayed at 0"),
+        ("deliveries", ONE, "delivered once"),
+        ("deliveries", (), "delivered once"),
+        ("cutoff", (), "112 records lie before the cutoffs of 3 log partitions"),
+    ],
+)
+def test_each_picture_is_drawn_and_says_what_it_shows(
+    light: Command, tmp_path: Path, what: str, options: tuple[str, ...], says: str
+):
+    out = tmp_path / "picture.html"
+    said = light("plot", what, str(DLQ), *options, "--out", str(out))
+    assert said.code == DONE, said.err
+    assert says in said.out
+    assert says in out.read_text(encoding="utf-8")
+
+
+def test_as_of_a_moment_the_picture_ends_there(light: Command, tmp_path: Path):
+    out = str(tmp_path / "w.svg")
+    said = light("plot", "offsets", str(DLQ), *ONE, "--as-of-time", "2026-11-21T04:48:59Z", "--out", out, "--json")
+    assert said.code == DONE, said.err
+    assert said.json["file"] == out
+    assert "before the end at 113" in said.json["says"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("heatmap", str(DLQ), "--out", "x.png"), "plot heatmap: no such picture"),
+        (("cutoff", str(DLQ), "--out", "x.gif"), "pictures are written as"),
+        (("window", str(DLQ), "--out", "x.png"), "share-partitions are in it; choose one"),
+        (("window", str(DLQ), "--group", "nobody", "--out", "x.png"), "it has no rows; choose one"),
+    ],
+)
+def test_what_cannot_be_drawn_is_one_line_and_leaves_no_file(
+    light: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], told: str
+):
+    monkeypatch.chdir(tmp_path)
+    said = light("plot", *arguments)
+    assert said.code == UNUSABLE
+    assert told in said.err
+    assert len(said.err.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
