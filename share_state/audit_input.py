@@ -4,11 +4,12 @@ import hashlib
 from pathlib import Path
 
 from share_state.config import AuditSettings
+from share_state.group_input import group_logs
 from share_state.inputs import logs_of, state_partitions_found
 from share_state.topics_file import read_topics
 from share_state.work import Work
 
-_SHAPING = ("state_partitions", "limits", "rules", "topics", "clock")
+_SHAPING = ("state_partitions", "limits", "rules", "topics", "clock", "groups")
 """Sections of the configuration that change what the tables hold."""
 
 
@@ -24,12 +25,14 @@ def work_of(settings: AuditSettings) -> Work:
     for source in settings.sources:
         by_dialect.setdefault(source.dialect, []).append(source.path)
     logs = [log for dialect, paths in by_dialect.items() for log in logs_of(paths, dialect)]
+    beside = group_logs([source.path for source in settings.sources], logs, settings.groups.paths or ())
     return Work(
         logs=logs,
         topics=read_topics(settings.topics),
         state_partitions=settings.state_partitions or state_partitions_found(logs),
         severities=settings.rules,
         limits=settings.limits.to_limits(),
+        groups=settings.groups.to_input(beside),
     )
 
 

@@ -25,6 +25,8 @@ from share_state.options import (
     Dialect,
     FailOn,
     Format,
+    GroupPartitions,
+    Groups,
     Inputs,
     Json,
     KafkaProperties,
@@ -43,8 +45,11 @@ from share_state.options import (
     audit_settings,
     chosen_from,
     fails,
+    group_overrides,
     is_of_exports,
+    named_by_groups,
     pairs,
+    with_groups,
     work_from,
 )
 from share_state.phases import Phases
@@ -81,6 +86,8 @@ def reconstruct(
     as_of_offset: AsOfOffset = None,
     as_of_time: AsOfTime = None,
     topics: TopicsFile = None,
+    groups: Groups = None,
+    group_partitions: GroupPartitions = None,
     state_partitions: StatePartitions = None,
     timeline: Timeline = False,
     group: Annotated[str | None, typer.Option(help="Timeline only of this group.")] = None,
@@ -116,6 +123,7 @@ def reconstruct(
         kafka_properties=kafka_properties,
     )
     work = replace(work, timeline=chosen)
+    work = with_groups(work, inputs, groups, group_partitions)
     from share_state.spark import reconstruct as job  # noqa: PLC0415  Spark is imported only where it is used
     from share_state.spark.session import session  # noqa: PLC0415
 
@@ -146,6 +154,8 @@ def audit(
     ] = None,
     dialect: Dialect = "auto",
     topics: TopicsFile = None,
+    groups: Groups = None,
+    group_partitions: GroupPartitions = None,
     state_partitions: StatePartitions = None,
     rule: RuleSeverity = None,
     fail_on: Annotated[str | None, typer.Option("--fail-on", help="As the key fail_on.")] = None,
@@ -163,6 +173,7 @@ def audit(
     from share_state.nightly import nightly_audit, stages_on_stderr  # noqa: PLC0415  only an audit needs its settings and reports
 
     overrides = audit_overrides(topics, state_partitions, rule, fail_on, html, prometheus, master, spark_conf)
+    overrides += group_overrides(groups, group_partitions)
     settings = audit_settings(inputs, config, out, dialect, [*overrides, *(sets or ())])
     with stages_on_stderr(quiet=quiet):
         outcome, report = nightly_audit(settings, Phases(quiet=quiet), verbose=verbose)
@@ -333,14 +344,28 @@ def diff(
     chosen = Chosen(group, topic, partition)
     if is_of_exports(inputs, as_of_offset, as_of_time, and_as_of_offset, and_as_of_time):
         points = ((as_of_offset, as_of_time), (and_as_of_offset, and_as_of_time))
-        before, after = (
-            of_export(work_from(inputs, "auto", *point, topics, None, None, dialect=dialect), chosen)
-            for point in points
-        )
+        works = (work_from(inputs, "auto", *point, topics, None, None, dialect=dialect) for point in points)
+        before, after = (of_export(named_by_groups(work, inputs), chosen) for work in works)
     else:
         before, after = (of_warehouse(warehouse, chosen) for warehouse in inputs)
     found = differences(before, after)
     console.print_json(found) if as_json else print_differences(found)
+
+
+@app.command(epilog="Example: share-state groups /lake/share_state --group orders-app")
+def groups(
+    warehouse: Annotated[
+        str, typer.Argument(metavar="[WAREHOUSE]", help="Folder of the Delta tables.")
+    ] = "share_state",
+    group: Annotated[str | None, typer.Option(help="All that is known of this group.")] = None,
+    members: Annotated[bool, typer.Option("--members", help="With the members of every group.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Print state, members, assignment and lag of share groups, from the tables."""
+    from share_state.report.groups import described_groups, print_groups  # noqa: PLC0415
+
+    found = described_groups(warehouse, group)
+    console.print_json(found) if as_json else print_groups(found, group=group, members=members)
 
 
 @app.command(epilog="Example: share-state decode /exports/broker-1/__share_group_state-7 | head")

@@ -3,6 +3,7 @@
 import atexit
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,6 +12,8 @@ from share_state.errors import InputError, ShareStateError
 from share_state.fold.chosen import Chosen
 from share_state.fold.control_log import MODES, STRICT, ControlOptions
 from share_state.formats import AUTO, FORMATS, Asked, find
+from share_state.group_input import GroupInput, group_logs
+from share_state.group_side import read_groups
 from share_state.index_folder import read_indexes
 from share_state.inputs import DIALECTS, state_partitions_found
 from share_state.live import ask_cluster
@@ -107,6 +110,18 @@ FailOn = Annotated[
 ]
 Master = Annotated[str, typer.Option("--master", help="Spark master.")]
 SparkConf = Annotated[list[str] | None, typer.Option("--spark-conf", metavar="K=V", help="A Spark setting.")]
+Groups = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--groups", metavar="GROUP_INPUT", help="Logs of __consumer_offsets; by default those beside the input's."
+    ),
+]
+GroupPartitions = Annotated[
+    int | None,
+    typer.Option(
+        "--group-partitions", metavar="N", min=1, help="Partitions of __consumer_offsets; by default as found."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress line.")]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Spark's own log, and tracebacks.")]
@@ -216,6 +231,30 @@ def work_from(
     )
 
 
+def with_groups(work: Work, inputs: Sequence[str], named: Sequence[str] | None, partitions: int | None) -> Work:
+    """Work with the group side that is named, or that lies beside its logs.
+
+    Args:
+        work: the state side.
+        inputs: as the person named them.
+        named: logs of `__consumer_offsets`, where they are named.
+        partitions: how many partitions that topic has, None for as many as are found.
+    Raises:
+        InputError: if what is named cannot be used.
+    """
+    logs = group_logs(inputs, work.logs, named or ())
+    return replace(work, groups=GroupInput(logs, partitions)) if logs else work
+
+
+def named_by_groups(work: Work, inputs: Sequence[str]) -> Work:
+    """Work with the topic names that the group side beside its logs tells, as the tables have them.
+
+    Raises:
+        InputError: if a segment of it cannot be read.
+    """
+    return read_groups(with_groups(work, inputs, None, None))[1]
+
+
 def audit_settings(
     inputs: Sequence[str] | None, config: str | None, out: str | None, dialect: str, overrides: Sequence[str]
 ) -> "AuditSettings":
@@ -262,6 +301,13 @@ def audit_overrides(
     given |= {f"rules.{code}": severity for code, severity in _severities(rules).items()}
     given |= {f"spark.conf.{name}": value for name, value in pairs(spark_conf).items()}
     return [f"{key}={value}" for key, value in given.items() if value is not None]
+
+
+def group_overrides(named: Sequence[str] | None, partitions: int | None) -> list[str]:
+    """The options of an audit about its group side as settings."""
+    given = {f"groups.paths.{number}": path for number, path in enumerate(named or ())}
+    given |= {} if partitions is None else {"groups.partitions": str(partitions)}
+    return [f"{key}={value}" for key, value in given.items()]
 
 
 def fails(by_severity: Mapping[str, int], fail_on: str) -> bool:

@@ -14,11 +14,19 @@ OF_AUDITS = ("share_partition_history", "carried_share_partitions", "carried_log
 ON_REQUEST = ("timeline",)
 """What a run writes where it is asked to."""
 
+OF_GROUPS = ("share_groups", "share_group_members", "share_group_partitions")
+"""What a run writes beside them where the input holds the group side."""
+
+OF_CLAIMS = ("sticky_claim", "effective_previous_assignment")
+"""What it writes of classic consumer groups, where members claim anything."""
+
+EVERY = (*TABLES, *OF_AUDITS, *ON_REQUEST, *OF_GROUPS, *OF_CLAIMS)
+
 LOCK = ".lock"
 """The file that a run holds while it writes."""
 
 
-def check_place(root: str, tables: Sequence[str] = (*TABLES, *OF_AUDITS, *ON_REQUEST)) -> None:
+def check_place(root: str, tables: Sequence[str] = EVERY) -> None:
     """Refuse a place that holds something else than a warehouse, before any work is done.
 
     Raises:

@@ -19,6 +19,7 @@ from share_state.fold.log import FoldedLog, fold_log
 from share_state.fold.timeline import timeline_tables
 from share_state.fold.topics import Topics
 from share_state.fold.verify import Proof, verify_cutoff
+from share_state.group_input import GroupInput
 from share_state.rules import judge, judge_records
 from share_state.wire.log_folder import STATE_TOPIC, LogPartition, Window
 from share_state.wire.resume import Fate
@@ -66,6 +67,7 @@ class Work:
         limits: what the rules hold the logs against.
         audited: name of a log partition -> how an audit goes on with it; None where this is no audit.
         timeline: the share-partitions whose state after every record is wanted; None for no timeline.
+        groups: the group side, None where there is none.
     """
 
     logs: Sequence[LogPartition]
@@ -80,6 +82,7 @@ class Work:
     limits: Limits = field(default_factory=Limits)
     audited: Mapping[str, Resumed] | None = None
     timeline: Chosen | None = None
+    groups: GroupInput | None = None
 
     def window_of(self, log: LogPartition) -> Window:
         """Which records of one of the logs count."""

@@ -42,7 +42,7 @@ def _keys(section: Mapping[str, Any], above: KeyPath) -> Iterator[Key]:
             continue
         default = f"`{_plain_yaml(one['default'])}`" if "default" in one else "required"
         yield Key(dotted(path), declared.takes(one), default, variable(path), one["description"])
-        if "items" in one:
+        if "properties" in one.get("items", {}):
             yield from _keys(one["items"], (*path, "N"))
 
 

@@ -8,7 +8,10 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from share_state.config.key_names import KeyPath, dotted
 from share_state.fold.limits import RELEASES, Limits
+from share_state.group_input import CLAIMS, HISTORY, GroupInput
 from share_state.rules import ERROR, OFF, SEVERITIES, registered
+from share_state.rules.groups_audited import GroupLimits
+from share_state.wire.log_folder import LogPartition
 
 _SECRET = re.compile(r"(?i)secret|password|token|access[.]?key")
 _INT32 = 2**31 - 1
@@ -29,11 +32,12 @@ def _is_registered(code: str) -> str:
 Format = Literal["auto", "segments"]
 Dialect = Literal["auto", "share_group_state", "control_records"]
 Clock = Literal["log", "wall"]
+Claims = Literal[CLAIMS]
 Severity = Annotated[Literal[(*SEVERITIES, OFF)], BeforeValidator(_off_where_false)]
 RuleCode = Annotated[str, AfterValidator(_is_registered)]
 PathText = Annotated[str, Field(min_length=1, json_schema_extra={"format": "path"})]
 Count = Annotated[int, Field(ge=1, le=_INT32)]
-_KAFKA = Limits()
+_KAFKA, _GROUPS = Limits(), GroupLimits()
 
 
 class _Section(BaseModel):
@@ -93,6 +97,32 @@ class LimitSettings(_Section):
         return Limits(**self.model_dump())
 
 
+class GroupSettings(_Section):
+    """The group side: exports of `__consumer_offsets`, and what share groups are held against."""
+
+    paths: list[PathText] | None = Field(
+        None, min_length=1, description="exports of `__consumer_offsets`; by default those beside the logs of `sources`"
+    )
+    partitions: Count | None = Field(
+        None, description="partitions of `__consumer_offsets`; by default as many as the input shows"
+    )
+    claims: Claims = Field(
+        HISTORY, description="which records of a classic consumer group are judged: all that are left, or the latest"
+    )
+    members: Count = Field(_GROUPS.members, description="`group.share.max.size` of the cluster")
+    retry_seconds: Count = Field(
+        _GROUPS.retry_ms // 1000, description="seconds that the state of a share-partition may be in the making"
+    )
+    delete_grace_seconds: Count = Field(
+        _GROUPS.delete_grace_ms // 1000, description="seconds that the state of a deleted topic may still be there"
+    )
+
+    def to_input(self, logs: tuple[LogPartition, ...]) -> GroupInput | None:
+        """The group side of an audit, None where there are no logs of it."""
+        limits = GroupLimits(self.members, self.retry_seconds * 1000, self.delete_grace_seconds * 1000)
+        return GroupInput(logs, self.partitions, self.claims, limits) if logs else None
+
+
 class ReportSettings(_Section):
     """Files that the audit writes beside the tables."""
 
@@ -128,6 +158,7 @@ class AuditSettings(_Section):
     )
     topics: PathText | None = Field(None, description="JSON file: topic id to name, partitions, end offsets")
     limits: LimitSettings = Field(default_factory=LimitSettings)
+    groups: GroupSettings = Field(default_factory=GroupSettings)
     clock: Clock = Field(
         "log", description='what "for so long" is counted to: the newest record of the input, or the time of the audit'
     )
@@ -159,7 +190,8 @@ def _configured(section: _Section, above: KeyPath) -> Iterator[tuple[KeyPath, An
             yield from _configured(value, path)
         elif isinstance(value, list):
             for number, item in enumerate(value):
-                yield from _configured(item, (*path, number))
+                inner = (*path, number)
+                yield from _configured(item, inner) if isinstance(item, _Section) else [(inner, item)]
         elif isinstance(value, dict):
             yield from (((*path, key), one) for key, one in value.items())
         elif value is not None and value != field.default:

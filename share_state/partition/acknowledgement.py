@@ -88,14 +88,25 @@ class Acknowledgement:
             return self._refused(batch.runs[0]) or self._take(
                 batch, batch.runs, AckSegment(first, last, AckType(request.types[0]))
             )
-        for run in batch.overlapping(first, last):
-            if refusal := self._refused(run):
+        if not batch.by_offset:
+            if refusal := self._refused(batch.runs[0]):
                 return refusal
-        batch.by_offset = True
+            batch.split(self._locks.next_turn())
         for segment in _within(request, first, last):
-            if refusal := self._take(batch, batch.carve(segment.first_offset, segment.last_offset), segment):
+            if refusal := self._take_up_to_refused(batch, segment):
                 return refusal
         return None
+
+    def _take_up_to_refused(self, batch: InFlightBatch, segment: AckSegment) -> Refusal | None:
+        """Take offsets in order up to the first that may not be: what was renewed before it stays renewed."""
+        begin, end, _ = segment
+        refusal = None
+        for run in batch.overlapping(begin, end):
+            if refusal := self._refused(run):
+                end = run.first - 1
+                break
+        taken = self._take(batch, batch.carve(begin, end), segment) if begin <= end else None
+        return taken or refusal
 
     def _refused(self, run: Run) -> Refusal | None:
         if run.before is not None:
@@ -110,8 +121,9 @@ class Acknowledgement:
         if segment.type is AckType.RENEW:
             if not self._settings.renews:
                 return _state("locks may not be renewed here (share.renew.acknowledge.enable)")
+            turn = self._locks.next_turn()
             for run in runs:
-                run.deadline = self._deadline
+                run.deadline, run.turn = self._deadline, turn
             self._locks.watch(batch, self._deadline)
             return None
         for run in runs:

@@ -101,12 +101,15 @@ class Acquisition:
         """
         window, fetch = self._window, self._fetch
         first, last = fetch.log_batches[0].first_offset, fetch.log_batches[-1].last_offset
-        limit, last = self._room(last)
+        limit, last = (0, last) if last < window.start_offset else self._room(last)
         if limit <= 0:
             return ()
         if fetch.fetch_offset < first:
             window.archive(fetch.fetch_offset, first - 1, DeliveryState.AVAILABLE)
         base = self._base(first)
+        if min(first, base) > last:
+            # A full window, and what could be delivered again is no longer there: Kafka's fetch fails on it.
+            return ()
         batches = window.between(min(first, base), last)
         if not batches:
             self._acquire_new(base, last, limit)
@@ -158,7 +161,7 @@ class Acquisition:
                 if throttled and self._count > before:
                     return False
             elif batch.runs[0].is_free:
-                self._lock(batch, batch.runs[0])
+                self._lock(batch, batch.runs[0], self._locks.next_turn())
         return self._count < limit
 
     def _is_throttled(self, batch: InFlightBatch, first: int, last: int) -> bool:
@@ -171,7 +174,7 @@ class Acquisition:
         if free:
             batch.by_offset = True
         limit_of_deliveries = self._settings.delivery_count_limit
-        taken = 0
+        taken, turn = 0, self._locks.next_turn()
         for run in free:
             is_last_delivery = limit_of_deliveries > 2 and run.count == limit_of_deliveries - 1
             if is_last_delivery:
@@ -184,7 +187,7 @@ class Acquisition:
             if high < low:
                 break
             for part in batch.carve(low, high):
-                self._lock(batch, part)
+                self._lock(batch, part, turn)
             taken += high - low + 1
         batch.join()
 
@@ -204,11 +207,11 @@ class Acquisition:
                 window.freed(low + size)
             batch = InFlightBatch(runs, by_offset=low + size <= high)
             window.insert(batch)
-            self._lock(batch, runs[0])
+            self._lock(batch, runs[0], self._locks.next_turn())
             room -= size
         if is_foremost:
             window.move_start(first)
-        window.fetched_up_to(last + 1)
+        window.fetched_up_to((min(last, first + limit - 1) if self._keeps_to_limit else last) + 1)
 
     def _log_batch_end(self, offset: int) -> int:
         """Where the log batch that holds the offset ends; the offset itself where none holds it."""
@@ -218,22 +221,22 @@ class Acquisition:
         return offset
 
     def _cut_at_log_batches(self, first: int, last: int) -> list[LogBatch]:
-        """Ranges of at least `batch_size` offsets that end where log batches do. Source: createBatches."""
+        """Ranges of at least `batch_size` offsets that begin where log batches do. Source: createBatches."""
         size = self._fetch.batch_size
-        if last - first + 1 <= size:
+        if self._keeps_to_limit or last - first + 1 <= size:
             return [LogBatch(first, last)]
         cut, begin = [], first
         for batch in self._fetch.log_batches:
-            if batch.last_offset >= last:
+            if batch.first_offset > last:
                 break
-            if batch.last_offset >= first and batch.last_offset - begin + 1 >= size:
-                cut.append(LogBatch(begin, batch.last_offset))
-                begin = batch.last_offset + 1
+            if batch.first_offset - begin >= size:
+                cut.append(LogBatch(begin, batch.first_offset - 1))
+                begin = batch.first_offset
         cut.append(LogBatch(begin, last))
         return cut
 
-    def _lock(self, batch: InFlightBatch, run: Run) -> None:
-        run.lock(self._fetch.member, self._deadline)
+    def _lock(self, batch: InFlightBatch, run: Run, turn: int) -> None:
+        run.lock(self._fetch.member, self._deadline, turn)
         self._locks.watch(batch, self._deadline)
         acquired = self._acquired
         if (

@@ -68,13 +68,16 @@ class Changes:
         for _, run in pending.runs:
             run.before = None
             self._settle(run)
-        self._tidy(pending.runs)
+        _join(pending.runs)
+        self._window.advance()
 
     def drop(self, pending: PendingWrite, settings: PartitionSettings, now_ms: int) -> None:
         """The write failed: what it holds never happened, unless it stands anyway."""
         self._answer(pending)
         self.take_back(pending.runs, settings, now_ms)
-        self._tidy(pending.runs)
+        _join(pending.runs)
+        if pending.is_final:
+            self._window.advance()
 
     def take_back(self, runs: Changed, settings: PartitionSettings, now_ms: int) -> None:
         """Give back the locks that tentative changes ended, unless they have run out since. Counts stay as they are.
@@ -88,7 +91,7 @@ class Changes:
             run.before = None
             if now_ms <= before.deadline:
                 run.state = DeliveryState.ACQUIRED
-                run.owner, run.deadline = before.owner, before.deadline
+                run.owner, run.deadline, run.turn = before.owner, before.deadline, before.turn
             else:
                 # Not to the dead letter queue: nothing was recorded that it could be resumed from.
                 exhausted = before.delivery_count >= settings.delivery_count_limit
@@ -111,7 +114,7 @@ class Changes:
             if run.first < self._window.start_offset:
                 self._window.archive(run.first, self._window.start_offset - 1, DeliveryState.AVAILABLE)
 
-    def _tidy(self, runs: Changed) -> None:
-        for batch in {id(batch): batch for batch, _ in runs}.values():
-            batch.join()
-        self._window.advance()
+
+def _join(runs: Changed) -> None:
+    for batch in {id(batch): batch for batch, _ in runs}.values():
+        batch.join()

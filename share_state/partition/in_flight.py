@@ -19,6 +19,7 @@ class Held(NamedTuple):
     delivery_count: int
     owner: str
     deadline: int
+    turn: int
 
 
 class Run:
@@ -31,10 +32,11 @@ class Run:
         count: how often delivered.
         owner: the member that holds the lock, None where no lock is held.
         deadline: milliseconds after which the lock is lost, None where no lock is held.
+        turn: when the lock was set up, counted; locks of one deadline run out in this order.
     Source: Kafka InFlightState, for all the offsets that share one.
     """
 
-    __slots__ = ("before", "count", "deadline", "first", "last", "owner", "state")
+    __slots__ = ("before", "count", "deadline", "first", "last", "owner", "state", "turn")
 
     def __init__(
         self,
@@ -44,6 +46,7 @@ class Run:
         count: int,
         owner: str | None = None,
         deadline: int | None = None,
+        turn: int = 0,
     ):
         self.first = first
         self.last = last
@@ -51,6 +54,7 @@ class Run:
         self.count = count
         self.owner = owner
         self.deadline = deadline
+        self.turn = turn
         self.before: Held | None = None
 
     @property
@@ -68,8 +72,9 @@ class Run:
         """A member holds the run, and no change to it is under way."""
         return self.state is DeliveryState.ACQUIRED and self.before is None
 
-    def lock(self, owner: str, deadline: int) -> None:
+    def lock(self, owner: str, deadline: int, turn: int) -> None:
         """Deliver the run once more."""
+        self.turn = turn
         self.state = DeliveryState.ACQUIRED
         self.count += 1
         self.owner = owner
@@ -80,11 +85,12 @@ class Run:
         self.state = state
         self.owner = None
         self.deadline = None
+        self.turn = 0
 
     def become_tentatively(self, state: DeliveryState) -> None:
         """End the lock until the change is durable or has failed. Source: Kafka InFlightState.startStateTransition."""
         assert self.owner is not None and self.deadline is not None
-        self.before = Held(self.count, self.owner, self.deadline)
+        self.before = Held(self.count, self.owner, self.deadline, self.turn)
         self.become(state)
 
     def is_like(self, other: "Run") -> bool:
@@ -92,6 +98,7 @@ class Run:
         return (
             self.owner == other.owner
             and self.deadline == other.deadline
+            and self.turn == other.turn
             and self.before is None
             and other.before is None
         )
@@ -114,6 +121,19 @@ class InFlightBatch:
         self.runs = runs
         self.by_offset = by_offset
         self.watched: int | None = None
+
+    def split(self, turn: int) -> None:
+        """Track offset by offset from now on: every lock is set up anew, to run out when it did.
+
+        Args:
+            turn: of the new locks.
+        Source: Kafka InFlightBatch.maybeInitializeOffsetStateUpdate.
+        """
+        if not self.by_offset:
+            self.by_offset = True
+            for run in self.runs:
+                if run.is_held:
+                    run.turn = turn
 
     def carve(self, first: int, last: int) -> list[Run]:
         """The runs that cover exactly these offsets of the batch; runs across the edges are cut.
@@ -159,6 +179,6 @@ class InFlightBatch:
         if left.first == offset:
             return i
         assert left.before is None, "a change under way is never cut"
-        runs.insert(i + 1, Run(offset, left.last, left.state, left.count, left.owner, left.deadline))
+        runs.insert(i + 1, Run(offset, left.last, left.state, left.count, left.owner, left.deadline, left.turn))
         left.last = offset - 1
         return i + 1

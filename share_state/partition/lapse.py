@@ -1,6 +1,6 @@
 """Locks that end without an acknowledgement: they run out, or their member leaves."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from share_state.partition.changes import Changed, Changes
 from share_state.partition.in_flight import TERMINAL, InFlightBatch, Run
@@ -54,25 +54,26 @@ class Lapse:
                 changed.append((batch, part))
         return self._changes.tentative(Trigger.MEMBER_LEAVE, changed, [DeadLetterReason.EXHAUSTED] * len(changed))
 
-    def of_locks(self, expired: Iterable[tuple[InFlightBatch, list[Run]]]) -> Operation | None:
+    def of_locks(self, expired: Sequence[tuple[InFlightBatch, Run]]) -> Operation | None:
         """Take back runs whose lock ran out: one write a batch, or one an offset where it is tracked so.
 
         Args:
-            expired: batches by offset, each with the runs in question.
+            expired: the runs in question, each with its batch, in the order that the writes come in.
         """
         changed: list[StateBatch] = []
         writes: list[PendingWrite] = []
-        for batch, runs in expired:
+        for batch, run in expired:
             by_offset = batch.by_offset
-            parts = self._cut_at_start(batch, runs)
+            parts = self._cut_at_start(batch, [run])
             for part in parts:
                 part.become(self._state_of(part, part.count))
                 if part.state is DeliveryState.AVAILABLE:
                     self._window.freed(part.first)
             writes += self._by_offset(parts) if by_offset else [self._at_once(batch, parts)]
             changed += _state_batches(parts)
+        for batch, _ in expired:
             batch.join()
-        return Operation(Trigger.LOCK_TIMEOUT, joined(changed), tuple(writes)) if writes else None
+        return Operation(Trigger.LOCK_TIMEOUT, joined(sorted(changed)), tuple(writes)) if writes else None
 
     def _at_once(self, batch: InFlightBatch, parts: list[Run]) -> PendingWrite:
         for part in parts:

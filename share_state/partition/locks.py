@@ -24,20 +24,24 @@ class AcquisitionLocks:
         """No lock runs out before this one is passed, None where none is watched."""
         return self._queue[0][0] if self._queue else None
 
+    def next_turn(self) -> int:
+        """A turn for locks that are set up now, after all others."""
+        self._turn += 1
+        return self._turn
+
     def watch(self, batch: InFlightBatch, deadline: int) -> None:
         """Look at the batch once the deadline has passed."""
         if batch.watched != deadline:
             batch.watched = deadline
-            self._turn += 1
-            heappush(self._queue, (deadline, self._turn, batch))
+            heappush(self._queue, (deadline, self.next_turn(), batch))
 
-    def expired(self, now_ms: int) -> list[tuple[InFlightBatch, list[Run]]]:
+    def expired(self, now_ms: int) -> list[tuple[InFlightBatch, Run]]:
         """The locks of the earliest deadline before now that some member still holds.
 
         Args:
             now_ms: the time; a lock runs out when it is greater than the deadline.
         Returns:
-            Batches by offset, each with the runs whose lock has run out; empty where none has.
+            Runs whose lock has run out, each with its batch, in the order their locks were set up.
         """
         queue = self._queue
         while queue and queue[0][0] < now_ms:
@@ -48,15 +52,16 @@ class AcquisitionLocks:
                 if batch.watched == deadline:
                     batch.watched = None
                 batches[batch.first] = batch
-            found = []
-            for first in sorted(batches):
-                runs = [
-                    run
-                    for run in batches[first].runs
-                    if run.is_held and run.deadline is not None and run.deadline <= deadline
-                ]
-                if runs:
-                    found.append((batches[first], runs))
+            found = [
+                (batch, run)
+                for batch in batches.values()
+                for run in batch.runs
+                if run.is_held and run.deadline is not None and run.deadline <= deadline
+            ]
             if found:
-                return found
+                return sorted(found, key=_order)
         return []
+
+
+def _order(expired: tuple[InFlightBatch, Run]) -> tuple[int, int]:
+    return expired[1].turn, expired[1].first

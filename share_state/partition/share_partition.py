@@ -254,9 +254,12 @@ class SharePartition:
         Source: SharePartition.updateCacheAndOffsets.
         """
         if self.status is Status.ACTIVE and offset > self._window.start_offset:
+            start = self._window.start_offset
             self._window.move_start(offset)
-            self._window.archive(0, offset - 1, DeliveryState.AVAILABLE)
-            self._window.advance()
+            if (gap := self._window.gap_start) is not None:
+                # Kafka leaves the gap where it was, and for ever asks the log for offsets that it no longer has.
+                self._window.fetched_up_to(max(gap, offset))
+            self._window.archive(start, offset - 1, DeliveryState.AVAILABLE)
 
     def archive_hole(self, first: int, last: int) -> None:
         """Learn that the log holds nothing in a range (compaction): archived in memory only.
@@ -271,4 +274,4 @@ class SharePartition:
         Source: SharePartition.maybeFilterAbortedTransactionalAcquiredRecords (share.isolation.level).
         """
         if self.settings.reads_committed:
-            self._window.archive(first, last, DeliveryState.ACQUIRED)
+            self._window.archive(first, last, DeliveryState.ACQUIRED, self._locks.next_turn())

@@ -90,8 +90,9 @@ class Window:
             self._free_from = None
             return self.next_end
         gap = self.gap_start
-        # Whatever lies before `_free_from` is held or has ended, and no open load gap begins there.
-        for batch in islice(self.batches, max(self.floor(self._free_from), 0), None):
+        # Before `_free_from` all is held or has ended, but a load gap may be open there, or filled up to there.
+        begin = 0 if gap is not None else max(self.floor(self._free_from), 0)
+        for batch in islice(self.batches, begin, None):
             if gap is not None:
                 if batch.first > gap:
                     return gap
@@ -108,10 +109,15 @@ class Window:
         self._free_from = offset if self._free_from is None else min(self._free_from, offset)
 
     def fetched_up_to(self, next_offset: int) -> None:
-        """Tell the load gap that everything before the offset was handed out."""
-        if self.gap_start is not None:
-            assert self.load_gap is not None
-            self.load_gap.start_offset = max(self.load_gap.start_offset, next_offset)
+        """Tell the load gap which offset follows what was handed out last, be that before the gap or behind.
+
+        Source: Kafka SharePartition.maybeUpdatePersisterGapWindowStartOffset.
+        """
+        gap = self.load_gap
+        if gap is not None and self.gap_start is not None and next_offset <= gap.end_offset:
+            gap.start_offset = next_offset
+        else:
+            self.load_gap = None
 
     def insert(self, batch: InFlightBatch) -> None:
         """Put a batch in flight where there is none; the end follows it."""
@@ -136,7 +142,6 @@ class Window:
         """Move the start forward; terminal offsets that fall behind it are no longer counted."""
         if offset <= self.start_offset:
             return
-        self.fetched_up_to(offset)
         for batch in self.batches:
             if batch.first >= offset:
                 break
@@ -179,9 +184,11 @@ class Window:
             # Nothing was fetched at the start yet: a gap there holds it.
             return False
         batch = self.batches[i]
-        if batch.last < self.start_offset:
-            return i == len(self.batches) - 1
-        return next(batch.overlapping(self.start_offset, self.start_offset)).is_settled_terminal
+        if batch.by_offset and batch.last < self.start_offset:
+            # The log start went past a batch tracked by offset: Kafka looks the start up in it, and fails.
+            return False
+        at = min(self.start_offset, batch.last)
+        return next(batch.overlapping(at, at)).is_settled_terminal
 
     def _last_leading_ended(self) -> int | None:
         ended, gap = None, self.gap_start
@@ -198,13 +205,14 @@ class Window:
         del self.batches[:count]
         del self._firsts[:count]
 
-    def archive(self, first: int, last: int, state: DeliveryState) -> bool:
+    def archive(self, first: int, last: int, state: DeliveryState, turn: int = 0) -> bool:
         """Archive what is in a state within a range; changes under way are left alone.
 
         Args:
             first: first offset.
             last: last offset, inclusive.
             state: what is archived.
+            turn: of the locks that are set up anew where a batch is split by this.
         Returns:
             Whether anything was.
         Source: Kafka SharePartition.archiveRecords.
@@ -215,7 +223,7 @@ class Window:
         for batch, run in touched:
             low, high = max(first, run.first), min(last, run.last)
             if low > batch.first or high < batch.last:
-                batch.by_offset = True
+                batch.split(turn)
             for part in batch.carve(low, high):
                 part.become(DeliveryState.ARCHIVED)
                 self.completes(part)

@@ -43,7 +43,7 @@ def uninitialized_partition(audited: AuditedGroups) -> list[GroupFinding]:
 def missing_share_state(audited: AuditedGroups) -> list[GroupFinding]:
     """Share-partitions that a group lists as initialized, of which `__share_group_state` holds nothing.
 
-    Rests for groups of which no share-partition has state: then the state side was not read.
+    Rests for groups of which no share-partition has state, and for those whose log partition was not read.
     """
     with_state = {group_id for group_id, _, _ in audited.stated}
     return [
@@ -55,6 +55,7 @@ def missing_share_state(audited: AuditedGroups) -> list[GroupFinding]:
         if group.group_id in with_state
         for topic_id, partition in sorted(pairs(listed.initialized))
         if (group.group_id, topic_id, partition) not in audited.stated
+        and audited.knows_state_of(group.group_id, topic_id, partition)
     ]  # fmt: skip
 
 

@@ -11,8 +11,19 @@ from share_state.fold.groups import FoldedGroups
 from share_state.fold.groups_state import ShareGroup, StatePartitions
 from share_state.fold.groups_topics import names_of, sizes_by_id
 from share_state.fold.topics import Topics
+from share_state.wire.group_logs import group_partition_of
 
-_COLUMNS = ["dialect", "group_id", "topic_id", "topic", "partition", "state_partition", "state_epoch", "last_offset"]
+STATE_COLUMNS = (
+    "dialect",
+    "group_id",
+    "topic_id",
+    "topic",
+    "partition",
+    "state_partition",
+    "state_epoch",
+    "last_offset",
+)
+"""Columns of `share_partition_state` that the rules need."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +51,8 @@ class AuditedGroups:
         topics: names and end offsets from elsewhere; their partitions tell how many a topic has.
         now_ms: the time of the audit, ms since 1970; by default the newest stamp of any record of a group.
         limits: what the groups are held against.
+        state_partition_count: how many partitions `__share_group_state` has, None where unknown.
+        state_partitions: those of them that were read; None for all.
     """
 
     folded: FoldedGroups
@@ -47,6 +60,8 @@ class AuditedGroups:
     topics: Topics = field(default_factory=Topics)
     now_ms: int | None = None
     limits: GroupLimits = field(default_factory=GroupLimits)
+    state_partition_count: int | None = None
+    state_partitions: frozenset[int] | None = None
 
     @property
     def time(self) -> int:
@@ -56,23 +71,25 @@ class AuditedGroups:
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
         """Live share-partitions, the columns that the rules need."""
-        columns = [
-            "dialect",
-            "group_id",
-            "topic_id",
-            "topic",
-            "partition",
-            "state_partition",
-            "state_epoch",
-            "last_offset",
-        ]
-        rows = self.states.select(columns).to_pylist()
+        rows = self.states.select(list(STATE_COLUMNS)).to_pylist()
         return [row for row in rows if row["dialect"] == "share_group_state"]
 
     @cached_property
     def stated(self) -> set[tuple[str, str, int]]:
         """(group, topic id, partition) of every live share-partition."""
         return {(row["group_id"], row["topic_id"], row["partition"]) for row in self.rows}
+
+    def knows_state_of(self, group_id: str, topic_id: str, partition: int) -> bool:
+        """Whether the log that a share-partition's state belongs to was read: only then does its absence mean anything.
+
+        Source: Kafka SharePartitionKey.asCoordinatorKey, ShareCoordinatorService.partitionFor.
+        """
+        if self.state_partitions is None:
+            return True
+        if self.state_partition_count is None:
+            return False
+        home = group_partition_of(f"{group_id}:{topic_id}:{partition}", self.state_partition_count)
+        return home in self.state_partitions
 
     @cached_property
     def names(self) -> dict[str, str]:

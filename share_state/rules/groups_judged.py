@@ -1,9 +1,10 @@
 """Every rule over groups at once: share groups beside their state, classic consumer groups beside their claims."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
+from share_state.fold.groups_met import GroupFault
 from share_state.fold.sticky import FoldedSticky
 from share_state.rules.groups import GROUP_RULES
 from share_state.rules.groups_assignment import ASSIGNMENT_RULES
@@ -21,6 +22,18 @@ def rule_texts() -> dict[str, RuleText]:
     return {text.code: text for text, _ in rules}
 
 
+def judge_group_records(faults: Sequence[GroupFault], severities: Mapping[str, str] | None = None) -> pa.Table:
+    """Run the rules over records and batches alone, where nothing is known of the state side.
+
+    Args:
+        faults: what `fold_groups` met.
+        severities: code -> severity, or OFF, in place of the rule's own.
+    Returns:
+        The table `findings`, its run_id still null.
+    """
+    return judged(RECORD_RULES, tuple(faults), severities)
+
+
 def judge_groups(audited: AuditedGroups, severities: Mapping[str, str] | None = None) -> pa.Table:
     """Run every rule over share groups and over the records that tell of them.
 
@@ -30,7 +43,7 @@ def judge_groups(audited: AuditedGroups, severities: Mapping[str, str] | None = 
     Returns:
         The table `findings`, its run_id still null.
     """
-    over_records = judged(RECORD_RULES, tuple(audited.folded.faults), severities)
+    over_records = judge_group_records(audited.folded.faults, severities)
     over_groups = judged((*GROUP_RULES, *ASSIGNMENT_RULES), audited, severities)
     return pa.concat_tables([over_records, over_groups])
 

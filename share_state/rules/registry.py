@@ -120,6 +120,17 @@ def judge_also(dialect: str, code: str, check: Check) -> None:
     rule(code, severity=known.severity, source=known.source, statement=known.statement, dialect=dialect)(check)
 
 
+def list_rule(code: str, *, severity: str, source: str, statement: str) -> None:
+    """Register a rule that is no check over a log partition: it is listed and configured here, and judged elsewhere.
+
+    Raises:
+        DeclarationError: if the code is taken.
+    """
+    if code in _RULES:
+        raise DeclarationError(f"rule {code} is registered twice")
+    _RULES[code] = Rule(code, severity, statement, source, {}, {})
+
+
 def _both(first: str, second: str, between: str) -> str:
     return first if first == second else f"{first}{between}{second}"
 

@@ -17,17 +17,21 @@ from pyspark.storagelevel import StorageLevel
 from share_state.declarations import table_schema
 from share_state.fold.history import with_verdicts
 from share_state.fold.limits import Limits
+from share_state.group_side import read_groups
 from share_state.phases import Phases
 from share_state.resumption import COMMAND, LastAudit, continued, is_unchanged
+from share_state.spark.group_findings import judged_groups, with_findings
 from share_state.spark.plan import CARRIED, RESULTS, WATCHED, fold_all, result_table
 from share_state.spark.reconstruct import Outcome, run_row, summarise
 from share_state.spark.warehouse import Warehouse, Write, replacing
+from share_state.warehouse_place import OF_GROUPS
 from share_state.wire.resume import ANEW
 from share_state.work import Work
 
 _LOG = logging.getLogger("share_state")
 
 NOTHING_NEW = "nothing new since the last audit"
+NO_GROUPS = "__consumer_offsets is not in the input any more; its tables, its rules and its topic names are left out"
 
 
 def audit(
@@ -63,6 +67,10 @@ def audit(
     last = LastAudit.of(warehouse)
     with phases("look for what is new"):
         work, notes = continued(work, last)
+        if work.groups is not None:
+            told |= work.groups.described()
+        elif last is not None and OF_GROUPS[0] in last.tables.versions:
+            notes = [*notes, NO_GROUPS]
     tables = Warehouse(warehouse)
     if last is not None and not by_wall_clock and is_unchanged(work) and _as_before(last, told, notes):
         outcome = _nothing_new(last, notes)
@@ -70,6 +78,8 @@ def audit(
             _record(tables, outcome, last.tables.versions, inputs, told, started, set())
         return outcome
     kept, expired = last.runs_since(started - timedelta(days=history_days)) if last else (set[str](), set[str]())
+    with phases("read the groups"):
+        side, work = read_groups(work)
     with session() as spark:
         results = fold_all(spark, work).persist(StorageLevel.MEMORY_AND_DISK)
         try:
@@ -77,13 +87,16 @@ def audit(
                 previous = {"last_audit": last.tables.run["run_id"]} if last else {}
                 outcome = replace(summarise(results, inputs, told | previous), notes=tuple(notes))
             now = int(started.timestamp() * 1000) if by_wall_clock else outcome.log_time or 0
+            outcome, of_groups = judged_groups(results, side, work, outcome, now)
             _LOG.info("read %s new records of %s log partitions", f"{outcome.records:,}", f"{len(work.logs):,}")
             with phases("write tables"):
-                versions = tables.write(_writes(spark, results, work, outcome, now, tables, last, kept))
+                versions = tables.write(_writes(spark, results, work, outcome, now, tables, last, kept, of_groups))
             _LOG.info("wrote %s tables", len(versions))
             with phases("commit"):
                 versions |= tables.put("cutoff", outcome.cutoff)
                 versions |= tables.put("carried_logs", _carried_logs(outcome))
+                for name, rows in (side.tables() if side else {}).items():
+                    versions |= tables.put(name, rows)
                 _record(tables, outcome, versions, inputs, told, started, expired)
                 tables.sweep(history_days)
         finally:
@@ -106,9 +119,10 @@ def _writes(
     tables: Warehouse,
     last: LastAudit | None,
     kept: set[str],
+    of_groups: pa.Table | None,
 ) -> dict[str, Write]:
     frames = {name: result_table(results, name) for name in (*RESULTS, CARRIED)}
-    findings = frames["findings"].withColumn("run_id", lit(outcome.run_id))
+    findings = with_findings(frames["findings"], of_groups).withColumn("run_id", lit(outcome.run_id))
     if last is not None and (settled := _settled(spark, work, last, kept)) is not None:
         findings = findings.unionByName(settled)
     writes = {name: replacing(frame) for name, frame in (frames | {"findings": findings}).items()}

@@ -108,7 +108,7 @@ def _results(work: Work, log: LogPartition, schema: pa.Schema) -> Iterator[pa.Re
         "next_offset": folded.next_offset if log.has_offsets else None,
         "whole_batches": folded.has_whole_batches or log.size == 0,
         "findings": counted.to_pylist(),
-        "digest": _digest(folded.states, folded.in_flight, folded.cutoff),
+        "digest": digest_of(folded.states, folded.in_flight, folded.cutoff),
         "index": [asdict(entry) for entry in folded.index_entries],
         "compared": proof and proof.compared,
         "differing": proof and list(proof.differing),
@@ -130,7 +130,7 @@ def _results(work: Work, log: LogPartition, schema: pa.Schema) -> Iterator[pa.Re
     yield _only(schema, {"cutoff": limits, "summary": pa.array([summary], pa.struct(list(SUMMARY)))})
 
 
-def _digest(*tables: pa.Table) -> str:
+def digest_of(*tables: pa.Table) -> str:
     """A number that other contents would almost surely not give."""
     digest = hashlib.blake2b(digest_size=8)
     for table in tables:

@@ -15,7 +15,9 @@ from pyspark.storagelevel import StorageLevel
 from share_state import __version__
 from share_state.declarations import table_schema
 from share_state.errors import InputError
+from share_state.group_side import read_groups
 from share_state.phases import Phases
+from share_state.spark.group_findings import judged_groups, with_findings
 from share_state.spark.plan import fold_all, result_table, tables_of
 from share_state.spark.warehouse import Warehouse, replacing
 from share_state.wire.share_snapshot_file import IndexEntry
@@ -90,17 +92,22 @@ def reconstruct(
         WarehouseError: if another table is in the way.
     """
     phases, started = phases or Phases(), datetime.now(UTC)
+    with phases("read the groups"):
+        side, work = read_groups(work)
     results = fold_all(spark, work).persist(StorageLevel.MEMORY_AND_DISK)
     try:
         with phases("read and fold"):
             outcome = summarise(results, inputs, options or {})
+            outcome, of_groups = judged_groups(results, side, work, outcome)
         tables = Warehouse(warehouse)
         with phases("write tables"):
             frames = {name: result_table(results, name) for name in tables_of(work)}
-            frames["findings"] = frames["findings"].withColumn("run_id", lit(outcome.run_id))
+            frames["findings"] = with_findings(frames["findings"], of_groups).withColumn("run_id", lit(outcome.run_id))
             versions = tables.write({name: replacing(frame) for name, frame in frames.items()})
         with phases("commit"):
             versions |= tables.put("cutoff", outcome.cutoff)
+            for name, rows in (side.tables() if side else {}).items():
+                versions |= tables.put(name, rows)
             row = run_row(outcome, "reconstruct", versions, inputs, options or {}, started)
             tables.put("runs", row, where=f"run_id = '{outcome.run_id}'")
     finally:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from share_state.config import Clock, Dialect, Format, keys, load_settings, settings_for
 from share_state.fold.limits import RELEASES
+from share_state.group_input import CLAIMS
 from share_state.rules import OFF, SEVERITIES, registered
 from tests.config.settings_text import REQUIRED, at_key, in_yaml, with_key
 
@@ -32,6 +33,12 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "limits.stall_minutes": st.floats(0.001, 1e9),
     "limits.pinned_records": COUNTS,
     "limits.writer_version": st.sampled_from(RELEASES),
+    "groups.paths": st.lists(TEXTS, min_size=1, max_size=3),
+    "groups.partitions": COUNTS,
+    "groups.claims": st.sampled_from(CLAIMS),
+    "groups.members": COUNTS,
+    "groups.retry_seconds": COUNTS,
+    "groups.delete_grace_seconds": COUNTS,
     "clock": st.sampled_from(get_args(Clock)),
     "rules": st.dictionaries(st.sampled_from(sorted(registered())), SEVERITY),
     "fail_on": SEVERITY,

@@ -190,7 +190,8 @@ def test_a_table_is_cut_and_its_columns_are_named(command: Command, table: pa.Ta
         (["--as-of-time", "2026-11-21"], "--as-of-time: this console-json holds no timestamps"),
         (["--format", "dump-log"], "nothing of __share_group_state is dumped here"),
         (["--format", "segments"], "not a log segment"),
-        (["--format", "kafka"], "--format kafka: give one of"),
+        (["--format", "kafka"], "not the address of a cluster"),
+        (["--format", "avro"], "--format avro: give one of"),
         (["--column", "keys=k"], "--column keys=k: no such column"),
     ],
 )

@@ -242,16 +242,31 @@ def test_free_records_before_the_log_start_are_archived_in_memory():
     assert len(told.writes) == 1
 
 
-def test_a_log_start_past_everything_leaves_nothing_in_flight():
+def test_a_log_start_past_everything_leaves_what_has_ended_in_memory():
     told = History()
     told.acquire("0-9")
     told.ack("0-9", RELEASE)
     told.tell(ev.LsoMove, offset=25)
     assert (told.start, told.partition.end_offset, told.partition.next_fetch_offset()) == (25, 25, 25)
-    assert told.memory == ""
+    assert told.memory == "0-9:4/1"
     told.acquire("25-29")
     told.ack("25-29", ACCEPT)
     assert told.writes[-1] == (25, 5, "25-29:2/1")
+    assert told.memory == ""
+
+
+def test_the_log_start_alone_does_not_move_on_past_what_had_ended_behind_it():
+    told = History()
+    told.acquire("0-2")
+    told.acquire("3-9")
+    told.ack("3-9", ACCEPT)
+    told.ack("0-2", RELEASE)
+    told.tell(ev.LsoMove, offset=3)
+    assert told.start == 3
+    told.acquire("10-12")
+    told.ack("10", RELEASE)
+    assert told.writes[-1] == (3, 7, "10:0/1")
+    assert told.start == 10
 
 
 def test_a_log_start_that_lies_behind_changes_nothing():

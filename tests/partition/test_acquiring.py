@@ -82,10 +82,10 @@ def test_record_limit_cuts_the_log_batch_and_keeps_the_rest_free():
     assert told.acquire("5-9", max_records=2, mode=RECORD_LIMIT) == [(7, 8, 1)]
 
 
-def test_record_limit_counts_over_several_batches_in_flight():
+def test_record_limit_makes_one_batch_in_flight_of_several_log_batches():
     told = History()
     acquired = told.acquire("0-1", "2-3", "4-5", max_records=3, batch_size=2, mode=RECORD_LIMIT)
-    assert acquired == [(0, 1, 1), (2, 2, 1)]
+    assert acquired == [(0, 2, 1)]
     assert told.memory == "0-2:1/1, 3:0/0"
 
 
@@ -100,6 +100,11 @@ def test_record_limit_cuts_a_batch_that_was_released_whole():
 def test_releases_without_record_limit_round_up():
     told = History(release="4.1")
     assert told.acquire("0-9", max_records=5, mode=RECORD_LIMIT) == [(0, 9, 1)]
+
+
+def test_a_hole_belongs_to_the_batch_in_flight_before_it():
+    told = History()
+    assert told.acquire("0-2", "5-6", "7-9", batch_size=4) == [(0, 4, 1), (5, 9, 1)]
 
 
 def test_batches_in_flight_end_where_log_batches_do():

@@ -95,10 +95,10 @@ TRIED = (1, 4, 6, 7)
 
 def test_ten_nights_with_kills_in_between_are_one_audit(run: Audit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for night, source in enumerate(grown(DATA / "4.3.1/fuzz", tmp_path / "grown", 10)):
-        if night % 3 != 2:
+        if night % 2:
             before = contents(tmp_path / "warehouse") if night else None
             with monkeypatch.context() as patch, pytest.raises(KilledError):
-                killed_at(patch, night % WRITES)
+                killed_at(patch, (3 * night) % WRITES)
                 run(source)
             if night:
                 assert contents(tmp_path / "warehouse") == before
@@ -238,3 +238,14 @@ def test_history_older_than_it_is_to_be_kept_goes(spark: SparkSession, tmp_path:
     tables = CommittedTables(str(tmp_path / "w"))
     assert set(tables.runs["run_id"].to_pylist()) == {second.run_id, third.run_id}
     assert set(tables.read("share_partition_history")["run_id"].to_pylist()) == {second.run_id, third.run_id}
+
+
+def test_a_partition_that_the_topic_gained_is_read_and_judged(run: Audit, tmp_path: Path):
+    source = tmp_path / "source"
+    shutil.copytree(DATA / "4.3.1/happy", source)
+    shutil.move(source / "__share_group_state-2", tmp_path / "elsewhere")
+    run(source)
+    shutil.move(tmp_path / "elsewhere", source / "__share_group_state-2")
+    assert run(source).notes == ()
+    run(source, tmp_path / "once")
+    assert contents(tmp_path / "warehouse") == contents(tmp_path / "once")

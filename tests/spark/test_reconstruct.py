@@ -16,7 +16,7 @@ from share_state.fold.log import fold_log
 from share_state.rules import judge
 from share_state.spark.plan import fold_all, spread
 from share_state.spark.reconstruct import Outcome, fold_only, reconstruct
-from share_state.spark.warehouse import Warehouse
+from share_state.spark.warehouse import Warehouse, replacing
 from share_state.warehouse_place import TABLES
 from share_state.wire.log_folder import LogPartition, Window, find_logs
 from share_state.work import Work
@@ -160,7 +160,7 @@ def test_tables_of_a_run_that_never_finished_are_not_shown(spark: SparkSession, 
     before = _read(folder)
     # A run that is killed before its row of `runs` has replaced tables, but nobody believes them.
     half = {name: table_schema(name).empty_table() for name in ("share_partition_state", "in_flight", "findings")}
-    Warehouse(spark, str(folder)).replace({name: spark.createDataFrame(table) for name, table in half.items()})
+    Warehouse(str(folder)).write({name: replacing(spark.createDataFrame(table)) for name, table in half.items()})
     assert spark.read.format("delta").load(str(folder / "share_partition_state")).count() == 0
     assert _read(folder) == before
 

@@ -1,0 +1,84 @@
+"""The exports of `__consumer_offsets` that go with an input: those beside its logs, or those that are named."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from share_state.errors import InputError
+from share_state.rules.groups_audited import GroupLimits
+from share_state.wire.group_logs import GROUP_TOPIC, find_group_logs
+from share_state.wire.log_folder import STATE_TOPIC, LogPartition
+
+HISTORY, LATEST = "history", "latest"
+CLAIMS = (HISTORY, LATEST)
+"""Which records of classic consumer groups are held against the rules: all that are left, or the latest of a group."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInput:
+    """The group side of an input, and how it is read.
+
+    Attributes:
+        logs: partitions of `__consumer_offsets`.
+        partitions: how many the topic has, None where only the logs can tell.
+        claims: one of CLAIMS.
+        limits: what the groups are held against.
+    """
+
+    logs: tuple[LogPartition, ...]
+    partitions: int | None = None
+    claims: str = HISTORY
+    limits: GroupLimits = field(default_factory=GroupLimits)
+
+    def described(self) -> dict[str, str]:
+        """What an audit compares to see whether anything is new: the same for the same bytes.
+
+        Raises:
+            InputError: if a segment cannot be read.
+        """
+        digest = hashlib.blake2b(digest_size=8)
+        for log in self.logs:
+            for segment in log.segments:
+                try:
+                    with Path(segment.path).open("rb") as opened:
+                        content = hashlib.file_digest(opened, "sha256").hexdigest()
+                except OSError as error:
+                    raise InputError(
+                        f"{segment.path}: cannot be read ({error.strerror}); check its permissions"
+                    ) from None
+                digest.update(f"{log.name} {segment.base_offset} {content}\n".encode())
+        return {"groups.digest": digest.hexdigest()}
+
+
+def group_logs(inputs: Sequence[str], logs: Sequence[LogPartition], named: Sequence[str]) -> tuple[LogPartition, ...]:
+    """The partitions of `__consumer_offsets` that are named, else those that lie beside the logs of the state topic.
+
+    What lies beside is taken only from folders that the inputs name or hold: who names a single
+    `__share_group_state-N` gets that alone.
+
+    Args:
+        inputs: folders, files or globs, as the person named them.
+        logs: what was found in them.
+        named: the same for the group side; empty where nothing was named.
+    Returns:
+        By partition number; nothing where there is none.
+    Raises:
+        InputError: if what is named is missing, unreadable or holds no such log.
+    """
+    if named:
+        return tuple(find_group_logs(named))
+    folders = {Path(segment.path).parent.parent for log in logs if log.topic == STATE_TOPIC for segment in log.segments}
+    beside = [
+        str(place)
+        for folder in sorted(folders)
+        if any(_is_in(folder, given) for given in inputs)
+        for place in sorted(folder.glob(f"{GROUP_TOPIC}-*"))
+        if any(place.glob("*.log"))
+    ]
+    return tuple(find_group_logs(beside)) if beside else ()
+
+
+def _is_in(folder: Path, given: str) -> bool:
+    """Whether a folder, or one above it, is what was named."""
+    return folder.is_relative_to(given) or any(one.match(given) for one in (folder, *folder.parents))

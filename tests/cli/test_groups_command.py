@@ -1,0 +1,160 @@
+"""`share-state groups` says what kafka-share-groups.sh said of the same groups, and names can be told by the groups."""
+
+from pathlib import Path
+
+import pytest
+
+from share_state.committed import CommittedTables
+from tests.cli.commands import Command
+from tests.groups.described import Scenario
+from tests.groups.group_writer import share_group, write_group_log
+from tests.truth import DATA
+
+WITH_MEMBERS = Scenario(DATA / "4.0.2/chaos")
+EMPTY = Scenario(DATA / "4.3.1/chaos")
+
+
+@pytest.fixture(scope="module")
+def members(spark: object, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A warehouse of 4.0.2/chaos, whose groups have members; not to be written to."""
+    from share_state.cli import run  # noqa: PLC0415
+
+    lake = tmp_path_factory.mktemp("members") / "lake"
+    folder = WITH_MEMBERS.folder
+    assert run(["reconstruct", str(folder), "--out", str(lake), "--topics", str(folder / "topics.json")]) == 0
+    return lake
+
+
+def number(cell: str) -> int | None:
+    return None if cell == "-" else int(cell)
+
+
+def test_states_and_numbers_of_members_are_those_of_the_stock_tool(light: Command, members: Path, chaos: Path):
+    for scenario, lake in ((WITH_MEMBERS, members), (EMPTY, chaos)):
+        header, *rows = light("groups", lake).table
+        assert header[:3] == ["GROUP", "STATE", "MEMBERS"]
+        shown = {row["GROUP"]: [row["STATE"], row["#MEMBERS"]] for row in scenario.rows("state")}
+        assert {group: rest[:2] for group, *rest in rows} == shown
+        assert shown
+
+
+def test_members_and_assignments_are_those_of_the_stock_tool(light: Command, members: Path):
+    shown = {
+        (row["GROUP"], row["CONSUMER-ID"], row["CLIENT-ID"], row["HOST"], frozenset(row["ASSIGNMENT"].split(",")))
+        for row in WITH_MEMBERS.rows("members")
+    }
+    _, *rows = light("groups", members, "--members").out.split("\n\n")[1].splitlines()
+    cells = [row.split() for row in rows]
+    assert {(*row[:4], frozenset(row[6].split(","))) for row in cells} == shown
+    assert len(shown) == 4
+
+
+def test_start_offsets_and_lag_of_a_group_are_those_of_the_stock_tool(light: Command, chaos: Path):
+    shown = {}
+    for row in EMPTY.rows("offsets"):
+        place = (row["TOPIC"], int(row["PARTITION"]))
+        shown.setdefault(row["GROUP"], {})[place] = (number(row["START-OFFSET"]), number(row["LAG"]))
+    assert len(shown) == 6
+    for group, expected in shown.items():
+        found = light("groups", chaos, "--group", group, "--json").json
+        assert {
+            (row["topic"], row["partition"]): (row["start_offset"], row["lag"]) for row in found["share_partitions"]
+        } == expected
+        (row,) = found["groups"]
+        assert (row["group_id"], row["share_partitions"]) == (group, len(expected))
+        lags = [lag for _, lag in expected.values()]
+        assert row["lag"] == (None if None in lags else sum(lags))
+        assert {one["status"] for one in found["share_partitions"]} == {"initialized"}
+
+
+def test_one_view_of_a_group_has_state_lag_and_members(light: Command, members: Path):
+    group = WITH_MEMBERS.rows("members")[0]["GROUP"]
+    state, places, who = light("groups", members, "--group", group).out.split("\n\n")
+    assert state.splitlines()[1].split()[:2] == [group, "Stable"]
+    _, *rows = [line.split() for line in places.splitlines()]
+    holders = {(row[0], int(row[1])): row[5:] for row in rows}
+    for row in WITH_MEMBERS.rows("members"):
+        if row["GROUP"] == group:
+            assert row["CONSUMER-ID"] in who
+            for place in row["ASSIGNMENT"].split(","):
+                topic, _, partition = place.rpartition(":")
+                assert row["CONSUMER-ID"] in [name.strip(",") for name in holders[topic, int(partition)]]
+
+
+def test_names_come_from_the_groups_and_lags_are_unknown_without_topics(share_state: Command, tmp_path: Path):
+    happy = Scenario(DATA / "4.3.1/happy")
+    assert share_state("reconstruct", happy.folder, "--out", tmp_path / "w").code == 0
+    _, *rows = share_state("show", tmp_path / "w").table
+    expected = {
+        (row["GROUP"], row["TOPIC"], row["PARTITION"], row["START-OFFSET"], "-") for row in happy.rows("offsets")
+    }
+    assert {tuple(row[:5]) for row in rows} == expected
+    assert expected
+
+
+def test_a_group_that_is_not_there_is_no_error(light: Command, chaos: Path):
+    said = light("groups", chaos, "--group", "no such\x1b[31mgroup")
+    assert (said.code, said.out) == (0, "no share group no such\\x1b[31mgroup here\n")
+
+
+def test_without_a_group_side_groups_are_those_with_state(share_state: Command, tmp_path: Path):
+    lake = tmp_path / "lake"
+    assert share_state("reconstruct", DATA / "4.3.1/chaos/__share_group_state-0", "--out", lake).code == 0
+    said = share_state("groups", lake)
+    first, header, *rows = said.lines
+    assert first.startswith("the input had no logs of __consumer_offsets")
+    assert header.split()[0] == "GROUP"
+    assert {tuple(row.split()[:3]) for row in rows} == {(f"g{number}", "-", "-") for number in range(6)}
+
+
+def test_no_warehouse_is_one_line(light: Command, tmp_path: Path):
+    said = light("groups", tmp_path)
+    assert said.code == 2
+    assert "no warehouse here" in said.err
+
+
+def test_logs_that_are_named_are_read_in_place_of_those_beside(share_state: Command, tmp_path: Path):
+    """The group app-a of the named log is at epoch 9; that beside the input at 4."""
+    one, other = tmp_path / "one", tmp_path / "other"
+    write_group_log(one, share_group("app-a", {}, epoch=9, ready={}), partition=0)
+    write_group_log(other, share_group("app-b", {}, epoch=8, ready={}), partition=1)
+    happy, lake = DATA / "4.3.1/happy", tmp_path / "lake"
+    said = share_state(
+        "reconstruct", happy, "--out", lake, "--groups", one, "--groups", other, "--group-partitions", 3, "--quiet"
+    )
+    assert said.code == 0
+    rows = CommittedTables(str(lake)).read("share_groups").to_pylist()
+    assert {(row["group_id"], row["group_epoch"]) for row in rows} == {("app-a", 9), ("app-b", 8)}
+    assert {row["group_partition"] for row in rows} == {0, 1}
+    assert "MISPLACED_GROUP" in said.out
+
+
+def test_an_audit_takes_its_group_side_from_the_configuration(share_state: Command, tmp_path: Path):
+    write_group_log(tmp_path / "one", share_group("app-a", {}, epoch=9, ready={}))
+    config = tmp_path / "audit.yaml"
+    config.write_text(
+        f"sources: [{{path: {DATA / '4.3.1/happy'}}}]\nwarehouse: {tmp_path / 'lake'}\n"
+        f"groups: {{paths: [{tmp_path / 'one'}], partitions: 1}}\nrules: {{ORPHAN_SHARE_STATE: error}}\n"
+    )
+    assert share_state("audit", "--config", config, "--quiet").code == 1
+    tables = CommittedTables(str(tmp_path / "lake"))
+    assert tables.read("share_groups")["group_epoch"].to_pylist() == [9]
+    assert dict(tables.run["options"])["groups.partitions"] == "1"
+    assert share_state("audit", "--config", config, "--quiet", "--set", "fail_on=off").code == 0
+
+
+@pytest.mark.parametrize("command", ["reconstruct", "audit"])
+def test_named_logs_that_are_not_there_are_one_line_and_leave_nothing(light: Command, tmp_path: Path, command: str):
+    said = light(command, DATA / "4.3.1/happy", "--out", tmp_path / "lake", "--groups", tmp_path / "nowhere")
+    assert said.code == 2
+    assert said.err == (
+        f"share-state: {tmp_path}/nowhere: no such file or folder; give the folder that holds __consumer_offsets-0\n"
+    )
+    assert not (tmp_path / "lake").exists()
+
+
+def test_rules_over_groups_are_listed_and_can_be_set(light: Command, tmp_path: Path):
+    listed = {row["rule"] for row in light("rules", "--json").json}
+    assert {"ORPHAN_SHARE_STATE", "MISPLACED_GROUP", "GROUP_OVER_CAP", "STALE_CLAIM", "DOUBLE_ASSIGNED"} <= listed
+    said = light("reconstruct", DATA / "4.3.1/happy", "--out", tmp_path / "w", "--rule", "STALE_CLAIM=never")
+    assert "give one of error, warning, info, off" in said.err
