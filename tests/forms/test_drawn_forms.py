@@ -84,7 +84,7 @@ def test_a_table_in_any_order_folds_as_the_segments_do(log, order, repeats, row_
         order.shuffle(places)
         other = rows(7, [3], [0], [b"\0\0"], [None])
         for number in range(files):
-            part = pa.concat_tables([table.take(places[number::files]), other.slice(0, number)])
+            part = pa.concat_tables([table.take(pa.array(places[number::files], pa.int64())), other.slice(0, number)])
             write(part, Path(folder, "table", f"{number}.parquet"), row_group=row_group)
         told = [one for one in found(Path(folder, "table")) if one.partition == 0]
         folded = fold_log(told[0], chunk=chunk)

@@ -147,7 +147,10 @@ def steps(draw: st.DrawFn) -> tuple:
     """User data, a checkpoint or a delta."""
     kind = draw(st.sampled_from(["data", "checkpoint", "delta", "delta", "delta"]))
     batches = sorted(draw(st.lists(tuples(), max_size=3, unique_by=lambda one: one[0])))
-    apart = [one for place, one in enumerate(batches) if place == 0 or one[0] > batches[place - 1][1]]
+    apart = []
+    for one in batches:
+        if not apart or one[0] > apart[-1][1]:
+            apart.append(one)
     if kind == "checkpoint":
         start = draw(st.integers(0, 10))
         end = max([start, *(one[1] + 1 for one in apart)])
