@@ -18,6 +18,8 @@ from share_state.errors import InputError, ShareStateError
 from share_state.fold.chosen import Chosen
 from share_state.fold.topics import Topics
 from share_state.inputs import AUTO, DIALECTS, logs_of, state_partitions_found
+from share_state.task import RESULTS as FROM_TASKS
+from share_state.task import Wanted
 from share_state.topics_file import read_topics
 from share_state.work import Work
 
@@ -164,7 +166,7 @@ def reconstruct(
     if spark is not None:
         from share_state.spark.plan import fold_all, result_table  # noqa: PLC0415
 
-        results = fold_all(spark, work).cache()
+        results = fold_all(spark, work, Wanted(sent=FROM_TASKS)).cache()
         return Tables(**{name: result_table(results, name) for name in RESULTS})
     folded = [work.fold(log) for log in work.logs]
     if not any(one.has_whole_batches or one.log.size == 0 for one in folded):
@@ -233,7 +235,7 @@ def timeline(
     if spark is not None:
         from share_state.spark.plan import fold_all, result_table  # noqa: PLC0415
 
-        return result_table(fold_all(spark, work), "timeline")
+        return result_table(fold_all(spark, work, Wanted(sent=("timeline",))), "timeline")
     parts = [part for log in work.logs for part in work.states_of(log)]
     return pa.concat_tables([table_schema("timeline").empty_table(), *parts])
 

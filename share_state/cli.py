@@ -15,6 +15,7 @@ from share_state import __version__
 from share_state.errors import ShareStateError
 from share_state.fold.chosen import Chosen
 from share_state.index_folder import write_indexes
+from share_state.local import fold_here
 from share_state.options import (
     AndAsOfOffset,
     AndAsOfTime,
@@ -52,6 +53,7 @@ from share_state.options import (
     with_groups,
     work_from,
 )
+from share_state.outcome import summarise
 from share_state.phases import Phases
 from share_state.report import console
 from share_state.report.cutoff import check_deletable, print_cutoffs, print_proof, write_delete_records
@@ -214,7 +216,9 @@ def cutoff(
     state_partitions: StatePartitions = None,
     rule: RuleSeverity = None,
     fail_on: FailOn = "error",
-    master: Master = "local[*]",
+    master: Annotated[
+        str | None, typer.Option("--master", help="Spark master; by default the logs are folded here without Spark.")
+    ] = None,
     spark_conf: SparkConf = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -236,18 +240,22 @@ def cutoff(
         subscriptions,
         index,
         columns=column,
-        master=master,
+        master=master or "local[*]",
         spark_conf=spark_conf,
         kafka_properties=kafka_properties,
     )
     work = replace(work, verify=verify, control=replace(work.control, ignore_uncheckpointed=ignore_uncheckpointed))
     if delete_records is not None:
         check_deletable(delete_records, work.logs)
-    from share_state.spark import reconstruct as job  # noqa: PLC0415
-    from share_state.spark.session import session  # noqa: PLC0415
+    if master is None:
+        with phases("read and fold"):
+            outcome = summarise(fold_here(work), tuple(inputs), {})
+    else:
+        from share_state.spark import reconstruct as job  # noqa: PLC0415
+        from share_state.spark.session import session  # noqa: PLC0415
 
-    with session(master, pairs(spark_conf), verbose=verbose, phases=phases) as spark:
-        outcome = job.fold_only(spark, work, inputs=tuple(inputs), phases=phases)
+        with session(master, pairs(spark_conf), verbose=verbose, phases=phases) as spark:
+            outcome = job.fold_only(spark, work, inputs=tuple(inputs), phases=phases)
     phases.close()
     found = _plain(outcome)
     if index is not None:
@@ -540,11 +548,11 @@ def top(
 
 
 def _plain(outcome: Any) -> dict[str, Any]:
-    found = asdict(replace(outcome, cutoff=None, findings={}, index={}))
+    found = asdict(replace(outcome, cutoff=None, findings={}, index={}, files=()))
     counted = [
         {"severity": severity, "rule": rule, "count": count} for (severity, rule), count in outcome.findings.items()
     ]
-    del found["index"]
+    del found["index"], found["files"]
     return found | {"cutoff": outcome.cutoff.to_pylist(), "findings": counted}
 
 

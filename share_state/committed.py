@@ -1,5 +1,6 @@
 """Reads a warehouse without Spark, for people who wait: each table in the version that the last run committed."""
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,10 @@ from deltalake.exceptions import DeltaError
 
 from share_state.declarations import table_schema
 from share_state.errors import WarehouseError
+from share_state.table_files import filesystem_of
+
+_AHEAD = {"batch_readahead": 2, "fragment_readahead": 1, "batch_size": 32_768}
+"""Little is in memory at a time, whatever a table holds."""
 
 
 class CommittedTables:
@@ -31,34 +36,66 @@ class CommittedTables:
         Raises:
             WarehouseError: if no run (of that command) was ever committed there.
         """
-        self.root = Path(warehouse)
-        if not any((self.root / "runs" / "_delta_log").glob("*.json")):
+        self.root = warehouse.rstrip("/") if "://" in warehouse else str(Path(warehouse))
+        if not DeltaTable.is_deltatable(f"{self.root}/runs"):
             raise WarehouseError(
                 f"{warehouse}: no warehouse here; make one with `share-state reconstruct INPUT --out {warehouse}`"
             )
         self.made_by = command or "reconstruct"
+        self.versions: dict[str, int] = {}
         where = None if command is None else pc.field("command") == command
-        self.runs = self._read("runs", None, where).sort_by([("finished", "descending")])
+        self.runs = self.read("runs", where).sort_by([("finished", "descending")])
         if not len(self.runs):
             raise WarehouseError(f"{warehouse}: no {command} was ever committed here")
         self.run: dict[str, Any] = self.runs.slice(0, 1).to_pylist()[0]
         self.made_by = "the audit" if self.run["command"] == "audit" else self.run["command"]
-        self.versions: dict[str, int] = dict(self.run["table_versions"])
+        self.versions = dict(self.run["table_versions"])
 
-    def read(self, table: str, where: ds.Expression | None = None) -> pa.Table:
-        """The committed rows of a table.
+    def holds(self, table: str) -> bool:
+        """Whether the run committed a version of a table."""
+        return table in self.versions
+
+    def read(self, table: str, where: ds.Expression | None = None, columns: Sequence[str] | None = None) -> pa.Table:
+        """The committed rows of a table, whole.
 
         Args:
             table: its name.
             where: only these rows.
+            columns: only these columns; by default all that schemas/tables declares.
         Returns:
-            The columns that schemas/tables declares; no rows where the run has no such table.
+            No rows where the run has no such table.
         Raises:
             WarehouseError: if the table is gone or was vacuumed away.
         """
-        if table not in self.versions:
-            return table_schema(table).empty_table()
-        return self._read(table, self.versions[table], where)
+        schema = table_schema(table)
+        empty = pa.schema([schema.field(name) for name in columns or schema.names]).empty_table()
+        return pa.concat_tables([empty, *self.batches(table, columns, where)])
+
+    def batches(
+        self, table: str, columns: Sequence[str] | None = None, where: ds.Expression | None = None
+    ) -> Iterator[pa.Table]:
+        """The committed rows of a table, in pieces.
+
+        Args:
+            table: its name.
+            columns: only these columns.
+            where: only these rows; what the files' statistics rule out is not even read.
+        Yields:
+            Tables of some ten thousand rows, in the order of the files; none where the run has no such table.
+        Raises:
+            WarehouseError: if the table is gone or was vacuumed away.
+        """
+        try:
+            filesystem, folder = filesystem_of(f"{self.root}/{table}")
+            paths = [f"{folder}/{file['path']}" for file in self._files(table)]
+            if paths:
+                scan = ds.dataset(paths, table_schema(table), "parquet", filesystem)
+                chosen = None if columns is None else list(columns)
+                for batch in scan.to_batches(columns=chosen, filter=where, **_AHEAD):
+                    if batch.num_rows:
+                        yield pa.Table.from_batches([batch])
+        except (DeltaError, OSError, pa.ArrowInvalid) as error:
+            raise self.unreadable(table, error) from None
 
     def files(self, table: str) -> list[dict[str, Any]]:
         """The Parquet files of a table: their path, and the least and greatest value of each column that has them.
@@ -66,29 +103,22 @@ class CommittedTables:
         Raises:
             WarehouseError: if the table is gone or was vacuumed away.
         """
-        if table not in self.versions:
-            return []
         try:
-            found = DeltaTable(str(self.root / table), version=self.versions[table]).get_add_actions(flatten=True)
+            return [file | {"path": f"{self.root}/{table}/{file['path']}"} for file in self._files(table)]
         except (DeltaError, OSError) as error:
             raise self.unreadable(table, error) from None
-        files = pa.table(found).to_pylist()
-        return [file | {"path": str(self.root / table / file["path"])} for file in files]
 
-    def _read(self, table: str, version: int | None, where: ds.Expression | None) -> pa.Table:
-        try:
-            files = DeltaTable(str(self.root / table), version=version).file_uris()
-            schema = table_schema(table)
-            if not files:
-                return schema.empty_table()
-            return ds.dataset(files, schema=schema, format="parquet").to_table(filter=where)
-        except (DeltaError, OSError, pa.ArrowInvalid) as error:
-            raise self.unreadable(table, error) from None
+    def _files(self, table: str) -> list[dict[str, Any]]:
+        # Whoever reads runs wants those after the one that is believed, too: it is the table that says which is.
+        if table != "runs" and table not in self.versions:
+            return []
+        found = DeltaTable(f"{self.root}/{table}", version=self.versions.get(table))
+        return pa.table(found.get_add_actions(flatten=True)).to_pylist()
 
     def unreadable(self, table: str, error: Exception) -> WarehouseError:
         """What is raised where a table cannot be read."""
         said = str(error).splitlines()[0]
-        return WarehouseError(f"{self.root / table}: cannot be read ({said}); run {self.made_by} again")
+        return WarehouseError(f"{self.root}/{table}: cannot be read ({said}); run {self.made_by} again")
 
 
 def of_key(group: str | None, topic: str | None, partition: int | None) -> ds.Expression | None:

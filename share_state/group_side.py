@@ -1,5 +1,7 @@
 """The group side of a run: share groups and consumers' claims, folded, as tables and as findings."""
 
+import hashlib
+from collections import Counter
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -9,8 +11,11 @@ from share_state.fold.groups import FoldedGroups, fold_groups
 from share_state.fold.groups_topics import completed, sizes_by_name
 from share_state.fold.sticky import FoldedSticky, fold_sticky
 from share_state.group_input import HISTORY, GroupInput
-from share_state.rules.groups_audited import AuditedGroups
+from share_state.outcome import Outcome
+from share_state.rules.groups_audited import STATE_COLUMNS, AuditedGroups
 from share_state.rules.groups_judged import judge_group_records, judge_groups, judge_sticky
+from share_state.table_files import TableFiles
+from share_state.task import STATE, digest_of
 from share_state.warehouse_place import OF_CLAIMS, OF_GROUPS
 from share_state.wire.log_folder import STATE_TOPIC
 from share_state.work import Work
@@ -83,3 +88,28 @@ def read_groups(work: Work) -> tuple[GroupSide | None, Work]:
     sticky = fold_sticky(folded, sizes_by_name(work.topics) or None, history=work.groups.claims == HISTORY)
     topics = completed(work.topics, folded.names)
     return GroupSide(work.groups, folded, sticky), replace(work, topics=topics, groups=None)
+
+
+def judged_groups(
+    side: GroupSide | None, work: Work, outcome: Outcome, files: TableFiles, now_ms: int | None = None
+) -> tuple[Outcome, pa.Table]:
+    """Hold the group side against the folded state.
+
+    Args:
+        side: None where the input has no group side; then nothing changes.
+        work: what was folded.
+        outcome: what the state side alone gave.
+        files: what the tasks wrote; of every share-partition a few columns come to the driver.
+        now_ms: the time that ages are counted to.
+    Returns:
+        The outcome with the groups' findings counted, its run_id that of both sides; those findings.
+    """
+    if side is None:
+        return outcome, table_schema("findings").empty_table()
+    states = files.read(STATE, [file["path"] for file in outcome.files_of(STATE)], STATE_COLUMNS)
+    findings = side.judge(states, work, now_ms)
+    own = Counter(zip(findings["severity"].to_pylist(), findings["rule"].to_pylist(), strict=True))
+    digest = digest_of(*side.tables().values(), findings)
+    run_id = hashlib.sha256(f"{outcome.run_id} {digest}".encode()).hexdigest()[:16]
+    both = dict(sorted((Counter(outcome.findings) + own).items()))
+    return replace(outcome, findings=both, run_id=run_id), findings

@@ -8,13 +8,13 @@ from functools import partial
 
 from share_state.audit_input import told, work_of
 from share_state.config import AuditSettings
+from share_state.outcome import Outcome
 from share_state.phases import Phases
 from share_state.report.audit_data import AuditReport, read_report
 from share_state.report.audit_page import write_page
 from share_state.report.prometheus import write_metrics
 from share_state.report.report_file import check_report_place
 from share_state.spark.audit import audit
-from share_state.spark.reconstruct import Outcome
 from share_state.spark.session import session
 from share_state.warehouse_lock import locked
 from share_state.warehouse_place import check_place

@@ -14,7 +14,7 @@ from share_state.work import Work
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from share_state.spark.reconstruct import Outcome
+    from share_state.outcome import Outcome
 
 
 def reconstruct_frame(

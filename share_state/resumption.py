@@ -75,7 +75,7 @@ def continued(work: Work, last: LastAudit | None) -> tuple[Work, list[str]]:
         mark = mark_of(row) if row else None
         left, fate = (log, Fate.NEW) if mark is None or log.topic != STATE_TOPIC else resume(log, mark)
         fate = Fate.MISSING if _is_gone(log) else fate
-        of_log = tuple(file["path"] for file in files if file["min.log"] <= log.name <= file["max.log"])
+        of_log = tuple(file["path"] for file in files if _may_hold(file, log.name))
         logs.append(left)
         audited[log.name] = Resumed(fate) if fate in ANEW else Resumed(fate, row, of_log)
     notes = [f"{name} {_TOLD[known.fate]}" for name, known in sorted(audited.items()) if known.fate in _TOLD]
@@ -87,6 +87,11 @@ def is_unchanged(work: Work) -> bool:
     fates = {resumed.fate for resumed in (work.audited or {}).values()}
     known = {Fate.UNCHANGED, Fate.BEHIND, Fate.MISSING}
     return fates <= known and all(log.topic == STATE_TOPIC for log in work.logs)
+
+
+def _may_hold(file: dict[str, Any], name: str) -> bool:
+    least, greatest = file.get("min.log"), file.get("max.log")
+    return least is None or greatest is None or least <= name <= greatest
 
 
 def _missing(logs: Sequence[LogPartition], carried: dict[str, str]) -> list[LogPartition]:

@@ -7,11 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from share_state.declarations import table_schema
+from share_state.committed import CommittedTables
 from share_state.fold.limits import Limits
 from share_state.report.broken_rules import BrokenRule, broken_rules, findings_digest
 from share_state.report.poison import PoisonRecords, poison_records
-from share_state.report.scanned_tables import ScannedTables
 from share_state.report.share_partitions import VERDICTS, share_partitions_now, worst_first
 from share_state.report.troubled import TroubledSharePartition, troubled_share_partitions
 from share_state.rules import ERROR, OFF, SEVERITIES
@@ -92,12 +91,12 @@ def read_report(
     Raises:
         WarehouseError: if no audit was committed there, or a table is gone.
     """
-    tables = ScannedTables(warehouse)
+    tables = CommittedTables(warehouse)
     limits = limits or Limits()
     digest = findings_digest(tables)
     share_partitions = share_partitions_now(tables, digest)
     worst = worst_first(share_partitions)
-    runs = tables.rows("runs", table_schema("runs").names).sort_by([("finished", "descending")]).to_pylist()
+    runs = tables.read("runs").sort_by([("finished", "descending")]).to_pylist()
     return AuditReport(
         cluster=cluster,
         warehouse=warehouse,
@@ -125,6 +124,6 @@ def _verdicts(share_partitions: pa.Table) -> dict[str, int]:
     return dict.fromkeys(VERDICTS, 0) | {row["verdict"]: row["count_all"] for row in counted}
 
 
-def _cutoffs(tables: ScannedTables) -> tuple[Mapping[str, Any], ...]:
-    rows = tables.rows("cutoff", table_schema("cutoff").names).to_pylist()
+def _cutoffs(tables: CommittedTables) -> tuple[Mapping[str, Any], ...]:
+    rows = tables.read("cutoff").to_pylist()
     return tuple(sorted(rows, key=lambda row: (bool(row["safe"]), -(row["pinned_records"] or 0), row["partition"])))

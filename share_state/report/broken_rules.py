@@ -7,8 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from share_state.committed import CommittedTables
+from share_state.report.grouped_rows import grouped
 from share_state.report.identity import IDENTITY, KEY, identified
-from share_state.report.scanned_tables import ScannedTables, grouped
 from share_state.rules import ERROR, SEVERITIES, WARNING, registered
 
 _COLUMNS = ("rule", "severity", *KEY, "state_partition", "offset", "message", "run_id")
@@ -37,7 +38,7 @@ class BrokenRule:
     examples: tuple[dict[str, Any], ...]
 
 
-def findings_digest(tables: ScannedTables) -> pa.Table:
+def findings_digest(tables: CommittedTables) -> pa.Table:
     """One row a share-partition, rule and severity; the first finding stands for all of them.
 
     Args:
@@ -55,7 +56,7 @@ def findings_digest(tables: ScannedTables) -> pa.Table:
     return found.append_column("gravity", gravity).sort_by([*order, *((name, "ascending") for name in IDENTITY)])
 
 
-def _pieces(tables: ScannedTables) -> Iterator[pa.Table]:
+def _pieces(tables: CommittedTables) -> Iterator[pa.Table]:
     run_id = tables.run["run_id"]
     for piece in tables.batches("findings", _COLUMNS):
         new = pc.cast(pc.fill_null(pc.equal(piece["run_id"], run_id), False), pa.int64())

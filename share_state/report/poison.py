@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from share_state.committed import CommittedTables
 from share_state.fold.limits import Limits
 from share_state.fold.ranges import ARCHIVED
 from share_state.report.identity import KEY
-from share_state.report.scanned_tables import ScannedTables
 
 _COLUMNS = (*KEY, "first_offset", "last_offset", "record_count", "state", "delivery_count")
 _ORDER = [("delivery_count", "descending"), *((name, "ascending") for name in (*KEY, "first_offset"))]
@@ -32,7 +32,7 @@ class PoisonRecords:
     worst: tuple[dict[str, Any], ...]
 
 
-def poison_records(tables: ScannedTables, limits: Limits, most: int) -> PoisonRecords:
+def poison_records(tables: CommittedTables, limits: Limits, most: int) -> PoisonRecords:
     """Look for poison records in all in-flight ranges.
 
     Args:

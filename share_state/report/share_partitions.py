@@ -5,12 +5,13 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from share_state.committed import CommittedTables
 from share_state.declarations import table_schema
 from share_state.errors import WarehouseError
 from share_state.fold.ranges import STATE_NAMES
 from share_state.report.broken_rules import own_findings
+from share_state.report.grouped_rows import grouped
 from share_state.report.identity import IDENTITY, KEY, identified, looked_up
-from share_state.report.scanned_tables import ScannedTables, grouped
 
 STATES = tuple(STATE_NAMES.values())
 """Delivery states in the order of their codes; the table has a column of record counts for each, in small letters."""
@@ -22,7 +23,7 @@ _JUST_WORSE_THAN_OK = VERDICTS.index("OK") - 0.5
 _IN_FLIGHT = {name: pa.int64() for name in (*(state.lower() for state in STATES), "ranges")}
 
 
-def share_partitions_now(tables: ScannedTables, digest: pa.Table) -> pa.Table:
+def share_partitions_now(tables: CommittedTables, digest: pa.Table) -> pa.Table:
     """The live share-partitions.
 
     Args:
@@ -36,7 +37,7 @@ def share_partitions_now(tables: ScannedTables, digest: pa.Table) -> pa.Table:
         WarehouseError: if a table is gone.
     """
     columns = table_schema("share_partition_history").names
-    seen = tables.rows("share_partition_history", columns, pc.field("run_id") == _run_with_history(tables))
+    seen = tables.read("share_partition_history", pc.field("run_id") == _run_with_history(tables), columns)
     rows = looked_up(identified(seen), _records_in_flight(tables), _IN_FLIGHT)
     uninitialised = pc.less(rows["start_offset"], 0)
     nothing = pa.scalar(None, pa.int64())
@@ -63,25 +64,25 @@ def worst_first(rows: pa.Table) -> pa.Table:
     return ordered.drop_columns(["rank", "broken"])
 
 
-def _run_with_history(tables: ScannedTables) -> str:
+def _run_with_history(tables: CommittedTables) -> str:
     """The latest run that wrote history: an audit that met nothing new may add no rows."""
     if not tables.holds("share_partition_history"):
         raise WarehouseError("the latest run wrote no history; run `share-state audit` on this warehouse first")
     latest = tables.run["run_id"]
     if next(tables.batches("share_partition_state", ["partition"]), None) is None:
         return latest
-    runs = tables.rows("runs", ["run_id", "finished"], pc.field("finished") <= tables.run["finished"])
+    runs = tables.read("runs", pc.field("finished") <= tables.run["finished"], ["run_id", "finished"])
     for run_id in runs.sort_by([("finished", "descending")])["run_id"].to_pylist():
         if next(tables.batches("share_partition_history", ["partition"], pc.field("run_id") == run_id), None):
             return run_id
     return latest
 
 
-def _records_in_flight(tables: ScannedTables) -> pa.Table | None:
+def _records_in_flight(tables: CommittedTables) -> pa.Table | None:
     return grouped(_by_state(tables), IDENTITY, dict.fromkeys(_IN_FLIGHT, "sum"))
 
 
-def _by_state(tables: ScannedTables) -> Iterator[pa.Table]:
+def _by_state(tables: CommittedTables) -> Iterator[pa.Table]:
     zero, one = pa.scalar(0, pa.int64()), pa.scalar(1, pa.int64())
     for piece in tables.batches("in_flight", [*KEY, "state", "record_count"]):
         rows = identified(piece)
@@ -91,5 +92,5 @@ def _by_state(tables: ScannedTables) -> Iterator[pa.Table]:
         yield rows.append_column("ranges", pa.repeat(one, rows.num_rows))
 
 
-def _suspects(tables: ScannedTables) -> pa.Table:
-    return identified(tables.rows("share_partition_state", [*KEY, "suspect"], pc.field("suspect")))
+def _suspects(tables: CommittedTables) -> pa.Table:
+    return identified(tables.read("share_partition_state", pc.field("suspect"), [*KEY, "suspect"]))

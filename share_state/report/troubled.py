@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from share_state.committed import CommittedTables
 from share_state.declarations import table_schema
 from share_state.report.identity import IDENTITY, KEY, among, may_be_among
-from share_state.report.scanned_tables import ScannedTables
 
 _RANGES = 2000
 _FINDINGS = 12
@@ -40,7 +40,7 @@ class TroubledSharePartition:
 
 
 def troubled_share_partitions(
-    tables: ScannedTables, chosen: pa.Table, digest: pa.Table
+    tables: CommittedTables, chosen: pa.Table, digest: pa.Table
 ) -> tuple[TroubledSharePartition, ...]:
     """Read what the tables say of a few share-partitions.
 
@@ -74,7 +74,7 @@ def troubled_share_partitions(
 
 
 def _kept(
-    tables: ScannedTables,
+    tables: CommittedTables,
     table: str,
     columns: Sequence[str],
     wanted: pa.Table,

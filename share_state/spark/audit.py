@@ -2,33 +2,35 @@
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from functools import partial
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import lit
-from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.storagelevel import StorageLevel
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
 
 from share_state.declarations import table_schema
 from share_state.fold.history import with_verdicts
-from share_state.fold.limits import Limits
-from share_state.group_side import read_groups
+from share_state.group_side import judged_groups, read_groups
+from share_state.outcome import Outcome, run_row, summarise
 from share_state.phases import Phases
 from share_state.resumption import COMMAND, LastAudit, continued, is_unchanged
-from share_state.spark.group_findings import judged_groups, with_findings
-from share_state.spark.plan import CARRIED, RESULTS, WATCHED, fold_all, result_table
-from share_state.spark.reconstruct import Outcome, run_row, summarise
-from share_state.spark.warehouse import Warehouse, Write, replacing
+from share_state.spark.findings import write_findings
+from share_state.spark.plan import collected, fold_all, result_table, write_rows
+from share_state.table_files import File, TableFiles
+from share_state.task import CARRIED, FINDINGS, IN_FLIGHT, STATE, WATCHED, Wanted
+from share_state.warehouse import Warehouse
 from share_state.warehouse_place import OF_GROUPS
 from share_state.wire.resume import ANEW
 from share_state.work import Work
 
 _LOG = logging.getLogger("share_state")
+
+_WRITTEN = (IN_FLIGHT, STATE, CARRIED)
+"""Tables that the tasks write where they fold."""
 
 NOTHING_NEW = "nothing new since the last audit"
 NO_GROUPS = "__consumer_offsets is not in the input any more; its tables, its rules and its topic names are left out"
@@ -71,36 +73,39 @@ def audit(
             told |= work.groups.described()
         elif last is not None and OF_GROUPS[0] in last.tables.versions:
             notes = [*notes, NO_GROUPS]
-    tables = Warehouse(warehouse)
     if last is not None and not by_wall_clock and is_unchanged(work) and _as_before(last, told, notes):
         outcome = _nothing_new(last, notes)
-        with phases("commit"):
+        with phases("commit"), Warehouse(warehouse) as tables:
             _record(tables, outcome, last.tables.versions, inputs, told, started, set())
         return outcome
     kept, expired = last.runs_since(started - timedelta(days=history_days)) if last else (set[str](), set[str]())
     with phases("read the groups"):
         side, work = read_groups(work)
-    with session() as spark:
-        results = fold_all(spark, work).persist(StorageLevel.MEMORY_AND_DISK)
-        try:
-            with phases("read and fold"):
-                previous = {"last_audit": last.tables.run["run_id"]} if last else {}
-                outcome = replace(summarise(results, inputs, told | previous), notes=tuple(notes))
+    with session() as spark, Warehouse(warehouse) as tables:
+        wanted = Wanted(sent=(FINDINGS, WATCHED), written=_WRITTEN, files=tables.files)
+        with collected(fold_all(spark, work, wanted), phases) as (results, summaries):
+            previous = {"last_audit": last.tables.run["run_id"]} if last else {}
+            outcome = replace(summarise(summaries, inputs, told | previous), notes=tuple(notes))
             now = int(started.timestamp() * 1000) if by_wall_clock else outcome.log_time or 0
-            outcome, of_groups = judged_groups(results, side, work, outcome, now)
+            outcome, of_groups = judged_groups(side, work, outcome, tables.files, now)
             _LOG.info("read %s new records of %s log partitions", f"{outcome.records:,}", f"{len(work.logs):,}")
-            with phases("write tables"):
-                versions = tables.write(_writes(spark, results, work, outcome, now, tables, last, kept, of_groups))
+            with phases("write findings and history"):
+                findings = write_findings(results, outcome, tables.files, [of_groups])
+                finished = partial(with_verdicts, now=now, run_id=outcome.run_id, limits=work.limits)
+                history = write_rows(result_table(results, WATCHED), tables.files, WATCHED, finished)
+        with phases("commit"):
+            findings += _settled(work, last, kept, tables.files)
+            versions = tables.replace(FINDINGS, findings)
+            for name in _WRITTEN:
+                versions |= tables.replace(name, outcome.files_of(name))
+            versions |= tables.add(WATCHED, history, tables.runs_in(WATCHED) - kept | {outcome.run_id})
+            versions |= tables.put("cutoff", outcome.cutoff)
+            versions |= tables.put("carried_logs", _carried_logs(outcome))
+            for name, rows in (side.tables() if side else {}).items():
+                versions |= tables.put(name, rows)
             _LOG.info("wrote %s tables", len(versions))
-            with phases("commit"):
-                versions |= tables.put("cutoff", outcome.cutoff)
-                versions |= tables.put("carried_logs", _carried_logs(outcome))
-                for name, rows in (side.tables() if side else {}).items():
-                    versions |= tables.put(name, rows)
-                _record(tables, outcome, versions, inputs, told, started, expired)
-                tables.sweep(history_days)
-        finally:
-            results.unpersist()
+            _record(tables, outcome, versions, inputs, told, started, expired)
+            tables.sweep(history_days)
     return outcome
 
 
@@ -110,49 +115,19 @@ def _as_before(last: LastAudit, options: Mapping[str, str], notes: list[str]) ->
     return options == dict(before["options"]) and notes == [note for note in before["notes"] if note != NOTHING_NEW]
 
 
-def _writes(
-    spark: SparkSession,
-    results: DataFrame,
-    work: Work,
-    outcome: Outcome,
-    now: int,
-    tables: Warehouse,
-    last: LastAudit | None,
-    kept: set[str],
-    of_groups: pa.Table | None,
-) -> dict[str, Write]:
-    frames = {name: result_table(results, name) for name in (*RESULTS, CARRIED)}
-    findings = with_findings(frames["findings"], of_groups).withColumn("run_id", lit(outcome.run_id))
-    if last is not None and (settled := _settled(spark, work, last, kept)) is not None:
-        findings = findings.unionByName(settled)
-    writes = {name: replacing(frame) for name, frame in (frames | {"findings": findings}).items()}
-    history = _history(result_table(results, WATCHED), now, outcome.run_id, work.limits)
-    return writes | {WATCHED: tables.adding(WATCHED, history, outcome.run_id, kept)}
-
-
-def _history(rows: DataFrame, now: int, run_id: str, limits: Limits) -> DataFrame:
-    def judged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            yield from with_verdicts(pa.Table.from_batches([batch]), now, run_id, limits).to_batches()
-
-    return rows.mapInArrow(judged, from_arrow_schema(table_schema(WATCHED)))
-
-
-def _settled(spark: SparkSession, work: Work, last: LastAudit, kept: set[str]) -> DataFrame | None:
-    """Findings of earlier audits about records that are not read again; None where there are none."""
-    version = last.tables.versions.get("findings")
-    if version is None or not last.tables.files("findings"):
-        return None
-    path = str(Path(last.tables.root, "findings").absolute())
-    found = spark.read.format("delta").option("versionAsOf", version).load(path)
-    names = table_schema("findings").names
-    found = found.filter("settled").filter(found.run_id.isin(sorted(kept))).select(*names)
+def _settled(work: Work, last: LastAudit | None, kept: set[str], files: TableFiles) -> list[File]:
+    """Write again the findings of earlier audits about records that are not read again."""
+    if last is None:
+        return []
+    stays = pc.field("settled") & pc.field("run_id").isin(sorted(kept))
     # A log that is read anew is judged anew, and control records always are.
     anew = [log.partition for log in work.logs if work.audited and work.audited[log.name].fate in ANEW]
-    numbers = sorted({number for number in anew if number is not None})
-    gone = found.state_partition.isin(numbers) if numbers else lit(False)
-    unnamed = found.state_partition.isNull() if None in anew else lit(False)
-    return found.filter(~(gone | unnamed)) if numbers or None in anew else found
+    if numbers := sorted({number for number in anew if number is not None}):
+        stays &= pc.field("state_partition").is_null() | ~pc.field("state_partition").isin(numbers)
+    if None in anew:
+        stays &= pc.field("state_partition").is_valid()
+    rows = last.tables.batches(FINDINGS, where=stays)
+    return files.write(FINDINGS, (batch for table in rows for batch in table.to_batches()))
 
 
 def _carried_logs(outcome: Outcome) -> pa.Table:
@@ -188,5 +163,4 @@ def _record(
     expired: set[str],
 ) -> None:
     row = run_row(outcome, COMMAND, versions, inputs, options, started)
-    replaced = ", ".join(f"'{run_id}'" for run_id in sorted({outcome.run_id, *expired}))
-    tables.put("runs", row, where=f"run_id IN ({replaced})")
+    tables.add("runs", tables.files.write("runs", row.to_batches()), {outcome.run_id, *expired})

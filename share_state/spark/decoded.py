@@ -1,17 +1,21 @@
-"""Decoded records as a Delta table."""
+"""Decoded records as a DataFrame or a Delta table."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from share_state.declarations import table_schema
-from share_state.spark.plan import ROWS_A_BATCH, spread
-from share_state.spark.warehouse import Warehouse, replacing
+from share_state.spark.plan import over_logs, write_rows
+from share_state.task import ROWS_A_BATCH
+from share_state.warehouse import Warehouse
 from share_state.warehouse_place import check_place
+from share_state.wire.log_folder import LogPartition
 from share_state.work import Work
+
+TABLE = "decoded_records"
 
 
 def decode_all(spark: SparkSession, work: Work) -> DataFrame:
@@ -20,16 +24,7 @@ def decode_all(spark: SparkSession, work: Work) -> DataFrame:
     Returns:
         Columns of schemas/tables/decoded_records.yaml.
     """
-    tasks = spread(work.logs, spark.sparkContext.defaultParallelism)
-
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch["id"].to_pylist():
-                for log in tasks[number]:
-                    for table in work.decode(log):
-                        yield from table.combine_chunks().to_batches(max_chunksize=ROWS_A_BATCH)
-
-    return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, from_arrow_schema(table_schema("decoded_records")))
+    return over_logs(spark, work, partial(_decoded, work), table_schema(TABLE))
 
 
 def write_decoded(spark: SparkSession, work: Work, folder: str) -> int:
@@ -40,7 +35,14 @@ def write_decoded(spark: SparkSession, work: Work, folder: str) -> int:
     Raises:
         WarehouseError: if the folder holds something else.
     """
-    path = Path(folder).absolute()
-    check_place(str(path), tables=("_delta_log",))
-    Warehouse(str(path.parent)).write({path.name: replacing(decode_all(spark, work))})
-    return spark.read.format("delta").load(str(path)).count()
+    check_place(folder, tables=("_delta_log",))
+    root, _, name = (folder.rstrip("/") if "://" in folder else str(Path(folder).absolute())).rpartition("/")
+    with Warehouse(root, {TABLE: name}) as tables:
+        written = write_rows(decode_all(spark, work), tables.files, TABLE, lambda rows: rows)
+        tables.replace(TABLE, written)
+    return sum(file["rows"] for file in written)
+
+
+def _decoded(work: Work, log: LogPartition) -> Iterator[pa.RecordBatch]:
+    for table in work.decode(log):
+        yield from table.combine_chunks().to_batches(max_chunksize=ROWS_A_BATCH)

@@ -16,6 +16,7 @@ from share_state.fold.log import fold_log
 from share_state.formats import Asked, find
 from share_state.options import work_from
 from share_state.spark.plan import fold_all, result_table
+from share_state.task import FINDINGS, Wanted
 from share_state.wire import table_plan
 from share_state.wire.log_folder import LogPartition, find_logs
 from share_state.wire.table_rows import Columns
@@ -145,7 +146,7 @@ def test_texts_are_reconstructed(spark: SparkSession, command: Command, form: st
     told = CommittedTables(str(tmp_path / "lake")).read("share_partition_state").sort_by(BY_KEY)
     assert told == fold_log(log).states.sort_by(BY_KEY)
     assert said.json["progress"] == {log.name: fold_log(log).next_offset if form == "dump-log" else None}
-    findings = result_table(fold_all(spark, work), "findings")
+    findings = result_table(fold_all(spark, work, Wanted(sent=(FINDINGS,))), FINDINGS)
     assert findings.count() == 0
 
 

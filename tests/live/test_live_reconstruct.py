@@ -9,6 +9,7 @@ from share_state.committed import CommittedTables
 from share_state.live import ask_cluster
 from share_state.spark.plan import fold_all
 from share_state.spark.reconstruct import reconstruct
+from share_state.task import RESULTS, Wanted
 from share_state.wire.log_folder import find_logs
 from share_state.work import Work
 from tests.live.broker import PASSWORDS, properties_of
@@ -41,7 +42,7 @@ def test_a_partition_is_a_task_and_no_secret_is_in_its_plan(
     spark: SparkSession, worked: Workload, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     live = ask_cluster(f"kafka://{worked.broker.secured}", properties_of(worked.broker, "auditor", tmp_path))
-    frame = fold_all(spark, Work(logs=live.logs))
+    frame = fold_all(spark, Work(logs=live.logs), Wanted(sent=RESULTS))
     assert frame.rdd.getNumPartitions() == live.state_partitions == 3
     frame.explain("extended")
     shown = "".join(capfd.readouterr()) + repr(live)

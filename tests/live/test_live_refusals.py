@@ -16,6 +16,7 @@ from share_state.live import ask_cluster
 from share_state.live.client_properties import ClientProperties, read_client_properties
 from share_state.live.records import LiveSource
 from share_state.spark.plan import fold_all
+from share_state.task import Wanted
 from share_state.wire.log import read_chunks
 from share_state.wire.log_folder import LogPartition
 from share_state.work import Work
@@ -113,5 +114,5 @@ def test_a_refusal_inside_a_task_is_one_line_too(
     stranger = LiveSource(f"kafka://{worked.broker.secured}", 10, properties)
     log = LogPartition("__share_group_state", 0, (), log_start_offset=0, source=stranger)
     with pytest.raises(PySparkException, match=r"share_state\.errors\.InputError: kafka://.* not authorised") as error:
-        fold_all(spark, Work([log])).collect()
+        fold_all(spark, Work([log]), Wanted()).collect()
     assert PASSWORDS["stranger"] not in str(error.value) + "".join(capfd.readouterr())

@@ -12,9 +12,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from share_state.committed import CommittedTables
-from share_state.spark import warehouse as warehouse_module
+from share_state.outcome import Outcome
 from share_state.spark.audit import NOTHING_NEW, audit
-from share_state.spark.reconstruct import Outcome
+from share_state.warehouse import Warehouse
 from share_state.wire.log_folder import find_logs
 from share_state.work import Work
 from tests.truth import DATA
@@ -83,14 +83,13 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, write: int) -> None:
 
         return writing
 
-    monkeypatch.setattr(warehouse_module, "_save", counted(warehouse_module._save))
-    monkeypatch.setattr(warehouse_module, "write_deltalake", counted(warehouse_module.write_deltalake))
+    monkeypatch.setattr(Warehouse, "_commit", counted(Warehouse._commit))
 
 
 WRITES = 8
-"""Five tables by Spark, then cutoff, carried_logs and runs."""
-TRIED = (1, 4, 6, 7)
-"""Amid Spark's, at the last of them, and before each of the last two."""
+"""Five tables that the tasks wrote, then cutoff, carried_logs and runs."""
+TRIED = (0, 4, 6, 7)
+"""Before the first, at the last that tasks wrote, and before each of the last two."""
 
 
 def test_ten_nights_with_kills_in_between_are_one_audit(run: Audit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

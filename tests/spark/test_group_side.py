@@ -13,8 +13,9 @@ from share_state.committed import CommittedTables
 from share_state.fold.groups import fold_groups
 from share_state.group_input import HISTORY, LATEST, GroupInput, group_logs
 from share_state.inputs import state_partitions_found
+from share_state.outcome import Outcome
 from share_state.spark.audit import NO_GROUPS, NOTHING_NEW, audit
-from share_state.spark.reconstruct import Outcome, reconstruct
+from share_state.spark.reconstruct import reconstruct
 from share_state.topics_file import read_topics
 from share_state.warehouse_place import OF_CLAIMS, OF_GROUPS
 from share_state.wire.group_logs import find_group_logs, group_partition_of

@@ -13,10 +13,12 @@ from share_state.committed import CommittedTables
 from share_state.declarations import table_schema
 from share_state.errors import InputError, WarehouseError
 from share_state.fold.log import fold_log
+from share_state.outcome import Outcome
 from share_state.rules import judge
-from share_state.spark.plan import fold_all, spread
-from share_state.spark.reconstruct import Outcome, fold_only, reconstruct
-from share_state.spark.warehouse import Warehouse, replacing
+from share_state.spark.plan import fold_all, result_table
+from share_state.spark.reconstruct import fold_only, reconstruct
+from share_state.task import STATE, Wanted, spread
+from share_state.warehouse import Warehouse
 from share_state.warehouse_place import TABLES
 from share_state.wire.log_folder import LogPartition, Window, find_logs
 from share_state.work import Work
@@ -160,7 +162,9 @@ def test_tables_of_a_run_that_never_finished_are_not_shown(spark: SparkSession, 
     before = _read(folder)
     # A run that is killed before its row of `runs` has replaced tables, but nobody believes them.
     half = {name: table_schema(name).empty_table() for name in ("share_partition_state", "in_flight", "findings")}
-    Warehouse(str(folder)).write({name: replacing(spark.createDataFrame(table)) for name, table in half.items()})
+    with Warehouse(str(folder)) as tables:
+        for name, table in half.items():
+            tables.put(name, table)
     assert spark.read.format("delta").load(str(folder / "share_partition_state")).count() == 0
     assert _read(folder) == before
 
@@ -183,7 +187,7 @@ def test_a_table_of_someone_else_is_not_replaced(spark: SparkSession, export: Pa
 
 
 def _states(spark: SparkSession, work: Work) -> list[tuple]:
-    frame = fold_all(spark, work).filter("share_partition_state IS NOT NULL").select("share_partition_state.*")
+    frame = result_table(fold_all(spark, work, Wanted(sent=(STATE,))), STATE)
     return sorted(map(tuple, frame.drop("state_partition").toArrow().to_pandas().astype(str).to_numpy().tolist()))
 
 

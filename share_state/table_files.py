@@ -1,0 +1,161 @@
+"""Rows of a table as Parquet files that no commit names yet: whoever holds rows writes them, a commit comes later."""
+
+import json
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from pyarrow.fs import FileSelector, FileSystem, LocalFileSystem
+
+from share_state.declarations import table_schema
+from share_state.wire.stores import parted
+
+FILE = pa.struct(
+    [
+        ("table", pa.string()),
+        ("path", pa.string()),
+        ("size", pa.int64()),
+        ("rows", pa.int64()),
+        ("stats", pa.string()),
+    ]
+)
+"""A written file as it travels: path within its table, bytes, rows, and what Delta keeps of it."""
+
+File = Mapping[str, Any]
+"""The fields of FILE."""
+
+_ROWS_A_FILE = 4_000_000
+_ROWS_A_GROUP = 128 << 10
+_LONGEST_STATISTIC = 256
+
+
+@dataclass(frozen=True, slots=True)
+class TableFiles:
+    """Writes files into the folders of a warehouse's tables; readers do not see them before a commit names them.
+
+    Attributes:
+        root: the warehouse, a folder or a URI.
+        attempt: a part of every file's name: what a failed attempt left can be told from all else.
+        folders: table -> its folder below the root, where that is not called as the table is.
+    """
+
+    root: str
+    attempt: str = field(default_factory=lambda: uuid.uuid4().hex)
+    folders: Mapping[str, str] = field(default_factory=dict)
+
+    def folder(self, table: str) -> str:
+        """The folder of a table, a path or an address."""
+        return f"{self.root}/{self.folders.get(table, table)}"
+
+    def write(self, table: str, batches: Iterable[pa.RecordBatch]) -> list[File]:
+        """Write rows.
+
+        Args:
+            table: its name; the columns are those that schemas/tables declares.
+            batches: of the rows, in that order of columns.
+        Returns:
+            What was written; no file where there is no row.
+        """
+        schema, written = table_schema(table), list[File]()
+        open_file: _OpenFile | None = None
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            if open_file is None:
+                name = f"part-{self.attempt}-{uuid.uuid4().hex}.parquet"
+                open_file = _OpenFile(self.folder(table), table, name, schema)
+            open_file.write(batch)
+            if open_file.rows >= _ROWS_A_FILE:
+                written.append(open_file.close())
+                open_file = None
+        if open_file is not None:
+            written.append(open_file.close())
+        return written
+
+    def read(self, table: str, names: Iterable[str], columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows of some files of a table.
+
+        Args:
+            table: its name.
+            names: of the files, within its folder.
+            columns: only these.
+        """
+        filesystem, folder = filesystem_of(self.folder(table))
+        found = ds.dataset([f"{folder}/{name}" for name in names], table_schema(table), "parquet", filesystem)
+        return found.to_table(columns=None if columns is None else list(columns))
+
+    def discard(self, tables: Iterable[str], kept: frozenset[str]) -> None:
+        """Delete what this attempt wrote and nobody committed.
+
+        Args:
+            tables: names of the tables that it may have written.
+            kept: paths within their tables of the files that a commit names.
+        """
+        for table in tables:
+            filesystem, folder = filesystem_of(self.folder(table))
+            listed = filesystem.get_file_info(FileSelector(folder, allow_not_found=True))
+            ours = [info for info in listed if self.attempt in info.base_name and info.base_name not in kept]
+            for info in ours:
+                filesystem.delete_file(info.path)
+            if ours and len(ours) == len(listed):
+                filesystem.delete_dir(folder)
+
+
+def filesystem_of(place: str) -> tuple[FileSystem, str]:
+    """Where a path or an address lies, and what it is called there.
+
+    Raises:
+        InputError: if it is an address that cannot be opened.
+    """
+    if "://" not in place:
+        return LocalFileSystem(), str(Path(place).absolute())
+    store, rest = parted(place)
+    return store.file_system, f"{store.root}{rest}"
+
+
+class _OpenFile:
+    def __init__(self, folder: str, table: str, name: str, schema: pa.Schema) -> None:
+        filesystem, place = filesystem_of(folder)
+        if isinstance(filesystem, LocalFileSystem):
+            filesystem.create_dir(place, recursive=True)
+        self._table, self._name, self._schema, self._metadata = table, name, schema, []
+        self._sink = filesystem.open_output_stream(f"{place}/{name}")
+        self._writer = pq.ParquetWriter(self._sink, schema, metadata_collector=self._metadata)
+        self.rows = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._writer.write_batch(batch.cast(self._schema), row_group_size=_ROWS_A_GROUP)
+        self.rows += batch.num_rows
+
+    def close(self) -> File:
+        self._writer.close()
+        size = self._sink.tell()
+        self._sink.close()
+        stats = json.dumps(_statistics(self._metadata[0]), ensure_ascii=False)
+        return {"table": self._table, "path": self._name, "size": size, "rows": self.rows, "stats": stats}
+
+
+def _statistics(written: pq.FileMetaData) -> dict[str, Any]:
+    """Least and greatest value and number of nulls of the columns whose values JSON holds as they are.
+
+    Source: Delta protocol, Per-file Statistics.
+    """
+    least, greatest, nulls = dict[str, Any](), dict[str, Any](), dict[str, int]()
+    for number in range(written.num_columns):
+        columns = [written.row_group(group).column(number) for group in range(written.num_row_groups)]
+        name, told = columns[0].path_in_schema, [column.statistics for column in columns]
+        if "." in name or any(one is None or not one.has_null_count for one in told):
+            continue
+        nulls[name] = sum(one.null_count for one in told)
+        ranges = [(one.min, one.max) for one in told if one.has_min_max]
+        held = sum(one.has_min_max or one.num_values == 0 for one in told)
+        plain = all(isinstance(value, str | int) and not isinstance(value, bool) for pair in ranges for value in pair)
+        short = all(len(value) <= _LONGEST_STATISTIC for pair in ranges for value in pair if isinstance(value, str))
+        if ranges and held == len(told) and plain and short:
+            least[name], greatest[name] = min(low for low, _ in ranges), max(high for _, high in ranges)
+    return {"numRecords": written.num_rows, "minValues": least, "maxValues": greatest, "nullCount": nulls}

@@ -1,0 +1,163 @@
+"""What one task does with a log partition: fold, judge, prove; what becomes of each table it makes is the caller's."""
+
+import hashlib
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from share_state.declarations import table_schema
+from share_state.fold.carried import carried_log, carried_share_partitions
+from share_state.fold.control_log import FoldedControlLog
+from share_state.fold.history import watched, watched_schema
+from share_state.fold.log import FoldedLog
+from share_state.fold.timeline import TABLE as TIMELINE
+from share_state.table_files import FILE, File, TableFiles
+from share_state.wire.log_folder import LogPartition
+from share_state.work import Work
+
+STATE, IN_FLIGHT, FINDINGS = "share_partition_state", "in_flight", "findings"
+RESULTS = (STATE, IN_FLIGHT, FINDINGS)
+"""Tables that every fold fills."""
+
+WATCHED, CARRIED = "share_partition_history", "carried_share_partitions"
+"""What an audit fills beside them; WATCHED travels without time and verdict, which need every log."""
+
+CUTOFF, SUMMARY = "cutoff", "summary"
+
+_SMALL_LOG = 16 << 20
+ROWS_A_BATCH = 20_000
+
+_INDEX_NUMBERS = ("checkpoint_offset", "checkpoint_epoch", "last_offset")
+
+SUMMARIES = pa.schema(
+    [
+        ("log", pa.string()),
+        ("records", pa.int64()),
+        ("next_offset", pa.int64()),
+        ("whole_batches", pa.bool_()),
+        ("findings", pa.list_(pa.struct([("severity", pa.string()), ("rule", pa.string()), ("count", pa.int64())]))),
+        ("digest", pa.string()),
+        ("index", pa.list_(pa.struct([("group", pa.string()), *((n, pa.int64()) for n in _INDEX_NUMBERS)]))),
+        ("compared", pa.int64()),
+        ("differing", pa.list_(pa.string())),
+        ("newest_time", pa.int64()),
+        ("carried", pa.string()),
+        ("files", pa.list_(FILE)),
+    ]
+)
+"""What a task tells about a log partition beside its tables."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What becomes of the tables that a task makes.
+
+    Attributes:
+        sent: tables whose rows the task sends back.
+        written: tables whose rows it writes where it runs.
+        files: where it writes them.
+    """
+
+    sent: tuple[str, ...] = ()
+    written: tuple[str, ...] = ()
+    files: TableFiles | None = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """What a task yields: a column a table that is sent, a struct of its columns, and `cutoff` and `summary`.
+
+        In each row exactly one table's column is set, or `cutoff` and `summary` are.
+        """
+        schemas = {name: watched_schema() if name == WATCHED else table_schema(name) for name in (*self.sent, CUTOFF)}
+        schemas |= {SUMMARY: SUMMARIES}
+        return pa.schema([pa.field(name, pa.struct(list(columns))) for name, columns in schemas.items()])
+
+
+def run_task(work: Work, wanted: Wanted, log: LogPartition) -> Iterator[pa.RecordBatch]:
+    """Fold and judge one log partition.
+
+    Args:
+        work: how.
+        wanted: what becomes of the tables.
+        log: the log partition.
+    Yields:
+        Batches of `wanted.schema`; the row with the summary comes last.
+    Raises:
+        InputError: if a segment cannot be read.
+    """
+    schema = wanted.schema
+    folded = work.fold(log)
+    findings = work.judge(folded)
+    summary = _summary(work, folded, findings)
+    made = {STATE: [folded.states], IN_FLIGHT: [folded.in_flight], FINDINGS: [findings], TIMELINE: work.states_of(log)}
+    if work.audited is not None and isinstance(folded, FoldedLog):
+        made[WATCHED] = (watched(one) for one in (folded,))
+        if folded.carried is not None:
+            made[CARRIED] = [carried_share_partitions(log.name, folded.carried)]
+            summary |= {"newest_time": folded.carried.mark.newest_time}
+            summary |= {"carried": carried_log(log.name, folded.carried)["carried"]}
+    files = list[File]()
+    for name, tables in made.items():
+        batches = (batch for table in tables for batch in table.combine_chunks().to_batches(max_chunksize=ROWS_A_BATCH))
+        if name in wanted.written and wanted.files is not None:
+            files += wanted.files.write(name, batches)
+        elif name in wanted.sent:
+            for batch in batches:
+                yield _only(schema, {name: batch.to_struct_array()})
+    limits = folded.cutoff.combine_chunks().to_batches()[0].to_struct_array()
+    told = pa.array([summary | {"files": files}], pa.struct(list(SUMMARIES)))
+    yield _only(schema, {CUTOFF: limits, SUMMARY: told})
+
+
+def spread(logs: Sequence[LogPartition], cores: int) -> list[list[LogPartition]]:
+    """Biggest first, each to the task that has least: as many tasks as logs, but few where the logs are small."""
+    total = sum(log.size for log in logs)
+    count = max(1, min(len(logs), max(cores, total // _SMALL_LOG)))
+    tasks: list[list[LogPartition]] = [[] for _ in range(count)]
+    loads = [(0, number) for number in range(count)]
+    for log in sorted(logs, key=lambda log: -log.size):
+        load, number = heapq.heappop(loads)
+        tasks[number].append(log)
+        heapq.heappush(loads, (load + log.size + 1, number))
+    return tasks
+
+
+def digest_of(*tables: pa.Table) -> str:
+    """A number that other contents would almost surely not give."""
+    digest = hashlib.blake2b(digest_size=8)
+    for table in tables:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as stream:
+            stream.write_table(table)
+        digest.update(sink.getvalue())
+    return digest.hexdigest()
+
+
+def _summary(work: Work, folded: FoldedLog | FoldedControlLog, findings: pa.Table) -> dict[str, Any]:
+    counted = (
+        findings.group_by(["severity", "rule"]).aggregate([([], "count_all")]).rename_columns({"count_all": "count"})
+    )
+    proof = work.prove(folded) if work.verify else None
+    return {
+        "log": folded.log.name,
+        "records": folded.record_count,
+        "next_offset": folded.next_offset if folded.log.has_offsets else None,
+        "whole_batches": folded.has_whole_batches or folded.log.size == 0,
+        "findings": counted.to_pylist(),
+        "digest": digest_of(folded.states, folded.in_flight, folded.cutoff),
+        "index": [asdict(entry) for entry in folded.index_entries],
+        "compared": proof and proof.compared,
+        "differing": proof and list(proof.differing),
+    }
+
+
+def _only(schema: pa.Schema, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
+    count = len(next(iter(columns.values())))
+    arrays = [
+        columns[field.name].cast(field.type) if field.name in columns else pa.nulls(count, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -1,0 +1,156 @@
+"""The Delta tables of a warehouse: files that lie there become rows by a commit; the row of `runs` comes last."""
+
+import time
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable, Field, Schema
+from deltalake.exceptions import DeltaError
+from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
+
+from share_state.declarations import table_schema
+from share_state.errors import WarehouseError
+from share_state.table_files import File, TableFiles
+from share_state.warehouse_place import EVERY
+
+_SHORTEST_SWEEP = 7
+
+
+class Warehouse:
+    """The tables under one folder, for one attempt to write them; `with` it, and what is never committed goes.
+
+    Attributes:
+        files: writes rows into the tables' folders, in this process or in tasks.
+    """
+
+    def __init__(self, root: str, folders: Mapping[str, str] | None = None) -> None:
+        """Name a warehouse.
+
+        Args:
+            root: folder, or address in an object store.
+            folders: table -> its folder there, where that is not called as the table is.
+        """
+        self.files = TableFiles(root if "://" in root else str(Path(root).absolute()), folders=folders or {})
+        self._committed = set[str]()
+
+    def __enter__(self) -> "Warehouse":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # Tasks that were tried again, or a run that failed, leave files that no commit names.
+        self.files.discard(self.files.folders or EVERY, frozenset(self._committed))
+
+    def replace(self, table: str, files: Iterable[File]) -> dict[str, int]:
+        """Let a table hold the rows of some files, and no others.
+
+        Args:
+            table: its name.
+            files: of `self.files`.
+        Returns:
+            The Delta version that the table now has.
+        Raises:
+            WarehouseError: if a table there has other columns.
+        """
+        return self._commit(table, files, gone=None)
+
+    def put(self, table: str, rows: pa.Table) -> dict[str, int]:
+        """Let a table hold these rows, and no others.
+
+        Raises:
+            WarehouseError: if a table there has other columns.
+        """
+        return self.replace(table, self.files.write(table, rows.to_batches()))
+
+    def add(self, table: str, files: Iterable[File], gone: Collection[str]) -> dict[str, int]:
+        """Add rows to those that a table has.
+
+        Args:
+            table: its name; it has a column run_id.
+            files: of `self.files`.
+            gone: runs whose rows go.
+        Returns:
+            The Delta version that the table now has.
+        Raises:
+            WarehouseError: if a table there has other columns.
+        """
+        return self._commit(table, files, gone=gone)
+
+    def runs_in(self, table: str) -> set[str]:
+        """The runs of which a table has rows."""
+        path = self.files.folder(table)
+        if not DeltaTable.is_deltatable(path):
+            return set()
+        known = pa.table(DeltaTable(path).get_add_actions(flatten=True)).to_pylist()
+        ends = {file.get(f"{end}.run_id") for file in known for end in ("min", "max")}
+        if None not in ends and all(file["min.run_id"] == file["max.run_id"] for file in known):
+            return ends
+        return set(self.files.read(table, [file["path"] for file in known], ["run_id"])["run_id"].to_pylist())
+
+    def sweep(self, days: int) -> None:
+        """Delete files that no version of the last so many days holds: replaced rows, and what killed runs left.
+
+        Args:
+            days: a week at least, as Delta's own tools keep them for readers that are slow.
+        """
+        for table in EVERY:
+            if DeltaTable.is_deltatable(self.files.folder(table)):
+                hours = 24 * max(days, _SHORTEST_SWEEP)
+                DeltaTable(self.files.folder(table)).vacuum(retention_hours=hours, dry_run=False, full=True)
+
+    def _commit(self, table: str, files: Iterable[File], *, gone: Collection[str] | None) -> dict[str, int]:
+        path, schema, files = self.files.folder(table), table_schema(table), list(files)
+        try:
+            if not DeltaTable.is_deltatable(path):
+                create_table_with_add_actions(path, Schema.from_arrow(schema), _added(files))
+                self._committed |= {file["path"] for file in files}
+                return {table: 0}
+            there = DeltaTable(path)
+            self._check(table, there)
+            if gone is None:
+                actions, mode = _added(files), "overwrite"
+            else:
+                if gained := [field for field in _fields(schema) if field not in there.schema().fields]:
+                    there.alter.add_columns(gained)
+                left, removed = self._without(table, there, gone)
+                files, mode = [*files, *left], "append"
+                actions = [*_added(files), *removed]
+            there.create_write_transaction(actions, mode, schema)
+        except DeltaError as error:
+            raise self._in_the_way(table, str(error).strip().splitlines()[0]) from None
+        self._committed |= {file["path"] for file in files}
+        return {table: DeltaTable(path).version()}
+
+    def _without(self, table: str, there: DeltaTable, gone: Collection[str]) -> tuple[list[File], list[RemoveAction]]:
+        """What takes the rows of some runs out: rows that stay but shared a file with them, and the files that go."""
+        known = pa.table(there.get_add_actions(flatten=True)).to_pylist()
+        stay, go = list[str](), list[RemoveAction]()
+        for file in known:
+            least, greatest = file.get("min.run_id"), file.get("max.run_id")
+            if least is not None and least == greatest and least not in gone:
+                continue
+            go.append(RemoveAction(file["path"], True, int(time.time() * 1000), file["size_bytes"], {}))
+            if least is None or least != greatest:
+                stay.append(file["path"])
+        if not stay:
+            return [], go
+        kept = self.files.read(table, stay).filter(~pc.field("run_id").isin(sorted(gone)))
+        return self.files.write(table, kept.to_batches()), go
+
+    def _check(self, table: str, there: DeltaTable) -> None:
+        for field in there.schema().fields:
+            if field not in _fields(table_schema(table)):
+                raise self._in_the_way(table, f"its column {field.name} is not of ours")
+
+    def _in_the_way(self, table: str, why: str) -> WarehouseError:
+        return WarehouseError(f"{self.files.folder(table)}: another table is here ({why}); give an empty folder")
+
+
+def _added(files: Iterable[File]) -> list[AddAction | RemoveAction]:
+    now = int(time.time() * 1000)
+    return [AddAction(file["path"], file["size"], {}, now, True, file["stats"]) for file in files]
+
+
+def _fields(schema: pa.Schema) -> list[Field]:
+    return Schema.from_arrow(schema).fields

@@ -1,0 +1,106 @@
+"""Files that tasks write and commits that name them: what Delta's own readers then see, and what goes."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from share_state.declarations import table_schema
+from share_state.errors import WarehouseError
+from share_state.table_files import TableFiles
+from share_state.warehouse import Warehouse
+
+
+def runs(*names: str) -> pa.Table:
+    rows = [{"run_id": name, "records": n, "finished": datetime(2026, 11, 21, 2, n, tzinfo=UTC)}
+            for n, name in enumerate(names)]  # fmt: skip
+    return pa.Table.from_pylist(rows, schema=table_schema("runs"))
+
+
+def added(root: Path, rows: pa.Table, gone: set[str]) -> dict[str, int]:
+    with Warehouse(str(root)) as tables:
+        return tables.add("runs", tables.files.write("runs", rows.to_batches()), gone)
+
+
+def seen(root: Path) -> list[str]:
+    return sorted(DeltaTable(str(root / "runs")).to_pyarrow_table()["run_id"].to_pylist())
+
+
+def parquet(root: Path, table: str) -> set[str]:
+    return {file.name for file in (root / table).glob("*.parquet")}
+
+
+def test_rows_are_added_beside_others_and_take_the_place_of_their_own_run(tmp_path: Path):
+    assert added(tmp_path, runs("a"), {"a"}) == {"runs": 0}
+    assert added(tmp_path, runs("b"), {"b"}) == {"runs": 1}
+    assert added(tmp_path, runs("a"), {"a"}) == {"runs": 2}
+    assert seen(tmp_path) == ["a", "b"]
+
+
+def test_rows_that_share_a_file_with_those_of_a_run_that_goes_stay(tmp_path: Path):
+    added(tmp_path, runs("a", "b", "c"), set())
+    assert Warehouse(str(tmp_path)).runs_in("runs") == {"a", "b", "c"}
+    added(tmp_path, runs("d"), {"b"})
+    assert seen(tmp_path) == ["a", "c", "d"]
+
+
+def test_rows_take_the_place_of_all_others_and_may_be_none(tmp_path: Path):
+    with Warehouse(str(tmp_path)) as tables:
+        assert tables.put("runs", runs("a", "b")) == {"runs": 0}
+        assert tables.put("runs", runs("c")) == {"runs": 1}
+    assert seen(tmp_path) == ["c"]
+    with Warehouse(str(tmp_path)) as tables:
+        tables.replace("runs", [])
+    assert seen(tmp_path) == []
+
+
+def test_statistics_are_those_of_the_rows(tmp_path: Path):
+    added(tmp_path, runs("b", "a"), set())
+    (file,) = pa.table(DeltaTable(str(tmp_path / "runs")).get_add_actions(flatten=True)).to_pylist()
+    assert (file["num_records"], file["min.run_id"], file["max.run_id"]) == (2, "a", "b")
+    assert (file["min.records"], file["max.records"], file["null_count.records"]) == (0, 1, 0)
+    assert (file["min.command"], file["null_count.command"]) == (None, 2)
+
+
+def test_what_is_not_committed_goes_and_what_others_wrote_stays(tmp_path: Path):
+    other = TableFiles(str(tmp_path)).write("findings", [_finding()])
+    with Warehouse(str(tmp_path)) as tables:
+        (kept,) = tables.files.write("runs", runs("a").to_batches())
+        tables.files.write("runs", runs("a").to_batches())
+        tables.files.write("findings", [_finding()])
+        tables.add("runs", [kept], set())
+    assert parquet(tmp_path, "runs") == {kept["path"]}
+    assert parquet(tmp_path, "findings") == {file["path"] for file in other}
+
+
+def test_a_run_that_fails_leaves_no_folder(tmp_path: Path):
+    with pytest.raises(ZeroDivisionError), Warehouse(str(tmp_path)) as tables:
+        tables.files.write("findings", [_finding()])
+        raise ZeroDivisionError
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "theirs", [pa.table({"run_id": pa.array([1])}), pa.table({"colour": ["red"]})], ids=["another type", "a stranger"]
+)
+def test_a_table_with_other_columns_is_in_the_way(tmp_path: Path, theirs: pa.Table):
+    write_deltalake(str(tmp_path / "runs"), theirs)
+    with pytest.raises(WarehouseError, match="another table is here"):
+        added(tmp_path, runs("a"), set())
+    assert DeltaTable(str(tmp_path / "runs")).to_pyarrow_table() == theirs
+    assert len(parquet(tmp_path, "runs")) == 1
+
+
+def test_a_table_of_an_earlier_version_gains_the_columns_it_lacks(tmp_path: Path):
+    write_deltalake(str(tmp_path / "runs"), runs("a").select(["run_id", "records"]))
+    added(tmp_path, runs("b"), {"b"})
+    table = DeltaTable(str(tmp_path / "runs"))
+    assert {field.name for field in table.schema().fields} == set(table_schema("runs").names)
+    assert seen(tmp_path) == ["a", "b"]
+
+
+def _finding() -> pa.RecordBatch:
+    row = {"rule": "TORN_TAIL", "severity": "warning", "message": "a file ends inside a batch"}
+    return pa.RecordBatch.from_pylist([row], schema=table_schema("findings"))
