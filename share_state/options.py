@@ -339,7 +339,7 @@ def _session(master: str, conf: Mapping[str, str]) -> "SparkSession":
     """A session for what comes before the command's own part; the command goes on with it."""
     from share_state.spark.session import session  # noqa: PLC0415  Spark only where it is used
 
-    opened = session(master, conf)
+    opened = session(master, conf, delta=True)
     atexit.register(opened.__exit__, None, None, None)
     return opened.__enter__()
 

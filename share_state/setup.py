@@ -1,4 +1,4 @@
-"""`python -m share_state.setup`: fetch the jars, compile the kernels, so that no later command does either."""
+"""`python -m share_state.setup`: fetch the jars, dump the JVM's classes, compile the kernels; no later command does."""
 
 import sys
 import tempfile
@@ -11,7 +11,7 @@ from share_state.fold.control_log import fold_control_log
 from share_state.fold.log import fold_log
 from share_state.fold.timeline import timeline_tables
 from share_state.rules import judge_records
-from share_state.spark import jars
+from share_state.spark import class_archive, jars
 from share_state.wire.keys import KeyTable
 from share_state.wire.log import read_chunks
 from share_state.wire.log_folder import find_logs
@@ -28,6 +28,7 @@ def main() -> None:
     try:
         for name in wanted:
             jars.fetch(name)
+        class_archive.dump()
     except SetupError as error:
         sys.exit(f"share-state: {error}")
     compile_kernels()

@@ -1,4 +1,4 @@
-"""The Spark session: quick to start, quiet, with Delta, and no network."""
+"""The Spark session: quick to start, quiet, with Delta where it is asked for, and no network."""
 
 import os
 import re
@@ -13,10 +13,16 @@ from pyspark.sql import SparkSession
 from share_state import resources
 from share_state.errors import SetupError, ShareStateError
 from share_state.phases import Phases
-from share_state.spark import jars
+from share_state.spark import class_archive, jars
 
 # Start-up is most of a usual run: the first compiler tier alone and the serial collector start fastest.
 _QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+
+_DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.snapshotPartitions": "1",
+}
 
 # spark-submit has started the JVM already, with the master, jars and memory that it was given.
 _UNDER_SPARK_SUBMIT = "PYSPARK_GATEWAY_PORT"
@@ -29,10 +35,16 @@ _NOISE = b"WARNING: Using incubator modules"
 
 @contextmanager
 def session(
-    master: str, conf: Mapping[str, str], *, verbose: bool = False, phases: Phases | None = None
+    master: str, conf: Mapping[str, str], *, verbose: bool = False, phases: Phases | None = None, delta: bool = False
 ) -> Iterator[SparkSession]:
     """A session for one command, stopped with it; one that is active already is used and left alone.
 
+    Args:
+        master: Spark master URL.
+        conf: settings that win over the ones here.
+        verbose: let Spark log.
+        phases: told what is going on.
+        delta: let Spark read Delta tables; a run that only writes them needs no Spark for that, and starts faster.
     Raises:
         ShareStateError: if Spark knows no such master.
         SetupError: if Java or the jars are missing.
@@ -45,7 +57,7 @@ def session(
         yield active
         return
     with phases("start Spark"), _without_noise(quiet=not verbose):
-        spark = start(master, conf, verbose=verbose)
+        spark = start(master, conf, verbose=verbose, delta=delta)
     try:
         yield spark
     finally:
@@ -54,15 +66,21 @@ def session(
 
 
 def start(
-    master: str = "local[*]", conf: Mapping[str, str] | None = None, *, verbose: bool = False, app: str = "share-state"
+    master: str = "local[*]",
+    conf: Mapping[str, str] | None = None,
+    *,
+    verbose: bool = False,
+    app: str = "share-state",
+    delta: bool = True,
 ) -> SparkSession:
-    """A session with Delta, from the jars that set-up fetched.
+    """A session, with Delta from the jars that set-up fetched.
 
     Args:
         master: Spark master URL; spark-submit's own wins.
         conf: settings that win over the ones here.
         verbose: let Spark log at INFO.
         app: name of the application.
+        delta: let Spark read and write Delta tables.
     Raises:
         SetupError: if Java or the jars are missing.
     """
@@ -73,34 +91,34 @@ def start(
     builder = SparkSession.builder.appName(app)
     if _UNDER_SPARK_SUBMIT not in os.environ:
         builder = builder.master(master)
-    for name, value in {**_settings(master, verbose), **(conf or {})}.items():
+    for name, value in {**_settings(master, verbose, delta), **(conf or {})}.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 
 
-def _settings(master: str, verbose: bool) -> dict[str, str]:
+def _settings(master: str, verbose: bool, delta: bool) -> dict[str, str]:
     log = f"-Dlog4j2.configurationFile={(resources.folder('conf') / 'log4j2.properties').as_uri()}"
     level = f"-Dshare_state.log.level={'info' if verbose else 'error'}"
     settings = {
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.databricks.delta.snapshotPartitions": "1",
         # Only our own small tables are shuffled, so one partition a core is plenty.
         "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
     }
+    if delta:
+        settings |= _DELTA
     if _UNDER_SPARK_SUBMIT in os.environ:
         return settings
-    settings["spark.jars"] = ",".join(str(jar) for jar in jars.jars(jars.DELTA))
+    if delta:
+        settings["spark.jars"] = ",".join(str(jar) for jar in jars.jars(jars.DELTA))
     settings["spark.driver.extraJavaOptions"] = f"{log} {level}"
     if master.startswith("local"):
         settings |= {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.extraJavaOptions": f"{_QUICK_START} {log} {level}",
+            "spark.driver.extraJavaOptions": f"{_QUICK_START} {class_archive.java_options()} {log} {level}",
         }
     return settings
 
