@@ -8,6 +8,7 @@ from pathlib import Path
 from share_state import kernels
 from share_state.errors import SetupError
 from share_state.fold.control_log import fold_control_log
+from share_state.fold.control_timeline import control_timeline_tables
 from share_state.fold.log import fold_log
 from share_state.fold.timeline import timeline_tables
 from share_state.rules import judge_records
@@ -44,7 +45,9 @@ def compile_kernels() -> None:
         fold_log(log, state_partitions=1, judge=judge_records)
         list(timeline_tables(log))
         list(read_chunks(log, merge=True))
-        fold_control_log(replace(log, topic="kernels"))
+        control = replace(log, topic="kernels")
+        fold_control_log(control)
+        list(control_timeline_tables(control))
     KeyTable().grow(0)
     kernels.forget_others()
 

@@ -176,9 +176,18 @@ def fold_control_log(
     return run.finish(options)
 
 
-def decode_control_log(log: LogPartition, window: Window) -> Iterator[tuple[ControlRecords, GroupTable]]:
-    """The decoded control records of a topic-partition, chunk by chunk, with the numbers of its groups so far."""
+def decode_control_log(
+    log: LogPartition, window: Window, told_twice: set[int] | None = None
+) -> Iterator[tuple[ControlRecords, GroupTable]]:
+    """The decoded control records of a topic-partition, chunk by chunk, with the numbers of its groups so far.
+
+    Args:
+        log: a log partition from `find_topic_logs`.
+        window: which records count.
+        told_twice: takes the offsets at which copies hold different control batches, before their chunk.
+    """
     run = _Run(log, window)
+    run.told_twice = set() if told_twice is None else told_twice
     # What has been handed out cannot be taken back where segments turn out to overlap.
     for part in read_chunks(log, merge=True, only_control=True):
         yield run.decode(part), run.groups
@@ -191,6 +200,7 @@ class _Run:
         self.log, self.window = log, window
         self.groups, self.observed = GroupTable(), Observed()
         self.next_offset, self.lost_at = NOWHERE, NOWHERE
+        self.told_twice: set[int] = set()
         self.damage_is_open, self.torn_is_open = False, False
         self.has_whole_batches = False
         self.pending: list[ControlRecords] = []
@@ -249,8 +259,9 @@ class _Run:
         if bad.any():
             self.observed.why += [part.why.get(int(row), "") for row in np.flatnonzero(bad)]
             self.observed.batches = np.concatenate((self.observed.batches, batches[bad]))
-            told_twice = batches["base_offset"][conflict & (batches["attributes"] & CONTROL != 0)]
-            self.lost_at = max(self.lost_at, *(told_twice + 1).tolist(), NOWHERE)
+            told_twice = batches["base_offset"][conflict & (batches["attributes"] & CONTROL != 0)].tolist()
+            self.told_twice.update(told_twice)
+            self.lost_at = max(self.lost_at, *(offset + 1 for offset in told_twice), NOWHERE)
         if len(good):
             base, last = batches["base_offset"][good], batches["last_offset"][good]
             reached = self.next_offset if self.next_offset >= 0 else self.log.log_start_offset
