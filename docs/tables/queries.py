@@ -1,6 +1,6 @@
 """`python docs/tables/queries.py`: runs every query of these pages, and writes what it gave under it.
 
-The tables are those of real brokers' logs that ship with the project: Kafka 4.4.0 with dead-letter topics of every kind,
+The tables are those of real brokers' logs that ship with the project: Kafka 4.4.0 with dead-letter topics of all kinds,
 and Kafka 4.0.2 for groups that had members when they were exported.
 """
 
