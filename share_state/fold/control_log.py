@@ -28,7 +28,7 @@ from share_state.wire.control_records import (
     joined,
 )
 from share_state.wire.framing import CONTROL, Trust
-from share_state.wire.log import CHUNK, Chunk, RepeatedOffsetsError, read_chunks
+from share_state.wire.log import CHUNK, Chunk, read_chunks, read_into
 from share_state.wire.log_folder import LogPartition, Window
 from share_state.wire.records import locate_records
 from share_state.wire.share_snapshot_file import IndexEntry
@@ -164,15 +164,7 @@ def fold_control_log(
         raise InputError(f"mode {mode!r} is not known; use one of {', '.join(MODES)}")
     if log.topic.startswith("__"):
         raise InputError(f"{log.topic}: control records of Kafka's own topics are no share-group state; leave it out")
-    window = window or Window()
-    try:
-        run = _Run(log, window)
-        for part in read_chunks(log, merge=log.has_copies, chunk=chunk, only_control=True):
-            run.take(part)
-    except RepeatedOffsetsError:
-        run = _Run(log, window)
-        for part in read_chunks(log, merge=True, chunk=chunk, only_control=True):
-            run.take(part)
+    run = read_into(lambda: _Run(log, window or Window()), log, chunk=chunk, only_control=True)
     return run.finish(options)
 
 
