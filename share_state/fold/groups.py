@@ -15,7 +15,7 @@ from share_state.fold.topics import Topics
 from share_state.wire.framing import Trust
 from share_state.wire.group_logs import group_partition_of
 from share_state.wire.group_records import record_types, told_records
-from share_state.wire.log import CHUNK, Chunk, RepeatedOffsetsError, read_chunks
+from share_state.wire.log import CHUNK, Chunk, read_into
 from share_state.wire.log_folder import LogPartition, Window
 from share_state.wire.records import locate_records
 
@@ -167,33 +167,33 @@ def _rank(group: ShareGroup, folded: FoldedGroups) -> tuple[bool, bool, int]:
 
 
 def _replay(log: LogPartition, window: Window, chunk: int, counts: dict[int, int]) -> GroupReplay:
-    own: dict[int, int] = {}
-    try:
-        replay = _replayed(log, window, chunk, log.has_copies, own)
-    except RepeatedOffsetsError:
-        own.clear()
-        replay = _replayed(log, window, chunk, True, own)
-    for record_type, count in own.items():
+    run = read_into(lambda: _Run(log, window), log, chunk=chunk)
+    run.replay.finish()
+    for record_type, count in run.counts.items():
         counts[record_type] = counts.get(record_type, 0) + count
-    return replay
+    return run.replay
 
 
-def _replayed(log: LogPartition, window: Window, chunk: int, merge: bool, counts: dict[int, int]) -> GroupReplay:
-    replay = GroupReplay(log.partition)
-    for part in read_chunks(log, merge=merge, chunk=chunk):
+class _Run:
+    """Carries a partition of `__consumer_offsets` from chunk to chunk."""
+
+    def __init__(self, log: LogPartition, window: Window) -> None:
+        self.log, self.window = log, window
+        self.replay = GroupReplay(log.partition)
+        self.counts: dict[int, int] = {}
+
+    def take(self, part: Chunk) -> None:
         # The broker loads the batch that holds the log start whole, and nothing before it.
-        gone = (part.batches["trust"] == Trust.WHOLE) & (part.batches["last_offset"] < log.log_start_offset)
+        gone = (part.batches["trust"] == Trust.WHOLE) & (part.batches["last_offset"] < self.log.log_start_offset)
         batches = part.batches[~gone]
         located = locate_records(part.data, batches)
-        _note_batches(replay, log, batches, part)
-        located = located[_counted(located, window)]
+        _note_batches(self.replay, self.log, batches, part)
+        located = located[_counted(located, self.window)]
         types = record_types(part.data, located)
         for record_type, count in zip(*np.unique(types, return_counts=True), strict=True):
-            counts[int(record_type)] = counts.get(int(record_type), 0) + int(count)
+            self.counts[int(record_type)] = self.counts.get(int(record_type), 0) + int(count)
         for told in told_records(part.data, located, types):
-            replay.apply(told)
-    replay.finish()
-    return replay
+            self.replay.apply(told)
 
 
 def _counted(located: np.ndarray, window: Window) -> np.ndarray:

@@ -21,7 +21,7 @@ from share_state.fold.trace import Traced, Tracer
 from share_state.wire.as_of import AsOf, as_of_window
 from share_state.wire.framing import Trust, is_continuous
 from share_state.wire.keys import KeyTable, state_partitions_of
-from share_state.wire.log import CHUNK, Chunk, RepeatedOffsetsError, read_chunks
+from share_state.wire.log import CHUNK, Chunk, read_chunks, read_into
 from share_state.wire.log_folder import LogPartition, Window
 from share_state.wire.records import locate_records
 from share_state.wire.resume import Fate, Mark
@@ -127,17 +127,10 @@ def fold_log(
     Source: Kafka CoordinatorLoaderImpl.doLoad, ShareCoordinatorShard.replay.
     """
 
-    def folded(*, merge: bool) -> _Run:
-        run = _Run(log, window or as_of_window(as_of), limits or Limits(), deepcopy(carried), fate, judge)
-        for part in read_chunks(log, merge=merge, chunk=chunk):
-            run.take(part)
-        return run
+    def begin() -> _Run:
+        return _Run(log, window or as_of_window(as_of), limits or Limits(), deepcopy(carried), fate, judge)
 
-    try:
-        run = folded(merge=log.has_copies)
-    except RepeatedOffsetsError:
-        run = folded(merge=True)
-    return run.finish(topics or Topics(), state_partitions)
+    return read_into(begin, log, chunk=chunk).finish(topics or Topics(), state_partitions)
 
 
 def decode_log(

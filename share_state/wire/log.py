@@ -1,8 +1,9 @@
 """Reads a log partition in order, a bounded chunk at a time: bytes of whole batches, decompressed, each offset once."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +52,43 @@ class Chunk:
     repeated: int = 0
     records: np.ndarray | None = None
     faults: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+
+class Taker(Protocol):
+    """Takes the chunks of a log partition, one after the other."""
+
+    def take(self, part: Chunk) -> None:
+        """Take the next one; its arrays hold until this returns."""
+        ...
+
+
+_Taker = TypeVar("_Taker", bound=Taker)
+
+
+def read_into(
+    begin: Callable[[], _Taker], log: LogPartition, *, chunk: int = CHUNK, only_control: bool = False
+) -> _Taker:
+    """Give every chunk of a log partition to whoever takes it; anew, where its segments turn out to overlap.
+
+    Args:
+        begin: makes one that has taken nothing yet.
+        log, chunk, only_control: as for `read_chunks`.
+    Returns:
+        One that has taken all of them.
+    Raises:
+        InputError: if a segment cannot be read.
+    """
+
+    def filled(*, merge: bool) -> _Taker:
+        taker = begin()
+        for part in read_chunks(log, merge=merge, chunk=chunk, only_control=only_control):
+            taker.take(part)
+        return taker
+
+    try:
+        return filled(merge=log.has_copies)
+    except RepeatedOffsetsError:
+        return filled(merge=True)
 
 
 def read_chunks(

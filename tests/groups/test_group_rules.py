@@ -24,6 +24,7 @@ from share_state.wire.group_logs import find_group_logs
 from share_state.wire.log import read_chunks
 from tests.groups.described import Scenario, scenarios
 from tests.groups.group_writer import (
+    QUIET,
     T,
     classic_group,
     classic_member,
@@ -42,7 +43,6 @@ from tests.groups.group_writer import (
 from tests.wire.batches import NOW, Record
 
 RULES = (*GROUP_RULES, *ASSIGNMENT_RULES)
-QUIET = share_group("G1", {"m1": {T: [0]}, "m2": {T: [1]}}, ready={T: [0, 1]})
 
 
 def states(*keys: tuple[str, str, int], epoch: int = 3) -> pa.Table:
