@@ -11,7 +11,7 @@ import typer
 from share_state.errors import InputError, ShareStateError
 from share_state.fold.chosen import Chosen
 from share_state.fold.control_log import MODES, STRICT, ControlOptions
-from share_state.formats import AUTO, FORMATS, Asked, find
+from share_state.formats import AUTO, FORMATS, Asked, find, find_groups
 from share_state.group_input import GroupInput, group_logs
 from share_state.group_side import read_groups
 from share_state.index_folder import read_indexes
@@ -212,9 +212,11 @@ def work_from(
         live = ask_cluster(address, kafka_properties)
         logs, state_partitions = list(live.logs), live.state_partitions
         known_topics = known_topics if topics else live.topics
+        groups = GroupInput(live.groups, live.group_partitions) if live.groups else None
     else:
         found = find(Asked(inputs, dialect, named, lambda: _session(master, pairs(spark_conf))), format)
         logs = found.logs
+        groups = GroupInput(found.groups) if found.groups else None
         for note in found.notes:
             sys.stderr.write(f"share-state: {' '.join(inputs)}: {note}\n")
     _check_as_of(logs, as_of_offset, as_of_time)
@@ -228,22 +230,42 @@ def work_from(
         indexes=read_indexes(index, logs),
         control=ControlOptions(mode=mode, subscriptions=read_subscriptions(subscriptions)),
         severities=severities,
+        groups=groups,
     )
 
 
-def with_groups(work: Work, inputs: Sequence[str], named: Sequence[str] | None, partitions: int | None) -> Work:
-    """Work with the group side that is named, or that lies beside its logs.
+def with_groups(
+    work: Work,
+    inputs: Sequence[str],
+    named: Sequence[str] | None,
+    partitions: int | None,
+    columns: Sequence[str] | None = None,
+    master: str = "local[*]",
+    spark_conf: Sequence[str] | None = None,
+) -> Work:
+    """Work with the group side that is named, that came with its logs, or that lies beside them.
 
     Args:
         work: the state side.
         inputs: as the person named them.
-        named: logs of `__consumer_offsets`, where they are named.
+        named: exports of `__consumer_offsets`, where they are named.
         partitions: how many partitions that topic has, None for as many as are found.
+        columns: what the columns of tables that are named are called, as `--column` has it.
+        master: of the session that puts tables in order which are named and need it.
+        spark_conf: of that session.
     Raises:
         InputError: if what is named cannot be used.
     """
-    logs = group_logs(inputs, work.logs, named or ())
-    return replace(work, groups=GroupInput(logs, partitions)) if logs else work
+    if named:
+        asked = Asked(
+            named, AUTO, Columns.named(pairs(columns, "--column")), lambda: _session(master, pairs(spark_conf))
+        )
+        groups = GroupInput(find_groups(asked), partitions)
+    elif work.groups is not None:
+        groups = replace(work.groups, partitions=partitions or work.groups.partitions)
+    else:
+        groups = GroupInput(group_logs(inputs, work.logs, ()), partitions)
+    return replace(work, groups=groups) if groups.logs else work
 
 
 def named_by_groups(work: Work, inputs: Sequence[str]) -> Work:

@@ -18,6 +18,7 @@ from share_state.wire.group_records import record_types, told_records
 from share_state.wire.log import CHUNK, Chunk, RepeatedOffsetsError, read_chunks
 from share_state.wire.log_folder import LogPartition, Window
 from share_state.wire.records import locate_records
+from share_state.wire.share_group_state import Fault
 
 _BATCH_FAULTS = {
     Trust.CRC_MISMATCH: ("CRC_MISMATCH", "the CRC does not match; the batch was left out, take another copy"),
@@ -39,6 +40,7 @@ class FoldedGroups:
         places: (group partition, group id) of every live group of any type, once a partition.
         partitions: the log partitions that were read, by number.
         partition_count: how many partitions the topic has, None where unknown.
+        count_is_told: whether somebody said so; else the logs only make it likely.
         classic: latest record of every live group of the classic protocol, by group id.
         sticky: every record of a group whose assignor may be a sticky one, by partition and offset.
         consumer_groups: ids of live consumer groups of the newer protocol.
@@ -54,6 +56,7 @@ class FoldedGroups:
     places: list[tuple[int | None, str]] = field(default_factory=list)
     partitions: tuple[int, ...] = ()
     partition_count: int | None = None
+    count_is_told: bool = False
     classic: dict[str, Generation] = field(default_factory=dict)
     sticky: list[Generation] = field(default_factory=list)
     consumer_groups: set[str] = field(default_factory=set)
@@ -107,8 +110,8 @@ def fold_groups(
     Args:
         logs: of `find_group_logs`; each may have several copies, which are merged by offset.
         window: which records of every log count; all of them by default.
-        partition_count: how many partitions the topic has; by default as many as the logs show where they run from 0
-            without a gap and most groups lie where that number puts them, else unknown.
+        partition_count: how many partitions the topic has; by default as many as folders of segments show where they
+            are two at least, run from 0 without a gap and most groups lie where that number puts them; else unknown.
         chunk: bytes of segments in memory at a time.
     Raises:
         InputError: if a segment cannot be read.
@@ -123,18 +126,23 @@ def fold_groups(
         | (replay.classic.keys() | replay.consumer_groups.keys())
     ]
     numbers = sorted({replay.partition for replay in replays if replay.partition is not None})
-    known = partition_count or _likely_count(numbers, places)
+    # Only folders of segments show a partition that holds nothing: other forms do not tell how many there are.
+    known = partition_count or (_likely_count(numbers, places) if all(log.source is None for log in logs) else None)
     places.sort(key=lambda place: (place[1], -1 if place[0] is None else place[0]))
     folded = FoldedGroups(places=places, partitions=tuple(numbers), partition_count=known, record_counts=counts)
+    folded.count_is_told = partition_count is not None
     for replay in sorted(replays, key=lambda one: one.partition if one.partition is not None else -1):
         _add(folded, replay)
     return folded
 
 
 def _likely_count(numbers: list[int], places: Iterable[tuple[int | None, str]]) -> int | None:
-    """The number of partitions that the logs show; some of a topic's partitions would put most groups elsewhere."""
+    """The number of partitions that the logs show; some of a topic's partitions would put most groups elsewhere.
+
+    One partition shows nothing: every group is at home in it, be it one of one or the first of 50.
+    """
     count = len(numbers)
-    if not count or numbers != list(range(count)):
+    if count < 2 or numbers != list(range(count)):
         return None
     at_home = [group_partition_of(group_id, count) == partition for partition, group_id in places]
     return count if 2 * sum(at_home) > len(at_home) else None
@@ -181,11 +189,11 @@ def _replay(log: LogPartition, window: Window, chunk: int, counts: dict[int, int
 def _replayed(log: LogPartition, window: Window, chunk: int, merge: bool, counts: dict[int, int]) -> GroupReplay:
     replay = GroupReplay(log.partition)
     for part in read_chunks(log, merge=merge, chunk=chunk):
-        # The broker loads the batch that holds the log start whole, and nothing before it.
-        gone = (part.batches["trust"] == Trust.WHOLE) & (part.batches["last_offset"] < log.log_start_offset)
-        batches = part.batches[~gone]
-        located = locate_records(part.data, batches)
-        _note_batches(replay, log, batches, part)
+        _note_batches(replay, log, part)
+        located = _located(log, part)
+        if part.faults:
+            _note_unread(replay, part)
+            located = located[~np.isin(located["offset"], np.array([*part.faults], np.int64))]
         located = located[_counted(located, window)]
         types = record_types(part.data, located)
         for record_type, count in zip(*np.unique(types, return_counts=True), strict=True):
@@ -193,7 +201,17 @@ def _replayed(log: LogPartition, window: Window, chunk: int, merge: bool, counts
         for told in told_records(part.data, located, types):
             replay.apply(told)
     replay.finish()
+    if not log.has_offsets:
+        replay.forget_offsets()
     return replay
+
+
+def _located(log: LogPartition, part: Chunk) -> np.ndarray:
+    if part.records is not None:
+        return part.records
+    # The broker loads the batch that holds the log start whole, and nothing before it.
+    gone = (part.batches["trust"] == Trust.WHOLE) & (part.batches["last_offset"] < log.log_start_offset)
+    return locate_records(part.data, part.batches[~gone])
 
 
 def _counted(located: np.ndarray, window: Window) -> np.ndarray:
@@ -207,9 +225,18 @@ def _counted(located: np.ndarray, window: Window) -> np.ndarray:
     return counted
 
 
-def _note_batches(replay: GroupReplay, log: LogPartition, batches: np.ndarray, part: Chunk) -> None:
-    for row in np.flatnonzero(batches["trust"] != Trust.WHOLE):
-        batch = batches[row]
+def _note_unread(replay: GroupReplay, part: Chunk) -> None:
+    """Records that the tool which printed them could not read."""
+    codes = {Fault.KEY_MALFORMED: "KEY_MALFORMED", Fault.VALUE_VERSION: "VALUE_VERSION_UNKNOWN"}
+    for offset, (fault, version) in part.faults.items():
+        text = f"the tool that printed the log could not read this record{f' of version {version}' * bool(version)}"
+        code = codes.get(Fault(fault), "VALUE_MALFORMED")
+        replay.faults.append(GroupFault(code, replay.partition, offset, text))
+
+
+def _note_batches(replay: GroupReplay, log: LogPartition, part: Chunk) -> None:
+    for row in np.flatnonzero(part.batches["trust"] != Trust.WHOLE):
+        batch = part.batches[row]
         code, text = _BATCH_FAULTS[Trust(int(batch["trust"]))]
         where = f"{log.segments[batch['segment']].path}, position {batch['file_position']}"
         reason = f" ({part.why[int(row)]})" if int(row) in part.why else ""
