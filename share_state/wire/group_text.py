@@ -15,6 +15,7 @@ from share_state.wire.group_records import FOREIGN_TYPES, GroupRecordType, recor
 from share_state.wire.state_text import StateTextError
 
 _CAPITAL = re.compile(r"(?=[A-Z])")
+_READ_TYPES = frozenset(GroupRecordType)
 _OF_MEMBERS = {"subscription": "consumer_protocol_subscription", "assignment": "consumer_protocol_assignment"}
 
 
@@ -31,7 +32,7 @@ def record_bytes(key: Any, value: Any) -> tuple[bytes, bytes | None]:
     Source: Kafka CoordinatorRecordJsonConverters, OffsetsMessageParser, ShareGroupMessageFormatter.
     """
     record_type = _number(key, ("type", "version"), "the key")
-    if record_type in FOREIGN_TYPES or record_type not in iter(GroupRecordType):
+    if record_type in FOREIGN_TYPES or record_type not in _READ_TYPES:
         return record_type.to_bytes(2, "big", signed=True), None
     name = record_name(record_type)
     # Kafka calls the group of a classic group's key `group`, and that of every other key `groupId`.
