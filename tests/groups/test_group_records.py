@@ -17,7 +17,8 @@ from tests.wire.test_codec import ordered, values
 G1_M1 = "0002473100026d31"
 TOPIC = "0000000000000000000000000000002a"
 
-# (type, key, value, decoded): Kafka 4.3.1's serde, group G1, member m1, topic T of id 0x...2a (K-16 to K-21).
+# (type, key, value, decoded): Kafka 4.3.1's serde, group G1, member m1, topic T of id 0x...2a
+# (K-16, K-17, K-18, K-19, K-20, K-21).
 VECTORS = [
     (
         10,
@@ -136,6 +137,7 @@ CLASSIC_SIZES = {0: 159, 1: 163, 2: 171, 3: 173, 4: 159}
 
 
 def test_a_classic_group_s_key_and_value_are_kafka_s():
+    """P3-7, P3-8."""
     assert encode(layout("group_metadata_key", "any"), {"group_id": "cg"}).hex() == "000200026367"
     data = bytes.fromhex(CLASSIC_V3)
     assert len(data) == 173
