@@ -19,8 +19,10 @@ from share_state.inputs import DIALECTS, state_partitions_found
 from share_state.live import ask_cluster
 from share_state.live.address import FORM, live_input
 from share_state.rules import OFF, SEVERITIES, registered
+from share_state.rules.groups_findings import listed
 from share_state.topics_file import read_subscriptions, read_topics
 from share_state.wire.as_of import milliseconds
+from share_state.wire.group_logs import GROUP_TOPIC, partitions_shown
 from share_state.wire.log_folder import LogPartition, Window
 from share_state.wire.table_rows import Columns
 from share_state.work import Work
@@ -113,7 +115,7 @@ SparkConf = Annotated[list[str] | None, typer.Option("--spark-conf", metavar="K=
 Groups = Annotated[
     list[str] | None,
     typer.Option(
-        "--groups", metavar="GROUP_INPUT", help="Logs of __consumer_offsets; by default those beside the input's."
+        "--groups", metavar="GROUP_INPUT", help="Exports of __consumer_offsets; by default beside or in the input."
     ),
 ]
 GroupPartitions = Annotated[
@@ -245,6 +247,8 @@ def with_groups(
 ) -> Work:
     """Work with the group side that is named, that came with its logs, or that lies beside them.
 
+    Says on stderr where it does not show how many partitions `__consumer_offsets` has.
+
     Args:
         work: the state side.
         inputs: as the person named them.
@@ -265,16 +269,25 @@ def with_groups(
         groups = replace(work.groups, partitions=partitions or work.groups.partitions)
     else:
         groups = GroupInput(group_logs(inputs, work.logs, ()), partitions)
+    if groups.logs and groups.partitions is None and partitions_shown(groups.logs) is None:
+        numbers = listed(str(log.partition) for log in groups.logs if log.partition is not None)
+        sys.stderr.write(
+            f"share-state: {GROUP_TOPIC}: {f'found partition {numbers}' if numbers else 'found records'}, not how many"
+            f" there are: a group without a record is not taken for gone; say --group-partitions N\n"
+        )
     return replace(work, groups=groups) if groups.logs else work
 
 
 def named_by_groups(work: Work, inputs: Sequence[str]) -> Work:
-    """Work with the topic names that the group side beside its logs tells, as the tables have them.
+    """Work with the topic names that the group side tells, as the tables have them.
 
     Raises:
         InputError: if a segment of it cannot be read.
     """
-    return read_groups(with_groups(work, inputs, None, None))[1]
+    if work.groups is None:
+        logs = group_logs(inputs, work.logs, ())
+        work = replace(work, groups=GroupInput(logs)) if logs else work
+    return read_groups(work)[1]
 
 
 def audit_settings(

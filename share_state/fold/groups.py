@@ -13,7 +13,7 @@ from share_state.fold.groups_tables import groups_table, members_table, partitio
 from share_state.fold.groups_topics import completed
 from share_state.fold.topics import Topics
 from share_state.wire.framing import Trust
-from share_state.wire.group_logs import group_partition_of
+from share_state.wire.group_logs import group_partition_of, partitions_shown
 from share_state.wire.group_records import record_types, told_records
 from share_state.wire.log import CHUNK, Chunk, RepeatedOffsetsError, read_chunks
 from share_state.wire.log_folder import LogPartition, Window
@@ -110,8 +110,8 @@ def fold_groups(
     Args:
         logs: of `find_group_logs`; each may have several copies, which are merged by offset.
         window: which records of every log count; all of them by default.
-        partition_count: how many partitions the topic has; by default as many as folders of segments show where they
-            are two at least, run from 0 without a gap and most groups lie where that number puts them; else unknown.
+        partition_count: how many partitions the topic has; by default as many as `partitions_shown` tells where most
+            groups lie where that number puts them, else unknown.
         chunk: bytes of segments in memory at a time.
     Raises:
         InputError: if a segment cannot be read.
@@ -126,8 +126,7 @@ def fold_groups(
         | (replay.classic.keys() | replay.consumer_groups.keys())
     ]
     numbers = sorted({replay.partition for replay in replays if replay.partition is not None})
-    # Only folders of segments show a partition that holds nothing: other forms do not tell how many there are.
-    known = partition_count or (_likely_count(numbers, places) if all(log.source is None for log in logs) else None)
+    known = partition_count or _likely_count(partitions_shown(logs), places)
     places.sort(key=lambda place: (place[1], -1 if place[0] is None else place[0]))
     folded = FoldedGroups(places=places, partitions=tuple(numbers), partition_count=known, record_counts=counts)
     folded.count_is_told = partition_count is not None
@@ -136,13 +135,9 @@ def fold_groups(
     return folded
 
 
-def _likely_count(numbers: list[int], places: Iterable[tuple[int | None, str]]) -> int | None:
-    """The number of partitions that the logs show; some of a topic's partitions would put most groups elsewhere.
-
-    One partition shows nothing: every group is at home in it, be it one of one or the first of 50.
-    """
-    count = len(numbers)
-    if count < 2 or numbers != list(range(count)):
+def _likely_count(count: int | None, places: Iterable[tuple[int | None, str]]) -> int | None:
+    """The number of partitions that the logs show; some of a topic's partitions would put most groups elsewhere."""
+    if count is None:
         return None
     at_home = [group_partition_of(group_id, count) == partition for partition, group_id in places]
     return count if 2 * sum(at_home) > len(at_home) else None

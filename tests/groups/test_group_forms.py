@@ -21,9 +21,11 @@ from share_state.fold.sticky import fold_sticky
 from share_state.formats import Asked, Found, find, find_groups
 from share_state.group_input import GroupInput
 from share_state.options import with_groups
+from share_state.rules.groups import orphan_share_state
+from share_state.rules.groups_audited import AuditedGroups
 from share_state.warehouse_place import OF_CLAIMS, OF_GROUPS
 from share_state.wire.dump_text import dump_logs
-from share_state.wire.group_logs import GROUP_TOPIC, find_group_logs
+from share_state.wire.group_logs import GROUP_TOPIC, find_group_logs, group_partition_of
 from share_state.wire.group_text import record_bytes
 from share_state.wire.log_folder import STATE_TOPIC, LogPartition, find_logs
 from share_state.wire.state_text import StateTextError
@@ -267,3 +269,40 @@ def test_a_printed_record_that_cannot_be_is_refused(key, value, message):
 def test_committed_offsets_are_known_by_their_type_alone():
     printed = {"type": "1", "data": {"group": "g", "topic": "t", "partition": 0}}
     assert record_bytes(printed, {"version": "4", "data": {"offset": 1}}) == (b"\0\1", None)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "count", "note"),
+    [
+        ([0], None, "found partition 0, not how many there are"),
+        ([1, 2], None, "found partition 1, 2, not how many there are"),
+        ([0], 1, ""),
+        ([0, 1, 2], None, ""),
+    ],
+)
+def test_who_gives_some_partitions_is_asked_how_many_there_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], numbers: list[int], count: int | None, note: str
+):
+    for number in numbers:
+        write_group_log(tmp_path, [group_metadata("G", 3)], partition=number)
+    with_groups(Work(find_logs([str(DATA / "4.3.1/happy")])), [], [str(tmp_path)], count)
+    said = capsys.readouterr().err
+    assert (note in said) if note else said == ""
+    assert said.count("--group-partitions N") == bool(note)
+
+
+def test_state_whose_groups_may_lie_in_other_partitions_is_no_orphan(tmp_path: Path):
+    """Of the first two of 50 partitions, every group looks as if it lay in one of two."""
+    states = pa.concat_tables(fold_log(log).states for log in find_logs([str(DATA / "4.3.1/fifty")]))
+    there = sorted({name for name in states["group_id"].to_pylist() if group_partition_of(name, 50) < 2})
+    for number in (0, 1):
+        here = [name for name in there if group_partition_of(name, 50) == number]
+        assert here
+        write_group_log(tmp_path, [group_metadata(name, 3) for name in here], partition=number)
+    logs = find_group_logs([str(tmp_path)])
+    inferred = fold_groups(logs)
+    assert inferred.partition_count == 2
+    assert orphan_share_state(AuditedGroups(inferred, states)) == []
+    assert orphan_share_state(AuditedGroups(fold_groups(logs, partition_count=50), states)) == []
+    wrongly_told = orphan_share_state(AuditedGroups(fold_groups(logs, partition_count=2), states))
+    assert len({one.group_id for one in wrongly_told}) == len(set(states["group_id"].to_pylist())) - len(there)
