@@ -2,7 +2,7 @@
 
 The texts beside this file are of `__consumer_offsets-2` of 4.3.1 `chaos`, as Kafka 4.3.1's own classes print it:
 `kafka-dump-log --offsets-decoder`, and the console consumer's ShareGroupMessageFormatter and
-GroupMetadataMessageFormatter.
+GroupMetadataMessageFormatter; and of a log of `classic_groups` below, as `kafka-dump-log --offsets-decoder` prints it.
 """
 
 import base64
@@ -34,10 +34,16 @@ from share_state.work import Work
 from tests.forms.tables import no_spark, shuffled, table_of, tables_of, write
 from tests.groups.described import scenarios
 from tests.groups.group_writer import (
+    assignment,
+    classic_group,
+    classic_member,
     group_metadata,
+    subscription,
+    user_data,
     write_group_log,
 )
 from tests.truth import DATA
+from tests.wire.batches import Record
 
 PRINTED = Path(__file__).parent / "printed"
 PRINTED_OF = DATA / "4.3.1/chaos/__consumer_offsets-2"
@@ -306,3 +312,35 @@ def test_state_whose_groups_may_lie_in_other_partitions_is_no_orphan(tmp_path: P
     assert orphan_share_state(AuditedGroups(fold_groups(logs, partition_count=50), states)) == []
     wrongly_told = orphan_share_state(AuditedGroups(fold_groups(logs, partition_count=2), states))
     assert len({one.group_id for one in wrongly_told}) == len(set(states["group_id"].to_pylist())) - len(there)
+
+
+def classic_groups() -> list[Record]:
+    """Groups of the classic protocol, with every version of a subscription, and with bytes that are none."""
+    owned = {"t2": [3]}
+    groups = []
+    for version in range(4):
+        told_version = {
+            "version": version,
+            "generation": 4 if version >= 2 else -1,
+            "owned": owned if version else None,
+        }
+        claims = user_data({"t1": [0, 1]}, 4)
+        first = classic_member("m1", subscription(["t1", "t2"], claims, **told_version), assignment({"t1": [0]}))
+        second = classic_member("m2", subscription(["t1"], None, version=version), assignment({}), "inst")
+        groups.append(classic_group(f"c{version}", 5, [first, second]))
+    of_connect = classic_member("w", b"\0\1\2", b"\0")
+    return [
+        *groups,
+        classic_group("con", 3, [of_connect], protocol="default", kind="connect"),
+        classic_group("bad", 3, [classic_member("w", b"\0\3\0", b"")]),
+        classic_group("raw", 3, [classic_member("w", subscription(["t"], None), b"")]),
+    ]
+
+
+def test_the_dump_tools_text_of_classic_groups_gives_their_claims(tmp_path: Path):
+    """The tool prints a member's subscription as an object where it is one, without its version, else as base64."""
+    write_group_log(tmp_path, classic_groups(), partition=1)
+    folded = assert_same_groups(find_groups(asked(PRINTED / "dump-classic.txt")), find_group_logs([str(tmp_path)]))
+    assert sorted(folded.classic) == ["bad", "c0", "c1", "c2", "c3", "con", "raw"]
+    claims = fold_sticky(folded).sticky_claim
+    assert sorted(set(claims["subscription_version"].to_pylist())) == [0, 1, 2, 3]
