@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from share_state.errors import InputError
-from share_state.wire.log_folder import LogPartition
+from share_state.wire.log_folder import STATE_TOPIC, LogPartition
 from share_state.wire.table_plan import TableFile, TablePlan, plan, table_files
 from share_state.wire.table_rows import Columns
 
@@ -22,13 +22,16 @@ _PARQUET = b"PAR1"
 _HEAD = 1 << 20
 
 
-def table_logs(inputs: Sequence[str], columns: Columns, open_spark: OpenSpark) -> tuple[list[LogPartition], set[str]]:
+def table_logs(
+    inputs: Sequence[str], columns: Columns, open_spark: OpenSpark, topics: Sequence[str] = (STATE_TOPIC,)
+) -> tuple[list[LogPartition], set[str]]:
     """The log partitions that tables hold, and the topics whose rows are passed over.
 
     Args:
         inputs: Parquet or JSON files, folders of them, Delta tables, globs; several are one table.
         columns: what their columns are called.
         open_spark: gives the session that reads JSON, and puts tables in order that few readers could stream.
+        topics: those that are wanted, first the one that must be there; a table without topics is of it.
     Raises:
         InputError: if an input cannot be used as such a table.
     """
@@ -47,14 +50,14 @@ def table_logs(inputs: Sequence[str], columns: Columns, open_spark: OpenSpark) -
                 by_spark.append(("json", str(path)))
             else:
                 raise InputError(f"{path}: neither Parquet nor lines of JSON with a record each; give such a table")
-    found = TablePlan([], set(), is_in_order=False) if by_spark else plan(files, columns)
+    found = TablePlan([], set(), is_in_order=False) if by_spark else plan(files, columns, topics)
     if found.is_in_order:
         return found.logs, found.other_topics
     from share_state.spark.sources.ordering import ordered_logs, read_tables  # noqa: PLC0415  Spark only where needed
 
     named = [*by_spark, *(("parquet", file.path) for file in files)]
     frame = read_tables(open_spark(), named, columns)
-    return ordered_logs(frame, Columns(), inputs[0])
+    return ordered_logs(frame, Columns(), inputs[0], topics)
 
 
 def logs_of_frame(frame: "DataFrame", columns: Columns) -> tuple[list[LogPartition], set[str]]:

@@ -32,6 +32,21 @@ def find_group_logs(inputs: Sequence[str]) -> list[LogPartition]:
     ]
 
 
+def partitions_shown(logs: Sequence[LogPartition]) -> int | None:
+    """How many partitions the topic seems to have, where the logs run from 0 without a gap; None where they do not.
+
+    Only folders of segments show a partition that holds nothing: other forms do not tell. Nor does partition 0 alone,
+    be it one of one or the first of 50.
+
+    Args:
+        logs: all that were found.
+    """
+    if any(log.source is not None for log in logs):
+        return None
+    numbers = sorted({log.partition for log in logs if log.partition is not None})
+    return len(numbers) if len(numbers) > 1 and numbers == list(range(len(numbers))) else None
+
+
 def group_partition_of(group_id: str, partitions: int) -> int:
     """The partition of `__consumer_offsets` that a group's records belong to.
 

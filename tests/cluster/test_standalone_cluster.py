@@ -60,8 +60,12 @@ def test_the_tables_are_those_of_a_local_run(on_the_cluster: tuple[Path, dict, d
     assert all(took >= 0 for took in seconds.values())
 
 
-def test_workers_run_the_package_that_was_shipped(on_the_cluster: tuple[Path, dict, dict[str, float]], cluster: Cluster):
-    unpacked = [place.parents[1] for place in cluster.work.glob("worker-*/app-*/*/share_state_package/share_state/task.py")]
+def test_workers_run_the_package_that_was_shipped(
+    on_the_cluster: tuple[Path, dict, dict[str, float]], cluster: Cluster
+):
+    unpacked = [
+        place.parents[1] for place in cluster.work.glob("worker-*/app-*/*/share_state_package/share_state/task.py")
+    ]
     assert unpacked
     # Numba names the folder of a kernel after the folder of its source, and hides where that lay behind a digest.
     assert compiled(cluster)

@@ -1,9 +1,13 @@
 """Every record of a group against Kafka's own bytes; what is unknown or malformed is told with its offset."""
 
+import pyarrow as pa
 import pytest
 
-from share_state.declarations import declared, layout, record
+from share_state.declarations import declared, layout, record, table_schema
 from share_state.fold.groups import fold_groups
+from share_state.fold.sticky import fold_sticky
+from share_state.rules.groups_audited import AuditedGroups
+from share_state.rules.groups_judged import judge_groups, judge_sticky
 from share_state.wire.codec import encode
 from share_state.wire.group_logs import find_group_logs, group_partition_of
 from share_state.wire.group_records import GroupRecordError, GroupRecordType, read_value
@@ -14,7 +18,8 @@ from tests.wire.batches import Record, consecutive
 G1_M1 = "0002473100026d31"
 TOPIC = "0000000000000000000000000000002a"
 
-# (type, key, value, decoded): Kafka 4.3.1's serde, group G1, member m1, topic T of id 0x...2a (K-16 to K-21).
+# (type, key, value, decoded): Kafka 4.3.1's serde, group G1, member m1, topic T of id 0x...2a
+# (K-16, K-17, K-18, K-19, K-20, K-21).
 VECTORS = [
     (
         10,
@@ -133,6 +138,7 @@ CLASSIC_SIZES = {0: 159, 1: 163, 2: 171, 3: 173, 4: 159}
 
 
 def test_a_classic_group_s_key_and_value_are_kafka_s():
+    """P3-7, P3-8."""
     assert encode(layout("group_metadata_key", "any"), {"group_id": "cg"}).hex() == "000200026367"
     data = bytes.fromhex(CLASSIC_V3)
     assert len(data) == 173
@@ -247,3 +253,34 @@ def test_several_copies_of_a_log_are_one(tmp_path):
     assert found.groups["G1"].epoch == 3
     assert found.record_counts == {11: 3}
     assert found.faults == []
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> Record:
+    """A record of any type, known or not, with a key and a value that may be anything."""
+    record_type = draw(st.integers(-2, 30)).to_bytes(2, "big", signed=True)
+    named = st.sampled_from([b"\0\2G1", b"\0\2G1\0\2m1", b"\0\2\xff\xfe", b"", b"\xff\xff"])
+    key = draw(st.none() | st.binary(max_size=3) | named.map(lambda rest: record_type + rest))
+    version = draw(st.integers(-1, 5)).to_bytes(2, "big", signed=True)
+    written = st.sampled_from([one[2] for one in VECTORS] + [CLASSIC_V3]).map(bytes.fromhex)
+    cut = st.tuples(written, st.integers(0, 60)).map(lambda whole: whole[0][: whole[1]])
+    any_value = st.binary(max_size=40).map(lambda rest: version + rest)
+    return Record(key, draw(st.none() | written | cut | any_value))
+
+
+@given(st.lists(damaged(), min_size=1, max_size=8))
+def test_whatever_is_in_the_log_becomes_tables_and_findings(tmp_path_factory, records):
+    """Unknown types, versions and layouts are told; nothing is raised, and a sound group beside them is there."""
+    sound = [group_metadata("sound", 3)]
+    found = folded(tmp_path_factory.mktemp("log"), [*records, *sound])
+    assert found.live["sound"].epoch == 3
+    tables = [found.share_groups, found.share_group_members, found.share_group_partitions]
+    assert [table.schema for table in tables] == [
+        table_schema(name) for name in ("share_groups", "share_group_members", "share_group_partitions")
+    ]
+    audited = fold_sticky(found, history=True)
+    assert audited.sticky_claim.schema == table_schema("sticky_claim")
+    rows = pa.concat_tables([judge_groups(AuditedGroups(found, table_schema("share_partition_state").empty_table())),
+                             judge_sticky(audited)])  # fmt: skip
+    assert rows.schema == table_schema("findings")
+    assert {row["rule"] for row in rows.to_pylist()} >= {fault.code for fault in found.faults}
