@@ -1,12 +1,12 @@
 """The work that an audit's configuration describes."""
 
 import hashlib
-from pathlib import Path
 
 from share_state.config import AuditSettings
 from share_state.group_input import group_logs
 from share_state.inputs import logs_of, state_partitions_found
 from share_state.topics_file import read_topics
+from share_state.wire.places import place
 from share_state.work import Work
 
 _SHAPING = ("state_partitions", "limits", "rules", "topics", "clock", "groups")
@@ -40,5 +40,5 @@ def told(settings: AuditSettings) -> dict[str, str]:
     """What shapes the tables of an audit beside the logs; where it changed, an audit judges again."""
     shown = {key: value for key, value in settings.describe().items() if key.partition(".")[0] in _SHAPING}
     if settings.topics is not None:
-        shown["topics.digest"] = hashlib.sha256(Path(settings.topics).read_bytes()).hexdigest()[:16]
+        shown["topics.digest"] = hashlib.sha256(place(settings.topics).read_bytes()).hexdigest()[:16]
     return shown

@@ -1,13 +1,14 @@
 """Tables as inputs: Parquet files and Delta tables are read where they lie, all else is put in order by Spark first."""
 
-import glob
 import json
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from share_state.errors import InputError
 from share_state.wire.log_folder import LogPartition
+from share_state.wire.places import Place, head_of, names_below, place, places
+from share_state.wire.store_path import StorePath
+from share_state.wire.stores import delta_options, refusal
 from share_state.wire.table_plan import TableFile, TablePlan, plan, table_files
 from share_state.wire.table_rows import Columns
 
@@ -19,7 +20,8 @@ OpenSpark = Callable[[], "SparkSession"]
 
 _NOT_DATA = ("_", ".")
 _PARQUET = b"PAR1"
-_HEAD = 1 << 20
+HEAD = 1 << 20
+"""Bytes of a file that are enough to tell what it is."""
 
 
 def table_logs(inputs: Sequence[str], columns: Columns, open_spark: OpenSpark) -> tuple[list[LogPartition], set[str]]:
@@ -73,25 +75,16 @@ def is_table(head: bytes) -> bool:
     return head.startswith(_PARQUET) or is_json_table(head)
 
 
-def head_of(file: Path) -> bytes:
-    """The beginning of a file: enough to tell what it is."""
-    with file.open("rb") as opened:
-        return opened.read(_HEAD)
-
-
-def _beginning(path: Path) -> bytes:
+def _beginning(path: Place) -> bytes:
     """Of a file, or of the first data file below a folder."""
     files = data_files(path)
     if not files:
         raise InputError(f"{path}: no data files here; give a folder of Parquet or JSON files, or a Delta table")
-    return head_of(files[0])
+    return head_of(files[0], HEAD)
 
 
-def _places(given: str) -> list[Path]:
-    path = Path(given)
-    if path.exists():
-        return [path]
-    matches = [Path(match) for match in sorted(glob.glob(given, recursive=True))]  # noqa: PTH207  may be absolute
+def _places(given: str) -> list[Place]:
+    matches = places(given)
     if not matches:
         raise InputError(f"{given}: no such file or folder; give Parquet or JSON files, or a Delta table")
     return matches
@@ -107,7 +100,7 @@ def is_json_table(head: bytes) -> bool:
     return isinstance(first, dict) and not any(isinstance(value, dict) for value in first.values())
 
 
-def data_files(path: Path) -> list[Path]:
+def data_files(path: Place) -> list[Place]:
     """The files of a table; what begins with a dot or an underscore is none. Source: Spark InMemoryFileIndex."""
     if path.is_file():
         return [path]
@@ -115,20 +108,23 @@ def data_files(path: Path) -> list[Path]:
         file
         for file in sorted(path.rglob("*"))
         if file.is_file() and not any(part.startswith(_NOT_DATA) and "=" not in part
-                                      for part in file.relative_to(path).parts)
+                                      for part in names_below(file, path))
     ]  # fmt: skip
 
 
-def _of_delta(path: Path) -> list[TableFile] | None:
+def _of_delta(path: Place) -> list[TableFile] | None:
     """The files of a Delta table's latest version; None where only Spark can tell which of their rows count."""
     from deltalake import DeltaTable  # noqa: PLC0415  slow to import
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
     try:
-        table = DeltaTable(str(path))
+        table = DeltaTable(str(path), storage_options=delta_options(str(path)))
         features = {*(table.protocol().reader_features or ())}
         if features or table.protocol().min_reader_version > 1:
             return None
-        return table_files([Path(file.removeprefix("file://")) for file in table.file_uris()], path.absolute())
-    except DeltaError as error:
+        root = path.resolve() if isinstance(path, StorePath) else path.absolute()
+        return table_files([place(file) for file in table.file_uris()], root)
+    except (DeltaError, OSError) as error:
+        if isinstance(path, StorePath):
+            raise refusal(str(path), error) from None
         raise InputError(f"{path}: cannot be read as a Delta table ({str(error).splitlines()[0]})") from None

@@ -4,7 +4,6 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from share_state.wire.dump_lines import DumpedRecord, batch_row, dumped_record
 from share_state.wire.framing import BATCH, CONTROL, Trust
 from share_state.wire.log import Chunk, RepeatedOffsetsError
 from share_state.wire.log_folder import STATE_TOPIC, LogPartition, Segment
+from share_state.wire.places import Place, place, unreadable
 from share_state.wire.state_text import MOST_TEXT, Gathered, StateTextError
 
 _BATCH_LINE, _RECORD_LINE, _DUMPING = b"baseOffset: ", b"| ", b"Dumping "
@@ -120,7 +120,7 @@ class _Batches:
         return Chunk(data, batches, records=records, faults=faults)
 
 
-def dump_logs(files: Sequence[Path]) -> tuple[list[LogPartition], set[str]]:
+def dump_logs(files: Sequence[Place]) -> tuple[list[LogPartition], set[str]]:
     """The log partitions of the state topic that texts dump, and the other topics that are passed over.
 
     Args:
@@ -156,7 +156,7 @@ def is_dump_text(head: bytes) -> bool:
     return _SECTION.search(head) is not None and (_BATCH_LINE in head or b"Log starting offset: " in head)
 
 
-def _sections(file: Path) -> Iterator[tuple[str, int, int]]:
+def _sections(file: Place) -> Iterator[tuple[str, int, int]]:
     """The segments that a text dumps: name, first byte behind it, end."""
     name, begin, end = "", 0, 0
     for at, line in _lines(Segment(str(file), 0, sys.maxsize)):
@@ -172,7 +172,7 @@ def _sections(file: Path) -> Iterator[tuple[str, int, int]]:
 def _lines(segment: Segment) -> Iterator[tuple[int, bytes]]:
     """The lines of a stretch of a text with the byte at which each begins."""
     try:
-        with Path(segment.path).open("rb") as file:
+        with place(segment.path).open("rb") as file:
             at = segment.begin
             file.seek(at)
             while at < segment.size:
@@ -182,7 +182,7 @@ def _lines(segment: Segment) -> Iterator[tuple[int, bytes]]:
                 yield at, line
                 at += len(line)
     except OSError as error:
-        raise InputError(f"{segment.path}: cannot be read ({error.strerror}); check its permissions") from None
+        raise unreadable(segment.path, error) from None
 
 
 def _batches(log: LogPartition, number: int, *, bare: bool = False) -> Iterator[_Dumped]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +21,7 @@ from share_state.wire.framing import (
     next_whole_batch,
 )
 from share_state.wire.log_folder import LogPartition, Segment
+from share_state.wire.places import place, unreadable
 
 CHUNK = 16 << 20
 """Bytes of segments that are in memory at a time; a larger batch grows the chunk to its own size."""
@@ -233,7 +233,7 @@ def _part(bodies: list[np.ndarray], batches: np.ndarray, start: int, end: int, w
 def _load(segment: Segment, position: int, into: np.ndarray) -> int:
     wanted = min(len(into), segment.size - position)
     try:
-        with Path(segment.path).open("rb", buffering=0) as file:
+        with place(segment.path).open("rb", buffering=0) as file:
             file.seek(position)
             loaded = 0
             while loaded < wanted:
@@ -242,7 +242,7 @@ def _load(segment: Segment, position: int, into: np.ndarray) -> int:
                     raise InputError(f"{segment.path}: became shorter while it was read; copy the log folder first")
                 loaded += got
     except OSError as error:
-        raise InputError(f"{segment.path}: cannot be read ({error.strerror}); check its permissions") from None
+        raise unreadable(segment.path, error) from None
     return wanted
 
 
