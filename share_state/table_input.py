@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from share_state.errors import InputError
+from share_state.table_copies import TableCopies
 from share_state.wire.log_folder import LogPartition
 from share_state.wire.places import Place, head_of, names_below, place, places
 from share_state.wire.store_path import StorePath
@@ -55,8 +56,10 @@ def table_logs(inputs: Sequence[str], columns: Columns, open_spark: OpenSpark) -
     from share_state.spark.sources.ordering import ordered_logs, read_tables  # noqa: PLC0415  Spark only where needed
 
     named = [*by_spark, *(("parquet", file.path) for file in files)]
-    frame = read_tables(open_spark(), named, columns)
-    return ordered_logs(frame, Columns(), inputs[0])
+    copies = TableCopies()
+    with copies.told_by_address():
+        frame = read_tables(open_spark(), [(form, copies.local(path)) for form, path in named], columns)
+        return ordered_logs(frame, Columns(), inputs[0])
 
 
 def logs_of_frame(frame: "DataFrame", columns: Columns) -> tuple[list[LogPartition], set[str]]:
@@ -122,8 +125,11 @@ def _of_delta(path: Place) -> list[TableFile] | None:
         features = {*(table.protocol().reader_features or ())}
         if features or table.protocol().min_reader_version > 1:
             return None
-        root = path.resolve() if isinstance(path, StorePath) else path.absolute()
-        return table_files([place(file) for file in table.file_uris()], root)
+        if isinstance(path, StorePath):
+            # delta-rs escapes the address of the table, as URLs are; a store takes names as they are.
+            inside = (file.removeprefix(table.table_uri.rstrip("/")) for file in table.file_uris())
+            return table_files([place(f"{path}/{name.lstrip('/')}") for name in inside], path)
+        return table_files([place(file) for file in table.file_uris()], path.absolute())
     except (DeltaError, OSError) as error:
         if isinstance(path, StorePath):
             raise refusal(str(path), error) from None

@@ -49,6 +49,10 @@ _SAID = (
         ),
         "the store cannot be reached, or cut the connection; check the network and the endpoint, and run it again",
     ),
+    (
+        re.compile(r"HTTP status 5\d\d|SLOW_DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE"),
+        "the store fails to answer; run it again later",
+    ),
 )
 _REFUSED = re.compile(
     r"ACCESS_DENIED|AccessDenied|INVALID_ACCESS_KEY|InvalidAccessKeyId|SIGNATURE|Signature|HTTP status 40[13]"

@@ -1,7 +1,10 @@
 """An S3 server on this machine, and what is put there."""
 
+import socket
+import threading
+import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyarrow.fs as pafs
@@ -57,3 +60,53 @@ def put(address: str, source: Path, key: str) -> str:
         with there.open_output_stream(f"{BUCKET}/{name}") as stream:
             stream.write(file.read_bytes())
     return f"s3://{BUCKET}/{key}"
+
+
+@contextmanager
+def checking_who_asks(address: str) -> Iterator[None]:
+    """Lets the server refuse everybody whom it does not know: us, too."""
+    _tell(address, "reset-auth", b"0")
+    try:
+        yield
+    finally:
+        _tell(address, "reset-auth", b"inf")
+
+
+def _tell(address: str, what: str, data: bytes) -> None:
+    told = urllib.request.Request(f"{address}/moto-api/{what}", data, {"Content-Type": "text/plain"}, method="POST")
+    urllib.request.urlopen(told, timeout=10).close()
+
+
+@contextmanager
+def cutting(address: str, after: int) -> Iterator[str]:
+    """A way to the server on which an answer ends after so many bytes; its address."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    host, port = address.removeprefix("http://").split(":")
+
+    def serve() -> None:
+        while True:
+            try:
+                asking, _ = listening.accept()
+            except OSError:
+                return
+            answering = socket.create_connection((host, int(port)))
+            threading.Thread(target=_forward, args=(asking, answering, 1 << 30), daemon=True).start()
+            threading.Thread(target=_forward, args=(answering, asking, after), daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        listening.close()
+
+
+def _forward(source: socket.socket, to: socket.socket, left: int) -> None:
+    try:
+        while left > 0 and (data := source.recv(min(left, 1 << 16))):
+            to.sendall(data)
+            left -= len(data)
+    except OSError:
+        pass
+    for one in (source, to):
+        with suppress(OSError):
+            one.shutdown(socket.SHUT_RDWR)
