@@ -34,7 +34,9 @@ Inputs = Annotated[
 ]
 OptionalInputs = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[INPUT]...", help="Log folders, .log files or globs, where no --config names them."),
+    typer.Argument(
+        metavar="[INPUT]...", help="Log folders, .log files, tables, texts or globs, where no --config names them."
+    ),
 ]
 Format = Annotated[
     str,

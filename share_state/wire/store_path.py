@@ -233,7 +233,8 @@ class StorePath:
         self._children = {}
         for info in sorted(listed, key=lambda info: info.path):
             folder = self
-            parts = info.path[len(self.inner) :].strip("/").split("/")
+            # Some file systems put a slash before a path that they were given without one.
+            parts = info.path.strip("/")[len(self.inner.strip("/")) :].strip("/").split("/")
             for part in parts[:-1]:
                 folder = folder._child(part, pafs.FileInfo("", pafs.FileType.Directory))
                 folder._children = folder._children if folder._children is not None else {}

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -102,8 +103,18 @@ def parted(address: str) -> tuple[Store, str]:
         raise InputError(f"{scheme}://...: credentials do not belong into an address; leave them to the environment")
     if scheme in SCHEMES and not authority and scheme != "hdfs":
         raise InputError(f"{address}: names no bucket; give one as in {scheme}://bucket/folder")
-    root = authority.partition("@")[0] if scheme in ("abfs", "abfss") else authority
-    return Store(scheme, f"{scheme}://{authority}", "" if scheme == "hdfs" else root), rest
+    prefix = f"{scheme}://{authority}"
+    return Store(scheme, prefix, _root(scheme, authority, prefix)), rest
+
+
+def _root(scheme: str, authority: str, prefix: str) -> str:
+    """How a file system calls the place that an address begins with."""
+    if scheme in SCHEMES:
+        return "" if scheme == "hdfs" else authority.partition("@")[0]
+    try:
+        return _fsspec().get_filesystem_class(scheme)._strip_protocol(f"{prefix}/x").removesuffix("/x")
+    except (ImportError, ValueError):
+        return authority
 
 
 def delta_options(address: str) -> dict[str, str] | None:
@@ -212,13 +223,18 @@ def _hdfs(store: Store) -> pafs.FileSystem:
 
 def _by_fsspec(store: Store) -> pafs.FileSystem:
     try:
-        import fsspec  # noqa: PLC0415  # pyright: ignore[reportMissingImports]  only for stores that pyarrow does not know
-
-        return pafs.PyFileSystem(pafs.FSSpecHandler(fsspec.filesystem(store.scheme)))
+        return pafs.PyFileSystem(pafs.FSSpecHandler(_fsspec().core.url_to_fs(f"{store.prefix}/")[0]))
     except (ImportError, ValueError):
         known = ", ".join(f"{scheme}://" for scheme in SCHEMES)
         told = f"{store.scheme}:// cannot be read; give a path, {known}, or install fsspec with the package for it"
         raise NotOpenedError(told) from None
+
+
+def _fsspec() -> Any:
+    """Only for stores that pyarrow does not know, so it need not be installed."""
+    import fsspec  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
+
+    return fsspec
 
 
 _OPENERS: dict[str, Callable[[Store], pafs.FileSystem]] = {
