@@ -1,17 +1,16 @@
 """The forms of export that are read, each recognised by what its files hold."""
 
-import glob
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from share_state.errors import InputError, ShareStateError
 from share_state.inputs import logs_of
-from share_state.table_input import OpenSpark, data_files, head_of, is_table, table_logs
+from share_state.table_input import HEAD, OpenSpark, data_files, is_table, table_logs
 from share_state.wire.console_json import console_log, is_console_json
 from share_state.wire.dump_text import dump_logs, is_dump_text
 from share_state.wire.group_logs import GROUP_TOPIC, find_group_logs
 from share_state.wire.log_folder import STATE_TOPIC, LogPartition
+from share_state.wire.places import Place, head_of, places
 from share_state.wire.table_rows import Columns
 
 AUTO, SEGMENTS = "auto", "segments"
@@ -171,7 +170,7 @@ def recognised(inputs: Sequence[str]) -> str:
     return next(iter(seen), SEGMENTS)
 
 
-def _files(inputs: Sequence[str], begins: Callable[[bytes], bool]) -> list[Path]:
+def _files(inputs: Sequence[str], begins: Callable[[bytes], bool]) -> list[Place]:
     """The files that the inputs name, and those of this form in folders.
 
     Raises:
@@ -179,25 +178,24 @@ def _files(inputs: Sequence[str], begins: Callable[[bytes], bool]) -> list[Path]
     """
     found = []
     for given in inputs:
-        places = _places(given)
-        if not places:
+        named = _places(given)
+        if not named:
             raise InputError(f"{given}: no such file or folder; give a text, or a folder of texts")
-        for place in places:
-            found += [place] if place.is_file() else [file for file in data_files(place) if begins(head_of(file))]
+        for one in named:
+            found += [one] if one.is_file() else [file for file in data_files(one) if begins(head_of(file, HEAD))]
     if not found:
         raise InputError(f"{inputs[0]}: no text of this form in this folder; give the files")
     return found
 
 
-def _places(given: str) -> list[Path]:
-    path = Path(given)
+def _places(given: str) -> list[Place]:
     try:
-        return [path] if path.exists() else [Path(match) for match in glob.glob(given)]  # noqa: PTH207  may be absolute
+        return places(given)
     except OSError:
         return []
 
 
-def _form_of(path: Path) -> str | None:
+def _form_of(path: Place) -> str | None:
     try:
         if path.is_dir():
             if (path / "_delta_log").is_dir():
@@ -205,7 +203,7 @@ def _form_of(path: Path) -> str | None:
             if next(path.rglob("*.log"), None) is not None:
                 return SEGMENTS
         for file in data_files(path):
-            head = head_of(file)
+            head = head_of(file, HEAD)
             for name, form in FORMATS.items():
                 if form.begins(head):
                     return name

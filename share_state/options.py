@@ -1,6 +1,5 @@
 """The options that commands share, and what they mean for the library."""
 
-import atexit
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from share_state.early_session import early_session
 from share_state.errors import InputError, ShareStateError
 from share_state.fold.chosen import Chosen
 from share_state.fold.control_log import MODES, STRICT, ControlOptions
@@ -28,8 +28,6 @@ from share_state.wire.table_rows import Columns
 from share_state.work import Work
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from share_state.config import AuditSettings
 
 Inputs = Annotated[
@@ -38,7 +36,9 @@ Inputs = Annotated[
 ]
 OptionalInputs = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[INPUT]...", help="Log folders, .log files or globs, where no --config names them."),
+    typer.Argument(
+        metavar="[INPUT]...", help="Log folders, .log files, tables, texts or globs, where no --config names them."
+    ),
 ]
 Format = Annotated[
     str,
@@ -216,7 +216,7 @@ def work_from(
         known_topics = known_topics if topics else live.topics
         groups = GroupInput(live.groups, live.group_partitions) if live.groups else None
     else:
-        found = find(Asked(inputs, dialect, named, lambda: _session(master, pairs(spark_conf))), format)
+        found = find(Asked(inputs, dialect, named, lambda: early_session(master, pairs(spark_conf))), format)
         logs = found.logs
         groups = GroupInput(found.groups) if found.groups else None
         for note in found.notes:
@@ -262,7 +262,7 @@ def with_groups(
     """
     if named:
         asked = Asked(
-            named, AUTO, Columns.named(pairs(columns, "--column")), lambda: _session(master, pairs(spark_conf))
+            named, AUTO, Columns.named(pairs(columns, "--column")), lambda: early_session(master, pairs(spark_conf))
         )
         groups = GroupInput(find_groups(asked), partitions)
     elif work.groups is not None:
@@ -291,7 +291,14 @@ def named_by_groups(work: Work, inputs: Sequence[str]) -> Work:
 
 
 def audit_settings(
-    inputs: Sequence[str] | None, config: str | None, out: str | None, dialect: str, overrides: Sequence[str]
+    inputs: Sequence[str] | None,
+    config: str | None,
+    out: str | None,
+    dialect: str,
+    overrides: Sequence[str],
+    format: str = AUTO,
+    columns: Sequence[str] | None = None,
+    kafka_properties: str | None = None,
 ) -> "AuditSettings":
     """The settings of an audit: of its file, or for inputs and a warehouse that are named.
 
@@ -303,7 +310,10 @@ def audit_settings(
     if inputs:
         if config is not None or out is None:
             raise ShareStateError("audit: give INPUT... and --out WAREHOUSE, or --config FILE")
-        by_source = [f"sources.{number}.dialect={dialect}" for number in range(len(inputs))]
+        of_each = [f"dialect={dialect}", f"format={format}"]
+        of_each += [f"columns.{name}={column}" for name, column in pairs(columns, "--column").items()]
+        of_each += [] if kafka_properties is None else [f"kafka_properties={kafka_properties}"]
+        by_source = [f"sources.{number}.{one}" for number in range(len(inputs)) for one in of_each]
         return settings_for(inputs, out, [*by_source, *overrides])
     if config is None and out is None:
         raise ShareStateError("audit: give --config FILE, or INPUT... and --out WAREHOUSE")
@@ -368,15 +378,6 @@ def _check_as_of(logs: Sequence[LogPartition], as_of_offset: Sequence[str] | Non
             raise InputError(f"--as-of-offset: {form} holds no offsets; give segments or a table")
         if as_of_time and not log.has_times:
             raise InputError(f"--as-of-time: this {form} holds no timestamps; give segments or a table that has them")
-
-
-def _session(master: str, conf: Mapping[str, str]) -> "SparkSession":
-    """A session for what comes before the command's own part; the command goes on with it."""
-    from share_state.spark.session import session  # noqa: PLC0415  Spark only where it is used
-
-    opened = session(master, conf, delta=True)
-    atexit.register(opened.__exit__, None, None, None)
-    return opened.__enter__()
 
 
 def _cuts(as_of_offset: Sequence[str] | None, logs: Sequence[LogPartition]) -> dict[str, int]:

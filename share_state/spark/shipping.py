@@ -1,4 +1,4 @@
-"""The package on its way to a cluster's workers: an archive with what a wheel of it holds, unpacked beside each task."""
+"""The package on its way to workers of a cluster: an archive with what a wheel of it holds, unpacked beside a task."""
 
 import atexit
 import shutil

@@ -5,7 +5,6 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any, NoReturn
 
 import numpy as np
@@ -17,6 +16,7 @@ from share_state.wire.group_text import record_bytes
 from share_state.wire.kafka_rows import NO_TIME
 from share_state.wire.log import Chunk
 from share_state.wire.log_folder import STATE_TOPIC, LogPartition, Segment
+from share_state.wire.places import Place, place, size_of, unreadable
 from share_state.wire.state_text import MOST_TEXT, Gathered, StateTextError, key_bytes, record_kind, value_bytes
 
 _STEP = 1 << 20
@@ -66,7 +66,7 @@ def _chunk(gathered: Gathered, first: int, file: int) -> Chunk:
     return Chunk(data, batch, records=records)
 
 
-def console_log(files: Sequence[Path], topic: str = STATE_TOPIC) -> LogPartition:
+def console_log(files: Sequence[Place], topic: str = STATE_TOPIC) -> LogPartition:
     """Texts of the console consumer as one stream, in the order in which they are given.
 
     Args:
@@ -76,9 +76,9 @@ def console_log(files: Sequence[Path], topic: str = STATE_TOPIC) -> LogPartition
         InputError: if one cannot be read.
     """
     try:
-        segments = tuple(Segment(str(file), 0, file.stat().st_size) for file in files)
+        segments = tuple(Segment(str(file), 0, size_of(file)) for file in files)
     except OSError as error:
-        raise InputError(f"{error.filename}: cannot be read ({error.strerror}); check its permissions") from None
+        raise unreadable(str(error.filename), error) from None
     return LogPartition(topic, None, segments, 0, source=ConsoleJson())
 
 
@@ -91,7 +91,7 @@ def _records(path: str, topic: str) -> Iterator[tuple[bytes, bytes | None]]:
     """The key and the value of each record of a text."""
     read = record_bytes if topic == GROUP_TOPIC else _state_record
     try:
-        with Path(path).open("rb") as file:
+        with place(path).open("rb") as file:
             for position, printed in _objects(file, path):
                 try:
                     if not printed.keys() >= {"key", "value"}:
@@ -100,7 +100,7 @@ def _records(path: str, topic: str) -> Iterator[tuple[bytes, bytes | None]]:
                 except StateTextError as error:
                     raise InputError(f"{path}: byte {position}: not a record of {topic} ({error})") from None
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); check its permissions") from None
+        raise unreadable(path, error) from None
 
 
 def _state_record(key: Any, value: Any) -> tuple[bytes, bytes | None]:

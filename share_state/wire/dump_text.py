@@ -4,7 +4,6 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from share_state.wire.group_logs import GROUP_TOPIC
 from share_state.wire.group_text import record_bytes
 from share_state.wire.log import Chunk, RepeatedOffsetsError
 from share_state.wire.log_folder import STATE_TOPIC, LogPartition, Segment
+from share_state.wire.places import Place, place, unreadable
 from share_state.wire.state_text import MOST_TEXT, Gathered, StateTextError
 
 _BATCH_LINE, _RECORD_LINE, _DUMPING = b"baseOffset: ", b"| ", b"Dumping "
@@ -122,7 +122,7 @@ class _Batches:
         return Chunk(data, batches, records=records, faults=faults)
 
 
-def dump_logs(files: Sequence[Path], topics: Sequence[str] = (STATE_TOPIC,)) -> tuple[list[LogPartition], set[str]]:
+def dump_logs(files: Sequence[Place], topics: Sequence[str] = (STATE_TOPIC,)) -> tuple[list[LogPartition], set[str]]:
     """The log partitions of some topics that texts dump, and the other topics that are passed over.
 
     Args:
@@ -162,7 +162,7 @@ def is_dump_text(head: bytes) -> bool:
     return _SECTION.search(head) is not None and (_BATCH_LINE in head or b"Log starting offset: " in head)
 
 
-def _sections(file: Path) -> Iterator[tuple[str, int, int]]:
+def _sections(file: Place) -> Iterator[tuple[str, int, int]]:
     """The segments that a text dumps: name, first byte behind it, end."""
     name, begin, end = "", 0, 0
     for at, line in _lines(Segment(str(file), 0, sys.maxsize)):
@@ -178,7 +178,7 @@ def _sections(file: Path) -> Iterator[tuple[str, int, int]]:
 def _lines(segment: Segment) -> Iterator[tuple[int, bytes]]:
     """The lines of a stretch of a text with the byte at which each begins."""
     try:
-        with Path(segment.path).open("rb") as file:
+        with place(segment.path).open("rb") as file:
             at = segment.begin
             file.seek(at)
             while at < segment.size:
@@ -188,7 +188,7 @@ def _lines(segment: Segment) -> Iterator[tuple[int, bytes]]:
                 yield at, line
                 at += len(line)
     except OSError as error:
-        raise InputError(f"{segment.path}: cannot be read ({error.strerror}); check its permissions") from None
+        raise unreadable(segment.path, error) from None
 
 
 def _batches(log: LogPartition, number: int, *, bare: bool = False) -> Iterator[_Dumped]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -23,6 +22,7 @@ from share_state.wire.framing import (
     next_whole_batch,
 )
 from share_state.wire.log_folder import LogPartition, Segment
+from share_state.wire.places import place, unreadable
 
 CHUNK = 16 << 20
 """Bytes of segments that are in memory at a time; a larger batch grows the chunk to its own size."""
@@ -271,7 +271,7 @@ def _part(bodies: list[np.ndarray], batches: np.ndarray, start: int, end: int, w
 def _load(segment: Segment, position: int, into: np.ndarray) -> int:
     wanted = min(len(into), segment.size - position)
     try:
-        with Path(segment.path).open("rb", buffering=0) as file:
+        with place(segment.path).open("rb", buffering=0) as file:
             file.seek(position)
             loaded = 0
             while loaded < wanted:
@@ -280,7 +280,7 @@ def _load(segment: Segment, position: int, into: np.ndarray) -> int:
                     raise InputError(f"{segment.path}: became shorter while it was read; copy the log folder first")
                 loaded += got
     except OSError as error:
-        raise InputError(f"{segment.path}: cannot be read ({error.strerror}); check its permissions") from None
+        raise unreadable(segment.path, error) from None
     return wanted
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import pyarrow.parquet as pq
 
 from share_state.errors import InputError
 from share_state.wire.log_folder import STATE_TOPIC, LogPartition, Segment
+from share_state.wire.places import Place, names_below, parquet_source, unreadable
 from share_state.wire.table_rows import Columns, RowGroup, TableRows, integers
 
 MOST_WAITING = 256 << 20
@@ -113,9 +113,9 @@ def nothing_of(topic: str, others: Collection[str]) -> str:
 
 def _opened(path: str) -> pq.ParquetFile:
     try:
-        return pq.ParquetFile(path)
+        return pq.ParquetFile(parquet_source(path))
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error}); check its permissions") from None
+        raise unreadable(path, error) from None
     except pa.ArrowException as error:
         raise InputError(f"{path}: not a whole Parquet file ({str(error).splitlines()[0]})") from None
 
@@ -244,10 +244,10 @@ def _most_waiting(found: _Found) -> int:
     return most
 
 
-def table_files(paths: Sequence[Path], root: Path) -> list[TableFile]:
+def table_files(paths: Sequence[Place], root: Place) -> list[TableFile]:
     """Parquet files below a folder, each with what the folders between are called (`topic=x/partition=3`)."""
     found = []
     for path in paths:
-        named = (part.partition("=") for part in path.relative_to(root).parts[:-1]) if path != root else ()
+        named = (part.partition("=") for part in names_below(path, root)[:-1]) if path != root else ()
         found.append(TableFile(str(path), {name: value for name, sign, value in named if sign}))
     return found

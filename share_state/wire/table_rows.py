@@ -13,6 +13,7 @@ from share_state.errors import InputError
 from share_state.wire.kafka_rows import NO_TIME, NotBase64Error, Rows, chunk_of, joined, rows_of
 from share_state.wire.log import Chunk
 from share_state.wire.log_folder import LogPartition
+from share_state.wire.places import parquet_source
 from share_state.wire.share_group_state import LARGEST_OFFSET
 
 _MOST_ROWS = 1 << 20
@@ -112,7 +113,7 @@ class TableRows:
             try:
                 if file is None or log.segments[group.file].path != path:
                     path = log.segments[group.file].path
-                    file = pq.ParquetFile(path)
+                    file = pq.ParquetFile(parquet_source(path))
                 for rows, least in self._of_group(file, group, log, chunk):
                     yield rows, min(least, following)
             except NotBase64Error:

@@ -2,6 +2,8 @@
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from share_state.declarations import declared, layout, record, table_schema
 from share_state.fold.groups import fold_groups
