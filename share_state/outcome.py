@@ -4,8 +4,9 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -59,6 +60,14 @@ class Outcome:
         for (severity, _), count in self.findings.items():
             counted[severity] += count
         return dict(counted)
+
+    def plain(self) -> dict[str, Any]:
+        """What a person or a script is told, as plain data."""
+        told = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in ("index", "files")}
+        findings = [
+            {"severity": severity, "rule": rule, "count": count} for (severity, rule), count in self.findings.items()
+        ]
+        return told | {"cutoff": self.cutoff.to_pylist(), "findings": findings}
 
     def files_of(self, table: str) -> list[File]:
         """What the tasks wrote of a table."""

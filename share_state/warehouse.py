@@ -118,7 +118,8 @@ class Warehouse:
                 actions = [*_added(files), *removed]
             there.create_write_transaction(actions, mode, schema)
         except DeltaError as error:
-            raise self._in_the_way(table, str(error).strip().splitlines()[0]) from None
+            why = str(error).strip().splitlines()[0]
+            raise WarehouseError(f"{path}: cannot be written as a Delta table ({why}); give an empty folder") from None
         self._committed |= {file["path"] for file in files}
         return {table: DeltaTable(path).version()}
 
@@ -141,10 +142,8 @@ class Warehouse:
     def _check(self, table: str, there: DeltaTable) -> None:
         for field in there.schema().fields:
             if field not in _fields(table_schema(table)):
-                raise self._in_the_way(table, f"its column {field.name} is not of ours")
-
-    def _in_the_way(self, table: str, why: str) -> WarehouseError:
-        return WarehouseError(f"{self.files.folder(table)}: another table is here ({why}); give an empty folder")
+                why = f"its column {field.name} is not of ours"
+                raise WarehouseError(f"{self.files.folder(table)}: another table is here ({why}); give an empty folder")
 
 
 def _added(files: Iterable[File]) -> list[AddAction | RemoveAction]:

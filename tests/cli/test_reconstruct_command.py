@@ -9,6 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 from share_state.fold.log import fold_log
+from share_state.warehouse import Warehouse
 from share_state.wire.log_folder import Window, find_logs
 from tests.cli.commands import Command, contents
 from tests.truth import DATA, expected_states
@@ -113,11 +114,28 @@ def test_an_empty_log_is_an_empty_state(share_state: Command, tmp_path: Path):
     assert share_state("show", tmp_path / "w").out == "no share-partition here\n"
 
 
-def test_an_unexpected_failure_leaves_the_last_good_run(share_state: Command, chaos: Path, tmp_path: Path):
+def test_a_table_that_cannot_be_written_leaves_the_last_good_run(share_state: Command, chaos: Path, tmp_path: Path):
     warehouse = tmp_path / "w"
     shutil.copytree(chaos, warehouse)
     before = share_state("show", warehouse).out
     (warehouse / "findings/_delta_log" / f"{0:020}.json").write_text("no JSON")
+    said = share_state("reconstruct", HAPPY, "--out", warehouse)
+    assert (said.code, said.out) == (2, "")
+    assert f"{warehouse / 'findings'}: cannot be written as a Delta table" in said.err.splitlines()[-1]
+    assert share_state("show", warehouse).out == before
+
+
+def test_an_unexpected_failure_leaves_the_last_good_run(
+    share_state: Command, chaos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    warehouse = tmp_path / "w"
+    shutil.copytree(chaos, warehouse)
+    before = share_state("show", warehouse).out
+
+    def no_memory(*_: object) -> None:
+        raise MemoryError("no more of it")
+
+    monkeypatch.setattr(Warehouse, "put", no_memory)
     said = share_state("reconstruct", HAPPY, "--out", warehouse)
     assert (said.code, said.out) == (3, "")
     assert said.err.splitlines()[-1].startswith("share-state: unexpected ")

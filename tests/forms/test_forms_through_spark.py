@@ -10,11 +10,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import base64, col, expr, lit, struct, to_json
 
 import share_state
+from share_state.commands.options import Reading
+from share_state.commands.reading import work_of
 from share_state.committed import CommittedTables
 from share_state.errors import InputError
 from share_state.fold.log import fold_log
 from share_state.formats import Asked, find
-from share_state.options import work_from
 from share_state.spark.plan import fold_all, result_table
 from share_state.task import FINDINGS, Wanted
 from share_state.wire import table_plan
@@ -141,7 +142,7 @@ def test_texts_are_reconstructed(spark: SparkSession, command: Command, form: st
     said = command("reconstruct", TEXTS[form], "--out", tmp_path / "lake", "--json")
     assert said.code == 0
     assert f"(--format {form})" in said.err
-    work = work_from([str(TEXTS[form])], form, None, None, None, None, None)
+    work = work_of([str(TEXTS[form])], Reading(format=form))
     (log,) = work.logs
     told = CommittedTables(str(tmp_path / "lake")).read("share_partition_state").sort_by(BY_KEY)
     assert told == fold_log(log).states.sort_by(BY_KEY)

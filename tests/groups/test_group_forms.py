@@ -15,12 +15,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from share_state import Window
+from share_state.commands.options import GroupSide, Reading
+from share_state.commands.reading import with_groups
 from share_state.fold.groups import FoldedGroups, fold_groups
 from share_state.fold.log import fold_log
 from share_state.fold.sticky import fold_sticky
 from share_state.formats import Asked, Found, find, find_groups
 from share_state.group_input import GroupInput
-from share_state.options import with_groups
 from share_state.rules.groups import orphan_share_state
 from share_state.rules.groups_audited import AuditedGroups
 from share_state.warehouse_place import OF_CLAIMS, OF_GROUPS
@@ -119,11 +120,12 @@ def test_a_table_of_the_group_topic_alone_is_named_as_the_group_side(tmp_path: P
     write(renamed, tmp_path / "renamed/a.parquet")
     work = Work(find_logs([str(DATA / "4.3.1/chaos")]))
     for named in (tmp_path / "named", tmp_path / "unnamed"):
-        side = with_groups(work, [], [str(named)], 3).groups
+        side = with_groups(work, [], GroupSide([str(named)], 3)).groups
         assert side is not None
         assert side.partitions == 3
         assert_same_groups(side.logs, groups)
-    side = with_groups(work, [], [str(tmp_path / "renamed")], 3, columns=["key=k", "value=v"]).groups
+    renamed = GroupSide([str(tmp_path / "renamed")], 3)
+    side = with_groups(work, [], renamed, Reading(column=["key=k", "value=v"])).groups
     assert_same_groups(side.logs if side else (), groups)
 
 
@@ -156,10 +158,10 @@ def test_what_came_with_the_input_is_its_group_side_unless_another_is_named(tmp_
     write(table, tmp_path / "a.parquet")
     found = find(asked(tmp_path), "auto")
     work = Work(found.logs, groups=GroupInput(found.groups))
-    beside = with_groups(work, [str(tmp_path)], None, 3).groups
+    beside = with_groups(work, [str(tmp_path)], GroupSide(group_partitions=3)).groups
     assert beside == GroupInput(found.groups, 3)
     write_group_log(tmp_path / "elsewhere", [group_metadata("other", 3)], partition=1)
-    named = with_groups(work, [str(tmp_path)], [str(tmp_path / "elsewhere")], None).groups
+    named = with_groups(work, [str(tmp_path)], GroupSide([str(tmp_path / "elsewhere")])).groups
     assert named is not None
     assert [log.source for log in named.logs] == [None]
 
@@ -291,7 +293,7 @@ def test_who_gives_some_partitions_is_asked_how_many_there_are(
 ):
     for number in numbers:
         write_group_log(tmp_path, [group_metadata("G", 3)], partition=number)
-    with_groups(Work(find_logs([str(DATA / "4.3.1/happy")])), [], [str(tmp_path)], count)
+    with_groups(Work(find_logs([str(DATA / "4.3.1/happy")])), [], GroupSide([str(tmp_path)], count))
     said = capsys.readouterr().err
     assert (note in said) if note else said == ""
     assert said.count("--group-partitions N") == bool(note)

@@ -15,10 +15,11 @@ from confluent_kafka.admin import (
 )
 from pyspark.sql import SparkSession
 
+from share_state.commands.options import GroupSide, Reading
+from share_state.commands.reading import with_groups, work_of
 from share_state.committed import CommittedTables
 from share_state.fold.groups import fold_groups
 from share_state.live import ask_broker, ask_cluster
-from share_state.options import with_groups, work_from
 from share_state.report.groups import described_groups
 from share_state.spark import jars
 from share_state.spark.reconstruct import reconstruct
@@ -36,8 +37,8 @@ def lake(spark: SparkSession, worked: Workload, tmp_path_factory: pytest.TempPat
     """The tables of the broker, as the command makes them."""
     folder = str(tmp_path_factory.mktemp("lake") / "live")
     inputs = [f"kafka://{worked.broker.address}"]
-    work = work_from(inputs, "auto", None, None, None, None, None)
-    reconstruct(spark, with_groups(work, inputs, None, None), folder)
+    work = work_of(inputs, Reading())
+    reconstruct(spark, with_groups(work, inputs, GroupSide()), folder)
     return folder
 
 

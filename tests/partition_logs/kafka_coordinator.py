@@ -14,7 +14,7 @@ from py4j.java_gateway import JavaObject, JVMView
 
 from share_state.partition.state_records import StateKey
 from share_state.partition.writes import StateWrite
-from tests.partition_logs.requests import Request
+from tests.partition_logs.conversations import Request
 
 _JAVA = """
 import LOG_CONTEXT;

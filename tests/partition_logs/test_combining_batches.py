@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from share_state.partition.combining import combine
 from share_state.partition.writes import StateBatch
-from tests.partition_logs.requests import state_batches
+from tests.partition_logs.conversations import state_batches
 from tests.truth import runs, value_by_offset
 
 LISTS = st.lists(state_batches(), max_size=6)

@@ -9,9 +9,9 @@ from share_state.partition.error_codes import ErrorCode
 from share_state.partition.record_bytes import bytes_of
 from share_state.partition.writer_release import RELEASES
 from share_state.spark import jars
+from tests.partition_logs.conversations import NOW, conversations
 from tests.partition_logs.kafka_coordinator import answers
 from tests.partition_logs.kept_records import coordinator_of
-from tests.partition_logs.requests import NOW, conversations
 
 KAFKA = {"4.4": jars.KAFKA, "4.3": jars.KAFKA_BEFORE_SWEEP}
 

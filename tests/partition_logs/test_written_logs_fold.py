@@ -17,7 +17,7 @@ from share_state.partition.state_records import StateKey, StateRecord
 from share_state.partition.state_topic import StateTopic, TopicSettings
 from share_state.partition.writer_release import RELEASES
 from share_state.wire.log_folder import Window, find_logs
-from tests.partition_logs.requests import NOW, conversations
+from tests.partition_logs.conversations import NOW, conversations
 from tests.truth import runs, value_by_offset
 
 Row = dict[str, Any]

@@ -1,0 +1,25 @@
+"""`share-state show`: what the tables say, for a person."""
+
+from typing import Annotated
+
+import typer
+
+from share_state.commands.app import command
+from share_state.commands.options import Group, Json, Partition, Topic, Warehouse
+from share_state.report import console
+from share_state.report.show import described, print_described
+
+
+@command("share-state show /lake/share_state --group orders-app --topic orders")
+def show(
+    warehouse: Warehouse = "share_state",
+    group: Group = None,
+    topic: Topic = None,
+    partition: Partition = None,
+    ranges: Annotated[bool, typer.Option("--ranges", help="Every in-flight range, one a line.")] = False,
+    as_json: Json = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="With the leader epoch.")] = False,
+) -> None:
+    """Print state, lag and what is in flight, from the tables."""
+    found = described(warehouse, group, topic, partition)
+    console.print_json(found) if as_json else print_described(found, verbose=verbose, ranges=ranges)
