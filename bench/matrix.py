@@ -2,19 +2,20 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
 from bench.comparison import Comparison, compared
 from bench.contestants import Contestant, median_ratio, typical
 from bench.crc_pass import crc_pass
-from bench.exports import Export, Shape, made
+from bench.exports import Export, Shape
 from share_state.wire.log_folder import find_logs
 
-# Many ranges are slow to generate and to replay, so their logs hold fewer records; each share-partition gets enough of
+# Few log partitions, so that what each costs by itself does not hide the kernels. Many ranges are slow to generate and to replay, so their logs hold fewer records; each share-partition gets enough of
 # them to fill its window.
 _LOGS = {
-    1: Shape(records=800_000, keys=8_000, ranges=1, batches_per_update=1),
-    30: Shape(records=400_000, keys=4_000, ranges=30),
-    200: Shape(records=120_000, keys=400, ranges=200),
+    1: Shape(records=800_000, keys=8_000, ranges=1, batches_per_update=1, partitions=2),
+    30: Shape(records=400_000, keys=4_000, ranges=30, partitions=2),
+    200: Shape(records=120_000, keys=400, ranges=200, partitions=2),
 }
 RECORDS_PER_BATCH = (1, 5, 20, 500)
 CODECS = ("gzip", "snappy", "lz4", "zstd")
@@ -27,7 +28,7 @@ class Cell:
 
     Attributes:
         comparison: the passes.
-        crc_s: CPU seconds to read and checksum the same bytes, the least of as many passes.
+        crc_s: CPU seconds to read and checksum the same bytes, the median of as many passes.
     """
 
     comparison: Comparison
@@ -79,9 +80,4 @@ def measured(
         comparison = compared(kafka, ours, export, warm_ups=1 if number else max(1, warm_ups), runs=runs)
         logs = find_logs([str(export.folder)])
         crc_pass(logs)
-        yield Cell(comparison, min(crc_pass(logs) for _ in range(runs)))
-
-
-def exports(share: float = 1.0) -> list[Export]:
-    """The exports of `shapes`, made where they are not there."""
-    return [made(shape) for shape in shapes(share)]
+        yield Cell(comparison, median(crc_pass(logs) for _ in range(runs)))

@@ -20,13 +20,15 @@ from bench.crc_pass import crc_pass
 from bench.exports import Export
 from bench.kafka import DATA
 from share_state.fold.chains import Chains
+from share_state.fold.extent import Extent
 from share_state.fold.log import fold_log
+from share_state.fold.observed import Counts
 from share_state.fold.states import in_flight_table, key_columns, live, state_table
 from share_state.fold.topics import Topics
 from share_state.table_files import TableFiles
 from share_state.task import ROWS_A_BATCH
 from share_state.wire.keys import KeyTable, number_of
-from share_state.wire.log import framed_segments, read_chunks
+from share_state.wire.log import Chunk, framed_segments, read_chunks
 from share_state.wire.log_folder import LogPartition, find_logs
 from share_state.wire.records import locate_records
 from share_state.wire.share_group_state import decode_state_records
@@ -56,7 +58,7 @@ class Stages:
 
     @property
     def rest_s(self) -> float:
-        """What `fold_log` takes beyond the stages: gaps, extents, counts, the cutoff. Parquet is written behind it."""
+        """What `fold_log` takes beyond the stages: gaps, faults, the cutoff. Parquet is written behind it."""
         return self.fold_log_s - sum(seconds for stage, seconds in self.seconds.items() if stage != "Parquet")
 
 
@@ -93,12 +95,13 @@ def _pass(log: LogPartition) -> tuple[dict[str, float], int]:
     checksum = crc_pass([log]) - clock.seconds["read"]
     clock("framed", lambda: [None for _ in framed_segments(log.segments)])
     clock("chunks", lambda: [None for _ in read_chunks(log)])
-    numbered, keys, chains, records = KeyTable(), KeyTable(), Chains(), 0
+    numbered, keys, chains, extent, counts, records = KeyTable(), KeyTable(), Chains(), Extent(), Counts(), 0
     for chunk in read_chunks(log):
         located = clock("locate", lambda chunk=chunk: locate_records(chunk.data, chunk.batches))
         clock("key numbers", lambda chunk=chunk, located=located: _number(chunk.data, located, numbered))
         decoded = clock("decoded", lambda chunk=chunk, located=located: decode_state_records(chunk.data, located, keys))
         clock("fold", lambda decoded=decoded: chains.apply(decoded, len(keys)))
+        clock("counted", lambda chunk=chunk, rows=decoded.rows: _count(chunk, rows, extent, counts))
         records += len(located)
     tables = clock("tables", lambda: _tables(log, chains, keys))
     with tempfile.TemporaryDirectory(prefix="stages-", dir=DATA) as scratch:
@@ -113,6 +116,7 @@ def _pass(log: LogPartition) -> tuple[dict[str, float], int]:
         "key numbers": spent["key numbers"],
         "decode": spent["decoded"] - spent["key numbers"],
         "fold": spent["fold"],
+        "extents and counts": spent["counted"],
         "tables": spent["tables"],
         "Parquet": spent["Parquet"],
     }, records
@@ -141,6 +145,11 @@ def _numbered(data, records, done, slots, hashes, starts, arena, count):
         if number_of(data, record.key_at + 2, np.int64(record.key_size) - 2, slots, hashes, starts, arena, count) < 0:
             return row
     return len(records)
+
+
+def _count(chunk: Chunk, rows: np.ndarray, extent: Extent, counts: Counts) -> None:
+    extent.take(chunk.batches, rows["offset"])
+    counts.take(chunk.batches, rows)
 
 
 def _tables(log: LogPartition, chains: Chains, keys: KeyTable) -> Sequence[pa.Table]:
