@@ -41,7 +41,7 @@ def per_core(cells: Sequence[Cell]) -> list[Claim]:
         bound = PER_CORE[shape.ranges]
         found.append(
             Claim(
-                f"the same at {shape.ranges} ranges with {shape.codec}, {shape.records_per_batch} a batch: {bound:.0f} times",
+                f"the same with {shape.codec} at {shape.ranges} ranges, {shape.records_per_batch} a batch: {bound:.0f}",
                 f"{cell.ratio:.1f} times",
                 cell.ratio >= bound,
             )
@@ -55,7 +55,8 @@ def near_crc(cells: Sequence[Cell]) -> Claim:
     shape = worst.export.shape
     where = f"{shape.ranges} ranges, {shape.records_per_batch} a batch"
     return Claim(
-        f"decode + fold of what is not compressed takes at most {OVER_CRC:.0f} times as long as reading and checksumming the same bytes",
+        f"decode + fold of what is not compressed takes at most {OVER_CRC:.0f} times as long as reading and"
+        " checksumming the same bytes",
         f"{worst.over_crc:.1f} times at {where}, the worst",
         worst.over_crc <= OVER_CRC,
     )

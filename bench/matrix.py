@@ -10,8 +10,8 @@ from bench.crc_pass import crc_pass
 from bench.exports import Export, Shape
 from share_state.wire.log_folder import find_logs
 
-# Few log partitions, so that what each costs by itself does not hide the kernels. Many ranges are slow to generate and to replay, so their logs hold fewer records; each share-partition gets enough of
-# them to fill its window.
+# Few log partitions, so that what each costs by itself does not hide the kernels. Many ranges are slow to generate and
+# to replay, so their logs hold fewer records; each share-partition gets enough of them to fill its window.
 _LOGS = {
     1: Shape(records=800_000, keys=8_000, ranges=1, batches_per_update=1, partitions=2),
     30: Shape(records=400_000, keys=4_000, ranges=30, partitions=2),
