@@ -26,7 +26,7 @@ demo: setup ## reconstruct the shipped broker log and show the tables
 	@$(BIN)/share-state cutoff $(DEMO_INPUT) --verify
 
 test: setup ## run every test
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 lint: setup ## ruff, types and the import contract
 	@$(BIN)/ruff check .

@@ -26,14 +26,20 @@ __all__ = [
 
 if TYPE_CHECKING:
     from share_state import plots
-    from share_state.api import Explained, Tables, cutoff, explain, read, reconstruct, timeline
+    from share_state.api.folding import cutoff, reconstruct
+    from share_state.api.history import Explained, explain, timeline
+    from share_state.api.reading import read
+    from share_state.api.tables import Tables
     from share_state.fold.log import FoldedLog, fold_log
     from share_state.fold.topics import Topics
     from share_state.spark.session import start as session
     from share_state.wire.log_folder import LogPartition, Window, find_logs
 
 _HOMES = {
-    "api": ("Explained", "Tables", "cutoff", "explain", "read", "reconstruct", "timeline"),
+    "api.folding": ("cutoff", "reconstruct"),
+    "api.history": ("Explained", "explain", "timeline"),
+    "api.reading": ("read",),
+    "api.tables": ("Tables",),
     "fold.log": ("FoldedLog", "fold_log"),
     "fold.topics": ("Topics",),
     "wire.log_folder": ("LogPartition", "Window", "find_logs"),

@@ -154,6 +154,9 @@ def audit(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Override a key, as in limits.delivery_count=3."),
     ] = None,
+    format: Format = "auto",
+    column: ColumnNames = None,
+    kafka_properties: KafkaProperties = None,
     dialect: Dialect = "auto",
     topics: TopicsFile = None,
     groups: Groups = None,
@@ -176,7 +179,9 @@ def audit(
 
     overrides = audit_overrides(topics, state_partitions, rule, fail_on, html, prometheus, master, spark_conf)
     overrides += group_overrides(groups, group_partitions)
-    settings = audit_settings(inputs, config, out, dialect, [*overrides, *(sets or ())])
+    settings = audit_settings(
+        inputs, config, out, dialect, [*overrides, *(sets or ())], format, column, kafka_properties
+    )
     with stages_on_stderr(quiet=quiet):
         outcome, report = nightly_audit(settings, Phases(quiet=quiet), verbose=verbose)
     from share_state.report.audit_summary import audit_json, print_audit  # noqa: PLC0415

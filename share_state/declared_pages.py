@@ -1,22 +1,36 @@
-"""`python -m share_state.declared_pages docs`: the pages docs/tables.md and docs/records.md, from the declarations."""
+"""`python -m share_state.declared_pages docs`: what docs/tables and docs/records.md say of the declarations."""
 
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from share_state.declarations import Field, declared, record, struct, table
+from share_state.page_blocks import filled
 
 GENERATED = "<!-- Made by `python -m share_state.declared_pages docs`; edit {}. -->"
 
 
-def tables_page() -> str:
-    """The page docs/tables.md: every table with its columns, key columns written out."""
+def table_page(name: str, page: str) -> str:
+    """The page of a table with what it is and its columns made anew, key columns written out.
+
+    Args:
+        name: of the table.
+        page: the page so far.
+    """
+    doc, columns = table(name)
+    lines = ["| column | type | meaning |", "| --- | --- | --- |"]
+    lines += [f"| {column.name} | `{column.type}` | {_cell(column.doc)} |" for column in columns]
+    return filled(page, {"doc": _sentence(doc), "columns": "\n".join(lines)})
+
+
+def tables_index() -> str:
+    """The page docs/tables/README.md: every table and what one row of it is."""
     lines = ["# Tables", "", GENERATED.format("schemas/tables"), ""]
-    lines += ["Delta tables, one folder each in the warehouse. Times are UTC."]
+    lines += ["Delta tables, one folder each in the warehouse. Times are UTC. The answers on the pages are those of"]
+    lines += ["`python docs/tables/queries.py`, which asks the log of a real broker.", ""]
+    lines += ["| table | what it holds |", "| --- | --- |"]
     for name in declared("tables", "table"):
-        doc, columns = table(name)
-        lines += ["", f"## {name}", "", f"{_sentence(doc)}", "", "| column | type | meaning |", "| --- | --- | --- |"]
-        lines += [f"| {column.name} | `{column.type}` | {_cell(column.doc)} |" for column in columns]
+        lines += [f"| [{name}]({name}.md) | {_cell(_sentence(table(name)[0]))} |"]
     return "\n".join(lines) + "\n"
 
 
@@ -62,13 +76,13 @@ def _cell(doc: str) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """Print the pages about the declarations, or write tables.md and records.md to the folder that is given."""
-    if not arguments:
-        sys.stdout.write(tables_page() + "\n" + records_page())
-        return
+    """Renew the pages about the declarations in a folder like docs."""
     folder = Path(arguments[0])
-    (folder / "tables.md").write_text(tables_page(), encoding="utf-8")
     (folder / "records.md").write_text(records_page(), encoding="utf-8")
+    (folder / "tables" / "README.md").write_text(tables_index(), encoding="utf-8")
+    for name in declared("tables", "table"):
+        path = folder / "tables" / f"{name}.md"
+        path.write_text(table_page(name, path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

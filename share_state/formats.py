@@ -1,16 +1,16 @@
 """The forms of export that are read, each recognised by what its files hold."""
 
-import glob
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 from share_state.errors import InputError, ShareStateError
 from share_state.inputs import logs_of
-from share_state.table_input import OpenSpark, data_files, head_of, is_table, table_logs
+from share_state.table_input import HEAD, OpenSpark, data_files, is_table, table_logs
 from share_state.wire.console_json import console_log, is_console_json
 from share_state.wire.dump_text import dump_logs, is_dump_text
-from share_state.wire.log_folder import LogPartition
+from share_state.wire.group_logs import GROUP_TOPIC, find_group_logs
+from share_state.wire.log_folder import STATE_TOPIC, LogPartition
+from share_state.wire.places import Place, head_of, places
 from share_state.wire.table_rows import Columns
 
 AUTO, SEGMENTS = "auto", "segments"
@@ -40,10 +40,12 @@ class Found:
     Attributes:
         logs: the log partitions.
         notes: what a person should know of them, a line each.
+        groups: partitions of `__consumer_offsets` that are in the same tables or texts.
     """
 
     logs: list[LogPartition]
     notes: tuple[str, ...] = ()
+    groups: tuple[LogPartition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +56,35 @@ class Format:
         called: as a message calls it.
         begins: whether a file that begins with these bytes is of it.
         find: the log partitions of inputs of this form.
+        find_groups: the partitions of `__consumer_offsets` of inputs of this form that hold them.
     """
 
     called: str
     begins: Callable[[bytes], bool]
     find: Callable[[Asked], Found]
+    find_groups: Callable[[Asked], list[LogPartition]]
 
 
 def _segments(asked: Asked) -> Found:
     return Found(logs_of(asked.inputs, asked.dialect))
 
 
+def _groups_in_segments(asked: Asked) -> list[LogPartition]:
+    return find_group_logs(asked.inputs)
+
+
 def _table(asked: Asked) -> Found:
-    logs, others = table_logs(asked.inputs, asked.columns, asked.open_spark)
-    return Found(logs, _passed_over(others, "rows"))
+    logs, others = table_logs(asked.inputs, asked.columns, asked.open_spark, (STATE_TOPIC, GROUP_TOPIC))
+    return _with_groups(logs, _passed_over(others, "rows"))
+
+
+def _groups_in_table(asked: Asked) -> list[LogPartition]:
+    return table_logs(asked.inputs, asked.columns, asked.open_spark, (GROUP_TOPIC,))[0]
+
+
+def _with_groups(logs: Sequence[LogPartition], notes: tuple[str, ...]) -> Found:
+    of_groups = [log for log in logs if log.topic == GROUP_TOPIC]
+    return Found([log for log in logs if log.topic != GROUP_TOPIC], notes, tuple(of_groups))
 
 
 def _console_json(asked: Asked) -> Found:
@@ -77,9 +94,17 @@ def _console_json(asked: Asked) -> Found:
     return Found([console_log(_files(asked.inputs, is_console_json))], (note,))
 
 
+def _groups_in_console_json(asked: Asked) -> list[LogPartition]:
+    return [console_log(_files(asked.inputs, is_console_json), GROUP_TOPIC)]
+
+
 def _dump_log(asked: Asked) -> Found:
-    logs, others = dump_logs(_files(asked.inputs, is_dump_text))
-    return Found(logs, _passed_over(others, "dumps"))
+    logs, others = dump_logs(_files(asked.inputs, is_dump_text), (STATE_TOPIC, GROUP_TOPIC))
+    return _with_groups(logs, _passed_over(others, "dumps"))
+
+
+def _groups_in_dump(asked: Asked) -> list[LogPartition]:
+    return dump_logs(_files(asked.inputs, is_dump_text), (GROUP_TOPIC,))[0]
 
 
 def _passed_over(others: set[str], what: str) -> tuple[str, ...]:
@@ -88,10 +113,12 @@ def _passed_over(others: set[str], what: str) -> tuple[str, ...]:
 
 
 FORMATS: Mapping[str, Format] = {
-    "table": Format("a table of keys and values", is_table, _table),
-    "dump-log": Format("the text of kafka-dump-log", is_dump_text, _dump_log),
-    "console-json": Format("the JSON of the console consumer", is_console_json, _console_json),
-    SEGMENTS: Format("segments of a log", lambda head: len(head) > 16 and head[16] in (0, 1, 2), _segments),
+    "table": Format("a table of keys and values", is_table, _table, _groups_in_table),
+    "dump-log": Format("the text of kafka-dump-log", is_dump_text, _dump_log, _groups_in_dump),
+    "console-json": Format("the JSON of the console consumer", is_console_json, _console_json, _groups_in_console_json),
+    SEGMENTS: Format(
+        "segments of a log", lambda head: len(head) > 16 and head[16] in (0, 1, 2), _segments, _groups_in_segments
+    ),
 }
 """Every form by the name that `--format` takes; a file is of the first that knows its beginning."""
 
@@ -112,8 +139,17 @@ def find(asked: Asked, form: str) -> Found:
     found = FORMATS[chosen].find(asked)
     if form == AUTO and chosen != SEGMENTS:
         told = f"taken for {FORMATS[chosen].called} (--format {chosen})"
-        return Found(found.logs, (told, *found.notes))
+        return replace(found, notes=(told, *found.notes))
     return found
+
+
+def find_groups(asked: Asked) -> tuple[LogPartition, ...]:
+    """The partitions of `__consumer_offsets` that the inputs hold, of whatever form they are.
+
+    Raises:
+        InputError: if an input cannot be read, holds no such log, or is of another form than the others.
+    """
+    return tuple(FORMATS[recognised(asked.inputs)].find_groups(asked))
 
 
 def recognised(inputs: Sequence[str]) -> str:
@@ -134,7 +170,7 @@ def recognised(inputs: Sequence[str]) -> str:
     return next(iter(seen), SEGMENTS)
 
 
-def _files(inputs: Sequence[str], begins: Callable[[bytes], bool]) -> list[Path]:
+def _files(inputs: Sequence[str], begins: Callable[[bytes], bool]) -> list[Place]:
     """The files that the inputs name, and those of this form in folders.
 
     Raises:
@@ -142,25 +178,24 @@ def _files(inputs: Sequence[str], begins: Callable[[bytes], bool]) -> list[Path]
     """
     found = []
     for given in inputs:
-        places = _places(given)
-        if not places:
+        named = _places(given)
+        if not named:
             raise InputError(f"{given}: no such file or folder; give a text, or a folder of texts")
-        for place in places:
-            found += [place] if place.is_file() else [file for file in data_files(place) if begins(head_of(file))]
+        for one in named:
+            found += [one] if one.is_file() else [file for file in data_files(one) if begins(head_of(file, HEAD))]
     if not found:
         raise InputError(f"{inputs[0]}: no text of this form in this folder; give the files")
     return found
 
 
-def _places(given: str) -> list[Path]:
-    path = Path(given)
+def _places(given: str) -> list[Place]:
     try:
-        return [path] if path.exists() else [Path(match) for match in glob.glob(given)]  # noqa: PTH207  may be absolute
+        return places(given)
     except OSError:
         return []
 
 
-def _form_of(path: Path) -> str | None:
+def _form_of(path: Place) -> str | None:
     try:
         if path.is_dir():
             if (path / "_delta_log").is_dir():
@@ -168,7 +203,7 @@ def _form_of(path: Path) -> str | None:
             if next(path.rglob("*.log"), None) is not None:
                 return SEGMENTS
         for file in data_files(path):
-            head = head_of(file)
+            head = head_of(file, HEAD)
             for name, form in FORMATS.items():
                 if form.begins(head):
                     return name

@@ -3,12 +3,11 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from share_state.errors import InputError
 from share_state.rules.groups_audited import GroupLimits
 from share_state.wire.group_logs import GROUP_TOPIC, find_group_logs
 from share_state.wire.log_folder import STATE_TOPIC, LogPartition
+from share_state.wire.places import Place, place, unreadable
 
 HISTORY, LATEST = "history", "latest"
 CLAIMS = (HISTORY, LATEST)
@@ -41,12 +40,10 @@ class GroupInput:
         for log in self.logs:
             for segment in log.segments:
                 try:
-                    with Path(segment.path).open("rb") as opened:
+                    with place(segment.path).open("rb") as opened:
                         content = hashlib.file_digest(opened, "sha256").hexdigest()
                 except OSError as error:
-                    raise InputError(
-                        f"{segment.path}: cannot be read ({error.strerror}); check its permissions"
-                    ) from None
+                    raise unreadable(segment.path, error) from None
                 digest.update(f"{log.name} {segment.base_offset} {content}\n".encode())
         return {"groups.digest": digest.hexdigest()}
 
@@ -68,17 +65,18 @@ def group_logs(inputs: Sequence[str], logs: Sequence[LogPartition], named: Seque
     """
     if named:
         return tuple(find_group_logs(named))
-    folders = {Path(segment.path).parent.parent for log in logs if log.topic == STATE_TOPIC for segment in log.segments}
+    paths = (segment.path for log in logs if log.topic == STATE_TOPIC for segment in log.segments)
+    folders = {place(path).parent.parent for path in paths}
     beside = [
-        str(place)
-        for folder in sorted(folders)
+        found
+        for folder in sorted(folders, key=str)
         if any(_is_in(folder, given) for given in inputs)
-        for place in sorted(folder.glob(f"{GROUP_TOPIC}-*"))
-        if any(place.glob("*.log"))
+        for found in sorted(folder.glob(f"{GROUP_TOPIC}-*"))
+        if any(found.glob("*.log"))
     ]
     return tuple(find_group_logs(beside)) if beside else ()
 
 
-def _is_in(folder: Path, given: str) -> bool:
+def _is_in(folder: Place, given: str) -> bool:
     """Whether a folder, or one above it, is what was named."""
     return folder.is_relative_to(given) or any(one.match(given) for one in (folder, *folder.parents))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from share_state.errors import WarehouseError
 from share_state.wire.log_folder import LogPartition
+from share_state.wire.places import Place, place
 from share_state.wire.share_snapshot_file import IndexEntry, read_share_snapshot_file, write_share_snapshot_file
 
 
@@ -27,11 +28,12 @@ def write_indexes(folder: str, indexes: Mapping[str, Sequence[IndexEntry]]) -> N
     try:
         for name, entries in indexes.items():
             if entries:
-                Path(folder).mkdir(parents=True, exist_ok=True)
+                if isinstance(made := place(folder), Path):
+                    made.mkdir(parents=True, exist_ok=True)
                 write_share_snapshot_file(_file(folder, name), entries)
     except OSError as error:
         raise WarehouseError(f"{folder}: cannot be written ({error.strerror}); give a folder for --index") from None
 
 
-def _file(folder: str, name: str) -> Path:
-    return Path(folder) / f"{name}.share-snapshot"
+def _file(folder: str, name: str) -> Place:
+    return place(folder) / f"{name}.share-snapshot"

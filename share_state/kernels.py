@@ -34,7 +34,13 @@ def _folder() -> Path:
             # Constants that kernels use are defined beside kernels, so other files cannot change one.
             if b"numba" in (text := source.read_bytes()):
                 digest.update(text)
-    # A person's own NUMBA_CACHE_DIR is respected; the usual place goes when the environment goes.
-    chosen = os.environ.get("NUMBA_CACHE_DIR")
-    kept = Path(chosen) / "share-state" if chosen else Path(sys.prefix) / "share" / "share-state"
-    return kept / "kernels" / digest.hexdigest()
+    return _kept() / "kernels" / digest.hexdigest()
+
+
+def _kept() -> Path:
+    """Where a person's own NUMBA_CACHE_DIR says; else in the environment, and goes when that goes; else at home."""
+    if chosen := os.environ.get("NUMBA_CACHE_DIR"):
+        return Path(chosen) / "share-state"
+    shared = Path(sys.prefix) / "share"
+    nearest = next(place for place in (shared / "share-state", shared, Path(sys.prefix)) if place.exists())
+    return shared / "share-state" if os.access(nearest, os.W_OK) else Path.home() / ".cache" / "share-state"

@@ -1,6 +1,5 @@
 """The options that commands share, and what they mean for the library."""
 
-import atexit
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -8,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from share_state.early_session import early_session
 from share_state.errors import InputError, ShareStateError
 from share_state.fold.chosen import Chosen
 from share_state.fold.control_log import MODES, STRICT, ControlOptions
-from share_state.formats import AUTO, FORMATS, Asked, find
+from share_state.formats import AUTO, FORMATS, Asked, find, find_groups
 from share_state.group_input import GroupInput, group_logs
 from share_state.group_side import read_groups
 from share_state.index_folder import read_indexes
@@ -19,15 +19,15 @@ from share_state.inputs import DIALECTS, state_partitions_found
 from share_state.live import ask_cluster
 from share_state.live.address import FORM, live_input
 from share_state.rules import OFF, SEVERITIES, registered
+from share_state.rules.groups_findings import listed
 from share_state.topics_file import read_subscriptions, read_topics
 from share_state.wire.as_of import milliseconds
+from share_state.wire.group_logs import GROUP_TOPIC, partitions_shown
 from share_state.wire.log_folder import LogPartition, Window
 from share_state.wire.table_rows import Columns
 from share_state.work import Work
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from share_state.config import AuditSettings
 
 Inputs = Annotated[
@@ -36,7 +36,9 @@ Inputs = Annotated[
 ]
 OptionalInputs = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[INPUT]...", help="Log folders, .log files or globs, where no --config names them."),
+    typer.Argument(
+        metavar="[INPUT]...", help="Log folders, .log files, tables, texts or globs, where no --config names them."
+    ),
 ]
 Format = Annotated[
     str,
@@ -113,7 +115,7 @@ SparkConf = Annotated[list[str] | None, typer.Option("--spark-conf", metavar="K=
 Groups = Annotated[
     list[str] | None,
     typer.Option(
-        "--groups", metavar="GROUP_INPUT", help="Logs of __consumer_offsets; by default those beside the input's."
+        "--groups", metavar="GROUP_INPUT", help="Exports of __consumer_offsets; by default beside or in the input."
     ),
 ]
 GroupPartitions = Annotated[
@@ -212,9 +214,11 @@ def work_from(
         live = ask_cluster(address, kafka_properties)
         logs, state_partitions = list(live.logs), live.state_partitions
         known_topics = known_topics if topics else live.topics
+        groups = GroupInput(live.groups, live.group_partitions) if live.groups else None
     else:
-        found = find(Asked(inputs, dialect, named, lambda: _session(master, pairs(spark_conf))), format)
+        found = find(Asked(inputs, dialect, named, lambda: early_session(master, pairs(spark_conf))), format)
         logs = found.logs
+        groups = GroupInput(found.groups) if found.groups else None
         for note in found.notes:
             sys.stderr.write(f"share-state: {' '.join(inputs)}: {note}\n")
     _check_as_of(logs, as_of_offset, as_of_time)
@@ -228,35 +232,73 @@ def work_from(
         indexes=read_indexes(index, logs),
         control=ControlOptions(mode=mode, subscriptions=read_subscriptions(subscriptions)),
         severities=severities,
+        groups=groups,
     )
 
 
-def with_groups(work: Work, inputs: Sequence[str], named: Sequence[str] | None, partitions: int | None) -> Work:
-    """Work with the group side that is named, or that lies beside its logs.
+def with_groups(
+    work: Work,
+    inputs: Sequence[str],
+    named: Sequence[str] | None,
+    partitions: int | None,
+    columns: Sequence[str] | None = None,
+    master: str = "local[*]",
+    spark_conf: Sequence[str] | None = None,
+) -> Work:
+    """Work with the group side that is named, that came with its logs, or that lies beside them.
+
+    Says on stderr where it does not show how many partitions `__consumer_offsets` has.
 
     Args:
         work: the state side.
         inputs: as the person named them.
-        named: logs of `__consumer_offsets`, where they are named.
+        named: exports of `__consumer_offsets`, where they are named.
         partitions: how many partitions that topic has, None for as many as are found.
+        columns: what the columns of tables that are named are called, as `--column` has it.
+        master: of the session that puts tables in order which are named and need it.
+        spark_conf: of that session.
     Raises:
         InputError: if what is named cannot be used.
     """
-    logs = group_logs(inputs, work.logs, named or ())
-    return replace(work, groups=GroupInput(logs, partitions)) if logs else work
+    if named:
+        asked = Asked(
+            named, AUTO, Columns.named(pairs(columns, "--column")), lambda: early_session(master, pairs(spark_conf))
+        )
+        groups = GroupInput(find_groups(asked), partitions)
+    elif work.groups is not None:
+        groups = replace(work.groups, partitions=partitions or work.groups.partitions)
+    else:
+        groups = GroupInput(group_logs(inputs, work.logs, ()), partitions)
+    if groups.logs and groups.partitions is None and partitions_shown(groups.logs) is None:
+        numbers = listed(str(log.partition) for log in groups.logs if log.partition is not None)
+        sys.stderr.write(
+            f"share-state: {GROUP_TOPIC}: {f'found partition {numbers}' if numbers else 'found records'}, not how many"
+            f" there are: a group without a record is not taken for gone; say --group-partitions N\n"
+        )
+    return replace(work, groups=groups) if groups.logs else work
 
 
 def named_by_groups(work: Work, inputs: Sequence[str]) -> Work:
-    """Work with the topic names that the group side beside its logs tells, as the tables have them.
+    """Work with the topic names that the group side tells, as the tables have them.
 
     Raises:
         InputError: if a segment of it cannot be read.
     """
-    return read_groups(with_groups(work, inputs, None, None))[1]
+    if work.groups is None:
+        logs = group_logs(inputs, work.logs, ())
+        work = replace(work, groups=GroupInput(logs)) if logs else work
+    return read_groups(work)[1]
 
 
 def audit_settings(
-    inputs: Sequence[str] | None, config: str | None, out: str | None, dialect: str, overrides: Sequence[str]
+    inputs: Sequence[str] | None,
+    config: str | None,
+    out: str | None,
+    dialect: str,
+    overrides: Sequence[str],
+    format: str = AUTO,
+    columns: Sequence[str] | None = None,
+    kafka_properties: str | None = None,
 ) -> "AuditSettings":
     """The settings of an audit: of its file, or for inputs and a warehouse that are named.
 
@@ -268,7 +310,10 @@ def audit_settings(
     if inputs:
         if config is not None or out is None:
             raise ShareStateError("audit: give INPUT... and --out WAREHOUSE, or --config FILE")
-        by_source = [f"sources.{number}.dialect={dialect}" for number in range(len(inputs))]
+        of_each = [f"dialect={dialect}", f"format={format}"]
+        of_each += [f"columns.{name}={column}" for name, column in pairs(columns, "--column").items()]
+        of_each += [] if kafka_properties is None else [f"kafka_properties={kafka_properties}"]
+        by_source = [f"sources.{number}.{one}" for number in range(len(inputs)) for one in of_each]
         return settings_for(inputs, out, [*by_source, *overrides])
     if config is None and out is None:
         raise ShareStateError("audit: give --config FILE, or INPUT... and --out WAREHOUSE")
@@ -333,15 +378,6 @@ def _check_as_of(logs: Sequence[LogPartition], as_of_offset: Sequence[str] | Non
             raise InputError(f"--as-of-offset: {form} holds no offsets; give segments or a table")
         if as_of_time and not log.has_times:
             raise InputError(f"--as-of-time: this {form} holds no timestamps; give segments or a table that has them")
-
-
-def _session(master: str, conf: Mapping[str, str]) -> "SparkSession":
-    """A session for what comes before the command's own part; the command goes on with it."""
-    from share_state.spark.session import session  # noqa: PLC0415  Spark only where it is used
-
-    opened = session(master, conf, delta=True)
-    atexit.register(opened.__exit__, None, None, None)
-    return opened.__enter__()
 
 
 def _cuts(as_of_offset: Sequence[str] | None, logs: Sequence[LogPartition]) -> dict[str, int]:

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from share_state.committed import CommittedTables
-from share_state.errors import WarehouseError
+from share_state.errors import InputError, WarehouseError
 from share_state.fold.carried import mark_of
 from share_state.wire.log_folder import STATE_TOPIC, LogPartition, Segment
 from share_state.wire.resume import ANEW, Fate, resume
@@ -65,15 +65,20 @@ def continued(work: Work, last: LastAudit | None) -> tuple[Work, list[str]]:
         The work with what is left of each log partition, those that are missing now included; a sentence for each log
         partition that did more than grow.
     Raises:
-        InputError: if a segment cannot be read.
+        InputError: if a segment cannot be read, or a text tells no partition where the last audit knew them.
     """
     carried = last.carried if last else {}
+    if carried and any(log.source is not None and log.partition is None for log in work.logs):
+        raise InputError(
+            f"{work.logs[0].name}: tells no partition, and the warehouse goes on from logs that do; "
+            "give the segments, or another warehouse"
+        )
     files = last.tables.files("carried_share_partitions") if last else []
     logs, audited = list[LogPartition](), dict[str, Resumed]()
     for log in (*work.logs, *_missing(work.logs, carried)):
         row = carried.get(log.name)
         mark = mark_of(row) if row else None
-        left, fate = (log, Fate.NEW) if mark is None or log.topic != STATE_TOPIC else resume(log, mark)
+        left, fate = (log, Fate.NEW) if mark is None or not _goes_on(log) else resume(log, mark)
         fate = Fate.MISSING if _is_gone(log) else fate
         of_log = tuple(file["path"] for file in files if _may_hold(file, log.name))
         logs.append(left)
@@ -92,6 +97,11 @@ def is_unchanged(work: Work) -> bool:
 def _may_hold(file: dict[str, Any], name: str) -> bool:
     least, greatest = file.get("min.log"), file.get("max.log")
     return least is None or greatest is None or least <= name <= greatest
+
+
+def _goes_on(log: LogPartition) -> bool:
+    """Whether reading can go on where an audit stopped: only segments of state records hold such a place."""
+    return log.topic == STATE_TOPIC and log.source is None
 
 
 def _missing(logs: Sequence[LogPartition], carried: dict[str, str]) -> list[LogPartition]:

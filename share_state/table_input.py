@@ -1,13 +1,15 @@
 """Tables as inputs: Parquet files and Delta tables are read where they lie, all else is put in order by Spark first."""
 
-import glob
 import json
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from share_state.errors import InputError
-from share_state.wire.log_folder import LogPartition
+from share_state.table_copies import TableCopies
+from share_state.wire.log_folder import STATE_TOPIC, LogPartition
+from share_state.wire.places import Place, head_of, names_below, place, places
+from share_state.wire.store_path import StorePath
+from share_state.wire.stores import delta_options, refusal
 from share_state.wire.table_plan import TableFile, TablePlan, plan, table_files
 from share_state.wire.table_rows import Columns
 
@@ -19,16 +21,20 @@ OpenSpark = Callable[[], "SparkSession"]
 
 _NOT_DATA = ("_", ".")
 _PARQUET = b"PAR1"
-_HEAD = 1 << 20
+HEAD = 1 << 20
+"""Bytes of a file that are enough to tell what it is."""
 
 
-def table_logs(inputs: Sequence[str], columns: Columns, open_spark: OpenSpark) -> tuple[list[LogPartition], set[str]]:
+def table_logs(
+    inputs: Sequence[str], columns: Columns, open_spark: OpenSpark, topics: Sequence[str] = (STATE_TOPIC,)
+) -> tuple[list[LogPartition], set[str]]:
     """The log partitions that tables hold, and the topics whose rows are passed over.
 
     Args:
         inputs: Parquet or JSON files, folders of them, Delta tables, globs; several are one table.
         columns: what their columns are called.
         open_spark: gives the session that reads JSON, and puts tables in order that few readers could stream.
+        topics: those that are wanted, first the one that must be there; a table without topics is of it.
     Raises:
         InputError: if an input cannot be used as such a table.
     """
@@ -47,14 +53,16 @@ def table_logs(inputs: Sequence[str], columns: Columns, open_spark: OpenSpark) -
                 by_spark.append(("json", str(path)))
             else:
                 raise InputError(f"{path}: neither Parquet nor lines of JSON with a record each; give such a table")
-    found = TablePlan([], set(), is_in_order=False) if by_spark else plan(files, columns)
+    found = TablePlan([], set(), is_in_order=False) if by_spark else plan(files, columns, topics)
     if found.is_in_order:
         return found.logs, found.other_topics
     from share_state.spark.sources.ordering import ordered_logs, read_tables  # noqa: PLC0415  Spark only where needed
 
     named = [*by_spark, *(("parquet", file.path) for file in files)]
-    frame = read_tables(open_spark(), named, columns)
-    return ordered_logs(frame, Columns(), inputs[0])
+    copies = TableCopies()
+    with copies.told_by_address():
+        frame = read_tables(open_spark(), [(form, copies.local(path)) for form, path in named], columns)
+        return ordered_logs(frame, Columns(), inputs[0], topics)
 
 
 def logs_of_frame(frame: "DataFrame", columns: Columns) -> tuple[list[LogPartition], set[str]]:
@@ -73,25 +81,16 @@ def is_table(head: bytes) -> bool:
     return head.startswith(_PARQUET) or is_json_table(head)
 
 
-def head_of(file: Path) -> bytes:
-    """The beginning of a file: enough to tell what it is."""
-    with file.open("rb") as opened:
-        return opened.read(_HEAD)
-
-
-def _beginning(path: Path) -> bytes:
+def _beginning(path: Place) -> bytes:
     """Of a file, or of the first data file below a folder."""
     files = data_files(path)
     if not files:
         raise InputError(f"{path}: no data files here; give a folder of Parquet or JSON files, or a Delta table")
-    return head_of(files[0])
+    return head_of(files[0], HEAD)
 
 
-def _places(given: str) -> list[Path]:
-    path = Path(given)
-    if path.exists():
-        return [path]
-    matches = [Path(match) for match in sorted(glob.glob(given, recursive=True))]  # noqa: PTH207  may be absolute
+def _places(given: str) -> list[Place]:
+    matches = places(given)
     if not matches:
         raise InputError(f"{given}: no such file or folder; give Parquet or JSON files, or a Delta table")
     return matches
@@ -107,7 +106,7 @@ def is_json_table(head: bytes) -> bool:
     return isinstance(first, dict) and not any(isinstance(value, dict) for value in first.values())
 
 
-def data_files(path: Path) -> list[Path]:
+def data_files(path: Place) -> list[Place]:
     """The files of a table; what begins with a dot or an underscore is none. Source: Spark InMemoryFileIndex."""
     if path.is_file():
         return [path]
@@ -115,20 +114,26 @@ def data_files(path: Path) -> list[Path]:
         file
         for file in sorted(path.rglob("*"))
         if file.is_file() and not any(part.startswith(_NOT_DATA) and "=" not in part
-                                      for part in file.relative_to(path).parts)
+                                      for part in names_below(file, path))
     ]  # fmt: skip
 
 
-def _of_delta(path: Path) -> list[TableFile] | None:
+def _of_delta(path: Place) -> list[TableFile] | None:
     """The files of a Delta table's latest version; None where only Spark can tell which of their rows count."""
     from deltalake import DeltaTable  # noqa: PLC0415  slow to import
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
     try:
-        table = DeltaTable(str(path))
+        table = DeltaTable(str(path), storage_options=delta_options(str(path)))
         features = {*(table.protocol().reader_features or ())}
         if features or table.protocol().min_reader_version > 1:
             return None
-        return table_files([Path(file.removeprefix("file://")) for file in table.file_uris()], path.absolute())
-    except DeltaError as error:
+        if isinstance(path, StorePath):
+            # delta-rs escapes the address of the table, as URLs are; a store takes names as they are.
+            inside = (file.removeprefix(table.table_uri.rstrip("/")) for file in table.file_uris())
+            return table_files([place(f"{path}/{name.lstrip('/')}") for name in inside], path)
+        return table_files([place(file) for file in table.file_uris()], path.absolute())
+    except (DeltaError, OSError) as error:
+        if isinstance(path, StorePath):
+            raise refusal(str(path), error) from None
         raise InputError(f"{path}: cannot be read as a Delta table ({str(error).splitlines()[0]})") from None

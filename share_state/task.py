@@ -94,10 +94,10 @@ def run_task(work: Work, wanted: Wanted, log: LogPartition) -> Iterator[pa.Recor
     summary = _summary(work, folded, findings)
     made = {STATE: [folded.states], IN_FLIGHT: [folded.in_flight], FINDINGS: [findings], TIMELINE: work.states_of(log)}
     if work.audited is not None and isinstance(folded, FoldedLog):
-        made[WATCHED] = (watched(one) for one in (folded,))
+        made[WATCHED] = [watched(folded)]
+        summary |= {"newest_time": folded.newest_time if folded.newest_time >= 0 else None}
         if folded.carried is not None:
             made[CARRIED] = [carried_share_partitions(log.name, folded.carried)]
-            summary |= {"newest_time": folded.carried.mark.newest_time}
             summary |= {"carried": carried_log(log.name, folded.carried)["carried"]}
     files = list[File]()
     for name, tables in made.items():

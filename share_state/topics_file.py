@@ -1,7 +1,6 @@
 """Reads the JSON files that say what the log does not: `--topics` and `--subscriptions`."""
 
 import json
-from pathlib import Path
 from typing import Annotated, Any
 
 import pyarrow as pa
@@ -9,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from share_state.errors import InputError
 from share_state.fold.topics import Topics
+from share_state.wire.places import place
 
 _Partition = Annotated[int, Field(ge=0, lt=2**31)]
 _Offset = Annotated[int, Field(ge=0, lt=2**63)]
@@ -53,7 +53,7 @@ def read_topics(path: str | None) -> Topics:
     if path is None:
         return Topics()
     try:
-        given = json.loads(Path(path).read_text(encoding="utf-8"))
+        given = json.loads(place(path).read_text(encoding="utf-8"))
         if isinstance(given, list):
             given = {entry.get("topicId", entry.get("topic_id")): entry for entry in given}
         topics = _FILE.validate_python(given)
@@ -81,7 +81,7 @@ def read_subscriptions(path: str | None) -> dict[str, list[str]] | None:
     if path is None:
         return None
     try:
-        return TypeAdapter(dict[str, list[str]]).validate_json(Path(path).read_bytes())
+        return TypeAdapter(dict[str, list[str]]).validate_json(place(path).read_bytes())
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); --subscriptions wants a JSON file") from None
     except ValidationError:

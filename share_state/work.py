@@ -12,6 +12,7 @@ from share_state.fold.carried import Carried, restored
 from share_state.fold.chosen import Chosen
 from share_state.fold.control_decoded import decoded_control_tables
 from share_state.fold.control_log import ControlOptions, FoldedControlLog, fold_control_log
+from share_state.fold.control_timeline import control_timeline_tables
 from share_state.fold.control_verify import verify_control_cutoff
 from share_state.fold.decoded import decoded_tables
 from share_state.fold.limits import Limits
@@ -120,9 +121,13 @@ class Work:
         return verify_cutoff(folded, window, self.topics)
 
     def states_of(self, log: LogPartition) -> Iterator[pa.Table]:
-        """The table `timeline` of one of the logs, piece by piece; nothing of one with control records."""
-        if self.timeline is not None and log.topic == STATE_TOPIC:
+        """The table `timeline` of one of the logs, piece by piece."""
+        if self.timeline is None:
+            return
+        if log.topic == STATE_TOPIC:
             yield from timeline_tables(log, self.window_of(log), self.timeline, self.topics)
+        else:
+            yield from control_timeline_tables(log, self.window_of(log), self.timeline, self.control.mode)
 
     def decode(self, log: LogPartition) -> Iterator[pa.Table]:
         """The decoded records of one of the logs, a table a chunk."""

@@ -1,17 +1,20 @@
 """The declarations say what the contract says, and what is no declaration is refused with its file and key."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from share_state import declarations, declared_pages, resources
-from share_state.declarations import arrow_type, layout, record, table, table_schema
-from share_state.declared_pages import records_page, tables_page
+from share_state.declarations import arrow_type, declared, layout, record, table, table_schema
+from share_state.declared_pages import records_page, table_page, tables_index
 from share_state.errors import DeclarationError
+from share_state.page_blocks import blocks_of
 
 DOCS = Path(__file__).parent.parent / "docs"
+RENEW = "run: python -m share_state.declared_pages docs"
 
 KEY = [("dialect", "string"), ("group_id", "string"), ("topic_id", "string"), ("topic", "string"), ("partition", "int")]
 BATCHES = (
@@ -240,16 +243,28 @@ def test_declarations_do_not_change():
         record("share_update_value").key_type = 7
 
 
-@pytest.mark.parametrize(("page", "expected"), [("tables.md", tables_page), ("records.md", records_page)])
-def test_the_docs_are_what_the_declarations_say(page, expected):
-    assert (DOCS / page).read_text(encoding="utf-8") == expected(), "run: python -m share_state.declared_pages docs"
+def test_the_page_of_records_is_what_the_declarations_say():
+    assert (DOCS / "records.md").read_text(encoding="utf-8") == records_page(), RENEW
 
 
-def test_the_pages_show_every_declaration(capsys):
-    declared_pages.main([])
-    shown = capsys.readouterr().out
-    for name in CONTRACT:
-        assert f"\n## {name}\n" in shown
+@pytest.mark.parametrize("name", declared("tables", "table"))
+def test_the_page_of_a_table_is_what_its_declaration_says(name: str):
+    page = (DOCS / "tables" / f"{name}.md").read_text(encoding="utf-8")
+    assert page == table_page(name, page), RENEW
+    assert page.startswith(f"# {name}\n")
+    assert blocks_of(page) == ["doc", "columns"]
+    for column in table(name)[1]:
+        assert f"| {column.name} | `{column.type}` |" in page
+
+
+def test_the_index_of_tables_names_each_and_there_is_no_other_page():
+    assert (DOCS / "tables" / "README.md").read_text(encoding="utf-8") == tables_index(), RENEW
+    pages = {path.stem for path in (DOCS / "tables").glob("*.md")} - {"README"}
+    assert pages == set(declared("tables", "table"))
+
+
+def test_the_page_of_records_shows_every_declaration():
+    shown = records_page()
     records = re.findall(r"^## (Share(?!Group)\w+|StateBatch)$", shown, re.MULTILINE)
     of_state_topic = ["ShareSnapshotKey", "ShareSnapshotValue", "ShareUpdateKey", "ShareUpdateValue"]
     assert records == ["ShareCheckpointValue", "ShareDeltaValue", *of_state_topic, "StateBatch"]
@@ -260,9 +275,13 @@ def test_the_pages_show_every_declaration(capsys):
     assert "| delivery_complete_count | `int32`, tag 0, absent at -1 | terminal offsets" in shown
 
 
-def test_the_pages_are_written_to_a_folder(tmp_path):
-    declared_pages.main([str(tmp_path)])
-    assert {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()} == {
-        "tables.md": tables_page(),
-        "records.md": records_page(),
-    }
+def test_stale_pages_are_renewed(tmp_path):
+    folder = tmp_path / "docs"
+    shutil.copytree(DOCS, folder)
+    (folder / "records.md").unlink()
+    (folder / "tables" / "README.md").unlink()
+    page = folder / "tables" / "cutoff.md"
+    page.write_text(page.read_text(encoding="utf-8").replace("`bigint`", "`text`"), encoding="utf-8")
+    declared_pages.main([str(folder)])
+    for path in ("records.md", "tables/README.md", "tables/cutoff.md"):
+        assert (folder / path).read_text(encoding="utf-8") == (DOCS / path).read_text(encoding="utf-8")

@@ -29,7 +29,8 @@ def _is_registered(code: str) -> str:
     return code
 
 
-Format = Literal["auto", "segments"]
+Format = Literal["auto", "segments", "table", "dump-log", "console-json", "kafka"]
+Column = Literal["key", "value", "topic", "partition", "offset", "timestamp"]
 Dialect = Literal["auto", "share_group_state", "control_records"]
 Clock = Literal["log", "wall"]
 Claims = Literal[CLAIMS]
@@ -54,11 +55,15 @@ class _Section(BaseModel):
 
 
 class Source(_Section):
-    """One export of a cluster's logs."""
+    """One export of a cluster's logs, or the cluster."""
 
-    path: PathText = Field(description="log folder, .log file or glob of an export")
+    path: PathText = Field(description="log folder, .log file, table, text or glob of an export; or kafka://HOST:PORT")
     format: Format = Field("auto", description="what the files are; auto looks at the content")
     dialect: Dialect = Field("auto", description="which records they hold; auto goes by the names of the folders")
+    columns: dict[Column, str] = Field({}, description="table: what its columns are called, ours to theirs")
+    kafka_properties: PathText | None = Field(
+        None, description="kafka://: properties file, as Kafka's own tools take it (`--command-config`)"
+    )
 
 
 class LimitSettings(_Section):

@@ -3,11 +3,12 @@
 import re
 from collections.abc import Callable
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, get_args
 
 from share_state.config.declared import declared_at, takes
 from share_state.config.key_names import KeyPath, dotted
 from share_state.config.keys import keys
+from share_state.config.model import Column
 from share_state.errors import ShareStateError
 from share_state.rules import registered
 
@@ -26,6 +27,8 @@ def refused(error: Any, where: Callable[[KeyPath], str]) -> str:
         where: says of a key where it was written, and how.
     """
     path: KeyPath = error["loc"]
+    if path[-1] == "[key]" and path[0] != "rules":
+        return f"{where(path[:-1])}: no such column; give one of {', '.join(get_args(Column))}"
     if path[-1] == "[key]":
         near = get_close_matches(str(path[-2]).upper(), registered(), 1)
         mend = f"did you mean {near[0]}?" if near else "`share-state rules` lists them"

@@ -130,6 +130,12 @@ def _fold(rows, batches, order, starts, chains, carried, carried_batches, out, e
     for key in range(len(chains)):
         chain = chains[key]
         begin, end = starts[key], starts[key + 1]
+        if begin == end:
+            for number in range(carried[key], carried[key + 1]):
+                out[at] = carried_batches[number]
+                at += 1
+            ends[key + 1] = at
+            continue
         if end - begin > len(resolved):
             resolved = np.empty(2 * (end - begin), np.int64)
         base, update = walk(rows, order, begin, end, chain, resolved)

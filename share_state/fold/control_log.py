@@ -28,7 +28,7 @@ from share_state.wire.control_records import (
     joined,
 )
 from share_state.wire.framing import CONTROL, Trust
-from share_state.wire.log import CHUNK, Chunk, RepeatedOffsetsError, read_chunks
+from share_state.wire.log import CHUNK, Chunk, read_chunks, read_into
 from share_state.wire.log_folder import LogPartition, Window
 from share_state.wire.records import locate_records
 from share_state.wire.share_snapshot_file import IndexEntry
@@ -164,21 +164,22 @@ def fold_control_log(
         raise InputError(f"mode {mode!r} is not known; use one of {', '.join(MODES)}")
     if log.topic.startswith("__"):
         raise InputError(f"{log.topic}: control records of Kafka's own topics are no share-group state; leave it out")
-    window = window or Window()
-    try:
-        run = _Run(log, window)
-        for part in read_chunks(log, merge=log.has_copies, chunk=chunk, only_control=True):
-            run.take(part)
-    except RepeatedOffsetsError:
-        run = _Run(log, window)
-        for part in read_chunks(log, merge=True, chunk=chunk, only_control=True):
-            run.take(part)
+    run = read_into(lambda: _Run(log, window or Window()), log, chunk=chunk, only_control=True)
     return run.finish(options)
 
 
-def decode_control_log(log: LogPartition, window: Window) -> Iterator[tuple[ControlRecords, GroupTable]]:
-    """The decoded control records of a topic-partition, chunk by chunk, with the numbers of its groups so far."""
+def decode_control_log(
+    log: LogPartition, window: Window, told_twice: set[int] | None = None
+) -> Iterator[tuple[ControlRecords, GroupTable]]:
+    """The decoded control records of a topic-partition, chunk by chunk, with the numbers of its groups so far.
+
+    Args:
+        log: a log partition from `find_topic_logs`.
+        window: which records count.
+        told_twice: takes the offsets at which copies hold different control batches, before their chunk.
+    """
     run = _Run(log, window)
+    run.told_twice = set() if told_twice is None else told_twice
     # What has been handed out cannot be taken back where segments turn out to overlap.
     for part in read_chunks(log, merge=True, only_control=True):
         yield run.decode(part), run.groups
@@ -191,6 +192,7 @@ class _Run:
         self.log, self.window = log, window
         self.groups, self.observed = GroupTable(), Observed()
         self.next_offset, self.lost_at = NOWHERE, NOWHERE
+        self.told_twice: set[int] = set()
         self.damage_is_open, self.torn_is_open = False, False
         self.has_whole_batches = False
         self.pending: list[ControlRecords] = []
@@ -249,8 +251,9 @@ class _Run:
         if bad.any():
             self.observed.why += [part.why.get(int(row), "") for row in np.flatnonzero(bad)]
             self.observed.batches = np.concatenate((self.observed.batches, batches[bad]))
-            told_twice = batches["base_offset"][conflict & (batches["attributes"] & CONTROL != 0)]
-            self.lost_at = max(self.lost_at, *(told_twice + 1).tolist(), NOWHERE)
+            told_twice = batches["base_offset"][conflict & (batches["attributes"] & CONTROL != 0)].tolist()
+            self.told_twice.update(told_twice)
+            self.lost_at = max(self.lost_at, *(offset + 1 for offset in told_twice), NOWHERE)
         if len(good):
             base, last = batches["base_offset"][good], batches["last_offset"][good]
             reached = self.next_offset if self.next_offset >= 0 else self.log.log_start_offset

@@ -30,7 +30,11 @@ def control_key_columns(groups: pa.Array, numbers: np.ndarray, log: LogPartition
 
 
 def control_state_table(
-    chains: ControlChains, key: dict[str, pa.Array], effective: np.ndarray, suspect: np.ndarray, next_offset: int
+    chains: ControlChains,
+    key: dict[str, pa.Array],
+    effective: np.ndarray,
+    suspect: np.ndarray,
+    next_offset: int | np.ndarray,
 ) -> pa.Table:
     """The table `share_partition_state` of the groups that have a checkpoint.
 
@@ -39,7 +43,7 @@ def control_state_table(
         key: key columns of those with a checkpoint.
         effective: int64, one a group: where a leader that loads the state starts.
         suspect: bool, one a group.
-        next_offset: end of the topic-partition's log.
+        next_offset: end of the topic-partition's log; one number, or one a share-partition with a checkpoint.
     Returns:
         Columns of schemas/tables/share_partition_state.yaml; what the draft does not record is null (-1 in
         delivery_complete_count).

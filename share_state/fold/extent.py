@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 import numpy as np
+from numba import njit
 
 from share_state.wire.framing import Trust
 
@@ -32,23 +33,14 @@ class Extent:
             batches: BATCH rows.
             offsets: int64, of the chunk's records that count.
         """
-        if len(offsets):
-            starts = np.flatnonzero(np.diff(offsets, prepend=offsets[0] - 2) != 1)
-            runs = np.zeros(len(starts), _RUN)
-            runs["first"], runs["count"] = offsets[starts], np.diff(np.append(starts, len(offsets)))
-            self.runs = _joined(np.concatenate((self.runs, runs)))
-        whole = batches[batches["trust"] == Trust.WHOLE]
-        if len(whole):
-            cells, first = np.unique(whole["base_offset"] // CELL, return_index=True)
-            added = np.zeros(len(cells), _BYTES)
-            added["cell"], added["first"] = cells, whole["base_offset"][first]
-            added["end"] = np.maximum.reduceat(whole["last_offset"], first) + 1
-            added["bytes"] = np.add.reduceat(whole["size"], first)
-            if len(self.cells) and self.cells[-1]["cell"] == cells[0]:
-                self.cells[-1]["bytes"] += added[0]["bytes"]
-                self.cells[-1]["end"] = added[0]["end"]
-                added = added[1:]
-            self.cells = np.concatenate((self.cells, added))
+        runs, cells = np.empty(len(offsets), _RUN), np.empty(len(batches), _BYTES)
+        self.runs = _joined(np.concatenate((self.runs, runs[: _runs_of(offsets, runs)])))
+        added = cells[: _cells_of(batches, cells)]
+        if len(added) and len(self.cells) and self.cells[-1]["cell"] == added[0]["cell"]:
+            self.cells[-1]["bytes"] += added[0]["bytes"]
+            self.cells[-1]["end"] = added[0]["end"]
+            added = added[1:]
+        self.cells = np.concatenate((self.cells, added))
 
     def forget_before(self, offset: int) -> None:
         """Drop what ends at or before an offset: the log has been cut there."""
@@ -74,3 +66,32 @@ def _joined(runs: np.ndarray) -> np.ndarray:
     joined = runs[starts].copy()
     joined["count"] = np.add.reduceat(runs["count"], starts)
     return joined
+
+
+@njit(cache=True, nogil=True)
+def _runs_of(offsets, runs):
+    found = 0
+    for offset in offsets:
+        if found and offset == runs[found - 1].first + runs[found - 1].count:
+            runs[found - 1].count += 1
+        else:
+            runs[found].first, runs[found].count = offset, 1
+            found += 1
+    return found
+
+
+@njit(cache=True, nogil=True)
+def _cells_of(batches, cells):
+    found = 0
+    for batch in batches:
+        if batch.trust != Trust.WHOLE:
+            continue
+        number = batch.base_offset // CELL
+        if not found or cells[found - 1].cell != number:
+            cells[found].cell, cells[found].first = number, batch.base_offset
+            cells[found].end, cells[found].bytes = 0, 0
+            found += 1
+        cell = cells[found - 1]
+        cell.end = max(cell.end, batch.last_offset + 1)
+        cell.bytes += batch.size
+    return found

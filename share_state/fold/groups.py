@@ -13,11 +13,12 @@ from share_state.fold.groups_tables import groups_table, members_table, partitio
 from share_state.fold.groups_topics import completed
 from share_state.fold.topics import Topics
 from share_state.wire.framing import Trust
-from share_state.wire.group_logs import group_partition_of
+from share_state.wire.group_logs import group_partition_of, partitions_shown
 from share_state.wire.group_records import record_types, told_records
-from share_state.wire.log import CHUNK, Chunk, RepeatedOffsetsError, read_chunks
+from share_state.wire.log import CHUNK, Chunk, read_into
 from share_state.wire.log_folder import LogPartition, Window
 from share_state.wire.records import locate_records
+from share_state.wire.share_group_state import Fault
 
 _BATCH_FAULTS = {
     Trust.CRC_MISMATCH: ("CRC_MISMATCH", "the CRC does not match; the batch was left out, take another copy"),
@@ -39,6 +40,7 @@ class FoldedGroups:
         places: (group partition, group id) of every live group of any type, once a partition.
         partitions: the log partitions that were read, by number.
         partition_count: how many partitions the topic has, None where unknown.
+        count_is_told: whether somebody said so; else the logs only make it likely.
         classic: latest record of every live group of the classic protocol, by group id.
         sticky: every record of a group whose assignor may be a sticky one, by partition and offset.
         consumer_groups: ids of live consumer groups of the newer protocol.
@@ -54,6 +56,7 @@ class FoldedGroups:
     places: list[tuple[int | None, str]] = field(default_factory=list)
     partitions: tuple[int, ...] = ()
     partition_count: int | None = None
+    count_is_told: bool = False
     classic: dict[str, Generation] = field(default_factory=dict)
     sticky: list[Generation] = field(default_factory=list)
     consumer_groups: set[str] = field(default_factory=set)
@@ -107,8 +110,8 @@ def fold_groups(
     Args:
         logs: of `find_group_logs`; each may have several copies, which are merged by offset.
         window: which records of every log count; all of them by default.
-        partition_count: how many partitions the topic has; by default as many as the logs show where they run from 0
-            without a gap and most groups lie where that number puts them, else unknown.
+        partition_count: how many partitions the topic has; by default as many as `partitions_shown` tells where most
+            groups lie where that number puts them, else unknown.
         chunk: bytes of segments in memory at a time.
     Raises:
         InputError: if a segment cannot be read.
@@ -123,18 +126,18 @@ def fold_groups(
         | (replay.classic.keys() | replay.consumer_groups.keys())
     ]
     numbers = sorted({replay.partition for replay in replays if replay.partition is not None})
-    known = partition_count or _likely_count(numbers, places)
+    known = partition_count or _likely_count(partitions_shown(logs), places)
     places.sort(key=lambda place: (place[1], -1 if place[0] is None else place[0]))
     folded = FoldedGroups(places=places, partitions=tuple(numbers), partition_count=known, record_counts=counts)
+    folded.count_is_told = partition_count is not None
     for replay in sorted(replays, key=lambda one: one.partition if one.partition is not None else -1):
         _add(folded, replay)
     return folded
 
 
-def _likely_count(numbers: list[int], places: Iterable[tuple[int | None, str]]) -> int | None:
+def _likely_count(count: int | None, places: Iterable[tuple[int | None, str]]) -> int | None:
     """The number of partitions that the logs show; some of a topic's partitions would put most groups elsewhere."""
-    count = len(numbers)
-    if not count or numbers != list(range(count)):
+    if count is None:
         return None
     at_home = [group_partition_of(group_id, count) == partition for partition, group_id in places]
     return count if 2 * sum(at_home) > len(at_home) else None
@@ -167,33 +170,38 @@ def _rank(group: ShareGroup, folded: FoldedGroups) -> tuple[bool, bool, int]:
 
 
 def _replay(log: LogPartition, window: Window, chunk: int, counts: dict[int, int]) -> GroupReplay:
-    own: dict[int, int] = {}
-    try:
-        replay = _replayed(log, window, chunk, log.has_copies, own)
-    except RepeatedOffsetsError:
-        own.clear()
-        replay = _replayed(log, window, chunk, True, own)
-    for record_type, count in own.items():
+    run = read_into(lambda: _Run(log, window), log, chunk=chunk)
+    run.replay.finish()
+    if not log.has_offsets:
+        run.replay.forget_offsets()
+    for record_type, count in run.counts.items():
         counts[record_type] = counts.get(record_type, 0) + count
-    return replay
+    return run.replay
 
 
-def _replayed(log: LogPartition, window: Window, chunk: int, merge: bool, counts: dict[int, int]) -> GroupReplay:
-    replay = GroupReplay(log.partition)
-    for part in read_chunks(log, merge=merge, chunk=chunk):
+class _Run:
+    """Carries a partition of `__consumer_offsets` from chunk to chunk."""
+
+    def __init__(self, log: LogPartition, window: Window) -> None:
+        self.log, self.window = log, window
+        self.replay = GroupReplay(log.partition)
+        self.counts: dict[int, int] = {}
+
+    def take(self, part: Chunk) -> None:
         # The broker loads the batch that holds the log start whole, and nothing before it.
-        gone = (part.batches["trust"] == Trust.WHOLE) & (part.batches["last_offset"] < log.log_start_offset)
-        batches = part.batches[~gone]
-        located = locate_records(part.data, batches)
-        _note_batches(replay, log, batches, part)
-        located = located[_counted(located, window)]
+        gone = (part.batches["trust"] == Trust.WHOLE) & (part.batches["last_offset"] < self.log.log_start_offset)
+        located = locate_records(part.data, part.batches) if part.records is None else part.records
+        located = located[~gone[located["batch"]]]
+        _note_batches(self.replay, self.log, part, ~gone)
+        if part.faults:
+            _note_unread(self.replay, part)
+            located = located[~np.isin(located["offset"], np.array([*part.faults], np.int64))]
+        located = located[_counted(located, self.window)]
         types = record_types(part.data, located)
         for record_type, count in zip(*np.unique(types, return_counts=True), strict=True):
-            counts[int(record_type)] = counts.get(int(record_type), 0) + int(count)
+            self.counts[int(record_type)] = self.counts.get(int(record_type), 0) + int(count)
         for told in told_records(part.data, located, types):
-            replay.apply(told)
-    replay.finish()
-    return replay
+            self.replay.apply(told)
 
 
 def _counted(located: np.ndarray, window: Window) -> np.ndarray:
@@ -207,9 +215,18 @@ def _counted(located: np.ndarray, window: Window) -> np.ndarray:
     return counted
 
 
-def _note_batches(replay: GroupReplay, log: LogPartition, batches: np.ndarray, part: Chunk) -> None:
-    for row in np.flatnonzero(batches["trust"] != Trust.WHOLE):
-        batch = batches[row]
+def _note_unread(replay: GroupReplay, part: Chunk) -> None:
+    """Records that the tool which printed them could not read."""
+    codes = {Fault.KEY_MALFORMED: "KEY_MALFORMED", Fault.VALUE_VERSION: "VALUE_VERSION_UNKNOWN"}
+    for offset, (fault, version) in part.faults.items():
+        text = f"the tool that printed the log could not read this record{f' of version {version}' * bool(version)}"
+        code = codes.get(Fault(fault), "VALUE_MALFORMED")
+        replay.faults.append(GroupFault(code, replay.partition, offset, text))
+
+
+def _note_batches(replay: GroupReplay, log: LogPartition, part: Chunk, counted: np.ndarray) -> None:
+    for row in np.flatnonzero(counted & (part.batches["trust"] != Trust.WHOLE)):
+        batch = part.batches[row]
         code, text = _BATCH_FAULTS[Trust(int(batch["trust"]))]
         where = f"{log.segments[batch['segment']].path}, position {batch['file_position']}"
         reason = f" ({part.why[int(row)]})" if int(row) in part.why else ""

@@ -1,7 +1,7 @@
 """Replays the records of one partition of `__consumer_offsets` into what its group coordinator holds."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from share_state.fold.groups_met import EpochStep, Generation, GroupFault
@@ -213,6 +213,17 @@ class GroupReplay:
             text = "groups of 4.0 and of later releases in one log; neither can load the other's"
             self.faults.append(GroupFault("LAYOUT_MIXED", self.partition, offset, text))
         self._seen = {}
+
+    def forget_offsets(self) -> None:
+        """Set offsets to -1: the form of the export has none, and records were numbered as they came.
+
+        Generations of classic groups keep their numbers, which tell them apart.
+        """
+        for group in self.groups.values():
+            group.last_offset = -1
+        self.state_partitions = {name: replace(listed, offset=-1) for name, listed in self.state_partitions.items()}
+        self.faults = [replace(fault, offset=-1) for fault in self.faults]
+        self.epoch_steps = [replace(step, offset=-1) for step in self.epoch_steps]
 
 
 _Apply = Callable[[GroupReplay, ShareGroup, GroupKey, dict[str, Any], GroupRecord], None]

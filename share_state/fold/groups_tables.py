@@ -26,7 +26,7 @@ def groups_table(groups: Iterable[ShareGroup]) -> pa.Table:
             "metadata_hash": group.metadata_hash,
             "group_epoch_time": time(group.epoch_time),
             "assignment_time": time(group.assignment_time),
-            "last_offset": group.last_offset,
+            "last_offset": _offset(group.last_offset),
         }
         for group in sorted(groups, key=lambda one: one.group_id)
     ))  # fmt: skip
@@ -72,7 +72,7 @@ def partitions_table(listed: Mapping[str, StatePartitions]) -> pa.Table:
             "partition": partition,
             "status": status,
             "since": time(of_group.time),
-            "offset": of_group.offset,
+            "offset": _offset(of_group.offset),
         }
         for group_id, of_group in sorted(listed.items())
         for status, topic_id, partition in _listed(of_group)
@@ -99,6 +99,10 @@ def _named(partitions: TopicPartitions, names: Mapping[str, str]) -> list[dict[s
 def time(milliseconds: int) -> datetime | None:
     """Milliseconds since 1970 as a time; None for 0 and less and for what lies behind the year 9999."""
     return _EPOCH + timedelta(milliseconds=milliseconds) if 0 < milliseconds < _YEAR_10000 else None
+
+
+def _offset(known: int) -> int | None:
+    return known if known >= 0 else None
 
 
 def _table(name: str, rows: Iterable[dict[str, Any]]) -> pa.Table:

@@ -21,7 +21,7 @@ from share_state.fold.trace import Traced, Tracer
 from share_state.wire.as_of import AsOf, as_of_window
 from share_state.wire.framing import Trust, is_continuous
 from share_state.wire.keys import KeyTable, state_partitions_of
-from share_state.wire.log import CHUNK, Chunk, RepeatedOffsetsError, read_chunks
+from share_state.wire.log import CHUNK, Chunk, read_chunks, read_into
 from share_state.wire.log_folder import LogPartition, Window
 from share_state.wire.records import locate_records
 from share_state.wire.resume import Fate, Mark
@@ -62,6 +62,7 @@ class FoldedLog:
         folded_from: the log start when its first record was folded, maybe by an earlier audit.
         has_whole_batches: whether any batch could be trusted, in the window or not.
         limits: what the rules hold it against.
+        newest_time: ms, the latest stamp of any batch so far, earlier audits' included; -1 where none is known.
         carried: what a later audit goes on from; None where there was no whole batch to go on from.
         starts_before: int64, one a live chain: its start offset at the last audit, UNKNOWN_BEFORE where it had none.
         judged: what rules over traced records found on the way.
@@ -86,6 +87,7 @@ class FoldedLog:
     in_flight: pa.Table
     cutoff: pa.Table
     limits: Limits
+    newest_time: int
     carried: Carried | None
     starts_before: np.ndarray
     judged: list[Any]
@@ -127,17 +129,10 @@ def fold_log(
     Source: Kafka CoordinatorLoaderImpl.doLoad, ShareCoordinatorShard.replay.
     """
 
-    def folded(*, merge: bool) -> _Run:
-        run = _Run(log, window or as_of_window(as_of), limits or Limits(), deepcopy(carried), fate, judge)
-        for part in read_chunks(log, merge=merge, chunk=chunk):
-            run.take(part)
-        return run
+    def begin() -> _Run:
+        return _Run(log, window or as_of_window(as_of), limits or Limits(), deepcopy(carried), fate, judge)
 
-    try:
-        run = folded(merge=log.has_copies)
-    except RepeatedOffsetsError:
-        run = folded(merge=True)
-    return run.finish(topics or Topics(), state_partitions)
+    return read_into(begin, log, chunk=chunk).finish(topics or Topics(), state_partitions)
 
 
 def decode_log(
@@ -281,12 +276,12 @@ class _Run:
 
     def _note_last(self, batches: np.ndarray) -> None:
         """Remember the last whole batch: a later audit goes on behind it. Only segments can be gone on with."""
-        if self.log.source is not None:
-            return
         whole = np.flatnonzero(batches["trust"] == Trust.WHOLE)
         if not len(whole):
             return
         self.newest_time = max(self.newest_time, int(batches["max_timestamp"][whole].max()))
+        if self.log.source is not None:
+            return
         last = batches[whole[-1]]
         self.mark = Mark(
             segment=self.log.segments[last["segment"]].base_offset,
@@ -371,6 +366,7 @@ class _Run:
             in_flight=in_flight_table(chains, key),
             cutoff=pa.Table.from_pylist([plain], schema=table_schema("cutoff")),
             limits=self.limits,
+            newest_time=self.newest_time,
             carried=carried,
             starts_before=before[numbers],
             judged=self.judged,

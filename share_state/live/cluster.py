@@ -10,13 +10,14 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AclOperation, AdminClient, OffsetSpec
 
 from share_state.errors import InputError
 from share_state.fold.topics import Topics
 from share_state.live.address import bootstrap_servers
 from share_state.live.client_properties import ClientProperties
 from share_state.live.refusals import Complaints, refusal
+from share_state.wire.group_logs import GROUP_TOPIC
 from share_state.wire.log_folder import STATE_TOPIC
 
 _Key = TypeVar("_Key")
@@ -64,6 +65,21 @@ class Found:
     topics: Topics
 
 
+@dataclass(frozen=True, slots=True)
+class LiveGroups:
+    """`__consumer_offsets` of a cluster.
+
+    Attributes:
+        topic_id: of the topic.
+        partitions: how many it has.
+        logs: those that have a leader, by number.
+    """
+
+    topic_id: str
+    partitions: int
+    logs: tuple[LiveLog, ...]
+
+
 class Cluster:
     """A connection for questions.
 
@@ -105,11 +121,26 @@ class Cluster:
             InputError: if no broker answers, refuses, or has no state topic.
         """
         state = self._described([STATE_TOPIC])[STATE_TOPIC]
-        places = [(STATE_TOPIC, partition.id) for partition in state.partitions]
-        starts, ends = self._offsets(places, OffsetSpec.earliest()), self._offsets(places, OffsetSpec.latest())
-        logs = tuple(LiveLog(place[1], starts[place], ends[place]) for place in sorted(places))
+        logs = self._logs(STATE_TOPIC, state)
         # The ends of the topics come later than those of the log, or a lag could be negative.
         return Found(topic_id_text(state.topic_id), logs, self.topics())
+
+    def groups(self) -> LiveGroups | None:
+        """Take the bounds of the partitions of `__consumer_offsets`; None where there is none that this user may read.
+
+        Raises:
+            InputError: if no broker answers, or it refuses.
+        """
+        found = self._described([GROUP_TOPIC]).get(GROUP_TOPIC)
+        if found is None or AclOperation.READ not in (found.authorized_operations or ()):
+            return None
+        return LiveGroups(topic_id_text(found.topic_id), len(found.partitions), self._logs(GROUP_TOPIC, found))
+
+    def _logs(self, topic: str, described: Any) -> tuple[LiveLog, ...]:
+        """The earliest and the latest offset of each partition of a topic."""
+        places = [(topic, partition.id) for partition in described.partitions]
+        starts, ends = self._offsets(places, OffsetSpec.earliest()), self._offsets(places, OffsetSpec.latest())
+        return tuple(LiveLog(place[1], starts[place], ends[place]) for place in sorted(starts.keys() & ends.keys()))
 
     def topics(self) -> Topics:
         """Names and end offsets of every topic that this user may see and that is not the broker's own.
@@ -139,7 +170,9 @@ class Cluster:
         )
 
     def _described(self, names: Sequence[str]) -> dict[str, Any]:
-        asked = self._admin.describe_topics(TopicCollection(list(names)), request_timeout=PATIENCE)
+        asked = self._admin.describe_topics(
+            TopicCollection(list(names)), include_authorized_operations=True, request_timeout=PATIENCE
+        )
         return self._answers({name: (name, future) for name, future in asked.items()})
 
     def _offsets(self, places: Sequence[tuple[str, int]], spec: OffsetSpec) -> dict[tuple[str, int], int]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Self
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -16,15 +16,21 @@ class ConfigError(ShareStateError):
     """Raised when a key is unknown or its value out of range."""
 
 
+def _setting(key: str, default: int, low: int, high: int | None = None) -> Any:
+    """A number of the brokers' configuration, with its default and the range that the broker takes."""
+    return Field(default=default, ge=low, le=high, alias=key)
+
+
 class _Configs(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
-    session_timeout_ms: int = Field(default=45_000, ge=1, alias="group.share.session.timeout.ms")
-    min_session_timeout_ms: int = Field(default=45_000, ge=1, alias="group.share.min.session.timeout.ms")
-    max_session_timeout_ms: int = Field(default=60_000, ge=1, alias="group.share.max.session.timeout.ms")
-    heartbeat_interval_ms: int = Field(default=5_000, ge=1, alias="group.share.heartbeat.interval.ms")
-    min_heartbeat_interval_ms: int = Field(default=5_000, ge=1, alias="group.share.min.heartbeat.interval.ms")
-    max_heartbeat_interval_ms: int = Field(default=15_000, ge=1, alias="group.share.max.heartbeat.interval.ms")
+    delivery_count_limit: int = _setting("group.share.delivery.count.limit", 5, 2, 10)
+    session_timeout_ms: int = _setting("group.share.session.timeout.ms", 45_000, 1)
+    min_session_timeout_ms: int = _setting("group.share.min.session.timeout.ms", 45_000, 1)
+    max_session_timeout_ms: int = _setting("group.share.max.session.timeout.ms", 60_000, 1)
+    heartbeat_interval_ms: int = _setting("group.share.heartbeat.interval.ms", 5_000, 1)
+    min_heartbeat_interval_ms: int = _setting("group.share.min.heartbeat.interval.ms", 5_000, 1)
+    max_heartbeat_interval_ms: int = _setting("group.share.max.heartbeat.interval.ms", 15_000, 1)
 
     @classmethod
     def of(cls, values: Mapping[str, Value]) -> Self:
@@ -43,38 +49,32 @@ class _Configs(BaseModel):
             text = first["msg"].removeprefix("Value error, ")
             raise ConfigError(f"{key}: {first['input']}: {text}" if key else text) from None
 
-    def _bounded(self, *names: str) -> None:
-        """Each value lies between its own min and max settings."""
-        for name in names:
+    @model_validator(mode="after")
+    def _bounded(self) -> Self:
+        """Each interval lies between its own min and max settings."""
+        for name in ("session_timeout_ms", "heartbeat_interval_ms"):
             low, value, high = (getattr(self, prefix + name) for prefix in ("min_", "", "max_"))
             if not low <= value <= high:
                 key = type(self).model_fields[name].alias
                 raise ValueError(f"{key}: {value}: must lie between its min and max settings, {low} and {high}")
+        return self
 
 
 class DraftConfigs(_Configs):
     """The brokers' configuration of share groups in the draft. Source: KIP-932 draft, broker properties."""
 
     enable: bool = Field(default=False, alias="group.share.enable")
-    delivery_count_limit: int = Field(default=5, ge=2, le=10, alias="group.share.delivery.count.limit")
-    record_lock_duration_ms: int = Field(
-        default=30_000, ge=1_000, le=60_000, alias="group.share.record.lock.duration.ms"
-    )
-    record_lock_duration_max_ms: int = Field(
-        default=60_000, ge=1_000, le=3_600_000, alias="group.share.record.lock.duration.max.ms"
-    )
-    record_lock_partition_limit: int = Field(
-        default=200, ge=100, le=10_000, alias="group.share.record.lock.partition.limit"
-    )
-    max_groups: int = Field(default=10, ge=1, le=100, alias="group.share.max.groups")
-    max_size: int = Field(default=200, ge=10, le=1_000, alias="group.share.max.size")
+    record_lock_duration_ms: int = _setting("group.share.record.lock.duration.ms", 30_000, 1_000, 60_000)
+    record_lock_duration_max_ms: int = _setting("group.share.record.lock.duration.max.ms", 60_000, 1_000, 3_600_000)
+    record_lock_partition_limit: int = _setting("group.share.record.lock.partition.limit", 200, 100, 10_000)
+    max_groups: int = _setting("group.share.max.groups", 10, 1, 100)
+    max_size: int = _setting("group.share.max.size", 200, 10, 1_000)
     assignors: tuple[str, ...] = Field(
         default=("org.apache.server.group.share.SimpleAssignor",), min_length=1, alias="group.share.assignors"
     )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        self._bounded("session_timeout_ms", "heartbeat_interval_ms")
         if self.record_lock_duration_ms > self.record_lock_duration_max_ms:
             raise ValueError(
                 f"group.share.record.lock.duration.ms: {self.record_lock_duration_ms}: must not exceed "
@@ -97,34 +97,16 @@ class DraftConfigs(_Configs):
 class BrokerConfigs(_Configs):
     """The brokers' configuration of share groups in Kafka 4.3.1. Source: ShareGroupConfig, GroupCoordinatorConfig."""
 
-    delivery_count_limit: int = Field(default=5, ge=2, le=10, alias="group.share.delivery.count.limit")
-    min_delivery_count_limit: int = Field(default=2, ge=2, le=5, alias="group.share.min.delivery.count.limit")
-    max_delivery_count_limit: int = Field(default=10, ge=5, le=25, alias="group.share.max.delivery.count.limit")
-    record_lock_duration_ms: int = Field(
-        default=30_000, ge=1_000, le=3_600_000, alias="group.share.record.lock.duration.ms"
-    )
-    min_record_lock_duration_ms: int = Field(
-        default=15_000, ge=1_000, le=30_000, alias="group.share.min.record.lock.duration.ms"
-    )
-    max_record_lock_duration_ms: int = Field(
-        default=60_000, ge=30_000, le=3_600_000, alias="group.share.max.record.lock.duration.ms"
-    )
-    partition_max_record_locks: int = Field(
-        default=2_000, ge=100, le=10_000, alias="group.share.partition.max.record.locks"
-    )
-    min_partition_max_record_locks: int = Field(
-        default=100, ge=100, le=2_000, alias="group.share.min.partition.max.record.locks"
-    )
-    max_partition_max_record_locks: int = Field(
-        default=4_000, ge=2_000, le=10_000, alias="group.share.max.partition.max.record.locks"
-    )
-    max_size: int = Field(default=200, ge=1, le=1_000, alias="group.share.max.size")
+    min_delivery_count_limit: int = _setting("group.share.min.delivery.count.limit", 2, 2, 5)
+    max_delivery_count_limit: int = _setting("group.share.max.delivery.count.limit", 10, 5, 25)
+    record_lock_duration_ms: int = _setting("group.share.record.lock.duration.ms", 30_000, 1_000, 3_600_000)
+    min_record_lock_duration_ms: int = _setting("group.share.min.record.lock.duration.ms", 15_000, 1_000, 30_000)
+    max_record_lock_duration_ms: int = _setting("group.share.max.record.lock.duration.ms", 60_000, 30_000, 3_600_000)
+    partition_max_record_locks: int = _setting("group.share.partition.max.record.locks", 2_000, 100, 10_000)
+    min_partition_max_record_locks: int = _setting("group.share.min.partition.max.record.locks", 100, 100, 2_000)
+    max_partition_max_record_locks: int = _setting("group.share.max.partition.max.record.locks", 4_000, 2_000, 10_000)
+    max_size: int = _setting("group.share.max.size", 200, 1, 1_000)
     assignors: tuple[str, ...] = Field(default=("simple",), min_length=1, max_length=1, alias="group.share.assignors")
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        self._bounded("session_timeout_ms", "heartbeat_interval_ms")
-        return self
 
     def settings(self) -> PartitionSettings:
         """What share-partitions go by where their group sets nothing of its own."""

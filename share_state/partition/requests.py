@@ -1,7 +1,7 @@
 """ShareFetch and ShareAcknowledge as brokers log them in JSON, turned into events."""
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
@@ -124,7 +124,7 @@ def events_of(
         for step in (_acknowledgements, _fetch, _close)
         for topic in request.topics
         for part in topic.partitions
-        for event in step(request, topics[topic.topic_id], part, ts_ms, fetched or {})
+        for event in step(request, part, _about(request, topics[topic.topic_id], part, ts_ms), fetched or {})
     )
     for number, event in enumerate(made, seq):
         yield event.model_copy(update={"seq": number})
@@ -133,20 +133,27 @@ def events_of(
 _Fetched = Mapping[tuple[str, int], tuple[LogBatch, ...]]
 
 
+def _about(request: Request, topic: str, part: RequestPartition, ts_ms: int) -> dict[str, Any]:
+    """What every event of a request says of one partition; `events_of` numbers them."""
+    return {
+        "seq": 0,
+        "ts_ms": ts_ms,
+        "group": request.group_id,
+        "topic": topic,
+        "partition": part.partition_index,
+        "member": request.member_id,
+    }
+
+
 def _acknowledgements(
-    request: Request, topic: str, part: RequestPartition, ts_ms: int, fetched: _Fetched
+    request: Request, part: RequestPartition, about: Mapping[str, Any], fetched: _Fetched
 ) -> Iterator[Event]:
     if not part.acknowledgement_batches:
         return
     is_fetch = isinstance(request, ShareFetchRequest)
     limits = request.model_dump(include={"max_wait_ms", "min_bytes", "max_bytes", "max_records"}) if is_fetch else {}
     yield Ack(
-        seq=0,
-        ts_ms=ts_ms,
-        group=request.group_id,
-        topic=topic,
-        partition=part.partition_index,
-        member=request.member_id,
+        **about,
         batches=tuple(
             AckBatch(batch.first_offset, batch.last_offset, batch.acknowledge_types)
             for batch in part.acknowledgement_batches
@@ -158,17 +165,12 @@ def _acknowledgements(
     )
 
 
-def _fetch(request: Request, topic: str, part: RequestPartition, ts_ms: int, fetched: _Fetched) -> Iterator[Event]:
-    log_batches = fetched.get((topic, part.partition_index))
+def _fetch(request: Request, part: RequestPartition, about: Mapping[str, Any], fetched: _Fetched) -> Iterator[Event]:
+    log_batches = fetched.get((about["topic"], part.partition_index))
     if not isinstance(request, ShareFetchRequest) or request.is_renew_ack or not log_batches:
         return
     yield Acquire(
-        seq=0,
-        ts_ms=ts_ms,
-        group=request.group_id,
-        topic=topic,
-        partition=part.partition_index,
-        member=request.member_id,
+        **about,
         log_batches=log_batches,
         max_records=request.max_records,
         batch_size=request.batch_size,
@@ -176,13 +178,6 @@ def _fetch(request: Request, topic: str, part: RequestPartition, ts_ms: int, fet
     )
 
 
-def _close(request: Request, topic: str, part: RequestPartition, ts_ms: int, fetched: _Fetched) -> Iterator[Event]:
+def _close(request: Request, part: RequestPartition, about: Mapping[str, Any], fetched: _Fetched) -> Iterator[Event]:
     if request.share_session_epoch == FINAL_EPOCH:
-        yield MemberLeave(
-            seq=0,
-            ts_ms=ts_ms,
-            group=request.group_id,
-            topic=topic,
-            partition=part.partition_index,
-            member=request.member_id,
-        )
+        yield MemberLeave(**about)

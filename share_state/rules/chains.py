@@ -4,7 +4,7 @@ import numpy as np
 
 from share_state.fold.chains import NOWHERE
 from share_state.fold.log import FoldedLog
-from share_state.rules.registry import ERROR, NOTHING, WARNING, Broken, rule
+from share_state.rules.registry import ERROR, NOTHING, PLACE, WARNING, Broken, rule
 
 
 @rule(
@@ -22,8 +22,8 @@ def orphan_update(folded: FoldedLog) -> Broken:
     partial = folded.folded_from > 0
     return Broken(
         chains["orphan_offset"].copy(),
-        ("the state rests on an update at offset ", chains["orphan_offset"].copy(), " that no snapshot precedes",
-         f" (the log begins at offset {folded.folded_from})" if partial else ""),
+        (f"the state rests on an update at {PLACE} ", chains["orphan_offset"].copy(), " that no snapshot precedes",
+         f" (the log begins at {PLACE} {folded.folded_from})" if partial else ""),
         key=folded.numbers[rows],
         evidence={"updates": chains["updates"].copy()},
         severity=np.full(len(rows), WARNING if partial else ERROR, object),
@@ -65,7 +65,7 @@ def state_suspect(folded: FoldedLog) -> Broken:
     return Broken(
         since,
         (
-            "the state may be wrong: records from offset ",
+            f"the state may be wrong: records from {PLACE} ",
             since,
             " on are missing or unreadable since its latest snapshot",
         ),

@@ -61,16 +61,7 @@ def update_epoch_mismatch(traced: Traced) -> Broken:
 )
 def state_epoch_regression(traced: Traced) -> Broken:
     """Snapshots with a lower state epoch than the state before them: a fenced group coordinator wrote."""
-    facts, epochs = traced.facts, traced.rows["state_epoch"]
-    judged = traced.snapshots & traced.known
-    at = np.flatnonzero(judged & (epochs < facts["state_epoch_before"]))
-    found, before = epochs[at], facts["state_epoch_before"][at]
-    return of_rows(
-        traced.rows[at],
-        ("the snapshot has state epoch ", found, ", the state before it ", before),
-        found=found,
-        before=before,
-    )
+    return _fallen(traced, "state_epoch", traced.snapshots & traced.known, "the snapshot has state epoch ")
 
 
 @rule(
@@ -82,14 +73,18 @@ def state_epoch_regression(traced: Traced) -> Broken:
 )
 def leader_epoch_regression(traced: Traced) -> Broken:
     """Records with a lower leader epoch than the state before them: a fenced partition leader wrote."""
-    facts, epochs = traced.facts, traced.rows["leader_epoch"]
     # An update that says -1 leaves the epoch as it is.
-    unchanged = traced.updates & (epochs == -1)
-    at = np.flatnonzero(traced.going_on & ~unchanged & (epochs < facts["leader_epoch_before"]))
-    found, before = epochs[at], facts["leader_epoch_before"][at]
+    unchanged = traced.updates & (traced.rows["leader_epoch"] == -1)
+    return _fallen(traced, "leader_epoch", traced.going_on & ~unchanged, "the record has leader epoch ")
+
+
+def _fallen(traced: Traced, epoch: str, judged: np.ndarray, said: str) -> Broken:
+    """Those of the judged records whose epoch is lower than that of the state before them."""
+    epochs, before = traced.rows[epoch], traced.facts[f"{epoch}_before"]
+    at = np.flatnonzero(judged & (epochs < before))
     return of_rows(
         traced.rows[at],
-        ("the record has leader epoch ", found, ", the state before it ", before),
-        found=found,
-        before=before,
+        (said, epochs[at], ", the state before it ", before[at]),
+        found=epochs[at],
+        before=before[at],
     )

@@ -36,7 +36,7 @@ class GroupFinding:
         topic: name of the topic, None where unknown.
         partition: of the topic.
         state_partition: of `__share_group_state`, where the finding is about state.
-        offset: in `__consumer_offsets` or, with a state partition, in `__share_group_state`; None where there is none.
+        offset: in `__consumer_offsets`, with a state partition in `__share_group_state`; None or -1 for none.
         evidence: the numbers behind it.
         severity: where the rule is milder or graver than by default.
         dialect: share_group_state for share groups, None for groups without share-partitions.
@@ -92,7 +92,7 @@ def findings_table(found: Iterable[tuple[RuleText, Sequence[GroupFinding]]], sev
             "topic": one.topic,
             "partition": one.partition,
             "state_partition": one.state_partition,
-            "offset": one.offset,
+            "offset": one.offset if one.offset is not None and one.offset >= 0 else None,
             "message": one.message,
             "evidence": [(name, str(value)) for name, value in one.evidence.items()],
             "run_id": None,

@@ -48,7 +48,7 @@ def _of_code(code: str, harmless: str) -> Callable[[Faults], list[GroupFinding]]
             GroupFinding(
                 fault.message,
                 fault.group_id,
-                offset=fault.offset if fault.offset >= 0 else None,
+                offset=fault.offset,
                 evidence={} if fault.partition is None else {"group_partition": fault.partition},
                 severity=harmless if fault.is_harmless else None,
             )

@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 from share_state.fold.chains import NOWHERE
 from share_state.fold.log import FoldedLog
 from share_state.fold.ranges import ACKNOWLEDGED, ARCHIVED, ARCHIVING, effective_starts, end_offsets
-from share_state.rules.registry import INFO, NOTHING, WARNING, Broken, rule
+from share_state.rules.registry import INFO, NOTHING, PLACE, WARNING, Broken, rule
 from share_state.rules.traced_rows import LATER_THAN_4_1
 
 _TERMINAL = (ACKNOWLEDGED, ARCHIVED)
@@ -145,7 +145,12 @@ def long_chain(folded: FoldedLog) -> Broken:
     since = np.where(base >= 0, base, chains["orphan_offset"][rows])
     return Broken(
         chains["last_offset"][rows].copy(),
-        (updates, " updates follow offset ", since, f" without a snapshot; the limit is {limits.updates_per_snapshot}"),
+        (
+            updates,
+            f" updates follow {PLACE} ",
+            since,
+            f" without a snapshot; the limit is {limits.updates_per_snapshot}",
+        ),
         key=folded.numbers[rows],
         evidence={"updates": updates, "snapshot_offset": base},
     )
@@ -168,7 +173,7 @@ def cutoff_pinned(folded: FoldedLog) -> Broken:
     at, size, following = snapshots[holder].copy(), row["pinned_bytes"], row["next_cutoff_offset"]
     return Broken(
         at,
-        ("its snapshot at offset ", at, f" alone keeps {pinned} records ({size} bytes) from being cleaned;"
+        (f"its snapshot at {PLACE} ", at, f" alone keeps {pinned} records ({size} bytes) from being cleaned;"
          f" without it the cutoff would be {following}"),
         key=folded.numbers[holder],
         evidence={"pinned_records": np.array([pinned]), "pinned_bytes": np.array([size])},

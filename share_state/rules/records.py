@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 
 from share_state.fold.log import FoldedLog
-from share_state.rules.registry import ERROR, INFO, NOTHING, WARNING, Broken, rule
+from share_state.rules.registry import ERROR, INFO, NOTHING, PLACE, WARNING, Broken, rule
 from share_state.wire.share_group_state import Fault, Layout
 
 _KEY_TEXT = "the broker could not load this partition"
@@ -71,7 +71,7 @@ def layout_mixed(folded: FoldedLog) -> Broken:
         return NOTHING
     early, current = layouts[Layout.EARLY], layouts[Layout.CURRENT]
     return Broken(np.array([max(early, current)]),
-                  (f"values in the layout of 4.0 (from offset {early}) and of 4.1 or later (from offset {current})",),
+                  (f"values in the layout of 4.0 (from {PLACE} {early}) and of 4.1 or later (from {PLACE} {current})",),
                   evidence={"first_4.0": np.array([early]), "first_4.1": np.array([current])})  # fmt: skip
 
 

@@ -27,6 +27,10 @@ Folded = FoldedLog | FoldedControlLog
 
 Column = str | np.ndarray | pa.Array | pa.ChunkedArray
 
+PLACE = "{place}"
+"""In the text of a message, before the offset of a record in the log: "offset", or "record" where the form of the
+export tells no offsets and records are counted instead. Offsets of the user's topic are offsets in any form."""
+
 
 @dataclass(frozen=True, slots=True)
 class Broken:
@@ -34,7 +38,7 @@ class Broken:
 
     Attributes:
         offset: int64, offset in the log partition, one a row.
-        message: pieces of one sentence: plain text, or a column with a value a row.
+        message: pieces of one sentence: plain text, in which PLACE may stand, or a column with a value a row.
         key: int64, number of the share-partition, NO_KEY where the row is about none.
         evidence: name -> column, for whoever looks closer.
         severity: one a row, where a rule is milder in some cases; the rule's own otherwise.
@@ -194,9 +198,9 @@ def _findings(declared: Rule, broken: Broken, chosen: str | None, folded: Folded
     key = np.full(count, NO_KEY, np.int64) if broken.key is None else broken.key
     known = key != NO_KEY
     # Row n of the distinct keys, or null, for every finding.
-    distinct, place = np.unique(key[known], return_inverse=True)
+    distinct, row = np.unique(key[known], return_inverse=True)
     owner = np.zeros(count, np.int64)
-    owner[known] = place
+    owner[known] = row
     columns = {
         name: column.take(pa.array(owner, mask=~known))
         for name, column in _key_columns(folded, distinct, topics).items()
@@ -204,16 +208,15 @@ def _findings(declared: Rule, broken: Broken, chosen: str | None, folded: Folded
     own = np.full(count, declared.severity, object) if broken.severity is None else broken.severity
     severities = own if chosen is None else np.full(count, chosen, object)
     traced = declared.over[_dialect_of(folded)] == TRACED
-    message, placed = broken.message, np.full(count, isinstance(folded, FoldedControlLog) or folded.log.has_offsets)
-    if not placed.all():
-        # What the rules take for offsets are then the numbers of the records in the stream.
-        message = tuple(piece.replace("offset", "record") if isinstance(piece, str) else piece for piece in message)
+    is_placed = isinstance(folded, FoldedControlLog) or folded.log.has_offsets
+    place = "offset" if is_placed else "record"
+    message = tuple(piece.replace(PLACE, place) if isinstance(piece, str) else piece for piece in broken.message)
     columns |= {
         "settled": pa.array(np.full(count, traced) if broken.settled is None else broken.settled),
         "dialect": pa.array([_dialect_of(folded)] * count),
         "rule": pa.array([declared.code] * count),
         "severity": pa.array(severities.tolist()),
-        "offset": pa.array(broken.offset.astype(np.int64), mask=(broken.offset < 0) | ~placed),
+        "offset": pa.array(broken.offset.astype(np.int64), mask=(broken.offset < 0) | (not is_placed)),
         "message": _texts(message, count),
         "evidence": _maps(broken.evidence, count),
         "run_id": pa.nulls(count, pa.string()),

@@ -4,7 +4,7 @@ import numpy as np
 
 from share_state.fold.chains import NOWHERE
 from share_state.fold.trace import Traced
-from share_state.rules.registry import INFO, TRACED, WARNING, Broken, rule
+from share_state.rules.registry import INFO, PLACE, TRACED, WARNING, Broken, rule
 from share_state.rules.traced_rows import first_of_each, of_rows, span, state_names
 
 
@@ -14,7 +14,7 @@ def _by_4_4(traced: Traced) -> tuple[np.ndarray, str]:
         return np.full(len(traced.rows), traced.limits.writer_version == "4.4"), ""
     if traced.archiving_since == NOWHERE:
         return np.zeros(len(traced.rows), bool), ""
-    why = f" (the writer must be 4.4 or later: ARCHIVING is in the log since offset {traced.archiving_since})"
+    why = f" (the writer must be 4.4 or later: ARCHIVING is in the log since {PLACE} {traced.archiving_since})"
     return traced.rows["offset"] > traced.archiving_since, why
 
 

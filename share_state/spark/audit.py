@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from share_state.declarations import table_schema
 from share_state.fold.history import with_verdicts
+from share_state.fold.states import DIALECT as SHARE_GROUP_STATE
 from share_state.group_side import judged_groups, read_groups
 from share_state.outcome import Outcome, run_row, summarise
 from share_state.phases import Phases
@@ -119,13 +120,12 @@ def _settled(work: Work, last: LastAudit | None, kept: set[str], files: TableFil
     """Write again the findings of earlier audits about records that are not read again."""
     if last is None:
         return []
-    stays = pc.field("settled") & pc.field("run_id").isin(sorted(kept))
-    # A log that is read anew is judged anew, and control records always are.
-    anew = [log.partition for log in work.logs if work.audited and work.audited[log.name].fate in ANEW]
-    if numbers := sorted({number for number in anew if number is not None}):
-        stays &= pc.field("state_partition").is_null() | ~pc.field("state_partition").isin(numbers)
-    if None in anew:
-        stays &= pc.field("state_partition").is_valid()
+    # A log that is read anew is judged anew; control records and forms other than segments always are.
+    gone_on = {log.partition for log in work.logs if work.audited and work.audited[log.name].fate not in ANEW}
+    stays = pc.field("state_partition").isin(sorted(number for number in gone_on if number is not None))
+    if None in gone_on:
+        stays |= pc.field("state_partition").is_null()
+    stays &= pc.field("settled") & pc.field("run_id").isin(sorted(kept)) & (pc.field("dialect") == SHARE_GROUP_STATE)
     rows = last.tables.batches(FINDINGS, where=stays)
     return files.write(FINDINGS, (batch for table in rows for batch in table.to_batches()))
 

@@ -14,6 +14,7 @@ from share_state import resources
 from share_state.errors import SetupError, ShareStateError
 from share_state.phases import Phases
 from share_state.spark import class_archive, jars
+from share_state.spark.shipping import shipped
 
 # Start-up is most of a usual run: the first compiler tier alone and the serial collector start fastest.
 _QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
@@ -86,12 +87,13 @@ def start(
     """
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         raise SetupError("no `java` on the PATH: install a Java 17 runtime")
-    # Driver and workers must run the same interpreter, or the workers lack our packages.
+    # Unless it is told otherwise a worker runs the driver's interpreter, which has what the package depends on.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    builder = SparkSession.builder.appName(app)
+    builder, settings = SparkSession.builder.appName(app), {**_settings(master, verbose, delta), **(conf or {})}
     if _UNDER_SPARK_SUBMIT not in os.environ:
         builder = builder.master(master)
-    for name, value in {**_settings(master, verbose, delta), **(conf or {})}.items():
+        settings |= {} if master.startswith("local[") or master == "local" else shipped(settings)
+    for name, value in settings.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 

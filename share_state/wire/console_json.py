@@ -1,20 +1,22 @@
-"""Reads what kafka-console-consumer prints with ShareGroupStateMessageFormatter: JSON objects without a separator."""
+"""Reads what kafka-console-consumer prints with the formatters for share groups: JSON objects without a separator."""
 
 import codecs
 import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any, NoReturn
 
 import numpy as np
 
 from share_state.errors import InputError
 from share_state.wire.framing import BATCH, Trust
+from share_state.wire.group_logs import GROUP_TOPIC
+from share_state.wire.group_text import record_bytes
 from share_state.wire.kafka_rows import NO_TIME
 from share_state.wire.log import Chunk
 from share_state.wire.log_folder import STATE_TOPIC, LogPartition, Segment
+from share_state.wire.places import Place, place, size_of, unreadable
 from share_state.wire.state_text import MOST_TEXT, Gathered, StateTextError, key_bytes, record_kind, value_bytes
 
 _STEP = 1 << 20
@@ -30,7 +32,7 @@ _STATED_KEYS = re.compile(rb'\s*\{\s*"key"\s*:\s*\{\s*"(type|version)"\s*:')
 
 @dataclass(frozen=True, slots=True)
 class ConsoleJson:
-    """The records of one or several state partitions in the order of the stream, as a Source."""
+    """The records of one or several partitions of a topic in the order of the stream, as a Source."""
 
     form: str = "console-json"
     has_offsets: bool = False
@@ -45,7 +47,7 @@ class ConsoleJson:
         """
         gathered, first = Gathered(), 0
         for number, segment in enumerate(log.segments):
-            for key, value in _records(segment.path):
+            for key, value in _records(segment.path, log.topic):
                 gathered.add(first + len(gathered), NO_TIME, key, value, 0)
                 if gathered.size >= min(chunk, MOST_TEXT):
                     part = _chunk(gathered, first, number)
@@ -64,17 +66,20 @@ def _chunk(gathered: Gathered, first: int, file: int) -> Chunk:
     return Chunk(data, batch, records=records)
 
 
-def console_log(files: Sequence[Path]) -> LogPartition:
+def console_log(files: Sequence[Place], topic: str = STATE_TOPIC) -> LogPartition:
     """Texts of the console consumer as one stream, in the order in which they are given.
 
+    Args:
+        files: texts.
+        topic: whose records they are.
     Raises:
         InputError: if one cannot be read.
     """
     try:
-        segments = tuple(Segment(str(file), 0, file.stat().st_size) for file in files)
+        segments = tuple(Segment(str(file), 0, size_of(file)) for file in files)
     except OSError as error:
-        raise InputError(f"{error.filename}: cannot be read ({error.strerror}); check its permissions") from None
-    return LogPartition(STATE_TOPIC, None, segments, 0, source=ConsoleJson())
+        raise unreadable(str(error.filename), error) from None
+    return LogPartition(topic, None, segments, 0, source=ConsoleJson())
 
 
 def is_console_json(head: bytes) -> bool:
@@ -82,23 +87,23 @@ def is_console_json(head: bytes) -> bool:
     return _STATED_KEYS.match(head) is not None
 
 
-def _records(path: str) -> Iterator[tuple[bytes, bytes | None]]:
+def _records(path: str, topic: str) -> Iterator[tuple[bytes, bytes | None]]:
     """The key and the value of each record of a text."""
+    read = record_bytes if topic == GROUP_TOPIC else _state_record
     try:
-        with Path(path).open("rb") as file:
+        with place(path).open("rb") as file:
             for position, printed in _objects(file, path):
                 try:
-                    yield _record(printed)
+                    if not printed.keys() >= {"key", "value"}:
+                        raise StateTextError("no key or no value")
+                    yield read(printed["key"], printed["value"])
                 except StateTextError as error:
-                    raise InputError(f"{path}: byte {position}: not a record of {STATE_TOPIC} ({error})") from None
+                    raise InputError(f"{path}: byte {position}: not a record of {topic} ({error})") from None
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); check its permissions") from None
+        raise unreadable(path, error) from None
 
 
-def _record(printed: dict[str, Any]) -> tuple[bytes, bytes | None]:
-    if not printed.keys() >= {"key", "value"}:
-        raise StateTextError("no key or no value")
-    key, value = printed["key"], printed["value"]
+def _state_record(key: Any, value: Any) -> tuple[bytes, bytes | None]:
     kind = record_kind(key)
     written = key_bytes(kind, key.get("data"))
     if value is None:
@@ -132,7 +137,7 @@ def _objects(file: IO[bytes], path: str) -> Iterator[tuple[int, dict[str, Any]]]
                 if ended and _LAST_WORD.fullmatch(text, at):
                     return
                 if text[at] != "P" or len(text) - at > _STEP:
-                    raise wrong("not a JSON object; give what ShareGroupStateMessageFormatter prints, and nothing else")
+                    raise wrong("not a JSON object; give what the formatter prints, and nothing else")
             else:
                 try:
                     printed, end = read(text, at)

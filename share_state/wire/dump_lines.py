@@ -1,7 +1,8 @@
-"""The lines that kafka-dump-log prints with --share-group-state-decoder, one by one."""
+"""The lines that kafka-dump-log prints with --share-group-state-decoder or --offsets-decoder, one by one."""
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,9 @@ _UNKNOWN_TYPE = re.compile(r"Unknown record type (-?\d+) at offset \d+, skipping
 _ERROR = re.compile(r"Error at offset \d+, skipping\. ?(.*)", re.DOTALL)
 _UNKNOWN_VERSION = re.compile(r"unknown record version (-?\d+) for -?\d+ type")
 _INT16 = range(-(2**15), 2**15)
+
+ReadRecord = Callable[[Any, Any], tuple[bytes, bytes | None]]
+"""Key and value of a record as they are printed -> their bytes; raises StateTextError."""
 
 _DECODE = json.JSONDecoder().raw_decode
 
@@ -77,13 +81,14 @@ def batch_row(line: str, segment: int) -> np.ndarray:
     return row
 
 
-def dumped_record(line: str) -> DumpedRecord:
+def dumped_record(line: str, read: ReadRecord) -> DumpedRecord:
     """What a record line of a data batch says.
 
     A group id may hold ` payload: `, so the key is read as JSON before the value is looked for.
 
     Args:
         line: begins with `| offset: `.
+        read: makes bytes of the printed key and payload, which is null for a tombstone.
     Raises:
         StateTextError: if something is missing or cannot be.
     Source: Kafka DumpLogSegments.dumpLog, CoordinatorRecordMessageParser.
@@ -97,25 +102,32 @@ def dumped_record(line: str) -> DumpedRecord:
     except (KeyError, ValueError, StopIteration):
         raise StateTextError("a record line without offset, time or sizes") from None
     if not key_follows:
-        raise StateTextError("a record line without key; dump with --share-group-state-decoder")
+        raise StateTextError("a record line without key; dump with --share-group-state-decoder or --offsets-decoder")
     if not rest.startswith("{"):
         return _told_unreadable(rest, offset, stamp)
     key, end = _json(rest, 0)
-    kind = record_kind(key)
-    written = key_bytes(kind, key.get("data"))
     if not rest.startswith(_PAYLOAD, end):
         raise StateTextError("no payload after the key")
     at = end + len(_PAYLOAD)
     if rest[at:] == _DELETE:
-        return DumpedRecord(offset, stamp, written)
+        return DumpedRecord(offset, stamp, *read(key, None))
     value, end = _json(rest, at)
     if end != len(rest) or not isinstance(value, dict):
         raise StateTextError("the payload is no JSON object")
+    return DumpedRecord(offset, stamp, *read(key, value))
+
+
+def state_record(key: Any, value: Any) -> tuple[bytes, bytes | None]:
+    """The bytes of a printed record of the state topic: a `ReadRecord`."""
+    kind = record_kind(key)
+    written = key_bytes(kind, key.get("data"))
+    if value is None:
+        return written, None
     # The tool of 4.0 calls the version of a value its type, and reads its own layout only.
     early = "version" not in value
     if str(value.get("type" if early else "version")) != "0":
         raise StateTextError("the payload is not of version 0")
-    return DumpedRecord(offset, stamp, written, value_bytes(kind, value.get("data"), early=early))
+    return written, value_bytes(kind, value.get("data"), early=early)
 
 
 def _told_unreadable(said: str, offset: int, stamp: int) -> DumpedRecord:

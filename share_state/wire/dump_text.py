@@ -1,19 +1,21 @@
-"""Reads what kafka-dump-log prints of segments with --share-group-state-decoder, batch by batch."""
+"""Reads what kafka-dump-log prints of segments with the decoder of their topic, batch by batch."""
 
 import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
 from share_state.errors import InputError
 from share_state.wire.copies import one_of_each_offset
-from share_state.wire.dump_lines import DumpedRecord, batch_row, dumped_record
+from share_state.wire.dump_lines import DumpedRecord, batch_row, dumped_record, state_record
 from share_state.wire.framing import BATCH, CONTROL, Trust
+from share_state.wire.group_logs import GROUP_TOPIC
+from share_state.wire.group_text import record_bytes
 from share_state.wire.log import Chunk, RepeatedOffsetsError
 from share_state.wire.log_folder import STATE_TOPIC, LogPartition, Segment
+from share_state.wire.places import Place, place, unreadable
 from share_state.wire.state_text import MOST_TEXT, Gathered, StateTextError
 
 _BATCH_LINE, _RECORD_LINE, _DUMPING = b"baseOffset: ", b"| ", b"Dumping "
@@ -120,34 +122,38 @@ class _Batches:
         return Chunk(data, batches, records=records, faults=faults)
 
 
-def dump_logs(files: Sequence[Path]) -> tuple[list[LogPartition], set[str]]:
-    """The log partitions of the state topic that texts dump, and the other topics that are passed over.
+def dump_logs(files: Sequence[Place], topics: Sequence[str] = (STATE_TOPIC,)) -> tuple[list[LogPartition], set[str]]:
+    """The log partitions of some topics that texts dump, and the other topics that are passed over.
 
     Args:
         files: texts, each of one or several segments.
+        topics: those that are wanted, first the one that must be there; what names no topic is of it.
     Raises:
-        InputError: if a text cannot be read, or none dumps a segment of the state topic.
+        InputError: if a text cannot be read, or none dumps a segment of the first topic.
     """
-    by_log: dict[tuple[int, str], list[Segment]] = {}
+    by_log: dict[tuple[int, int, str], list[Segment]] = {}
     others = set[str]()
     for file in files:
         for dumped, begin, end in _sections(file):
             named = _SEGMENT.search(dumped)
             topic = named["topic"] if named else None
-            if topic not in (None, STATE_TOPIC):
+            if topic not in (None, *topics):
                 others.add(topic)
                 continue
+            wanted = topics.index(topic) if topic else 0
             partition = int(named["partition"]) if named and topic else None
             segment = Segment(str(file), int(named["base"]) if named else 0, end, begin=begin)
-            by_log.setdefault((-1, str(file)) if partition is None else (partition, ""), []).append(segment)
-    if not by_log:
+            identity = (wanted, -1, str(file)) if partition is None else (wanted, partition, "")
+            by_log.setdefault(identity, []).append(segment)
+    if all(wanted for wanted, _, _ in by_log):
+        others |= {topics[wanted] for wanted, _, _ in by_log}
         told = f"found segments of {', '.join(sorted(others)[:3])}" if others else "no line begins with `Dumping `"
-        raise InputError(f"{files[0]}: nothing of {STATE_TOPIC} is dumped here ({told})")
+        raise InputError(f"{files[0]}: nothing of {topics[0]} is dumped here ({told})")
     logs = []
-    for (partition, _), segments in sorted(by_log.items()):
+    for (wanted, partition, _), segments in sorted(by_log.items()):
         ordered = tuple(sorted(segments, key=lambda segment: segment.base_offset))
         number = partition if partition >= 0 else None
-        logs.append(LogPartition(STATE_TOPIC, number, ordered, ordered[0].base_offset, source=DumpText()))
+        logs.append(LogPartition(topics[wanted], number, ordered, ordered[0].base_offset, source=DumpText()))
     return logs, others
 
 
@@ -156,7 +162,7 @@ def is_dump_text(head: bytes) -> bool:
     return _SECTION.search(head) is not None and (_BATCH_LINE in head or b"Log starting offset: " in head)
 
 
-def _sections(file: Path) -> Iterator[tuple[str, int, int]]:
+def _sections(file: Place) -> Iterator[tuple[str, int, int]]:
     """The segments that a text dumps: name, first byte behind it, end."""
     name, begin, end = "", 0, 0
     for at, line in _lines(Segment(str(file), 0, sys.maxsize)):
@@ -172,7 +178,7 @@ def _sections(file: Path) -> Iterator[tuple[str, int, int]]:
 def _lines(segment: Segment) -> Iterator[tuple[int, bytes]]:
     """The lines of a stretch of a text with the byte at which each begins."""
     try:
-        with Path(segment.path).open("rb") as file:
+        with place(segment.path).open("rb") as file:
             at = segment.begin
             file.seek(at)
             while at < segment.size:
@@ -182,7 +188,7 @@ def _lines(segment: Segment) -> Iterator[tuple[int, bytes]]:
                 yield at, line
                 at += len(line)
     except OSError as error:
-        raise InputError(f"{segment.path}: cannot be read ({error.strerror}); check its permissions") from None
+        raise unreadable(segment.path, error) from None
 
 
 def _batches(log: LogPartition, number: int, *, bare: bool = False) -> Iterator[_Dumped]:
@@ -194,6 +200,7 @@ def _batches(log: LogPartition, number: int, *, bare: bool = False) -> Iterator[
         bare: leave the records unread.
     """
     segment, held, end = log.segments[number], None, 0
+    read = record_bytes if log.topic == GROUP_TOPIC else state_record
     for at, line in _lines(segment):
         try:
             if line.startswith(_BATCH_LINE):
@@ -207,7 +214,7 @@ def _batches(log: LogPartition, number: int, *, bare: bool = False) -> Iterator[
                 held.lines += 1
                 is_data = held.row["trust"][0] == Trust.WHOLE and not held.row["attributes"][0] & CONTROL
                 if is_data and not bare:
-                    record = dumped_record(_text(line))
+                    record = dumped_record(_text(line), read)
                     if not held.row["base_offset"][0] <= record.offset <= held.row["last_offset"][0]:
                         raise StateTextError(f"offset {record.offset} is not of the batch before it")
                     held.records.append(record)

@@ -96,6 +96,11 @@ class GroupValue:
     trailing: int
 
 
+def record_name(record_type: int) -> str:
+    """How the declarations of a type's key and value begin, of one of GroupRecordType."""
+    return _RECORDS[GroupRecordType(record_type)]
+
+
 def record_types(data: np.ndarray, records: np.ndarray) -> np.ndarray:
     """The int16 that each key begins with.
 

@@ -1,8 +1,8 @@
 """Reads a log partition in order, a bounded chunk at a time: bytes of whole batches, decompressed, each offset once."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from share_state.wire.framing import (
     next_whole_batch,
 )
 from share_state.wire.log_folder import LogPartition, Segment
+from share_state.wire.places import place, unreadable
 
 CHUNK = 16 << 20
 """Bytes of segments that are in memory at a time; a larger batch grows the chunk to its own size."""
@@ -51,6 +52,43 @@ class Chunk:
     repeated: int = 0
     records: np.ndarray | None = None
     faults: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+
+class Taker(Protocol):
+    """Takes the chunks of a log partition, one after the other."""
+
+    def take(self, part: Chunk) -> None:
+        """Take the next one; its arrays hold until this returns."""
+        ...
+
+
+_Taker = TypeVar("_Taker", bound=Taker)
+
+
+def read_into(
+    begin: Callable[[], _Taker], log: LogPartition, *, chunk: int = CHUNK, only_control: bool = False
+) -> _Taker:
+    """Give every chunk of a log partition to whoever takes it; anew, where its segments turn out to overlap.
+
+    Args:
+        begin: makes one that has taken nothing yet.
+        log, chunk, only_control: as for `read_chunks`.
+    Returns:
+        One that has taken all of them.
+    Raises:
+        InputError: if a segment cannot be read.
+    """
+
+    def filled(*, merge: bool) -> _Taker:
+        taker = begin()
+        for part in read_chunks(log, merge=merge, chunk=chunk, only_control=only_control):
+            taker.take(part)
+        return taker
+
+    try:
+        return filled(merge=log.has_copies)
+    except RepeatedOffsetsError:
+        return filled(merge=True)
 
 
 def read_chunks(
@@ -233,7 +271,7 @@ def _part(bodies: list[np.ndarray], batches: np.ndarray, start: int, end: int, w
 def _load(segment: Segment, position: int, into: np.ndarray) -> int:
     wanted = min(len(into), segment.size - position)
     try:
-        with Path(segment.path).open("rb", buffering=0) as file:
+        with place(segment.path).open("rb", buffering=0) as file:
             file.seek(position)
             loaded = 0
             while loaded < wanted:
@@ -242,7 +280,7 @@ def _load(segment: Segment, position: int, into: np.ndarray) -> int:
                     raise InputError(f"{segment.path}: became shorter while it was read; copy the log folder first")
                 loaded += got
     except OSError as error:
-        raise InputError(f"{segment.path}: cannot be read ({error.strerror}); check its permissions") from None
+        raise unreadable(segment.path, error) from None
     return wanted
 
 

@@ -1,13 +1,13 @@
 """Finds log partitions in what a person names: folders, files, globs, several brokers' copies."""
 
-import glob
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from share_state.errors import InputError
+from share_state.wire.places import Place, head_of, place, places, size_of, unreadable
 from share_state.wire.source import Source
+from share_state.wire.store_path import StorePath
 
 STATE_TOPIC = "__share_group_state"
 
@@ -84,7 +84,7 @@ class LogPartition:
         if self.partition is not None:
             return f"{self.topic}-{self.partition}"
         path = self.segments[0].path
-        return str(Path(path).parent) if self.source is None else path
+        return str(place(path).parent) if self.source is None else path
 
     @property
     def size(self) -> int:
@@ -136,7 +136,7 @@ def find_logs(inputs: Sequence[str]) -> list[LogPartition]:
         InputError: if an input is missing, unreadable, empty, or holds no log of the state topic.
     Source: Kafka LogManager (folder and file names), log-start-offset-checkpoint.
     """
-    by_log: dict[tuple[int, str], list[tuple[Path, list[Path]]]] = {}
+    by_log: dict[tuple[int, str], list[tuple[Place, list[Place]]]] = {}
     for folder, files in segment_folders(inputs, _STATE).items():
         named = partition_of(folder, _STATE)
         identity = (named[1], "") if named else (-1, str(folder))
@@ -145,13 +145,13 @@ def find_logs(inputs: Sequence[str]) -> list[LogPartition]:
             for (partition, _), copies in sorted(by_log.items())]  # fmt: skip
 
 
-def segment_folders(inputs: Sequence[str], sought: Sought) -> dict[Path, list[Path]]:
+def segment_folders(inputs: Sequence[str | Place], sought: Sought) -> dict[Place, list[Place]]:
     """The segment files that the inputs name or hold, by folder.
 
     Raises:
         InputError: as `find_logs`.
     """
-    folders: dict[Path, list[Path]] = {}
+    folders: dict[Place, list[Place]] = {}
     for given in inputs:
         for path in _expand(given, sought):
             for file in _segments_of(path, sought):
@@ -161,13 +161,13 @@ def segment_folders(inputs: Sequence[str], sought: Sought) -> dict[Path, list[Pa
     return folders
 
 
-def partition_of(folder: Path, sought: Sought) -> tuple[str, int] | None:
+def partition_of(folder: Place, sought: Sought) -> tuple[str, int] | None:
     """The topic and the partition that a folder's name tells, None where it tells none that is looked for."""
     named = _FOLDER_NAME.fullmatch(folder.resolve().name)
     return (named["topic"], int(named["partition"])) if named and sought.wants(named["topic"]) else None
 
 
-def log_partition(topic: str, partition: int | None, copies: list[tuple[Path, list[Path]]]) -> LogPartition:
+def log_partition(topic: str, partition: int | None, copies: list[tuple[Place, list[Place]]]) -> LogPartition:
     """One log partition of the segment files of its copies, each with the folder that holds them."""
     segments, starts = [], list[tuple[int, bool]]()
     for copy, (folder, files) in enumerate(copies):
@@ -180,24 +180,21 @@ def log_partition(topic: str, partition: int | None, copies: list[tuple[Path, li
     return LogPartition(topic, partition, tuple(segments), *min(starts), topic_id=ids[0] if ids else None)
 
 
-def _expand(given: str, sought: Sought) -> list[Path]:
-    path = Path(given)
-    if "://" in given:
-        raise InputError(f"{given}: only local files and folders are read; copy the log folders to a local disk first")
+def _expand(given: str | Place, sought: Sought) -> list[Place]:
+    if not isinstance(given, str):
+        return [given]
     try:
-        if path.exists():
-            return [path]
+        matches = places(given)
     except OSError as error:
-        raise InputError(f"{given}: cannot be read ({error.strerror}); check its permissions") from None
-    matches = sorted(Path(match) for match in glob.glob(given, recursive=True)) if glob.has_magic(given) else []
-    if glob.has_magic(given):
+        raise unreadable(given, error) from None
+    if [str(match) for match in matches] != [str(place(given))]:
         matches = [match for match in matches if match.is_dir() or _SEGMENT_NAME.fullmatch(match.name)]
     if not matches:
         raise InputError(f"{given}: no such file or folder; give the folder that holds {sought.folder}-0")
     return matches
 
 
-def _segments_of(path: Path, sought: Sought) -> list[Path]:
+def _segments_of(path: Place, sought: Sought) -> list[Place]:
     try:
         return _segments_under(path, sought) if path.is_dir() else [_checked_segment(path, sought)]
     except OSError as error:
@@ -206,7 +203,7 @@ def _segments_of(path: Path, sought: Sought) -> list[Path]:
         ) from None
 
 
-def _segments_under(folder: Path, sought: Sought) -> list[Path]:
+def _segments_under(folder: Place, sought: Sought) -> list[Place]:
     looked_at, level, other_topics = 0, [folder], set[str]()
     if _segment_files([folder]):
         named = _FOLDER_NAME.fullmatch(folder.name)
@@ -231,20 +228,19 @@ def _segments_under(folder: Path, sought: Sought) -> list[Path]:
     )
 
 
-def _segment_files(folders: Iterable[Path]) -> list[Path]:
+def _segment_files(folders: Iterable[Place]) -> list[Place]:
     return [file for folder in folders for file in sorted(folder.iterdir()) if _SEGMENT_NAME.fullmatch(file.name)]
 
 
-def _is_named(folder: Path, sought: Sought) -> bool:
+def _is_named(folder: Place, sought: Sought) -> bool:
     named = _FOLDER_NAME.fullmatch(folder.name)
     return named is not None and sought.wants(named["topic"])
 
 
-def _checked_segment(file: Path, sought: Sought) -> Path:
+def _checked_segment(file: Place, sought: Sought) -> Place:
     if _SEGMENT_NAME.fullmatch(file.name):
         return file
-    with file.open("rb") as opened:
-        head = opened.read(_MAGIC_AT + 1)
+    head = head_of(file, _MAGIC_AT + 1)
     if len(head) <= _MAGIC_AT or head[_MAGIC_AT] not in (0, 1, 2):
         raise InputError(
             f"{file}: not a log segment (no record batch at its start); give a .log file of {sought.called}"
@@ -252,20 +248,19 @@ def _checked_segment(file: Path, sought: Sought) -> Path:
     return file
 
 
-def _segment(file: Path, copy: int) -> Segment:
-    try:
-        with file.open("rb") as opened:
-            size = opened.seek(0, 2)
-            opened.seek(0)
-            first = opened.read(8)
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read ({error.strerror}); check its permissions") from None
+def _segment(file: Place, copy: int) -> Segment:
     named = _SEGMENT_NAME.fullmatch(file.name)
+    try:
+        # A store tells the size with the listing; a local file is opened, so that one that may not be read shows now.
+        first = b"" if named and isinstance(file, StorePath) else head_of(file, 8)
+        size = size_of(file)
+    except OSError as error:
+        raise unreadable(str(file), error) from None
     base_offset = int(named[1]) if named else max(int.from_bytes(first, "big", signed=True), 0)
     return Segment(str(file), base_offset, size, copy)
 
 
-def _topic_id(folder: Path) -> str | None:
+def _topic_id(folder: Place) -> str | None:
     """The topic id that a broker noted in a log partition's folder. Source: Kafka PartitionMetadataFile."""
     noted = folder / "partition.metadata"
     if not noted.is_file():
@@ -274,7 +269,7 @@ def _topic_id(folder: Path) -> str | None:
     return found[1] if found else None
 
 
-def _noted_start(folder: Path, topic: str, partition: int | None) -> int:
+def _noted_start(folder: Place, topic: str, partition: int | None) -> int:
     """The log start a broker noted beside its folders; it notes only those beyond the first segment's base offset."""
     checkpoint = folder.resolve().parent / "log-start-offset-checkpoint"
     if partition is None or not checkpoint.is_file():

@@ -4,14 +4,13 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from pathlib import Path
 
 import numpy as np
 
-from share_state.errors import InputError
 from share_state.wire.framing import HEADER, Trust
 from share_state.wire.log import framed_segments
 from share_state.wire.log_folder import LogPartition, Segment
+from share_state.wire.places import place, unreadable
 
 _HEADER_START = struct.Struct(">qiibI")
 """Base offset, length, leader epoch, magic, CRC."""
@@ -149,8 +148,8 @@ def _has_mark(segment: Segment, mark: Mark) -> bool:
 
 def _bytes(segment: Segment, position: int, size: int) -> bytes:
     try:
-        with Path(segment.path).open("rb") as file:
+        with place(segment.path).open("rb", buffering=0) as file:
             file.seek(position)
             return file.read(size)
     except OSError as error:
-        raise InputError(f"{segment.path}: cannot be read ({error.strerror}); check its permissions") from None
+        raise unreadable(segment.path, error) from None

@@ -6,9 +6,9 @@ Text, one file a topic-partition: the line `0` (version), the number of entries,
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 from share_state.errors import InputError
+from share_state.wire.places import Place, unreadable
 
 VERSION = "0"
 
@@ -30,7 +30,7 @@ class IndexEntry:
     last_offset: int
 
 
-def write_share_snapshot_file(path: Path, entries: Iterable[IndexEntry]) -> None:
+def write_share_snapshot_file(path: Place, entries: Iterable[IndexEntry]) -> None:
     """Write the file, entries by group; a group id with a line break has no place in it and is left out.
 
     Args:
@@ -43,7 +43,7 @@ def write_share_snapshot_file(path: Path, entries: Iterable[IndexEntry]) -> None
     path.write_text("\n".join([VERSION, str(len(lines)), *lines]) + "\n", encoding="utf-8")
 
 
-def read_share_snapshot_file(path: Path) -> list[IndexEntry]:
+def read_share_snapshot_file(path: Place) -> list[IndexEntry]:
     """The entries of the file.
 
     Raises:
@@ -52,7 +52,7 @@ def read_share_snapshot_file(path: Path) -> list[IndexEntry]:
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); check its path and permissions") from None
+        raise unreadable(str(path), error) from None
     except UnicodeDecodeError:
         raise InputError(f"{path}: not a share snapshot file (not UTF-8 text); leave it out") from None
     if lines[0] != VERSION or len(lines) < 2 or not lines[1].isdecimal():
@@ -63,7 +63,7 @@ def read_share_snapshot_file(path: Path) -> list[IndexEntry]:
     return [_entry(path, number, line) for number, line in enumerate(entries, 3)]
 
 
-def _entry(path: Path, number: int, line: str) -> IndexEntry:
+def _entry(path: Place, number: int, line: str) -> IndexEntry:
     # A group id may hold spaces, so the numbers are taken from the right.
     parts = line.rsplit(" ", 3)
     if len(parts) != 4 or not parts[0] or not all(part.isdecimal() for part in parts[1:]):

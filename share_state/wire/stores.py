@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -49,11 +50,19 @@ _SAID = (
         ),
         "the store cannot be reached, or cut the connection; check the network and the endpoint, and run it again",
     ),
+    (
+        re.compile(r"HTTP status 5\d\d|SLOW_DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE"),
+        "the store fails to answer; run it again later",
+    ),
 )
 _REFUSED = re.compile(
     r"ACCESS_DENIED|AccessDenied|INVALID_ACCESS_KEY|InvalidAccessKeyId|SIGNATURE|Signature|HTTP status 40[13]"
     r"|INVALID_CLIENT_TOKEN|UNRECOGNIZED_CLIENT|PERMISSION_DENIED|UNAUTHENTICATED|[Cc]redential|Forbidden"
 )
+
+
+class NotOpenedError(Exception):
+    """Raised when there is no file system for a store; its text is what follows the address in a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +81,11 @@ class Store:
 
     @property
     def file_system(self) -> pafs.FileSystem:
-        """Opened once a process, and again where the environment says something else."""
+        """Opened once a process, and again where the environment says something else.
+
+        Raises:
+            NotOpenedError: if there is none.
+        """
         return _opened(self, tuple(sorted(pair for pair in os.environ.items() if _SETTINGS.match(pair[0]))))
 
 
@@ -90,8 +103,18 @@ def parted(address: str) -> tuple[Store, str]:
         raise InputError(f"{scheme}://...: credentials do not belong into an address; leave them to the environment")
     if scheme in SCHEMES and not authority and scheme != "hdfs":
         raise InputError(f"{address}: names no bucket; give one as in {scheme}://bucket/folder")
-    root = authority.partition("@")[0] if scheme in ("abfs", "abfss") else authority
-    return Store(scheme, f"{scheme}://{authority}", "" if scheme == "hdfs" else root), rest
+    prefix = f"{scheme}://{authority}"
+    return Store(scheme, prefix, _root(scheme, authority, prefix)), rest
+
+
+def _root(scheme: str, authority: str, prefix: str) -> str:
+    """How a file system calls the place that an address begins with."""
+    if scheme in SCHEMES:
+        return "" if scheme == "hdfs" else authority.partition("@")[0]
+    try:
+        return _fsspec().get_filesystem_class(scheme)._strip_protocol(f"{prefix}/x").removesuffix("/x")
+    except (ImportError, ValueError):
+        return authority
 
 
 def delta_options(address: str) -> dict[str, str] | None:
@@ -118,9 +141,9 @@ def refusal(address: str, error: Exception) -> InputError:
         address: what was asked for.
         error: of the file system.
     """
-    if isinstance(error, InputError):
-        return error
     said, scheme = str(error), address.partition("://")[0]
+    if isinstance(error, NotOpenedError):
+        return InputError(f"{address}: {said}")
     if isinstance(error, FileNotFoundError):
         return InputError(f"{address}: {_SAID[1][1]}")
     for pattern, told in _SAID:
@@ -144,20 +167,15 @@ def _opened(store: Store, _environment: tuple[tuple[str, str], ...]) -> pafs.Fil
     try:
         return _OPENERS.get(store.scheme, _by_fsspec)(store)
     except ImportError:
-        raise InputError(
-            f"{store.prefix}: this pyarrow cannot read {store.scheme}://; install one that can, or copy the files here"
-        ) from None
-    except (OSError, pa.ArrowException, ValueError) as error:
-        raise _not_opened(store, error) from None
-
-
-def _not_opened(store: Store, error: Exception) -> InputError:
-    if "libhdfs" in str(error) or "libjvm" in str(error):
-        return InputError(
-            f"{store.prefix}: Hadoop's client library is missing; set HADOOP_HOME, JAVA_HOME and CLASSPATH"
-            " (`hadoop classpath --glob`), or copy the files to a local disk"
+        told = f"this pyarrow cannot read {store.scheme}://; install one that can, or copy the files to a local disk"
+        raise NotOpenedError(told) from None
+    except (OSError, pa.ArrowException) as error:
+        if "libhdfs" not in str(error) and "libjvm" not in str(error):
+            raise
+        told = (
+            "Hadoop's client library is missing; set HADOOP_HOME, JAVA_HOME and CLASSPATH (`hadoop classpath --glob`)"
         )
-    return refusal(store.prefix, error)
+        raise NotOpenedError(told) from None
 
 
 def _s3(_store: Store) -> pafs.FileSystem:
@@ -195,7 +213,7 @@ def _gs(_store: Store) -> pafs.FileSystem:
 def _abfs(store: Store) -> pafs.FileSystem:
     container, _, host = store.prefix.partition("://")[2].partition("@")
     if not container or not host:
-        raise InputError(f"{store.prefix}: give {store.scheme}://CONTAINER@ACCOUNT.dfs.core.windows.net/folder")
+        raise NotOpenedError(f"give {store.scheme}://CONTAINER@ACCOUNT.dfs.core.windows.net/folder")
     return pafs.AzureFileSystem(host.partition(".")[0], account_key=os.environ.get("AZURE_STORAGE_ACCOUNT_KEY"))
 
 
@@ -205,15 +223,18 @@ def _hdfs(store: Store) -> pafs.FileSystem:
 
 def _by_fsspec(store: Store) -> pafs.FileSystem:
     try:
-        import fsspec  # noqa: PLC0415  # pyright: ignore[reportMissingImports]  only for stores that pyarrow does not know
-
-        return pafs.PyFileSystem(pafs.FSSpecHandler(fsspec.filesystem(store.scheme)))
+        return pafs.PyFileSystem(pafs.FSSpecHandler(_fsspec().core.url_to_fs(f"{store.prefix}/")[0]))
     except (ImportError, ValueError):
         known = ", ".join(f"{scheme}://" for scheme in SCHEMES)
-        raise InputError(
-            f"{store.prefix}: {store.scheme}:// cannot be read; give a path, {known}, or install fsspec with the"
-            " package for it"
-        ) from None
+        told = f"{store.scheme}:// cannot be read; give a path, {known}, or install fsspec with the package for it"
+        raise NotOpenedError(told) from None
+
+
+def _fsspec() -> Any:
+    """Only for stores that pyarrow does not know, so it need not be installed."""
+    import fsspec  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
+
+    return fsspec
 
 
 _OPENERS: dict[str, Callable[[Store], pafs.FileSystem]] = {

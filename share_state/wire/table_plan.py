@@ -1,8 +1,7 @@
 """Finds the log partitions in the footers of Parquet files: which row groups hold which offsets of which of them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import pyarrow.parquet as pq
 
 from share_state.errors import InputError
 from share_state.wire.log_folder import STATE_TOPIC, LogPartition, Segment
+from share_state.wire.places import Place, names_below, parquet_source, unreadable
 from share_state.wire.table_rows import Columns, RowGroup, TableRows, integers
 
 MOST_WAITING = 256 << 20
@@ -56,17 +56,18 @@ class _Found:
     sizes: list[int] = field(default_factory=list)
 
 
-def plan(files: Sequence[TableFile], columns: Columns) -> TablePlan:
+def plan(files: Sequence[TableFile], columns: Columns, topics: Sequence[str] = (STATE_TOPIC,)) -> TablePlan:
     """Look into the footers, and into the columns of offsets and partitions where a footer does not tell enough.
 
     Args:
         files: of one table.
         columns: what its columns are called.
+        topics: those that are wanted, first the one that must be there; a table without topics is of it.
     Raises:
-        InputError: if a file is not Parquet, lacks a column or has one of another type, or holds no record of the state
+        InputError: if a file is not Parquet, lacks a column or has one of another type, or holds no record of the first
             topic.
     """
-    found: dict[int | None, _Found] = {}
+    found: dict[tuple[str, int | None], _Found] = {}
     others, total, amplified, looked_at, has_times, mixed = set[str](), 0, 0, 0, True, False
     for number, file in enumerate(files):
         with _opened(file.path) as parquet:
@@ -76,18 +77,18 @@ def plan(files: Sequence[TableFile], columns: Columns) -> TablePlan:
             for group in range(parquet.num_row_groups):
                 meta = parquet.metadata.row_group(group)
                 total += meta.total_byte_size
-                spans = _told(meta, file, columns)
+                spans = _told(meta, file, columns, topics[0])
                 if spans is None:
                     looked_at += meta.num_rows
                     if looked_at > _ROWS_LOOKED_AT:
                         mixed = True
                         break
-                    spans = _looked(parquet, group, file, columns, rows_before)
+                    spans = _looked(parquet, group, file, columns, rows_before, topics)
                 for topic, partition, first, last, rows in spans:
-                    if topic != STATE_TOPIC:
+                    if topic not in topics:
                         others.add(topic)
                         continue
-                    of_log = found.setdefault(partition, _Found())
+                    of_log = found.setdefault((topic, partition), _Found())
                     alone = rows == meta.num_rows
                     of_log.groups.append(RowGroup(number, group, rows_before, first, last, alone))
                     of_log.sizes.append(meta.total_byte_size)
@@ -95,20 +96,26 @@ def plan(files: Sequence[TableFile], columns: Columns) -> TablePlan:
                 rows_before += meta.num_rows
     if mixed:
         return TablePlan([], others, is_in_order=False)
-    if not found:
-        told = f"found rows of {', '.join(sorted(others)[:3])}" if others else "it has no rows"
-        raise InputError(f"{files[0].path}: no records of {STATE_TOPIC} in this table ({told})")
-    logs = [_log(partition, one, files, columns, has_times) for partition, one in sorted(found.items(), key=str)]
-    logs.sort(key=lambda log: -1 if log.partition is None else log.partition)
+    there = {topic for topic, _ in found}
+    if topics[0] not in there:
+        raise InputError(f"{files[0].path}: {nothing_of(topics[0], others | there)}")
+    logs = [_log(*place, one, files, columns, has_times) for place, one in found.items()]
+    logs.sort(key=lambda log: (topics.index(log.topic), -1 if log.partition is None else log.partition))
     light = amplified - total <= max(total // 2, _SMALL)
     return TablePlan(logs, others, light and max(map(_most_waiting, found.values())) <= MOST_WAITING)
 
 
+def nothing_of(topic: str, others: Collection[str]) -> str:
+    """What is wrong with a table that holds no record of a topic."""
+    told = f"found rows of {', '.join(sorted(others)[:3])}" if others else "it has no rows"
+    return f"no records of {topic} in this table ({told})"
+
+
 def _opened(path: str) -> pq.ParquetFile:
     try:
-        return pq.ParquetFile(path)
+        return pq.ParquetFile(parquet_source(path))
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error}); check its permissions") from None
+        raise unreadable(path, error) from None
     except pa.ArrowException as error:
         raise InputError(f"{path}: not a whole Parquet file ({str(error).splitlines()[0]})") from None
 
@@ -155,12 +162,12 @@ _Span = tuple[str, int | None, int, int, int]
 """(topic, partition, first offset, last offset, rows)"""
 
 
-def _told(meta: Any, file: TableFile, columns: Columns) -> list[_Span] | None:
+def _told(meta: Any, file: TableFile, columns: Columns, otherwise: str) -> list[_Span] | None:
     """The one log partition of a row group, where its footer tells that it is one."""
     if meta.num_rows == 0:
         return []
     told = {meta.column(number).path_in_schema: meta.column(number).statistics for number in range(meta.num_columns)}
-    topic = _one(told, file, columns.topic, STATE_TOPIC)
+    topic = _one(told, file, columns.topic, otherwise)
     partition = _one(told, file, columns.partition, None)
     offsets = told[columns.offset]
     if topic is None or partition is None or not _is_whole(offsets) or offsets.min < 0:
@@ -181,34 +188,34 @@ def _is_whole(statistics: Any) -> bool:
 
 
 def _looked(
-    parquet: pq.ParquetFile, group: int, file: TableFile, columns: Columns, rows_before: int
+    parquet: pq.ParquetFile, group: int, file: TableFile, columns: Columns, rows_before: int, wanted: Sequence[str]
 ) -> Iterator[_Span]:
     """The log partitions of a row group, by its rows."""
     names = [name for name in (columns.topic, columns.partition, columns.offset) if name in parquet.schema_arrow.names]
     table = parquet.read_row_group(group, columns=names)
     count = len(table)
-    topics = file.constants.get(columns.topic, STATE_TOPIC)
     if columns.topic in names:
         encoded = table[columns.topic].combine_chunks().cast(pa.string()).dictionary_encode()
         topic_names, topic_of = encoded.dictionary.to_pylist(), encoded.indices.fill_null(-1).to_numpy(False)
     else:
-        topic_names, topic_of = [topics], np.zeros(count, np.int64)
-    ours = topic_of == topic_names.index(STATE_TOPIC) if STATE_TOPIC in topic_names else np.zeros(count, bool)
+        topic_names, topic_of = [file.constants.get(columns.topic, wanted[0])], np.zeros(count, np.int64)
     for name, rows in zip(topic_names, np.bincount(topic_of[topic_of >= 0], minlength=len(topic_names)), strict=True):
-        if name != STATE_TOPIC:
+        if name not in wanted:
             yield name, None, 0, 0, int(rows)
+    ours = np.isin(topic_of, [number for number, name in enumerate(topic_names) if name in wanted])
+    topic_of = topic_of[ours]
     offsets = integers(table[columns.offset], columns.offset, file.path, rows_before)[ours]
     if columns.partition in names:
         partitions = integers(table[columns.partition], columns.partition, file.path, rows_before)[ours]
     else:
         partitions = np.full(len(offsets), int(file.constants[columns.partition]))
-    for partition in np.unique(partitions).tolist():
-        of_it = offsets[partitions == partition]
-        yield STATE_TOPIC, partition, int(of_it.min()), int(of_it.max()), len(of_it)
+    for number, partition in np.unique(np.stack((topic_of, partitions)), axis=1).T.tolist():
+        of_it = offsets[(topic_of == number) & (partitions == partition)]
+        yield topic_names[number], partition, int(of_it.min()), int(of_it.max()), len(of_it)
 
 
 def _log(
-    partition: int | None, found: _Found, files: Sequence[TableFile], columns: Columns, has_times: bool
+    topic: str, partition: int | None, found: _Found, files: Sequence[TableFile], columns: Columns, has_times: bool
 ) -> LogPartition:
     used = sorted({group.file for group in found.groups})
     sizes = dict.fromkeys(used, 0)
@@ -222,7 +229,7 @@ def _log(
         for one in groups
     )
     source = TableRows(columns, renumbered, has_times)
-    return LogPartition(STATE_TOPIC, partition, segments, groups[0].first_offset, source=source)
+    return LogPartition(topic, partition, segments, groups[0].first_offset, source=source)
 
 
 def _most_waiting(found: _Found) -> int:
@@ -237,10 +244,10 @@ def _most_waiting(found: _Found) -> int:
     return most
 
 
-def table_files(paths: Sequence[Path], root: Path) -> list[TableFile]:
+def table_files(paths: Sequence[Place], root: Place) -> list[TableFile]:
     """Parquet files below a folder, each with what the folders between are called (`topic=x/partition=3`)."""
     found = []
     for path in paths:
-        named = (part.partition("=") for part in path.relative_to(root).parts[:-1]) if path != root else ()
+        named = (part.partition("=") for part in names_below(path, root)[:-1]) if path != root else ()
         found.append(TableFile(str(path), {name: value for name, sign, value in named if sign}))
     return found

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 from share_state.errors import InputError
 from share_state.wire.kafka_rows import NO_TIME, NotBase64Error, Rows, chunk_of, joined, rows_of
 from share_state.wire.log import Chunk
-from share_state.wire.log_folder import STATE_TOPIC, LogPartition
+from share_state.wire.log_folder import LogPartition
+from share_state.wire.places import parquet_source
 from share_state.wire.share_group_state import LARGEST_OFFSET
 
 _MOST_ROWS = 1 << 20
@@ -112,7 +113,7 @@ class TableRows:
             try:
                 if file is None or log.segments[group.file].path != path:
                     path = log.segments[group.file].path
-                    file = pq.ParquetFile(path)
+                    file = pq.ParquetFile(parquet_source(path))
                 for rows, least in self._of_group(file, group, log, chunk):
                     yield rows, min(least, following)
             except NotBase64Error:
@@ -133,7 +134,7 @@ class TableRows:
         offsets = integers(where[columns.offset], columns.offset, log.segments[group.file].path, group.rows_before)
         mine = np.ones(len(offsets), bool)
         if not group.alone:
-            mine = belongs(where, columns, log.partition)
+            mine = belongs(where, columns, log.topic, log.partition)
         # From the end back: the least offset of ours that comes after each row.
         least = np.minimum.accumulate(np.where(mine, offsets, LARGEST_OFFSET)[::-1])[::-1]
         held = file.metadata.row_group(group.number).total_byte_size
@@ -158,11 +159,11 @@ def _greatest(rows: Rows) -> int:
     return int(rows.records["offset"].max())
 
 
-def belongs(rows: pa.Table, columns: Columns, partition: int | None) -> np.ndarray:
-    """Which rows are of the state topic and of one of its partitions; a column that is not there says nothing."""
+def belongs(rows: pa.Table, columns: Columns, topic: str, partition: int | None) -> np.ndarray:
+    """Which rows are of a topic and of one of its partitions; a column that is not there says nothing."""
     mine = np.ones(len(rows), bool)
     if columns.topic in rows.column_names:
-        mine &= _true(pc.call_function("equal", [rows[columns.topic].cast(pa.string()), pa.scalar(STATE_TOPIC)]))
+        mine &= _true(pc.call_function("equal", [rows[columns.topic].cast(pa.string()), pa.scalar(topic)]))
     if columns.partition in rows.column_names:
         mine &= _true(pc.call_function("equal", [rows[columns.partition].cast(pa.int64()), pa.scalar(partition)]))
     return mine

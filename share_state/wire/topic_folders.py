@@ -1,10 +1,10 @@
 """Finds the logs of ordinary topics, amid whose user data the draft's control records lie."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from share_state.errors import InputError
 from share_state.wire.log_folder import LogPartition, Sought, log_partition, partition_of, segment_folders
+from share_state.wire.places import Place
 
 INTERNAL = "__"
 """Topics whose names begin so are Kafka's own: control records of type 5 and 6 mean other things there."""
@@ -24,7 +24,7 @@ def find_topic_logs(inputs: Sequence[str]) -> list[LogPartition]:
         InputError: if an input is missing, unreadable, empty, or holds no log of an ordinary topic.
     Source: Kafka LogManager (folder and file names), log-start-offset-checkpoint; spec C-02.
     """
-    by_log: dict[tuple[str, int], list[tuple[Path, list[Path]]]] = {}
+    by_log: dict[tuple[str, int], list[tuple[Place, list[Place]]]] = {}
     for folder, files in segment_folders(inputs, _ORDINARY).items():
         named = partition_of(folder, _ORDINARY)
         if named is None:

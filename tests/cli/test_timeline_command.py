@@ -10,6 +10,7 @@ from share_state.fold.chosen import Chosen
 from share_state.fold.timeline import timeline_tables
 from share_state.wire.log_folder import find_logs
 from tests.cli.commands import Command
+from tests.control.logs import at, checkpoint, delta, log_of
 from tests.truth import DATA
 
 CHAOS = DATA / "4.3.1/chaos"
@@ -57,3 +58,14 @@ def test_a_choice_without_a_timeline_is_refused(light: Command, tmp_path: Path):
         2, "share-state: --group g1: chooses what --timeline writes; give --timeline, too\n",
     )  # fmt: skip
     assert not (tmp_path / "lake").exists()
+
+
+def test_the_timeline_of_control_records_is_written_too(share_state: Command, tmp_path: Path):
+    records = {0: checkpoint("a", 1, 0, 0), 1: delta("a", 1, 0, [(0, 3, 0, 1)]), 2: delta("a", 1, 1, [(0, 1, 2, 1)])}
+    log_of(tmp_path / "broker", at(records), topic="orders")
+    out = tmp_path / "lake"
+    assert share_state("reconstruct", tmp_path / "broker", "--out", out, "--timeline", "--group", "a").code == 0
+    rows = CommittedTables(str(out)).read("timeline").sort_by("offset").to_pylist()
+    assert [(row["kind"], row["start_offset"], row["end_offset"]) for row in rows] == [
+        ("checkpoint", 0, 0), ("delta", 0, 4), ("delta", 2, 4)
+    ]  # fmt: skip

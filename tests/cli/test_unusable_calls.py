@@ -90,7 +90,7 @@ INPUTS = {
     "a link to itself": (_link_to_itself, ""),
     "a segment that is gone": (_segment_that_is_gone, "cannot be read"),
     "a folder in place of a segment": (_folder_in_place_of_a_segment, "cannot be read"),
-    "an object store": (lambda place: "s3://bucket/broker", "only local files"),
+    "an unknown kind of store": (lambda place: "ftp://host/broker", "ftp:// cannot be read"),
     "a glob that matches nothing": (lambda place: f"{place}/*", "no such file or folder"),
 }
 COMMANDS = {

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from share_state.config import Clock, Dialect, Format, keys, load_settings, settings_for
+from share_state.config.model import Column
 from share_state.fold.limits import RELEASES
 from share_state.group_input import CLAIMS
 from share_state.rules import OFF, SEVERITIES, registered
@@ -16,13 +17,18 @@ COUNTS = st.integers(1, 2**31 - 1)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 SEVERITY = st.sampled_from([*SEVERITIES, OFF])
 FORMATS, DIALECTS = st.sampled_from(get_args(Format)), st.sampled_from(get_args(Dialect))
-SOURCE = st.fixed_dictionaries({"path": TEXTS, "format": FORMATS, "dialect": DIALECTS})
+COLUMNS = st.dictionaries(st.sampled_from(get_args(Column)), TEXTS)
+SOURCE = st.fixed_dictionaries(
+    {"path": TEXTS, "format": FORMATS, "dialect": DIALECTS, "columns": COLUMNS, "kafka_properties": TEXTS}
+)
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "cluster": TEXTS,
     "sources": st.lists(SOURCE, min_size=1, max_size=3),
     "sources.0.path": TEXTS,
     "sources.0.format": FORMATS,
     "sources.0.dialect": DIALECTS,
+    "sources.0.columns": COLUMNS,
+    "sources.0.kafka_properties": TEXTS,
     "warehouse": TEXTS,
     "state_partitions": COUNTS,
     "topics": TEXTS,

@@ -12,7 +12,7 @@ from share_state.errors import ShareStateError
 from tests.config.settings_text import REQUIRED, in_yaml
 
 LINES = "sources: [{path: /exports/one}]\nwarehouse: /lake\n"
-SOURCE = "a map of path, format, dialect"
+SOURCE = "a map of path, format, dialect, columns, kafka_properties"
 LIMITS = (
     "delivery_count, record_locks, updates_per_snapshot, chain_length, stall_minutes, pinned_records, writer_version"
 )
@@ -97,7 +97,12 @@ SOURCES = {
     "sources: [{path: /x}, ~]": f"sources.1: nothing given; give {SOURCE}",
     "sources: [{format: auto}]": "sources.0.path: missing; give a path",
     "sources: [{path: /x}, {path: ''}]": "sources.1.path: '' given; give a path",
-    "sources: [{path: /x, format: kafka}]": "sources.0.format: kafka given; give auto or segments",
+    "sources: [{path: /x, format: avro}]": (
+        "sources.0.format: avro given; give auto, segments, table, dump-log, console-json or kafka"
+    ),
+    "sources: [{path: /x, columns: {keys: k}}]": (
+        "sources.0.columns.keys: no such column; give one of key, value, topic, partition, offset, timestamp"
+    ),
     "sources: [{path: /x, dialect: draft}]": (
         "sources.0.dialect: draft given; give auto, share_group_state or control_records"
     ),
@@ -148,7 +153,7 @@ VARIABLES = {
     "LIMITS__DELIVERY_COUNT=99": "99 given; give a whole number from 1 to 25",
     "LIMITS={delivery_count: 99}": "limits.delivery_count: 99 given; give a whole number from 1 to 25",
     "STATE_PARTITIONS=none": f"none given; give {COUNT}",
-    "SOURCES__0__FORMAT=kafka": "kafka given; give auto or segments",
+    "SOURCES__0__FORMAT=avro": "avro given; give auto, segments, table, dump-log, console-json or kafka",
     "SOURCES__9__PATH=/x": "the list holds 1; the next item is number 1, counted from 0",
     "SOURCES__PATH=/x": "no such key; its items go by number, as in SHARE_STATE_SOURCES__0",
     "RULES__OFSET_GAP=off": "no such rule; did you mean OFFSET_GAP?",

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import fields
 from typing import get_args
 
 import pytest
@@ -10,7 +11,9 @@ from pydantic import ValidationError
 
 from share_state import options
 from share_state.config import Dialect, Format, load_settings, settings_for
+from share_state.config.model import Column
 from share_state.fold.limits import RELEASES, Limits
+from share_state.wire.table_rows import Columns
 from tests.config.settings_text import REQUIRED, in_yaml
 
 LINES = "sources: [{path: /exports/one}]\nwarehouse: /lake\n"
@@ -146,8 +149,8 @@ def test_a_secret_that_is_there_all_the_same_is_not_told(name):
 
 
 def test_formats_and_dialects_are_those_of_the_other_commands():
-    # An audit goes on where it stopped in segments; other forms tell no place in them.
-    assert {*get_args(Format)} <= {options.AUTO, *options.FORMATS}
+    assert {*get_args(Format)} == {options.AUTO, *options.FORMATS, options.FORM}
+    assert {*get_args(Column)} == {field.name for field in fields(Columns)}
     assert get_args(Dialect) == options.DIALECTS
 
 

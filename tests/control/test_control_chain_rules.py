@@ -26,13 +26,15 @@ def folded(folder: Path, found: dict[int, Record], **options) -> FoldedControlLo
     return fold_control_log(log_of(folder, [*([] if 0 in found else [user_data(0)]), *at(found)]), **options)
 
 
-def test_a_delta_that_names_a_record_outside_the_log_breaks_its_chain(tmp_path: Path):
-    records = {
-        10: BASE,
-        11: delta("G", 1, 10, A),
-        13: delta("G", 1, 12, B),
-        14: delta("G", 1, 13, C),
+def linked(backs: dict[int, int]) -> dict[int, Record]:
+    """The base at 10, and behind it three deltas: offset -> the offset that it names."""
+    return {10: BASE} | {
+        offset: delta("G", 1, back, states) for (offset, back), states in zip(backs.items(), (A, B, C), strict=True)
     }
+
+
+def test_a_delta_that_names_a_record_outside_the_log_breaks_its_chain(tmp_path: Path):
+    records = linked({11: 10, 13: 12, 14: 13})
     result = folded(tmp_path, records)
     assert [(row["offset"], row["severity"]) for row in findings(result)["BROKEN_CHAIN"]] == [(13, "error")]
     assert (state(result, "G")[0], result.states["last_offset"].to_pylist()) == (1, [11])
@@ -46,13 +48,7 @@ def test_a_delta_that_names_data_breaks_its_chain(tmp_path: Path):
 
 def test_a_delta_that_passes_over_one_breaks_its_chain(tmp_path: Path):
     """11 was never followed: 12 names what is not there, and 13 goes on from 11."""
-    records = {
-        10: BASE,
-        11: delta("G", 1, 10, A),
-        12: delta("G", 1, 5, B),
-        13: delta("G", 1, 11, C),
-    }
-    found = findings(folded(tmp_path, records))["BROKEN_CHAIN"]
+    found = findings(folded(tmp_path, linked({11: 10, 12: 5, 13: 11})))["BROKEN_CHAIN"]
     assert [(row["offset"], row["evidence"]["reason"]) for row in found] == [(12, "missing"), (13, "passed_over")]
 
 
@@ -86,13 +82,7 @@ def test_a_delta_that_names_a_record_of_another_epoch_is_found(tmp_path: Path):
 
 def test_two_deltas_that_name_one_record_fork_the_chain(tmp_path: Path):
     """D-22: the strict fold stops where the second one comes."""
-    records = {
-        10: BASE,
-        11: delta("G", 1, 10, A),
-        12: delta("G", 1, 10, B),
-        13: delta("G", 1, 12, C),
-    }
-    result = folded(tmp_path, records)
+    result = folded(tmp_path, linked({11: 10, 12: 10, 13: 12}))
     assert [(row["offset"], row["severity"]) for row in findings(result)["FORK"]] == [(12, "error")]
     assert "BROKEN_CHAIN" not in findings(result)
     assert state(result, "G")[0] == 1

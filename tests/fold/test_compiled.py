@@ -5,18 +5,24 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.control.logs import checkpoint, control, delta, log_of
 from tests.truth import DATA
 
 FOLD = """
 import sys
 from numba.core.dispatcher import Dispatcher
+from share_state.fold.control_log import fold_control_log
+from share_state.fold.control_timeline import control_timeline_tables
 from share_state.fold.log import fold_log
 from share_state.fold.topics import Topics
 from share_state.fold.verify import verify_cutoff
 from share_state.fold.decoded import decoded_tables
 from share_state.rules import judge, judge_records
 from share_state.wire.log_folder import Window, find_logs
-for inputs in sys.argv[1:]:
+from share_state.wire.topic_folders import find_topic_logs
+for log in find_topic_logs([sys.argv[1]]):
+    fold_control_log(log), list(control_timeline_tables(log))
+for inputs in sys.argv[2:]:
     for log in find_logs(inputs.split(",")):
         folded = fold_log(log, state_partitions=3, judge=judge_records)
         judge(folded), verify_cutoff(folded, Window(), Topics()), list(decoded_tables(log, Window(), Topics()))
@@ -37,7 +43,9 @@ def test_after_set_up_no_fold_compiles_anything(tmp_path: Path):
     (damaged / f"{0:020}.log").write_bytes(data[:5000] + b"\2" * 99 + data[6000:-9])
     sound = [DATA / name for name in ("4.0.2/fuzz", "4.3.1/codec-lz4", "4.3.1/pruneraw", "4.4.0/fifty")]
     copies = f"{DATA / '4.3.1/chaos'},{damaged}"
-    called, compiled = _run("-c", FOLD, *map(str, sound), str(damaged), copies).split(" ", 1)
+    written = [checkpoint("a", 1, 0, 0), delta("a", 1, 0, [(0, 3, 0, 1)]), delta("a", 1, 1, [(1, 1, 2, 1)])]
+    log_of(tmp_path / "control", [control(0, *written)])
+    called, compiled = _run("-c", FOLD, str(tmp_path / "control"), *map(str, sound), str(damaged), copies).split(" ", 1)
     assert int(called) > 10
     assert compiled.strip() == "[]"
 

@@ -140,6 +140,16 @@ def test_an_orphan_in_a_stream_is_told_by_its_number(tmp_path: Path):
     assert finding["message"] == "the state rests on an update at record 1 that no snapshot precedes"
 
 
+def test_offsets_of_the_topic_are_offsets_in_a_stream_too(tmp_path: Path):
+    path = tmp_path / "console.txt"
+    path.write_text(console_text([snapshot(KEY, [(7, 8, 3, 1)])]))
+    (log,) = found(path)
+    messages = {row["rule"]: row["message"] for row in judge(fold_log(log)).to_pylist()}
+    assert messages["ARCHIVING_STUCK"].startswith(
+        "offsets that wait for their dead-letter write, which the start offset cannot pass: 2 (7-8)"
+    )
+
+
 SNAPSHOT, UPDATE = snapshot(KEY, [(0, 4, 2, 1)]), update(KEY, [(5, 9, 4, 2)])
 
 

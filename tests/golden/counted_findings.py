@@ -1,7 +1,7 @@
 """What the audit finds in the brokers' logs, counted; `python -m tests.golden.counted_findings` writes the files anew.
 
-Random requests wrote these logs, so starts go back, terminal states are left and counts disagree: docs/rules.md says
-which kinds are in them. Nobody but a person can say whether a changed number is right.
+Random requests wrote these logs, so starts go back, terminal states are left and counts disagree: docs/rules/README.md
+says which kinds are in them. Nobody but a person can say whether a changed number is right.
 """
 
 from collections import defaultdict

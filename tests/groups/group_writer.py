@@ -203,3 +203,7 @@ def _infos(assigned: Assigned, names: Mapping[str, str]) -> list[dict[str, Any]]
         {"topic_id": topic_id, "topic_name": names[topic_id], "partitions": list(of_topic)}
         for topic_id, of_topic in assigned.items()
     ]
+
+
+QUIET = share_group("G1", {"m1": {T: [0]}, "m2": {T: [1]}}, ready={T: [0, 1]})
+"""Two members of a group that have what they are to have, of a topic whose state is there."""

@@ -13,6 +13,7 @@ from share_state.fold.groups_replay import GroupReplay
 from share_state.wire.group_logs import find_group_logs
 from share_state.wire.group_records import GroupRecord
 from tests.groups.group_writer import (
+    QUIET,
     T,
     classic_group,
     classic_member,
@@ -31,7 +32,6 @@ from tests.groups.group_writer import (
 from tests.log_writer import batch, write_segment
 from tests.wire.batches import NOW, Record, consecutive
 
-QUIET = share_group("G1", {"m1": {T: [0]}, "m2": {T: [1]}}, ready={T: [0, 1]})
 LEAVING = [told(13, "G1", "m1"), told(14, "G1", "m1"), told(10, "G1", "m1")]
 
 

@@ -1,23 +1,27 @@
 """Every record of a group against Kafka's own bytes; what is unknown or malformed is told with its offset."""
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.declarations import declared, layout, record
+from share_state.declarations import declared, layout, record, table_schema
 from share_state.fold.groups import fold_groups
-from share_state.wire.codec import CodecError, decode, encode
+from share_state.fold.sticky import fold_sticky
+from share_state.rules.groups_audited import AuditedGroups
+from share_state.rules.groups_judged import judge_groups, judge_sticky
+from share_state.wire.codec import encode
 from share_state.wire.group_logs import find_group_logs, group_partition_of
 from share_state.wire.group_records import GroupRecordError, GroupRecordType, read_value
 from tests.groups.group_writer import T, folded, group_metadata, told, value, write_group_log
 from tests.log_writer import batch, write_segment
 from tests.wire.batches import Record, consecutive
-from tests.wire.test_codec import ordered, values
 
 G1_M1 = "0002473100026d31"
 TOPIC = "0000000000000000000000000000002a"
 
-# (type, key, value, decoded): Kafka 4.3.1's serde, group G1, member m1, topic T of id 0x...2a (K-16 to K-21).
+# (type, key, value, decoded): Kafka 4.3.1's serde, group G1, member m1, topic T of id 0x...2a
+# (K-16, K-17, K-18, K-19, K-20, K-21).
 VECTORS = [
     (
         10,
@@ -136,6 +140,7 @@ CLASSIC_SIZES = {0: 159, 1: 163, 2: 171, 3: 173, 4: 159}
 
 
 def test_a_classic_group_s_key_and_value_are_kafka_s():
+    """P3-7, P3-8."""
     assert encode(layout("group_metadata_key", "any"), {"group_id": "cg"}).hex() == "000200026367"
     data = bytes.fromhex(CLASSIC_V3)
     assert len(data) == 173
@@ -165,57 +170,11 @@ def test_every_version_of_a_classic_group_has_kafka_s_size_and_is_read_back(vers
         assert written.hex().endswith("0000")
 
 
-OF_GROUPS = [
-    (name, one.releases)
-    for name in declared("records", "name")
-    if record(name).log == "__consumer_offsets"
-    for one in record(name).layouts
-]
-
-
 def test_every_record_type_of_share_groups_is_declared_as_key_and_value():
-    types = {
-        part: {record(name).key_type for name, _ in OF_GROUPS if record(name).part == part} for part in ("key", "value")
-    }
+    of_groups = [record(name) for name in declared("records", "name") if record(name).log == "__consumer_offsets"]
+    types = {part: {one.key_type for one in of_groups if one.part == part} for part in ("key", "value")}
     assert types["value"] == {2, *range(9, 16)}
     assert types["key"] == types["value"] | {3}
-
-
-@pytest.mark.parametrize(("name", "releases"), OF_GROUPS)
-@given(data=st.data())
-def test_what_is_written_of_groups_is_read_back(name, releases, data):
-    shipped = layout(name, releases)
-    drawn = data.draw(values(shipped.fields, shipped.flexible))
-    written = encode(shipped, drawn)
-    assert decode(shipped, written) == (drawn, len(written))
-
-
-@pytest.mark.parametrize(("name", "releases"), OF_GROUPS)
-@given(data=st.data(), prefixed=st.booleans())
-def test_any_bytes_of_groups_are_read_or_refused(name, releases, data, prefixed):
-    shipped = layout(name, releases)
-    given_bytes = data.draw(st.binary(max_size=120))
-    if prefixed and shipped.prefix is not None:
-        given_bytes = shipped.prefix.to_bytes(2, "big") + given_bytes
-    try:
-        read, consumed = decode(shipped, given_bytes)
-    except CodecError as error:
-        assert "\n" not in str(error)
-        return
-    assert 0 < consumed <= len(given_bytes)
-    assert decode(shipped, encode(shipped, read))[0] == everywhere_ordered(read)
-
-
-def everywhere_ordered(read: dict) -> dict:
-    """Unknown tags ascending, in the record and in every struct of it."""
-    return ordered(
-        {
-            name: [everywhere_ordered(one) if isinstance(one, dict) else one for one in field]
-            if isinstance(field, list) and name != "unknown_tags"
-            else field
-            for name, field in read.items()
-        }
-    )
 
 
 def test_an_unknown_record_type_is_told_once_with_its_number(tmp_path):
@@ -296,3 +255,34 @@ def test_several_copies_of_a_log_are_one(tmp_path):
     assert found.groups["G1"].epoch == 3
     assert found.record_counts == {11: 3}
     assert found.faults == []
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> Record:
+    """A record of any type, known or not, with a key and a value that may be anything."""
+    record_type = draw(st.integers(-2, 30)).to_bytes(2, "big", signed=True)
+    named = st.sampled_from([b"\0\2G1", b"\0\2G1\0\2m1", b"\0\2\xff\xfe", b"", b"\xff\xff"])
+    key = draw(st.none() | st.binary(max_size=3) | named.map(lambda rest: record_type + rest))
+    version = draw(st.integers(-1, 5)).to_bytes(2, "big", signed=True)
+    written = st.sampled_from([one[2] for one in VECTORS] + [CLASSIC_V3]).map(bytes.fromhex)
+    cut = st.tuples(written, st.integers(0, 60)).map(lambda whole: whole[0][: whole[1]])
+    any_value = st.binary(max_size=40).map(lambda rest: version + rest)
+    return Record(key, draw(st.none() | written | cut | any_value))
+
+
+@given(st.lists(damaged(), min_size=1, max_size=8))
+def test_whatever_is_in_the_log_becomes_tables_and_findings(tmp_path_factory, records):
+    """Unknown types, versions and layouts are told; nothing is raised, and a sound group beside them is there."""
+    sound = [group_metadata("sound", 3)]
+    found = folded(tmp_path_factory.mktemp("log"), [*records, *sound])
+    assert found.live["sound"].epoch == 3
+    tables = [found.share_groups, found.share_group_members, found.share_group_partitions]
+    assert [table.schema for table in tables] == [
+        table_schema(name) for name in ("share_groups", "share_group_members", "share_group_partitions")
+    ]
+    audited = fold_sticky(found, history=True)
+    assert audited.sticky_claim.schema == table_schema("sticky_claim")
+    rows = pa.concat_tables([judge_groups(AuditedGroups(found, table_schema("share_partition_state").empty_table())),
+                             judge_sticky(audited)])  # fmt: skip
+    assert rows.schema == table_schema("findings")
+    assert {row["rule"] for row in rows.to_pylist()} >= {fault.code for fault in found.faults}

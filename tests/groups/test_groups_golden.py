@@ -1,13 +1,18 @@
 """Folded groups are what the running brokers said: members, assignments, epochs, topic names, share-partitions."""
 
+import pyarrow as pa
 import pytest
 
 from share_state import Window, find_logs, fold_log
 from share_state.fold.groups import FoldedGroups, fold_groups
+from share_state.fold.groups_topics import completed
+from share_state.fold.lag import lags
+from share_state.topics_file import read_topics
 from share_state.wire.group_logs import find_group_logs
 from tests.groups.described import EPOCH_WITHOUT_RECORD, Scenario, scenarios
 
 SCENARIOS = scenarios()
+SINCE_4_1 = [one for one in SCENARIOS if one.release != "4.0.2"]
 by_scenario = pytest.mark.parametrize("scenario", SCENARIOS, ids=[one.name for one in SCENARIOS])
 
 
@@ -90,6 +95,50 @@ def test_groups_list_the_share_partitions_that_the_stock_tool_shows(scenario):
         assert not listed
         return
     assert listed == shown
+
+
+def offsets(scenario: Scenario) -> dict[tuple[str, str, int], tuple[int | None, int | None]]:
+    """(group, topic name, partition) -> start offset, None for none, and lag; topics are named as the groups do."""
+    topics = completed(read_topics(str(scenario.folder / "topics.json")), folded(scenario).names)
+    states = pa.concat_tables(fold_log(log, topics=topics).states for log in find_logs([str(scenario.folder)]))
+    behind = lags(*(states[name] for name in ("topic_end_offset", "start_offset", "delivery_complete_count")))
+    return {
+        (row["group_id"], row["topic"], row["partition"]): (
+            None if row["start_offset"] < 0 else row["start_offset"],
+            lag,
+        )
+        for row, lag in zip(states.to_pylist(), behind.to_pylist(), strict=True)
+    }
+
+
+@by_scenario
+def test_start_offsets_and_lags_are_those_that_the_broker_told(scenario):
+    """The client of 4.2 is the first that asks for them; a lag that is not known is not told."""
+    ours = offsets(scenario)
+    described = {
+        (group["group"], one["topic"], one["partition"]): (one["topicId"], one["startOffset"], one.get("lag"))
+        for group in scenario.groups
+        for one in group.get("offsets", ())
+    }
+    assert bool(described) == (scenario.release not in ("4.0.2", "4.1.2"))
+    assert {place: ours[place][0] for place in described} == {place: told[1] for place, told in described.items()}
+    known = {place: told[2] for place, told in described.items() if told[2] is not None and told[2] >= 0}
+    assert {place: ours[place][1] for place in known} == known
+    assert bool(known) == bool(described)
+    names = folded(scenario).names
+    assert {names[told[0]] for told in described.values()} == {topic for _, topic, _ in described}
+
+
+@pytest.mark.parametrize("scenario", SINCE_4_1, ids=[one.name for one in SINCE_4_1])
+def test_the_stock_tool_shows_the_same_start_offsets_and_lags(scenario):
+    """That of 4.0 shows how far the topics go in place of the starts, that of 4.1 no lags."""
+    ours, rows = offsets(scenario), scenario.rows("offsets")
+    shown = {(row["GROUP"], row["TOPIC"], int(row["PARTITION"])): row for row in rows if row["START-OFFSET"] != "-"}
+    assert {place: ours[place][0] for place in shown} == {
+        place: int(row["START-OFFSET"]) for place, row in shown.items()
+    }
+    known = {place: int(row["LAG"]) for place, row in shown.items() if row.get("LAG", "-") != "-"}
+    assert {place: ours[place][1] for place in known} == known
 
 
 @by_scenario

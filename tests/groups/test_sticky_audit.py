@@ -1,5 +1,6 @@
 """The audit of sticky assignors over logs of `__consumer_offsets`: the worked example (3.4), and one rule at a time."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -64,21 +65,26 @@ EXAMPLE = (
 )
 
 
-@pytest.fixture
-def example(tmp_path) -> FoldedSticky:
+def example_of(folder: Path, members: Sequence[tuple]) -> FoldedSticky:
     """Section 3.4: group cg, generation 8, topics t1 and t2 of 3 partitions; assigned as Kafka did."""
-    members = [
+    written = [
         classic_member(
             name,
             subscription(TOPICS, None if data is None else bytes.fromhex(data), generation=subscribed),
             assignment(assigned),
         )
-        for name, data, subscribed, assigned in EXAMPLE
+        for name, data, subscribed, assigned in members
     ]
-    return sticky(tmp_path, classic_group("cg", 8, members), sizes={"t1": 3, "t2": 3})
+    return sticky(folder, classic_group("cg", 8, written), sizes={"t1": 3, "t2": 3})
+
+
+@pytest.fixture
+def example(tmp_path) -> FoldedSticky:
+    return example_of(tmp_path, EXAMPLE)
 
 
 def test_the_worked_example_has_seven_claims(example):
+    """P3-33, P3-38: a row a claim, with all that it is grouped by."""
     rows = example.sticky_claim.to_pylist()
     assert [(row["member_id"], row["topic"], row["partition"], row["claim_generation"]) for row in rows] == [
         ("c1", "t1", 0, 7),
@@ -93,7 +99,21 @@ def test_the_worked_example_has_seven_claims(example):
     assert {(row["group_id"], row["group_generation"], row["record_offset"]) for row in rows} == {("cg", 8, 0)}
 
 
+@pytest.mark.parametrize("order", [(3, 2, 1, 0), (1, 3, 0, 2)])
+def test_the_order_of_the_members_changes_nothing(example, tmp_path, order):
+    """P3-33."""
+    again = example_of(tmp_path / "again", [EXAMPLE[number] for number in order])
+    by_place = [(name, "ascending") for name in ("topic", "partition", "member_id")]
+    assert again.sticky_claim.sort_by(by_place).equals(example.sticky_claim.sort_by(by_place))
+    left_out = ["other_claims"]
+    assert again.effective_previous_assignment.drop_columns(left_out).equals(
+        example.effective_previous_assignment.drop_columns(left_out)
+    )
+    assert findings(again) == findings(example)
+
+
 def test_the_worked_example_resolves_as_it_says(example):
+    """S-08: generation 7 beats 5 on t1-1."""
     rows = example.effective_previous_assignment.to_pylist()
     assert [
         (

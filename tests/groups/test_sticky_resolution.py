@@ -95,6 +95,7 @@ def test_one_topic_partition_has_every_status():
 
 
 def test_older_claims_do_not_inherit_a_partition_that_two_newer_ones_contest():
+    """P3-21."""
     members = (member("A", [0], 7, 7), member("B", [0], 7, 7), member("C", [0], 5, 5))
     (row,) = resolve(generation_of(*members))
     assert (row.owner, row.status, len(row.losing)) == (None, "INVALIDATED_SAME_GENERATION", 3)

@@ -1,4 +1,4 @@
-"""Vectors of Kafka 4.3.1's own classes: subscriptions, assignments, sticky user data, byte for byte (P3-1 to 19)."""
+"""Vectors of Kafka 4.3.1's own classes: subscriptions, assignments, sticky user data, byte for byte (P3-1 to P3-19)."""
 
 import pytest
 from hypothesis import given
@@ -33,6 +33,7 @@ OWNED = previous(("t1", [0, 1]), ("t2", [3]))
 
 
 def test_version_1_ends_with_the_generation():
+    """S-07, P3-1."""
     assert len(raw(V1)) == 36
     assert read_sticky_user_data(raw(V1)) == StickyUserData(1, CLAIMS, 7)
     layout_1 = layout("sticky_assignor_user_data", "v1")
@@ -40,12 +41,14 @@ def test_version_1_ends_with_the_generation():
 
 
 def test_version_0_has_no_generation():
+    """S-05, P3-2, P3-12."""
     assert len(raw(V0)) == 32
     assert read_sticky_user_data(raw(V0)) == StickyUserData(0, CLAIMS, None)
     assert encode(layout("sticky_assignor_user_data", "v0"), {"previous_assignment": OWNED}) == raw(V0)
 
 
 def test_a_member_that_owned_nothing_still_tells_its_generation():
+    """P3-3."""
     assert read_sticky_user_data(raw("00000000 00000007")) == StickyUserData(1, (), 7)
 
 
@@ -57,36 +60,43 @@ def test_an_old_leader_reads_the_same_partitions_from_version_1():
 
 @pytest.mark.parametrize("data", [None, b""])
 def test_no_user_data_claims_nothing_and_is_no_error(data):
+    """P3-11."""
     assert read_sticky_user_data(data) == NO_USER_DATA
 
 
 def test_what_neither_version_reads_claims_nothing_at_generation_minus_one():
+    """S-13, P3-10."""
     read = read_sticky_user_data(raw("000000090102"))
     assert (read.version, read.claims, read.generation) == (None, (), -1)
     assert read.flaw
 
 
 def test_bytes_behind_version_1_are_ignored_and_counted():
+    """P3-13."""
     assert read_sticky_user_data(raw(f"{V1} 010203")) == StickyUserData(1, CLAIMS, 7, trailing=3)
 
 
 def test_up_to_three_bytes_behind_version_0_are_ignored_and_four_make_it_version_1():
+    """P3-14."""
     assert read_sticky_user_data(raw(f"{V0} 010203")) == StickyUserData(0, CLAIMS, None, trailing=3)
     assert read_sticky_user_data(raw(f"{V0} 00000007")) == StickyUserData(1, CLAIMS, 7)
 
 
 @pytest.mark.parametrize("data", ["ffffffff 00000007", "7fffffff 00000007", "00000001 0001 74 ffffffff"])
 def test_an_array_count_that_cannot_be_is_a_flaw(data):
+    """P3-15."""
     read = read_sticky_user_data(raw(data))
     assert (read.version, read.claims, read.generation) == (None, (), -1)
 
 
 def test_four_zero_bytes_mean_different_things_to_the_two_assignors():
+    """P3-16."""
     assert read_sticky_user_data(raw("00000000")) == StickyUserData(0, (), None)
     assert read_cooperative_generation(raw("00000000")) == 0
 
 
 def test_the_cooperative_assignor_writes_a_generation_alone():
+    """P3-4."""
     assert read_cooperative_generation(raw("ffffffff")) == -1
     assert read_cooperative_generation(raw("00000005")) == 5
     assert read_cooperative_generation(None) is None
@@ -95,6 +105,7 @@ def test_the_cooperative_assignor_writes_a_generation_alone():
 
 
 def test_the_order_of_topics_says_nothing():
+    """P3-19."""
     swapped = "00000002 00027432 00000001 00000003 00027431 00000002 00000000 00000001 00000007"
     assert set(read_sticky_user_data(raw(swapped)).claims) == set(CLAIMS)
 
@@ -124,6 +135,7 @@ def test_every_version_of_a_subscription_is_read_and_written(version):
 
 
 def test_the_newest_subscription_is_that_of_kafka():
+    """P3-5."""
     read = read_subscription(raw(SUBSCRIPTION))
     assert read == Subscription(3, ("t1", "t2"), raw(V1), (), 7, None)
     racked = raw(SUBSCRIPTION)[:-2] + raw("00027231")
@@ -132,6 +144,7 @@ def test_the_newest_subscription_is_that_of_kafka():
 
 
 def test_a_later_version_is_read_as_the_newest_known():
+    """P3-17."""
     later = raw("0009") + raw(SUBSCRIPTION)[2:]
     assert read_subscription(later + b"more") == Subscription(9, ("t1", "t2"), raw(V1), (), 7, None)
 
@@ -143,11 +156,13 @@ def test_a_malformed_subscription_is_refused(data):
 
 
 def test_a_negative_generation_is_an_absent_one():
+    """P3-18."""
     absent = raw(SUBSCRIPTION)[:-6] + raw("ffffffff ffff")
     assert read_subscription(absent).generation is None
 
 
 def test_an_assignment_is_read():
+    """P3-6."""
     assert len(raw(ASSIGNMENT)) == 38
     assert read_assignment(raw(ASSIGNMENT)) == CLAIMS
     assert encode(

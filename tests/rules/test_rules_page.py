@@ -1,33 +1,61 @@
-"""docs/rules.md explains the rules that there are."""
+"""docs/rules explains the rules that there are."""
 
 import re
+import shutil
 from pathlib import Path
 
+import pytest
+
+from share_state import rules_pages
+from share_state.errors import DeclarationError
 from share_state.rules import registered
+from share_state.rules_pages import INDEX, codes_of, rules_index, rules_page
 
-PAGE = Path(__file__).parents[2] / "docs" / "rules.md"
-
-
-def _rows() -> list[list[str]]:
-    lines = PAGE.read_text(encoding="utf-8").splitlines()
-    return [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in lines
-        if re.match(r"\| [A-Z0-9_]{4,} \| (error|warning|info) \|", line)
-    ]
+FOLDER = Path(__file__).parents[2] / "docs" / "rules"
+PAGES = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.md") if path.name != INDEX}
+RENEW = "run: python -m share_state.rules_pages docs/rules"
 
 
-def test_every_rule_is_on_the_page_once_and_no_other():
-    codes = [row[0] for row in _rows()]
+def test_every_rule_is_on_one_page_once_and_no_other():
+    codes = [code for page in PAGES.values() for code in codes_of(page)]
     assert len(codes) == len(set(codes))
     assert set(codes) == registered().keys()
 
 
-def test_the_page_says_each_rule_s_own_severity():
-    assert {row[0]: row[1] for row in _rows()} == {code: rule.severity for code, rule in registered().items()}
+@pytest.mark.parametrize("name", sorted(PAGES))
+def test_a_page_says_what_the_registry_says(name: str):
+    assert PAGES[name] == rules_page(PAGES[name]), RENEW
 
 
-def test_the_page_says_of_each_rule_what_it_means_why_and_what_to_do():
-    for code, _, *cells in _rows():
-        assert len(cells) == 3, code
-        assert all(cells), code
+def test_the_index_names_every_rule_where_it_is_explained():
+    index = (FOLDER / INDEX).read_text(encoding="utf-8")
+    assert index == rules_index(index, PAGES), RENEW
+    for code in registered():
+        assert index.count(f"| [{code}](") == 1
+
+
+@pytest.mark.parametrize("name", sorted(PAGES))
+def test_a_page_says_of_each_rule_what_it_means_why_and_what_to_do(name: str):
+    parts = re.split(r"^## ", PAGES[name], flags=re.MULTILINE)[1:]
+    told = {part.splitlines()[0]: part for part in parts if part.splitlines()[0] != "Notes"}
+    assert list(told) == codes_of(PAGES[name])
+    for code, part in told.items():
+        assert f"<!-- begin rule {code} -->" in part
+        for start in ("Means", "Likely cause", "Do"):
+            assert re.search(rf"^- {start}: .+\.$", part, re.MULTILINE), (code, start)
+
+
+def test_stale_pages_are_renewed(tmp_path: Path):
+    folder = tmp_path / "rules"
+    shutil.copytree(FOLDER, folder)
+    for name in ("epochs.md", INDEX):
+        page = folder / name
+        page.write_text(page.read_text(encoding="utf-8").replace("exactly one", "about two"), encoding="utf-8")
+    rules_pages.main([str(folder)])
+    for path in FOLDER.iterdir():
+        assert (folder / path.name).read_text(encoding="utf-8") == path.read_text(encoding="utf-8")
+
+
+def test_a_rule_that_is_gone_is_named():
+    with pytest.raises(DeclarationError, match="block 'rule GONE'"):
+        rules_page("<!-- begin rule GONE -->\n<!-- end rule GONE -->\n")

@@ -173,8 +173,8 @@ def test_claims_become_tables_and_findings(rebuilt: Run, source: Path, tmp_path:
         (3, 1): ("a", "WON_BY_GENERATION"),
     }
     graver = {rule: count for (severity, rule), count in outcome.findings.items() if severity == "warning"}
-    # No share group has a record, so that all state is without an owner.
-    assert graver == {"DOUBLE_ASSIGNED": 1, "STALE_CLAIM": 1, "ORPHAN_SHARE_STATE": 6}
+    # No share group has a record, and one partition does not show how many there are: they may lie in others.
+    assert graver == {"DOUBLE_ASSIGNED": 1, "STALE_CLAIM": 1}
 
 
 def test_the_latest_generation_alone_is_judged_where_that_is_asked_for(rebuilt: Run, source: Path, tmp_path: Path):

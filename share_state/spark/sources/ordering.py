@@ -14,7 +14,7 @@ from pyspark.sql.types import BinaryType, DataType, IntegralType, StringType, Ti
 
 from share_state.errors import InputError
 from share_state.wire.log_folder import STATE_TOPIC, LogPartition
-from share_state.wire.table_plan import plan, table_files
+from share_state.wire.table_plan import nothing_of, plan, table_files
 from share_state.wire.table_rows import Columns
 
 _ROW_GROUP = 8 << 20
@@ -45,8 +45,10 @@ def read_tables(spark: SparkSession, tables: Sequence[tuple[str, str]], columns:
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
 
 
-def ordered_logs(frame: DataFrame, columns: Columns, called: str) -> tuple[list[LogPartition], set[str]]:
-    """Write the rows of the state topic by log partition, in offset order, and find the logs there.
+def ordered_logs(
+    frame: DataFrame, columns: Columns, called: str, topics: Sequence[str] = (STATE_TOPIC,)
+) -> tuple[list[LogPartition], set[str]]:
+    """Write the rows of some topics by log partition, in offset order, and find the logs there.
 
     The scratch folder goes when the process ends.
 
@@ -54,34 +56,38 @@ def ordered_logs(frame: DataFrame, columns: Columns, called: str) -> tuple[list[
         frame: with the columns of Spark's Kafka source, or what `read_tables` gives.
         columns: what they are called.
         called: how messages name the input.
+        topics: those that are wanted, first the one that must be there; a table without topics is of it.
     Returns:
         The log partitions, and the topics whose rows are passed over.
     Raises:
         InputError: if a column is missing or has another type, a row lacks what it needs, or there is no record of the
-            state topic.
+            first topic.
     """
     ours = frame if _WRONG in frame.columns else _normalised(frame, columns, called)
     others = set[str]()
     if "topic" in ours.columns:
-        others = {row.topic for row in ours.filter(col("topic") != STATE_TOPIC).select("topic").distinct().collect()}
-        ours = ours.filter(col("topic") == STATE_TOPIC).drop("topic")
+        others = {row.topic for row in ours.filter(~col("topic").isin(*topics)).select("topic").distinct().collect()}
+        ours = ours.filter(col("topic").isin(*topics))
+    else:
+        ours = ours.withColumn("topic", lit(topics[0]))
     _check_rows(ours, called)
     scratch = Path(tempfile.mkdtemp(prefix="share-state-rows-"))
     atexit.register(shutil.rmtree, scratch, ignore_errors=True)
     (
         ours.drop(_WRONG, _FILE)
-        .repartition("partition")
-        .sortWithinPartitions("partition", "offset")
+        .repartition("topic", "partition")
+        .sortWithinPartitions("topic", "partition", "offset")
         .write.option("parquet.block.size", str(_ROW_GROUP))
         .option("compression", "uncompressed")
-        .partitionBy("partition")
+        .partitionBy("topic", "partition")
         .parquet(str(scratch / "rows"))
     )
     files = sorted((scratch / "rows").rglob("*.parquet"))
-    if not files:
-        told = f"found rows of {', '.join(sorted(others)[:3])}" if others else "it has no rows"
-        raise InputError(f"{called}: no records of {STATE_TOPIC} in this table ({told})")
-    return plan(table_files(files, scratch / "rows"), Columns()).logs, others
+    there = {topic for topic in topics if (scratch / "rows" / f"topic={topic}").exists()}
+    if topics[0] not in there:
+        raise InputError(f"{called}: {nothing_of(topics[0], others | there)}")
+    found = plan(table_files(files, scratch / "rows"), Columns(), topics)
+    return found.logs, others
 
 
 def _check_rows(ours: DataFrame, called: str) -> None:

@@ -1,0 +1,88 @@
+"""`python docs/tables/queries.py`: runs every query of these pages, and writes what it gave under it.
+
+The tables are those of real brokers' logs that ship with the project: Kafka 4.4.0 with dead-letter topics of all kinds,
+and Kafka 4.0.2 for groups that had members when they were exported.
+"""
+
+import re
+import sys
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from share_state.cli import run
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PAGES = Path(__file__).parent
+DATA = PAGES.parents[1] / "tests" / "data"
+EXPORT, OF_MEMBERS = DATA / "4.4.0" / "dlq", DATA / "4.0.2" / "chaos"
+
+_QUERY = re.compile(r"```sql\n(?P<query>.*?)```\n\n(?:\|[^\n]*\n)*\n*", re.DOTALL)
+
+
+def make_tables(spark: "SparkSession", folder: Path) -> None:
+    """Write every table of the export to a folder, and give each its name in a session.
+
+    Args:
+        spark: a session with Delta.
+        folder: an empty one.
+    Raises:
+        RuntimeError: if a command fails.
+    """
+    lake, film, groups, records = (str(folder / name) for name in ("lake", "film", "groups", "records"))
+    _run("audit", *_named(EXPORT), "--out", lake)
+    _run("reconstruct", *_named(EXPORT), "--out", film, "--timeline")
+    _run("reconstruct", *_named(OF_MEMBERS), "--out", groups)
+    _run("decode", *_named(EXPORT), "--out", records)
+    homes = {path.name: path for path in Path(lake).iterdir() if path.is_dir()}
+    homes |= {name: Path(groups, name) for name in ("share_groups", "share_group_members")}
+    homes |= {"timeline": Path(film, "timeline"), "decoded_records": Path(records)}
+    for name, home in homes.items():
+        spark.read.format("delta").load(str(home)).createOrReplaceTempView(name)
+
+
+def _named(export: Path) -> list[str]:
+    return [str(export), "--topics", str(export / "topics.json"), "--quiet"]
+
+
+def _run(*command: str) -> None:
+    # 1 says that something was found.
+    if run(command) not in (0, 1):
+        raise RuntimeError(f"share-state {' '.join(command)}: failed")
+
+
+def answered(page: str, spark: "SparkSession") -> str:
+    """A page with the answer of today under each of its queries."""
+    return _QUERY.sub(lambda found: _with_answer(found["query"], spark), page)
+
+
+def _with_answer(query: str, spark: "SparkSession") -> str:
+    found = spark.sql(query)
+    rows = [found.columns, ["---"] * len(found.columns), *(map(_cell, row) for row in found.collect())]
+    return f"```sql\n{query}```\n\n" + "".join(f"| {' | '.join(row)} |\n" for row in rows) + "\n"
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, datetime):
+        # Spark hands times over in the zone of the machine.
+        return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3]
+    return "-" if value is None else str(value).replace("|", "\\|")
+
+
+def main() -> None:
+    """Renew the answers of every page."""
+    from share_state.spark.session import start  # noqa: PLC0415  Spark is imported only where it is used
+
+    with tempfile.TemporaryDirectory() as folder:
+        spark = start("local[2]", {"spark.sql.shuffle.partitions": "2", "spark.sql.session.timeZone": "UTC"})
+        make_tables(spark, Path(folder))
+        for path in sorted(PAGES.glob("*.md")):
+            path.write_text(answered(path.read_text(encoding="utf-8"), spark), encoding="utf-8")
+        spark.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

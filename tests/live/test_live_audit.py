@@ -1,0 +1,43 @@
+"""A cluster audited night after night: read whole each time, nothing told twice, and as its segments tell it."""
+
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from share_state.audit_input import told, work_of
+from share_state.committed import CommittedTables
+from share_state.config import settings_for
+from share_state.spark.audit import audit
+from share_state.spark.reconstruct import Outcome
+from tests.live.broker import PASSWORDS, properties_of
+from tests.live.workload import Workload
+
+pytestmark = pytest.mark.broker
+
+
+def test_a_cluster_is_audited_twice(spark: SparkSession, worked: Workload, tmp_path: Path) -> None:
+    properties = properties_of(worked.broker, "auditor", tmp_path)
+
+    def run(source: str, lake: str, *overrides: str) -> Outcome:
+        settings = settings_for([source], str(tmp_path / lake), ["state_partitions=3", *overrides])
+        work = work_of(settings)
+        return audit(lambda: nullcontext(spark), work, settings.warehouse, inputs=(source,), options=told(settings))
+
+    of_cluster = (f"kafka://{worked.broker.secured}", "live", f"sources.0.kafka_properties={properties}")
+    first, second = run(*of_cluster), run(*of_cluster)
+    assert second.records >= first.records > 0
+    run(str(worked.broker.logs), "segments", "groups.partitions=50")
+    live, segments = (CommittedTables(str(tmp_path / lake)) for lake in ("live", "segments"))
+    assert _contents(live) == _contents(segments)
+    assert PASSWORDS["auditor"] not in str(live.runs.to_pylist())
+
+
+def _contents(tables: CommittedTables) -> list[list[str]]:
+    """State and findings about it as text, without the names of topics, which only the cluster tells."""
+    hidden = ("topic", "topic_end_offset", "run_id")
+    rows = {name: tables.read(name).to_pylist() for name in ("share_partition_state", "in_flight", "findings")}
+    rows["findings"] = [row for row in rows["findings"] if row["state_partition"] is not None]
+    plain = ([{name: row[name] for name in row if name not in hidden} for row in table] for table in rows.values())
+    return [sorted(map(repr, table)) for table in plain]

@@ -1,0 +1,112 @@
+"""An S3 server on this machine, and what is put there."""
+
+import socket
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pyarrow.fs as pafs
+from moto.server import ThreadedMotoServer
+
+BUCKET = "exports"
+KEY_ID, SECRET = "AKIATESTTESTTESTTEST", "a-secret-that-no-message-may-show"
+
+
+def environment(address: str) -> dict[str, str]:
+    """What lets pyarrow and delta-rs in."""
+    return {
+        "AWS_ACCESS_KEY_ID": KEY_ID,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": address,
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_ALLOW_HTTP": "true",
+    }
+
+
+@contextmanager
+def server() -> Iterator[str]:
+    """A server with one empty bucket, at the address that is given."""
+    started = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    started.start()
+    host, port = started.get_host_and_port()
+    try:
+        client(f"http://{host}:{port}").create_dir(BUCKET)
+        yield f"http://{host}:{port}"
+    finally:
+        started.stop()
+
+
+def client(address: str) -> pafs.S3FileSystem:
+    """A file system of the test's own."""
+    return pafs.S3FileSystem(
+        access_key=KEY_ID,
+        secret_key=SECRET,
+        endpoint_override=address.removeprefix("http://"),
+        scheme="http",
+        region="us-east-1",
+        allow_bucket_creation=True,
+    )
+
+
+def put(address: str, source: Path, key: str) -> str:
+    """Copy a local file or folder into the bucket; its address there."""
+    there = client(address)
+    files = [source] if source.is_file() else [file for file in sorted(source.rglob("*")) if file.is_file()]
+    for file in files:
+        name = key if file == source else f"{key}/{file.relative_to(source).as_posix()}"
+        with there.open_output_stream(f"{BUCKET}/{name}") as stream:
+            stream.write(file.read_bytes())
+    return f"s3://{BUCKET}/{key}"
+
+
+@contextmanager
+def checking_who_asks(address: str) -> Iterator[None]:
+    """Lets the server refuse everybody whom it does not know: us, too."""
+    _tell(address, "reset-auth", b"0")
+    try:
+        yield
+    finally:
+        _tell(address, "reset-auth", b"inf")
+
+
+def _tell(address: str, what: str, data: bytes) -> None:
+    told = urllib.request.Request(f"{address}/moto-api/{what}", data, {"Content-Type": "text/plain"}, method="POST")
+    urllib.request.urlopen(told, timeout=10).close()
+
+
+@contextmanager
+def cutting(address: str, after: int) -> Iterator[str]:
+    """A way to the server on which an answer ends after so many bytes; its address."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    host, port = address.removeprefix("http://").split(":")
+
+    def serve() -> None:
+        while True:
+            try:
+                asking, _ = listening.accept()
+            except OSError:
+                return
+            answering = socket.create_connection((host, int(port)))
+            threading.Thread(target=_forward, args=(asking, answering, 1 << 30), daemon=True).start()
+            threading.Thread(target=_forward, args=(answering, asking, after), daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        listening.close()
+
+
+def _forward(source: socket.socket, to: socket.socket, left: int) -> None:
+    try:
+        while left > 0 and (data := source.recv(min(left, 1 << 16))):
+            to.sendall(data)
+            left -= len(data)
+    except OSError:
+        pass
+    for one in (source, to):
+        with suppress(OSError):
+            one.shutdown(socket.SHUT_RDWR)
