@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ class EndToEnd:
         usage: wall, CPU and memory of its process tree.
         phases: name -> seconds of wall time, as the command tells them, then what is left of the whole.
         digest: of the share_partition_state it wrote.
+        live_bytes: of the rows of share_partition_state in memory, as Arrow holds them: the live state.
         printed: its last line.
     """
 
@@ -39,6 +41,7 @@ class EndToEnd:
     usage: TreeUsage
     phases: dict[str, float]
     digest: dict[str, Any]
+    live_bytes: int
     printed: str
 
 
@@ -50,13 +53,22 @@ def reconstructed(export: Export) -> EndToEnd:
     """
     with tempfile.TemporaryDirectory(prefix="end-to-end-", dir=DATA) as scratch:
         warehouse = Path(scratch, "warehouse")
-        usage, told, printed = commanded("reconstruct", str(export.folder), "--out", str(warehouse))
-        return EndToEnd(export, usage, told, _digest_of(warehouse), printed)
+        usage, told, printed = commanded("reconstruct", str(export.folder), "--out", str(warehouse), "--fail-on", "off")
+        digest, live_bytes = _live_state(warehouse)
+        return EndToEnd(export, usage, told, digest, live_bytes, printed)
 
 
-def commanded(*arguments: str) -> tuple[TreeUsage, dict[str, float], str]:
+def typical_run(runs: Sequence[EndToEnd]) -> EndToEnd:
+    """The run of median CPU time (the lower of the middle two)."""
+    return sorted(runs, key=lambda run: run.usage.cpu_s)[(len(runs) - 1) // 2]
+
+
+def commanded(*arguments: str, program: Sequence[str] = ()) -> tuple[TreeUsage, dict[str, float], str]:
     """Run `share-state` with these arguments.
 
+    Args:
+        arguments: of the command.
+        program: what to run in its place, with the same arguments.
     Returns:
         What its process tree used, seconds of each phase, and its last line.
     Raises:
@@ -66,7 +78,7 @@ def commanded(*arguments: str) -> tuple[TreeUsage, dict[str, float], str]:
         phases = Path(scratch, "phases.json")
         environment = {**os.environ, "SHARE_STATE_PHASES": str(phases)}
         with Path(scratch, "out").open("w+") as out, Path(scratch, "err").open("w+") as err:
-            usage = run_tree([_share_state(), *arguments], environment, out, err)
+            usage = run_tree([*(program or (_share_state(),)), *arguments], environment, out, err)
             out.seek(0)
             err.seek(0)
             printed, complained = out.read().strip(), err.read().strip()
@@ -86,8 +98,10 @@ def _share_state() -> str:
     return command
 
 
-def _digest_of(warehouse: Path) -> dict[str, Any]:
-    digest = Digest()
+def _live_state(warehouse: Path) -> tuple[dict[str, Any], int]:
+    digest, size = Digest(), 0
     for file in DeltaTable(str(warehouse / "share_partition_state")).file_uris():
-        digest.add(pq.read_table(file))
-    return digest.as_json()
+        states = pq.read_table(file)
+        digest.add(states)
+        size += states.nbytes
+    return digest.as_json(), size

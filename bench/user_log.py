@@ -5,24 +5,20 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 
 import google_crc32c
-import numpy as np
-from numba import njit
 
+from bench.crc_pass import crc_pass
 from bench.kafka import DATA
 from share_state.declarations import layout
 from share_state.fold.control_log import fold_control_log
 from share_state.wire.codec import encode
-from share_state.wire.crc import crc32c
 from share_state.wire.log_folder import LogPartition
 from share_state.wire.topic_folders import find_topic_logs
 
 _CONTROL = 0x20
 _SEGMENT = 128 << 20
-_BUFFER = 16 << 20
 _CONTROL_SHARE = 100
 _GROUPS = 20
 _DELTAS_A_CHECKPOINT = 20
@@ -54,8 +50,8 @@ def measured(size: int, runs: int) -> UserLogRun:
     """
     log = _made(size)
     folded = fold_control_log(log)
-    _crc_pass(log)
-    passes = [(_timed(lambda: _crc_pass(log)), _timed(lambda: fold_control_log(log))) for _ in range(runs)]
+    crc_pass([log])
+    passes = [(_timed(lambda: crc_pass([log])), _timed(lambda: fold_control_log(log))) for _ in range(runs)]
     crc_s, fold_s = (median(side) for side in zip(*passes, strict=True))
     return UserLogRun(log.size, folded.record_count, log.size / crc_s, log.size / fold_s)
 
@@ -64,19 +60,6 @@ def _timed(work: Callable[[], object]) -> float:
     begun = time.perf_counter()
     work()
     return time.perf_counter() - begun
-
-
-def _crc_pass(log: LogPartition) -> None:
-    buffer = np.empty(_BUFFER, np.uint8)
-    for segment in log.segments:
-        with Path(segment.path).open("rb", buffering=0) as file:
-            while read := file.readinto(buffer.data):
-                _crc(buffer, read)
-
-
-@njit(nogil=True)
-def _crc(data, size):
-    return crc32c(data.ctypes, size)
 
 
 def _made(size: int) -> LogPartition:

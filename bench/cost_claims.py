@@ -1,0 +1,122 @@
+"""What cost may depend on and how far: claims over the matrix, shapes, sizes and growth."""
+
+import math
+from collections.abc import Sequence
+
+from bench.claims import Claim
+from bench.growth import Series
+from bench.matrix import Cell
+from bench.shapes import Measured, Pair
+from bench.sizes import SizeRun
+from bench.start_up import StartUp
+
+PER_CORE = {1: 5.0, 30: 15.0, 200: 30.0}
+"""Ranges in flight -> how many times Kafka's replay a core."""
+OVER_CRC = 3.0
+OVER_KERNEL = 2.0
+WALL = 5.0
+APART = 2.0
+WORKER = 512_000_000
+"""Bytes of a worker that holds no state: interpreter and libraries (about 290 MB), chunk, decoded records."""
+SLOPE = 0.1
+
+
+def per_core(cells: Sequence[Cell]) -> list[Claim]:
+    """One claim for each number of ranges in flight, by its worst batch size, and one for each codec."""
+    found = []
+    for ranges, bound in PER_CORE.items():
+        plain = [cell for cell in cells if cell.export.shape.ranges == ranges and not _is_packed(cell)]
+        if plain:
+            worst = min(plain, key=lambda cell: cell.ratio)
+            found.append(
+                Claim(
+                    f"decode + fold is at least {bound:.0f} times Kafka's replay per core at {ranges} ranges in flight,"
+                    " whatever the batch size",
+                    f"{worst.ratio:.1f} times at {worst.export.shape.records_per_batch} a batch, the worst",
+                    worst.ratio >= bound,
+                )
+            )
+    for cell in filter(_is_packed, cells):
+        shape = cell.export.shape
+        bound = PER_CORE[shape.ranges]
+        found.append(
+            Claim(
+                f"the same with {shape.codec} at {shape.ranges} ranges, {shape.records_per_batch} a batch: {bound:.0f}",
+                f"{cell.ratio:.1f} times",
+                cell.ratio >= bound,
+            )
+        )
+    return found
+
+
+def near_crc(cells: Sequence[Cell]) -> Claim:
+    """By CPU time; what is compressed is checksummed as few bytes, so it is shown in the table and not judged."""
+    worst = max((cell for cell in cells if not _is_packed(cell)), key=lambda cell: cell.over_crc)
+    shape = worst.export.shape
+    where = f"{shape.ranges} ranges, {shape.records_per_batch} a batch"
+    return Claim(
+        f"decode + fold of what is not compressed takes at most {OVER_CRC:.0f} times as long as reading and"
+        " checksumming the same bytes",
+        f"{worst.over_crc:.1f} times at {where}, the worst",
+        worst.over_crc <= OVER_CRC,
+    )
+
+
+def of_sizes(one: SizeRun, start_up: StartUp) -> list[Claim]:
+    """CPU time against the kernels' and start-up, wall time against Kafka's one thread."""
+    records = f"{one.run.export.shape.records:,} records"
+    spent, bound = one.run.usage.cpu_s, OVER_KERNEL * one.kernel.cpu_s + start_up.cpu_s
+    shorter = one.kafka.wall_s / one.run.usage.wall_s
+    return [
+        Claim(
+            f"end to end takes at most {OVER_KERNEL:.0f} times the kernels' CPU time plus start-up ({records})",
+            f"{spent:.1f} CPU s against {one.kernel.cpu_s:.1f} x {OVER_KERNEL:.0f} + {start_up.cpu_s:.1f}",
+            spent <= bound,
+        ),
+        Claim(
+            f"end to end is at least {WALL:.0f} times shorter than Kafka's replay, which runs one thread ({records})",
+            f"{one.run.usage.wall_s:.1f} s against {one.kafka.wall_s:.1f}: {shorter:.1f} times",
+            shorter >= WALL,
+        ),
+    ]
+
+
+def same_whatever_shape(pair: Pair) -> Claim:
+    """CPU time a byte of two exports that differ in one thing."""
+    first, second = pair.sides
+    return Claim(
+        f"{first.side.name} or {second.side.name}, as many bytes: CPU time within {APART:.0f} times of each other",
+        f"{first.run.usage.cpu_s:.1f} CPU s against {second.run.usage.cpu_s:.1f}: {pair.apart:.2f} times",
+        pair.apart <= APART,
+    )
+
+
+def worker_bounded(pairs: Sequence[Pair]) -> Claim:
+    """The largest worker less the live state; the input is larger than the bound, or the claim says little."""
+    worst: Measured = max(
+        (one for pair in pairs for one in pair.sides), key=lambda one: one.peak_bytes - one.run.live_bytes
+    )
+    beyond = worst.peak_bytes - worst.run.live_bytes
+    return Claim(
+        f"a worker's peak memory is at most {WORKER / 1e6:.0f} MB plus the live state, whatever the input",
+        f"{beyond / 1e6:,.0f} MB beyond a live state of {worst.run.live_bytes / 1e6:,.0f} MB at"
+        f" {worst.run.export.bytes / 1e6:,.0f} MB of {worst.side.name}, the worst",
+        worst.peak_bytes > 0 and beyond <= WORKER,
+    )
+
+
+def linear(series: Series) -> list[Claim]:
+    """Both clocks; a slope that start-up hides is missed."""
+    slopes = {"CPU": series.cpu_slope, "wall": series.wall_slope}
+    return [
+        Claim(
+            f"{clock} time beyond start-up grows with {series.name}, by a slope within {SLOPE:.0%} of linear",
+            "too little beyond start-up to tell; take more megabytes" if math.isnan(slope) else f"slope {slope:.2f}",
+            abs(slope - 1) <= SLOPE,
+        )
+        for clock, slope in slopes.items()
+    ]
+
+
+def _is_packed(cell: Cell) -> bool:
+    return cell.export.shape.codec != "none"

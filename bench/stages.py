@@ -1,0 +1,164 @@
+"""Where the time of one log goes: read, frame, checksum, locate, number, decode, fold, tables, Parquet, by CPU time.
+
+Each stage is this project's own function over the same log, timed chunk by chunk. Where one function does two things
+(framing checksums, decoding numbers the keys), the part is timed alone in a pass of its own and taken off the whole.
+"""
+
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+from numba import njit
+
+from bench.crc_pass import crc_pass
+from bench.exports import Export
+from bench.kafka import DATA
+from share_state.fold.chains import Chains
+from share_state.fold.extent import Extent
+from share_state.fold.log import fold_log
+from share_state.fold.observed import Counts
+from share_state.fold.states import in_flight_table, key_columns, live, state_table
+from share_state.fold.topics import Topics
+from share_state.table_files import TableFiles
+from share_state.task import ROWS_A_BATCH
+from share_state.wire.keys import KeyTable, number_of
+from share_state.wire.log import Chunk, framed_segments, read_chunks
+from share_state.wire.log_folder import LogPartition, find_logs
+from share_state.wire.records import locate_records
+from share_state.wire.share_group_state import decode_state_records
+
+_T = TypeVar("_T")
+_BUFFER = 16 << 20
+_TABLES = ("share_partition_state", "in_flight")
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """Medians over the passes.
+
+    Attributes:
+        export: what was read; its largest log partition alone.
+        log: that partition.
+        records: in it.
+        seconds: stage -> CPU seconds, in the order in which they happen.
+        fold_log_s: CPU seconds of `fold_log` over the same log.
+    """
+
+    export: Export
+    log: LogPartition
+    records: int
+    seconds: dict[str, float]
+    fold_log_s: float
+
+    @property
+    def rest_s(self) -> float:
+        """What `fold_log` takes beyond the stages: gaps, faults, the cutoff. Parquet is written behind it."""
+        return self.fold_log_s - sum(seconds for stage, seconds in self.seconds.items() if stage != "Parquet")
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    def __call__(self, stage: str, work: Callable[[], _T]) -> _T:
+        begun = time.process_time()
+        done = work()
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + time.process_time() - begun
+        return done
+
+
+def measured(export: Export, runs: int) -> Stages:
+    """Time the stages over the largest log partition of an export, one pass first that is not counted."""
+    log = max(find_logs([str(export.folder)]), key=lambda one: one.size)
+    passes = [_pass(log) for _ in range(runs + 1)][1:]
+    seconds = {stage: median(one[0][stage] for one in passes) for stage in passes[0][0]}
+    whole = [_whole(log) for _ in range(runs)]
+    return Stages(export, log, passes[0][1], seconds, median(whole))
+
+
+def _whole(log: LogPartition) -> float:
+    clock = _Clock()
+    clock("fold_log", lambda: fold_log(log))
+    return clock.seconds["fold_log"]
+
+
+def _pass(log: LogPartition) -> tuple[dict[str, float], int]:
+    clock = _Clock()
+    buffer = np.zeros(_BUFFER, np.uint8)
+    clock("read", lambda: _read(log, buffer))
+    checksum = crc_pass([log]) - clock.seconds["read"]
+    clock("framed", lambda: [None for _ in framed_segments(log.segments)])
+    clock("chunks", lambda: [None for _ in read_chunks(log)])
+    numbered, keys, chains, extent, counts, records = KeyTable(), KeyTable(), Chains(), Extent(), Counts(), 0
+    for chunk in read_chunks(log):
+        located = clock("locate", lambda chunk=chunk: locate_records(chunk.data, chunk.batches))
+        clock("key numbers", lambda chunk=chunk, located=located: _number(chunk.data, located, numbered))
+        decoded = clock("decoded", lambda chunk=chunk, located=located: decode_state_records(chunk.data, located, keys))
+        clock("fold", lambda decoded=decoded: chains.apply(decoded, len(keys)))
+        clock("counted", lambda chunk=chunk, rows=decoded.rows: _count(chunk, rows, extent, counts))
+        records += len(located)
+    tables = clock("tables", lambda: _tables(log, chains, keys))
+    with tempfile.TemporaryDirectory(prefix="stages-", dir=DATA) as scratch:
+        clock("Parquet", lambda: _write(TableFiles(str(Path(scratch))), tables))
+    spent = clock.seconds
+    return {
+        "read": spent["read"],
+        "CRC-32C": checksum,
+        "frame": spent["framed"] - spent["read"] - checksum,
+        "decompress, order of batches": spent["chunks"] - spent["framed"],
+        "locate": spent["locate"],
+        "key numbers": spent["key numbers"],
+        "decode": spent["decoded"] - spent["key numbers"],
+        "fold": spent["fold"],
+        "extents and counts": spent["counted"],
+        "tables": spent["tables"],
+        "Parquet": spent["Parquet"],
+    }, records
+
+
+def _read(log: LogPartition, buffer: np.ndarray) -> None:
+    for segment in log.segments:
+        with Path(segment.path).open("rb", buffering=0) as file:
+            while file.readinto(buffer.data):
+                pass
+
+
+def _number(data: np.ndarray, records: np.ndarray, keys: KeyTable) -> None:
+    done = 0
+    while done < len(records):
+        done = _numbered(data, records, done, keys.slots, keys.hashes, keys.starts, keys.arena, keys.count)
+        if done < len(records):
+            keys.grow(int(records[done]["key_size"]))
+
+
+@njit(nogil=True)
+def _numbered(data, records, done, slots, hashes, starts, arena, count):
+    for row in range(done, len(records)):
+        record = records[row]
+        # A record key is its type (2 bytes) and what the share-partition is known by.
+        if number_of(data, record.key_at + 2, np.int64(record.key_size) - 2, slots, hashes, starts, arena, count) < 0:
+            return row
+    return len(records)
+
+
+def _count(chunk: Chunk, rows: np.ndarray, extent: Extent, counts: Counts) -> None:
+    extent.take(chunk.batches, rows["offset"])
+    counts.take(chunk.batches, rows)
+
+
+def _tables(log: LogPartition, chains: Chains, keys: KeyTable) -> Sequence[pa.Table]:
+    alive, numbers = live(chains), np.flatnonzero(chains.chains["exists"])
+    key = key_columns(keys, numbers, Topics())
+    suspect = np.zeros(len(numbers), bool)
+    return state_table(alive, key, log.partition, suspect, Topics(), placed=True), in_flight_table(alive, key)
+
+
+def _write(files: TableFiles, tables: Sequence[pa.Table]) -> None:
+    for name, table in zip(_TABLES, tables, strict=True):
+        files.write(name, table.combine_chunks().to_batches(max_chunksize=ROWS_A_BATCH))
