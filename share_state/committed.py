@@ -7,12 +7,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from share_state.declarations import table_schema
+from share_state.delta_tables import table_at
 from share_state.errors import WarehouseError
 from share_state.table_files import filesystem_of
+from share_state.wire.stores import NotOpenedError, refusal
 
 _AHEAD = {"batch_readahead": 2, "fragment_readahead": 1, "batch_size": 32_768}
 """Little is in memory at a time, whatever a table holds."""
@@ -37,7 +38,7 @@ class CommittedTables:
             WarehouseError: if no run (of that command) was ever committed there.
         """
         self.root = warehouse.rstrip("/") if "://" in warehouse else str(Path(warehouse))
-        if not DeltaTable.is_deltatable(f"{self.root}/runs"):
+        if table_at(f"{self.root}/runs") is None:
             raise WarehouseError(
                 f"{warehouse}: no warehouse here; make one with `share-state reconstruct INPUT --out {warehouse}`"
             )
@@ -94,7 +95,7 @@ class CommittedTables:
                 for batch in scan.to_batches(columns=chosen, filter=where, **_AHEAD):
                     if batch.num_rows:
                         yield pa.Table.from_batches([batch])
-        except (DeltaError, OSError, pa.ArrowInvalid) as error:
+        except (DeltaError, OSError, NotOpenedError, pa.ArrowInvalid) as error:
             raise self.unreadable(table, error) from None
 
     def files(self, table: str) -> list[dict[str, Any]]:
@@ -112,13 +113,19 @@ class CommittedTables:
         # Whoever reads runs wants those after the one that is believed, too: it is the table that says which is.
         if table != "runs" and table not in self.versions:
             return []
-        found = DeltaTable(f"{self.root}/{table}", version=self.versions.get(table))
+        found = table_at(f"{self.root}/{table}", self.versions.get(table))
+        if found is None:
+            raise self._unreadable(table, "it is gone")
         return pa.table(found.get_add_actions(flatten=True)).to_pylist()
 
     def unreadable(self, table: str, error: Exception) -> WarehouseError:
         """What is raised where a table cannot be read."""
-        said = str(error).splitlines()[0]
-        return WarehouseError(f"{self.root}/{table}: cannot be read ({said}); run {self.made_by} again")
+        if "://" in self.root:
+            return WarehouseError(str(refusal(f"{self.root}/{table}", error)))
+        return self._unreadable(table, str(error).splitlines()[0])
+
+    def _unreadable(self, table: str, why: str) -> WarehouseError:
+        return WarehouseError(f"{self.root}/{table}: cannot be read ({why}); run {self.made_by} again")
 
 
 def of_key(group: str | None, topic: str | None, partition: int | None) -> ds.Expression | None:

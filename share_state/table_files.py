@@ -2,7 +2,8 @@
 
 import json
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ import pyarrow.parquet as pq
 from pyarrow.fs import FileSelector, FileSystem, LocalFileSystem
 
 from share_state.declarations import table_schema
-from share_state.wire.stores import parted
+from share_state.errors import WarehouseError
+from share_state.wire.stores import NotOpenedError, parted, refusal
 
 FILE = pa.struct(
     [
@@ -60,6 +62,8 @@ class TableFiles:
             batches: of the rows, in that order of columns.
         Returns:
             What was written; no file where there is no row.
+        Raises:
+            WarehouseError: if a store says no.
         """
         schema, written = table_schema(table), list[File]()
         open_file: _OpenFile | None = None
@@ -118,24 +122,42 @@ def filesystem_of(place: str) -> tuple[FileSystem, str]:
     return store.file_system, f"{store.root}{rest}"
 
 
+@contextmanager
+def asking(place: str) -> Iterator[None]:
+    """Turns what an object store says into a WarehouseError with the address; local errors stay what they are.
+
+    Args:
+        place: what is asked for, a path or an address.
+    """
+    try:
+        yield
+    except (OSError, NotOpenedError) as error:
+        if "://" not in place:
+            raise
+        raise WarehouseError(str(refusal(place, error))) from None
+
+
 class _OpenFile:
     def __init__(self, folder: str, table: str, name: str, schema: pa.Schema) -> None:
-        filesystem, place = filesystem_of(folder)
-        if isinstance(filesystem, LocalFileSystem):
-            filesystem.create_dir(place, recursive=True)
         self._table, self._name, self._schema, self._metadata = table, name, schema, []
-        self._sink = filesystem.open_output_stream(f"{place}/{name}")
-        self._writer = pq.ParquetWriter(self._sink, schema, metadata_collector=self._metadata)
-        self.rows = 0
+        self._folder, self.rows = folder, 0
+        with asking(folder):
+            filesystem, place = filesystem_of(folder)
+            if isinstance(filesystem, LocalFileSystem):
+                filesystem.create_dir(place, recursive=True)
+            self._sink = filesystem.open_output_stream(f"{place}/{name}")
+            self._writer = pq.ParquetWriter(self._sink, schema, metadata_collector=self._metadata)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        self._writer.write_batch(batch.cast(self._schema), row_group_size=_ROWS_A_GROUP)
+        with asking(self._folder):
+            self._writer.write_batch(batch.cast(self._schema), row_group_size=_ROWS_A_GROUP)
         self.rows += batch.num_rows
 
     def close(self) -> File:
-        self._writer.close()
-        size = self._sink.tell()
-        self._sink.close()
+        with asking(self._folder):
+            self._writer.close()
+            size = self._sink.tell()
+            self._sink.close()
         stats = json.dumps(_statistics(self._metadata[0]), ensure_ascii=False)
         return {"table": self._table, "path": self._name, "size": size, "rows": self.rows, "stats": stats}
 

@@ -2,18 +2,21 @@
 
 import time
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, Field, Schema
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
 from share_state.declarations import table_schema
-from share_state.errors import WarehouseError
-from share_state.table_files import File, TableFiles
+from share_state.delta_tables import table_at
+from share_state.errors import InputError, WarehouseError
+from share_state.table_files import File, TableFiles, asking
 from share_state.warehouse_place import EVERY
+from share_state.wire.stores import delta_options
 
 _SHORTEST_SWEEP = 7
 
@@ -33,14 +36,15 @@ class Warehouse:
             folders: table -> its folder there, where that is not called as the table is.
         """
         self.files = TableFiles(root if "://" in root else str(Path(root).absolute()), folders=folders or {})
-        self._committed = set[str]()
+        self._committed, self._runs = set[str](), self._version("runs")
 
     def __enter__(self) -> "Warehouse":
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
         # Tasks that were tried again, or a run that failed, leave files that no commit names.
-        self.files.discard(self.files.folders or EVERY, frozenset(self._committed))
+        with suppress(*((OSError, InputError) if failed else ())):
+            self.files.discard(self.files.folders or EVERY, frozenset(self._committed))
 
     def replace(self, table: str, files: Iterable[File]) -> dict[str, int]:
         """Let a table hold the rows of some files, and no others.
@@ -79,10 +83,10 @@ class Warehouse:
 
     def runs_in(self, table: str) -> set[str]:
         """The runs of which a table has rows."""
-        path = self.files.folder(table)
-        if not DeltaTable.is_deltatable(path):
+        there = table_at(self.files.folder(table))
+        if there is None:
             return set()
-        known = pa.table(DeltaTable(path).get_add_actions(flatten=True)).to_pylist()
+        known = pa.table(there.get_add_actions(flatten=True)).to_pylist()
         ends = {file.get(f"{end}.run_id") for file in known for end in ("min", "max")}
         if None not in ends and all(file["min.run_id"] == file["max.run_id"] for file in known):
             return ends
@@ -95,33 +99,63 @@ class Warehouse:
             days: a week at least, as Delta's own tools keep them for readers that are slow.
         """
         for table in EVERY:
-            if DeltaTable.is_deltatable(self.files.folder(table)):
+            if (there := table_at(self.files.folder(table))) is not None:
                 hours = 24 * max(days, _SHORTEST_SWEEP)
-                DeltaTable(self.files.folder(table)).vacuum(retention_hours=hours, dry_run=False, full=True)
+                there.vacuum(retention_hours=hours, dry_run=False, full=True)
 
     def _commit(self, table: str, files: Iterable[File], *, gone: Collection[str] | None) -> dict[str, int]:
-        path, schema, files = self.files.folder(table), table_schema(table), list(files)
+        path, files = self.files.folder(table), list(files)
+        if (table == "runs" or not self._committed) and self._version("runs") != self._runs:
+            raise self._overtaken()
         try:
-            if not DeltaTable.is_deltatable(path):
-                create_table_with_add_actions(path, Schema.from_arrow(schema), _added(files))
-                self._committed |= {file["path"] for file in files}
-                return {table: 0}
-            there = DeltaTable(path)
-            self._check(table, there)
-            if gone is None:
-                actions, mode = _added(files), "overwrite"
-            else:
-                if gained := [field for field in _fields(schema) if field not in there.schema().fields]:
-                    there.alter.add_columns(gained)
-                left, removed = self._without(table, there, gone)
-                files, mode = [*files, *left], "append"
-                actions = [*_added(files), *removed]
-            there.create_write_transaction(actions, mode, schema)
+            with asking(path):
+                return {table: self._committed_version(table, path, files, gone)}
+        except CommitFailedError:
+            raise self._overtaken() from None
         except DeltaError as error:
-            why = str(error).strip().splitlines()[0]
-            raise WarehouseError(f"{path}: cannot be written as a Delta table ({why}); give an empty folder") from None
+            raise _unusable(path, error) from None
+
+    def _committed_version(self, table: str, path: str, files: list[File], gone: Collection[str] | None) -> int:
+        schema, there = table_schema(table), table_at(path)
+        if there is None:
+            options = delta_options(path)
+            create_table_with_add_actions(path, Schema.from_arrow(schema), _added(files), storage_options=options)
+            return self._known(table, files, 0)
+        self._check(table, there)
+        if gone is None:
+            actions, mode = _added(files), "overwrite"
+        else:
+            if gained := [field for field in _fields(schema) if field not in there.schema().fields]:
+                there.alter.add_columns(gained)
+                there.update_incremental()
+            left, removed = self._without(table, there, gone)
+            files, mode = [*files, *left], "append"
+            actions = [*_added(files), *removed]
+        before = there.version()
+        there.create_write_transaction(actions, mode, schema)
+        there.update_incremental()
+        if table != "runs" and there.version() != before + 1:
+            raise self._overtaken()
+        return self._known(table, files, there.version())
+
+    def _known(self, table: str, files: Iterable[File], version: int) -> int:
         self._committed |= {file["path"] for file in files}
-        return {table: DeltaTable(path).version()}
+        self._runs = version if table == "runs" else self._runs
+        return version
+
+    def _version(self, table: str) -> int | None:
+        path = self.files.folder(table)
+        try:
+            there = table_at(path)
+        except DeltaError as error:
+            raise _unusable(path, error) from None
+        return None if there is None else there.version()
+
+    def _overtaken(self) -> WarehouseError:
+        # An object store holds no lock against another run; what this one wrote goes, or is never believed.
+        return WarehouseError(
+            f"{self.files.root}: another run committed here meanwhile; this one did not, run it again"
+        )
 
     def _without(self, table: str, there: DeltaTable, gone: Collection[str]) -> tuple[list[File], list[RemoveAction]]:
         """What takes the rows of some runs out: rows that stay but shared a file with them, and the files that go."""
@@ -144,6 +178,11 @@ class Warehouse:
             if field not in _fields(table_schema(table)):
                 why = f"its column {field.name} is not of ours"
                 raise WarehouseError(f"{self.files.folder(table)}: another table is here ({why}); give an empty folder")
+
+
+def _unusable(path: str, error: DeltaError) -> WarehouseError:
+    why = str(error).strip().splitlines()[0]
+    return WarehouseError(f"{path}: cannot be written as a Delta table ({why}); give an empty folder")
 
 
 def _added(files: Iterable[File]) -> list[AddAction | RemoveAction]:

@@ -14,6 +14,7 @@ settings.register_profile("nightly", max_examples=3000, deadline=None, suppress_
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Where tests run in several processes, one has the Spark session, and a file stays with one for its fixtures."""
     for item in items:

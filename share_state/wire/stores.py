@@ -25,13 +25,13 @@ _SECRET_IN_QUERY = re.compile(r"[?&](access_key|secret_key|session_token|sig|tok
 _SETTINGS = re.compile(r"AWS_|AZURE_|GOOGLE_|HADOOP_|CLASSPATH")
 _SECRET_NAME = re.compile(r"KEY|SECRET|TOKEN|PASSWORD|SIGNATURE")
 
-_S3_LETS_IN = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE) of someone who may read it"
+_S3_LETS_IN = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE) of someone who is let in"
 _LETS_IN = {
     "s3": _S3_LETS_IN,
     "s3a": _S3_LETS_IN,
-    "gs": "set GOOGLE_APPLICATION_CREDENTIALS to the key file of an account that may read it",
-    "abfs": "set AZURE_STORAGE_ACCOUNT_KEY, or sign in as an account that may read it",
-    "abfss": "set AZURE_STORAGE_ACCOUNT_KEY, or sign in as an account that may read it",
+    "gs": "set GOOGLE_APPLICATION_CREDENTIALS to the key file of an account that is let in",
+    "abfs": "set AZURE_STORAGE_ACCOUNT_KEY, or sign in as an account that is let in",
+    "abfss": "set AZURE_STORAGE_ACCOUNT_KEY, or sign in as an account that is let in",
 }
 _SAID = (
     (re.compile(r"NO_SUCH_BUCKET|bucket does not exist|ContainerNotFound"), "no such bucket; check its name"),
