@@ -12,7 +12,7 @@ from deltalake.exceptions import DeltaError
 from share_state.declarations import table_schema
 from share_state.delta_tables import table_at
 from share_state.errors import WarehouseError
-from share_state.table_files import filesystem_of
+from share_state.table_files import rows_of
 from share_state.wire.stores import NotOpenedError, refusal
 
 _AHEAD = {"batch_readahead": 2, "fragment_readahead": 1, "batch_size": 32_768}
@@ -87,10 +87,8 @@ class CommittedTables:
             WarehouseError: if the table is gone or was vacuumed away.
         """
         try:
-            filesystem, folder = filesystem_of(f"{self.root}/{table}")
-            paths = [f"{folder}/{file['path']}" for file in self._files(table)]
-            if paths:
-                scan = ds.dataset(paths, table_schema(table), "parquet", filesystem)
+            if paths := [f"{self.root}/{table}/{file['path']}" for file in self._files(table)]:
+                scan = rows_of(table, paths)
                 chosen = None if columns is None else list(columns)
                 for batch in scan.to_batches(columns=chosen, filter=where, **_AHEAD):
                     if batch.num_rows:

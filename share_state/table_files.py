@@ -89,8 +89,7 @@ class TableFiles:
             names: of the files, within its folder.
             columns: only these.
         """
-        filesystem, folder = filesystem_of(self.folder(table))
-        found = ds.dataset([f"{folder}/{name}" for name in names], table_schema(table), "parquet", filesystem)
+        found = rows_of(table, [f"{self.folder(table)}/{name}" for name in names])
         return found.to_table(columns=None if columns is None else list(columns))
 
     def discard(self, tables: Iterable[str], kept: frozenset[str]) -> None:
@@ -108,6 +107,17 @@ class TableFiles:
                 filesystem.delete_file(info.path)
             if ours and len(ours) == len(listed):
                 filesystem.delete_dir(folder)
+
+
+def rows_of(table: str, paths: Sequence[str]) -> ds.Dataset:
+    """The rows of some files of one table, not read yet.
+
+    Args:
+        table: its name.
+        paths: or addresses, all of one warehouse; at least one.
+    """
+    filesystem = filesystem_of(paths[0])[0]
+    return ds.dataset([filesystem_of(path)[1] for path in paths], table_schema(table), "parquet", filesystem)
 
 
 def filesystem_of(place: str) -> tuple[FileSystem, str]:

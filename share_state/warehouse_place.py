@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from share_state.errors import WarehouseError
+from share_state.errors import InputError, WarehouseError
+from share_state.wire.store_path import StorePath
 
 TABLES = ("findings", "in_flight", "share_partition_state", "cutoff", "runs")
 """What every run writes, in the order of writing; a reader believes the versions that the last row of `runs` names."""
@@ -29,9 +30,15 @@ LOCK = ".lock"
 def check_place(root: str, tables: Sequence[str] = EVERY) -> None:
     """Refuse a place that holds something else than a warehouse, before any work is done.
 
+    Args:
+        root: a folder, or an address in an object store.
+        tables: what may be there.
     Raises:
-        WarehouseError: if it is a file, cannot be written, or holds other things.
+        WarehouseError: if it is a file, cannot be written, or holds other things; if a store says no.
     """
+    if "://" in root:
+        _check_address(root, tables)
+        return
     place = Path(root)
     try:
         if place.is_symlink() and not place.exists():
@@ -47,7 +54,25 @@ def check_place(root: str, tables: Sequence[str] = EVERY) -> None:
     # A Delta table may be replaced whole; its log says which of the files beside it are its own.
     strangers = [entry.name for entry in entries if entry.name not in known and "_delta_log" not in known]
     if strangers:
-        raise WarehouseError(f"{root}: holds something else ({strangers[0]}); give an empty folder or a warehouse")
+        raise _held_by(root, strangers[0])
     existing = next(parent for parent in (place, *place.absolute().parents) if parent.exists())
     if not existing.is_dir():
         raise WarehouseError(f"{root}: {existing} is a file; give a folder for the tables")
+
+
+def _check_address(root: str, tables: Sequence[str]) -> None:
+    try:
+        place = StorePath.at(root)
+        if place.is_file():
+            raise WarehouseError(f"{root}: a file is here; give a folder for the tables")
+        place.check_bucket()
+        names = [name for name in place.names() if not name.startswith(".")]
+    except InputError as error:
+        raise WarehouseError(str(error)) from None
+    strangers = [name for name in names if name not in tables and "_delta_log" not in {*names} & {*tables}]
+    if strangers:
+        raise _held_by(root, strangers[0])
+
+
+def _held_by(root: str, name: str) -> WarehouseError:
+    return WarehouseError(f"{root}: holds something else ({name}); give an empty folder or a warehouse")

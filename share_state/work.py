@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import pyarrow as pa
-import pyarrow.dataset as ds
+import pyarrow.compute as pc
 
 from share_state.declarations import table_schema
 from share_state.fold.carried import Carried, restored
@@ -22,9 +22,12 @@ from share_state.fold.topics import Topics
 from share_state.fold.verify import Proof, verify_cutoff
 from share_state.group_input import GroupInput
 from share_state.rules import judge, judge_records
+from share_state.table_files import asking, rows_of
 from share_state.wire.log_folder import STATE_TOPIC, LogPartition, Window
 from share_state.wire.resume import Fate
 from share_state.wire.share_snapshot_file import IndexEntry
+
+_CARRIED = "carried_share_partitions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +48,10 @@ class Resumed:
         """What the last audit left for a log partition."""
         if self.carried is None:
             return None
-        schema = table_schema("carried_share_partitions")
-        kept = ds.dataset(list(self.files), schema=schema, format="parquet") if self.files else None
-        rows = kept.to_table(filter=ds.field("log") == log.name) if kept else schema.empty_table()
-        return restored(self.carried, rows)
+        if not self.files:
+            return restored(self.carried, table_schema(_CARRIED).empty_table())
+        with asking(self.files[0]):
+            return restored(self.carried, rows_of(_CARRIED, self.files).to_table(filter=pc.field("log") == log.name))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where tests run in several processes, one has the Spark session, and a file stays with one for its fixtures."""
+    """Of several processes one has the Spark session and the broker, and a file stays with one for its fixtures."""
     for item in items:
-        needs_spark = "spark" in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("spark" if needs_spark else item.nodeid.partition("::")[0]))
+        shares = {"spark", "broker"} & {*getattr(item, "fixturenames", ())}
+        item.add_marker(pytest.mark.xdist_group("spark" if shares else item.nodeid.partition("::")[0]))
 
 
 @pytest.fixture(scope="session")

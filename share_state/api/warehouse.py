@@ -91,7 +91,7 @@ def written_of_frame(
 
 def _committed(spark: "SparkSession", warehouse: str) -> Tables:
     from share_state.committed import CommittedTables  # noqa: PLC0415
+    from share_state.spark.committed_frame import committed_frame  # noqa: PLC0415
 
-    versions = CommittedTables(warehouse).versions
-    read = spark.read.format("delta")
-    return Tables(**{name: read.option("versionAsOf", versions[name]).load(f"{warehouse}/{name}") for name in RESULTS})
+    tables = CommittedTables(warehouse)
+    return Tables(**{name: committed_frame(spark, tables, name) for name in RESULTS})

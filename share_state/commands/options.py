@@ -16,8 +16,10 @@ Inputs = Annotated[
     list[str],
     typer.Argument(metavar="INPUT...", help="Log folders, .log files, tables, texts or globs; several are one export."),
 ]
-Out = Annotated[str, typer.Option("--out", metavar="WAREHOUSE", help="Folder of the Delta tables.")]
-Warehouse = Annotated[str, typer.Argument(metavar="[WAREHOUSE]", help="Folder of the Delta tables.")]
+Out = Annotated[
+    str, typer.Option("--out", metavar="WAREHOUSE", help="Folder or address (s3://...) of the Delta tables.")
+]
+Warehouse = Annotated[str, typer.Argument(metavar="[WAREHOUSE]", help="Folder or address of the Delta tables.")]
 Group = Annotated[str | None, typer.Option(help="Only this group.")]
 Topic = Annotated[str | None, typer.Option(help="Only this topic (name or id).")]
 Partition = Annotated[int | None, typer.Option(help="Only this partition.")]

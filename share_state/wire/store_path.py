@@ -126,6 +126,10 @@ class StorePath:
             self._list(recursive=True)
         yield from (self._children or {}).values()
 
+    def names(self) -> "list[str]":
+        """What lies in a folder, by name; only this folder is listed."""
+        return [child.name for child in self._next("*")]
+
     def glob(self, pattern: str) -> "Iterator[StorePath]":
         """What lies in a folder under a name that matches."""
         yield from (child for child in self.iterdir() if fnmatchcase(child.name, pattern))
