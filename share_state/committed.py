@@ -6,7 +6,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 from deltalake.exceptions import DeltaError
 
 from share_state.declarations import table_schema
@@ -56,7 +55,7 @@ class CommittedTables:
         """Whether the run committed a version of a table."""
         return table in self.versions
 
-    def read(self, table: str, where: ds.Expression | None = None, columns: Sequence[str] | None = None) -> pa.Table:
+    def read(self, table: str, where: pc.Expression | None = None, columns: Sequence[str] | None = None) -> pa.Table:
         """The committed rows of a table, whole.
 
         Args:
@@ -73,7 +72,7 @@ class CommittedTables:
         return pa.concat_tables([empty, *self.batches(table, columns, where)])
 
     def batches(
-        self, table: str, columns: Sequence[str] | None = None, where: ds.Expression | None = None
+        self, table: str, columns: Sequence[str] | None = None, where: pc.Expression | None = None
     ) -> Iterator[pa.Table]:
         """The committed rows of a table, in pieces.
 
@@ -126,7 +125,7 @@ class CommittedTables:
         return WarehouseError(f"{self.root}/{table}: cannot be read ({why}); run {self.made_by} again")
 
 
-def of_key(group: str | None, topic: str | None, partition: int | None) -> ds.Expression | None:
+def of_key(group: str | None, topic: str | None, partition: int | None) -> pc.Expression | None:
     """Rows of one group, topic (name or id) or partition."""
     wanted = [
         pc.field(name) == value for name, value in (("group_id", group), ("partition", partition)) if value is not None

@@ -6,16 +6,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSelector, FileSystem, LocalFileSystem
 
 from share_state.declarations import table_schema
 from share_state.errors import WarehouseError
 from share_state.wire.stores import NotOpenedError, parted, refusal
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
 
 FILE = pa.struct(
     [
@@ -109,13 +111,16 @@ class TableFiles:
                 filesystem.delete_dir(folder)
 
 
-def rows_of(table: str, paths: Sequence[str]) -> ds.Dataset:
+def rows_of(table: str, paths: Sequence[str]) -> "ds.Dataset":
     """The rows of some files of one table, not read yet.
 
     Args:
         table: its name.
         paths: or addresses, all of one warehouse; at least one.
     """
+    # It imports pandas, which takes as long as many a command.
+    import pyarrow.dataset as ds  # noqa: PLC0415
+
     filesystem = filesystem_of(paths[0])[0]
     return ds.dataset([filesystem_of(path)[1] for path in paths], table_schema(table), "parquet", filesystem)
 

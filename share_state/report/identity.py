@@ -2,7 +2,6 @@
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 KEY = ("dialect", "group_id", "topic_id", "topic", "partition")
 """Columns of schemas/tables/share_partition_key.yaml."""
@@ -33,7 +32,7 @@ def looked_up(rows: pa.Table, known: pa.Table | None, columns: dict[str, pa.Data
     return rows.join(known.select([*IDENTITY, *columns]), keys=list(IDENTITY), join_type="left outer")
 
 
-def may_be_among(wanted: pa.Table) -> ds.Expression:
+def may_be_among(wanted: pa.Table) -> pc.Expression:
     """A filter that a reader can use: true at least for the rows of these share-partitions.
 
     Args:

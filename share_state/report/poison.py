@@ -5,7 +5,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from share_state.committed import CommittedTables
 from share_state.fold.limits import Limits
@@ -54,7 +53,7 @@ def poison_records(tables: CommittedTables, limits: Limits, most: int) -> Poison
     return PoisonRecords(records, ranges, tuple(worst.to_pylist()) if worst is not None else ())
 
 
-def is_poison(limits: Limits) -> ds.Expression:
+def is_poison(limits: Limits) -> pc.Expression:
     """Which rows of `in_flight` hold poison records.
 
     Source: KIP-932, group.share.delivery.count.limit.
