@@ -40,6 +40,8 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "limits.pinned_records": COUNTS,
     "limits.writer_version": st.sampled_from(RELEASES),
     "groups.paths": st.lists(TEXTS, min_size=1, max_size=3),
+    "groups.format": st.sampled_from(get_args(FileFormat)),
+    "groups.columns": COLUMNS,
     "groups.partitions": COUNTS,
     "groups.claims": st.sampled_from(CLAIMS),
     "groups.members": COUNTS,

@@ -53,12 +53,12 @@ def test_patterns_name_what_they_name_locally(s3: str, chaos: str, pattern: str)
 
 
 def test_the_group_side_is_found_beside_them(s3: str, chaos: str):
-    local = group_logs([str(CHAOS)], find_logs([str(CHAOS)]), ())
-    stored = group_logs([chaos], find_logs([chaos]), ())
+    local = group_logs([str(CHAOS)], find_logs([str(CHAOS)]))
+    stored = group_logs([chaos], find_logs([chaos]))
     assert plain(list(stored), chaos) == plain(list(local), str(CHAOS))
     assert len(stored) > 0
     one = f"{chaos}/__share_group_state-0"
-    assert group_logs([one], find_logs([one]), ()) == ()
+    assert group_logs([one], find_logs([one])) == ()
 
 
 def test_ordinary_topics_are_found_where_there_is_no_state_topic(s3: str):
