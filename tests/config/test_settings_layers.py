@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from share_state.config import Clock, Dialect, Format, keys, load_settings, settings_for
-from share_state.config.model import Column
+from share_state.config.model import Column, FileFormat
 from share_state.fold.limits import RELEASES
 from share_state.group_input import CLAIMS
 from share_state.rules import OFF, SEVERITIES, registered

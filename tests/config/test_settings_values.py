@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from share_state.config import Dialect, Format, load_settings, settings_for
-from share_state.config.model import Column
+from share_state.config.model import Column, FileFormat
 from share_state.fold.limits import RELEASES, Limits
 from share_state.formats import AUTO, FORMATS
 from share_state.inputs import DIALECTS
