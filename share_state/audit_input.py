@@ -2,17 +2,15 @@
 
 import hashlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from share_state.config import AuditSettings
 from share_state.early_session import early_session
 from share_state.errors import InputError
-from share_state.fold.topics import Topics
-from share_state.formats import Asked, find
-from share_state.group_input import group_logs
+from share_state.exports import Export, named_group_logs, read_export, told_of_partitions
+from share_state.formats import AUTO, Asked
+from share_state.group_input import GroupInput, group_logs
 from share_state.inputs import state_partitions_found
-from share_state.live import ask_cluster
-from share_state.live.address import live_input
 from share_state.topics_file import read_topics
 from share_state.wire.log_folder import LogPartition
 from share_state.wire.places import place
@@ -24,8 +22,8 @@ _LOG = logging.getLogger("share_state")
 _SHAPING = ("state_partitions", "limits", "rules", "topics", "clock", "groups")
 """Sections of the configuration that change what the tables hold."""
 
-_Known = tuple[list[LogPartition], Topics | None, int | None]
-"""Log partitions; topics and the number of state partitions, where the source tells them."""
+_Found = tuple[list[str], Export]
+"""What the sources of one export are called, and what they hold."""
 
 
 def work_of(settings: AuditSettings) -> Work:
@@ -34,25 +32,25 @@ def work_of(settings: AuditSettings) -> Work:
     Sources of one form and dialect are one export: what several hold of a log partition is read as copies of it.
 
     Raises:
-        InputError: if a source or the topics file cannot be used, or sources of two forms hold the same log partition.
+        InputError: if a source, the group side or the topics file cannot be used, or sources of two forms hold the same
+            log partition.
     """
     found = list(_found(settings))
-    logs = [log for own, _, _ in found for log in own]
+    logs = [log for _, export in found for log in export.logs]
     _check_once(logs)
-    topics = next((told for _, told, _ in found if told is not None), None)
-    counted = next((count for _, _, count in found if count is not None), None)
-    beside = group_logs([source.path for source in settings.sources], logs, settings.groups.paths or ())
+    topics = next((export.topics for _, export in found if export.topics is not None), None)
+    counted = next((export.state_partitions for _, export in found if export.state_partitions is not None), None)
     return Work(
         logs=logs,
         topics=topics if topics is not None and settings.topics is None else read_topics(settings.topics),
         state_partitions=settings.state_partitions or counted or state_partitions_found(logs),
         severities=settings.rules,
         limits=settings.limits.to_limits(),
-        groups=settings.groups.to_input(beside),
+        groups=_group_side(settings, found),
     )
 
 
-def _found(settings: AuditSettings) -> Iterator[_Known]:
+def _found(settings: AuditSettings) -> Iterator[_Found]:
     """What each export holds."""
     exports: dict[tuple[str, ...], list[str]] = {}
     for source in settings.sources:
@@ -60,16 +58,38 @@ def _found(settings: AuditSettings) -> Iterator[_Known]:
         alike = (source.format, source.dialect, source.kafka_properties or "", *(f"{k}={v}" for k, v in columns))
         exports.setdefault(alike, []).append(source.path)
     for (form, dialect, properties, *columns), paths in exports.items():
-        if (address := live_input(paths, form)) is not None:
-            live = ask_cluster(address, properties or None)
-            yield list(live.logs), live.topics, live.state_partitions
-            continue
-        named = Columns.named(dict(one.split("=", 1) for one in columns))
-        asked = Asked(paths, dialect, named, lambda: early_session(settings.spark.master, settings.spark.conf))
-        found = find(asked, form)
-        for note in found.notes:
+        asked = _asked(settings, paths, dict(one.split("=", 1) for one in columns), dialect)
+        export = read_export(asked, form, properties or None)
+        for note in export.notes:
             _LOG.info("%s: %s", " ".join(paths), note)
-        yield found.logs, None, None
+        yield paths, export
+
+
+def _group_side(settings: AuditSettings, found: Sequence[_Found]) -> GroupInput | None:
+    """The group side that is named; else what came with the exports, and what lies beside those it did not come with.
+
+    Raises:
+        InputError: if what is named cannot be used, or a log partition of it is in two exports.
+    """
+    named, counted = settings.groups, None
+    if named.paths is not None:
+        logs = named_group_logs(_asked(settings, named.paths, named.columns), named.format)
+    else:
+        came = [log for _, export in found for log in export.groups]
+        alone = [(paths, export.logs) for paths, export in found if not export.groups]
+        beside = group_logs([path for paths, _ in alone for path in paths], [log for _, own in alone for log in own])
+        _check_groups_once([*came, *beside])
+        logs = tuple(sorted([*came, *beside], key=lambda log: -1 if log.partition is None else log.partition))
+        counted = next((export.group_partitions for _, export in found if export.group_partitions is not None), None)
+    groups = named.to_input(logs, counted)
+    if (told := told_of_partitions(groups)) is not None:
+        _LOG.info("%s; say groups.partitions", told)
+    return groups
+
+
+def _asked(settings: AuditSettings, paths: Sequence[str], columns: Mapping[str, str], dialect: str = AUTO) -> Asked:
+    of_session = settings.spark
+    return Asked(paths, dialect, Columns.named(columns), lambda: early_session(of_session.master, of_session.conf))
 
 
 def _check_once(logs: list[LogPartition]) -> None:
@@ -78,16 +98,32 @@ def _check_once(logs: list[LogPartition]) -> None:
     Raises:
         InputError: if one is.
     """
-    known = set[str]()
-    for log in logs:
-        if log.name in known:
-            raise InputError(
-                f"sources: {log.name} is in two of them that are not alike; copies need one format and dialect"
-            )
-        known.add(log.name)
+    twice = _twice(logs)
+    if twice is not None:
+        raise InputError(f"sources: {twice} is in two of them that are not alike; copies need one format and dialect")
     whole = [log.name for log in logs if log.source is not None and not log.has_offsets]
     if whole and len(logs) > len(whole):
         raise InputError(f"sources: {whole[0]} does not tell its partitions, and others do; give one form")
+
+
+def _check_groups_once(logs: list[LogPartition]) -> None:
+    """Refuse log partitions of the group side that came with two exports.
+
+    Raises:
+        InputError: if one did.
+    """
+    twice = _twice(logs)
+    if twice is not None:
+        raise InputError(f"sources: {twice} is in two of them that are not alike; say which counts by groups.paths")
+
+
+def _twice(logs: list[LogPartition]) -> str | None:
+    known = set[str]()
+    for log in logs:
+        if log.name in known:
+            return log.name
+        known.add(log.name)
+    return None
 
 
 def told(settings: AuditSettings) -> dict[str, str]:

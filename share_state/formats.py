@@ -133,9 +133,7 @@ def find(asked: Asked, form: str) -> Found:
         InputError: if an input is not of this form, or AUTO sees several.
         ShareStateError: if there is no such form.
     """
-    if form not in (AUTO, *FORMATS):
-        raise ShareStateError(f"--format {form}: give one of {', '.join((AUTO, *FORMATS))}")
-    chosen = recognised(asked.inputs) if form == AUTO else form
+    chosen = _chosen(asked.inputs, form)
     found = FORMATS[chosen].find(asked)
     if form == AUTO and chosen != SEGMENTS:
         told = f"taken for {FORMATS[chosen].called} (--format {chosen})"
@@ -143,13 +141,23 @@ def find(asked: Asked, form: str) -> Found:
     return found
 
 
-def find_groups(asked: Asked) -> tuple[LogPartition, ...]:
-    """The partitions of `__consumer_offsets` that the inputs hold, of whatever form they are.
+def find_groups(asked: Asked, form: str = AUTO) -> tuple[LogPartition, ...]:
+    """The partitions of `__consumer_offsets` that the inputs hold.
 
+    Args:
+        asked: what is meant.
+        form: one of FORMATS, or AUTO to look at the content.
     Raises:
-        InputError: if an input cannot be read, holds no such log, or is of another form than the others.
+        InputError: if an input cannot be read, holds no such log, or is of another form.
+        ShareStateError: if there is no such form.
     """
-    return tuple(FORMATS[recognised(asked.inputs)].find_groups(asked))
+    return tuple(FORMATS[_chosen(asked.inputs, form)].find_groups(asked))
+
+
+def _chosen(inputs: Sequence[str], form: str) -> str:
+    if form not in (AUTO, *FORMATS):
+        raise ShareStateError(f"--format {form}: give one of {', '.join((AUTO, *FORMATS))}")
+    return recognised(inputs) if form == AUTO else form
 
 
 def recognised(inputs: Sequence[str]) -> str:

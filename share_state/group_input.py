@@ -1,13 +1,13 @@
-"""The exports of `__consumer_offsets` that go with an input: those beside its logs, or those that are named."""
+"""The group side of an input: the logs of `__consumer_offsets` that go with it, and how they are read."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from share_state.group_digest import digest_of_logs
 from share_state.rules.groups_audited import GroupLimits
 from share_state.wire.group_logs import GROUP_TOPIC, find_group_logs
 from share_state.wire.log_folder import STATE_TOPIC, LogPartition
-from share_state.wire.places import Place, place, unreadable
+from share_state.wire.places import Place, place
 
 HISTORY, LATEST = "history", "latest"
 CLAIMS = (HISTORY, LATEST)
@@ -34,37 +34,25 @@ class GroupInput:
         """What an audit compares to see whether anything is new: the same for the same bytes.
 
         Raises:
-            InputError: if a segment cannot be read.
+            InputError: if a file cannot be read.
         """
-        digest = hashlib.blake2b(digest_size=8)
-        for log in self.logs:
-            for segment in log.segments:
-                try:
-                    with place(segment.path).open("rb") as opened:
-                        content = hashlib.file_digest(opened, "sha256").hexdigest()
-                except OSError as error:
-                    raise unreadable(segment.path, error) from None
-                digest.update(f"{log.name} {segment.base_offset} {content}\n".encode())
-        return {"groups.digest": digest.hexdigest()}
+        return {"groups.digest": digest_of_logs(self.logs)}
 
 
-def group_logs(inputs: Sequence[str], logs: Sequence[LogPartition], named: Sequence[str]) -> tuple[LogPartition, ...]:
-    """The partitions of `__consumer_offsets` that are named, else those that lie beside the logs of the state topic.
+def group_logs(inputs: Sequence[str], logs: Sequence[LogPartition]) -> tuple[LogPartition, ...]:
+    """The partitions of `__consumer_offsets` that lie beside the logs of the state topic, as segments.
 
-    What lies beside is taken only from folders that the inputs name or hold: who names a single
+    They are taken only from folders that the inputs name or hold: who names a single
     `__share_group_state-N` gets that alone.
 
     Args:
         inputs: folders, files or globs, as the person named them.
         logs: what was found in them.
-        named: the same for the group side; empty where nothing was named.
     Returns:
         By partition number; nothing where there is none.
     Raises:
-        InputError: if what is named is missing, unreadable or holds no such log.
+        InputError: if one cannot be read.
     """
-    if named:
-        return tuple(find_group_logs(named))
     paths = (segment.path for log in logs if log.topic == STATE_TOPIC for segment in log.segments)
     folders = {place(path).parent.parent for path in paths}
     beside = [

@@ -65,15 +65,21 @@ def table_logs(
         return ordered_logs(frame, Columns(), inputs[0], topics)
 
 
-def logs_of_frame(frame: "DataFrame", columns: Columns) -> tuple[list[LogPartition], set[str]]:
+def logs_of_frame(
+    frame: "DataFrame", columns: Columns, topics: Sequence[str] = (STATE_TOPIC,)
+) -> tuple[list[LogPartition], set[str]]:
     """The log partitions that a DataFrame holds, and the topics whose rows are passed over.
 
+    Args:
+        frame: with the columns of Spark's Kafka source.
+        columns: what they are called.
+        topics: as for `table_logs`.
     Raises:
         InputError: if it lacks a column, or has one of another type.
     """
     from share_state.spark.sources.ordering import ordered_logs  # noqa: PLC0415
 
-    return ordered_logs(frame, columns, "the DataFrame")
+    return ordered_logs(frame, columns, "the DataFrame", topics)
 
 
 def is_table(head: bytes) -> bool:

@@ -1,17 +1,20 @@
 """`share_state.reconstruct` and `share_state.cutoff`: logs, folded."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
-from share_state.api.asked import Paths, TopicsGiven, listed, severities_of, work_of
+from share_state.api.asked import Paths, Reading, TopicsGiven, grouped, is_frame, listed, work_of
 from share_state.api.tables import RESULTS, Tables
-from share_state.api.warehouse import written, written_of_frame
+from share_state.api.warehouse import check_writable, written
 from share_state.as_of import AsOf
 from share_state.errors import InputError, ShareStateError
-from share_state.inputs import AUTO
+from share_state.formats import AUTO
+from share_state.group_side import GroupSide, read_groups
+from share_state.work import Work
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,73 +27,112 @@ def reconstruct(
     warehouse: str | PathLike[str] | None = None,
     as_of: AsOf | None = None,
     topics: TopicsGiven = None,
+    groups: "Paths | DataFrame | None" = None,
+    group_partitions: int | None = None,
     dialect: str = AUTO,
-    rules: Mapping[str, str] | None = None,
+    format: str = AUTO,
     columns: Mapping[str, str] | None = None,
+    kafka_properties: str | PathLike[str] | None = None,
+    rules: Mapping[str, str] | None = None,
 ) -> Tables:
     """What the share coordinator would hold after loading the logs, and what is wrong in them.
 
     Args:
-        paths: what to read; or a DataFrame of records with the columns of Spark's Kafka source (key, value, partition,
-            offset, maybe topic and timestamp), which wants a `warehouse`.
+        paths: what to read: segments, tables, texts, or `kafka://host:port`; or a DataFrame of records with the columns
+            of Spark's Kafka source (key, value, partition, offset, maybe topic and timestamp), which wants a
+            `warehouse`.
         spark: a session; without one the logs are folded here.
         warehouse: a folder for Delta tables, as `share-state reconstruct --out` writes them; wants a session with Delta
             (`share_state.session()`).
         as_of: a datetime, or log partition -> offset; later records are left out.
         topics: names and end offsets of topics: a JSON file as `--topics` takes it, or `Topics`.
-        dialect: auto, share_group_state or control_records.
+        groups: exports of `__consumer_offsets` in any form, or a DataFrame of its records; by default what is in the
+            input or beside it, with `()` none.
+        group_partitions: how many partitions `__consumer_offsets` has; by default as many as the input shows.
+        dialect: of segments: auto, share_group_state or control_records.
+        format: segments, table, dump-log, console-json or kafka: what `paths` are; auto looks at the content.
+        columns: of tables and DataFrames: key, value, partition, offset, topic or timestamp -> what it is called there.
+        kafka_properties: of a cluster: properties file, as Kafka's own tools take it with --command-config.
         rules: rule -> error, warning, info or off.
-        columns: of a DataFrame: key, value, partition, offset, topic or timestamp -> what it is called there.
     Returns:
-        Four tables with the columns of schemas/tables: offsets and counts in records, times in UTC. DataFrames are of
-        one fold that Spark keeps (`spark.catalog.clearCache()` drops it), or of the Delta versions that this run wrote.
+        Tables with the columns of schemas/tables: offsets and counts in records, times in UTC; those of groups where
+        there is a group side. DataFrames are of one fold that Spark keeps (`spark.catalog.clearCache()` drops it), or
+        of the Delta versions that this run wrote.
     Raises:
         InputError: if a path is missing, holds no such log, or nothing in it is a record batch (lazy DataFrames are
             then empty).
         WarehouseError: if the warehouse cannot be written.
+        SetupError: if the session knows no Delta and a warehouse is wanted.
         ShareStateError: if an argument cannot be used.
     Source: Kafka CoordinatorLoaderImpl, ShareCoordinatorShard.replay.
     """
-    if hasattr(paths, "sparkSession"):
+    if is_frame(paths):
         if warehouse is None:
             raise ShareStateError("reconstruct: a DataFrame is folded into a warehouse; give warehouse=FOLDER too")
-        return written_of_frame(
-            cast("DataFrame", paths), fspath(warehouse), topics, severities_of(rules or {}), columns
-        )
-    named = cast("Paths", paths)
-    work = work_of(named, as_of, topics, dialect, rules)
+        spark = paths.sparkSession
     if warehouse is not None:
         if spark is None:
             raise ShareStateError("reconstruct: a warehouse is written by Spark; give spark=share_state.session() too")
-        return written(spark, work, fspath(warehouse), listed(named), as_of, rules)
-    if spark is not None:
-        from share_state.spark.plan import fold_all, result_table  # noqa: PLC0415
-        from share_state.task import RESULTS as FROM_TASKS  # noqa: PLC0415
-        from share_state.task import Wanted  # noqa: PLC0415
+        check_writable(spark, fspath(warehouse))
+    reading = Reading(as_of, topics, dialect, format, columns, kafka_properties, spark)
+    work = grouped(work_of(paths, reading, rules), paths, groups, reading, group_partitions)
+    if warehouse is not None and spark is not None:
+        inputs = ["DataFrame"] if is_frame(paths) else listed(cast("Paths", paths))
+        return written(spark, work, fspath(warehouse), inputs, as_of, rules)
+    side, work = read_groups(work)
+    return _folded_here(work, side) if spark is None else _folded_by(spark, work, side)
 
-        results = fold_all(spark, work, Wanted(sent=FROM_TASKS)).cache()
-        return Tables(**{name: result_table(results, name) for name in RESULTS})
+
+def _folded_here(work: Work, side: GroupSide | None) -> Tables:
     folded = [work.fold(log) for log in work.logs]
     if not any(one.has_whole_batches or one.log.size == 0 for one in folded):
         raise InputError(f"{folded[0].log.name}: nothing in it is a record batch; give a folder of real segments")
+    states = pa.concat_tables([one.states for one in folded])
+    findings = [work.judge(one) for one in folded]
     return Tables(
-        share_partition_state=pa.concat_tables([one.states for one in folded]),
+        share_partition_state=states,
         in_flight=pa.concat_tables([one.in_flight for one in folded]),
-        findings=pa.concat_tables([work.judge(one) for one in folded]),
+        findings=pa.concat_tables([*findings, *([side.judge(states, work)] if side else [])]),
         cutoff=_in_order([one.cutoff for one in folded]),
+        **(side.tables() if side else {}),
     )
 
 
+def _folded_by(spark: "SparkSession", work: Work, side: GroupSide | None) -> Tables:
+    """Folded in the tasks of a session, once and not before a table is asked for."""
+    from share_state.api.group_findings import group_findings  # noqa: PLC0415
+    from share_state.spark.plan import fold_all, result_table  # noqa: PLC0415
+    from share_state.task import RESULTS as FROM_TASKS  # noqa: PLC0415
+    from share_state.task import Wanted  # noqa: PLC0415
+
+    results = fold_all(spark, work, Wanted(sent=FROM_TASKS)).cache()
+    tables = {name: result_table(results, name) for name in RESULTS}
+    if side is not None:
+        tables["findings"] = tables["findings"].unionByName(group_findings(tables["share_partition_state"], side, work))
+        tables |= {name: spark.createDataFrame(table) for name, table in side.tables().items()}
+    return Tables(**tables)
+
+
 def cutoff(
-    paths: Paths, *, spark: "SparkSession | None" = None, as_of: AsOf | None = None, dialect: str = AUTO
+    paths: Paths,
+    *,
+    spark: "SparkSession | None" = None,
+    as_of: AsOf | None = None,
+    dialect: str = AUTO,
+    format: str = AUTO,
+    columns: Mapping[str, str] | None = None,
+    kafka_properties: str | PathLike[str] | None = None,
 ) -> "pa.Table | DataFrame":
     """The offset of each log below which every record is redundant, and whether to trust it.
 
     Args:
-        paths: what to read.
+        paths: what to read: segments, tables, texts, or `kafka://host:port`.
         spark: a session; without one the logs are folded here.
         as_of: a datetime, or log partition -> offset; later records are left out.
-        dialect: auto, share_group_state or control_records.
+        dialect: of segments: auto, share_group_state or control_records.
+        format: segments, table, dump-log, console-json or kafka: what `paths` are; auto looks at the content.
+        columns: of tables: key, value, partition, offset, topic or timestamp -> what it is called there.
+        kafka_properties: of a cluster: properties file, as Kafka's own tools take it with --command-config.
     Returns:
         One row a log partition, columns of schemas/tables/cutoff.yaml: offsets and counts in records of the log, sizes
         in bytes. Clean only where `safe` is true; `share-state cutoff --verify` proves that the state stays the same.
@@ -99,9 +141,9 @@ def cutoff(
         ShareStateError: if an argument cannot be used.
     Source: Kafka ShareCoordinatorOffsetsManager.lastRedundantOffset; KIP-932 draft, ESO.
     """
+    work = replace(work_of(paths, Reading(as_of, None, dialect, format, columns, kafka_properties, spark)), groups=None)
     if spark is not None:
-        return reconstruct(paths, spark=spark, as_of=as_of, dialect=dialect).cutoff
-    work = work_of(paths, as_of, None, dialect)
+        return _folded_by(spark, work, None).cutoff
     return _in_order([work.fold(log).cutoff for log in work.logs])
 
 

@@ -2,15 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from share_state.api.asked import Paths, TopicsGiven, listed, work_of
+from share_state.api.asked import Paths, Reading, TopicsGiven, grouped, work_of
 from share_state.as_of import AsOf
 from share_state.declarations import table_schema
 from share_state.fold.chosen import Chosen
-from share_state.inputs import AUTO
+from share_state.formats import AUTO
+from share_state.group_side import read_groups
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -63,19 +65,28 @@ def timeline(
     spark: "SparkSession | None" = None,
     as_of: AsOf | None = None,
     topics: TopicsGiven = None,
+    groups: "Paths | DataFrame | None" = None,
     dialect: str = AUTO,
+    format: str = AUTO,
+    columns: Mapping[str, str] | None = None,
+    kafka_properties: str | PathLike[str] | None = None,
 ) -> "pa.Table | DataFrame":
     """The state of share-partitions after every record of theirs.
 
     Args:
-        paths: what to read.
+        paths: what to read: segments, tables, texts, or `kafka://host:port`.
         group: only this share group.
-        topic: only this topic, by name (where `topics` tells it) or id.
+        topic: only this topic, by name (where `topics` or the groups tell it) or id.
         partition: only this partition of the topic.
         spark: a session; without one the states are written out here: choose where the logs are large.
         as_of: a datetime, or log partition -> offset; later records are left out.
         topics: names and end offsets of topics: a JSON file as `--topics` takes it, or `Topics`.
-        dialect: auto, share_group_state or control_records.
+        groups: exports of `__consumer_offsets` in any form, or a DataFrame of its records, which tell names of topics;
+            by default what is in the input or beside it, with `()` none.
+        dialect: of segments: auto, share_group_state or control_records.
+        format: segments, table, dump-log, console-json or kafka: what `paths` are; auto looks at the content.
+        columns: of tables: key, value, partition, offset, topic or timestamp -> what it is called there.
+        kafka_properties: of a cluster: properties file, as Kafka's own tools take it with --command-config.
     Returns:
         One row a record, columns of schemas/tables/timeline.yaml; offsets in records, times in UTC. An Arrow table has
         the rows of one share-partition in log order; sort a DataFrame by state_partition and offset.
@@ -84,7 +95,9 @@ def timeline(
         ShareStateError: if an argument cannot be used.
     Source: Kafka ShareCoordinatorShard.replay, after each record; KIP-932 draft, recovery.
     """
-    work = replace(work_of(paths, as_of, topics, dialect), timeline=Chosen(group, topic, partition))
+    reading = Reading(as_of, topics, dialect, format, columns, kafka_properties, spark)
+    _, work = read_groups(grouped(work_of(paths, reading), paths, groups, reading))
+    work = replace(work, timeline=Chosen(group, topic, partition))
     if spark is not None:
         from share_state.spark.plan import fold_all, result_table  # noqa: PLC0415
         from share_state.task import Wanted  # noqa: PLC0415
@@ -101,22 +114,33 @@ def explain(
     partition: int,
     offset: int,
     *,
+    spark: "SparkSession | None" = None,
     as_of: AsOf | None = None,
     topics: TopicsGiven = None,
+    groups: "Paths | DataFrame | None" = None,
     dialect: str = AUTO,
+    format: str = AUTO,
+    columns: Mapping[str, str] | None = None,
+    kafka_properties: str | PathLike[str] | None = None,
     delivery_limit: int | None = None,
 ) -> Explained:
     """What became of one offset: every record that touched it, and how it stands in a sentence.
 
     Args:
-        paths: what to read; logs of `__consumer_offsets` among it tell the members.
+        paths: what to read: segments, tables, texts, or `kafka://host:port`.
         group: the share group.
-        topic: by name, where `topics` or the group logs tell it, or by id.
+        topic: by name, where `topics` or the groups tell it, or by id.
         partition: of the topic.
         offset: of the topic-partition, in records.
+        spark: a session, only to put tables in order which need it.
         as_of: a datetime, or log partition -> offset; later records are left out.
         topics: names and end offsets of topics: a JSON file as `--topics` takes it, or `Topics`.
-        dialect: auto, share_group_state or control_records.
+        groups: exports of `__consumer_offsets` in any form, or a DataFrame of its records, which tell names of topics
+            and members; by default what is in the input or beside it, with `()` none.
+        dialect: of segments: auto, share_group_state or control_records.
+        format: segments, table, dump-log, console-json or kafka: what `paths` are; auto looks at the content.
+        columns: of tables: key, value, partition, offset, topic or timestamp -> what it is called there.
+        kafka_properties: of a cluster: properties file, as Kafka's own tools take it with --command-config.
         delivery_limit: deliveries after which the group archives a record; by default Kafka's own default.
     Returns:
         The sentence, and an Arrow table with a row a record.
@@ -127,8 +151,9 @@ def explain(
     """
     from share_state.report.explain import explained  # noqa: PLC0415
 
-    work = work_of(paths, as_of, topics, dialect)
+    reading = Reading(as_of, topics, dialect, format, columns, kafka_properties, spark)
+    work = grouped(work_of(paths, reading), paths, groups, reading)
     if delivery_limit is not None:
         work = replace(work, limits=replace(work.limits, delivery_count=delivery_limit))
-    found = explained(work, listed(paths), group, topic, partition, offset)
+    found = explained(work, [], group, topic, partition, offset)
     return Explained(found["sentence"], pa.Table.from_pylist(found["records"], schema=_EXPLAINED), found)

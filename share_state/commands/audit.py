@@ -78,8 +78,10 @@ def audit(
     given |= {f"groups.paths.{number}": path for number, path in enumerate(side.groups or ())}
     given |= {f"rules.{code}": severity for code, severity in severities(rule).items()}
     given |= {f"spark.conf.{name}": value for name, value in pairs(spark_conf).items()}
-    of_each = {"dialect": dialect, "format": format, "kafka_properties": kafka_properties}
-    of_each |= {f"columns.{name}": called for name, called in pairs(column, "--column").items()}
+    columns = {f"columns.{name}": called for name, called in pairs(column, "--column").items()}
+    of_each = {"dialect": dialect, "format": format, "kafka_properties": kafka_properties} | columns
+    if side.groups:
+        given |= {f"groups.{name}": called for name, called in columns.items()}
     settings = _settings(inputs, config, out, _told(of_each), [*_told(given), *(sets or ())])
     with stages_on_stderr(quiet=quiet):
         outcome, report = nightly_audit(settings, Phases(quiet=quiet), verbose=verbose)

@@ -2,22 +2,18 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 
 from share_state.commands.options import LOCAL, Folding, GroupSide, Reading, Running, pairs
 from share_state.early_session import early_session
 from share_state.errors import InputError, ShareStateError
+from share_state.exports import check_cut, read_export, told_of_partitions, with_group_side
 from share_state.fold.control_log import MODES, ControlOptions
-from share_state.formats import Asked, find, find_groups
-from share_state.group_input import GroupInput, group_logs
+from share_state.formats import Asked
+from share_state.group_input import GroupInput
 from share_state.group_side import read_groups
 from share_state.inputs import DIALECTS, state_partitions_found
-from share_state.live import ask_cluster
-from share_state.live.address import live_input
-from share_state.rules.groups_findings import listed
 from share_state.topics_file import read_topics
 from share_state.wire.as_of import milliseconds
-from share_state.wire.group_logs import GROUP_TOPIC, partitions_shown
 from share_state.wire.log_folder import LogPartition, Window
 from share_state.wire.table_rows import Columns
 from share_state.work import Work
@@ -41,30 +37,26 @@ def work_of(
         raise ShareStateError(f"--dialect {reading.dialect}: give one of {', '.join(DIALECTS)}")
     if folding.mode not in MODES:
         raise ShareStateError(f"--mode {folding.mode}: give one of {', '.join(MODES)}")
-    until_time, state_partitions = _milliseconds(reading.as_of_time), folding.state_partitions
+    until_time = _milliseconds(reading.as_of_time)
     topics = read_topics(reading.topics)
-    asked = _asked(inputs, reading, running or Running())
-    if (address := live_input(inputs, reading.format)) is not None:
-        live = ask_cluster(address, reading.kafka_properties)
-        logs, state_partitions = list(live.logs), live.state_partitions
-        topics = topics if reading.topics else live.topics
-        groups = GroupInput(live.groups, live.group_partitions) if live.groups else None
-    else:
-        found = find(asked, reading.format)
-        logs = found.logs
-        groups = GroupInput(found.groups) if found.groups else None
-        for note in found.notes:
-            sys.stderr.write(f"share-state: {' '.join(inputs)}: {note}\n")
-    _check_as_of(logs, reading)
+    export = read_export(_asked(inputs, reading, running or Running()), reading.format, reading.kafka_properties)
+    for note in export.notes:
+        sys.stderr.write(f"share-state: {' '.join(inputs)}: {note}\n")
+    logs = export.logs
+    check_cut(
+        logs,
+        by_offset="--as-of-offset" if reading.as_of_offset else None,
+        by_time=None if reading.as_of_time is None else "--as-of-time",
+    )
     cuts = _cuts(reading.as_of_offset, logs)
     return Work(
         logs=logs,
         windows={name: Window(until_offset=offset, until_time_ms=until_time) for name, offset in cuts.items()},
         window=Window(until_time_ms=until_time),
-        topics=topics,
-        state_partitions=state_partitions or state_partitions_found(logs),
+        topics=export.topics if export.topics is not None and not reading.topics else topics,
+        state_partitions=export.state_partitions or folding.state_partitions or state_partitions_found(logs),
         control=ControlOptions(mode=folding.mode),
-        groups=groups,
+        groups=GroupInput(export.groups, export.group_partitions) if export.groups else None,
     )
 
 
@@ -84,19 +76,11 @@ def with_groups(
     Raises:
         InputError: if what is named cannot be used.
     """
-    if side.groups:
-        asked = _asked(side.groups, reading or Reading(), running or Running())
-        groups = GroupInput(find_groups(asked), side.group_partitions)
-    elif work.groups is not None:
-        groups = replace(work.groups, partitions=side.group_partitions or work.groups.partitions)
-    else:
-        groups = GroupInput(group_logs(inputs, work.logs, ()), side.group_partitions)
-    if groups.logs and groups.partitions is None and partitions_shown(groups.logs) is None:
-        sys.stderr.write(
-            f"share-state: {GROUP_TOPIC}: {_found(groups.logs)}, not how many there are: a group without a record is"
-            " not taken for gone; say --group-partitions N\n"
-        )
-    return replace(work, groups=groups) if groups.logs else work
+    named = _asked(side.groups, reading or Reading(), running or Running()) if side.groups else None
+    work = with_group_side(work, inputs, named, side.group_partitions)
+    if (told := told_of_partitions(work.groups)) is not None:
+        sys.stderr.write(f"share-state: {told}; say --group-partitions N\n")
+    return work
 
 
 def named_by_groups(work: Work, inputs: Sequence[str]) -> Work:
@@ -105,30 +89,12 @@ def named_by_groups(work: Work, inputs: Sequence[str]) -> Work:
     Raises:
         InputError: if a segment of it cannot be read.
     """
-    if work.groups is None:
-        logs = group_logs(inputs, work.logs, ())
-        work = replace(work, groups=GroupInput(logs)) if logs else work
-    return read_groups(work)[1]
+    return read_groups(with_group_side(work, inputs))[1]
 
 
 def _asked(inputs: Sequence[str], reading: Reading, running: Running) -> Asked:
     conf, columns = pairs(running.spark_conf), Columns.named(pairs(reading.column, "--column"))
     return Asked(inputs, reading.dialect, columns, lambda: early_session(running.master or LOCAL, conf))
-
-
-def _found(logs: Sequence[LogPartition]) -> str:
-    numbers = listed(log.partition for log in logs if log.partition is not None)
-    return f"found partition {numbers}" if numbers else "found records"
-
-
-def _check_as_of(logs: Sequence[LogPartition], reading: Reading) -> None:
-    """Refuse to cut where the form of the export does not tell where."""
-    for log in logs:
-        form = log.source.form if log.source else ""
-        if reading.as_of_offset and not log.has_offsets:
-            raise InputError(f"--as-of-offset: {form} holds no offsets; give segments or a table")
-        if reading.as_of_time and not log.has_times:
-            raise InputError(f"--as-of-time: this {form} holds no timestamps; give segments or a table that has them")
 
 
 def _cuts(as_of_offset: Sequence[str] | None, logs: Sequence[LogPartition]) -> dict[str, int]:

@@ -29,7 +29,8 @@ def _is_registered(code: str) -> str:
     return code
 
 
-Format = Literal["auto", "segments", "table", "dump-log", "console-json", "kafka"]
+FileFormat = Literal["auto", "segments", "table", "dump-log", "console-json"]
+Format = Literal[FileFormat, "kafka"]
 Column = Literal["key", "value", "topic", "partition", "offset", "timestamp"]
 Dialect = Literal["auto", "share_group_state", "control_records"]
 Clock = Literal["log", "wall"]
@@ -106,8 +107,12 @@ class GroupSettings(_Section):
     """The group side: exports of `__consumer_offsets`, and what share groups are held against."""
 
     paths: list[PathText] | None = Field(
-        None, min_length=1, description="exports of `__consumer_offsets`; by default those beside the logs of `sources`"
+        None,
+        min_length=1,
+        description="exports of `__consumer_offsets`; by default those in `sources` or beside their logs",
     )
+    format: FileFormat = Field("auto", description="what `paths` are; auto looks at the content")
+    columns: dict[Column, str] = Field({}, description="table in `paths`: what its columns are called, ours to theirs")
     partitions: Count | None = Field(
         None, description="partitions of `__consumer_offsets`; by default as many as the input shows"
     )
@@ -122,10 +127,15 @@ class GroupSettings(_Section):
         _GROUPS.delete_grace_ms // 1000, description="seconds that the state of a deleted topic may still be there"
     )
 
-    def to_input(self, logs: tuple[LogPartition, ...]) -> GroupInput | None:
-        """The group side of an audit, None where there are no logs of it."""
+    def to_input(self, logs: tuple[LogPartition, ...], counted: int | None = None) -> GroupInput | None:
+        """The group side of an audit, None where there are no logs of it.
+
+        Args:
+            logs: partitions of `__consumer_offsets`.
+            counted: how many the topic has, where a cluster told; what is configured wins.
+        """
         limits = GroupLimits(self.members, self.retry_seconds * 1000, self.delete_grace_seconds * 1000)
-        return GroupInput(logs, self.partitions, self.claims, limits) if logs else None
+        return GroupInput(logs, self.partitions or counted, self.claims, limits) if logs else None
 
 
 class ReportSettings(_Section):

@@ -44,7 +44,8 @@ def holders(logs: Sequence[LogPartition], group_id: str, topic_id: str, partitio
     for log in logs:
         replay, had = GroupReplay(log.partition), ()
         for part in read_chunks(log, merge=True):
-            located = locate_records(part.data, part.batches[part.batches["trust"] == Trust.WHOLE])
+            whole = part.batches[part.batches["trust"] == Trust.WHOLE]
+            located = locate_records(part.data, whole) if part.records is None else part.records
             for told in told_records(part.data, located, record_types(part.data, located)):
                 if told.key is None or group_id.encode() not in told.key:
                     continue

@@ -28,7 +28,7 @@ def explained(work: Work, inputs: Sequence[str], group: str, topic: str, partiti
 
     Args:
         work: the log partitions, and which of their records count.
-        inputs: what the person named; logs of `__consumer_offsets` among them tell the members.
+        inputs: what the person named; logs of `__consumer_offsets` among them tell the members, where `work` has none.
         group, topic, partition: the share-partition; the topic by name, where that is known, or by id.
         offset: of the topic-partition.
     Returns:
@@ -39,7 +39,7 @@ def explained(work: Work, inputs: Sequence[str], group: str, topic: str, partiti
     """
     if offset < 0:
         raise InputError(f"--offset {offset}: give an offset from 0 on")
-    group_logs = _group_logs(inputs)
+    group_logs = _group_logs(work, inputs)
     if topic not in names_of(work.topics).values() and group_logs:
         work = replace(work, topics=completed(work.topics, fold_groups(group_logs).names))
     chosen = Chosen(group, topic, partition)
@@ -91,7 +91,10 @@ def _of_log(work: Work, log: LogPartition, chosen: Chosen, offset: int) -> list[
     return [told] if told else []
 
 
-def _group_logs(inputs: Sequence[str]) -> list[LogPartition]:
+def _group_logs(work: Work, inputs: Sequence[str]) -> list[LogPartition]:
+    """The group side that came with the logs, or what the inputs hold of it."""
+    if work.groups is not None:
+        return list(work.groups.logs)
     try:
         return find_group_logs(inputs)
     except InputError:

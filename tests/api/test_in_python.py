@@ -48,7 +48,7 @@ def test_with_a_session_the_tables_are_those_without_one(spark: SparkSession):
         assert there.column_names == here.column_names == table_schema(name).names
         assert _sorted(there) == _sorted(here), name
     assert share_state.cutoff([DLQ]).equals(arrow.cutoff)
-    assert repr(arrow).endswith("cutoff: 3 rows)")
+    assert repr(arrow).endswith("share_group_partitions: 48 rows)")
     assert "cutoff: DataFrame[" in repr(frames)
 
 

@@ -13,7 +13,10 @@ import pytest
 
 from share_state.committed import CommittedTables
 from share_state.warehouse_lock import locked
+from share_state.wire.group_logs import find_group_logs
 from tests.cli.commands import Command, contents
+from tests.forms.tables import write
+from tests.groups.group_tables import rows_of
 from tests.truth import DATA
 
 CHAOS = DATA / "4.3.1/chaos"
@@ -62,6 +65,18 @@ def test_json_says_it_to_programs(share_state: Command, tmp_path: Path):
     assert json.loads(done.out)
     shown = share_state("show", tmp_path / "lake", "--group", "g3")
     assert shown.code == 0
+
+
+def test_groups_are_named_in_a_table_whose_columns_are_called_otherwise(share_state: Command, tmp_path: Path):
+    rows = rows_of(find_group_logs([str(CHAOS)]))
+    named = write(rows.rename_columns(["k", *rows.column_names[1:]]), tmp_path / "groups.parquet")
+    arguments = ("audit", CHAOS / "__share_group_state-*", "--groups", named, "--out", tmp_path / "lake")
+    assert "no column key" in share_state(*arguments).err
+    done = share_state(*arguments, "--column", "key=k")
+    assert done.code == 0
+    assert "__consumer_offsets: found partition 0, 1, 2, not how many there are" in done.err
+    assert "say groups.partitions" in done.err
+    assert len(CommittedTables(str(tmp_path / "lake")).read("share_groups")) == 6
 
 
 def test_stages_are_told_on_stderr(share_state: Command, tmp_path: Path):

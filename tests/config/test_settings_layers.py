@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from share_state.config import Clock, Dialect, Format, keys, load_settings, settings_for
-from share_state.config.model import Column
+from share_state.config.model import Column, FileFormat
 from share_state.fold.limits import RELEASES
 from share_state.group_input import CLAIMS
 from share_state.rules import OFF, SEVERITIES, registered
@@ -40,6 +40,8 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "limits.pinned_records": COUNTS,
     "limits.writer_version": st.sampled_from(RELEASES),
     "groups.paths": st.lists(TEXTS, min_size=1, max_size=3),
+    "groups.format": st.sampled_from(get_args(FileFormat)),
+    "groups.columns": COLUMNS,
     "groups.partitions": COUNTS,
     "groups.claims": st.sampled_from(CLAIMS),
     "groups.members": COUNTS,

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from share_state.config import Dialect, Format, load_settings, settings_for
-from share_state.config.model import Column
+from share_state.config.model import Column, FileFormat
 from share_state.fold.limits import RELEASES, Limits
 from share_state.formats import AUTO, FORMATS
 from share_state.inputs import DIALECTS
@@ -77,6 +77,8 @@ def test_the_defaults_are_those_of_the_fold_and_of_kafka():
         "topics": None,
         "groups": {
             "paths": None,
+            "format": "auto",
+            "columns": {},
             "partitions": None,
             "claims": "history",
             "members": 200,
@@ -152,6 +154,7 @@ def test_a_secret_that_is_there_all_the_same_is_not_told(name):
 
 def test_formats_and_dialects_are_those_of_the_other_commands():
     assert {*get_args(Format)} == {AUTO, *FORMATS, FORM}
+    assert {*get_args(FileFormat)} == {AUTO, *FORMATS}
     assert {*get_args(Column)} == {field.name for field in fields(Columns)}
     assert get_args(Dialect) == DIALECTS
 

@@ -5,8 +5,6 @@ The texts beside this file are of `__consumer_offsets-2` of 4.3.1 `chaos`, as Ka
 GroupMetadataMessageFormatter; and of a log of `classic_groups` below, as `kafka-dump-log --offsets-decoder` prints it.
 """
 
-import base64
-import json
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -32,8 +30,9 @@ from share_state.wire.log_folder import STATE_TOPIC, LogPartition, find_logs
 from share_state.wire.state_text import StateTextError
 from share_state.wire.table_rows import Columns
 from share_state.work import Work
-from tests.forms.tables import no_spark, shuffled, table_of, tables_of, write
+from tests.forms.tables import no_spark, shuffled, tables_of, write
 from tests.groups.described import scenarios
+from tests.groups.group_tables import both_topics, json_lines, rows_of
 from tests.groups.group_writer import (
     assignment,
     classic_group,
@@ -56,25 +55,6 @@ SCENARIOS = pytest.mark.parametrize(
 
 def asked(*inputs: Path, columns: Columns | None = None) -> Asked:
     return Asked([str(one) for one in inputs], "auto", columns or Columns(), no_spark)
-
-
-def rows_of(logs: Iterable[LogPartition]) -> pa.Table:
-    """Records of a topic as Spark's Kafka source gives them."""
-    tables = []
-    for log in logs:
-        table = table_of([log])
-        named = pa.array([log.topic] * len(table), pa.string())
-        tables.append(table.set_column(table.column_names.index("topic"), "topic", named))
-    return pa.concat_tables(tables)
-
-
-def both_topics(scenario: Path) -> tuple[list[LogPartition], list[LogPartition], pa.Table]:
-    """State logs and group logs of a fixture, and the records of both with those of a topic that is of no use here."""
-    state = [log for log in find_logs([str(scenario)]) if log.size]
-    groups = find_group_logs([str(scenario)])
-    other = rows_of(groups[:1])
-    other = other.set_column(2, "topic", pa.array(["orders"] * len(other), pa.string()))
-    return state, groups, pa.concat_tables([rows_of(state), other, rows_of(groups)])
 
 
 def assert_same_groups(read: Iterable[LogPartition], expected: Iterable[LogPartition]) -> FoldedGroups:
@@ -141,13 +121,7 @@ def test_a_delta_table_of_both_topics_gives_both_sides(tmp_path: Path):
 
 def test_json_of_both_topics_gives_both_sides(spark: SparkSession, tmp_path: Path):
     state, groups, table = both_topics(DATA / "4.3.1/chaos")
-    with (tmp_path / "rows.json").open("w", encoding="utf-8") as file:
-        for row in shuffled(table).to_pylist():
-            told_row = {name: row[name] for name in ("topic", "partition", "offset")}
-            told_row |= {
-                part: None if row[part] is None else base64.b64encode(row[part]).decode() for part in ("key", "value")
-            }
-            file.write(json.dumps(told_row | {"timestamp": row["timestamp"].isoformat()}) + "\n")
+    json_lines(shuffled(table), tmp_path / "rows.json")
     found = find(Asked([str(tmp_path)], "auto", Columns(), lambda: spark), "auto")
     assert_same_state(found, state)
     assert_same_groups(found.groups, groups)

@@ -9,13 +9,17 @@ import pytest
 from share_state.config import settings_for
 from share_state.declarations import table_schema
 from share_state.errors import InputError
+from share_state.exports import with_group_side
 from share_state.fold.groups import FoldedGroups
+from share_state.formats import AUTO, Asked
 from share_state.group_input import GroupInput, group_logs
 from share_state.group_side import read_groups
 from share_state.rules.groups_audited import AuditedGroups, GroupLimits
-from share_state.wire.group_logs import group_partition_of
+from share_state.wire.group_logs import find_group_logs, group_partition_of
 from share_state.wire.log_folder import find_logs
+from share_state.wire.table_rows import Columns
 from share_state.work import Work
+from tests.forms.tables import no_spark
 from tests.groups.group_writer import T, group_metadata, share_group, write_group_log
 from tests.truth import DATA
 
@@ -34,10 +38,17 @@ def exports(tmp_path: Path) -> Path:
     return tmp_path / "exports"
 
 
-def found(*inputs: Path | str, named: tuple[str, ...] = ()) -> list[int | None]:
-    """Numbers of the group partitions that go with an input."""
+def found(*inputs: Path | str) -> list[int | None]:
+    """Numbers of the group partitions that lie beside the logs of an input."""
     given = [str(one) for one in inputs]
-    return [log.partition for log in group_logs(given, find_logs(given), named)]
+    return [log.partition for log in group_logs(given, find_logs(given))]
+
+
+def side_of(source: Path, named: Path) -> list[int | None]:
+    """Numbers of the group partitions of an input whose group side is named."""
+    given = [str(source)]
+    side = with_group_side(Work(find_logs(given)), given, Asked([str(named)], AUTO, Columns(), no_spark)).groups
+    return [log.partition for log in side.logs] if side else []
 
 
 def test_groups_are_taken_from_beside_the_state_logs(exports: Path):
@@ -65,10 +76,10 @@ def test_who_names_single_logs_gets_their_state_alone(exports: Path, monkeypatch
 
 
 def test_what_is_named_is_read_in_place_of_what_lies_beside(exports: Path):
-    assert found(exports / "broker-0", named=(str(exports / "broker-1"),)) == [1]
-    assert found(exports / "broker-0", named=(str(exports / "broker-0/archive"),)) == [7]
+    assert side_of(exports / "broker-0", exports / "broker-1") == [1]
+    assert side_of(exports / "broker-0", exports / "broker-0/archive") == [7]
     with pytest.raises(InputError, match="give the folder that holds __consumer_offsets-0"):
-        found(exports / "broker-0", named=(str(exports / "nowhere"),))
+        side_of(exports / "broker-0", exports / "nowhere")
 
 
 def test_inputs_without_groups_have_none(exports: Path):
@@ -80,7 +91,7 @@ def test_inputs_without_groups_have_none(exports: Path):
 
 def test_the_same_bytes_are_described_the_same_wherever_and_whenever_they_were_copied(exports: Path, tmp_path: Path):
     def described(folder: Path) -> dict[str, str]:
-        return GroupInput(group_logs([str(folder)], find_logs([str(folder)]), ())).described()
+        return GroupInput(group_logs([str(folder)], find_logs([str(folder)]))).described()
 
     before = described(exports)
     shutil.copytree(exports, tmp_path / "copy")
@@ -113,11 +124,13 @@ def _audited(**known: object) -> AuditedGroups:
 def test_settings_reach_the_group_side(exports: Path):
     given = ["groups.partitions=50", "groups.claims=latest", "groups.members=3", "groups.retry_seconds=5"]
     settings = settings_for(["/a"], "/b", [*given, "groups.delete_grace_seconds=7"], {})
-    logs = group_logs([str(exports)], find_logs([str(exports)]), ())
+    logs = group_logs([str(exports)], find_logs([str(exports)]))
     assert settings.groups.to_input(logs) == GroupInput(logs, 50, "latest", GroupLimits(3, 5_000, 7_000))
     assert settings.groups.to_input(()) is None
-    plain = settings_for(["/a"], "/b", (), {}).groups.to_input(logs)
-    assert plain == GroupInput(logs)
+    plain = settings_for(["/a"], "/b", (), {}).groups
+    assert plain.to_input(logs) == GroupInput(logs)
+    assert plain.to_input(logs, 7) == GroupInput(logs, 7)
+    assert settings.groups.to_input(logs, 7) == settings.groups.to_input(logs)
 
 
 @pytest.mark.parametrize(("count", "expected"), [(200, 0), (201, 1)])
@@ -125,7 +138,7 @@ def test_the_cap_of_members_is_that_of_the_settings(tmp_path: Path, count: int, 
     """K-01, K-25: 200 are allowed, 201 are one too many; and 250 may be where the cluster says so."""
     members = {f"m{number}": {T: [0]} for number in range(count)}
     write_group_log(tmp_path, share_group("G1", members, ready={T: [0]}))
-    logs = group_logs([], [], (str(tmp_path),))
+    logs = tuple(find_group_logs([str(tmp_path)]))
     for cap, over in ((200, expected), (250, 0)):
         work = Work(find_logs([str(STATE)]), groups=GroupInput(logs, limits=GroupLimits(cap)))
         side, work = read_groups(work)

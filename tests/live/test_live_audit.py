@@ -11,6 +11,7 @@ from share_state.committed import CommittedTables
 from share_state.config import settings_for
 from share_state.spark.audit import audit
 from share_state.spark.reconstruct import Outcome
+from share_state.warehouse_place import OF_GROUPS
 from tests.live.broker import PASSWORDS, properties_of
 from tests.live.workload import Workload
 
@@ -31,6 +32,9 @@ def test_a_cluster_is_audited_twice(spark: SparkSession, worked: Workload, tmp_p
     run(str(worked.broker.logs), "segments", "groups.partitions=50")
     live, segments = (CommittedTables(str(tmp_path / lake)) for lake in ("live", "segments"))
     assert _contents(live) == _contents(segments)
+    for name in OF_GROUPS:
+        assert live.read(name).equals(segments.read(name)), name
+    assert len(live.read("share_groups")) == len(worked.groups)
     assert PASSWORDS["auditor"] not in str(live.runs.to_pylist())
 
 

@@ -15,6 +15,7 @@ from confluent_kafka.admin import (
 )
 from pyspark.sql import SparkSession
 
+import share_state
 from share_state.commands.options import GroupSide, Reading
 from share_state.commands.reading import with_groups, work_of
 from share_state.committed import CommittedTables
@@ -87,6 +88,16 @@ def test_groups_of_a_cluster_are_shown_with_the_lag_that_the_broker_tells(lake: 
         assert {row["status"] for row in whole} == {"initialized"}
     assert {group["group_id"]: group["lag"] for group in found["groups"]}["acceptors"] == 0
     assert len(described_groups(lake, "pickërs")["share_partitions"]) == sum(TOPICS.values())
+
+
+def test_a_cluster_is_read_in_python_without_a_session(worked: Workload, tmp_path: Path) -> None:
+    address, properties = f"kafka://{worked.broker.secured}", properties_of(worked.broker, "auditor", tmp_path)
+    tables = share_state.reconstruct(address, kafka_properties=properties)
+    folded = fold_groups(find_group_logs([str(worked.broker.logs)]), partition_count=1)
+    for name in OF_GROUPS:
+        assert getattr(tables, name).equals(getattr(folded, name)), name
+    assert set(tables.share_partition_state["topic"].to_pylist()) == set(TOPICS)
+    assert share_state.cutoff(address, kafka_properties=properties).num_rows == 3
 
 
 def test_a_healthy_cluster_breaks_no_rule_over_groups(lake: str) -> None:

@@ -46,7 +46,7 @@ Run = Callable[..., Outcome]
 def work_of(source: Path, **options: object) -> Work:
     """What a command makes of a folder."""
     logs = find_logs([str(source)])
-    beside = group_logs([str(source)], logs, ())
+    beside = group_logs([str(source)], logs)
     partitions = options.pop("group_partitions", None)
     claims = options.pop("claims", HISTORY)
     groups = GroupInput(beside, partitions, claims) if beside else None

@@ -5,14 +5,18 @@ from pathlib import Path
 
 import pytest
 
+from share_state.errors import InputError
 from share_state.fold.log import fold_log
+from share_state.group_digest import digest_of_logs
 from share_state.group_input import group_logs
 from share_state.inputs import logs_of
+from share_state.wire.group_logs import find_group_logs
 from share_state.wire.log import read_chunks
 from share_state.wire.log_folder import LogPartition, find_logs
 from share_state.wire.resume import Fate, resume
+from share_state.wire.store_path import StorePath
 from tests.forms.tables import tables_of
-from tests.stores.s3 import put
+from tests.stores.s3 import BUCKET, client, put
 from tests.truth import DATA
 
 CHAOS = DATA / "4.3.1/chaos"
@@ -53,12 +57,42 @@ def test_patterns_name_what_they_name_locally(s3: str, chaos: str, pattern: str)
 
 
 def test_the_group_side_is_found_beside_them(s3: str, chaos: str):
-    local = group_logs([str(CHAOS)], find_logs([str(CHAOS)]), ())
-    stored = group_logs([chaos], find_logs([chaos]), ())
+    local = group_logs([str(CHAOS)], find_logs([str(CHAOS)]))
+    stored = group_logs([chaos], find_logs([chaos]))
     assert plain(list(stored), chaos) == plain(list(local), str(CHAOS))
     assert len(stored) > 0
     one = f"{chaos}/__share_group_state-0"
-    assert group_logs([one], find_logs([one]), ()) == ()
+    assert group_logs([one], find_logs([one])) == ()
+
+
+def test_whether_the_group_side_is_new_is_seen_without_fetching_it(
+    s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    one = CHAOS / "__consumer_offsets-0/00000000000000000000.log"
+    (tmp_path / one.name).write_bytes(one.read_bytes()[:-1])
+    address = put(s3, CHAOS / "__consumer_offsets-0", "segments/groups/__consumer_offsets-0")
+
+    def never(*_: object) -> None:
+        raise AssertionError("a file was fetched")
+
+    def digest() -> str:
+        logs = find_group_logs([address])
+        with monkeypatch.context() as patched:
+            patched.setattr(StorePath, "open", never)
+            return digest_of_logs(logs)
+
+    before = digest()
+    assert digest() == before
+    put(s3, tmp_path / one.name, f"segments/groups/__consumer_offsets-0/{one.name}")
+    assert digest() != before
+
+
+def test_a_group_log_that_went_away_is_told(s3: str):
+    address = put(s3, CHAOS / "__consumer_offsets-0", "segments/gone/__consumer_offsets-0")
+    logs = find_group_logs([address])
+    client(s3).delete_dir(f"{BUCKET}/segments/gone/__consumer_offsets-0")
+    with pytest.raises(InputError, match=r"s3://exports/segments/gone/.*\.log: "):
+        digest_of_logs(logs)
 
 
 def test_ordinary_topics_are_found_where_there_is_no_state_topic(s3: str):

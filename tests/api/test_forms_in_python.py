@@ -1,0 +1,236 @@
+"""Every form of export from Python, with its group side: what comes back is what segments give."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import share_state
+from share_state.errors import InputError, ShareStateError
+from share_state.fold.groups import fold_groups
+from share_state.warehouse_place import OF_CLAIMS, OF_GROUPS
+from share_state.wire.group_logs import find_group_logs
+from tests.forms.tables import BY_KEY, SIZES, shuffled, write
+from tests.groups.group_tables import both_topics, json_lines, rows_of
+from tests.groups.group_writer import (
+    assignment,
+    classic_group,
+    classic_member,
+    share_group,
+    subscription,
+    user_data,
+    write_group_log,
+)
+from tests.truth import DATA
+
+CHAOS, HAPPY = DATA / "4.3.1/chaos", DATA / "4.3.1/happy"
+STATE = str(CHAOS / "__share_group_state-*")
+DUMP, CONSOLE = HAPPY / "dump-log-__share_group_state-2.txt", HAPPY / "console-consumer-formatter.txt"
+PRINTED = Path(__file__).parent.parent / "groups/printed"
+PICKED = ("g0", "t3", 1)
+"""A share-partition of CHAOS."""
+
+
+@pytest.fixture(scope="module")
+def table() -> pa.Table:
+    """Both topics of CHAOS as rows."""
+    return both_topics(CHAOS)[2]
+
+
+@pytest.fixture(scope="module")
+def parquet(table: pa.Table, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(table, tmp_path_factory.mktemp("rows") / "rows.parquet", row_group=500)
+
+
+def arrow(table: object) -> pa.Table:
+    return table if isinstance(table, pa.Table) else table.toArrow()  # type: ignore[attr-defined]
+
+
+def contents(tables: share_state.Tables) -> dict[str, list[str]]:
+    """Rows as text, without what depends on the order of findings, or on the form."""
+    hidden = {*SIZES, "run_id", "settled"}
+    found = {one.name: getattr(tables, one.name) for one in fields(tables)}
+    return {
+        name: sorted(
+            repr({column: dict(value) if isinstance(value, list) and name == "findings" else value
+                  for column, value in row.items() if column not in hidden})
+            for row in arrow(table).to_pylist()
+        )
+        for name, table in found.items()
+        if table is not None
+    }  # fmt: skip
+
+
+def test_segments_give_the_tables_of_groups_and_the_names_of_topics():
+    tables = share_state.reconstruct(CHAOS)
+    folded = fold_groups(find_group_logs([str(CHAOS)]))
+    for name in OF_GROUPS:
+        assert getattr(tables, name).equals(getattr(folded, name)), name
+    assert [getattr(tables, name) for name in OF_CLAIMS] == [None, None]
+    assert set(tables.share_partition_state["topic"].to_pylist()) == {"t0", "t1", "t2"}
+    assert "share_groups: 6 rows" in repr(tables)
+    assert "sticky_claim" not in repr(tables)
+
+
+def test_a_table_of_both_topics_gives_what_segments_give(parquet: Path):
+    assert contents(share_state.reconstruct(parquet, group_partitions=3)) == contents(share_state.reconstruct(CHAOS))
+    sizes = share_state.cutoff(CHAOS).drop_columns(SIZES)
+    assert share_state.cutoff(parquet).drop_columns(SIZES).equals(sizes)
+    assert share_state.timeline(parquet).sort_by("offset").equals(share_state.timeline(CHAOS).sort_by("offset"))
+
+
+@pytest.mark.parametrize(
+    ("text", "segments"), [(DUMP, HAPPY / "__share_group_state-2"), (CONSOLE, HAPPY)], ids=["dump-log", "console-json"]
+)
+def test_texts_give_the_states_of_segments(text: Path, segments: Path):
+    here = share_state.reconstruct(text).share_partition_state.sort_by(BY_KEY).to_pylist()
+    there = share_state.reconstruct(segments).share_partition_state.sort_by(BY_KEY).to_pylist()
+    told = ("group_id", "topic_id", "partition", "start_offset", "state_epoch", "snapshot_epoch")
+    assert [[row[name] for name in told] for row in here] == [[row[name] for name in told] for row in there] != []
+    assert share_state.reconstruct(text).share_groups is None
+
+
+def test_columns_have_the_names_that_are_said(table: pa.Table, tmp_path: Path):
+    renamed = table.rename_columns(["k", "v", *table.column_names[2:]])
+    file = write(renamed, tmp_path / "rows.parquet")
+    named = share_state.reconstruct(file, columns={"key": "k", "value": "v"}, group_partitions=3)
+    assert contents(named) == contents(share_state.reconstruct(CHAOS))
+    with pytest.raises(InputError, match="no column key"):
+        share_state.cutoff(file)
+
+
+def test_groups_are_named_in_any_form(tmp_path: Path):
+    expected = contents(share_state.reconstruct(CHAOS))
+    written = write(rows_of(find_group_logs([str(CHAOS)])), tmp_path / "groups.parquet")
+    folder = CHAOS / "__consumer_offsets-*"
+    assert contents(share_state.reconstruct(STATE, groups=written, group_partitions=3)) == expected
+    assert contents(share_state.reconstruct(STATE, groups=[str(folder)])) == expected
+    dumped = share_state.reconstruct(STATE, groups=PRINTED / "dump-offsets.txt").share_groups
+    assert set(dumped["group_partition"].to_pylist()) == {2}
+    assert share_state.reconstruct(STATE).share_groups is None
+    with pytest.raises(InputError, match="give the cluster as the input"):
+        share_state.reconstruct(STATE, groups="kafka://b:9092")
+
+
+def test_an_empty_list_of_groups_leaves_them_out(parquet: Path):
+    for given in (CHAOS, parquet):
+        tables = share_state.reconstruct(given, groups=())
+        assert tables.share_groups is None
+        assert set(tables.share_partition_state["topic"].to_pylist()) == {None}
+    with pytest.raises(InputError, match="no record of it here"):
+        share_state.explain(CHAOS, *PICKED, 24, groups=())
+
+
+def test_groups_name_topics_and_members_of_every_call(spark: SparkSession, parquet: Path):
+    group, topic, partition = PICKED
+    chosen = {"group": group, "topic": topic, "partition": partition}
+    for given in (CHAOS, parquet):
+        timeline = share_state.timeline(given, **chosen)
+        assert timeline.num_rows > 0
+        assert set(timeline["topic"].to_pylist()) == {topic}
+        assert share_state.timeline(given, **chosen, spark=spark).count() == timeline.num_rows
+        assert share_state.explain(given, *PICKED, 24).facts["topic"] == topic
+        names = share_state.read(spark, given).select("topic").distinct().collect()
+        assert {row.topic for row in names} >= {"t0", "t1", "t2"}
+    told = share_state.explain(STATE, *PICKED, 24, groups=CHAOS).records
+    assert told.equals(share_state.explain(CHAOS, *PICKED, 24).records)
+    assert told["members"].null_count < told.num_rows
+    of_table = share_state.explain(parquet, *PICKED, 24).records
+    assert of_table.drop_columns("members").equals(told.drop_columns("members"))
+    assert share_state.timeline(STATE, **chosen).num_rows == 0
+
+
+def test_with_a_session_the_tables_are_those_without_one(spark: SparkSession, tmp_path: Path):
+    """Findings over groups among them: a state without a group, and claims that are contested."""
+    for log in HAPPY.glob("__share_group_state-*"):
+        (tmp_path / log.name).symlink_to(log)
+    members = [
+        classic_member(name, subscription(["t"], user_data({"t": [0]}, 1), generation=1), assignment({"t": [0]}))
+        for name in ("a", "b")
+    ]
+    listed = share_group("app-a", {}, epoch=4, ready={"AAAAAAAAAAAAAAAAAAAAKg": [0]})
+    write_group_log(tmp_path, [*listed, classic_group("cg", 2, members)])
+    here = share_state.reconstruct(tmp_path, group_partitions=1, rules={"MISSING_SHARE_STATE": "error"})
+    there = share_state.reconstruct(tmp_path, group_partitions=1, rules={"MISSING_SHARE_STATE": "error"}, spark=spark)
+    assert contents(there) == contents(here)
+    rules = dict(zip(here.findings["rule"].to_pylist(), here.findings["severity"].to_pylist(), strict=True))
+    assert {"ORPHAN_SHARE_STATE", "MISSING_SHARE_STATE", "DOUBLE_ASSIGNED"} <= rules.keys()
+    assert rules["MISSING_SHARE_STATE"] == "error"
+    assert there.findings.columns == here.findings.column_names
+    assert there.sticky_claim.count() == here.sticky_claim.num_rows == 2
+
+
+def test_a_warehouse_of_a_table_has_the_tables_of_groups(spark: SparkSession, parquet: Path, tmp_path: Path):
+    frames = share_state.reconstruct(parquet, spark=spark, warehouse=tmp_path / "lake", group_partitions=3)
+    assert contents(frames) == contents(share_state.reconstruct(CHAOS))
+    assert (tmp_path / "lake/share_groups/_delta_log").is_dir()
+
+
+def test_a_dataframe_of_both_topics_is_what_its_segments_are_at_the_same_moment(
+    spark: SparkSession, table: pa.Table, tmp_path: Path
+):
+    moment = sorted(share_state.timeline(CHAOS)["timestamp"].to_pylist())[200]
+    frame = spark.createDataFrame(shuffled(table))
+    frames = share_state.reconstruct(frame, warehouse=tmp_path / "lake", as_of=moment, group_partitions=3)
+    cut = contents(share_state.reconstruct(CHAOS, as_of=moment))
+    assert contents(frames) == cut
+    assert cut["share_groups"] != contents(share_state.reconstruct(CHAOS))["share_groups"] != []
+
+
+def test_groups_may_be_a_dataframe_of_their_own(spark: SparkSession, tmp_path: Path):
+    state, groups, _ = both_topics(CHAOS)
+    frame, of_groups = spark.createDataFrame(rows_of(state)), spark.createDataFrame(rows_of(groups))
+    expected = contents(share_state.reconstruct(CHAOS))
+    frames = share_state.reconstruct(frame, warehouse=tmp_path / "a", groups=of_groups, group_partitions=3)
+    assert contents(frames) == expected
+    assert contents(share_state.reconstruct(STATE, groups=of_groups, group_partitions=3)) == expected
+
+
+def test_a_table_that_spark_must_put_in_order_wants_a_session(spark: SparkSession, table: pa.Table, tmp_path: Path):
+    rows = json_lines(shuffled(table), tmp_path / "rows.json")
+    with pytest.raises(ShareStateError, match=r"put in order by Spark; give spark=share_state\.session\(\)"):
+        share_state.cutoff(rows)
+    assert share_state.timeline(rows, spark=spark).count() == share_state.timeline(CHAOS).num_rows
+    of_segments = share_state.explain(CHAOS, *PICKED, 24)
+    assert share_state.explain(rows, *PICKED, 24, spark=spark).sentence == of_segments.sentence
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda: share_state.cutoff(CHAOS, format="avro"), "format='avro': give one of auto, table, "),
+        (lambda: share_state.cutoff(STATE, format="table"), "neither Parquet nor lines of JSON"),
+        (lambda: share_state.cutoff(CHAOS, format="kafka"), "not the address of a cluster"),
+        (lambda: share_state.cutoff("kafka://b:9092", format="table"), "a cluster is not read as table"),
+        (lambda: share_state.cutoff([CHAOS, "kafka://b:9092"]), "a cluster is read alone"),
+        (lambda: share_state.cutoff(CONSOLE, as_of={0: 3}), "as_of={0: 3}: console-json holds no offsets"),
+        (
+            lambda: share_state.cutoff(CONSOLE, as_of="2026-01-01"),
+            "this console-json holds no timestamps",
+        ),
+        (lambda: share_state.reconstruct(STATE, groups="nowhere"), "nowhere"),
+        (lambda: share_state.reconstruct(STATE, groups=DUMP), "nothing of __consumer_offsets is dumped here"),
+    ],
+)
+def test_what_cannot_be_used_is_said_in_one_line(call, told: str):
+    with pytest.raises(ShareStateError, match=told) as raised:
+        call()
+    assert len(str(raised.value).splitlines()) == 1
+
+
+def test_rows_are_not_read_where_the_warehouse_cannot_be_written(spark: SparkSession, tmp_path: Path):
+    (tmp_path / "lake").mkdir()
+    (tmp_path / "lake/notes.txt").write_text("mine")
+    unreadable = spark.createDataFrame([(1,)], "nothing int")
+    with pytest.raises(ShareStateError, match="holds something else"):
+        share_state.reconstruct(unreadable, warehouse=tmp_path / "lake")
+
+
+def test_what_a_form_lacks_is_told_to_who_listens(caplog: pytest.LogCaptureFixture):
+    with caplog.at_level("INFO", "share_state"):
+        share_state.reconstruct(CONSOLE)
+        share_state.reconstruct(STATE, groups=PRINTED / "dump-offsets.txt")
+    assert "this form holds no offsets, partitions or timestamps" in caplog.text
+    assert "a group without a record is not taken for gone; give group_partitions=N" in caplog.text
