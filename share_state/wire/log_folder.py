@@ -151,14 +151,13 @@ def segment_folders(inputs: Sequence[str | Place], sought: Sought) -> dict[Place
     Raises:
         InputError: as `find_logs`.
     """
-    folders: dict[Place, list[Place]] = {}
+    folders: dict[Place, dict[Place, Place]] = {}
     for given in inputs:
         for path in _expand(given, sought):
             for file in _segments_of(path, sought):
-                folders.setdefault(file.parent, [])
-                if file.resolve() not in {known.resolve() for known in folders[file.parent]}:
-                    folders[file.parent].append(file)
-    return folders
+                # Named twice, it is there once, by its first name.
+                folders.setdefault(file.parent, {}).setdefault(file.resolve(), file)
+    return {folder: list(files.values()) for folder, files in folders.items()}
 
 
 def partition_of(folder: Place, sought: Sought) -> tuple[str, int] | None:
