@@ -78,6 +78,11 @@ class Chains:
     batches: np.ndarray = field(default_factory=lambda: np.zeros(0, STATE_BATCH))
     last_snapshot_record: int = NOWHERE
 
+    @property
+    def size(self) -> int:
+        """Bytes in memory."""
+        return self.chains.nbytes + self.ends.nbytes + self.batches.nbytes
+
     def apply(self, records: StateRecords, keys: int) -> None:
         """Fold more records, later in the log than all before.
 
@@ -98,7 +103,9 @@ class Chains:
         out = np.empty(2 * (len(records.batches) + len(self.batches)), STATE_BATCH)
         ends = np.zeros(keys + 1, np.int64)
         _fold(rows, records.batches, order, starts, chains, carried, self.batches, out, ends)
-        self.chains, self.ends, self.batches = chains, ends, out[: ends[-1]].copy()
+        folded = out[: ends[-1]]
+        # What lies behind was never written to, so it takes no memory; to copy all that is live would take time.
+        self.chains, self.ends, self.batches = chains, ends, folded.copy() if 4 * len(folded) < len(out) else folded
 
 
 @njit(cache=True, nogil=True)

@@ -179,13 +179,22 @@ class _Run:
         self.tracer.archiving_since = carried.archiving_since if carried else NOWHERE
         self.broken_since, self.record_count, self.has_whole_batches = False, 0, carried is not None
         self.judged: list[Any] = []
+        self.waiting: list[StateRecords] = []
         self.losses: list[int] | None = None
 
     def _first_offset(self) -> int:
         return max(self.log.log_start_offset, self.window.from_offset or 0)
 
     def take(self, part: Chunk) -> None:
-        records = self.decode(part)
+        self.waiting.append(self.decode(part))
+        # Folding copies the state, so it waits for as much again: cost stays linear however many share-partitions live.
+        if sum(records.size for records in self.waiting) >= self.chains.size:
+            self._fold_waiting()
+
+    def _fold_waiting(self) -> None:
+        if not self.waiting:
+            return
+        records, self.waiting = StateRecords.joined(self.waiting), []
         if self.judge is not None:
             self.judged += self.judge(self.tracer.take(records, self.chains, len(self.keys)))
         self.chains.apply(records, len(self.keys))
@@ -296,6 +305,7 @@ class _Run:
         )
 
     def finish(self, topics: Topics, state_partitions: int | None) -> FoldedLog:
+        self._fold_waiting()
         first = self._first_offset()
         self.extent.forget_before(first)
         carried = None

@@ -3,7 +3,7 @@
 `schemas/records/share_*.yaml` declare the layouts; tests hold this reader equal to the plain one of `wire/codec.py`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -89,6 +89,25 @@ class StateRecords:
 
     rows: np.ndarray
     batches: np.ndarray
+
+    @property
+    def size(self) -> int:
+        """Bytes in memory."""
+        return self.rows.nbytes + self.batches.nbytes
+
+    @classmethod
+    def joined(cls, parts: Sequence["StateRecords"]) -> "StateRecords":
+        """The records of several chunks, in their order; `batch` still counts within the chunk of each.
+
+        Args:
+            parts: at least one.
+        """
+        if len(parts) == 1:
+            return parts[0]
+        rows = np.concatenate([part.rows for part in parts])
+        sizes = [len(part.batches) for part in parts]
+        rows["batches"] += np.repeat(np.cumsum([0, *sizes[:-1]]), [len(part.rows) for part in parts])
+        return cls(rows, np.concatenate([part.batches for part in parts]))
 
 
 def decode_state_records(data: np.ndarray, records: np.ndarray, keys: KeyTable) -> StateRecords:
