@@ -33,7 +33,7 @@ class EndToEnd:
         usage: wall, CPU and memory of its process tree.
         phases: name -> seconds of wall time, as the command tells them, then what is left of the whole.
         digest: of the share_partition_state it wrote.
-        live_bytes: of the rows of share_partition_state in memory, as Arrow holds them: the live state.
+        live_bytes: of the rows of share_partition_state and in_flight in memory, as Arrow holds them: the live state.
         printed: its last line.
     """
 
@@ -104,4 +104,6 @@ def _live_state(warehouse: Path) -> tuple[dict[str, Any], int]:
         states = pq.read_table(file)
         digest.add(states)
         size += states.nbytes
+    for file in DeltaTable(str(warehouse / "in_flight")).file_uris():
+        size += pq.read_table(file).nbytes
     return digest.as_json(), size

@@ -48,12 +48,12 @@ def check_writable(session: "SparkSession", warehouse: str) -> None:
     """Refuse what cannot be written before rows are read, which may take long.
 
     Raises:
-        SetupError: if the session knows no Delta.
+        SetupError: if the session knows no Delta, which reads a warehouse in a folder back.
         WarehouseError: if the folder holds something else.
     """
     from share_state.warehouse_place import check_place  # noqa: PLC0415
 
-    if "io.delta" not in (session.conf.get("spark.sql.extensions", "") or ""):
+    if "://" not in warehouse and "io.delta" not in (session.conf.get("spark.sql.extensions", "") or ""):
         raise SetupError("this Spark session has no Delta; open it with share_state.session()")
     check_place(warehouse)
 
