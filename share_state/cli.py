@@ -53,7 +53,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         # What one command imports is nothing that another should wait for.
-        for name in given[:1] if given[:1] and given[0] in COMMANDS else COMMANDS:
+        for name in [name for name in given[:1] if name in COMMANDS] or COMMANDS:
             import_module(f"share_state.commands.{name}")
         return int(app(args=given, prog_name="share-state", standalone_mode=False) or DONE)
     except Exit as left:

@@ -6,11 +6,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from share_state.declarations import table_schema
 from share_state.delta_tables import table_at
-from share_state.errors import WarehouseError
+from share_state.errors import NothingCommittedError, WarehouseError
 from share_state.table_files import rows_of
 from share_state.wire.stores import NotOpenedError, refusal
 
@@ -34,19 +35,20 @@ class CommittedTables:
             warehouse: folder of the tables.
             command: believe the latest run of this command, whatever ran since.
         Raises:
-            WarehouseError: if no run (of that command) was ever committed there.
+            NothingCommittedError: if no run (of that command) was ever committed there.
+            WarehouseError: if it cannot be read.
         """
         self.root = warehouse.rstrip("/") if "://" in warehouse else str(Path(warehouse))
-        if table_at(f"{self.root}/runs") is None:
-            raise WarehouseError(
-                f"{warehouse}: no warehouse here; make one with `share-state reconstruct INPUT --out {warehouse}`"
-            )
         self.made_by = command or "reconstruct"
         self.versions: dict[str, int] = {}
+        if self._opened("runs") is None:
+            raise NothingCommittedError(
+                f"{warehouse}: no warehouse here; make one with `share-state reconstruct INPUT --out {warehouse}`"
+            )
         where = None if command is None else pc.field("command") == command
         self.runs = self.read("runs", where).sort_by([("finished", "descending")])
         if not len(self.runs):
-            raise WarehouseError(f"{warehouse}: no {command} was ever committed here")
+            raise NothingCommittedError(f"{warehouse}: no {command} was ever committed here")
         self.run: dict[str, Any] = self.runs.slice(0, 1).to_pylist()[0]
         self.made_by = "the audit" if self.run["command"] == "audit" else self.run["command"]
         self.versions = dict(self.run["table_versions"])
@@ -93,7 +95,7 @@ class CommittedTables:
                     if batch.num_rows:
                         yield pa.Table.from_batches([batch])
         except (DeltaError, OSError, NotOpenedError, pa.ArrowInvalid) as error:
-            raise self.unreadable(table, error) from None
+            raise self._unreadable(table, error) from None
 
     def files(self, table: str) -> list[dict[str, Any]]:
         """The Parquet files of a table: their path, and the least and greatest value of each column that has them.
@@ -104,25 +106,29 @@ class CommittedTables:
         try:
             return [file | {"path": f"{self.root}/{table}/{file['path']}"} for file in self._files(table)]
         except (DeltaError, OSError) as error:
-            raise self.unreadable(table, error) from None
+            raise self._unreadable(table, error) from None
 
     def _files(self, table: str) -> list[dict[str, Any]]:
         # Whoever reads runs wants those after the one that is believed, too: it is the table that says which is.
         if table != "runs" and table not in self.versions:
             return []
-        found = table_at(f"{self.root}/{table}", self.versions.get(table))
+        found = self._opened(table)
         if found is None:
             raise self._unreadable(table, "it is gone")
         return pa.table(found.get_add_actions(flatten=True)).to_pylist()
 
-    def unreadable(self, table: str, error: Exception) -> WarehouseError:
-        """What is raised where a table cannot be read."""
-        if "://" in self.root:
-            return WarehouseError(str(refusal(f"{self.root}/{table}", error)))
-        return self._unreadable(table, str(error).splitlines()[0])
+    def _opened(self, table: str) -> DeltaTable | None:
+        try:
+            return table_at(f"{self.root}/{table}", self.versions.get(table))
+        except DeltaError as error:
+            raise self._unreadable(table, error) from None
 
-    def _unreadable(self, table: str, why: str) -> WarehouseError:
-        return WarehouseError(f"{self.root}/{table}: cannot be read ({why}); run {self.made_by} again")
+    def _unreadable(self, table: str, why: Exception | str) -> WarehouseError:
+        if isinstance(why, Exception) and "://" in self.root:
+            return WarehouseError(str(refusal(f"{self.root}/{table}", why)))
+        return WarehouseError(
+            f"{self.root}/{table}: cannot be read ({str(why).splitlines()[0]}); run {self.made_by} again"
+        )
 
 
 def of_key(group: str | None, topic: str | None, partition: int | None) -> pc.Expression | None:

@@ -13,6 +13,10 @@ class WarehouseError(ShareStateError):
     """Raised when the place for the tables cannot be used, or holds something else."""
 
 
+class NothingCommittedError(WarehouseError):
+    """Raised when no run was ever committed in the place that is read."""
+
+
 class SetupError(ShareStateError):
     """Raised when something that `make setup` provides is missing."""
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from share_state.committed import CommittedTables
-from share_state.errors import InputError, WarehouseError
+from share_state.errors import InputError, NothingCommittedError
 from share_state.fold.carried import mark_of
 from share_state.wire.log_folder import STATE_TOPIC, LogPartition, Segment
 from share_state.wire.resume import ANEW, Fate, resume
@@ -41,10 +41,14 @@ class LastAudit:
 
     @classmethod
     def of(cls, warehouse: str) -> "LastAudit | None":
-        """The last audit of a warehouse, None where there was none."""
+        """The last audit of a warehouse, None where there was none.
+
+        Raises:
+            WarehouseError: if a warehouse is there and cannot be read.
+        """
         try:
             tables = CommittedTables(warehouse, COMMAND)
-        except WarehouseError:
+        except NothingCommittedError:
             return None
         return cls(tables, {row["log"]: row["carried"] for row in tables.read("carried_logs").to_pylist()})
 

@@ -45,7 +45,7 @@ class TableFiles:
     Attributes:
         root: the warehouse, a folder or a URI.
         attempt: a part of every file's name: what a failed attempt left can be told from all else.
-        folders: table -> its folder below the root, where that is not called as the table is.
+        folders: table -> its folder below the root, where that is not called as the table is; "" for the root itself.
     """
 
     root: str
@@ -54,7 +54,8 @@ class TableFiles:
 
     def folder(self, table: str) -> str:
         """The folder of a table, a path or an address."""
-        return f"{self.root}/{self.folders.get(table, table)}"
+        name = self.folders.get(table, table)
+        return f"{self.root}/{name}" if name else self.root
 
     def write(self, table: str, batches: Iterable[pa.RecordBatch]) -> list[File]:
         """Write rows.

@@ -33,7 +33,7 @@ class Warehouse:
 
         Args:
             root: folder, or address in an object store.
-            folders: table -> its folder there, where that is not called as the table is.
+            folders: table -> its folder there, where that is not called as the table is; "" for the place itself.
         """
         self.files = TableFiles(root if "://" in root else str(Path(root).absolute()), folders=folders or {})
         self._committed, self._runs = set[str](), self._version("runs")

@@ -67,6 +67,8 @@ def audit(
         WarehouseError: if another table is in the way.
     """
     phases, started, told = phases or Phases(), datetime.now(UTC), dict(options or {})
+    # Before the last audit is looked at: a run that commits from here on is noticed.
+    tables = Warehouse(warehouse)
     last = LastAudit.of(warehouse)
     with phases("look for what is new"):
         work, notes = continued(work, last)
@@ -76,13 +78,13 @@ def audit(
             notes = [*notes, NO_GROUPS]
     if last is not None and not by_wall_clock and is_unchanged(work) and _as_before(last, told, notes):
         outcome = _nothing_new(last, notes)
-        with phases("commit"), Warehouse(warehouse) as tables:
+        with phases("commit"), tables:
             _record(tables, outcome, last.tables.versions, inputs, told, started, set())
         return outcome
     kept, expired = last.runs_since(started - timedelta(days=history_days)) if last else (set[str](), set[str]())
     with phases("read the groups"):
         side, work = read_groups(work)
-    with session() as spark, Warehouse(warehouse) as tables:
+    with session() as spark, tables:
         wanted = Wanted(sent=(FINDINGS, WATCHED), written=_WRITTEN, files=tables.files)
         with collected(fold_all(spark, work, wanted), phases) as (results, summaries):
             previous = {"last_audit": last.tables.run["run_id"]} if last else {}

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -36,8 +35,7 @@ def write_decoded(spark: SparkSession, work: Work, folder: str) -> int:
         WarehouseError: if the folder holds something else.
     """
     check_place(folder, tables=("_delta_log",))
-    root, _, name = (folder.rstrip("/") if "://" in folder else str(Path(folder).absolute())).rpartition("/")
-    with Warehouse(root, {TABLE: name}) as tables:
+    with Warehouse(folder.rstrip("/"), {TABLE: ""}) as tables:
         written = write_rows(decode_all(spark, work), tables.files, TABLE, lambda rows: rows)
         tables.replace(TABLE, written)
     return sum(file["rows"] for file in written)

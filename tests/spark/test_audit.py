@@ -4,7 +4,7 @@ import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,7 +12,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from share_state.committed import CommittedTables
+from share_state.errors import WarehouseError
 from share_state.outcome import Outcome
+from share_state.resumption import LastAudit
 from share_state.spark.audit import NOTHING_NEW, audit
 from share_state.warehouse import Warehouse
 from share_state.wire.log_folder import find_logs
@@ -131,6 +133,32 @@ def test_killed_at_any_write_a_second_try_leaves_what_an_undisturbed_run_leaves(
         for table in ("share_partition_history", "carried_logs", "carried_share_partitions"):
             left, right = (CommittedTables(str(where)).read(table) for where in (place, tmp_path / "undisturbed"))
             assert sorted(left.to_pylist(), key=repr) == sorted(right.to_pylist(), key=repr)
+
+
+def test_an_audit_that_was_overtaken_while_spark_started_commits_nothing(
+    run: Audit, spark: SparkSession, tmp_path: Path
+):
+    warehouse, night = tmp_path / "warehouse", grown(DATA / "4.3.1/happy", tmp_path / "logs", 2)
+    run(next(night))
+    source = next(night)
+
+    @contextmanager
+    def overtaken() -> Iterator[SparkSession]:
+        run(source)
+        yield spark
+
+    work = Work(find_logs([str(source)]), state_partitions=STATE_PARTITIONS)
+    with pytest.raises(WarehouseError, match="another run committed here meanwhile"):
+        audit(overtaken, work, str(warehouse))
+    assert len(CommittedTables(str(warehouse)).runs) == 2
+
+
+def test_a_warehouse_that_cannot_be_read_is_not_taken_for_a_new_one(run: Audit, tmp_path: Path):
+    run(DATA / "4.3.1/happy")
+    (tmp_path / "warehouse/runs/_delta_log" / f"{0:020}.json").write_text("no JSON")
+    with pytest.raises(WarehouseError, match="cannot be read"):
+        LastAudit.of(str(tmp_path / "warehouse"))
+    assert LastAudit.of(str(tmp_path / "nothing")) is None
 
 
 def test_where_nothing_is_new_an_audit_says_so_and_leaves_the_tables(run: Audit, tmp_path: Path):

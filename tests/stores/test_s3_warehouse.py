@@ -80,6 +80,17 @@ def test_decoded_records_are_written_there(s3: str, share_state_command: Command
     assert any(file.base_name.endswith(".parquet") for file in files)
 
 
+def test_decoded_records_may_be_all_that_a_bucket_holds(
+    s3: str, share_state_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    client(s3).create_dir("decoded-alone")
+    assert share_state_command("decode", HAPPY, "--out", "s3://decoded-alone").code == 0
+    files = client(s3).get_file_info(_below("decoded-alone"))
+    assert any(file.base_name.endswith(".parquet") for file in files)
+    assert not [*tmp_path.iterdir()]
+
+
 def test_a_run_that_was_overtaken_does_not_commit(s3: str, share_state_command: Command):
     there = f"s3://{BUCKET}/lakes/two"
     assert share_state_command("reconstruct", HAPPY, "--out", there).code == 0
