@@ -10,6 +10,8 @@ from pathlib import Path
 from bench.kafka import DATA, command, sources
 from share_state.errors import ShareStateError
 
+_BYTES_A_RECORD = 205
+
 
 class GenerationError(ShareStateError):
     """Raised when the generator does not finish."""
@@ -67,6 +69,11 @@ class Export:
             f" {self.shape.records_per_batch} a batch, {self.ranges_a_key:.0f} ranges a key,"
             f" {self.shape.partitions} state partitions, {self.bytes / 1e6:.1f} MB ({self.shape.codec})"
         )
+
+
+def records_in(size: int) -> int:
+    """How many records of about 30 ranges, one a batch, take so many bytes; a thousand at least."""
+    return max(1_000, size // _BYTES_A_RECORD)
 
 
 def made(shape: Shape) -> Export:

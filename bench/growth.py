@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from statistics import linear_regression, median
 
 from bench.end_to_end import reconstructed
-from bench.exports import Export, Shape, made
+from bench.exports import Export, Shape, made, records_in
 from bench.stretched import stretched
 
-_BYTES_A_RECORD = 205
 _RECORDS_A_KEY = 100
 _PARTITIONS = 8
 _TIMES_BYTES = (1, 2, 4, 8)
@@ -121,5 +120,5 @@ def _cost(export: Export, runs: int) -> Cost:
 
 
 def _base(size: int) -> Export:
-    records = max(1_000, size // _BYTES_A_RECORD)
+    records = records_in(size)
     return made(Shape(records=records, keys=max(1, records // _RECORDS_A_KEY), partitions=_PARTITIONS))

@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bench.end_to_end import EndToEnd, reconstructed, typical_run
-from bench.exports import Export, Shape, made
+from bench.exports import Export, Shape, made, records_in
 from bench.stretched import LARGEST_SEGMENT, stretched
 
 _ROUNDS = 16
-_BYTES_A_RECORD = 205
 _BYTES_A_KEY = 1_250
 _EVEN = 50
 _SEGMENTS = 4_000
@@ -86,5 +85,4 @@ def _typical(side: Side, runs: tuple[EndToEnd, ...]) -> Measured:
 
 def _base(size: int, *, keys: int, partitions: int = 1) -> Export:
     """What is repeated `_ROUNDS` times."""
-    records = max(1_000, size // _ROUNDS // _BYTES_A_RECORD)
-    return made(Shape(records=records, keys=max(1, keys), partitions=partitions))
+    return made(Shape(records=records_in(size // _ROUNDS), keys=max(1, keys), partitions=partitions))

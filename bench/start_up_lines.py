@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -60,20 +61,16 @@ def main() -> int:
 
 
 def _imported() -> Callable[[list[str]], int]:
-    import share_state.commands.reconstruct  # noqa: PLC0415  the import is what is timed
-    from share_state.cli import run as command  # noqa: PLC0415
-
-    assert share_state.commands.reconstruct is not None
-    return command
+    import_module("share_state.commands.reconstruct")
+    return import_module("share_state.cli").run
 
 
 def _imported_spark(clock: _Clock) -> None:
     from pyspark.core import context  # noqa: PLC0415
 
-    from share_state.spark import reconstruct, session  # noqa: PLC0415
+    from share_state.spark import session  # noqa: PLC0415
     from share_state.warehouse import Warehouse  # noqa: PLC0415
 
-    assert reconstruct is not None
     context.launch_gateway = clock.around(context.launch_gateway, lambda *_: "start the JVM")
     session.start = clock.around(session.start, lambda *_: "session and context")
     for name in _COMMITS:

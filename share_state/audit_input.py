@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from share_state.config import AuditSettings
@@ -37,7 +38,8 @@ def work_of(settings: AuditSettings) -> Work:
     """
     found = list(_found(settings))
     logs = [log for _, export in found for log in export.logs]
-    _check_once(logs)
+    _check_once(logs, "copies need one format and dialect")
+    _check_placed(logs)
     topics = next((export.topics for _, export in found if export.topics is not None), None)
     counted = next((export.state_partitions for _, export in found if export.state_partitions is not None), None)
     return Work(
@@ -78,7 +80,7 @@ def _group_side(settings: AuditSettings, found: Sequence[_Found]) -> GroupInput 
         came = [log for _, export in found for log in export.groups]
         alone = [(paths, export.logs) for paths, export in found if not export.groups]
         beside = group_logs([path for paths, _ in alone for path in paths], [log for _, own in alone for log in own])
-        _check_groups_once([*came, *beside])
+        _check_once([*came, *beside], "say which counts by groups.paths")
         logs = tuple(sorted([*came, *beside], key=lambda log: -1 if log.partition is None else log.partition))
         counted = next((export.group_partitions for _, export in found if export.group_partitions is not None), None)
     groups = named.to_input(logs, counted)
@@ -92,38 +94,26 @@ def _asked(settings: AuditSettings, paths: Sequence[str], columns: Mapping[str, 
     return Asked(paths, dialect, Columns.named(columns), lambda: early_session(of_session.master, of_session.conf))
 
 
-def _check_once(logs: list[LogPartition]) -> None:
-    """Refuse log partitions that are there in two forms.
+def _check_once(logs: Sequence[LogPartition], mend: str) -> None:
+    """Refuse log partitions that are in two exports.
 
     Raises:
-        InputError: if one is.
+        InputError: if one is, with the mend.
     """
-    twice = _twice(logs)
-    if twice is not None:
-        raise InputError(f"sources: {twice} is in two of them that are not alike; copies need one format and dialect")
+    for name, count in Counter(log.name for log in logs).items():
+        if count > 1:
+            raise InputError(f"sources: {name} is in two of them that are not alike; {mend}")
+
+
+def _check_placed(logs: Sequence[LogPartition]) -> None:
+    """Refuse a form that does not tell its partitions beside one that does.
+
+    Raises:
+        InputError: if both are there.
+    """
     whole = [log.name for log in logs if log.source is not None and not log.has_offsets]
     if whole and len(logs) > len(whole):
         raise InputError(f"sources: {whole[0]} does not tell its partitions, and others do; give one form")
-
-
-def _check_groups_once(logs: list[LogPartition]) -> None:
-    """Refuse log partitions of the group side that came with two exports.
-
-    Raises:
-        InputError: if one did.
-    """
-    twice = _twice(logs)
-    if twice is not None:
-        raise InputError(f"sources: {twice} is in two of them that are not alike; say which counts by groups.paths")
-
-
-def _twice(logs: list[LogPartition]) -> str | None:
-    known = set[str]()
-    for log in logs:
-        if log.name in known:
-            return log.name
-        known.add(log.name)
-    return None
 
 
 def told(settings: AuditSettings) -> dict[str, str]:

@@ -7,6 +7,7 @@ from share_state.errors import InputError
 from share_state.fold.topics import Topics
 from share_state.formats import AUTO, Asked, find, find_groups
 from share_state.group_input import GroupInput, group_logs
+from share_state.inputs import state_partitions_found
 from share_state.live import ask_cluster
 from share_state.live.address import is_live, live_input
 from share_state.rules.groups_findings import listed
@@ -34,6 +35,20 @@ class Export:
     state_partitions: int | None = None
     group_partitions: int | None = None
     notes: tuple[str, ...] = ()
+
+    def work(self, topics: Topics | None = None, state_partitions: int | None = None) -> Work:
+        """Every record of it, to be folded with the group side that came with it.
+
+        Args:
+            topics: names and end offsets that a person gave; they win over those that the export tells.
+            state_partitions: how many partitions the state topic has, where the export does not say.
+        """
+        return Work(
+            logs=self.logs,
+            topics=topics or self.topics or Topics(),
+            state_partitions=self.state_partitions or state_partitions or state_partitions_found(self.logs),
+            groups=GroupInput(self.groups, self.group_partitions) if self.groups else None,
+        )
 
 
 def read_export(asked: Asked, form: str = AUTO, kafka_properties: str | None = None) -> Export:

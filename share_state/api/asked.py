@@ -12,7 +12,7 @@ from share_state.exports import Export, check_cut, read_export, told_of_partitio
 from share_state.fold.topics import Topics
 from share_state.formats import AUTO, FORMATS, Asked
 from share_state.group_input import GroupInput
-from share_state.inputs import DIALECTS, state_partitions_found
+from share_state.inputs import DIALECTS
 from share_state.live.address import FORM as LIVE
 from share_state.table_input import logs_of_frame
 from share_state.topics_file import read_topics
@@ -70,13 +70,13 @@ def listed(paths: Paths) -> list[str]:
     return [fspath(path) for path in named]
 
 
-def known_topics(topics: TopicsGiven) -> Topics:
-    """The names and end offsets that were given.
+def known_topics(topics: TopicsGiven) -> Topics | None:
+    """The names and end offsets that were given, None where none were.
 
     Raises:
         ShareStateError: if the file cannot be used.
     """
-    return topics if isinstance(topics, Topics) else read_topics(None if topics is None else fspath(topics))
+    return topics if topics is None or isinstance(topics, Topics) else read_topics(fspath(topics))
 
 
 def is_frame(given: object) -> "TypeGuard[DataFrame]":
@@ -105,15 +105,7 @@ def work_of(paths: "Paths | DataFrame", reading: Reading, rules: Mapping[str, st
     cut = None if reading.as_of is None else f"as_of={reading.as_of!r}"
     check_cut(export.logs, None if is_moment else cut, cut if is_moment else None)
     everywhere, own = windows(reading.as_of, export.logs)
-    return Work(
-        logs=export.logs,
-        windows=own,
-        window=everywhere,
-        topics=export.topics if export.topics is not None and reading.topics is None else given,
-        state_partitions=export.state_partitions or state_partitions_found(export.logs),
-        severities=severities,
-        groups=GroupInput(export.groups, export.group_partitions) if export.groups else None,
-    )
+    return replace(export.work(given), windows=own, window=everywhere, severities=severities)
 
 
 def grouped(

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 from share_state.commands.options import LOCAL, Folding, GroupSide, Reading, Running, pairs
 from share_state.early_session import early_session
@@ -9,9 +10,8 @@ from share_state.errors import InputError, ShareStateError
 from share_state.exports import check_cut, read_export, told_of_partitions, with_group_side
 from share_state.fold.control_log import MODES, ControlOptions
 from share_state.formats import Asked
-from share_state.group_input import GroupInput
 from share_state.group_side import read_groups
-from share_state.inputs import DIALECTS, state_partitions_found
+from share_state.inputs import DIALECTS
 from share_state.topics_file import read_topics
 from share_state.wire.as_of import milliseconds
 from share_state.wire.log_folder import LogPartition, Window
@@ -38,7 +38,7 @@ def work_of(
     if folding.mode not in MODES:
         raise ShareStateError(f"--mode {folding.mode}: give one of {', '.join(MODES)}")
     until_time = _milliseconds(reading.as_of_time)
-    topics = read_topics(reading.topics)
+    topics = None if reading.topics is None else read_topics(reading.topics)
     export = read_export(_asked(inputs, reading, running or Running()), reading.format, reading.kafka_properties)
     for note in export.notes:
         sys.stderr.write(f"share-state: {' '.join(inputs)}: {note}\n")
@@ -49,14 +49,11 @@ def work_of(
         by_time=None if reading.as_of_time is None else "--as-of-time",
     )
     cuts = _cuts(reading.as_of_offset, logs)
-    return Work(
-        logs=logs,
+    return replace(
+        export.work(topics, folding.state_partitions),
         windows={name: Window(until_offset=offset, until_time_ms=until_time) for name, offset in cuts.items()},
         window=Window(until_time_ms=until_time),
-        topics=export.topics if export.topics is not None and not reading.topics else topics,
-        state_partitions=export.state_partitions or folding.state_partitions or state_partitions_found(logs),
         control=ControlOptions(mode=folding.mode),
-        groups=GroupInput(export.groups, export.group_partitions) if export.groups else None,
     )
 
 
