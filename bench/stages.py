@@ -27,11 +27,12 @@ from share_state.fold.states import in_flight_table, key_columns, live, state_ta
 from share_state.fold.topics import Topics
 from share_state.table_files import TableFiles
 from share_state.task import ROWS_A_BATCH
+from share_state.wire.batch_facts import facts_of
 from share_state.wire.keys import KeyTable, number_of
 from share_state.wire.log import Chunk, framed_segments, read_chunks
 from share_state.wire.log_folder import LogPartition, find_logs
 from share_state.wire.records import locate_records
-from share_state.wire.share_group_state import decode_state_records
+from share_state.wire.share_group_state import StateRecords, decode_state_records
 
 _T = TypeVar("_T")
 _BUFFER = 16 << 20
@@ -101,7 +102,7 @@ def _pass(log: LogPartition) -> tuple[dict[str, float], int]:
         clock("key numbers", lambda chunk=chunk, located=located: _number(chunk.data, located, numbered))
         decoded = clock("decoded", lambda chunk=chunk, located=located: decode_state_records(chunk.data, located, keys))
         clock("fold", lambda decoded=decoded: chains.apply(decoded, len(keys)))
-        clock("counted", lambda chunk=chunk, rows=decoded.rows: _count(chunk, rows, extent, counts))
+        clock("counted", lambda chunk=chunk, decoded=decoded: _count(chunk, decoded, extent, counts))
         records += len(located)
     tables = clock("tables", lambda: _tables(log, chains, keys))
     with tempfile.TemporaryDirectory(prefix="stages-", dir=DATA) as scratch:
@@ -147,9 +148,9 @@ def _numbered(data, records, done, slots, hashes, starts, arena, count):
     return len(records)
 
 
-def _count(chunk: Chunk, rows: np.ndarray, extent: Extent, counts: Counts) -> None:
-    extent.take(chunk.batches, rows["offset"])
-    counts.take(chunk.batches, rows)
+def _count(chunk: Chunk, records: StateRecords, extent: Extent, counts: Counts) -> None:
+    extent.take(chunk.batches, records.rows["offset"])
+    counts.take(chunk.batches, facts_of(chunk.batches), records)
 
 
 def _tables(log: LogPartition, chains: Chains, keys: KeyTable) -> Sequence[pa.Table]:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numba import njit
 
-from share_state.fold.sweep import priority, sweep
+from share_state.fold.sweep import priority, range_columns, sweep
+from share_state.wire.prefetch import prefetch
 from share_state.wire.share_group_state import (
     LARGEST_OFFSET,
     STATE_BATCH,
@@ -26,6 +27,12 @@ from share_state.wire.share_group_state import (
 
 NOWHERE = -1
 """In place of an offset: there is none."""
+
+_AHEAD = 16
+"""Records of one share-partition lie far apart: this many are on their way from memory while one is folded."""
+
+_BATCHES_AHEAD = 8
+_BATCHES_A_LINE = 3
 
 CHAIN = np.dtype(
     [
@@ -91,10 +98,7 @@ class Chains:
             keys: how many share-partitions have numbers by now.
         """
         rows = records.rows
-        counted = (rows["key"] >= 0) & ((rows["fault"] & UNREADABLE) == 0)
-        of_snapshots = counted & ((rows["kind"] == Kind.SNAPSHOT) | (rows["kind"] == Kind.TOMBSTONE))
-        if of_snapshots.any():
-            self.last_snapshot_record = int(rows["offset"][of_snapshots].max())
+        self.last_snapshot_record = max(self.last_snapshot_record, int(_last_snapshot_record(rows)))
         chains = np.full(keys, FRESH, CHAIN)
         chains[: len(self.chains)] = self.chains
         carried = np.full(keys + 1, self.ends[-1], np.int64)
@@ -128,11 +132,21 @@ def by_key(rows, keys):
 
 
 @njit(cache=True, nogil=True)
+def _last_snapshot_record(rows):
+    """The offset of the latest snapshot or tombstone that counts."""
+    for number in range(len(rows) - 1, -1, -1):
+        row = rows[number]
+        if row.key >= 0 and not row.fault & UNREADABLE and (row.kind == Kind.SNAPSHOT or row.kind == Kind.TOMBSTONE):
+            return row.offset
+    return np.int64(NOWHERE)
+
+
+@njit(cache=True, nogil=True)
 def _fold(rows, batches, order, starts, chains, carried, carried_batches, out, ends):
     room = np.int64(64)
-    first, last = np.empty(room, np.int64), np.empty(room, np.int64)
-    packed, heap_packed, heap_last = np.empty(room, np.int32), np.empty(room, np.int32), np.empty(room, np.int64)
-    resolved = np.empty(room, np.int64)
+    first, last, packed = range_columns(room)
+    spare_first, spare_last, spare_packed = range_columns(room)
+    cuts = np.empty(room, np.int64)
     at = np.int64(0)
     for key in range(len(chains)):
         chain = chains[key]
@@ -143,41 +157,38 @@ def _fold(rows, batches, order, starts, chains, carried, carried_batches, out, e
                 at += 1
             ends[key + 1] = at
             continue
-        if end - begin > len(resolved):
-            resolved = np.empty(2 * (end - begin), np.int64)
-        base, update = walk(rows, order, begin, end, chain, resolved)
+        if end - begin > len(cuts):
+            cuts = np.empty(2 * (end - begin), np.int64)
+        base, update = walk(rows, order, begin, end, chain, cuts)
         if not chain.exists:
             ends[key + 1] = at
             continue
-        size = np.int64(0)
-        for number in range(max(base, begin), end):
-            size += rows[order[number]].batch_count
-        if base < begin:
-            size += carried[key + 1] - carried[key]
-        if size > len(first):
-            first, last = np.empty(2 * size, np.int64), np.empty(2 * size, np.int64)
-            packed, heap_packed = np.empty(2 * size, np.int32), np.empty(2 * size, np.int32)
-            heap_last = np.empty(2 * size, np.int64)
-        size = np.int64(0)
-        greatest = np.int64(-1)
-        for number in range(update, end):
-            row = rows[order[number]]
-            if row.kind == Kind.UPDATE and not row.fault & UNREADABLE:
-                greatest = max(greatest, resolved[number - begin])
-        if base >= begin:
-            row = rows[order[base]]
-            size = _clip(batches, row.batches, row.batches + row.batch_count, greatest, first, last, packed, size)
-        else:
-            size = _clip(carried_batches, carried[key], carried[key + 1], greatest, first, last, packed, size)
-        # From the last update back, the cut is the greatest start from here to the end.
-        cut = np.int64(-1)
+        # From the last update back, the cut is the greatest start from here to the end; that of the base is the last.
+        cut, size = np.int64(-1), np.int64(0)
         for number in range(end - 1, update - 1, -1):
             row = rows[order[number]]
-            if row.kind != Kind.UPDATE or row.fault & UNREADABLE:
-                continue
-            cut = max(cut, resolved[number - begin])
-            size = _clip(batches, row.batches, row.batches + row.batch_count, cut, first, last, packed, size)
-        at = sweep(first, last, packed, size, heap_packed, heap_last, out, at)
+            if row.kind == Kind.UPDATE and not row.fault & UNREADABLE:
+                cut = max(cut, cuts[number - begin])
+                if row.reach >= cut:
+                    size += row.batch_count
+                    for ahead in range(0, min(row.batch_count, _BATCHES_AHEAD), _BATCHES_A_LINE):
+                        prefetch(batches, row.batches + ahead)
+            cuts[number - begin] = cut
+        own = base >= begin
+        held = batches if own else carried_batches
+        held_from = rows[order[base]].batches if own else carried[key]
+        held_to = held_from + rows[order[base]].batch_count if own else carried[key + 1]
+        size += held_to - held_from
+        if size > len(first):
+            first, last, packed = range_columns(2 * size)
+            spare_first, spare_last, spare_packed = range_columns(2 * size)
+        size = _clip(held, held_from, held_to, cut, first, last, packed, np.int64(0))
+        for number in range(update, end):
+            row = rows[order[number]]
+            cut = cuts[number - begin]
+            if row.kind == Kind.UPDATE and not row.fault & UNREADABLE and row.reach >= cut:
+                size = _clip(batches, row.batches, row.batches + row.batch_count, cut, first, last, packed, size)
+        at = sweep(first, last, packed, size, spare_first, spare_last, spare_packed, out, at)
         ends[key + 1] = at
 
 
@@ -191,15 +202,22 @@ def is_cold(row):
 
 
 @njit(cache=True)
-def walk(rows, order, begin, end, chain, resolved):
+def walk(rows, order, begin, end, chain, starts):
     """Follow one share-partition's records for the scalars.
 
+    Args:
+        rows: STATE_RECORD.
+        order: int64; the records are rows[order[n]] for n from `begin` to `end`.
+        chain: its CHAIN row, brought to the state behind them.
+        starts: int64, takes the start offset as of each update behind the base, from 0 for `begin` on.
     Returns:
         (place of the base in `order`, or begin - 1 where it is the carried state; place of the first update after it).
     """
     base = begin - 1
     update = begin
     for number in range(begin, end):
+        if number + _AHEAD < len(order):
+            prefetch(rows, order[number + _AHEAD])
         row = rows[order[number]]
         if row.fault & UNREADABLE:
             chain.suspect_offset = row.offset
@@ -246,7 +264,7 @@ def walk(rows, order, begin, end, chain, resolved):
                 if row.leader_epoch != -1:
                     chain.leader_epoch = row.leader_epoch
                 chain.delivery_complete_count = row.delivery_complete_count
-                resolved[number - begin] = chain.start_offset
+                starts[number - begin] = chain.start_offset
                 continue
             # An orphan: the broker takes the update as the state itself.
             chain.updates = 1

@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 
 from share_state.fold.ranges import ACKNOWLEDGED, ARCHIVING, AVAILABLE, is_terminal
-from share_state.fold.sweep import priority, sweep
+from share_state.fold.sweep import priority, range_columns, sweep
 from share_state.wire.share_group_state import LARGEST_OFFSET, STATE_BATCH
 
 UNCOVERED = -(2**31)
@@ -80,8 +80,7 @@ def take_in(batches, begin, end, cut, room):
 @njit(cache=True)
 def _take_in_swept(batches, begin, end, cut, room):
     """As `take_in`, where ranges overlap or are out of order, which no coordinator of a release writes."""
-    first, last = np.empty(end - begin, np.int64), np.empty(end - begin, np.int64)
-    packed, heap_packed = np.empty(end - begin, np.int32), np.empty(end - begin, np.int32)
+    first, last, packed = range_columns(end - begin)
     size = 0
     for number in range(begin, end):
         batch = batches[number]
@@ -91,7 +90,7 @@ def _take_in_swept(batches, begin, end, cut, room):
         last[size] = batch.last
         packed[size] = priority(batch.count, batch.state)
         size += 1
-    return sweep(first, last, packed, size, heap_packed, np.empty(end - begin, np.int64), room, len(room) // 3)
+    return sweep(first, last, packed, size, *range_columns(end - begin), room, len(room) // 3)
 
 
 @njit(cache=True, inline="always")

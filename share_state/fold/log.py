@@ -19,6 +19,7 @@ from share_state.fold.states import DIALECT, in_flight_table, key_columns, live,
 from share_state.fold.topics import Topics
 from share_state.fold.trace import Traced, Tracer
 from share_state.wire.as_of import AsOf, as_of_window
+from share_state.wire.batch_facts import BatchFacts, facts_of
 from share_state.wire.framing import Trust, is_continuous
 from share_state.wire.keys import KeyTable, state_partitions_of
 from share_state.wire.log import CHUNK, Chunk, read_chunks, read_into
@@ -202,22 +203,26 @@ class _Run:
     def decode(self, part: Chunk) -> StateRecords:
         """The records of a chunk that count."""
         self.observed.repeated_batches += part.repeated
-        self.has_whole_batches |= bool((part.batches["trust"] == Trust.WHOLE).any())
-        part = self._within(part)
+        facts = facts_of(part.batches)
+        self.has_whole_batches |= facts.whole > 0
+        part = self._within(part, facts)
         located = locate_records(part.data, part.batches) if part.records is None else part.records
-        self.observed.note_batches(part)
-        self._note_gaps(part.batches, part.batches["trust"] != Trust.WHOLE)
-        self._note_last(part.batches)
+        # Batches whose records cannot be found, or that lie outside, are not whole any more, or gone.
+        facts = facts_of(part.batches)
+        self.observed.note_batches(part, facts)
+        self._note_gaps(part.batches, facts)
+        self._note_last(part.batches, facts)
         if self.window != Window():
             located = located[self._counted(located)]
         decoded = decode_state_records(part.data, located, self.keys)
         note_told_faults(decoded, part.faults)
         self.record_count += len(decoded.rows)
         self.extent.take(part.batches, decoded.rows["offset"])
-        self.observed.counts.take(part.batches, decoded.rows)
-        self.observed.note_records(decoded.rows)
-        unkeyed = (decoded.rows["key"] < 0) & (decoded.rows["fault"] & (Fault.KEY_MALFORMED | UNREADABLE) != 0)
-        self._lose(decoded.rows["offset"][unkeyed])
+        self.observed.counts.take(part.batches, facts, decoded)
+        self.observed.note_records(decoded)
+        if decoded.faults & (Fault.KEY_MALFORMED | UNREADABLE):
+            unkeyed = (decoded.rows["key"] < 0) & (decoded.rows["fault"] & (Fault.KEY_MALFORMED | UNREADABLE) != 0)
+            self._lose(decoded.rows["offset"][unkeyed])
         return decoded
 
     def _lose(self, offsets: np.ndarray | Sequence[int]) -> None:
@@ -227,12 +232,17 @@ class _Run:
             if self.losses is not None:
                 self.losses += np.asarray(offsets).tolist()
 
-    def _within(self, part: Chunk) -> Chunk:
+    def _within(self, part: Chunk, facts: BatchFacts) -> Chunk:
         """Without batches that end before the log start (the one that holds it is loaded whole) or begin too late."""
-        batches, whole = part.batches, part.batches["trust"] == Trust.WHOLE
-        outside = whole & (batches["last_offset"] < max(self.log.log_start_offset, self.observed.read_before))
-        if self.window.until_offset is not None:
-            outside |= batches["base_offset"] >= self.window.until_offset
+        begin, until = max(self.log.log_start_offset, self.observed.read_before), self.window.until_offset
+        if facts.least_last_offset >= begin and (
+            until is None or (facts.all_whole and facts.greatest_base_offset < until)
+        ):
+            return part
+        batches = part.batches
+        outside = (batches["trust"] == Trust.WHOLE) & (batches["last_offset"] < begin)
+        if until is not None:
+            outside |= batches["base_offset"] >= until
         if not outside.any():
             return part
         places = np.cumsum(~outside) - 1
@@ -253,12 +263,13 @@ class _Run:
             counted &= located["timestamp"] <= self.window.until_time_ms
         return counted
 
-    def _note_gaps(self, batches: np.ndarray, bad: np.ndarray) -> None:
+    def _note_gaps(self, batches: np.ndarray, facts: BatchFacts) -> None:
         until = self.window.until_offset
-        if len(batches) and not self.broken_since and is_continuous(batches, self._expected(batches[0])):
+        if facts.rows and not self.broken_since and is_continuous(batches, self._expected(batches[0])):
             end = int(batches[-1]["last_offset"]) + 1
             self.next_offset = end if until is None else min(end, until)
             return
+        bad = batches["trust"] != Trust.WHOLE
         good = np.flatnonzero(~bad)
         # A torn tail is what a crash leaves: recovery cuts it off, so nothing that counts is missing there.
         harmful = np.cumsum(bad & (batches["trust"] != Trust.TORN) & (batches["trust"] != Trust.CONFLICT))
@@ -283,15 +294,14 @@ class _Run:
         """The offset at which a batch must begin; the first may hold the log start anywhere."""
         return self.next_offset if self.next_offset >= 0 else min(int(batch["base_offset"]), self.log.log_start_offset)
 
-    def _note_last(self, batches: np.ndarray) -> None:
+    def _note_last(self, batches: np.ndarray, facts: BatchFacts) -> None:
         """Remember the last whole batch: a later audit goes on behind it. Only segments can be gone on with."""
-        whole = np.flatnonzero(batches["trust"] == Trust.WHOLE)
-        if not len(whole):
+        if not facts.whole:
             return
-        self.newest_time = max(self.newest_time, int(batches["max_timestamp"][whole].max()))
+        self.newest_time = max(self.newest_time, facts.newest_time)
         if self.log.source is not None:
             return
-        last = batches[whole[-1]]
+        last = batches[facts.last]
         self.mark = Mark(
             segment=self.log.segments[last["segment"]].base_offset,
             position=int(last["file_position"]),

@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from share_state.fold.chains import NOWHERE
+from share_state.wire.batch_facts import BatchFacts
 from share_state.wire.framing import BATCH, CONTROL, TRANSACTIONAL, Trust
 from share_state.wire.log import Chunk
 from share_state.wire.resume import Fate
-from share_state.wire.share_group_state import STATE_RECORD, Fault, Layout
+from share_state.wire.share_group_state import STATE_RECORD, Fault, Layout, StateRecords
 
 _COUNTED = Fault.UNKNOWN_TYPE | Fault.UNKNOWN_TAG
 
@@ -29,15 +30,19 @@ class Counts:
     unknown_types: dict[int, tuple[int, int]] = field(default_factory=dict)
     unknown_tags: tuple[int, int] = (NOWHERE, 0)
 
-    def take(self, batches: np.ndarray, rows: np.ndarray) -> None:
-        """Count a chunk: its BATCH rows and the STATE_RECORD rows of its records."""
-        flagged = (batches["trust"] == Trust.WHOLE) & (batches["attributes"] & (TRANSACTIONAL | CONTROL) != 0)
-        self.transactional = _more(self.transactional, batches["base_offset"][flagged])
+    def take(self, batches: np.ndarray, facts: BatchFacts, records: StateRecords) -> None:
+        """Count a chunk: its BATCH rows, what is true of them all, and its records."""
+        if facts.attributes & (TRANSACTIONAL | CONTROL):
+            flagged = (batches["trust"] == Trust.WHOLE) & (batches["attributes"] & (TRANSACTIONAL | CONTROL) != 0)
+            self.transactional = _more(self.transactional, batches["base_offset"][flagged])
+        rows = records.rows
         for layout in (Layout.EARLY, Layout.CURRENT):
-            if layout not in self.layouts:
+            if layout not in self.layouts and records.layouts & 1 << layout:
                 of_layout = rows["offset"][rows["layout"] == layout]
                 if len(of_layout):
                     self.layouts[int(layout)] = int(of_layout[0])
+        if not records.faults & _COUNTED:
+            return
         strange = rows[rows["fault"] & _COUNTED != 0]
         if len(strange):
             self.unknown_tags = _more(self.unknown_tags, strange["offset"][strange["fault"] & Fault.UNKNOWN_TAG != 0])
@@ -75,23 +80,23 @@ class Observed:
     fate: Fate | None = None
     read_before: int = NOWHERE
 
-    def note_batches(self, part: Chunk) -> None:
+    def note_batches(self, part: Chunk, facts: BatchFacts) -> None:
         """Keep the batches of a chunk that cannot be trusted."""
-        bad = part.batches["trust"] != Trust.WHOLE
-        if not bad.any():
-            self.followed = len(self.batches) if len(bad) else self.followed
+        if facts.all_whole:
+            self.followed = len(self.batches) if facts.rows else self.followed
             return
+        bad = part.batches["trust"] != Trust.WHOLE
         good = np.flatnonzero(~bad)
         if len(good):
             self.followed = len(self.batches) + int(bad[: good[-1]].sum())
         self.why += [part.why.get(int(row), "") for row in np.flatnonzero(bad)]
         self.batches = np.concatenate((self.batches, part.batches[bad]))
 
-    def note_records(self, rows: np.ndarray) -> None:
+    def note_records(self, records: StateRecords) -> None:
         """Keep the records of a chunk that are flawed."""
-        flawed = rows["fault"] & ~np.int16(_COUNTED) != 0
-        if flawed.any():
-            self.records = np.concatenate((self.records, rows[flawed]))
+        if records.faults & ~_COUNTED:
+            flawed = records.rows["fault"] & ~np.int16(_COUNTED) != 0
+            self.records = np.concatenate((self.records, records.rows[flawed]))
 
 
 def _more(seen: tuple[int, int], offsets: np.ndarray) -> tuple[int, int]:

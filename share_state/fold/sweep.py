@@ -7,7 +7,7 @@ import numpy as np
 from numba import njit
 
 _FEW = 128
-"""Ranges up to here are sorted by insertion."""
+"""So many ranges are sorted by insertion; runs of them are merged."""
 
 
 @njit(cache=True, inline="always")
@@ -28,14 +28,20 @@ def state_of(packed):
     return np.int8(packed - (((packed + np.int32(128)) >> np.int32(8)) << np.int32(8)))
 
 
+@njit(cache=True, inline="always")
+def range_columns(size):
+    """Room for as many ranges: first offsets, last offsets, priorities."""
+    return np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.int32)
+
+
 @njit(cache=True, nogil=True)
-def sweep(first, last, packed, size, heap_packed, heap_last, out, at):
+def sweep(first, last, packed, size, spare_first, spare_last, spare_packed, out, at):
     """Write the canonical ranges of `size` ranges to `out`, from row `at` on.
 
     Args:
         first, last: int64 offsets, inclusive, first <= last < 2^63 - 1; any order, overlaps allowed.
         packed: int32 priorities.
-        heap_packed, heap_last: room for `size` entries.
+        spare_first, spare_last, spare_packed: of the same types, room for `size` entries each.
         out: STATE_BATCH rows with room for 2 * size more.
     Returns:
         Row of `out` after the last one written. The rows are sorted, disjoint, and no two that touch have one value.
@@ -44,7 +50,8 @@ def sweep(first, last, packed, size, heap_packed, heap_last, out, at):
         return at
     if _is_sorted(first, last, size):
         return _join(first, last, packed, size, out, at)
-    _sort(first, last, packed, size)
+    _sort(first, last, packed, size, spare_first, spare_last, spare_packed)
+    heap_packed, heap_last = spare_packed, spare_last
     start, heaped, taken = at, 0, 0
     x = first[0]
     while taken < size or heaped > 0:
@@ -76,22 +83,50 @@ def sweep(first, last, packed, size, heap_packed, heap_last, out, at):
 
 
 @njit(cache=True)
-def _sort(first, last, packed, size):
+def _sort(first, last, packed, size, spare_first, spare_last, spare_packed):
     """By first offset, in place: the ranges mostly are a long sorted run and a few others."""
-    if size > _FEW:
-        order = np.argsort(first[:size], kind="mergesort")
-        first[:size], last[:size], packed[:size] = first[:size][order], last[:size][order], packed[:size][order]
-        return
-    for row in range(1, size):
+    for begin in range(0, size, _FEW):
+        _insert(first, last, packed, begin, min(begin + _FEW, size))
+    width, swapped = _FEW, False
+    while width < size:
+        for begin in range(0, size, 2 * width):
+            middle, end = min(begin + width, size), min(begin + 2 * width, size)
+            if swapped:
+                _merge(spare_first, spare_last, spare_packed, begin, middle, end, first, last, packed)
+            else:
+                _merge(first, last, packed, begin, middle, end, spare_first, spare_last, spare_packed)
+        width, swapped = 2 * width, not swapped
+    if swapped:
+        for row in range(size):
+            first[row], last[row], packed[row] = spare_first[row], spare_last[row], spare_packed[row]
+
+
+@njit(cache=True)
+def _insert(first, last, packed, begin, end):
+    for row in range(begin + 1, end):
         moved_first = first[row]
         if moved_first >= first[row - 1]:
             continue
         moved_last, moved_packed = last[row], packed[row]
         free = row
-        while free > 0 and first[free - 1] > moved_first:
+        while free > begin and first[free - 1] > moved_first:
             first[free], last[free], packed[free] = first[free - 1], last[free - 1], packed[free - 1]
             free -= 1
         first[free], last[free], packed[free] = moved_first, moved_last, moved_packed
+
+
+@njit(cache=True)
+def _merge(first, last, packed, begin, middle, end, to_first, to_last, to_packed):
+    """Merge the runs [begin, middle) and [middle, end) into the same rows of `to_...`."""
+    one, other = begin, middle
+    for to in range(begin, end):
+        if other == end or (one < middle and first[one] <= first[other]):
+            taken = one
+            one += 1
+        else:
+            taken = other
+            other += 1
+        to_first[to], to_last[to], to_packed[to] = first[taken], last[taken], packed[taken]
 
 
 @njit(cache=True)

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from share_state.errors import InputError
+from share_state.wire.batch_facts import facts_of
 from share_state.wire.codecs import BodyError, decompress
 from share_state.wire.copies import one_of_each_offset
 from share_state.wire.framing import (
@@ -236,6 +237,9 @@ def _chosen(segments: tuple[Segment, ...], table: np.ndarray, chunk: int) -> Ite
 def _inflated(stretch: Chunk, chunk: int, only_control: bool) -> Iterator[Chunk]:
     """Decompress what is compressed; many well-packed batches become several chunks, so that memory stays bounded."""
     batches = stretch.batches
+    if not facts_of(batches).attributes & CODEC_BITS:
+        yield stretch
+        return
     compressed = (batches["trust"] == Trust.WHOLE) & (batches["attributes"] & CODEC_BITS != 0)
     if only_control:
         compressed &= batches["attributes"] & CONTROL != 0

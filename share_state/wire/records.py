@@ -36,19 +36,33 @@ def locate_records(data: np.ndarray, batches: np.ndarray, *, control: bool = Fal
         RECORD rows.
     Source: Kafka DefaultRecord.readFrom, DefaultRecordBatch.iterator.
     """
-    wanted = (batches["trust"] == Trust.WHOLE) & ((batches["attributes"] & CONTROL != 0) == control)
-    room = np.minimum(batches["count"], (batches["body_end"] - batches["body"]) // SMALLEST_RECORD)[wanted]
-    records = np.empty(int(room.sum(dtype=np.int64)), RECORD)
-    return records[: _locate(data, batches, wanted, records)]
+    records = np.empty(_room(batches, control), RECORD)
+    return records[: _locate(data, batches, control, records)]
+
+
+@njit(cache=True, inline="always")
+def _is_wanted(batch, control):
+    return batch.trust == Trust.WHOLE and (batch.attributes & CONTROL != 0) == control
 
 
 @njit(cache=True, nogil=True)
-def _locate(data, batches, wanted, records):
+def _room(batches, control):
+    """No more records than this can be in the batches, whatever their headers claim."""
+    room = np.int64(0)
+    for row in range(len(batches)):
+        batch = batches[row]
+        if _is_wanted(batch, control):
+            room += min(np.int64(batch.count), (batch.body_end - batch.body) // SMALLEST_RECORD)
+    return room
+
+
+@njit(cache=True, nogil=True)
+def _locate(data, batches, control, records):
     found = 0
     for row in range(len(batches)):
-        if not wanted[row]:
-            continue
         batch = batches[row]
+        if not _is_wanted(batch, control):
+            continue
         located = _locate_in_batch(data, batch, row, records, found)
         if located < 0:
             batch.trust = np.int8(Trust.MALFORMED)

@@ -6,6 +6,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import reduce
+from operator import or_
 
 import numpy as np
 from numba import njit
@@ -63,6 +65,7 @@ STATE_RECORD = np.dtype(
         ("create_time", "i8"),  # ms; 0 where not recorded
         ("write_time", "i8"),
         ("batches", "i8"),  # first row among STATE_BATCH rows
+        ("reach", "i8"),  # the greatest offset that one of them holds, -1 at least
         ("key", "i4"),  # number in the KeyTable; -1 for SKIPPED
         ("snapshot_epoch", "i4"),
         ("state_epoch", "i4"),
@@ -85,10 +88,19 @@ STATE_BATCH = np.dtype([("first", "i8"), ("last", "i8"), ("count", "i2"), ("stat
 
 @dataclass(slots=True)
 class StateRecords:
-    """Decoded records: STATE_RECORD rows in log order, and the STATE_BATCH rows that they point into."""
+    """Decoded records.
+
+    Attributes:
+        rows: STATE_RECORD, in log order.
+        batches: STATE_BATCH rows that they point into.
+        faults: every Fault that a row may have, so that nobody looks for another.
+        layouts: the same of the layouts, bit n for Layout n.
+    """
 
     rows: np.ndarray
     batches: np.ndarray
+    faults: int = -1
+    layouts: int = -1
 
     @property
     def size(self) -> int:
@@ -107,7 +119,8 @@ class StateRecords:
         rows = np.concatenate([part.rows for part in parts])
         sizes = [len(part.batches) for part in parts]
         rows["batches"] += np.repeat(np.cumsum([0, *sizes[:-1]]), [len(part.rows) for part in parts])
-        return cls(rows, np.concatenate([part.batches for part in parts]))
+        faults, layouts = reduce(or_, (part.faults for part in parts)), reduce(or_, (part.layouts for part in parts))
+        return cls(rows, np.concatenate([part.batches for part in parts]), faults, layouts)
 
 
 def decode_state_records(data: np.ndarray, records: np.ndarray, keys: KeyTable) -> StateRecords:
@@ -123,15 +136,17 @@ def decode_state_records(data: np.ndarray, records: np.ndarray, keys: KeyTable) 
     Source: Kafka ShareCoordinatorRecordSerde, ShareSnapshotKey/Value, ShareUpdateKey/Value.
     """
     rows, done, total = np.zeros(len(records), STATE_RECORD), 0, 0
+    faults = layouts = 0
     batches = np.empty(int(np.maximum(records["value_size"], 0).sum(dtype=np.int64)) // _SMALLEST_BATCH, STATE_BATCH)
     while True:
-        done, total = _decode(
+        done, total, some_faults, some_layouts = _decode(
             data, records, done, total, rows, batches, keys.slots, keys.hashes, keys.starts, keys.arena, keys.count
         )
+        faults, layouts = faults | int(some_faults), layouts | int(some_layouts)
         if done == len(records):
             break
         keys.grow(int(records[done]["key_size"]))
-    return StateRecords(rows, batches[:total])
+    return StateRecords(rows, batches[:total], faults, layouts)
 
 
 def note_told_faults(decoded: StateRecords, faults: Mapping[int, tuple[int, int]]) -> None:
@@ -144,10 +159,12 @@ def note_told_faults(decoded: StateRecords, faults: Mapping[int, tuple[int, int]
     for offset, (fault, version) in faults.items():
         of_it = (decoded.rows["offset"] == offset) & (decoded.rows["fault"] == Fault.KEY_MALFORMED)
         decoded.rows["fault"][of_it], decoded.rows["value_version"][of_it] = fault, version
+        decoded.faults |= fault
 
 
 @njit(cache=True, nogil=True)
 def _decode(data, records, done, total, rows, batches, slots, hashes, starts, arena, count):
+    faults, layouts = np.int64(0), np.int64(0)
     for number in range(done, len(records)):
         record = records[number]
         row = rows[number]
@@ -161,18 +178,21 @@ def _decode(data, records, done, total, rows, batches, slots, hashes, starts, ar
         at, size = record.key_at, np.int64(record.key_size)
         if size < 2:
             row.fault = Fault.KEY_MALFORMED
+            faults |= Fault.KEY_MALFORMED
             continue
         row.type = int16_at(data, at)
         if row.type != 0 and row.type != 1:
             row.fault = Fault.UNKNOWN_TYPE
+            faults |= Fault.UNKNOWN_TYPE
             continue
         group = np.int64(int16_at(data, at + 2)) if size >= 4 else np.int64(-1)
         if group < 0 or size < 24 + group:
             row.fault = Fault.KEY_MALFORMED
+            faults |= Fault.KEY_MALFORMED
             continue
         key = number_of(data, at + 2, 22 + group, slots, hashes, starts, arena, count)
         if key < 0:
-            return number, total
+            return number, total, faults, layouts
         fault = Fault.KEY_TRAILING if size > 24 + group else 0
         row.key = np.int32(key)
         snapshot = row.type == 0
@@ -195,7 +215,9 @@ def _decode(data, records, done, total, rows, batches, slots, hashes, starts, ar
                     row.batches = total
                     total += row.batch_count
         row.fault = np.int16(fault)
-    return len(records), total
+        faults |= fault
+        layouts |= 1 << row.layout
+    return len(records), total, faults, layouts
 
 
 @njit(cache=True)
@@ -234,6 +256,9 @@ def _read_value(data, at, end, snapshot, row, batches, filled):
     row.layout = np.int8(layout)
     row.batch_count = np.int32(count)
     row.delivery_complete_count = complete
+    row.reach = -1
+    for number in range(filled, filled + count):
+        row.reach = max(row.reach, batches[number].last)
     return fault
 
 

@@ -1,11 +1,13 @@
 """The compiled sweep, offset by offset against a dictionary."""
 
+from random import Random
+
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from share_state.fold.sweep import count_of, priority, state_of, sweep
+from share_state.fold.sweep import count_of, priority, range_columns, state_of, sweep
 from share_state.wire.share_group_state import STATE_BATCH
 from tests.truth import runs, value_by_offset
 
@@ -34,7 +36,7 @@ def _swept(drawn: list[Range], base: int = 0) -> list[tuple[int, int, tuple[int,
     last = np.array([row[1] + base for row in drawn], np.int64)
     packed = np.array([priority(row[3], row[2]) for row in drawn], np.int32)
     out = np.empty(2 * size, STATE_BATCH)
-    end = sweep(first, last, packed, size, np.empty(size, np.int32), np.empty(size, np.int64), out, 0)
+    end = sweep(first, last, packed, size, *range_columns(size), out, 0)
     return [(int(r["first"]) - base, int(r["last"]) - base, (int(r["count"]), int(r["state"]))) for r in out[:end]]
 
 
@@ -78,6 +80,15 @@ def test_sweeping_in_two_steps_is_sweeping_at_once(left: list[Range], right: lis
 
 def test_many_ranges_that_all_overlap_are_swept():
     drawn = [[0, number, 0, number % 7] for number in range(3000)]
+    assert _swept(drawn) == list(runs(sorted(value_by_offset(drawn).items())))
+
+
+@pytest.mark.parametrize("size", [127, 128, 129, 255, 256, 257, 700])
+@given(seed=st.integers(0, 2**32))
+def test_many_ranges_in_any_order_are_swept(size: int, seed: int):
+    random = Random(seed)
+    starts = [random.randrange(4 * size) for _ in range(size)]
+    drawn = [[first, first + random.randrange(9), random.choice([0, 2, 4]), random.randrange(4)] for first in starts]
     assert _swept(drawn) == list(runs(sorted(value_by_offset(drawn).items())))
 
 
