@@ -23,10 +23,9 @@ from share_state.fold.chains import Chains
 from share_state.fold.extent import Extent
 from share_state.fold.log import fold_log
 from share_state.fold.observed import Counts
-from share_state.fold.states import in_flight_table, key_columns, live, state_table
+from share_state.fold.states import in_flight_in_pieces, key_columns, live, states_in_pieces
 from share_state.fold.topics import Topics
-from share_state.table_files import TableFiles
-from share_state.task import ROWS_A_BATCH
+from share_state.table_files import ROWS_A_GROUP, TableFiles
 from share_state.wire.batch_facts import facts_of
 from share_state.wire.keys import KeyTable, number_of
 from share_state.wire.log import Chunk, framed_segments, read_chunks
@@ -157,9 +156,10 @@ def _tables(log: LogPartition, chains: Chains, keys: KeyTable) -> Sequence[pa.Ta
     alive, numbers = live(chains), np.flatnonzero(chains.chains["exists"])
     key = key_columns(keys, numbers, Topics())
     suspect = np.zeros(len(numbers), bool)
-    return state_table(alive, key, log.partition, suspect, Topics(), placed=True), in_flight_table(alive, key)
+    pieces = states_in_pieces(alive, key, log.partition, suspect, Topics()), in_flight_in_pieces(alive, key)
+    return [pa.concat_tables(one) for one in pieces]
 
 
 def _write(files: TableFiles, tables: Sequence[pa.Table]) -> None:
     for name, table in zip(_TABLES, tables, strict=True):
-        files.write(name, table.combine_chunks().to_batches(max_chunksize=ROWS_A_BATCH))
+        files.write(name, table.combine_chunks().to_batches(max_chunksize=ROWS_A_GROUP))

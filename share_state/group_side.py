@@ -15,7 +15,7 @@ from share_state.outcome import Outcome
 from share_state.rules.groups_audited import STATE_COLUMNS, AuditedGroups
 from share_state.rules.groups_judged import judge_group_records, judge_groups, judge_sticky
 from share_state.table_files import TableFiles
-from share_state.task import STATE, digest_of
+from share_state.task import STATE, Digest
 from share_state.warehouse_place import OF_CLAIMS, OF_GROUPS
 from share_state.wire.log_folder import STATE_TOPIC
 from share_state.work import Work
@@ -109,7 +109,9 @@ def judged_groups(
     states = files.read(STATE, [file["path"] for file in outcome.files_of(STATE)], STATE_COLUMNS)
     findings = side.judge(states, work, now_ms)
     own = Counter(zip(findings["severity"].to_pylist(), findings["rule"].to_pylist(), strict=True))
-    digest = digest_of(*side.tables().values(), findings)
-    run_id = hashlib.sha256(f"{outcome.run_id} {digest}".encode()).hexdigest()[:16]
+    digest = Digest()
+    for table in (*side.tables().values(), findings):
+        digest.take(table)
+    run_id = hashlib.sha256(f"{outcome.run_id} {digest.text}".encode()).hexdigest()[:16]
     both = dict(sorted((Counter(outcome.findings) + own).items()))
     return replace(outcome, findings=both, run_id=run_id), findings

@@ -1,13 +1,14 @@
 """Folds on this machine without Spark, for commands whose result is small: in this process, or one a core."""
 
 import multiprocessing
-import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
 
+from share_state.cores import cores_here, shares
 from share_state.task import Wanted, run_task, spread
 from share_state.wire.log_folder import LogPartition
 from share_state.work import Work
@@ -28,11 +29,11 @@ def fold_here(work: Work, wanted: Wanted | None = None) -> pa.Table:
         InputError: if a segment cannot be read.
     """
     wanted = wanted or Wanted()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = cores_here()
     tasks = spread(work.logs, cores)
-    run = partial(_folded, work, wanted)
     if len(tasks) == 1 or cores == 1 or sum(log.size for log in work.logs) < _WORTH_PROCESSES:
-        return pa.concat_tables(map(run, tasks))
+        return pa.concat_tables([_folded(work.alone(), wanted, task) for task in tasks])
+    run = partial(_folded, replace(work, cores=shares(work.logs, cores)), wanted)
     # A forked process would share locks with threads that pyarrow has started here.
     with ProcessPoolExecutor(min(cores, len(tasks)), multiprocessing.get_context("spawn")) as pool:
         return pa.concat_tables(pool.map(run, tasks))

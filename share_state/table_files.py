@@ -34,7 +34,8 @@ File = Mapping[str, Any]
 """The fields of FILE."""
 
 _ROWS_A_FILE = 4_000_000
-_ROWS_A_GROUP = 128 << 10
+ROWS_A_GROUP = 128 << 10
+"""Rows of a row group; batches of so many make whole ones."""
 _LONGEST_STATISTIC = 256
 
 
@@ -62,7 +63,7 @@ class TableFiles:
 
         Args:
             table: its name; the columns are those that schemas/tables declares.
-            batches: of the rows, in that order of columns.
+            batches: of the rows, in that order of columns; texts may be dictionary-encoded, in all batches the same.
         Returns:
             What was written; no file where there is no row.
         Raises:
@@ -75,7 +76,7 @@ class TableFiles:
                 continue
             if open_file is None:
                 name = f"part-{self.attempt}-{uuid.uuid4().hex}.parquet"
-                open_file = _OpenFile(self.folder(table), table, name, schema)
+                open_file = _OpenFile(self.folder(table), table, name, _as_given(schema, batch.schema))
             open_file.write(batch)
             if open_file.rows >= _ROWS_A_FILE:
                 written.append(open_file.close())
@@ -153,6 +154,24 @@ def asking(place: str) -> Iterator[None]:
         raise WarehouseError(str(refusal(place, error))) from None
 
 
+def _as_given(declared: pa.Schema, given: pa.Schema) -> pa.Schema:
+    """The declared columns, those that are given dictionary-encoded left so: a file holds the same texts either way."""
+    return pa.schema(
+        [own if pa.types.is_dictionary(own.type) else wanted for own, wanted in zip(given, declared, strict=True)]
+    )
+
+
+def _repeating(path: str, kind: pa.DataType) -> Iterator[str]:
+    """The leaves of a column whose values are worth a dictionary: offsets and times hardly ever come twice."""
+    if pa.types.is_list(kind):
+        yield from _repeating(f"{path}.list.element", kind.value_type)
+    elif pa.types.is_struct(kind):
+        for one in kind:
+            yield from _repeating(f"{path}.{one.name}", one.type)
+    elif not (pa.types.is_int64(kind) or pa.types.is_timestamp(kind) or pa.types.is_boolean(kind)):
+        yield path
+
+
 class _OpenFile:
     def __init__(self, folder: str, table: str, name: str, schema: pa.Schema) -> None:
         self._table, self._name, self._schema, self._metadata = table, name, schema, []
@@ -162,11 +181,17 @@ class _OpenFile:
             if isinstance(filesystem, LocalFileSystem):
                 filesystem.create_dir(place, recursive=True)
             self._sink = filesystem.open_output_stream(f"{place}/{name}")
-            self._writer = pq.ParquetWriter(self._sink, schema, metadata_collector=self._metadata)
+            self._writer = pq.ParquetWriter(
+                self._sink,
+                schema,
+                use_dictionary=[leaf for one in schema for leaf in _repeating(one.name, one.type)],
+                metadata_collector=self._metadata,
+                store_schema=False,
+            )
 
     def write(self, batch: pa.RecordBatch) -> None:
         with asking(self._folder):
-            self._writer.write_batch(batch.cast(self._schema), row_group_size=_ROWS_A_GROUP)
+            self._writer.write_batch(batch.cast(self._schema), row_group_size=ROWS_A_GROUP)
         self.rows += batch.num_rows
 
     def close(self) -> File:

@@ -2,7 +2,8 @@
 
 import hashlib
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ from share_state.fold.control_log import FoldedControlLog
 from share_state.fold.history import watched, watched_schema
 from share_state.fold.log import FoldedLog
 from share_state.fold.timeline import TABLE as TIMELINE
-from share_state.table_files import FILE, File, TableFiles
+from share_state.table_files import FILE, ROWS_A_GROUP, File, TableFiles
 from share_state.wire.log_folder import LogPartition
 from share_state.work import Work
 
@@ -90,9 +91,14 @@ def run_task(work: Work, wanted: Wanted, log: LogPartition) -> Iterator[pa.Recor
     """
     schema = wanted.schema
     folded = work.fold(log)
-    findings = work.judge(folded)
+    findings, digest = work.judge(folded), Digest()
     summary = _summary(work, folded, findings)
-    made = {STATE: [folded.states], IN_FLIGHT: [folded.in_flight], FINDINGS: [findings], TIMELINE: work.states_of(log)}
+    made: dict[str, Iterable[pa.Table]] = {
+        STATE: digest.of_each(folded.state_pieces),
+        IN_FLIGHT: folded.in_flight_pieces,
+        FINDINGS: [findings],
+        TIMELINE: work.states_of(log),
+    }
     if work.audited is not None and isinstance(folded, FoldedLog):
         made[WATCHED] = [watched(folded)]
         summary |= {"newest_time": folded.newest_time if folded.newest_time >= 0 else None}
@@ -101,15 +107,21 @@ def run_task(work: Work, wanted: Wanted, log: LogPartition) -> Iterator[pa.Recor
             summary |= {"carried": carried_log(log.name, folded.carried)["carried"]}
     files = list[File]()
     for name, tables in made.items():
-        batches = (batch for table in tables for batch in table.combine_chunks().to_batches(max_chunksize=ROWS_A_BATCH))
         if name in wanted.written and wanted.files is not None:
-            files += wanted.files.write(name, batches)
+            files += wanted.files.write(name, _batches(tables, ROWS_A_GROUP))
         elif name in wanted.sent:
-            for batch in batches:
+            for batch in _batches(tables, ROWS_A_BATCH):
                 yield _only(schema, {name: batch.to_struct_array()})
+        elif name == STATE:
+            deque(tables, maxlen=0)
+    digest.take(folded.cutoff)
     limits = folded.cutoff.combine_chunks().to_batches()[0].to_struct_array()
-    told = pa.array([summary | {"files": files}], pa.struct(list(SUMMARIES)))
+    told = pa.array([summary | {"digest": digest.text, "files": files}], pa.struct(list(SUMMARIES)))
     yield _only(schema, {CUTOFF: limits, SUMMARY: told})
+
+
+def _batches(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.RecordBatch]:
+    return (batch for table in tables for batch in table.combine_chunks().to_batches(max_chunksize=rows))
 
 
 def spread(logs: Sequence[LogPartition], cores: int) -> list[list[LogPartition]]:
@@ -125,15 +137,29 @@ def spread(logs: Sequence[LogPartition], cores: int) -> list[list[LogPartition]]
     return tasks
 
 
-def digest_of(*tables: pa.Table) -> str:
+class Digest:
     """A number that other contents would almost surely not give."""
-    digest = hashlib.blake2b(digest_size=8)
-    for table in tables:
+
+    def __init__(self) -> None:
+        self._digest = hashlib.blake2b(digest_size=8)
+
+    @property
+    def text(self) -> str:
+        """The number so far."""
+        return self._digest.hexdigest()
+
+    def take(self, table: pa.Table) -> None:
+        """Take the contents of one table more."""
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as stream:
             stream.write_table(table)
-        digest.update(sink.getvalue())
-    return digest.hexdigest()
+        self._digest.update(sink.getvalue())
+
+    def of_each(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        """The tables, taken on their way."""
+        for table in tables:
+            self.take(table)
+            yield table
 
 
 def _summary(work: Work, folded: FoldedLog | FoldedControlLog, findings: pa.Table) -> dict[str, Any]:
@@ -147,7 +173,6 @@ def _summary(work: Work, folded: FoldedLog | FoldedControlLog, findings: pa.Tabl
         "next_offset": folded.next_offset if folded.log.has_offsets else None,
         "whole_batches": folded.has_whole_batches or folded.log.size == 0,
         "findings": counted.to_pylist(),
-        "digest": digest_of(folded.states, folded.in_flight, folded.cutoff),
         "index": [asdict(entry) for entry in folded.index_entries],
         "compared": proof and proof.compared,
         "differing": proof and list(proof.differing),

@@ -1,12 +1,13 @@
 """What a command is asked to fold, and how: plain data that travels to the tasks."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from share_state.cores import cores_here
 from share_state.declarations import table_schema
 from share_state.fold.carried import Carried, restored
 from share_state.fold.chosen import Chosen
@@ -72,6 +73,7 @@ class Work:
         audited: name of a log partition -> how an audit goes on with it; None where this is no audit.
         timeline: the share-partitions whose state after every record is wanted; None for no timeline.
         groups: the group side, None where there is none.
+        cores: name of a log partition -> how many cores fold it; one where none is named.
     """
 
     logs: Sequence[LogPartition]
@@ -87,6 +89,7 @@ class Work:
     audited: Mapping[str, Resumed] | None = None
     timeline: Chosen | None = None
     groups: GroupInput | None = None
+    cores: Mapping[str, int] = field(default_factory=dict)
 
     def window_of(self, log: LogPartition) -> Window:
         """Which records of one of the logs count."""
@@ -96,6 +99,7 @@ class Work:
         """Fold one of the logs, by the dialect of its topic."""
         if log.topic == STATE_TOPIC:
             known = {"topics": self.topics, "state_partitions": self.state_partitions, "limits": self.limits}
+            known |= {"cores": min(self.cores.get(log.name, 1), cores_here())}
             if self.audited is None:
                 return fold_log(log, self.window_of(log), **known)
             resumed = self.audited[log.name]
@@ -110,6 +114,14 @@ class Work:
             ignore_uncheckpointed=control.ignore_uncheckpointed,
             index=self.indexes.get(log.name),
         )
+
+    def alone(self) -> "Work":
+        """This work where one log is folded after the other: each has all cores."""
+        return replace(self, cores={log.name: cores_here() for log in self.logs})
+
+    def each(self) -> Iterator[FoldedLog | FoldedControlLog]:
+        """Fold the logs here, one after the other."""
+        return map(self.alone().fold, self.logs)
 
     def judge(self, folded: FoldedLog | FoldedControlLog) -> pa.Table:
         """The findings of a folded log."""

@@ -84,7 +84,7 @@ def reconstruct(
 
 
 def _folded_here(work: Work, side: GroupSide | None) -> Tables:
-    folded = [work.fold(log) for log in work.logs]
+    folded = list(work.each())
     if not any(one.has_whole_batches or one.log.size == 0 for one in folded):
         raise InputError(f"{folded[0].log.name}: nothing in it is a record batch; give a folder of real segments")
     states = pa.concat_tables([one.states for one in folded])
@@ -144,7 +144,7 @@ def cutoff(
     work = replace(work_of(paths, Reading(as_of, None, dialect, format, columns, kafka_properties, spark)), groups=None)
     if spark is not None:
         return _folded_by(spark, work, None).cutoff
-    return _in_order([work.fold(log).cutoff for log in work.logs])
+    return _in_order([one.cutoff for one in work.each()])
 
 
 def _in_order(limits: list[pa.Table]) -> pa.Table:

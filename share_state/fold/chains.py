@@ -8,6 +8,7 @@ The fold carries its state from chunk to chunk, so `fold(a then b) == fold(b) af
 Source: Kafka ShareCoordinatorShard.replay, handleShareSnapshot, handleShareUpdate, merge; PersisterStateBatchCombiner.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -90,26 +91,62 @@ class Chains:
         """Bytes in memory."""
         return self.chains.nbytes + self.ends.nbytes + self.batches.nbytes
 
-    def apply(self, records: StateRecords, keys: int) -> None:
+    def apply(self, records: StateRecords, keys: int, slices: int = 1) -> None:
         """Fold more records, later in the log than all before.
 
         Args:
             records: decoded records in log order.
             keys: how many share-partitions have numbers by now.
+            slices: how many parts of them are folded side by side.
         """
         rows = records.rows
         self.last_snapshot_record = max(self.last_snapshot_record, int(_last_snapshot_record(rows)))
-        chains = np.full(keys, FRESH, CHAIN)
-        chains[: len(self.chains)] = self.chains
+        chains = np.empty(keys, CHAIN)
+        chains[: len(self.chains)], chains[len(self.chains) :] = self.chains, FRESH
         carried = np.full(keys + 1, self.ends[-1], np.int64)
         carried[: len(self.ends)] = self.ends
         order, starts = by_key(rows, keys)
-        out = np.empty(2 * (len(records.batches) + len(self.batches)), STATE_BATCH)
         ends = np.zeros(keys + 1, np.int64)
-        _fold(rows, records.batches, order, starts, chains, carried, self.batches, out, ends)
-        folded = out[: ends[-1]]
-        # What lies behind was never written to, so it takes no memory; to copy all that is live would take time.
-        self.chains, self.ends, self.batches = chains, ends, folded.copy() if 4 * len(folded) < len(out) else folded
+
+        def folded(begin: int, end: int) -> np.ndarray:
+            new = len(records.batches) if slices == 1 else int(_batches_of(rows, order, starts[begin], starts[end]))
+            out = np.empty(2 * (new + int(carried[end] - carried[begin])), STATE_BATCH)
+            _fold(begin, end, rows, records.batches, order, starts, chains, carried, self.batches, out, ends)
+            made = out[: ends[end]]
+            # What lies behind was never written to, so it takes no memory; to copy all that is live would take time.
+            return made.copy() if slices > 1 or 4 * len(made) < len(out) else made
+
+        if slices == 1:
+            self.batches = folded(0, keys)
+        else:
+            bounds = _bounds(starts + carried, slices)
+            with ThreadPoolExecutor(slices) as threads:
+                parts = list(threads.map(folded, bounds[:-1], bounds[1:]))
+            behind = np.cumsum([len(part) for part in parts])
+            for begin, end, before in zip(bounds[1:-1], bounds[2:], behind[:-1], strict=True):
+                ends[begin + 1 : end + 1] += before
+            self.batches = np.concatenate(parts)
+        self.chains, self.ends = chains, ends
+
+
+def _bounds(work: np.ndarray, slices: int) -> np.ndarray:
+    """Where to cut share-partitions into slices of about as much work each.
+
+    Args:
+        work: int64, how much there is before each of them, and in all.
+    """
+    bounds = np.searchsorted(work, np.linspace(0, work[-1], slices + 1))
+    bounds[0], bounds[-1] = 0, len(work) - 1
+    return bounds
+
+
+@njit(cache=True, nogil=True)
+def _batches_of(rows, order, begin, end):
+    """How many state batches the records order[begin:end] have."""
+    count = np.int64(0)
+    for number in range(begin, end):
+        count += rows[order[number]].batch_count
+    return count
 
 
 @njit(cache=True, nogil=True)
@@ -142,13 +179,13 @@ def _last_snapshot_record(rows):
 
 
 @njit(cache=True, nogil=True)
-def _fold(rows, batches, order, starts, chains, carried, carried_batches, out, ends):
+def _fold(from_key, to_key, rows, batches, order, starts, chains, carried, carried_batches, out, ends):
     room = np.int64(64)
     first, last, packed = range_columns(room)
     spare_first, spare_last, spare_packed = range_columns(room)
     cuts = np.empty(room, np.int64)
     at = np.int64(0)
-    for key in range(len(chains)):
+    for key in range(from_key, to_key):
         chain = chains[key]
         begin, end = starts[key], starts[key + 1]
         if begin == end:

@@ -13,12 +13,13 @@ from share_state.fold.chains import NOWHERE
 from share_state.fold.control_chains import ControlChains, fold_control, starts_in_log, superseded
 from share_state.fold.control_states import (
     DIALECT,
-    control_in_flight_table,
+    control_in_flight,
     control_key_columns,
     control_state_table,
 )
 from share_state.fold.eso import EarliestShareOffset, earliest_share_offset, subscriptions_among
 from share_state.fold.observed import Observed
+from share_state.fold.pieces import Pieces, in_one_piece
 from share_state.wire.control_records import (
     CONTROL_RECORD,
     ControlKind,
@@ -104,7 +105,8 @@ class FoldedControlLog:
         first_offset, next_offset: the log start, and the offset behind the last record.
         lost_at: offset from which control records may be missing, -1 for none.
         has_whole_batches: whether any batch could be trusted, in the window or not.
-        states, in_flight, cutoff: the tables of those names.
+        states, cutoff: the tables of those names.
+        in_flight_pieces: the table of that name.
     """
 
     log: LogPartition
@@ -127,8 +129,18 @@ class FoldedControlLog:
     lost_at: int
     has_whole_batches: bool
     states: pa.Table
-    in_flight: pa.Table
+    in_flight_pieces: Pieces
     cutoff: pa.Table
+
+    @property
+    def state_pieces(self) -> Pieces:
+        """`states`, as a log of `__share_group_state` gives them."""
+        return in_one_piece("share_partition_state", self.states)
+
+    @property
+    def in_flight(self) -> pa.Table:
+        """The table of that name."""
+        return self.in_flight_pieces.whole()
 
     @property
     def index_entries(self) -> list[IndexEntry]:
@@ -341,7 +353,7 @@ class _Run:
             lost_at=self.lost_at,
             has_whole_batches=self.has_whole_batches,
             states=control_state_table(chains, key, starts, suspect, next_offset),
-            in_flight=control_in_flight_table(chains, key),
+            in_flight_pieces=control_in_flight(chains, key),
             cutoff=_cutoff(self.log, earliest, row, suspect[counts & rows["exists"]], hidden=self.lost_at != NOWHERE),
         )
 

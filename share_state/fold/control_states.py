@@ -4,6 +4,7 @@ import numpy as np
 import pyarrow as pa
 
 from share_state.fold.control_chains import ControlChains
+from share_state.fold.pieces import Pieces, in_one_piece, packed
 from share_state.fold.ranges import AVAILABLE, TILE, tiles
 from share_state.fold.states import batch_lists, declared, flights
 from share_state.wire.log_folder import LogPartition
@@ -71,10 +72,10 @@ def control_state_table(
     return declared("share_partition_state", columns)
 
 
-def control_in_flight_table(chains: ControlChains, key: dict[str, pa.Array]) -> pa.Table:
+def control_in_flight(chains: ControlChains, key: dict[str, pa.Array]) -> Pieces:
     """The table `in_flight` of the groups that have a checkpoint: each one's rows tile [start_offset, end_offset)."""
     rows = chains.chains[chains.chains["exists"]]
-    return flights(key, *_tiled(rows, _ends_of_live(chains), chains.batches))
+    return in_one_piece("in_flight", flights(packed(key), *_tiled(rows, _ends_of_live(chains), chains.batches)))
 
 
 def _ends_of_live(chains: ControlChains) -> np.ndarray:

@@ -15,15 +15,18 @@ from share_state.fold.cutoff import cutoff
 from share_state.fold.extent import Extent
 from share_state.fold.limits import Limits
 from share_state.fold.observed import Counts, Observed
-from share_state.fold.states import DIALECT, in_flight_table, key_columns, live, state_table
+from share_state.fold.pieces import Pieces
+from share_state.fold.states import DIALECT, in_flight_in_pieces, key_columns, live, states_in_pieces
 from share_state.fold.topics import Topics
 from share_state.fold.trace import Traced, Tracer
+from share_state.wire.ahead import Behind
 from share_state.wire.as_of import AsOf, as_of_window
 from share_state.wire.batch_facts import BatchFacts, facts_of
 from share_state.wire.framing import Trust, is_continuous
 from share_state.wire.keys import KeyTable, state_partitions_of
 from share_state.wire.log import CHUNK, Chunk, read_chunks, read_into
 from share_state.wire.log_folder import LogPartition, Window
+from share_state.wire.record_room import RecordRoom
 from share_state.wire.records import locate_records
 from share_state.wire.resume import Fate, Mark
 from share_state.wire.share_group_state import (
@@ -32,6 +35,7 @@ from share_state.wire.share_group_state import (
     StateRecords,
     decode_state_records,
     note_told_faults,
+    record_room,
 )
 from share_state.wire.share_snapshot_file import IndexEntry
 
@@ -67,7 +71,8 @@ class FoldedLog:
         carried: what a later audit goes on from; None where there was no whole batch to go on from.
         starts_before: int64, one a live chain: its start offset at the last audit, UNKNOWN_BEFORE where it had none.
         judged: what rules over traced records found on the way.
-        states, in_flight, cutoff: the tables of those names.
+        state_pieces, in_flight_pieces: the tables `share_partition_state` and `in_flight`.
+        cutoff: the table of that name.
     """
 
     log: LogPartition
@@ -84,14 +89,24 @@ class FoldedLog:
     next_offset: int
     folded_from: int
     has_whole_batches: bool
-    states: pa.Table
-    in_flight: pa.Table
+    state_pieces: Pieces
+    in_flight_pieces: Pieces
     cutoff: pa.Table
     limits: Limits
     newest_time: int
     carried: Carried | None
     starts_before: np.ndarray
     judged: list[Any]
+
+    @property
+    def states(self) -> pa.Table:
+        """The table `share_partition_state`, made whole at each call."""
+        return self.state_pieces.whole()
+
+    @property
+    def in_flight(self) -> pa.Table:
+        """The table of that name, made whole at each call."""
+        return self.in_flight_pieces.whole()
 
     @property
     def index_entries(self) -> list[IndexEntry]:
@@ -111,6 +126,7 @@ def fold_log(
     carried: Carried | None = None,
     fate: Fate | None = None,
     judge: Callable[[Traced], Sequence[Any]] | None = None,
+    cores: int = 1,
 ) -> FoldedLog:
     """Fold one log partition into what the coordinator would hold after loading it.
 
@@ -125,15 +141,16 @@ def fold_log(
         carried: where an earlier fold of this log stopped; `log` is then what `resume` left to be read.
         fate: what became of the log since then.
         judge: is shown every chunk of records, traced; what it returns is gathered in `judged`.
+        cores: with more than one, chunks are read, decoded and folded side by side, slices of share-partitions too.
     Raises:
         InputError: if a segment cannot be read.
     Source: Kafka CoordinatorLoaderImpl.doLoad, ShareCoordinatorShard.replay.
     """
 
     def begin() -> _Run:
-        return _Run(log, window or as_of_window(as_of), limits or Limits(), deepcopy(carried), fate, judge)
+        return _Run(log, window or as_of_window(as_of), limits or Limits(), deepcopy(carried), fate, judge, cores)
 
-    return read_into(begin, log, chunk=chunk).finish(topics or Topics(), state_partitions)
+    return read_into(begin, log, chunk=chunk, cores=cores).finish(topics or Topics(), state_partitions)
 
 
 def decode_log(
@@ -164,8 +181,10 @@ class _Run:
         carried: Carried | None = None,
         fate: Fate | None = None,
         judge: Callable[[Traced], Sequence[Any]] | None = None,
+        cores: int = 1,
     ) -> None:
         self.log, self.window, self.limits, self.judge = log, window, limits, judge
+        self.cores, self.folding = cores, Behind(cores)
         self.mark = carried.mark if carried else None
         self.keys = carried.keys if carried else KeyTable()
         self.chains = carried.chains if carried else Chains()
@@ -180,28 +199,34 @@ class _Run:
         self.tracer.archiving_since = carried.archiving_since if carried else NOWHERE
         self.broken_since, self.record_count, self.has_whole_batches = False, 0, carried is not None
         self.judged: list[Any] = []
-        self.waiting: list[StateRecords] = []
+        self.room = record_room()
+        self.other_room = self.room if cores == 1 else record_room()
         self.losses: list[int] | None = None
 
     def _first_offset(self) -> int:
         return max(self.log.log_start_offset, self.window.from_offset or 0)
 
     def take(self, part: Chunk) -> None:
-        self.waiting.append(self.decode(part))
+        self.decode(part, self.room)
+        self.folding.wait()
         # Folding copies the state, so it waits for as much again: cost stays linear however many share-partitions live.
-        if sum(records.size for records in self.waiting) >= self.chains.size:
-            self._fold_waiting()
+        if self.room.size >= self.chains.size:
+            self._fold_decoded()
 
-    def _fold_waiting(self) -> None:
-        if not self.waiting:
-            return
-        records, self.waiting = StateRecords.joined(self.waiting), []
+    def _fold_decoded(self) -> None:
+        room, keys = self.room, len(self.keys)
+        self.room, self.other_room = self.other_room, room
+        self.folding.do(lambda: self._fold(room, keys))
+
+    def _fold(self, room: RecordRoom, keys: int) -> None:
+        records = StateRecords(room.rows, room.batches)
         if self.judge is not None:
-            self.judged += self.judge(self.tracer.take(records, self.chains, len(self.keys)))
-        self.chains.apply(records, len(self.keys))
+            self.judged += self.judge(self.tracer.take(records, self.chains, keys))
+        self.chains.apply(records, keys, self.cores)
+        room.clear()
 
-    def decode(self, part: Chunk) -> StateRecords:
-        """The records of a chunk that count."""
+    def decode(self, part: Chunk, room: RecordRoom | None = None) -> StateRecords:
+        """The records of a chunk that count, in the room that is given, or in their own."""
         self.observed.repeated_batches += part.repeated
         facts = facts_of(part.batches)
         self.has_whole_batches |= facts.whole > 0
@@ -214,7 +239,7 @@ class _Run:
         self._note_last(part.batches, facts)
         if self.window != Window():
             located = located[self._counted(located)]
-        decoded = decode_state_records(part.data, located, self.keys)
+        decoded = decode_state_records(part.data, located, self.keys, room)
         note_told_faults(decoded, part.faults)
         self.record_count += len(decoded.rows)
         self.extent.take(part.batches, decoded.rows["offset"])
@@ -315,7 +340,9 @@ class _Run:
         )
 
     def finish(self, topics: Topics, state_partitions: int | None) -> FoldedLog:
-        self._fold_waiting()
+        self.folding.wait()
+        self._fold_decoded()
+        self.folding.wait()
         first = self._first_offset()
         self.extent.forget_before(first)
         carried = None
@@ -382,8 +409,10 @@ class _Run:
             next_offset=max(self.next_offset, first),
             folded_from=self.folded_from,
             has_whole_batches=self.has_whole_batches,
-            states=state_table(chains, key, self.log.partition, suspect, topics, placed=self.log.has_offsets),
-            in_flight=in_flight_table(chains, key),
+            state_pieces=states_in_pieces(
+                chains, key, self.log.partition, suspect, topics, placed=self.log.has_offsets
+            ),
+            in_flight_pieces=in_flight_in_pieces(chains, key),
             cutoff=pa.Table.from_pylist([plain], schema=table_schema("cutoff")),
             limits=self.limits,
             newest_time=self.newest_time,

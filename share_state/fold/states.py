@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from share_state.declarations import table_schema
 from share_state.fold.chains import NOWHERE, Chains
+from share_state.fold.pieces import Pieces, packed
 from share_state.fold.ranges import ACKNOWLEDGED, ARCHIVED, STATE_NAMES, effective_starts, end_offsets, tiles
 from share_state.fold.topics import Topics
 from share_state.wire.keys import KeyTable
@@ -29,6 +30,12 @@ def live(chains: Chains) -> Chains:
     )
 
 
+def part(chains: Chains, begin: int, end: int) -> Chains:
+    """Rows `begin` to `end` of live chains."""
+    ends = chains.ends[begin : end + 1]
+    return Chains(chains.chains[begin:end], ends - ends[0], chains.batches[ends[0] : ends[-1]])
+
+
 def key_columns(keys: KeyTable, numbers: np.ndarray, topics: Topics) -> dict[str, pa.Array]:
     """The key columns of share-partitions.
 
@@ -39,7 +46,7 @@ def key_columns(keys: KeyTable, numbers: np.ndarray, topics: Topics) -> dict[str
     """
     groups, ids, partitions = (column.take(pa.array(numbers)) for column in keys.columns())
     return {
-        "dialect": pa.array(np.full(len(numbers), DIALECT, object), pa.string()),
+        "dialect": pa.repeat(pa.scalar(DIALECT), len(numbers)),
         "group_id": groups,
         "topic_id": ids,
         "topic": topics.name_of(ids),
@@ -52,7 +59,7 @@ def state_table(
     key: dict[str, pa.Array],
     state_partition: int | None,
     suspect: np.ndarray,
-    topics: Topics,
+    topic_ends: pa.Array,
     *,
     placed: bool = True,
 ) -> pa.Table:
@@ -63,7 +70,7 @@ def state_table(
         key: their key columns.
         state_partition: the log partition they come from, None where unknown.
         suspect: bool, one a chain: the log cannot be trusted since its latest snapshot.
-        topics: the end offsets that are known.
+        topic_ends: int64, the end offset of each one's topic-partition, null where it is not known.
         placed: whether the offsets of the records are known; their columns are null where they are not.
     Returns:
         Columns of schemas/tables/share_partition_state.yaml.
@@ -91,14 +98,46 @@ def state_table(
         ),
         "last_offset": pa.array(rows["last_offset"].copy(), mask=np.full(count, not placed)),
         "suspect": pa.array(suspect),
-        "topic_end_offset": topics.end_of(key["topic_id"], key["partition"]),
+        "topic_end_offset": topic_ends,
     }
     return declared("share_partition_state", columns)
 
 
-def in_flight_table(chains: Chains, key: dict[str, pa.Array]) -> pa.Table:
+def states_in_pieces(
+    chains: Chains,
+    key: dict[str, pa.Array],
+    state_partition: int | None,
+    suspect: np.ndarray,
+    topics: Topics,
+    *,
+    placed: bool = True,
+) -> Pieces:
+    """The table of `state_table` in pieces; the arguments are the same."""
+    ends, repeated = topics.end_of(key["topic_id"], key["partition"]), packed(key)
+
+    def made(begin: int, end: int) -> pa.Table:
+        own = {name: column[begin:end] for name, column in repeated.items()}
+        return state_table(
+            part(chains, begin, end), own, state_partition, suspect[begin:end], ends[begin:end], placed=placed
+        )
+
+    return Pieces("share_partition_state", _size(chains), made)
+
+
+def in_flight_in_pieces(chains: Chains, key: dict[str, pa.Array]) -> Pieces:
     """The table `in_flight`: the rows of a share-partition tile its [start_offset, end_offset) exactly."""
-    return flights(key, *tiles(chains.chains["start_offset"].copy(), chains.ends, chains.batches))
+    repeated = packed(key)
+
+    def made(begin: int, end: int) -> pa.Table:
+        own = part(chains, begin, end)
+        tiled = tiles(own.chains["start_offset"].copy(), own.ends, own.batches)
+        return flights({name: column[begin:end] for name, column in repeated.items()}, *tiled)
+
+    return Pieces("in_flight", _size(chains), made)
+
+
+def _size(chains: Chains) -> np.ndarray:
+    return chains.ends + np.arange(len(chains.ends))
 
 
 def flights(key: dict[str, pa.Array], tile_ends: np.ndarray, rows: np.ndarray) -> pa.Table:
@@ -111,13 +150,13 @@ def flights(key: dict[str, pa.Array], tile_ends: np.ndarray, rows: np.ndarray) -
     """
     owner = pa.array(np.repeat(np.arange(len(tile_ends) - 1), np.diff(tile_ends)))
     state = rows["state"].copy()
-    known = pa.array([STATE_NAMES.get(code, f"UNKNOWN({code})") for code in range(-128, 128)])
+    known = [STATE_NAMES.get(code, f"UNKNOWN({code})") for code in range(-128, 128)]
     columns = {name: column.take(owner) for name, column in key.items()} | {
         "first_offset": pa.array(rows["first"].copy()),
         "last_offset": pa.array(rows["last"].copy()),
         "record_count": pa.array(rows["last"] - rows["first"] + 1),
         "delivery_state": pa.array(state),
-        "state": known.take(pa.array(state.astype(np.int16) + 128)),
+        "state": pa.DictionaryArray.from_arrays(pa.array(state.astype(np.int16) + 128), known),
         "delivery_count": pa.array(rows["count"].copy()),
         "terminal": pa.array((state == ACKNOWLEDGED) | (state == ARCHIVED)),
         "gap": pa.array(rows["gap"].copy()),
@@ -141,10 +180,17 @@ def times(milliseconds: np.ndarray) -> pa.Array:
 
 
 def declared(table: str, columns: dict[str, pa.Array]) -> pa.Table:
-    """Columns in the order and the types that the declaration of a table gives; null those that are not given."""
+    """Columns in the order and the types that the declaration of a table gives; null those that are not given.
+
+    What is dictionary-encoded stays so.
+    """
     schema, count = table_schema(table), len(next(iter(columns.values())))
-    arrays = (columns[f.name].cast(f.type) if f.name in columns else pa.nulls(count, f.type) for f in schema)
-    return pa.table(list(arrays), schema=schema)
+    arrays = (_typed(columns[f.name], f.type) if f.name in columns else pa.nulls(count, f.type) for f in schema)
+    return pa.table(list(arrays), names=schema.names)
+
+
+def _typed(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+    return column if pa.types.is_dictionary(column.type) else column.cast(wanted)
 
 
 def fault_names(faults: np.ndarray, bits: type[IntEnum]) -> pa.Array:

@@ -158,9 +158,11 @@ def suspects(points: Points, losses: list[int]) -> np.ndarray:
 
 def _table(points: Points, keys: KeyTable, partition: int | None, topics: Topics, losses: list[int]) -> pa.Table:
     key = key_columns(keys, points.rows["key"], topics)
-    after = state_table(
-        Chains(points.chains, points.ends, points.batches), key, partition, suspects(points, losses), topics
+    chains, topic_ends = (
+        Chains(points.chains, points.ends, points.batches),
+        topics.end_of(key["topic_id"], key["partition"]),
     )
+    after = state_table(chains, key, partition, suspects(points, losses), topic_ends)
     exists = pa.array(points.chains["exists"])
     record = {"state_partition", "offset", "timestamp", "kind", *key}
     columns: dict[str, pa.Array] = {

@@ -23,10 +23,14 @@ class Topics:
 
     def name_of(self, topic_ids: pa.Array) -> pa.Array:
         """The name of each topic id, null where it is not known."""
+        if not len(self.names):
+            return pa.nulls(len(topic_ids), pa.string())
         return self.names["topic"].combine_chunks().take(_place(topic_ids, self.names["topic_id"].combine_chunks()))
 
     def end_of(self, topic_ids: pa.Array, partitions: pa.Array) -> pa.Array:
         """The end offset of each topic-partition, null where it is not known."""
+        if not len(self.ends):
+            return pa.nulls(len(topic_ids), pa.int64())
         known = _joined(self.ends["topic_id"].combine_chunks(), self.ends["partition"].combine_chunks())
         return self.ends["end_offset"].combine_chunks().take(_place(_joined(topic_ids, partitions), known))
 

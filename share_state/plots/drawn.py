@@ -34,10 +34,10 @@ def drawn(what: str, work: Work, chosen: Chosen, delivery_limit: int | None) -> 
     if what not in PICTURES:
         raise ShareStateError(f"plot {what}: no such picture; give one of {', '.join(PICTURES)}")
     if what == CUTOFF:
-        return cutoffs(pa.concat_tables([work.fold(log).cutoff for log in work.logs]))
+        return cutoffs(pa.concat_tables([one.cutoff for one in work.each()]))
     if what == DELIVERIES:
         where = of_key(chosen.group_id, chosen.topic, chosen.partition)
-        in_flight = pa.concat_tables([work.fold(log).in_flight for log in work.logs])
+        in_flight = pa.concat_tables([one.in_flight for one in work.each()])
         return deliveries(in_flight if where is None else in_flight.filter(where), limit=delivery_limit)
     work = replace(work, timeline=chosen)
     states = [table for log in work.logs for table in work.states_of(log)]

@@ -45,7 +45,7 @@ def of_export(work: Work, chosen: Chosen) -> Tables:
         InputError: if a segment cannot be read.
     """
     where = of_key(chosen.group_id, chosen.topic, chosen.partition)
-    folded = [work.fold(log) for log in work.logs]
+    folded = list(work.each())
     found = (pa.concat_tables([one.states for one in folded]), pa.concat_tables([one.in_flight for one in folded]))
     return found if where is None else (found[0].filter(where), found[1].filter(where))
 

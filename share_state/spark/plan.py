@@ -1,7 +1,9 @@
 """The plan: log partitions spread over Spark's tasks, each folded and judged where it is read."""
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
@@ -9,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.storagelevel import StorageLevel
 
+from share_state.cores import shares
 from share_state.phases import Phases
 from share_state.spark.sources.live import is_live, live_frame
 from share_state.table_files import FILE, File, TableFiles
@@ -25,6 +28,10 @@ def fold_all(spark: SparkSession, work: Work, wanted: Wanted) -> DataFrame:
     Returns:
         Rows of `wanted.schema`.
     """
+    context = spark.sparkContext
+    # No executor has more cores than it was given; without a setting it has those of its machine, as a task will see.
+    cores = min(context.defaultParallelism, int(context.getConf().get("spark.executor.cores") or sys.maxsize))
+    work = replace(work, cores=shares(work.logs, cores))
     return over_logs(spark, work, partial(run_task, work, wanted), wanted.schema)
 
 

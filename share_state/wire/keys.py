@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 from numba import njit
 
 from share_state.wire.bigendian import int16_at, int32_at, int64_at
+from share_state.wire.prefetch import prefetch
 
 _START_KEYS = 1 << 10
 _BYTES_A_KEY = 64
@@ -145,7 +146,36 @@ def _same(arena, kept, data, at, size):
 @njit(cache=True, inline="always")
 def number_of(data, at, size, slots, hashes, starts, arena, count):
     """The number of the key data[at:at+size], giving out the next one to a new key; -1: no room, grow."""
-    value = hash_of(data, at, size)
+    return number_of_hashed(hash_of(data, at, size), data, at, size, slots, hashes, starts, arena, count)
+
+
+@njit(cache=True, inline="always")
+def ask_for_slot(value, slots):
+    """Begin to load where the number of a key with this hash would be."""
+    prefetch(slots, np.int64(value & np.uint64(len(slots) - 1)))
+
+
+@njit(cache=True, inline="always")
+def ask_for_key(value, slots, hashes, starts):
+    """Begin to load what is known of the key that is there; `ask_for_slot` some time before."""
+    number = slots[np.int64(value & np.uint64(len(slots) - 1))]
+    if number >= 0:
+        prefetch(hashes, number)
+        prefetch(starts, number)
+
+
+@njit(cache=True, inline="always")
+def ask_for_bytes(value, slots, starts, arena):
+    """Begin to load the bytes of that key; `ask_for_key` some time before."""
+    number = slots[np.int64(value & np.uint64(len(slots) - 1))]
+    if number >= 0:
+        prefetch(arena, starts[number])
+        prefetch(arena, starts[number + 1] - 1)
+
+
+@njit(cache=True, inline="always")
+def number_of_hashed(value, data, at, size, slots, hashes, starts, arena, count):
+    """As `number_of`, for a key whose hash is known."""
     mask = len(slots) - 1
     slot = np.int64(value & np.uint64(mask))
     while slots[slot] >= 0:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from share_state.errors import InputError
+from share_state.wire.ahead import made_ahead
 from share_state.wire.batch_facts import facts_of
 from share_state.wire.codecs import BodyError, decompress
 from share_state.wire.copies import one_of_each_offset
@@ -67,13 +68,14 @@ _Taker = TypeVar("_Taker", bound=Taker)
 
 
 def read_into(
-    begin: Callable[[], _Taker], log: LogPartition, *, chunk: int = CHUNK, only_control: bool = False
+    begin: Callable[[], _Taker], log: LogPartition, *, chunk: int = CHUNK, only_control: bool = False, cores: int = 1
 ) -> _Taker:
     """Give every chunk of a log partition to whoever takes it; anew, where its segments turn out to overlap.
 
     Args:
         begin: makes one that has taken nothing yet.
         log, chunk, only_control: as for `read_chunks`.
+        cores: with more than one, the next chunk is read while one is taken.
     Returns:
         One that has taken all of them.
     Raises:
@@ -82,7 +84,9 @@ def read_into(
 
     def filled(*, merge: bool) -> _Taker:
         taker = begin()
-        for part in read_chunks(log, merge=merge, chunk=chunk, only_control=only_control):
+        buffers = 1 if cores == 1 else 2
+        parts = read_chunks(log, merge=merge, chunk=chunk, only_control=only_control, buffers=buffers)
+        for part in parts if buffers == 1 else made_ahead(parts):
             taker.take(part)
         return taker
 
@@ -93,15 +97,16 @@ def read_into(
 
 
 def read_chunks(
-    log: LogPartition, *, merge: bool = False, chunk: int = CHUNK, only_control: bool = False
+    log: LogPartition, *, merge: bool = False, chunk: int = CHUNK, only_control: bool = False, buffers: int = 1
 ) -> Iterator[Chunk]:
-    """The chunks of a log partition, in offset order.
+    """The chunks of a log partition, in offset order; the arrays of one hold until `buffers` more are asked for.
 
     Args:
         log: segments of one or several copies, or what another form of export holds of it.
         merge: look at every batch header first and read each offset from one copy only. Needed where segments overlap.
         chunk: bytes to hold at a time.
         only_control: decompress control batches alone; the bodies of other compressed batches must not be looked into.
+        buffers: how many chunks are in memory.
     Raises:
         RepeatedOffsetsError: if `merge` is off and the segments do overlap.
         InputError: if a segment cannot be read.
@@ -112,7 +117,7 @@ def read_chunks(
     segments = tuple(log.segments)
     if not merge:
         reached = -1
-        for stretch in framed_segments(segments, chunk):
+        for stretch in framed_segments(segments, chunk, buffers):
             reached = _reached(stretch.batches, reached)
             yield from _inflated(stretch, chunk, only_control)
         return
@@ -136,22 +141,23 @@ def _reached(batches: np.ndarray, reached: int) -> int:
     return int(lasts[-1])
 
 
-def framed_segments(segments: tuple[Segment, ...], chunk: int = CHUNK) -> Iterator[Chunk]:
-    """The batches of segments, nothing decompressed; each chunk holds until the next is asked for.
+def framed_segments(segments: tuple[Segment, ...], chunk: int = CHUNK, buffers: int = 1) -> Iterator[Chunk]:
+    """The batches of segments, nothing decompressed; each chunk holds until `buffers` more are asked for.
 
     A buffer is filled with segment after segment and framed; a batch that it cuts opens the next one.
 
     Raises:
         InputError: if a segment cannot be read.
     """
-    data = np.empty(min(chunk, sum(segment.unread for segment in segments) + 1), np.uint8)
-    table, rows, used = _table(len(data)), 0, 0
+    room = _Buffers(min(chunk, sum(segment.unread for segment in segments) + 1), buffers)
+    (data, table), rows, used = room.next(), 0, 0
     for number, segment in enumerate(segments):
         position = segment.begin
         while position < segment.size:
             if used == len(data):
                 if rows:
                     yield Chunk(data[:used], table[:rows])
+                    data, table = room.next()
                 rows, used = 0, 0
             loaded = _load(segment, position, data[used:])
             end, at_end = used + loaded, position + loaded >= segment.size
@@ -163,6 +169,7 @@ def framed_segments(segments: tuple[Segment, ...], chunk: int = CHUNK) -> Iterat
                 rows -= stop == Stop.BROKEN
                 if rows:
                     yield Chunk(data[:stopped], table[:rows])
+                    data, table = room.next()
                 position = _next_position(segment, broken_at + 1, data)
                 if position < segment.size:
                     # Not a torn tail then, but a length that lies.
@@ -174,8 +181,8 @@ def framed_segments(segments: tuple[Segment, ...], chunk: int = CHUNK) -> Iterat
                 table[:rows] = broken
                 continue
             if stop == Stop.NEED_MORE and stopped == 0:
-                data, kept = np.empty(2 * len(data), np.uint8), table[:rows]
-                table = _table(len(data))
+                kept = table[:rows]
+                data, table = room.larger()
                 table[:rows] = kept
                 continue
             position += stopped - used
@@ -183,9 +190,33 @@ def framed_segments(segments: tuple[Segment, ...], chunk: int = CHUNK) -> Iterat
             used = len(data) if stop == Stop.NEED_MORE else stopped
             if stop == Stop.NEED_MORE:
                 yield Chunk(data[:stopped], table[:rows])
+                data, table = room.next()
                 rows, used = 0, 0
     if rows:
         yield Chunk(data[:used], table[:rows])
+
+
+class _Buffers:
+    """Bytes and BATCH rows for chunk after chunk, those of the oldest used again."""
+
+    def __init__(self, size: int, count: int) -> None:
+        self.size, self.count, self.made = size, count, list[tuple[np.ndarray, np.ndarray]]()
+
+    def next(self) -> tuple[np.ndarray, np.ndarray]:
+        """A pair for the next chunk."""
+        if len(self.made) < self.count or len(self.made[0][0]) < self.size:
+            oldest = np.empty(self.size, np.uint8), _table(self.size)
+            self.made = self.made[len(self.made) == self.count :]
+        else:
+            oldest = self.made.pop(0)
+        self.made.append(oldest)
+        return oldest
+
+    def larger(self) -> tuple[np.ndarray, np.ndarray]:
+        """A pair in place of the newest one, of twice its size."""
+        self.size *= 2
+        self.made[-1] = np.empty(self.size, np.uint8), _table(self.size)
+        return self.made[-1]
 
 
 def _zeros_at(position: int, segment: int) -> np.ndarray:

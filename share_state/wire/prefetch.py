@@ -9,6 +9,7 @@ from numba.extending import intrinsic
 
 _BYTE = ir.IntType(8).as_pointer()
 _NUMBER = ir.IntType(32)
+_WORD = 8
 _READ, _KEEP, _DATA = _NUMBER(0), _NUMBER(3), _NUMBER(1)
 
 
@@ -23,7 +24,8 @@ def _prefetch(typing_context: Any, array: Any, row: Any) -> Any:
         size = context.get_abi_sizeof(context.get_data_type(kind.dtype))
         asked = ir.FunctionType(ir.VoidType(), [_BYTE, _NUMBER, _NUMBER, _NUMBER])
         function = cgutils.get_or_insert_function(builder.module, asked, "llvm.prefetch.p0i8")
-        for place in (first, builder.gep(first, [_NUMBER(size - 1)])):
+        # What is not larger than a word lies in one line.
+        for place in [first] if size <= _WORD else [first, builder.gep(first, [_NUMBER(size - 1)])]:
             builder.call(function, [place, _READ, _KEEP, _DATA])
         return context.get_dummy_value()
 

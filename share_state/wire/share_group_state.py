@@ -3,17 +3,16 @@
 `schemas/records/share_*.yaml` declare the layouts; tests hold this reader equal to the plain one of `wire/codec.py`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import reduce
-from operator import or_
 
 import numpy as np
 from numba import njit
 
 from share_state.wire.bigendian import int16_at, int32_at, int64_at, uvarint
-from share_state.wire.keys import KeyTable, number_of
+from share_state.wire.keys import KeyTable, ask_for_bytes, ask_for_key, ask_for_slot, hash_of, number_of_hashed
+from share_state.wire.record_room import RecordRoom
 
 
 class Kind(IntEnum):
@@ -55,6 +54,10 @@ UNREADABLE = Fault.VALUE_MALFORMED | Fault.VALUE_VERSION | Fault.UPDATE_TOMBSTON
 LARGEST_OFFSET = 2**63 - 1
 _MOST_BATCHES = 1_000_000
 _MOST_TAGS = 10_000
+_BLOCK = 64
+"""Records whose keys are numbered together."""
+_MANY_SLOTS = 1 << 16
+"""A table of fewer slots is near the CPU anyway."""
 _SMALLEST_BATCH = 20
 
 STATE_RECORD = np.dtype(
@@ -102,28 +105,15 @@ class StateRecords:
     faults: int = -1
     layouts: int = -1
 
-    @property
-    def size(self) -> int:
-        """Bytes in memory."""
-        return self.rows.nbytes + self.batches.nbytes
 
-    @classmethod
-    def joined(cls, parts: Sequence["StateRecords"]) -> "StateRecords":
-        """The records of several chunks, in their order; `batch` still counts within the chunk of each.
-
-        Args:
-            parts: at least one.
-        """
-        if len(parts) == 1:
-            return parts[0]
-        rows = np.concatenate([part.rows for part in parts])
-        sizes = [len(part.batches) for part in parts]
-        rows["batches"] += np.repeat(np.cumsum([0, *sizes[:-1]]), [len(part.rows) for part in parts])
-        faults, layouts = reduce(or_, (part.faults for part in parts)), reduce(or_, (part.layouts for part in parts))
-        return cls(rows, np.concatenate([part.batches for part in parts]), faults, layouts)
+def record_room() -> RecordRoom:
+    """Room for decoded records."""
+    return RecordRoom(STATE_RECORD, STATE_BATCH)
 
 
-def decode_state_records(data: np.ndarray, records: np.ndarray, keys: KeyTable) -> StateRecords:
+def decode_state_records(
+    data: np.ndarray, records: np.ndarray, keys: KeyTable, room: RecordRoom | None = None
+) -> StateRecords:
     """Decode the records of a chunk.
 
     A value is read in the layout of 4.1 and later if that consumes it exactly, else in the layout of 4.0 if that does,
@@ -133,11 +123,13 @@ def decode_state_records(data: np.ndarray, records: np.ndarray, keys: KeyTable) 
         data: uint8 bytes of the chunk.
         records: RECORD rows of the chunk.
         keys: numbers of the share-partitions; new ones are added.
+        room: where to put them, behind what is there; by default in a room of their own.
     Source: Kafka ShareCoordinatorRecordSerde, ShareSnapshotKey/Value, ShareUpdateKey/Value.
     """
-    rows, done, total = np.zeros(len(records), STATE_RECORD), 0, 0
-    faults = layouts = 0
-    batches = np.empty(int(np.maximum(records["value_size"], 0).sum(dtype=np.int64)) // _SMALLEST_BATCH, STATE_BATCH)
+    room, done, faults, layouts = room or record_room(), 0, 0, 0
+    most = int(np.maximum(records["value_size"], 0).sum(dtype=np.int64)) // _SMALLEST_BATCH
+    rows, batches = room.more(len(records), most)
+    total = room.batch_count
     while True:
         done, total, some_faults, some_layouts = _decode(
             data, records, done, total, rows, batches, keys.slots, keys.hashes, keys.starts, keys.arena, keys.count
@@ -146,7 +138,8 @@ def decode_state_records(data: np.ndarray, records: np.ndarray, keys: KeyTable) 
         if done == len(records):
             break
         keys.grow(int(records[done]["key_size"]))
-    return StateRecords(rows, batches[:total], faults, layouts)
+    room.batch_count = int(total)
+    return StateRecords(rows, room.batches, faults, layouts)
 
 
 def note_told_faults(decoded: StateRecords, faults: Mapping[int, tuple[int, int]]) -> None:
@@ -165,59 +158,96 @@ def note_told_faults(decoded: StateRecords, faults: Mapping[int, tuple[int, int]
 @njit(cache=True, nogil=True)
 def _decode(data, records, done, total, rows, batches, slots, hashes, starts, arena, count):
     faults, layouts = np.int64(0), np.int64(0)
-    for number in range(done, len(records)):
-        record = records[number]
-        row = rows[number]
-        row.offset = record.offset
-        row.timestamp = record.timestamp
-        row.batch = record.batch
-        row.key = -1
-        row.kind = Kind.SKIPPED
-        row.start_offset = -1
-        row.delivery_complete_count = -1
-        at, size = record.key_at, np.int64(record.key_size)
-        if size < 2:
-            row.fault = Fault.KEY_MALFORMED
-            faults |= Fault.KEY_MALFORMED
-            continue
-        row.type = int16_at(data, at)
-        if row.type != 0 and row.type != 1:
-            row.fault = Fault.UNKNOWN_TYPE
-            faults |= Fault.UNKNOWN_TYPE
-            continue
-        group = np.int64(int16_at(data, at + 2)) if size >= 4 else np.int64(-1)
-        if group < 0 or size < 24 + group:
-            row.fault = Fault.KEY_MALFORMED
-            faults |= Fault.KEY_MALFORMED
-            continue
-        key = number_of(data, at + 2, 22 + group, slots, hashes, starts, arena, count)
-        if key < 0:
-            return number, total, faults, layouts
-        fault = Fault.KEY_TRAILING if size > 24 + group else 0
-        row.key = np.int32(key)
-        snapshot = row.type == 0
-        row.kind = np.int8(Kind.SNAPSHOT if snapshot else Kind.UPDATE)
-        at, size = record.value_at, np.int64(record.value_size)
-        if size < 0:
-            if snapshot:
-                row.kind = Kind.TOMBSTONE
-            else:
-                fault |= Fault.UPDATE_TOMBSTONE
-        elif size < 2:
-            fault |= Fault.VALUE_MALFORMED
+    numbers, hashed = np.empty(_BLOCK, np.int32), np.empty(_BLOCK, np.uint64)
+    while done < len(records):
+        end = min(done + _BLOCK, len(records))
+        numbered = _number_keys(data, records, done, end, numbers, hashed, slots, hashes, starts, arena, count)
+        for number in range(done, numbered):
+            record, row = records[number], rows[number]
+            total, fault = _decode_one(data, record, row, numbers[number - done], batches, total)
+            row.fault = np.int16(fault)
+            faults |= fault
+            layouts |= 1 << row.layout
+        done = numbered
+        if numbered < end:
+            break
+    return done, total, faults, layouts
+
+
+@njit(cache=True, nogil=True)
+def _number_keys(data, records, begin, end, numbers, hashed, slots, hashes, starts, arena, count):
+    """The numbers of records `begin` to `end`, -1 where there is no key; returns where the table was full, or `end`."""
+    many = len(slots) >= _MANY_SLOTS
+    for number in range(begin, end):
+        named = _size_of_name(data, records[number].key_at, np.int64(records[number].key_size))
+        hashed[number - begin] = hash_of(data, records[number].key_at + 2, named) if named >= 0 else np.uint64(0)
+        if many:
+            ask_for_slot(hashed[number - begin], slots)
+    # Among many keys each step to a known one waits for memory: a block takes each step together.
+    if many:
+        for number in range(end - begin):
+            ask_for_key(hashed[number], slots, hashes, starts)
+        for number in range(end - begin):
+            ask_for_bytes(hashed[number], slots, starts, arena)
+    for number in range(begin, end):
+        at, value = records[number].key_at, hashed[number - begin]
+        named = _size_of_name(data, at, np.int64(records[number].key_size))
+        numbers[number - begin] = -1
+        if named >= 0:
+            key = number_of_hashed(value, data, at + 2, named, slots, hashes, starts, arena, count)
+            if key < 0:
+                return number
+            numbers[number - begin] = np.int32(key)
+    return end
+
+
+@njit(cache=True, inline="always")
+def _size_of_name(data, at, size):
+    """Bytes of a key that name its share-partition, behind its type: group, topic id, partition; -1 for no such key."""
+    if size < 4 or not 0 <= int16_at(data, at) <= 1:
+        return np.int64(-1)
+    group = np.int64(int16_at(data, at + 2))
+    return 22 + group if group >= 0 and size >= 24 + group else np.int64(-1)
+
+
+@njit(cache=True, inline="always")
+def _decode_one(data, record, row, key, batches, total):
+    """Fill the row of a record whose key has a number, or none; returns (rows of `batches` in use, fault bits)."""
+    row.offset = record.offset
+    row.timestamp = record.timestamp
+    row.batch = record.batch
+    row.key = key
+    row.kind = Kind.SKIPPED
+    row.start_offset = -1
+    row.delivery_complete_count = -1
+    at, size = record.key_at, np.int64(record.key_size)
+    if size < 2:
+        return total, np.int64(Fault.KEY_MALFORMED)
+    row.type = int16_at(data, at)
+    if row.type != 0 and row.type != 1:
+        return total, np.int64(Fault.UNKNOWN_TYPE)
+    if key < 0:
+        return total, np.int64(Fault.KEY_MALFORMED)
+    fault = np.int64(Fault.KEY_TRAILING if size > 24 + np.int64(int16_at(data, at + 2)) else 0)
+    snapshot = row.type == 0
+    row.kind = np.int8(Kind.SNAPSHOT if snapshot else Kind.UPDATE)
+    at, size = record.value_at, np.int64(record.value_size)
+    if size < 0 and snapshot:
+        row.kind = Kind.TOMBSTONE
+    elif size < 0:
+        fault |= Fault.UPDATE_TOMBSTONE
+    elif size < 2:
+        fault |= Fault.VALUE_MALFORMED
+    else:
+        row.value_version = int16_at(data, at)
+        if row.value_version != 0:
+            fault |= Fault.VALUE_VERSION
         else:
-            row.value_version = int16_at(data, at)
-            if row.value_version != 0:
-                fault |= Fault.VALUE_VERSION
-            else:
-                fault |= _read_value(data, at + 2, at + size, snapshot, row, batches, total)
-                if not fault & Fault.VALUE_MALFORMED:
-                    row.batches = total
-                    total += row.batch_count
-        row.fault = np.int16(fault)
-        faults |= fault
-        layouts |= 1 << row.layout
-    return len(records), total, faults, layouts
+            fault |= _read_value(data, at + 2, at + size, snapshot, row, batches, total)
+            if not fault & Fault.VALUE_MALFORMED:
+                row.batches = total
+                total += row.batch_count
+    return total, fault
 
 
 @njit(cache=True)

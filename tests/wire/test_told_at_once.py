@@ -45,7 +45,6 @@ def test_what_is_told_of_real_records(scenario: Path):
     assert parts
     for records in parts:
         check(records)
-    check(StateRecords.joined(parts))
 
 
 @given(st.lists(st.tuples(st.booleans(), damaged("snapshot", "4.1+") | damaged("update", "4.1+")), max_size=8))

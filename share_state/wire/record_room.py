@@ -1,0 +1,50 @@
+"""Room for the decoded records of chunk after chunk, used again: fresh memory costs as much as what is put there."""
+
+import numpy as np
+
+
+class RecordRoom:
+    """Two growing arrays: rows of records, zero when they are handed out, and rows that those point into."""
+
+    def __init__(self, record: np.dtype, batch: np.dtype) -> None:
+        self._rows, self._batches = np.empty(0, record), np.empty(0, batch)
+        self.row_count = self.batch_count = 0
+
+    @property
+    def rows(self) -> np.ndarray:
+        """The rows in use."""
+        return self._rows[: self.row_count]
+
+    @property
+    def batches(self) -> np.ndarray:
+        """The rows in use that those point into."""
+        return self._batches[: self.batch_count]
+
+    @property
+    def size(self) -> int:
+        """Bytes in use."""
+        return self.rows.nbytes + self.batches.nbytes
+
+    def more(self, rows: int, batches: int) -> tuple[np.ndarray, np.ndarray]:
+        """So many rows more, all zero, and every row that they may point into: those in use and as many more.
+
+        Whoever fills them sets `batch_count`.
+        """
+        begin, self.row_count = self.row_count, self.row_count + rows
+        self._rows = _with_room(self._rows, begin, self.row_count)
+        self._batches = _with_room(self._batches, self.batch_count, self.batch_count + batches)
+        added = self._rows[begin : self.row_count]
+        added.view(np.uint8)[:] = 0
+        return added, self._batches
+
+    def clear(self) -> None:
+        """Nothing is in use any more."""
+        self.row_count = self.batch_count = 0
+
+
+def _with_room(array: np.ndarray, used: int, wanted: int) -> np.ndarray:
+    if wanted <= len(array):
+        return array
+    larger = np.empty(max(wanted, 2 * len(array)), array.dtype)
+    larger[:used] = array[:used]
+    return larger

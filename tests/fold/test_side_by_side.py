@@ -1,0 +1,94 @@
+"""A log read, decoded and folded by several threads, in slices of share-partitions, is what one thread makes of it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from share_state.cores import shares
+from share_state.errors import InputError
+from share_state.fold.carried import carried_log, carried_share_partitions
+from share_state.fold.chains import Chains
+from share_state.fold.log import FoldedLog, decode_log, fold_log
+from share_state.rules import judge, judge_records
+from share_state.wire.log import CHUNK
+from share_state.wire.log_folder import LogPartition, Segment, Window, find_logs
+from tests.fold.drawn import folder_of, logs
+from tests.fold.model import Written
+from tests.truth import DATA, scenarios
+
+
+def folded(log: LogPartition, cores: int, chunk: int = CHUNK) -> FoldedLog:
+    return fold_log(log, chunk=chunk, cores=cores, judge=judge_records)
+
+
+def check_same(found: FoldedLog, expected: FoldedLog) -> None:
+    for name in ("states", "in_flight", "cutoff"):
+        assert getattr(found, name).equals(getattr(expected, name))
+    assert judge(found, records=found.judged).equals(judge(expected, records=expected.judged))
+    assert (found.carried is None) == (expected.carried is None)
+    if found.carried is not None and expected.carried is not None:
+        assert carried_log("", found.carried) == carried_log("", expected.carried)
+        assert carried_share_partitions("", found.carried).equals(carried_share_partitions("", expected.carried))
+
+
+@pytest.mark.parametrize("scenario", scenarios(), ids=lambda path: str(path.relative_to(DATA)))
+@pytest.mark.parametrize("cores", [2, 5])
+def test_a_real_log_is_the_same_by_one_thread_and_by_several(scenario: Path, cores: int):
+    for log in find_logs([str(scenario)]):
+        check_same(folded(log, cores, 1 << 14), folded(log, 1, 1 << 14))
+
+
+@given(logs(), st.integers(2, 4), st.sampled_from([0, 1, 4]))
+def test_a_drawn_log_is_the_same_by_one_thread_and_by_several(
+    tmp_path_factory: pytest.TempPathFactory, content: list[list[Written]], cores: int, codec: int
+):
+    log = folder_of(content, tmp_path_factory.mktemp("log"), codec=codec)
+    check_same(folded(log, cores, 300), folded(log, 1, 300))
+
+
+@pytest.mark.parametrize("slices", [1, 2, 3, 7, 40])
+def test_slices_of_share_partitions_fold_to_the_whole(slices: int):
+    (log, *_) = find_logs([str(DATA / "4.3.1/fuzz")])
+    whole, sliced = Chains(), Chains()
+    for records, keys in decode_log(log, Window()):
+        whole.apply(records, len(keys))
+        sliced.apply(records, len(keys), slices)
+    assert len(whole.batches)
+    for name in ("chains", "ends", "batches"):
+        assert np.array_equal(getattr(sliced, name), getattr(whole, name))
+    assert sliced.last_snapshot_record == whole.last_snapshot_record
+
+
+def test_what_goes_wrong_in_a_thread_is_told_as_ever(tmp_path: Path):
+    (log, *_) = find_logs([str(DATA / "4.3.1/happy")])
+    gone = Segment(str(tmp_path / f"{0:020}.log"), 0, 100)
+    lost = LogPartition(log.topic, log.partition, (*log.segments, gone), log.log_start_offset)
+    with pytest.raises(InputError, match="cannot be read"):
+        folded(lost, 3, 1 << 12)
+
+
+def test_a_judge_that_fails_is_heard():
+    (log, *_) = find_logs([str(DATA / "4.3.1/happy")])
+
+    def fail(_: object) -> list:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fold_log(log, cores=2, judge=fail)
+
+
+def of_size(partition: int, size: int) -> LogPartition:
+    return LogPartition("__share_group_state", partition, (Segment("", 0, size),), 0)
+
+
+def test_a_log_has_as_many_cores_as_its_share_of_the_bytes():
+    assert shares([of_size(0, 100)], 4) == {"__share_group_state-0": 4}
+    assert shares([of_size(0, 800), *(of_size(number, 4) for number in range(1, 51))], 4) == {
+        "__share_group_state-0": 3
+    }
+    assert shares([of_size(number, 100) for number in range(4)], 4) == {}
+    assert shares([of_size(0, 0)], 4) == {}
+    assert shares([], 4) == {}
