@@ -12,8 +12,9 @@ from share_state.fold.groups_topics import completed, sizes_by_name
 from share_state.fold.sticky import FoldedSticky, fold_sticky
 from share_state.group_input import HISTORY, GroupInput
 from share_state.outcome import Outcome
-from share_state.rules.groups_audited import STATE_COLUMNS, AuditedGroups
+from share_state.rules.groups_audited import AuditedGroups
 from share_state.rules.groups_judged import judge_group_records, judge_groups, judge_sticky
+from share_state.rules.groups_stated import STATE_COLUMNS
 from share_state.table_files import TableFiles
 from share_state.task import STATE, Digest
 from share_state.warehouse_place import OF_CLAIMS, OF_GROUPS
@@ -48,7 +49,7 @@ class GroupSide:
         tell is judged.
 
         Args:
-            states: live share-partitions, at least STATE_COLUMNS of rules/groups_audited.py.
+            states: live share-partitions, at least STATE_COLUMNS of rules/groups_stated.py.
             work: what was read of the state side.
             now_ms: the time that ages are counted to; by default that of the newest record of any group.
         Returns:

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from share_state.declarations import table_schema
 from share_state.group_side import GroupSide
-from share_state.rules.groups_audited import STATE_COLUMNS
+from share_state.rules.groups_stated import STATE_COLUMNS
 from share_state.task import FINDINGS, STATE
 from share_state.work import Work
 

@@ -1,11 +1,14 @@
 """Share groups held against the state of their share-partitions: state without an owner, and the other way round."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from share_state.fold.groups_state import pairs
+import numpy as np
+
+from share_state.fold.groups_state import TopicPartitions, pairs
 from share_state.rules.groups_audited import AuditedGroups
 from share_state.rules.groups_findings import WARNING, GroupFinding, Rules, RuleText
+from share_state.rules.groups_stated import Listed
 from share_state.wire.group_logs import group_partition_of
 
 
@@ -15,34 +18,28 @@ def orphan_share_state(audited: AuditedGroups) -> list[GroupFinding]:
     Rests for groups whose log partition was not read. Where nobody said how many partitions there are, and most groups
     with state have no record, more are missing from the export than anybody lost: then it rests for all.
     """
-    folded = audited.folded
-    named = {row["group_id"] for row in audited.rows}
-    lost = {group_id for group_id in named if group_id not in folded.live and folded.covers(group_id)}
-    if not folded.count_is_told and 2 * len(lost) > len(named):
+    folded, stated = audited.folded, audited.stated
+    live = folded.live
+    lost = [group_id for group_id in stated.groups if group_id not in live and folded.covers(group_id)]
+    if not folded.count_is_told and 2 * len(lost) > len(stated.groups):
         return []
     text = "the share group has no record in __consumer_offsets; its state is left over or the group was lost"
-    return [_about(row, text) for row in audited.rows if row["group_id"] in lost]
+    return [_about(row, text) for row in stated.where(stated.of_groups(lost))]
 
 
 def uninitialized_partition(audited: AuditedGroups) -> list[GroupFinding]:
     """Share-partitions that their group does not list; rests for groups of 4.0, which list none."""
-    known: dict[str, tuple[set[tuple[str, int]], set[str]]] = {
-        group_id: (set(), set())
+    stated, of_groups = audited.stated, [(group.group_id, listed) for group, listed in audited.listed()]
+    known = {group_id for group_id, _ in of_groups} | {
+        group_id
         for group_id, group in audited.folded.live.items()
         if group.metadata_hash is not None and not group.is_early
     }
-    known |= {
-        group.group_id: (pairs(listed.initialized) | pairs(listed.initializing), set(listed.deleting))
-        for group, listed in audited.listed()
-    }
-    findings = []
-    for row in audited.rows:
-        if row["group_id"] not in known:
-            continue
-        listed, deleting = known[row["group_id"]]
-        if (row["topic_id"], row["partition"]) not in listed and row["topic_id"] not in deleting:
-            findings.append(_about(row, "the share-partition has state that its group does not list"))
-    return findings
+    listed = [(group_id, topics) for group_id, one in of_groups for topics in (one.initialized, one.initializing)]
+    deleting = [(group_id, topic_id) for group_id, one in of_groups for topic_id in one.deleting]
+    text = "the share-partition has state that its group does not list"
+    unlisted = stated.of_groups(known) & ~stated.among(_by_topic(listed)) & ~stated.of_topics(deleting)
+    return [_about(row, text) for row in stated.where(unlisted)]
 
 
 def missing_share_state(audited: AuditedGroups) -> list[GroupFinding]:
@@ -50,30 +47,28 @@ def missing_share_state(audited: AuditedGroups) -> list[GroupFinding]:
 
     Rests for groups of which no share-partition has state, and for those whose log partition was not read.
     """
-    with_state = {group_id for group_id, _, _ in audited.stated}
+    with_state = set(audited.stated.groups)
+    of_groups = {group.group_id: one for group, one in audited.listed() if group.group_id in with_state}
+    missing = audited.stated.missing(_by_topic((group_id, one.initialized) for group_id, one in of_groups.items()))
     return [
         GroupFinding(
             "the group lists the share-partition as initialized, and it has no state",
-            group.group_id, topic_id, audited.names.get(topic_id), partition, offset=listed.offset,
+            group_id, topic_id, audited.names.get(topic_id), partition, offset=of_groups[group_id].offset,
         )
-        for group, listed in audited.listed()
-        if group.group_id in with_state
-        for topic_id, partition in sorted(pairs(listed.initialized))
-        if (group.group_id, topic_id, partition) not in audited.stated
-        and audited.knows_state_of(group.group_id, topic_id, partition)
+        for group_id, topic_id, partition in sorted({key for key in missing if audited.knows_state_of(*key)})
     ]  # fmt: skip
 
 
 def state_epoch_ahead_of_group(audited: AuditedGroups) -> list[GroupFinding]:
     """Share-partitions that were initialised at a group epoch that their group has not reached."""
-    live = audited.folded.live
+    stated = audited.stated
+    epochs = {group_id: group.epoch for group_id, group in audited.folded.live.items() if group.epoch is not None}
+    reached = stated.each(epochs, otherwise=np.iinfo(np.int64).max)
     findings = []
-    for row in audited.rows:
-        group = live.get(row["group_id"])
-        if group is None or group.epoch is None or row["state_epoch"] is None or row["state_epoch"] <= group.epoch:
-            continue
-        text = f"the state is of group epoch {row['state_epoch']}, and the group is at {group.epoch}"
-        findings.append(_about(row, text, state_epoch=row["state_epoch"], group_epoch=group.epoch))
+    for row in stated.where(stated.state_epochs > reached):
+        state, group = row["state_epoch"], epochs[row["group_id"]]
+        text = f"the state is of group epoch {state}, and the group is at {group}"
+        findings.append(_about(row, text, state_epoch=state, group_epoch=group))
     return findings
 
 
@@ -136,11 +131,16 @@ def delete_incomplete(audited: AuditedGroups) -> list[GroupFinding]:
         for topic_id in listed.deleting
         if audited.time - listed.time > audited.limits.delete_grace_ms
     }
+    rows = audited.stated.where(audited.stated.of_topics(deleting))
+    ages = [deleting[row["group_id"], row["topic_id"]] for row in rows]
     return [
         _about(row, f"the state is being deleted for {age} ms and is still there", age_ms=age)
-        for row in audited.rows
-        if (age := deleting.get((row["group_id"], row["topic_id"]))) is not None
+        for row, age in zip(rows, ages, strict=True)
     ]
+
+
+def _by_topic(listed: Iterable[tuple[str, TopicPartitions]]) -> Iterator[Listed]:
+    return ((group_id, *one) for group_id, of_group in listed for one in of_group.items())
 
 
 def _about(row: Mapping[str, Any], message: str, **evidence: int) -> GroupFinding:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import pyarrow as pa
 
@@ -11,19 +10,8 @@ from share_state.fold.groups import FoldedGroups
 from share_state.fold.groups_state import ShareGroup, StatePartitions
 from share_state.fold.groups_topics import names_of, sizes_by_id
 from share_state.fold.topics import Topics
+from share_state.rules.groups_stated import StatedPartitions
 from share_state.wire.group_logs import group_partition_of
-
-STATE_COLUMNS = (
-    "dialect",
-    "group_id",
-    "topic_id",
-    "topic",
-    "partition",
-    "state_partition",
-    "state_epoch",
-    "last_offset",
-)
-"""Columns of `share_partition_state` that the rules need."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +57,9 @@ class AuditedGroups:
         return self.folded.newest_time if self.now_ms is None else self.now_ms
 
     @cached_property
-    def rows(self) -> list[dict[str, Any]]:
+    def stated(self) -> StatedPartitions:
         """Live share-partitions, the columns that the rules need."""
-        rows = self.states.select(list(STATE_COLUMNS)).to_pylist()
-        return [row for row in rows if row["dialect"] == "share_group_state"]
-
-    @cached_property
-    def stated(self) -> set[tuple[str, str, int]]:
-        """(group, topic id, partition) of every live share-partition."""
-        return {(row["group_id"], row["topic_id"], row["partition"]) for row in self.rows}
+        return StatedPartitions.of(self.states)
 
     def knows_state_of(self, group_id: str, topic_id: str, partition: int) -> bool:
         """Whether the log that a share-partition's state belongs to was read: only then does its absence mean anything.
