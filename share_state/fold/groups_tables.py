@@ -1,13 +1,15 @@
 """Replayed share groups as the tables `share_groups`, `share_group_members` and `share_group_partitions`."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from share_state.declarations import table_schema
-from share_state.fold.groups_state import MEMBER_STATES, ShareGroup, StatePartitions, TopicPartitions, pairs
+from share_state.fold.groups_state import MEMBER_STATES, ShareGroup, StatePartitions, TopicPartitions
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _YEAR_10000 = 253_402_300_800_000
@@ -39,7 +41,12 @@ def members_table(groups: Iterable[ShareGroup], names: Mapping[str, str]) -> pa.
         groups: with their members.
         names: topic id -> name.
     """
-    return _table("share_group_members", (
+    members = [
+        (group, member)
+        for group in sorted(groups, key=lambda one: one.group_id)
+        for member in sorted(group.members.values(), key=lambda one: one.member_id)
+    ]
+    rows = _table("share_group_members", (
         {
             "group_id": group.group_id,
             "member_id": member.member_id,
@@ -50,12 +57,12 @@ def members_table(groups: Iterable[ShareGroup], names: Mapping[str, str]) -> pa.
             "member_epoch": member.member_epoch,
             "previous_member_epoch": member.previous_member_epoch,
             "member_state": MEMBER_STATES.get(member.state, f"UNKNOWN({member.state})"),
-            "assigned": _named(member.assigned, names),
-            "target": _named(group.targets.get(member.member_id, {}), names),
         }
-        for group in sorted(groups, key=lambda one: one.group_id)
-        for member in sorted(group.members.values(), key=lambda one: one.member_id)
+        for group, member in members
     ))  # fmt: skip
+    assigned = [member.assigned for _, member in members]
+    target = [group.targets.get(member.member_id, {}) for group, member in members]
+    return _with(_with(rows, "assigned", _named(assigned, names)), "target", _named(target, names))
 
 
 def partitions_table(listed: Mapping[str, StatePartitions]) -> pa.Table:
@@ -64,36 +71,60 @@ def partitions_table(listed: Mapping[str, StatePartitions]) -> pa.Table:
     Args:
         listed: by group id.
     """
-    return _table("share_group_partitions", (
+    topics = [
+        (group_id, of_group, *of_topic)
+        for group_id, of_group in sorted(listed.items())
+        for of_topic in _listed(of_group)
+    ]
+    rows = _table("share_group_partitions", (
         {
             "group_id": group_id,
             "topic_id": topic_id,
             "topic": of_group.names[topic_id],
-            "partition": partition,
             "status": status,
             "since": time(of_group.time),
             "offset": _offset(of_group.offset),
         }
-        for group_id, of_group in sorted(listed.items())
-        for status, topic_id, partition in _listed(of_group)
+        for group_id, of_group, status, topic_id, _ in topics
     ))  # fmt: skip
+    spread, partitions = _spread([partitions for *_, partitions in topics])
+    return _with(rows.take(spread), "partition", partitions)
 
 
-def _listed(of_group: StatePartitions) -> Iterator[tuple[str, str, int | None]]:
+def _listed(of_group: StatePartitions) -> Iterator[tuple[str, str, Sequence[int | None]]]:
+    """Status, topic id and partitions; a topic that is being deleted is one row without a partition."""
     for topic_id in sorted(of_group.deleting):
-        yield "deleting", topic_id, None
-    for topic_id, partition in sorted(pairs(of_group.initialized)):
-        yield "initialized", topic_id, partition
-    for topic_id, partition in sorted(pairs(of_group.initializing)):
-        yield "initializing", topic_id, partition
+        yield "deleting", topic_id, (None,)
+    for status, partitions in (("initialized", of_group.initialized), ("initializing", of_group.initializing)):
+        for topic_id in sorted(partitions):
+            yield status, topic_id, sorted({*partitions[topic_id]})
 
 
-def _named(partitions: TopicPartitions, names: Mapping[str, str]) -> list[dict[str, Any]]:
-    rows = [
-        {"topic_id": topic_id, "topic": names.get(topic_id), "partition": partition}
-        for topic_id, partition in pairs(partitions)
+def _named(every: Sequence[TopicPartitions], names: Mapping[str, str]) -> pa.ListArray:
+    """For each a list of topic id, topic and partition, by topic, topic id and partition."""
+    lists = [
+        [(topic_id, names.get(topic_id), sorted({*of_member[topic_id]})) for topic_id in of_member]
+        for of_member in every
     ]
-    return sorted(rows, key=lambda row: (row["topic"] or "", row["topic_id"], row["partition"]))
+    for one in lists:
+        one.sort(key=lambda topic: (topic[1] or "", topic[0]))
+    topics = [*chain.from_iterable(lists)]
+    ends = np.cumsum([0, *(sum(len(partitions) for _, _, partitions in one) for one in lists)])
+    spread, partitions = _spread([partitions for _, _, partitions in topics])
+    ids, called = (pa.array([topic[place] for topic in topics], pa.string()).take(spread) for place in (0, 1))
+    of_each = pa.StructArray.from_arrays([ids, called, partitions], ["topic_id", "topic", "partition"])
+    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), of_each)
+
+
+def _spread(lists: Sequence[Sequence[int | None]]) -> tuple[pa.Array, pa.Array]:
+    """For each partition the number of its list; the partitions."""
+    lengths = np.array([len(one) for one in lists], np.int64)
+    return pa.array(np.repeat(np.arange(len(lists)), lengths)), pa.array(chain.from_iterable(lists), pa.int32())
+
+
+def _with(rows: pa.Table, column: str, values: pa.Array) -> pa.Table:
+    place = rows.schema.get_field_index(column)
+    return rows.set_column(place, rows.schema.field(place), values.cast(rows.schema.field(place).type))
 
 
 def time(milliseconds: int) -> datetime | None:

@@ -68,6 +68,23 @@ def test_a_share_group_is_what_its_records_tell(tmp_path):
     assert found.topics.names.to_pylist() == [{"topic_id": T, "topic": "T"}]
 
 
+def test_what_a_group_lists_is_told_in_order_and_once(tmp_path):
+    """Share-partitions by topic id; those of a member by topic name first."""
+    other = "AAAAAAAAAAAAAAAAAAAAEg"
+    listed = {T: [2, 0, 2], other: [1]}
+    records = [
+        *share_group("G1", {"m1": listed, "m2": {}}, ready={}),
+        state_partitions("G1", listed, names={other: "U"}),
+    ]
+    found = folded(tmp_path, records)
+    places = [(row["topic_id"], row["partition"]) for row in found.share_group_partitions.to_pylist()]
+    assert places == [(other, 1), (T, 0), (T, 2)]
+    first, second = found.share_group_members.to_pylist()
+    told = [{"topic_id": T, "topic": "T", "partition": partition} for partition in (0, 2)]
+    assert first["assigned"] == first["target"] == [*told, {"topic_id": other, "topic": "U", "partition": 1}]
+    assert second["assigned"] == second["target"] == []
+
+
 def test_a_group_is_stable_with_members_empty_without_and_dead_once_deleted(tmp_path):
     """K-29."""
     states = []
