@@ -4,10 +4,11 @@ import hashlib
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-import numba
+from numba.core.caching import CacheImpl, _CacheLocator
 
 _PACKAGE = Path(__file__).parent
 _ROOMS = ("wire", "fold")
@@ -15,7 +16,8 @@ _ROOMS = ("wire", "fold")
 
 def keep() -> None:
     """Let numba keep kernels under a name that changes with any of their sources; called before the first one."""
-    numba.config.CACHE_DIR = str(_folder())
+    if _KeptKernel not in CacheImpl._locator_classes:
+        CacheImpl._locator_classes.insert(0, _KeptKernel)
 
 
 def forget_others() -> None:
@@ -44,3 +46,31 @@ def _kept() -> Path:
     shared = Path(sys.prefix) / "share"
     nearest = next(place for place in (shared / "share-state", shared, Path(sys.prefix)) if place.exists())
     return shared / "share-state" if os.access(nearest, os.W_OK) else Path.home() / ".cache" / "share-state"
+
+
+class _KeptKernel(_CacheLocator):
+    """Where numba keeps one kernel: not by the path of its source, which on a cluster is another one in every job."""
+
+    def __init__(self, kernel: Callable[..., object], source: Path) -> None:
+        self._place, self._line = _folder() / source.parent.name, kernel.__code__.co_firstlineno
+
+    @classmethod
+    def from_function(cls, py_func: Callable[..., object], py_file: str) -> "_KeptKernel | None":
+        if Path(py_file).parent not in [_PACKAGE / room for room in _ROOMS]:
+            return None
+        kept = cls(py_func, Path(py_file))
+        try:
+            kept.ensure_cache_path()
+        except OSError:
+            return None
+        return kept
+
+    def get_cache_path(self) -> str:
+        return str(self._place)
+
+    def get_source_stamp(self) -> str:
+        # The folder's name is the digest of all sources.
+        return ""
+
+    def get_disambiguator(self) -> str:
+        return str(self._line)
