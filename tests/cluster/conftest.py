@@ -1,9 +1,10 @@
-"""A Spark standalone cluster on this machine: a master and two workers, each a process of its own."""
+"""A Spark standalone cluster on this machine, a master and two workers, each a process; and the package as a wheel."""
 
 import os
 import re
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import pyspark
 import pytest
 
 SPARK = Path(pyspark.__file__).parent
+_CHECKOUT = Path(__file__).parents[2]
 _PATIENCE = 60
 
 
@@ -29,6 +31,28 @@ class Cluster:
     address: str
     work: Path
     kernels: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """The package, installed from a wheel of this checkout.
+
+    Attributes:
+        wheel: the file.
+        folder: where what it holds lies, and nothing else.
+    """
+
+    wheel: Path
+    folder: Path
+
+
+@pytest.fixture(scope="package")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    folder = tmp_path_factory.mktemp("wheel")
+    _pip("wheel", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", str(folder), str(_CHECKOUT))
+    (wheel,) = folder.glob("share_state-*.whl")
+    _pip("install", "--no-deps", "--no-index", "--no-compile", "--target", str(folder / "installed"), str(wheel))
+    return Installed(wheel, folder / "installed")
 
 
 @pytest.fixture(scope="package")
@@ -53,10 +77,17 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             process.wait(_PATIENCE)
 
 
+def _pip(*arguments: str) -> None:
+    command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def _started(folder: Path, name: str, main: str, *options: str) -> subprocess.Popen[bytes]:
     environment = os.environ | {"SPARK_HOME": str(SPARK), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_NO_DAEMONIZE": "1"}
-    # What is on the tests' own path must not reach the workers: they are to run what was shipped.
-    environment.pop("PYTHONPATH", None)
+    # What is on the tests' own path must not reach the workers: they are to run what was shipped, and to show it.
+    for variable in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE"):
+        environment.pop(variable, None)
     command = [str(SPARK / "bin" / "spark-class"), f"org.apache.spark.{main}", "--host", "127.0.0.1", *options]
     with (folder / f"{name}.log").open("wb") as log:
         return subprocess.Popen(command, env=environment, stdout=log, stderr=log)
