@@ -18,7 +18,7 @@ from share_state.fold.sticky import fold_sticky
 from share_state.group_input import GroupInput
 from share_state.group_side import GroupSide
 from share_state.rules.groups_stated import STATE_COLUMNS
-from share_state.task import digest_of
+from share_state.task import Digest
 from share_state.work import Work
 
 TOPICS = [f"AAAAAAAAAAAAAAAAAAAA{number}A" for number in range(10)]
@@ -72,7 +72,9 @@ def main() -> None:
     before, began = _peak_megabytes(), time.monotonic()
     findings = side.judge(states, Work([]))
     judged, of_judging = time.monotonic(), _peak_megabytes() - before
-    digest_of(*side.tables().values())
+    digest = Digest()
+    for table in side.tables().values():
+        digest.take(table)
     written, of_tables = time.monotonic(), _peak_megabytes() - before
     sys.stdout.write(
         f"{len(states):,} share-partitions, {states.nbytes / 1e6:,.0f} MB, {len(findings)} findings;"
