@@ -15,6 +15,7 @@ import numpy as np
 from numba import njit
 
 from share_state.fold.sweep import priority, range_columns, sweep
+from share_state.wire.plain_rows import copied, joined, put
 from share_state.wire.prefetch import prefetch
 from share_state.wire.share_group_state import (
     LARGEST_OFFSET,
@@ -102,7 +103,8 @@ class Chains:
         rows = records.rows
         self.last_snapshot_record = max(self.last_snapshot_record, int(_last_snapshot_record(rows)))
         chains = np.empty(keys, CHAIN)
-        chains[: len(self.chains)], chains[len(self.chains) :] = self.chains, FRESH
+        put(self.chains, chains)
+        chains[len(self.chains) :] = FRESH
         carried = np.full(keys + 1, self.ends[-1], np.int64)
         carried[: len(self.ends)] = self.ends
         order, starts = by_key(rows, keys)
@@ -112,12 +114,12 @@ class Chains:
             new = len(records.batches) if slices == 1 else int(_batches_of(rows, order, starts[begin], starts[end]))
             out = np.empty(2 * (new + int(carried[end] - carried[begin])), STATE_BATCH)
             _fold(begin, end, rows, records.batches, order, starts, chains, carried, self.batches, out, ends)
-            made = out[: ends[end]]
-            # What lies behind was never written to, so it takes no memory; to copy all that is live would take time.
-            return made.copy() if slices > 1 or 4 * len(made) < len(out) else made
+            return out[: ends[end]]
 
         if slices == 1:
-            self.batches = folded(0, keys)
+            made = folded(0, keys)
+            # What lies behind was never written to, so it takes no memory; to copy all that is live would take time.
+            self.batches = copied(made) if made.base is not None and 4 * len(made) < len(made.base) else made
         else:
             bounds = _bounds(starts + carried, slices)
             with ThreadPoolExecutor(slices) as threads:
@@ -125,7 +127,7 @@ class Chains:
             behind = np.cumsum([len(part) for part in parts])
             for begin, end, before in zip(bounds[1:-1], bounds[2:], behind[:-1], strict=True):
                 ends[begin + 1 : end + 1] += before
-            self.batches = np.concatenate(parts)
+            self.batches = joined(parts)
         self.chains, self.ends = chains, ends
 
 

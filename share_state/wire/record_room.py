@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from share_state.wire.plain_rows import put
+
 
 class RecordRoom:
     """Two growing arrays: rows of records, zero when they are handed out, and rows that those point into."""
@@ -46,5 +48,5 @@ def _with_room(array: np.ndarray, used: int, wanted: int) -> np.ndarray:
     if wanted <= len(array):
         return array
     larger = np.empty(max(wanted, 2 * len(array)), array.dtype)
-    larger[:used] = array[:used]
+    put(array[:used], larger)
     return larger

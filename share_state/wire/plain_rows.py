@@ -1,0 +1,20 @@
+"""Rows of several fields, copied as bytes: numpy copies them field by field, which takes fifteen times as long."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def put(rows: np.ndarray, into: np.ndarray) -> None:
+    """Copy rows to the beginning of others of the same type; both contiguous."""
+    into[: len(rows)].view(np.uint8)[:] = rows.view(np.uint8)
+
+
+def copied(rows: np.ndarray) -> np.ndarray:
+    """Contiguous rows in memory of their own."""
+    return rows.view(np.uint8).copy().view(rows.dtype)
+
+
+def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Contiguous rows of one type, behind each other; at least one part."""
+    return np.concatenate([part.view(np.uint8) for part in parts]).view(parts[0].dtype)
