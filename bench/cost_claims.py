@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+from bench.by_cores import ByCores
 from bench.claims import Claim
 from bench.growth import Series
 from bench.matrix import Cell
@@ -19,6 +20,7 @@ APART = 2.0
 WORKER = 512_000_000
 """Bytes of a worker that holds no state: interpreter and libraries (about 290 MB), chunk, decoded records."""
 SLOPE = 0.1
+SCALING = 0.7
 
 
 def per_core(cells: Sequence[Cell]) -> list[Claim]:
@@ -91,6 +93,15 @@ def same_whatever_shape(pair: Pair) -> Claim:
     )
 
 
+def scales(hot: ByCores) -> Claim:
+    """One log partition by all cores, by wall time; the states must be those of one core."""
+    return Claim(
+        f"one hot log partition is folded by {hot.cores} cores at least {SCALING:.0%} of {hot.cores} times as fast",
+        f"{hot.faster:.2f} times" + ("" if hot.same else ", and the states differ"),
+        hot.same and hot.faster >= SCALING * hot.cores,
+    )
+
+
 def worker_bounded(pairs: Sequence[Pair]) -> Claim:
     """The largest worker less the live state; the input is larger than the bound, or the claim says little."""
     worst: Measured = max(
@@ -106,12 +117,12 @@ def worker_bounded(pairs: Sequence[Pair]) -> Claim:
 
 
 def linear(series: Series) -> list[Claim]:
-    """Both clocks; a slope that start-up hides is missed."""
+    """Both clocks; a slope that cannot be told is missed."""
     slopes = {"CPU": series.cpu_slope, "wall": series.wall_slope}
     return [
         Claim(
-            f"{clock} time beyond start-up grows with {series.name}, by a slope within {SLOPE:.0%} of linear",
-            "too little beyond start-up to tell; take more megabytes" if math.isnan(slope) else f"slope {slope:.2f}",
+            f"{clock} time grows with {series.growing.name}, by a slope within {SLOPE:.0%} of linear",
+            "too little beyond the origin to tell; take more megabytes" if math.isnan(slope) else f"slope {slope:.2f}",
             abs(slope - 1) <= SLOPE,
         )
         for clock, slope in slopes.items()

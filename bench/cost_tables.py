@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
+from bench.by_cores import ByCores
 from bench.contestants import KAFKA, typical
 from bench.growth import Series
 from bench.matrix import Cell
@@ -85,9 +86,27 @@ def shapes_table(pairs: Sequence[Pair]) -> Table:
     return table
 
 
+def by_cores_table(hot: ByCores) -> Table:
+    """A row for one core and one for all."""
+    table = _table("cores", *("MB", "wall s", "MB/s"))
+    for cores, seconds in zip((1, hot.cores), hot.seconds, strict=True):
+        table.add_row(
+            f"{cores}", f"{hot.log.size / 1e6:,.1f}", f"{seconds:.2f}", f"{hot.log.size / seconds / 1e6:,.0f}"
+        )
+    return table
+
+
 def growth_table(series: Series) -> Table:
-    """One row a size; its start-up is the last."""
+    """One row a size; the first is the origin, from which the others count."""
     table = _table("times", *("MB", "share-partitions", "CPU s", "wall s", "CPU s beyond", "wall s beyond"))
+    origin = series.growing.origin
+    table.add_row(
+        "origin",
+        f"{origin.bytes / 1e6:,.1f}",
+        f"{origin.shape.keys:,}",
+        *(f"{seconds:.2f}" for seconds in (series.origin.cpu_s, series.origin.wall_s)),
+        *("", ""),
+    )
     for point in series.points:
         table.add_row(
             f"{point.times}",
@@ -96,7 +115,6 @@ def growth_table(series: Series) -> Table:
             *(f"{seconds:.2f}" for seconds in (point.cost.cpu_s, point.cost.wall_s)),
             *(f"{seconds:.2f}" for seconds in (point.beyond.cpu_s, point.beyond.wall_s)),
         )
-    table.add_row("start-up", "", "", f"{series.start_up.cpu_s:.2f}", f"{series.start_up.wall_s:.2f}", "", "")
     table.add_row("slope", "", "", "", "", f"{series.cpu_slope:.2f}", f"{series.wall_slope:.2f}")
     return table
 

@@ -3,7 +3,19 @@
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
-from bench import claims, contestants, cost_claims, cost_tables, growth, growth_chart, matrix, shapes, sizes, stages
+from bench import (
+    by_cores,
+    claims,
+    contestants,
+    cost_claims,
+    cost_tables,
+    growth,
+    growth_chart,
+    matrix,
+    shapes,
+    sizes,
+    stages,
+)
 from bench.comparisons import comparison_numbers, digest_difference, end_to_end_numbers
 from bench.exports import Shape
 from bench.report import Report
@@ -51,26 +63,30 @@ def run_shapes(report: Report, megabytes: int, runs: int) -> None:
         with report.doing(f"share-state reconstruct over {sides[0].name} and {sides[1].name}"):
             pairs.append(shapes.measured(sides, runs))
     report.show(f"share-state reconstruct, median of {runs} by turns", cost_tables.shapes_table(pairs))
+    with report.doing("folding one hot log partition by one core and by all"):
+        hot = by_cores.measured(pairs[1].sides[0].side.export, runs)
+    report.show("decode + fold of one hot log partition", cost_tables.by_cores_table(hot))
     report.claim([*map(cost_claims.same_whatever_shape, pairs), cost_claims.worker_bounded(pairs)])
+    report.claim([cost_claims.scales(hot)])
     for pair in pairs:
         told = [{"name": one.side.name, "bytes": one.side.export.bytes, **asdict(one.run.usage)} for one in pair.sides]
         report.note("shapes", told)
+    report.note("by_cores", {"cores": hot.cores, "seconds": hot.seconds, "same": hot.same})
 
 
 def run_growth(report: Report, megabytes: int, runs: int) -> None:
     """The command over more and more bytes and share-partitions, and the picture of it."""
     with report.doing("stretching"):
         exports = growth.exports(megabytes)
-    with report.doing("share-state reconstruct over next to nothing"):
-        before = growth.start_up(runs)
     series = []
-    for name, of_it in exports.items():
-        with report.doing(f"share-state reconstruct: {name}"):
-            series.append(growth.measured(name, of_it, before, runs))
-        report.show(f"growth with {name}, median of {runs}", cost_tables.growth_table(series[-1]))
+    for growing in exports:
+        with report.doing(f"share-state reconstruct: {growing.name}"):
+            series.append(growth.measured(growing, runs))
+        report.show(f"growth with {growing.name}, median of {runs}", cost_tables.growth_table(series[-1]))
         report.claim(cost_claims.linear(series[-1]))
         points = [{"times": one.times, "bytes": one.export.bytes, **asdict(one.cost)} for one in series[-1].points]
-        report.note("growth", {"name": name, "start_up": asdict(before), "points": points})
+        origin = {"bytes": growing.origin.bytes, **asdict(series[-1].origin)}
+        report.note("growth", {"name": growing.name, "origin": origin, "points": points})
     growth_chart.drawn(series)
 
 

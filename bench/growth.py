@@ -1,19 +1,19 @@
-"""How the cost of `share-state reconstruct` grows with bytes and with share-partitions, start-up taken off."""
+"""How the cost of `share-state reconstruct` grows with bytes and with share-partitions, from a small run on."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import linear_regression, median
 
 from bench.end_to_end import reconstructed
 from bench.exports import Export, Shape, made, records_in
 from bench.stretched import stretched
 
-_RECORDS_A_KEY = 100
+_RECORDS_A_KEY, _FEW_RECORDS_A_KEY = 100, 5
 _PARTITIONS = 8
 _TIMES_BYTES = (1, 2, 4, 8)
 _TIMES_KEYS = (1, 10, 100)
-_SHARE_OF_BYTES = 4
+_SHARE_OF_BYTES, _SHARE_OF_KEYS = 8, 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,23 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
+class Growing:
+    """Exports of one kind.
+
+    Attributes:
+        name: what grows.
+        origin: a small one, which costs what every run costs whatever its size: start-up, the first row of each table.
+        sizes: how many times the smallest, the export.
+    """
+
+    name: str
+    origin: Export
+    sizes: tuple[tuple[int, Export], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Point:
-    """One size: how many times the smallest, the export, the median cost, and that beyond start-up."""
+    """One size: how many times the smallest, the export, the median cost, and that beyond the origin's."""
 
     times: int
     export: Export
@@ -36,27 +51,32 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One way to grow.
+    """Growing exports, measured.
 
     Attributes:
-        name: what grows.
-        start_up: median cost of the command over next to nothing in as many log partitions.
+        growing: what was measured.
+        origin: the median cost of its origin.
         points: smallest first.
     """
 
-    name: str
-    start_up: Cost
+    growing: Growing
+    origin: Cost
     points: tuple[Point, ...]
 
     @property
+    def bytes_beyond(self) -> list[int]:
+        """Of each point, beyond those of the origin."""
+        return [point.export.bytes - self.growing.origin.bytes for point in self.points]
+
+    @property
     def cpu_slope(self) -> float:
-        """Of CPU time beyond start-up against size; 1 is linear."""
-        return slope([point.times for point in self.points], [point.beyond.cpu_s for point in self.points])
+        """Of CPU time against bytes, both beyond the origin's; 1 is linear."""
+        return slope(self.bytes_beyond, [point.beyond.cpu_s for point in self.points])
 
     @property
     def wall_slope(self) -> float:
-        """Of wall time beyond start-up against size."""
-        return slope([point.times for point in self.points], [point.beyond.wall_s for point in self.points])
+        """Of wall time against bytes, both beyond the origin's."""
+        return slope(self.bytes_beyond, [point.beyond.wall_s for point in self.points])
 
 
 def slope(sizes: Sequence[float], seconds: Sequence[float]) -> float:
@@ -71,47 +91,42 @@ def start_up_export(partitions: int = _PARTITIONS) -> Export:
     return made(Shape(records=20 * partitions, keys=10 * partitions, partitions=partitions))
 
 
-def exports(megabytes: int) -> dict[str, list[tuple[int, Export]]]:
-    """What is to be measured: name of what grows -> (how many times the smallest, export).
+def exports(megabytes: int) -> tuple[Growing, ...]:
+    """What is to be measured.
 
     Args:
-        megabytes: of 10^6 bytes, the smallest export of the series of bytes; that of share-partitions begins with a
-            quarter.
+        megabytes: of 10^6 bytes, the smallest export of the series of bytes; that of share-partitions begins with an
+            eighth.
     """
     size = megabytes * 1_000_000
-    few, small = _base(size), size // _SHARE_OF_BYTES
-    of_one = _base(small)
-    return {
-        "bytes, the same share-partitions": [
-            (times, stretched(few, times * few.bytes, new_keys=False)) for times in _TIMES_BYTES
-        ],
-        "share-partitions, the same bytes each": [
-            (times, stretched(of_one, times * of_one.bytes, new_keys=True)) for times in _TIMES_KEYS
-        ],
-    }
+    few, one = _base(size), _base(size // _SHARE_OF_BYTES)
+    return (
+        Growing(
+            "bytes, the same share-partitions",
+            made(replace(few.shape, records=_FEW_RECORDS_A_KEY * few.shape.keys)),
+            tuple((times, stretched(few, times * few.bytes, new_keys=False)) for times in _TIMES_BYTES),
+        ),
+        Growing(
+            "share-partitions, the same bytes each",
+            _base(size // _SHARE_OF_BYTES // _SHARE_OF_KEYS),
+            tuple((times, stretched(one, times * one.bytes, new_keys=True)) for times in _TIMES_KEYS),
+        ),
+    )
 
 
-def start_up(runs: int) -> Cost:
-    """The median cost of the command over next to nothing; one more run, not counted, fills the page cache."""
-    export = start_up_export()
-    reconstructed(export)
-    return _cost(export, runs)
-
-
-def measured(name: str, sizes: Sequence[tuple[int, Export]], before: Cost, runs: int) -> Series:
+def measured(growing: Growing, runs: int) -> Series:
     """Run the command over every size.
 
     Args:
-        name: what grows.
-        sizes: of `exports`.
-        before: of `start_up`; taken off each.
-        runs: of each size; the median counts.
+        growing: of `exports`.
+        runs: of each size; the median counts. One more of the origin, not counted, fills the page cache.
     """
-    points = []
-    for times, export in sizes:
+    reconstructed(growing.origin)
+    origin, points = _cost(growing.origin, runs), []
+    for times, export in growing.sizes:
         cost = _cost(export, runs)
-        points.append(Point(times, export, cost, Cost(cost.cpu_s - before.cpu_s, cost.wall_s - before.wall_s)))
-    return Series(name, before, tuple(points))
+        points.append(Point(times, export, cost, Cost(cost.cpu_s - origin.cpu_s, cost.wall_s - origin.wall_s)))
+    return Series(growing, origin, tuple(points))
 
 
 def _cost(export: Export, runs: int) -> Cost:

@@ -1,4 +1,4 @@
-"""The picture of growth: cost beyond start-up over size, on logarithmic axes, beside a straight line of slope 1."""
+"""The picture of growth: cost over size, both beyond a small run, on logarithmic axes, beside a line of slope 1."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,7 +30,7 @@ def drawn(series: Sequence[Series], place: Path = PICTURE) -> Path:
 
 
 def _draw(axes: Axes, series: Series) -> None:
-    sizes = [point.export.bytes / 1e6 for point in series.points]
+    sizes = [size / 1e6 for size in series.bytes_beyond]
     lines = {
         "CPU time": ([point.beyond.cpu_s for point in series.points], series.cpu_slope),
         "wall time": ([point.beyond.wall_s for point in series.points], series.wall_slope),
@@ -38,7 +38,7 @@ def _draw(axes: Axes, series: Series) -> None:
     for name, (seconds, slope) in lines.items():
         marker, style, grey = _LOOKS[name]
         axes.plot(sizes, seconds, marker=marker, linestyle=style, color=grey, label=f"{name}, slope {slope:.2f}")
-    # Through the largest size: start-up weighs least there.
+    # Through the largest size: what varies from run to run weighs least there.
     last = lines["CPU time"][0][-1]
     linear = [last * size / sizes[-1] for size in sizes]
     axes.plot(sizes, linear, linestyle=":", color="0.6", label="linear (slope 1)")
@@ -47,9 +47,11 @@ def _draw(axes: Axes, series: Series) -> None:
     axes.set_xticks(sizes, [_size(series, number) for number in range(len(sizes))])
     axes.minorticks_off()
     axes.set_xlabel("size of the export")
-    axes.set_ylabel("seconds beyond start-up")
-    before = f"start-up: {series.start_up.cpu_s:.1f} CPU s, {series.start_up.wall_s:.1f} s"
-    axes.set_title(f"{series.name}\n({before})", size=10)
+    axes.set_ylabel("seconds beyond the origin")
+    origin = (
+        f"{series.growing.origin.bytes / 1e6:,.0f} MB: {series.origin.cpu_s:.1f} CPU s, {series.origin.wall_s:.1f} s"
+    )
+    axes.set_title(f"{series.growing.name}\n(origin, {origin})", size=10)
     axes.grid(axis="y", color="0.9")
     axes.legend(frameon=False)
 

@@ -53,8 +53,8 @@ def main() -> int:
     target, *arguments = sys.argv[1:]
     clock = _Clock()
     clock.seconds["interpreter"] = _age()
-    command = clock.around(_imported, lambda: "imports: the command")()
-    clock.around(_imported_spark, lambda _: "imports: Spark's Python side, pyarrow, Delta")(clock)
+    command = clock.around(_imported, lambda: "imports: the command, Spark's Python side, pyarrow, Delta")()
+    _put_clocks(clock)
     code = command(arguments)
     Path(target).write_text(json.dumps(clock.seconds), encoding="utf-8")
     return code
@@ -65,7 +65,7 @@ def _imported() -> Callable[[list[str]], int]:
     return import_module("share_state.cli").run
 
 
-def _imported_spark(clock: _Clock) -> None:
+def _put_clocks(clock: _Clock) -> None:
     from pyspark.core import context  # noqa: PLC0415
 
     from share_state.spark import session  # noqa: PLC0415
