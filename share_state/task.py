@@ -4,6 +4,7 @@ import hashlib
 import heapq
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -108,19 +109,25 @@ def run_task(work: Work, wanted: Wanted, log: LogPartition) -> Iterator[pa.Recor
         if folded.carried is not None:
             made[CARRIED] = [carried_share_partitions(log.name, folded.carried)]
             summary |= {"carried": carried_log(log.name, folded.carried)["carried"]}
-    files = list[File]()
-    for name, tables in made.items():
-        if name in wanted.written and wanted.files is not None:
-            files += wanted.files.write(name, _batches(tables, ROWS_A_GROUP))
-        elif name in wanted.sent:
-            for batch in _batches(tables, ROWS_A_BATCH):
-                yield _only(schema, {name: batch.to_struct_array()})
-        elif name == STATE:
-            deque(tables, maxlen=0)
+    for name in wanted.sent:
+        for batch in _batches(made.pop(name, ()), ROWS_A_BATCH):
+            yield _only(schema, {name: batch.to_struct_array()})
+    files = _written({name: made.pop(name) for name in wanted.written if name in made}, wanted, work.cores_of(log))
+    deque(made.get(STATE, ()), maxlen=0)
     digest.take(folded.cutoff)
     limits = folded.cutoff.combine_chunks().to_batches()[0].to_struct_array()
     told = pa.array([summary | {"digest": digest.text, "files": files}], pa.struct(list(SUMMARIES)))
     yield _only(schema, {CUTOFF: limits, SUMMARY: told})
+
+
+def _written(made: Mapping[str, Iterable[pa.Table]], wanted: Wanted, cores: int) -> list[File]:
+    """Write tables, as many at a time as there are cores."""
+    if wanted.files is None:
+        return []
+    write = wanted.files.write
+    with ThreadPoolExecutor(cores) as threads:
+        written = [threads.submit(write, name, _batches(tables, ROWS_A_GROUP)) for name, tables in made.items()]
+        return [file for one in written for file in one.result()]
 
 
 def _batches(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.RecordBatch]:

@@ -99,7 +99,7 @@ class Work:
         """Fold one of the logs, by the dialect of its topic."""
         if log.topic == STATE_TOPIC:
             known = {"topics": self.topics, "state_partitions": self.state_partitions, "limits": self.limits}
-            known |= {"cores": min(self.cores.get(log.name, 1), cores_here())}
+            known |= {"cores": self.cores_of(log)}
             if self.audited is None:
                 return fold_log(log, self.window_of(log), **known)
             resumed = self.audited[log.name]
@@ -114,6 +114,10 @@ class Work:
             ignore_uncheckpointed=control.ignore_uncheckpointed,
             index=self.indexes.get(log.name),
         )
+
+    def cores_of(self, log: LogPartition) -> int:
+        """How many cores are for one of the logs, where this runs."""
+        return min(self.cores.get(log.name, 1), cores_here())
 
     def alone(self) -> "Work":
         """This work where one log is folded after the other: each has all cores."""

@@ -198,6 +198,10 @@ def _fold(from_key, to_key, rows, batches, order, starts, chains, carried, carri
             continue
         if end - begin > len(cuts):
             cuts = np.empty(2 * (end - begin), np.int64)
+        if end - begin <= _AHEAD:
+            for number in range(begin, min(end, len(order) - _AHEAD // 2)):
+                ahead = rows[order[number + _AHEAD // 2]]
+                _ask_for(batches, ahead)
         base, update = walk(rows, order, begin, end, chain, cuts)
         if not chain.exists:
             ends[key + 1] = at
@@ -210,8 +214,7 @@ def _fold(from_key, to_key, rows, batches, order, starts, chains, carried, carri
                 cut = max(cut, cuts[number - begin])
                 if row.reach >= cut:
                     size += row.batch_count
-                    for ahead in range(0, min(row.batch_count, _BATCHES_AHEAD), _BATCHES_A_LINE):
-                        prefetch(batches, row.batches + ahead)
+                    _ask_for(batches, row)
             cuts[number - begin] = cut
         own = base >= begin
         held = batches if own else carried_batches
@@ -229,6 +232,13 @@ def _fold(from_key, to_key, rows, batches, order, starts, chains, carried, carri
                 size = _clip(batches, row.batches, row.batches + row.batch_count, cut, first, last, packed, size)
         at = sweep(first, last, packed, size, spare_first, spare_last, spare_packed, out, at)
         ends[key + 1] = at
+
+
+@njit(cache=True, inline="always")
+def _ask_for(batches, row):
+    """Begin to load the batches of a record, the first few of them."""
+    for number in range(0, min(row.batch_count, _BATCHES_AHEAD), _BATCHES_A_LINE):
+        prefetch(batches, row.batches + number)
 
 
 @njit(cache=True, inline="always")

@@ -215,8 +215,9 @@ class _Run:
 
     def _fold_decoded(self) -> None:
         room, keys = self.room, len(self.keys)
-        self.room, self.other_room = self.other_room, room
-        self.folding.do(lambda: self._fold(room, keys))
+        if room.row_count:
+            self.room, self.other_room = self.other_room, room
+            self.folding.do(lambda: self._fold(room, keys))
 
     def _fold(self, room: RecordRoom, keys: int) -> None:
         records = StateRecords(room.rows, room.batches)
