@@ -223,7 +223,8 @@ class _Run:
         records = StateRecords(room.rows, room.batches)
         if self.judge is not None:
             self.judged += self.judge(self.tracer.take(records, self.chains, keys))
-        self.chains.apply(records, keys, self.cores)
+        # Reading and decoding keep a core busy.
+        self.chains.apply(records, keys, max(1, self.cores - 1))
         room.clear()
 
     def decode(self, part: Chunk, room: RecordRoom | None = None) -> StateRecords:
