@@ -1,6 +1,5 @@
 """The plan: log partitions spread over Spark's tasks, each folded and judged where it is read."""
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,15 +22,15 @@ _FILES = pa.schema(list(FILE))
 
 
 def fold_all(spark: SparkSession, work: Work, wanted: Wanted) -> DataFrame:
-    """Fold and judge every log partition, one task each (small ones share a task).
+    """Fold and judge every log partition in a few tasks a core, a hot one by several cores.
 
     Returns:
         Rows of `wanted.schema`.
     """
     context = spark.sparkContext
-    # No executor has more cores than it was given; without a setting it has those of its machine, as a task will see.
-    cores = min(context.defaultParallelism, int(context.getConf().get("spark.executor.cores") or sys.maxsize))
-    work = replace(work, cores=shares(work.logs, cores))
+    # A task stays on one executor; where nobody said how many cores that has, it will see those of its machine.
+    of_executor = int(context.getConf().get("spark.executor.cores") or context.defaultParallelism)
+    work = replace(work, cores=shares(work.logs, context.defaultParallelism, of_executor))
     return over_logs(spark, work, partial(run_task, work, wanted), wanted.schema)
 
 

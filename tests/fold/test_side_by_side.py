@@ -92,3 +92,9 @@ def test_a_log_has_as_many_cores_as_its_share_of_the_bytes():
     assert shares([of_size(number, 100) for number in range(4)], 4) == {}
     assert shares([of_size(0, 0)], 4) == {}
     assert shares([], 4) == {}
+
+
+def test_no_log_has_more_cores_than_one_executor():
+    logs = [of_size(number, 100) for number in range(2)]
+    assert shares(logs, 200, 4) == {"__share_group_state-0": 4, "__share_group_state-1": 4}
+    assert shares(logs, 200, 1) == {}
