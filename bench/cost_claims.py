@@ -1,6 +1,5 @@
 """What cost may depend on and how far: claims over the matrix, shapes, sizes and growth."""
 
-import math
 from collections.abc import Sequence
 
 from bench.by_cores import ByCores
@@ -19,7 +18,7 @@ WALL = 5.0
 APART = 2.0
 WORKER = 512_000_000
 """Bytes of a worker that holds no state: interpreter and libraries (about 290 MB), chunk, decoded records."""
-SLOPE = 0.1
+OFF_LINE = 0.1
 SCALING = 0.7
 
 
@@ -117,15 +116,14 @@ def worker_bounded(pairs: Sequence[Pair]) -> Claim:
 
 
 def linear(series: Series) -> list[Claim]:
-    """Both clocks; a slope that cannot be told is missed."""
-    slopes = {"CPU": series.cpu_slope, "wall": series.wall_slope}
+    """Both clocks; start-up is the line's height at no bytes."""
     return [
         Claim(
-            f"{clock} time grows with {series.growing.name}, by a slope within {SLOPE:.0%} of linear",
-            "too little beyond the origin to tell; take more megabytes" if math.isnan(slope) else f"slope {slope:.2f}",
-            abs(slope - 1) <= SLOPE,
+            f"{clock} time grows with {series.growing.name}, along a straight line: no size is {OFF_LINE:.0%} off it",
+            f"{line.off:.1%} off {line.fixed:.1f} s + {1e9 * line.rate:.2f} s a GB",
+            line.off <= OFF_LINE and line.rate > 0,
         )
-        for clock, slope in slopes.items()
+        for clock, line in {"CPU": series.cpu, "wall": series.wall}.items()
     ]
 
 

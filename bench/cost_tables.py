@@ -97,25 +97,19 @@ def by_cores_table(hot: ByCores) -> Table:
 
 
 def growth_table(series: Series) -> Table:
-    """One row a size; the first is the origin, from which the others count."""
-    table = _table("times", *("MB", "share-partitions", "CPU s", "wall s", "CPU s beyond", "wall s beyond"))
-    origin = series.growing.origin
-    table.add_row(
-        "origin",
-        f"{origin.bytes / 1e6:,.1f}",
-        f"{origin.shape.keys:,}",
-        *(f"{seconds:.2f}" for seconds in (series.origin.cpu_s, series.origin.wall_s)),
-        *("", ""),
-    )
+    """One row a size, and the straight lines nearest to them."""
+    table = _table("times", *("MB", "share-partitions", "CPU s", "wall s"))
     for point in series.points:
         table.add_row(
-            f"{point.times}",
+            f"{point.times or ''}",
             f"{point.export.bytes / 1e6:,.1f}",
             f"{point.export.shape.keys:,}",
             *(f"{seconds:.2f}" for seconds in (point.cost.cpu_s, point.cost.wall_s)),
-            *(f"{seconds:.2f}" for seconds in (point.beyond.cpu_s, point.beyond.wall_s)),
         )
-    table.add_row("slope", "", "", "", "", f"{series.cpu_slope:.2f}", f"{series.wall_slope:.2f}")
+    lines = (series.cpu, series.wall)
+    table.add_row("line: s at no bytes", "", "", *(f"{line.fixed:.2f}" for line in lines))
+    table.add_row("line: s a GB", "", "", *(f"{1e9 * line.rate:.2f}" for line in lines))
+    table.add_row("farthest from it", "", "", *(f"{line.off:.1%}" for line in lines))
     return table
 
 

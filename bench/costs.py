@@ -85,8 +85,8 @@ def run_growth(report: Report, megabytes: int, runs: int) -> None:
         report.show(f"growth with {growing.name}, median of {runs}", cost_tables.growth_table(series[-1]))
         report.claim(cost_claims.linear(series[-1]))
         points = [{"times": one.times, "bytes": one.export.bytes, **asdict(one.cost)} for one in series[-1].points]
-        origin = {"bytes": growing.origin.bytes, **asdict(series[-1].origin)}
-        report.note("growth", {"name": growing.name, "origin": origin, "points": points})
+        lines = {"cpu": asdict(series[-1].cpu), "wall": asdict(series[-1].wall)}
+        report.note("growth", {"name": growing.name, "points": points, "lines": lines})
     growth_chart.drawn(series)
 
 

@@ -1,16 +1,18 @@
-"""How the cost of `share-state reconstruct` grows with bytes and with share-partitions, from a small run on."""
+"""How the cost of `share-state reconstruct` grows with bytes and with share-partitions: how near to a straight line."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import linear_regression, median
+from statistics import median
+
+import numpy as np
 
 from bench.end_to_end import reconstructed
 from bench.exports import Export, Shape, made, records_in
 from bench.stretched import stretched
 
 _RECORDS_A_KEY, _FEW_RECORDS_A_KEY = 100, 5
-_PARTITIONS = 8
+_PARTITIONS = 2
+"""Of the state topic: one a core, so that every size has as many tasks; each costs Spark as much, whatever it reads."""
 _TIMES_BYTES = (1, 2, 4, 8)
 _TIMES_KEYS = (1, 10, 100)
 _SHARE_OF_BYTES, _SHARE_OF_KEYS = 8, 10
@@ -30,60 +32,66 @@ class Growing:
 
     Attributes:
         name: what grows.
-        origin: a small one, which costs what every run costs whatever its size: start-up, the first row of each table.
-        sizes: how many times the smallest, the export.
+        sizes: how many times the smallest, the export; first of all one that is hardly more than start-up, 0 times.
     """
 
     name: str
-    origin: Export
     sizes: tuple[tuple[int, Export], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One size: how many times the smallest, the export, the median cost, and that beyond the origin's."""
+    """One size: how many times the smallest, the export, the median cost."""
 
     times: int
     export: Export
     cost: Cost
-    beyond: Cost
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The straight line that is nearest to some points, each weighed by its own seconds.
+
+    Attributes:
+        fixed: seconds at no bytes: start-up, and what a first run of everything costs.
+        rate: seconds a byte.
+        off: how far the farthest point is from the line, as a share of its seconds.
+    """
+
+    fixed: float
+    rate: float
+    off: float
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Growing exports, measured.
-
-    Attributes:
-        growing: what was measured.
-        origin: the median cost of its origin.
-        points: smallest first.
-    """
+    """Growing exports, measured; points smallest first."""
 
     growing: Growing
-    origin: Cost
     points: tuple[Point, ...]
 
     @property
-    def bytes_beyond(self) -> list[int]:
-        """Of each point, beyond those of the origin."""
-        return [point.export.bytes - self.growing.origin.bytes for point in self.points]
+    def sizes(self) -> list[int]:
+        """Bytes of each point."""
+        return [point.export.bytes for point in self.points]
 
     @property
-    def cpu_slope(self) -> float:
-        """Of CPU time against bytes, both beyond the origin's; 1 is linear."""
-        return slope(self.bytes_beyond, [point.beyond.cpu_s for point in self.points])
+    def cpu(self) -> Line:
+        """Of CPU time."""
+        return nearest(self.sizes, [point.cost.cpu_s for point in self.points])
 
     @property
-    def wall_slope(self) -> float:
-        """Of wall time against bytes, both beyond the origin's."""
-        return slope(self.bytes_beyond, [point.beyond.wall_s for point in self.points])
+    def wall(self) -> Line:
+        """Of wall time."""
+        return nearest(self.sizes, [point.cost.wall_s for point in self.points])
 
 
-def slope(sizes: Sequence[float], seconds: Sequence[float]) -> float:
-    """The least-squares slope of log(seconds) over log(sizes); NaN where a size took no time that can be told."""
-    if min(seconds) <= 0:
-        return math.nan
-    return linear_regression([math.log(one) for one in sizes], [math.log(one) for one in seconds]).slope
+def nearest(sizes: Sequence[float], seconds: Sequence[float]) -> Line:
+    """The line of least squares over relative errors."""
+    size, took = np.array(sizes, float), np.array(seconds, float)
+    (fixed, rate), *_ = np.linalg.lstsq(np.column_stack((1 / took, size / took)), np.ones(len(took)))
+    off = np.abs(1 - (fixed + rate * size) / took).max()
+    return Line(float(fixed), float(rate), float(off))
 
 
 def start_up_export(partitions: int = _PARTITIONS) -> Export:
@@ -103,13 +111,17 @@ def exports(megabytes: int) -> tuple[Growing, ...]:
     return (
         Growing(
             "bytes, the same share-partitions",
-            made(replace(few.shape, records=_FEW_RECORDS_A_KEY * few.shape.keys)),
-            tuple((times, stretched(few, times * few.bytes, new_keys=False)) for times in _TIMES_BYTES),
+            (
+                (0, made(replace(few.shape, records=_FEW_RECORDS_A_KEY * few.shape.keys))),
+                *((times, stretched(few, times * few.bytes, new_keys=False)) for times in _TIMES_BYTES),
+            ),
         ),
         Growing(
             "share-partitions, the same bytes each",
-            _base(size // _SHARE_OF_BYTES // _SHARE_OF_KEYS),
-            tuple((times, stretched(one, times * one.bytes, new_keys=True)) for times in _TIMES_KEYS),
+            (
+                (0, _base(size // _SHARE_OF_BYTES // _SHARE_OF_KEYS)),
+                *((times, stretched(one, times * one.bytes, new_keys=True)) for times in _TIMES_KEYS),
+            ),
         ),
     )
 
@@ -119,14 +131,10 @@ def measured(growing: Growing, runs: int) -> Series:
 
     Args:
         growing: of `exports`.
-        runs: of each size; the median counts. One more of the origin, not counted, fills the page cache.
+        runs: of each size; the median counts. One more of the smallest, not counted, fills the page cache.
     """
-    reconstructed(growing.origin)
-    origin, points = _cost(growing.origin, runs), []
-    for times, export in growing.sizes:
-        cost = _cost(export, runs)
-        points.append(Point(times, export, cost, Cost(cost.cpu_s - origin.cpu_s, cost.wall_s - origin.wall_s)))
-    return Series(growing, origin, tuple(points))
+    reconstructed(growing.sizes[0][1])
+    return Series(growing, tuple(Point(times, export, _cost(export, runs)) for times, export in growing.sizes))
 
 
 def _cost(export: Export, runs: int) -> Cost:

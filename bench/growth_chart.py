@@ -1,8 +1,9 @@
-"""The picture of growth: cost over size, both beyond a small run, on logarithmic axes, beside a line of slope 1."""
+"""The picture of growth: cost over size, and the straight lines nearest to it."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -30,32 +31,22 @@ def drawn(series: Sequence[Series], place: Path = PICTURE) -> Path:
 
 
 def _draw(axes: Axes, series: Series) -> None:
-    sizes = [size / 1e6 for size in series.bytes_beyond]
-    lines = {
-        "CPU time": ([point.beyond.cpu_s for point in series.points], series.cpu_slope),
-        "wall time": ([point.beyond.wall_s for point in series.points], series.wall_slope),
+    sizes = np.array(series.sizes)
+    told = {
+        "CPU time": ([point.cost.cpu_s for point in series.points], series.cpu),
+        "wall time": ([point.cost.wall_s for point in series.points], series.wall),
     }
-    for name, (seconds, slope) in lines.items():
+    for name, (seconds, line) in told.items():
         marker, style, grey = _LOOKS[name]
-        axes.plot(sizes, seconds, marker=marker, linestyle=style, color=grey, label=f"{name}, slope {slope:.2f}")
-    # Through the largest size: what varies from run to run weighs least there.
-    last = lines["CPU time"][0][-1]
-    linear = [last * size / sizes[-1] for size in sizes]
-    axes.plot(sizes, linear, linestyle=":", color="0.6", label="linear (slope 1)")
-    axes.set_xscale("log", base=2 if len(sizes) > 3 else 10)
-    axes.set_yscale("log")
-    axes.set_xticks(sizes, [_size(series, number) for number in range(len(sizes))])
-    axes.minorticks_off()
-    axes.set_xlabel("size of the export")
-    axes.set_ylabel("seconds beyond the origin")
-    origin = (
-        f"{series.growing.origin.bytes / 1e6:,.0f} MB: {series.origin.cpu_s:.1f} CPU s, {series.origin.wall_s:.1f} s"
-    )
-    axes.set_title(f"{series.growing.name}\n(origin, {origin})", size=10)
+        axes.plot(sizes / 1e9, seconds, marker=marker, linestyle="", color=grey, label=name)
+        label = f"{line.fixed:.1f} s + {1e9 * line.rate:.1f} s a GB; a point is {line.off:.0%} off at most"
+        ends = np.array([0, sizes[-1]])
+        axes.plot(ends / 1e9, line.fixed + line.rate * ends, linestyle=style, color=grey, label=label)
+    axes.set_xlim(left=0)
+    axes.set_ylim(bottom=0)
+    few, many = (f"{point.export.shape.keys:,}" for point in (series.points[0], series.points[-1]))
+    axes.set_xlabel(f"GB ({few} share-partitions)" if few == many else f"GB ({few} to {many} share-partitions)")
+    axes.set_ylabel("seconds, from the shell")
+    axes.set_title(series.growing.name, size=10)
     axes.grid(axis="y", color="0.9")
-    axes.legend(frameon=False)
-
-
-def _size(series: Series, number: int) -> str:
-    export = series.points[number].export
-    return f"{export.bytes / 1e6:,.0f} MB\n{export.shape.keys:,} keys"
+    axes.legend(frameon=False, fontsize=8)
