@@ -11,7 +11,7 @@ from collections import deque
 from pathlib import Path
 
 from bench.digest import Digest, described
-from share_state.fold.log import fold_log
+from share_state.fold.log import FoldedLog, fold_log
 from share_state.wire.log_folder import find_logs
 
 
@@ -30,8 +30,7 @@ def fold_export(folder: str) -> dict[str, object]:
     logs = find_logs([folder])
     for log in logs:
         folded = fold_log(log)
-        for pieces in (folded.state_pieces, folded.in_flight_pieces):
-            deque(pieces, maxlen=0)
+        make_tables(folded)
         after = _clocks()
         wall, cpu, thread_cpu = (
             spent + end - start for spent, end, start in zip((wall, cpu, thread_cpu), after, before, strict=True)
@@ -50,6 +49,12 @@ def fold_export(folder: str) -> dict[str, object]:
         "peak_bytes": _peak_bytes(),
         "digest": digest.as_json(),
     }
+
+
+def make_tables(folded: FoldedLog) -> None:
+    """Make the tables of a fold, which are made when they are asked for, and drop them."""
+    for pieces in (folded.state_pieces, folded.in_flight_pieces):
+        deque(pieces, maxlen=0)
 
 
 def _clocks() -> tuple[float, float, float]:

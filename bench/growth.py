@@ -94,7 +94,7 @@ def nearest(sizes: Sequence[float], seconds: Sequence[float]) -> Line:
     return Line(float(fixed), float(rate), float(off))
 
 
-def start_up_export(partitions: int = _PARTITIONS) -> Export:
+def start_up_export(partitions: int) -> Export:
     """Next to nothing, so that what is left is start-up: a few records in every log partition."""
     return made(Shape(records=20 * partitions, keys=10 * partitions, partitions=partitions))
 

@@ -6,7 +6,6 @@ Each stage is this project's own function over the same log, timed chunk by chun
 
 import tempfile
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +16,15 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
+from bench.core import make_tables
 from bench.crc_pass import crc_pass
 from bench.exports import Export
 from bench.kafka import DATA
 from share_state.fold.chains import Chains
 from share_state.fold.extent import Extent
-from share_state.fold.log import FoldedLog, fold_log
+from share_state.fold.log import fold_log
 from share_state.fold.observed import Counts
+from share_state.fold.pieces import packed
 from share_state.fold.states import in_flight_in_pieces, key_columns, live, states_in_pieces
 from share_state.fold.topics import Topics
 from share_state.table_files import ROWS_A_GROUP, TableFiles
@@ -85,13 +86,8 @@ def measured(export: Export, runs: int) -> Stages:
 
 def _whole(log: LogPartition) -> float:
     clock = _Clock()
-    clock("fold_log", lambda: _tabled(fold_log(log)))
+    clock("fold_log", lambda: make_tables(fold_log(log)))
     return clock.seconds["fold_log"]
-
-
-def _tabled(folded: FoldedLog) -> None:
-    for pieces in (folded.state_pieces, folded.in_flight_pieces):
-        deque(pieces, maxlen=0)
 
 
 def _pass(log: LogPartition) -> tuple[dict[str, float], int]:
@@ -162,8 +158,9 @@ def _tables(log: LogPartition, chains: Chains, keys: KeyTable) -> Sequence[pa.Ta
     alive, numbers = live(chains), np.flatnonzero(chains.chains["exists"])
     key = key_columns(keys, numbers, Topics())
     suspect = np.zeros(len(numbers), bool)
-    pieces = states_in_pieces(alive, key, log.partition, suspect, Topics()), in_flight_in_pieces(alive, key)
-    return [pa.concat_tables(one) for one in pieces]
+    topic_ends, repeated = Topics().end_of(key["topic_id"], key["partition"]), packed(key)
+    states = states_in_pieces(alive, repeated, log.partition, suspect, topic_ends)
+    return [pa.concat_tables(one) for one in (states, in_flight_in_pieces(alive, repeated))]
 
 
 def _write(files: TableFiles, tables: Sequence[pa.Table]) -> None:

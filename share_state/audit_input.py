@@ -9,6 +9,7 @@ from share_state.config import AuditSettings
 from share_state.early_session import early_session
 from share_state.errors import InputError
 from share_state.exports import Export, named_group_logs, read_export, told_of_partitions
+from share_state.fold.topics import Topics
 from share_state.formats import AUTO, Asked
 from share_state.group_input import GroupInput, group_logs
 from share_state.inputs import state_partitions_found
@@ -44,7 +45,7 @@ def work_of(settings: AuditSettings) -> Work:
     counted = next((export.state_partitions for _, export in found if export.state_partitions is not None), None)
     return Work(
         logs=logs,
-        topics=topics if topics is not None and settings.topics is None else read_topics(settings.topics),
+        topics=topics or Topics() if settings.topics is None else read_topics(settings.topics),
         state_partitions=settings.state_partitions or counted or state_partitions_found(logs),
         severities=settings.rules,
         limits=settings.limits.to_limits(),

@@ -41,8 +41,8 @@ class _Topic(BaseModel):
 _FILE = TypeAdapter(dict[str, _Topic])
 
 
-def read_topics(path: str | None) -> Topics:
-    """The topics that a file names; none where no file is given.
+def read_topics(path: str) -> Topics:
+    """The topics that a file names.
 
     Both forms are read: `{"<topic id>": {"name": "orders", "end_offsets": {"0": 612}}}`, and a list of
     `{"topicId": ..., "name": ..., "partitions": [{"partition": 0, "highWatermark": 612}]}`.
@@ -50,8 +50,6 @@ def read_topics(path: str | None) -> Topics:
     Raises:
         InputError: if the file is missing or says something else.
     """
-    if path is None:
-        return Topics()
     try:
         given = json.loads(place(path).read_text(encoding="utf-8"))
         if isinstance(given, list):

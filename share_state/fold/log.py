@@ -15,7 +15,7 @@ from share_state.fold.cutoff import cutoff
 from share_state.fold.extent import Extent
 from share_state.fold.limits import Limits
 from share_state.fold.observed import Counts, Observed
-from share_state.fold.pieces import Pieces
+from share_state.fold.pieces import Pieces, packed
 from share_state.fold.states import DIALECT, in_flight_in_pieces, key_columns, live, states_in_pieces
 from share_state.fold.topics import Topics
 from share_state.fold.trace import Traced, Tracer
@@ -342,7 +342,6 @@ class _Run:
         )
 
     def finish(self, topics: Topics, state_partitions: int | None) -> FoldedLog:
-        self.folding.wait()
         self._fold_decoded()
         self.folding.wait()
         first = self._first_offset()
@@ -362,6 +361,7 @@ class _Run:
         chains, numbers = live(self.chains), np.flatnonzero(self.chains.chains["exists"])
         suspect = (chains.chains["suspect_offset"] != NOWHERE) | (self.lost_at > chains.chains["snapshot_offset"])
         key = key_columns(self.keys, numbers, topics)
+        topic_ends, repeated = topics.end_of(key["topic_id"], key["partition"]), packed(key)
         unreadable = self.chains.chains["suspect_offset"] != NOWHERE
         hidden = self.lost_at != NOWHERE or bool((unreadable & ~self.chains.chains["exists"]).any())
         limit = cutoff(chains, suspect, hidden=hidden)
@@ -412,9 +412,9 @@ class _Run:
             folded_from=self.folded_from,
             has_whole_batches=self.has_whole_batches,
             state_pieces=states_in_pieces(
-                chains, key, self.log.partition, suspect, topics, placed=self.log.has_offsets
+                chains, repeated, self.log.partition, suspect, topic_ends, placed=self.log.has_offsets
             ),
-            in_flight_pieces=in_flight_in_pieces(chains, key),
+            in_flight_pieces=in_flight_in_pieces(chains, repeated),
             cutoff=pa.Table.from_pylist([plain], schema=table_schema("cutoff")),
             limits=self.limits,
             newest_time=self.newest_time,

@@ -47,6 +47,9 @@ def in_one_piece(name: str, table: pa.Table) -> Pieces:
 
 def packed(key: dict[str, pa.Array]) -> dict[str, pa.Array]:
     """Columns, texts dictionary-encoded: in what is made of them each text is there once."""
-    return {
-        name: column.dictionary_encode() if pa.types.is_string(column.type) else column for name, column in key.items()
-    }
+    return {name: packed_column(column) for name, column in key.items()}
+
+
+def packed_column(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """One column, dictionary-encoded where it is text."""
+    return column.dictionary_encode() if pa.types.is_string(column.type) else column

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from share_state.declarations import table_schema
 from share_state.fold.chains import NOWHERE, Chains
-from share_state.fold.pieces import Pieces, packed
+from share_state.fold.pieces import Pieces
 from share_state.fold.ranges import ACKNOWLEDGED, ARCHIVED, STATE_NAMES, effective_starts, end_offsets, tiles
 from share_state.fold.topics import Topics
 from share_state.wire.keys import KeyTable
@@ -110,32 +110,31 @@ def states_in_pieces(
     key: dict[str, pa.Array],
     state_partition: int | None,
     suspect: np.ndarray,
-    topics: Topics,
+    topic_ends: pa.Array,
     *,
     placed: bool = True,
 ) -> Pieces:
-    """The table of `state_table` in pieces; the arguments are the same."""
-    ends, repeated = topics.end_of(key["topic_id"], key["partition"]), packed(key)
+    """The table of `state_table` in pieces; the arguments are the same, texts of `key` maybe packed."""
 
     def made(begin: int, end: int) -> pa.Table:
-        own = {name: column[begin:end] for name, column in repeated.items()}
-        return state_table(
-            part(chains, begin, end), own, state_partition, suspect[begin:end], ends[begin:end], placed=placed
-        )
+        own, ends = part(chains, begin, end), topic_ends[begin:end]
+        return state_table(own, _sliced(key, begin, end), state_partition, suspect[begin:end], ends, placed=placed)
 
     return Pieces("share_partition_state", _size(chains), made)
 
 
 def in_flight_in_pieces(chains: Chains, key: dict[str, pa.Array]) -> Pieces:
     """The table `in_flight`: the rows of a share-partition tile its [start_offset, end_offset) exactly."""
-    repeated = packed(key)
 
     def made(begin: int, end: int) -> pa.Table:
         own = part(chains, begin, end)
-        tiled = tiles(own.chains["start_offset"].copy(), own.ends, own.batches)
-        return flights({name: column[begin:end] for name, column in repeated.items()}, *tiled)
+        return flights(_sliced(key, begin, end), *tiles(own.chains["start_offset"].copy(), own.ends, own.batches))
 
     return Pieces("in_flight", _size(chains), made)
+
+
+def _sliced(key: dict[str, pa.Array], begin: int, end: int) -> dict[str, pa.Array]:
+    return {name: column[begin:end] for name, column in key.items()}
 
 
 def _size(chains: Chains) -> np.ndarray:

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from share_state.fold.pieces import packed_column
 from share_state.fold.states import DIALECT
 
 STATE_COLUMNS = (
@@ -45,7 +46,8 @@ class StatedPartitions:
     def of(cls, states: pa.Table) -> "StatedPartitions":
         """Those of a table with at least STATE_COLUMNS; control records' rows are left out."""
         counted = pc.call_function("equal", [states["dialect"], pa.scalar(DIALECT)])
-        return cls(pa.table({name: _packed(states[name].filter(counted)) for name in STATE_COLUMNS}))
+        columns = {name: packed_column(states[name].filter(counted)).combine_chunks() for name in STATE_COLUMNS}
+        return cls(pa.table(columns))
 
     @cached_property
     def groups(self) -> list[str]:
@@ -123,10 +125,6 @@ class StatedPartitions:
         found = np.zeros(len(self.rows), bool)
         found[self._keys.join(numbered, numbered.column_names, join_type="left semi")["row"].to_numpy()] = True
         return found
-
-
-def _packed(column: pa.ChunkedArray) -> pa.Array:
-    return (column.dictionary_encode() if pa.types.is_string(column.type) else column).combine_chunks()
 
 
 def _numbers(ids: pa.DictionaryArray) -> dict[str, int]:
