@@ -1,22 +1,48 @@
-"""Undoes the compression of a batch's records; the codecs are pyarrow's, the framing of snappy is Kafka's."""
+"""Undoes the compression of a batch's records; the codecs are libraries', the framing of snappy is Kafka's."""
 
-import pyarrow as pa
+import zlib
+from collections.abc import Callable
+from typing import Protocol, cast
+
+import cramjam
+import lz4.frame
+import zstandard
 
 LARGEST_BODY = 1 << 30
 """A batch that inflates beyond this many bytes is refused; brokers bound batches far below it (message.max.bytes)."""
 
-_PIECE = 256 << 10
-_STREAMED = {1: "gzip", 3: "lz4", 4: "zstd"}
-_SNAPPY = 2
+_PIECE = 4096
+"""Compressed bytes that are inflated before their size is looked at: 4 of zstd can be 128 KiB."""
+
+_SNAPPY, _LZ4 = 2, 3
 _XERIAL = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = 16
+_GZIP_WINDOW = 16 + zlib.MAX_WBITS
+_BROKEN = (zlib.error, zstandard.ZstdError, cramjam.DecompressionError, RuntimeError, EOFError)
+"""What the libraries raise; RuntimeError is lz4's."""
 
 
 class BodyError(ValueError):
     """Raised when the records of a batch cannot be decompressed; the message says why."""
 
 
-def decompress(codec: int, body: bytes) -> bytes:
+class _Frame(Protocol):
+    """One compressed frame, as every library has it: `eof` once its end was seen, `unused_data` behind that."""
+
+    eof: bool
+    unused_data: bytes | None
+
+    def decompress(self, data: memoryview | bytes) -> bytes: ...
+
+
+_FRAMES = {
+    1: lambda: zlib.decompressobj(_GZIP_WINDOW),
+    _LZ4: lz4.frame.LZ4FrameDecompressor,
+    4: zstandard.ZstdDecompressor().decompressobj,
+}
+
+
+def decompress(codec: int, body: memoryview | bytes) -> bytes:
     """The records of a batch whose attributes name `codec`.
 
     Args:
@@ -24,31 +50,36 @@ def decompress(codec: int, body: bytes) -> bytes:
         body: the compressed bytes behind the batch header.
     Raises:
         BodyError: for an unknown codec, damaged bytes, or more than LARGEST_BODY bytes of output.
-    Source: Kafka CompressionType, SnappyOutputStream of xerial.
+    Source: Kafka CompressionType, Lz4BlockInputStream, SnappyOutputStream of xerial.
     """
     try:
         if codec == _SNAPPY:
             return _unsnappy(body)
-        if codec not in _STREAMED:
+        if codec not in _FRAMES:
             raise BodyError(f"codec {codec} is unknown")
-        with pa.CompressedInputStream(pa.BufferReader(body), _STREAMED[codec]) as stream:
-            return _in_pieces(stream)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise BodyError(f"{str(error).splitlines()[0]}") from None
+        # Kafka's lz4 stream ends with its first frame, the others go on with the next.
+        return _inflated(cast(Callable[[], _Frame], _FRAMES[codec]), body, goes_on=codec != _LZ4)
+    except _BROKEN as error:
+        raise BodyError(str(error).partition("\n")[0]) from None
 
 
-def _in_pieces(stream: pa.CompressedInputStream) -> bytes:
-    """All that a stream holds; pyarrow takes room for the whole of what one read asks for."""
-    pieces, total = [], 0
-    while (piece := stream.read_buffer(_PIECE)).size:
-        pieces.append(piece)
-        total += piece.size
-        _check_size(total)
-    return b"".join(pieces)
+def _inflated(begin: Callable[[], _Frame], body: memoryview | bytes, *, goes_on: bool) -> bytes:
+    pieces, total, frame = [], 0, begin()
+    for at in range(0, len(body), _PIECE):
+        piece = body[at : at + _PIECE]
+        while piece and (goes_on or not frame.eof):
+            frame = begin() if frame.eof else frame
+            pieces.append(frame.decompress(piece))
+            total += len(pieces[-1])
+            _check_size(total)
+            piece = frame.unused_data
+    if not frame.eof:
+        raise BodyError("the compressed bytes end early")
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def _unsnappy(body: bytes) -> bytes:
-    if not body.startswith(_XERIAL):
+def _unsnappy(body: memoryview | bytes) -> bytes:
+    if bytes(body[: len(_XERIAL)]) != _XERIAL:
         return _unsnappy_block(body)
     blocks, at, total = [], _XERIAL_HEADER, 0
     while at < len(body):
@@ -60,22 +91,15 @@ def _unsnappy(body: bytes) -> bytes:
         total += len(blocks[-1])
         _check_size(total)
         at += size
-    return b"".join(blocks)
+    return blocks[0] if len(blocks) == 1 else b"".join(blocks)
 
 
-def _unsnappy_block(block: bytes) -> bytes:
-    size, shift = 0, 0
-    for byte in block[:5]:
-        size |= (byte & 127) << shift
-        shift += 7
-        if byte < 128:
-            break
-    else:
-        raise BodyError("a snappy block without its length")
+def _unsnappy_block(block: memoryview | bytes) -> bytes:
+    size = cramjam.snappy.decompress_raw_len(block)
     # Snappy cannot shrink more than about 1:21, so a larger claim is a lie that must not be allocated.
     if size > LARGEST_BODY or size > 64 * len(block) + 64:
         raise BodyError(f"a snappy block claims {size} bytes")
-    return pa.Codec("snappy").decompress(block, decompressed_size=size).to_pybytes()
+    return bytes(cramjam.snappy.decompress_raw(block))
 
 
 def _check_size(total: int) -> None:

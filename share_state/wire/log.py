@@ -9,20 +9,9 @@ import numpy.typing as npt
 
 from share_state.errors import InputError
 from share_state.wire.ahead import made_ahead
-from share_state.wire.batch_facts import facts_of
-from share_state.wire.codecs import BodyError, decompress
 from share_state.wire.copies import one_of_each_offset
-from share_state.wire.framing import (
-    BATCH,
-    CODEC_BITS,
-    CONTROL,
-    HEADER,
-    Stop,
-    Trust,
-    frame,
-    is_continuous,
-    next_whole_batch,
-)
+from share_state.wire.framing import BATCH, HEADER, Stop, Trust, frame, is_continuous, next_whole_batch
+from share_state.wire.inflated import Rooms, inflated, is_compressed
 from share_state.wire.log_folder import LogPartition, Segment
 from share_state.wire.places import place, unreadable
 
@@ -39,7 +28,7 @@ class Chunk:
     """A stretch of a log partition; its arrays hold until the next chunk is asked for.
 
     Attributes:
-        data: uint8; raw segment bytes, then the decompressed records of compressed batches.
+        data: uint8; raw segment bytes, or the bodies of batches where any was compressed.
         batches: BATCH rows in offset order; only rows with trust WHOLE may be looked into.
         why: row of `batches` -> why it cannot be trusted, where the row alone does not say it.
         repeated: batches left out because another copy holds the same bytes; told once, by a chunk without batches.
@@ -105,7 +94,7 @@ def read_chunks(
         log: segments of one or several copies, or what another form of export holds of it.
         merge: look at every batch header first and read each offset from one copy only. Needed where segments overlap.
         chunk: bytes to hold at a time.
-        only_control: decompress control batches alone; the bodies of other compressed batches must not be looked into.
+        only_control: the bodies of data batches will not be looked into, and need not be decompressed.
         buffers: how many chunks are in memory.
     Raises:
         RepeatedOffsetsError: if `merge` is off and the segments do overlap.
@@ -114,12 +103,12 @@ def read_chunks(
     if log.source is not None:
         yield from log.source.chunks(log, chunk, merge=merge)
         return
-    segments = tuple(log.segments)
+    segments, rooms = tuple(log.segments), Rooms(chunk, buffers)
     if not merge:
         reached = -1
         for stretch in framed_segments(segments, chunk, buffers):
             reached = _reached(stretch.batches, reached)
-            yield from _inflated(stretch, chunk, only_control)
+            yield from _looked_into(stretch, rooms, only_control)
         return
     tables = [framed.batches.copy() for framed in framed_segments(segments, chunk)]
     table = np.concatenate(tables) if tables else np.zeros(0, BATCH)
@@ -127,7 +116,16 @@ def read_chunks(
     if len(chosen) < len(table):
         yield Chunk(np.zeros(0, np.uint8), np.zeros(0, BATCH), repeated=len(table) - len(chosen))
     for stretch in _chosen(segments, chosen, chunk):
-        yield from _inflated(stretch, chunk, only_control)
+        yield from _looked_into(stretch, rooms, only_control)
+
+
+def _looked_into(stretch: Chunk, rooms: Rooms, only_control: bool) -> Iterator[Chunk]:
+    """A stretch as it is, or what its bodies inflate to; many well-packed batches become several chunks."""
+    if not is_compressed(stretch.batches, only_control):
+        yield stretch
+        return
+    for data, batches, why in inflated(stretch.data, stretch.batches, only_control, rooms):
+        yield Chunk(data, batches, why)
 
 
 def _reached(batches: np.ndarray, reached: int) -> int:
@@ -263,44 +261,6 @@ def _chosen(segments: tuple[Segment, ...], table: np.ndarray, chunk: int) -> Ite
             )
         yield Chunk(data, rows)
         start += taken
-
-
-def _inflated(stretch: Chunk, chunk: int, only_control: bool) -> Iterator[Chunk]:
-    """Decompress what is compressed; many well-packed batches become several chunks, so that memory stays bounded."""
-    batches = stretch.batches
-    if not facts_of(batches).attributes & CODEC_BITS:
-        yield stretch
-        return
-    compressed = (batches["trust"] == Trust.WHOLE) & (batches["attributes"] & CODEC_BITS != 0)
-    if only_control:
-        compressed &= batches["attributes"] & CONTROL != 0
-    if not compressed.any():
-        yield stretch
-        return
-    start, bodies, size, why = 0, [stretch.data], len(stretch.data), {}
-    for row in np.flatnonzero(compressed):
-        batch = batches[row]
-        try:
-            body = decompress(
-                int(batch["attributes"] & CODEC_BITS), stretch.data[batch["body"] : batch["body_end"]].tobytes()
-            )
-        except BodyError as reason:
-            batch["trust"], why[int(row)] = Trust.MALFORMED, str(reason)
-            continue
-        batch["body"], batch["body_end"] = size, size + len(body)
-        bodies.append(np.frombuffer(body, np.uint8))
-        size += len(body)
-        if size > len(stretch.data) + chunk:
-            yield _part(bodies, batches, start, int(row) + 1, why)
-            start, bodies, size, why = int(row) + 1, [stretch.data], len(stretch.data), {}
-    if start < len(batches):
-        yield _part(bodies, batches, start, len(batches), why)
-
-
-def _part(bodies: list[np.ndarray], batches: np.ndarray, start: int, end: int, why: dict[int, str]) -> Chunk:
-    return Chunk(
-        np.concatenate(bodies), batches[start:end].copy(), {row - start: reason for row, reason in why.items()}
-    )
 
 
 def _load(segment: Segment, position: int, into: np.ndarray) -> int:
