@@ -212,6 +212,9 @@ class _Run:
         self.skipped: dict[int, int] = {}
         self.pending_rows, self.prune_at = 0, _PENDING
 
+    def prepared(self, part: Chunk) -> Chunk:
+        return part
+
     def take(self, part: Chunk) -> None:
         decoded = self.decode(part)
         self._note_records(decoded.rows)
@@ -237,17 +240,8 @@ class _Run:
             self._note_end(batches["last_offset"][inside])
         else:
             self._note_damage(part, inside, whole)
-        return decode_control_records(part.data, located[self._counted(located, inside)], self.groups)
-
-    def _counted(self, located: np.ndarray, inside: np.ndarray) -> np.ndarray:
-        counted = inside[located["batch"]]
-        if self.window.from_offset is not None:
-            counted &= located["offset"] >= self.window.from_offset
-        if self.window.until_offset is not None:
-            counted &= located["offset"] < self.window.until_offset
-        if self.window.until_time_ms is not None:
-            counted &= located["timestamp"] <= self.window.until_time_ms
-        return counted
+        counted = inside[located["batch"]] & self.window.counts(located)
+        return decode_control_records(part.data, located[counted], self.groups)
 
     def _note_end(self, lasts: np.ndarray) -> None:
         """Note where the log has got to. Holes alone mean nothing: user topics may be compacted."""

@@ -15,9 +15,9 @@ from share_state.fold.topics import Topics
 from share_state.wire.framing import Trust
 from share_state.wire.group_logs import group_partition_of, partitions_shown
 from share_state.wire.group_records import record_types, told_records
+from share_state.wire.located import Located, located
 from share_state.wire.log import CHUNK, Chunk, read_into
 from share_state.wire.log_folder import LogPartition, Window
-from share_state.wire.records import locate_records
 from share_state.wire.share_group_state import Fault
 
 _BATCH_FAULTS = {
@@ -187,32 +187,21 @@ class _Run:
         self.replay = GroupReplay(log.partition)
         self.counts: dict[int, int] = {}
 
-    def take(self, part: Chunk) -> None:
+    def prepared(self, part: Chunk) -> Located:
         # The broker loads the batch that holds the log start whole, and nothing before it.
-        gone = (part.batches["trust"] == Trust.WHOLE) & (part.batches["last_offset"] < self.log.log_start_offset)
-        located = locate_records(part.data, part.batches) if part.records is None else part.records
-        located = located[~gone[located["batch"]]]
-        _note_batches(self.replay, self.log, part, ~gone)
-        if part.faults:
-            _note_unread(self.replay, part)
-            located = located[~np.isin(located["offset"], np.array([*part.faults], np.int64))]
-        located = located[_counted(located, self.window)]
-        types = record_types(part.data, located)
+        return located(part, self.log.log_start_offset, self.window)
+
+    def take(self, part: Located) -> None:
+        records, chunk = part.records, part.part
+        _note_batches(self.replay, self.log, chunk)
+        if chunk.faults:
+            _note_unread(self.replay, chunk)
+            records = records[~np.isin(records["offset"], np.array([*chunk.faults], np.int64))]
+        types = record_types(chunk.data, records)
         for record_type, count in zip(*np.unique(types, return_counts=True), strict=True):
             self.counts[int(record_type)] = self.counts.get(int(record_type), 0) + int(count)
-        for told in told_records(part.data, located, types):
+        for told in told_records(chunk.data, records, types):
             self.replay.apply(told)
-
-
-def _counted(located: np.ndarray, window: Window) -> np.ndarray:
-    counted = np.ones(len(located), bool)
-    if window.from_offset is not None:
-        counted &= located["offset"] >= window.from_offset
-    if window.until_offset is not None:
-        counted &= located["offset"] < window.until_offset
-    if window.until_time_ms is not None:
-        counted &= located["timestamp"] <= window.until_time_ms
-    return counted
 
 
 def _note_unread(replay: GroupReplay, part: Chunk) -> None:
@@ -224,8 +213,8 @@ def _note_unread(replay: GroupReplay, part: Chunk) -> None:
         replay.faults.append(GroupFault(code, replay.partition, offset, text))
 
 
-def _note_batches(replay: GroupReplay, log: LogPartition, part: Chunk, counted: np.ndarray) -> None:
-    for row in np.flatnonzero(counted & (part.batches["trust"] != Trust.WHOLE)):
+def _note_batches(replay: GroupReplay, log: LogPartition, part: Chunk) -> None:
+    for row in np.flatnonzero(part.batches["trust"] != Trust.WHOLE):
         batch = part.batches[row]
         code, text = _BATCH_FAULTS[Trust(int(batch["trust"]))]
         where = f"{log.segments[batch['segment']].path}, position {batch['file_position']}"

@@ -21,13 +21,13 @@ from share_state.fold.topics import Topics
 from share_state.fold.trace import Traced, Tracer
 from share_state.wire.ahead import Behind
 from share_state.wire.as_of import AsOf, as_of_window
-from share_state.wire.batch_facts import BatchFacts, facts_of
+from share_state.wire.batch_facts import BatchFacts
 from share_state.wire.framing import Trust, is_continuous
 from share_state.wire.keys import KeyTable, state_partitions_of
+from share_state.wire.located import Located, located
 from share_state.wire.log import CHUNK, Chunk, read_chunks, read_into
 from share_state.wire.log_folder import LogPartition, Window
 from share_state.wire.record_room import RecordRoom
-from share_state.wire.records import locate_records
 from share_state.wire.resume import Fate, Mark
 from share_state.wire.share_group_state import (
     UNREADABLE,
@@ -167,7 +167,7 @@ def decode_log(
     run.losses = losses
     # What has been handed out cannot be taken back where segments turn out to overlap.
     for part in read_chunks(log, merge=True):
-        yield run.decode(part), run.keys
+        yield run.decode(run.prepared(part)), run.keys
 
 
 class _Run:
@@ -206,7 +206,10 @@ class _Run:
     def _first_offset(self) -> int:
         return max(self.log.log_start_offset, self.window.from_offset or 0)
 
-    def take(self, part: Chunk) -> None:
+    def prepared(self, part: Chunk) -> Located:
+        return located(part, max(self.log.log_start_offset, self.observed.read_before), self.window)
+
+    def take(self, part: Located) -> None:
         self.decode(part, self.room)
         self.folding.wait()
         # Folding copies the state, so it waits for as much again: cost stays linear however many share-partitions live.
@@ -227,25 +230,19 @@ class _Run:
         self.chains.apply(records, keys, max(1, self.cores - 1))
         room.clear()
 
-    def decode(self, part: Chunk, room: RecordRoom | None = None) -> StateRecords:
+    def decode(self, part: Located, room: RecordRoom | None = None) -> StateRecords:
         """The records of a chunk that count, in the room that is given, or in their own."""
-        self.observed.repeated_batches += part.repeated
-        facts = facts_of(part.batches)
-        self.has_whole_batches |= facts.whole > 0
-        part = self._within(part, facts)
-        located = locate_records(part.data, part.batches) if part.records is None else part.records
-        # Batches whose records cannot be found, or that lie outside, are not whole any more, or gone.
-        facts = facts_of(part.batches)
-        self.observed.note_batches(part, facts)
-        self._note_gaps(part.batches, facts)
-        self._note_last(part.batches, facts)
-        if self.window != Window():
-            located = located[self._counted(located)]
-        decoded = decode_state_records(part.data, located, self.keys, room)
-        note_told_faults(decoded, part.faults)
+        chunk, facts = part.part, part.facts
+        self.observed.repeated_batches += chunk.repeated
+        self.has_whole_batches |= part.had_whole
+        self.observed.note_batches(chunk, facts)
+        self._note_gaps(chunk.batches, facts)
+        self._note_last(chunk.batches, facts)
+        decoded = decode_state_records(chunk.data, part.records, self.keys, room)
+        note_told_faults(decoded, chunk.faults)
         self.record_count += len(decoded.rows)
-        self.extent.take(part.batches, decoded.rows["offset"])
-        self.observed.counts.take(part.batches, facts, decoded)
+        self.extent.take(chunk.batches, decoded.rows["offset"])
+        self.observed.counts.take(chunk.batches, facts, decoded)
         self.observed.note_records(decoded)
         if decoded.faults & (Fault.KEY_MALFORMED | UNREADABLE):
             unkeyed = (decoded.rows["key"] < 0) & (decoded.rows["fault"] & (Fault.KEY_MALFORMED | UNREADABLE) != 0)
@@ -258,37 +255,6 @@ class _Run:
             self.lost_at = max(self.lost_at, int(np.max(offsets)))
             if self.losses is not None:
                 self.losses += np.asarray(offsets).tolist()
-
-    def _within(self, part: Chunk, facts: BatchFacts) -> Chunk:
-        """Without batches that end before the log start (the one that holds it is loaded whole) or begin too late."""
-        begin, until = max(self.log.log_start_offset, self.observed.read_before), self.window.until_offset
-        if facts.least_last_offset >= begin and (
-            until is None or (facts.all_whole and facts.greatest_base_offset < until)
-        ):
-            return part
-        batches = part.batches
-        outside = (batches["trust"] == Trust.WHOLE) & (batches["last_offset"] < begin)
-        if until is not None:
-            outside |= batches["base_offset"] >= until
-        if not outside.any():
-            return part
-        places = np.cumsum(~outside) - 1
-        why = {int(places[row]): reason for row, reason in part.why.items() if not outside[row]}
-        records = part.records
-        if records is not None:
-            records = records[~outside[records["batch"]]]
-            records["batch"] = places[records["batch"]]
-        return Chunk(part.data, batches[~outside], why, records=records, faults=part.faults)
-
-    def _counted(self, located: np.ndarray) -> np.ndarray:
-        counted = np.ones(len(located), bool)
-        if self.window.from_offset is not None:
-            counted &= located["offset"] >= self.window.from_offset
-        if self.window.until_offset is not None:
-            counted &= located["offset"] < self.window.until_offset
-        if self.window.until_time_ms is not None:
-            counted &= located["timestamp"] <= self.window.until_time_ms
-        return counted
 
     def _note_gaps(self, batches: np.ndarray, facts: BatchFacts) -> None:
         until = self.window.until_offset

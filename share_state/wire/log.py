@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -45,15 +45,22 @@ class Chunk:
     faults: dict[int, tuple[int, int]] = field(default_factory=dict)
 
 
-class Taker(Protocol):
+_Part = TypeVar("_Part")
+
+
+class Taker(Protocol[_Part]):
     """Takes the chunks of a log partition, one after the other."""
 
-    def take(self, part: Chunk) -> None:
+    def prepared(self, part: Chunk) -> _Part:
+        """Do what needs nothing of the chunks before; another thread may take one of those meanwhile."""
+        ...
+
+    def take(self, part: _Part) -> None:
         """Take the next one; its arrays hold until this returns."""
         ...
 
 
-_Taker = TypeVar("_Taker", bound=Taker)
+_Taker = TypeVar("_Taker", bound=Taker[Any])
 
 
 def read_into(
@@ -64,7 +71,7 @@ def read_into(
     Args:
         begin: makes one that has taken nothing yet.
         log, chunk, only_control: as for `read_chunks`.
-        cores: with more than one, the next chunk is read while one is taken.
+        cores: with more than one, the next chunk is read and prepared while one is taken.
     Returns:
         One that has taken all of them.
     Raises:
@@ -75,7 +82,8 @@ def read_into(
         taker = begin()
         buffers = 1 if cores == 1 else 2
         parts = read_chunks(log, merge=merge, chunk=chunk, only_control=only_control, buffers=buffers)
-        for part in parts if buffers == 1 else made_ahead(parts):
+        ready = map(taker.prepared, parts)
+        for part in ready if buffers == 1 else made_ahead(ready):
             taker.take(part)
         return taker
 

@@ -4,6 +4,8 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from share_state.errors import InputError
 from share_state.wire.places import Place, head_of, place, places, size_of, unreadable
 from share_state.wire.source import Source
@@ -104,6 +106,17 @@ class Window:
     from_offset: int | None = None
     until_offset: int | None = None
     until_time_ms: int | None = None
+
+    def counts(self, records: np.ndarray) -> np.ndarray:
+        """bool, which RECORD rows count."""
+        counted = np.ones(len(records), bool)
+        if self.from_offset is not None:
+            counted &= records["offset"] >= self.from_offset
+        if self.until_offset is not None:
+            counted &= records["offset"] < self.until_offset
+        if self.until_time_ms is not None:
+            counted &= records["timestamp"] <= self.until_time_ms
+        return counted
 
 
 @dataclass(frozen=True, slots=True)
