@@ -104,10 +104,10 @@ def run_task(work: Work, wanted: Wanted, log: LogPartition) -> Iterator[pa.Recor
         TIMELINE: work.states_of(log),
     }
     if work.audited is not None and isinstance(folded, FoldedLog):
-        made[WATCHED] = [watched(folded)]
+        made[WATCHED] = watched(folded)
         summary |= {"newest_time": folded.newest_time if folded.newest_time >= 0 else None}
         if folded.carried is not None:
-            made[CARRIED] = [carried_share_partitions(log.name, folded.carried)]
+            made[CARRIED] = carried_share_partitions(log.name, folded.carried)
             summary |= {"carried": carried_log(log.name, folded.carried)["carried"]}
     for name in wanted.sent:
         for batch in _batches(made.pop(name, ()), ROWS_A_BATCH):

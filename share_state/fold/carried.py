@@ -1,6 +1,7 @@
 """What the fold of a log partition hands to the next audit, and its form in tables."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,7 +12,8 @@ from share_state.declarations import table_schema
 from share_state.fold.chains import CHAIN, Chains
 from share_state.fold.extent import Extent
 from share_state.fold.observed import Counts
-from share_state.fold.states import batch_lists
+from share_state.fold.pieces import stretches
+from share_state.fold.states import batch_lists, part, rows_before
 from share_state.wire.keys import KeyTable
 from share_state.wire.resume import Mark
 from share_state.wire.share_group_state import STATE_BATCH
@@ -70,8 +72,8 @@ def mark_of(carried: str) -> Mark | None:
     return Mark(**log["mark"]) if log["form"] == FORM else None
 
 
-def carried_share_partitions(name: str, carried: Carried) -> pa.Table:
-    """The share-partitions' part: the table `carried_share_partitions`.
+def carried_share_partitions(name: str, carried: Carried) -> Iterator[pa.Table]:
+    """The share-partitions' part: the table `carried_share_partitions`, in pieces.
 
     Those that were deleted are carried as long as their last record is in the log.
     """
@@ -79,12 +81,17 @@ def carried_share_partitions(name: str, carried: Carried) -> pa.Table:
     kept = (
         chains.chains["exists"] | (chains.chains["last_offset"] >= floor) | (chains.chains["suspect_offset"] >= floor)
     )
-    numbers, sizes = np.flatnonzero(kept), np.diff(chains.ends)
+    keys = carried.keys.binary()
+    for begin, end in stretches(rows_before(chains)):
+        yield _carried(name, part(chains, begin, end), keys[begin:end], np.flatnonzero(kept[begin:end]))
+
+
+def _carried(name: str, chains: Chains, keys: pa.Array, numbers: np.ndarray) -> pa.Table:
     # A share-partition that is gone has no batches, so the lists of the others lie behind each other.
-    ends = np.concatenate(([0], np.cumsum(sizes[numbers])))
+    ends = np.concatenate(([0], np.cumsum(np.diff(chains.ends)[numbers])))
     columns = [
         pa.array([name] * len(numbers), pa.string()),
-        carried.keys.binary().take(pa.array(numbers)),
+        keys.take(pa.array(numbers)),
         *(pa.array(chains.chains[field][numbers]) for field in _FIELDS),
         batch_lists(ends, chains.batches),
     ]

@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 
 from share_state.fold.sweep import priority, range_columns, sweep
-from share_state.wire.plain_rows import copied, joined, put
+from share_state.wire.plain_rows import copied, fill, joined, put
 from share_state.wire.prefetch import prefetch
 from share_state.wire.share_group_state import (
     LARGEST_OFFSET,
@@ -30,7 +30,7 @@ from share_state.wire.share_group_state import (
 NOWHERE = -1
 """In place of an offset: there is none."""
 
-_AHEAD = 16
+AHEAD = 16
 """Records of one share-partition lie far apart: this many are on their way from memory while one is folded."""
 
 _BATCHES_AHEAD = 8
@@ -92,6 +92,15 @@ class Chains:
         """Bytes in memory."""
         return self.chains.nbytes + self.ends.nbytes + self.batches.nbytes
 
+    def grown(self, keys: int) -> tuple[np.ndarray, np.ndarray]:
+        """Copies of `chains` and `ends` with rows for so many share-partitions; new ones are FRESH and hold nothing."""
+        chains = np.empty(keys, CHAIN)
+        put(self.chains, chains)
+        fill(chains[len(self.chains) :], FRESH)
+        ends = np.full(keys + 1, self.ends[-1], np.int64)
+        ends[: len(self.ends)] = self.ends
+        return chains, ends
+
     def apply(self, records: StateRecords, keys: int, slices: int = 1) -> None:
         """Fold more records, later in the log than all before.
 
@@ -102,11 +111,7 @@ class Chains:
         """
         rows = records.rows
         self.last_snapshot_record = max(self.last_snapshot_record, int(_last_snapshot_record(rows)))
-        chains = np.empty(keys, CHAIN)
-        put(self.chains, chains)
-        chains[len(self.chains) :] = FRESH
-        carried = np.full(keys + 1, self.ends[-1], np.int64)
-        carried[: len(self.ends)] = self.ends
+        chains, carried = self.grown(keys)
         order, starts = by_key(rows, keys)
         ends = np.zeros(keys + 1, np.int64)
 
@@ -198,10 +203,10 @@ def _fold(from_key, to_key, rows, batches, order, starts, chains, carried, carri
             continue
         if end - begin > len(cuts):
             cuts = np.empty(2 * (end - begin), np.int64)
-        if end - begin <= _AHEAD:
-            for number in range(begin, min(end, len(order) - _AHEAD // 2)):
-                ahead = rows[order[number + _AHEAD // 2]]
-                _ask_for(batches, ahead)
+        if end - begin <= AHEAD:
+            for number in range(begin, min(end, len(order) - AHEAD // 2)):
+                ahead = rows[order[number + AHEAD // 2]]
+                ask_for_batches(batches, ahead)
         base, update = walk(rows, order, begin, end, chain, cuts)
         if not chain.exists:
             ends[key + 1] = at
@@ -214,7 +219,7 @@ def _fold(from_key, to_key, rows, batches, order, starts, chains, carried, carri
                 cut = max(cut, cuts[number - begin])
                 if row.reach >= cut:
                     size += row.batch_count
-                    _ask_for(batches, row)
+                    ask_for_batches(batches, row)
             cuts[number - begin] = cut
         own = base >= begin
         held = batches if own else carried_batches
@@ -235,7 +240,7 @@ def _fold(from_key, to_key, rows, batches, order, starts, chains, carried, carri
 
 
 @njit(cache=True, inline="always")
-def _ask_for(batches, row):
+def ask_for_batches(batches, row):
     """Begin to load the batches of a record, the first few of them."""
     for number in range(0, min(row.batch_count, _BATCHES_AHEAD), _BATCHES_A_LINE):
         prefetch(batches, row.batches + number)
@@ -265,8 +270,8 @@ def walk(rows, order, begin, end, chain, starts):
     base = begin - 1
     update = begin
     for number in range(begin, end):
-        if number + _AHEAD < len(order):
-            prefetch(rows, order[number + _AHEAD])
+        if number + AHEAD < len(order):
+            prefetch(rows, order[number + AHEAD])
         row = rows[order[number]]
         if row.fault & UNREADABLE:
             chain.suspect_offset = row.offset

@@ -1,15 +1,19 @@
 """What operators watch from audit to audit: one row a share-partition, and the verdict on it."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.declarations import table_schema
+from share_state.fold.chains import Chains
 from share_state.fold.lag import lags
 from share_state.fold.limits import Limits
 from share_state.fold.log import UNKNOWN_BEFORE, FoldedLog
+from share_state.fold.pieces import stretches
 from share_state.fold.ranges import ACQUIRED, ARCHIVED, ARCHIVING, AVAILABLE, tiles
-from share_state.fold.states import KEY, declared, times
+from share_state.fold.states import KEY, declared, part, times
 
 TABLE = "share_partition_history"
 START_BEFORE, HELD_TIME = "start_before", "held_time"
@@ -25,19 +29,24 @@ def watched_schema() -> pa.Schema:
     return table_schema(TABLE).append(pa.field(START_BEFORE, pa.int64())).append(pa.field(HELD_TIME, _TIME))
 
 
-def watched(folded: FoldedLog) -> pa.Table:
+def watched(folded: FoldedLog) -> Iterator[pa.Table]:
     """What one log partition says of its share-partitions; time, verdict and reason need all of them.
 
     Returns:
-        The columns of `watched_schema`, one row a live share-partition.
+        The columns of `watched_schema`, one row a live share-partition, in pieces.
     """
-    states, chains = folded.states, folded.chains
+    pieces = folded.state_pieces
+    for begin, end in stretches(pieces.size):
+        before = folded.starts_before[begin:end]
+        yield _watched(pieces.made(begin, end), part(folded.chains, begin, end), before, folded.limits.delivery_count)
+
+
+def _watched(states: pa.Table, chains: Chains, before: np.ndarray, limit: int) -> pa.Table:
     tile_ends, rows = tiles(chains.chains["start_offset"].copy(), chains.ends, chains.batches)
     sizes, state, count = rows["last"] - rows["first"] + 1, rows["state"], rows["count"]
     effective = states["effective_start_offset"].to_numpy()
     ahead = rows["first"] >= np.repeat(effective, np.diff(tile_ends))
     waits, finished = (state == AVAILABLE) | (state == ACQUIRED), (state != ARCHIVING) & (state > ACQUIRED)
-    limit = folded.limits.delivery_count
     poison = ((waits | (state == ARCHIVING)) & (count >= limit - 1)) | ((state == ARCHIVED) & (count >= limit))
 
     def total(chosen: np.ndarray) -> pa.Array:
@@ -55,9 +64,9 @@ def watched(folded: FoldedLog) -> pa.Table:
     }
     kept = (*KEY, "state_partition", "start_offset", "effective_start_offset", "end_offset", "topic_end_offset")
     table = declared(TABLE, {name: states[name] for name in kept} | counted)
-    before = folded.starts_before
     table = table.append_column(START_BEFORE, pa.array(before, mask=before == UNKNOWN_BEFORE))
-    return table.append_column(HELD_TIME, times(np.maximum(chains.chains["held_time"], 0)))
+    table = table.append_column(HELD_TIME, times(np.maximum(chains.chains["held_time"], 0)))
+    return table.cast(watched_schema())
 
 
 def with_verdicts(rows: pa.Table, now: int, run_id: str, limits: Limits) -> pa.Table:

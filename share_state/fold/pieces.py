@@ -27,17 +27,22 @@ class Pieces:
 
     def __iter__(self) -> Iterator[pa.Table]:
         """Pieces of about as many rows; at least one, maybe empty."""
-        count, begin = len(self.size) - 1, 0
-        while begin < count or begin == 0:
-            reach = np.searchsorted(self.size, self.size[begin] + _ROWS_A_PIECE, side="right") - 1
-            end = min(max(int(reach), begin + 1), count)
-            yield self.made(begin, end)
-            begin = end or 1
+        return (self.made(begin, end) for begin, end in stretches(self.size))
 
     def whole(self) -> pa.Table:
         """All of it, as declared."""
         schema = table_schema(self.table)
         return pa.concat_tables([piece.cast(schema) for piece in self])
+
+
+def stretches(size: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Share-partitions [begin, end) that together make a piece; `size` as in Pieces. At least one, maybe empty."""
+    count, begin = len(size) - 1, 0
+    while begin < count or begin == 0:
+        reach = np.searchsorted(size, size[begin] + _ROWS_A_PIECE, side="right") - 1
+        end = min(max(int(reach), begin + 1), count)
+        yield begin, end
+        begin = end or 1
 
 
 def in_one_piece(name: str, table: pa.Table) -> Pieces:

@@ -120,7 +120,7 @@ def states_in_pieces(
         own, ends = part(chains, begin, end), topic_ends[begin:end]
         return state_table(own, _sliced(key, begin, end), state_partition, suspect[begin:end], ends, placed=placed)
 
-    return Pieces("share_partition_state", _size(chains), made)
+    return Pieces("share_partition_state", rows_before(chains), made)
 
 
 def in_flight_in_pieces(chains: Chains, key: dict[str, pa.Array]) -> Pieces:
@@ -130,14 +130,15 @@ def in_flight_in_pieces(chains: Chains, key: dict[str, pa.Array]) -> Pieces:
         own = part(chains, begin, end)
         return flights(_sliced(key, begin, end), *tiles(own.chains["start_offset"].copy(), own.ends, own.batches))
 
-    return Pieces("in_flight", _size(chains), made)
+    return Pieces("in_flight", rows_before(chains), made)
 
 
 def _sliced(key: dict[str, pa.Array], begin: int, end: int) -> dict[str, pa.Array]:
     return {name: column[begin:end] for name, column in key.items()}
 
 
-def _size(chains: Chains) -> np.ndarray:
+def rows_before(chains: Chains) -> np.ndarray:
+    """What Pieces goes by: about how many rows and ranges there are before each share-partition, and in all."""
     return chains.ends + np.arange(len(chains.ends))
 
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from numba import njit
 
 from share_state.declarations import table_schema
-from share_state.fold.chains import CHAIN, FRESH, NOWHERE, Chains, by_key
+from share_state.fold.chains import CHAIN, NOWHERE, Chains, by_key
 from share_state.fold.chosen import Chosen
 from share_state.fold.held_ranges import fits, fitting
 from share_state.fold.log import decode_log
@@ -73,10 +73,7 @@ class Timeline:
         rows = records.rows[np.append(chosen, False)[records.rows["key"]]]
         keys = len(chosen)
         order, starts = by_key(rows, keys)
-        chains = np.full(keys, FRESH, CHAIN)
-        chains[: len(self.chains.chains)] = self.chains.chains
-        carried = np.full(keys + 1, self.chains.ends[-1], np.int64)
-        carried[: len(self.chains.ends)] = self.chains.ends
+        chains, carried = self.chains.grown(keys)
         place, room = np.array([0, -1, 0]), np.empty(1024, STATE_BATCH)
         while True:
             made, room = _points(

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numba import njit
 
-from share_state.fold.chains import CHAIN, FRESH, NOWHERE, Chains, by_key, is_cold, walk
+from share_state.fold.chains import AHEAD, NOWHERE, Chains, ask_for_batches, by_key, is_cold, walk
 from share_state.fold.held_ranges import (
     UNCOVERED,
     cut_below,
@@ -27,6 +27,8 @@ from share_state.fold.held_ranges import (
 )
 from share_state.fold.limits import Limits
 from share_state.fold.ranges import ARCHIVING
+from share_state.wire.plain_rows import fill
+from share_state.wire.prefetch import prefetch
 from share_state.wire.share_group_state import STATE_BATCH, UNREADABLE, Kind, Layout, StateRecords
 
 FACT = np.dtype(
@@ -154,12 +156,10 @@ class Tracer:
         """
         rows, batches = records.rows, records.batches
         order, starts = by_key(rows, keys)
-        before = np.full(keys, FRESH, CHAIN)
-        before[: len(chains.chains)] = chains.chains
-        carried = np.full(keys + 1, chains.ends[-1], np.int64)
-        carried[: len(chains.ends)] = chains.ends
+        before, carried = chains.grown(keys)
         facts = np.empty(len(rows), FACT)
-        _trace(rows, batches, order, starts, before, carried, chains.batches, facts, _BLANK)
+        fill(facts, _BLANK[0])
+        _trace(rows, batches, order, starts, before, carried, chains.batches, facts)
         if self.archiving_since == NOWHERE:
             archiving = np.flatnonzero(batches["state"] == ARCHIVING)
             if len(archiving):
@@ -169,11 +169,8 @@ class Tracer:
 
 
 @njit(cache=True, nogil=True)
-def _trace(rows, batches, order, starts, chains, carried, carried_batches, facts, blank):
+def _trace(rows, batches, order, starts, chains, carried, carried_batches, facts):
     room, resolved = np.empty(1024, STATE_BATCH), np.empty(1, np.int64)
-    for row in range(len(rows)):
-        facts[row] = blank[0]
-    touched = np.int64(0)
     for key in range(len(chains)):
         if starts[key] == starts[key + 1]:
             continue
@@ -181,17 +178,14 @@ def _trace(rows, batches, order, starts, chains, carried, carried_batches, facts
         room = fitting(room, 0, size)
         for row in range(size):
             room[row] = carried_batches[carried[key] + row]
-        # A share-partition's records lie far apart: fetch them all at once instead of waiting for one after the other.
         for number in range(starts[key], starts[key + 1]):
-            row = rows[order[number]]
-            touched ^= row.offset ^ np.int64(row.kind)
-            if row.batch_count > 0:
-                touched ^= batches[row.batches].first ^ batches[row.batches + row.batch_count - 1].last
-        for number in range(starts[key], starts[key + 1]):
+            if number + AHEAD < len(order):
+                prefetch(facts, order[number + AHEAD])
+            if number + AHEAD // 2 < len(order):
+                ask_for_batches(batches, rows[order[number + AHEAD // 2]])
             if not fits(room, size, rows[order[number]].batch_count):
                 room = fitting(room, size, np.int64(rows[order[number]].batch_count))
             size = advance(rows, order, number, batches, chains[key], room, size, facts[order[number]], resolved)
-    return touched
 
 
 @njit(cache=True, inline="always")

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 
 from share_state.fold.trace import Traced
-from share_state.rules.registry import INFO, TRACED, Broken, rule
+from share_state.rules.registry import INFO, NOTHING, TRACED, Broken, rule
 from share_state.rules.traced_rows import of_rows
 from share_state.wire.share_group_state import Kind
 
@@ -30,16 +30,18 @@ def delivery_complete_count_mismatch(traced: Traced) -> Broken:
     forgotten = started & facts["known"] & ~facts["initial"] & (found == -1) & (facts["complete_before"] >= 0)
     # Without a snapshot before it, the state may hold less than the leader knew.
     whole = (rows["kind"] == Kind.SNAPSHOT) | (facts["rests_on_snapshot"] & ~facts["suspect"])
+    cases = (found < -1, forgotten, started & whole & (found > window), started & whole & (found >= 0))
+    wrong = np.flatnonzero(np.logical_or.reduce(cases))
+    if not len(wrong):
+        return NOTHING
     texts = np.select(
-        [found < -1, forgotten, started & whole & (found > window), started & whole & (found >= 0)],
-        ["it is below -1", "it was known before", "more than there are offsets in flight",
-         np.char.add(terminal.astype(str), " offsets from the start on are finished")],
-        "",
-    )  # fmt: skip
-    wrong = texts != ""
+        [case[wrong] for case in cases[:-1]],
+        ["it is below -1", "it was known before", "more than there are offsets in flight"],
+        np.char.add(terminal[wrong].astype(str), " offsets from the start on are finished"),
+    )
     return of_rows(
         rows[wrong],
-        ("the delivery complete count is ", found[wrong], ": ", pa.array(texts[wrong].tolist(), pa.string())),
+        ("the delivery complete count is ", found[wrong], ": ", pa.array(texts.tolist(), pa.string())),
         found=found[wrong],
         finished=terminal[wrong],
         in_flight=window[wrong],

@@ -10,6 +10,11 @@ def put(rows: np.ndarray, into: np.ndarray) -> None:
     into[: len(rows)].view(np.uint8)[:] = rows.view(np.uint8)
 
 
+def fill(rows: np.ndarray, row: np.void) -> None:
+    """Make all of them, contiguous, equal to one of the same type."""
+    rows.view(np.uint8).reshape(-1, rows.itemsize)[:] = np.frombuffer(row.tobytes(), np.uint8)
+
+
 def copied(rows: np.ndarray) -> np.ndarray:
     """Contiguous rows in memory of their own."""
     return rows.view(np.uint8).copy().view(rows.dtype)

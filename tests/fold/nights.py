@@ -45,7 +45,7 @@ class Auditor:
             self.log = None
         else:
             self.log = carried_log(log.name, self.folded.carried)["carried"]
-            self.share_partitions = carried_share_partitions(log.name, self.folded.carried)
+            self.share_partitions = pa.concat_tables(carried_share_partitions(log.name, self.folded.carried))
 
     @property
     def findings(self) -> list[str]:

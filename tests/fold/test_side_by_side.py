@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,7 +32,8 @@ def check_same(found: FoldedLog, expected: FoldedLog) -> None:
     assert (found.carried is None) == (expected.carried is None)
     if found.carried is not None and expected.carried is not None:
         assert carried_log("", found.carried) == carried_log("", expected.carried)
-        assert carried_share_partitions("", found.carried).equals(carried_share_partitions("", expected.carried))
+        ours, theirs = (carried_share_partitions("", one) for one in (found.carried, expected.carried))
+        assert pa.concat_tables(ours).equals(pa.concat_tables(theirs))
 
 
 @pytest.mark.parametrize("scenario", scenarios(), ids=lambda path: str(path.relative_to(DATA)))
