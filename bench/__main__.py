@@ -11,6 +11,7 @@ from bench import comparisons, costs
 from bench.exports import Shape
 from bench.report import Report
 from share_state.errors import ShareStateError
+from share_state.kept_memory import keep_memory
 
 _SIZES = (2_000_000, 20_000_000, 50_000_000)
 _USUAL = Shape()
@@ -103,6 +104,7 @@ def bench(
 
 def main() -> None:
     """Run the command; an unusable call or a failed side is one line on stderr and exit code 2."""
+    keep_memory()
     try:
         typer.run(bench)
     except ShareStateError as error:

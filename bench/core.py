@@ -12,6 +12,7 @@ from pathlib import Path
 
 from bench.digest import Digest, described
 from share_state.fold.log import FoldedLog, fold_log
+from share_state.kept_memory import keep_memory
 from share_state.wire.log_folder import find_logs
 
 
@@ -77,6 +78,7 @@ def _print_states(folder: str) -> None:
 
 def main() -> None:
     """Answer each folder on standard input; `states FOLDER` with one line a share-partition, then {}."""
+    keep_memory()
     for line in map(str.strip, sys.stdin):
         if line.startswith("states "):
             _print_states(line.removeprefix("states "))

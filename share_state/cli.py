@@ -12,6 +12,7 @@ from typer.exceptions import Abort, Exit, TyperException
 from share_state import __version__
 from share_state.commands.app import DONE, UNEXPECTED, UNUSABLE, app
 from share_state.errors import ShareStateError
+from share_state.kept_memory import keep_memory
 from share_state.report import console
 
 COMMANDS = (
@@ -45,6 +46,7 @@ def top(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and leave with the exit code of the contract: 0 done, 1 found, 2 unusable, 3 unexpected."""
+    keep_memory()
     sys.exit(run(arguments))
 
 

@@ -11,6 +11,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.storagelevel import StorageLevel
 
 from share_state.cores import shares
+from share_state.kept_memory import keep_memory
 from share_state.phases import Phases
 from share_state.spark.sources.live import is_live, live_frame
 from share_state.table_files import FILE, File, TableFiles
@@ -50,6 +51,7 @@ def over_logs(
     tasks = spread(work.logs, spark.sparkContext.defaultParallelism)
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        keep_memory()
         for batch in batches:
             for number in batch["id"].to_pylist():
                 for log in tasks[number]:
