@@ -164,7 +164,7 @@ def _all_zero(data, at, end):
     return True
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
 def _row(table, row, data, at, size, file_position, segment, trust):
     batch = table[row]
     batch.at = at
@@ -172,19 +172,33 @@ def _row(table, row, data, at, size, file_position, segment, trust):
     batch.file_position = file_position
     batch.segment = segment
     batch.trust = np.int8(trust)
-    batch.body = at + min(HEADER, size)
     batch.body_end = at + size
-    whole = size >= HEADER
-    batch.base_offset = int64_at(data, at) if size >= 8 else -1
-    batch.magic = np.int8(data[at + 16]) if size > 16 else -1
+    if size < HEADER:
+        _cut_header(batch, data, at, size)
+        return
+    batch.body = at + HEADER
+    batch.base_offset = int64_at(data, at)
+    batch.leader_epoch = int32_at(data, at + 12)
+    batch.magic = np.int8(data[at + 16])
+    batch.crc = np.uint32(int32_at(data, at + 17))
+    batch.attributes = int16_at(data, at + 21)
+    batch.last_offset = batch.base_offset + np.int64(int32_at(data, at + 23))
+    batch.base_timestamp = int64_at(data, at + 27)
+    batch.max_timestamp = int64_at(data, at + 35)
+    batch.producer_id = int64_at(data, at + 43)
+    batch.count = int32_at(data, at + 57)
+
+
+@njit(cache=True)
+def _cut_header(batch, data, at, size):
+    """Fill a row as far as the bytes go."""
+    batch.body = at + size
+    batch.base_offset = batch.last_offset = int64_at(data, at) if size >= 8 else -1
     batch.leader_epoch = int32_at(data, at + 12) if size >= 16 else -1
+    batch.magic = np.int8(data[at + 16]) if size > 16 else -1
     batch.crc = np.uint32(int32_at(data, at + 17)) if size >= 21 else 0
-    batch.attributes = int16_at(data, at + 21) if whole else 0
-    batch.last_offset = batch.base_offset + (np.int64(int32_at(data, at + 23)) if whole else 0)
-    batch.base_timestamp = int64_at(data, at + 27) if whole else -1
-    batch.max_timestamp = int64_at(data, at + 35) if whole else -1
-    batch.producer_id = int64_at(data, at + 43) if whole else -1
-    batch.count = int32_at(data, at + 57) if whole else 0
+    batch.attributes = batch.count = 0
+    batch.base_timestamp = batch.max_timestamp = batch.producer_id = -1
 
 
 @njit(cache=True, nogil=True)
