@@ -4,7 +4,7 @@ import ctypes
 
 _LARGEST_KEPT = -3, 32 << 20
 """M_MMAP_THRESHOLD: larger blocks go back to the system at once; glibc takes no larger number."""
-_KEPT = -1, 128 << 20
+_KEPT = -1, 64 << 20
 """M_TRIM_THRESHOLD: bytes at the end of the heap that stay."""
 _ARENAS = -8, 1
 """M_ARENA_MAX: what one thread frees the next one takes."""
