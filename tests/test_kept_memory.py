@@ -12,7 +12,7 @@ import numpy as np
 from share_state.kept_memory import keep_memory
 {begin}
 def work():
-    blocks = [np.ones(20 << 20, np.uint8) for _ in range(4)]
+    blocks = [np.ones(16 << 20, np.uint8) for _ in range(3)]
 work()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(5):

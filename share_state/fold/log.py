@@ -201,6 +201,7 @@ class _Run:
         self.judged: list[Any] = []
         self.room = record_room()
         self.other_room = self.room if cores == 1 else record_room()
+        self.enough = self.chains.size
         self.losses: list[int] | None = None
 
     def _first_offset(self) -> int:
@@ -211,13 +212,12 @@ class _Run:
 
     def take(self, part: Located) -> None:
         self.decode(part, self.room)
-        self.folding.wait()
-        # Folding copies the state, so it waits for as much again: cost stays linear however many share-partitions live.
-        if self.room.size >= self.chains.size:
+        if self.room.size >= self.enough:
             self._fold_decoded()
 
     def _fold_decoded(self) -> None:
         room, keys = self.room, len(self.keys)
+        self.folding.wait()
         if room.row_count:
             self.room, self.other_room = self.other_room, room
             self.folding.do(lambda: self._fold(room, keys))
@@ -228,6 +228,8 @@ class _Run:
             self.judged += self.judge(self.tracer.take(records, self.chains, keys))
         # Reading and decoding keep a core busy.
         self.chains.apply(records, keys, max(1, self.cores - 1))
+        # Folding copies the state, so it waits for as much again: cost stays linear however many share-partitions live.
+        self.enough = self.chains.size
         room.clear()
 
     def decode(self, part: Located, room: RecordRoom | None = None) -> StateRecords:
