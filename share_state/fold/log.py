@@ -218,6 +218,9 @@ class _Run:
     def _fold_decoded(self) -> None:
         room, keys = self.room, len(self.keys)
         self.folding.wait()
+        # Folding copies the state, so the next one waits for as much again: cost stays linear however many
+        # share-partitions live. What is there before this one is the same by any number of cores, and so the findings.
+        self.enough = self.chains.size
         if room.row_count:
             self.room, self.other_room = self.other_room, room
             self.folding.do(lambda: self._fold(room, keys))
@@ -228,8 +231,6 @@ class _Run:
             self.judged += self.judge(self.tracer.take(records, self.chains, keys))
         # Reading and decoding keep a core busy.
         self.chains.apply(records, keys, max(1, self.cores - 1))
-        # Folding copies the state, so it waits for as much again: cost stays linear however many share-partitions live.
-        self.enough = self.chains.size
         room.clear()
 
     def decode(self, part: Located, room: RecordRoom | None = None) -> StateRecords:
