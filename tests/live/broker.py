@@ -53,7 +53,8 @@ def running(folder: Path) -> Iterator[Broker]:
     settings.write_text(_settings(broker, ports), encoding="utf-8")
     java = _java(folder)
     cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    formatting = [*java, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(settings)]
+    # An id may begin with a dash, which would be taken for the next option.
+    formatting = [*java, "kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "-c", str(settings)]
     subprocess.run([*formatting, "--feature", "share.version=1"], check=True, capture_output=True)
     said = folder / "broker.out"
     with ExitStack() as stack:
