@@ -16,8 +16,8 @@ OVER_CRC = 3.0
 OVER_KERNEL = 2.0
 WALL = 5.0
 APART = 2.0
-WORKER = 512_000_000
-"""Bytes of a worker that holds no state: interpreter and libraries (about 290 MB), chunk, decoded records."""
+WORKER = 576_000_000
+"""Bytes of a worker that holds no state: interpreter and libraries (about 290 MB), chunks, records, what is kept."""
 OFF_LINE = 0.1
 SCALING = 0.7
 
