@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from share_state.fold.groups_replay import GroupReplay
-from share_state.wire.framing import Trust
 from share_state.wire.group_records import record_types, told_records
+from share_state.wire.located import located
 from share_state.wire.log import read_chunks
-from share_state.wire.log_folder import LogPartition
-from share_state.wire.records import locate_records
+from share_state.wire.log_folder import LogPartition, Window
 
 
 @dataclass(slots=True)
@@ -44,9 +43,8 @@ def holders(logs: Sequence[LogPartition], group_id: str, topic_id: str, partitio
     for log in logs:
         replay, had = GroupReplay(log.partition), ()
         for part in read_chunks(log, merge=True):
-            whole = part.batches[part.batches["trust"] == Trust.WHOLE]
-            located = locate_records(part.data, whole) if part.records is None else part.records
-            for told in told_records(part.data, located, record_types(part.data, located)):
+            records = located(part, 0, Window()).records
+            for told in told_records(part.data, records, record_types(part.data, records)):
                 if told.key is None or group_id.encode() not in told.key:
                     continue
                 replay.apply(told)

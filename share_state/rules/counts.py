@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 
 from share_state.fold.trace import Traced
-from share_state.rules.registry import INFO, NOTHING, TRACED, Broken, rule
+from share_state.rules.registry import INFO, TRACED, Broken, rule
 from share_state.rules.traced_rows import of_rows
 from share_state.wire.share_group_state import Kind
 
@@ -32,8 +32,6 @@ def delivery_complete_count_mismatch(traced: Traced) -> Broken:
     whole = (rows["kind"] == Kind.SNAPSHOT) | (facts["rests_on_snapshot"] & ~facts["suspect"])
     cases = (found < -1, forgotten, started & whole & (found > window), started & whole & (found >= 0))
     wrong = np.flatnonzero(np.logical_or.reduce(cases))
-    if not len(wrong):
-        return NOTHING
     texts = np.select(
         [case[wrong] for case in cases[:-1]],
         ["it is below -1", "it was known before", "more than there are offsets in flight"],

@@ -7,22 +7,12 @@ import numpy as np
 from share_state.wire.batch_facts import facts_of
 from share_state.wire.codecs import BodyError, decompress
 from share_state.wire.framing import CODEC_BITS, CONTROL, Trust
+from share_state.wire.rooms import Rooms
 
 
-class Rooms:
-    """Bytes for part after part, those of the oldest used again."""
-
-    def __init__(self, size: int, count: int) -> None:
-        """Of `size` bytes each or more; `count` of them hold at a time."""
-        self.size, self.count, self.made = size, count, list[np.ndarray]()
-
-    def next(self, least: int) -> np.ndarray:
-        """Room for the next part, of `least` bytes at least."""
-        oldest = self.made.pop(0) if len(self.made) == self.count else np.empty(0, np.uint8)
-        if len(oldest) < max(least, self.size):
-            oldest = np.empty(max(least, self.size), np.uint8)
-        self.made.append(oldest)
-        return oldest
+def body_room(size: int) -> np.ndarray:
+    """Bytes to put bodies into."""
+    return np.empty(size, np.uint8)
 
 
 def is_compressed(batches: np.ndarray, only_control: bool) -> bool:
@@ -33,7 +23,7 @@ def is_compressed(batches: np.ndarray, only_control: bool) -> bool:
 
 
 def inflated(
-    data: np.ndarray, batches: np.ndarray, only_control: bool, rooms: Rooms
+    data: np.ndarray, batches: np.ndarray, only_control: bool, rooms: Rooms[np.ndarray]
 ) -> Iterator[tuple[np.ndarray, np.ndarray, dict[int, str]]]:
     """Put the bodies of batches side by side, decompressed where they are not plain.
 
@@ -41,7 +31,7 @@ def inflated(
         data: uint8, raw segment bytes.
         batches: BATCH rows; `body`, `body_end` and `trust` are changed in place.
         only_control: leave out the bodies of data batches, which must not be looked into then.
-        rooms: where to put them; a part ends when one is full.
+        rooms: of `body_room`, where to put them; a part ends when one is full.
     Returns:
         Parts in order: (uint8 bytes of the bodies, the rows they belong to, row of those -> why it cannot be
         decompressed).

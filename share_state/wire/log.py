@@ -11,9 +11,10 @@ from share_state.errors import InputError
 from share_state.wire.ahead import made_ahead
 from share_state.wire.copies import one_of_each_offset
 from share_state.wire.framing import BATCH, HEADER, Stop, Trust, frame, is_continuous, next_whole_batch
-from share_state.wire.inflated import Rooms, inflated, is_compressed
+from share_state.wire.inflated import body_room, inflated, is_compressed
 from share_state.wire.log_folder import LogPartition, Segment
 from share_state.wire.places import place, unreadable
+from share_state.wire.rooms import Rooms
 
 CHUNK = 16 << 20
 """Bytes of segments that are in memory at a time; a larger batch grows the chunk to its own size."""
@@ -111,7 +112,7 @@ def read_chunks(
     if log.source is not None:
         yield from log.source.chunks(log, chunk, merge=merge)
         return
-    segments, rooms = tuple(log.segments), Rooms(chunk, buffers)
+    segments, rooms = tuple(log.segments), Rooms(body_room, chunk, buffers)
     if not merge:
         reached = -1
         for stretch in framed_segments(segments, chunk, buffers):
@@ -127,7 +128,7 @@ def read_chunks(
         yield from _looked_into(stretch, rooms, only_control)
 
 
-def _looked_into(stretch: Chunk, rooms: Rooms, only_control: bool) -> Iterator[Chunk]:
+def _looked_into(stretch: Chunk, rooms: Rooms[np.ndarray], only_control: bool) -> Iterator[Chunk]:
     """A stretch as it is, or what its bodies inflate to; many well-packed batches become several chunks."""
     if not is_compressed(stretch.batches, only_control):
         yield stretch
@@ -155,7 +156,7 @@ def framed_segments(segments: tuple[Segment, ...], chunk: int = CHUNK, buffers: 
     Raises:
         InputError: if a segment cannot be read.
     """
-    room = _Buffers(min(chunk, sum(segment.unread for segment in segments) + 1), buffers)
+    room = Rooms(_framing_room, min(chunk, sum(segment.unread for segment in segments) + 1), buffers)
     (data, table), rows, used = room.next(), 0, 0
     for number, segment in enumerate(segments):
         position = segment.begin
@@ -200,29 +201,6 @@ def framed_segments(segments: tuple[Segment, ...], chunk: int = CHUNK, buffers: 
                 rows, used = 0, 0
     if rows:
         yield Chunk(data[:used], table[:rows])
-
-
-class _Buffers:
-    """Bytes and BATCH rows for chunk after chunk, those of the oldest used again."""
-
-    def __init__(self, size: int, count: int) -> None:
-        self.size, self.count, self.made = size, count, list[tuple[np.ndarray, np.ndarray]]()
-
-    def next(self) -> tuple[np.ndarray, np.ndarray]:
-        """A pair for the next chunk."""
-        if len(self.made) < self.count or len(self.made[0][0]) < self.size:
-            oldest = np.empty(self.size, np.uint8), _table(self.size)
-            self.made = self.made[len(self.made) == self.count :]
-        else:
-            oldest = self.made.pop(0)
-        self.made.append(oldest)
-        return oldest
-
-    def larger(self) -> tuple[np.ndarray, np.ndarray]:
-        """A pair in place of the newest one, of twice its size."""
-        self.size *= 2
-        self.made[-1] = np.empty(self.size, np.uint8), _table(self.size)
-        return self.made[-1]
 
 
 def _zeros_at(position: int, segment: int) -> np.ndarray:
@@ -287,5 +265,6 @@ def _load(segment: Segment, position: int, into: np.ndarray) -> int:
     return wanted
 
 
-def _table(size: int) -> np.ndarray:
-    return np.empty(size // HEADER + size // 4096 + 64, BATCH)
+def _framing_room(size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Bytes, and the BATCH rows of what they may hold."""
+    return np.empty(size, np.uint8), np.empty(size // HEADER + size // 4096 + 64, BATCH)
