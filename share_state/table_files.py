@@ -30,6 +30,9 @@ FILE = pa.struct(
 )
 """A written file as it travels: path within its table, bytes, rows, and what Delta keeps of it."""
 
+FILES = pa.schema(list(FILE))
+"""Rows that are files each."""
+
 File = Mapping[str, Any]
 """The fields of FILE."""
 
@@ -139,6 +142,13 @@ def filesystem_of(place: str) -> tuple[FileSystem, str]:
     return store.file_system, f"{store.root}{rest}"
 
 
+def create_folder(place: str) -> None:
+    """Make a folder where folders are made; an object store knows none."""
+    filesystem, path = filesystem_of(place)
+    if isinstance(filesystem, LocalFileSystem):
+        filesystem.create_dir(path, recursive=True)
+
+
 @contextmanager
 def asking(place: str) -> Iterator[None]:
     """Turns what an object store says into a WarehouseError with the address; local errors stay what they are.
@@ -177,9 +187,8 @@ class _OpenFile:
         self._table, self._name, self._schema, self._metadata = table, name, schema, []
         self._folder, self.rows = folder, 0
         with asking(folder):
+            create_folder(folder)
             filesystem, place = filesystem_of(folder)
-            if isinstance(filesystem, LocalFileSystem):
-                filesystem.create_dir(place, recursive=True)
             self._sink = filesystem.open_output_stream(f"{place}/{name}")
             self._writer = pq.ParquetWriter(
                 self._sink,

@@ -11,9 +11,10 @@ from typing import Any
 import pyarrow as pa
 
 from share_state.declarations import table_schema
+from share_state.drafts import write_draft
 from share_state.fold.carried import carried_log, carried_share_partitions
 from share_state.fold.control_log import FoldedControlLog
-from share_state.fold.history import watched, watched_schema
+from share_state.fold.history import watched
 from share_state.fold.log import FoldedLog
 from share_state.fold.timeline import TABLE as TIMELINE
 from share_state.table_files import FILE, ROWS_A_GROUP, File, TableFiles
@@ -25,7 +26,7 @@ RESULTS = (STATE, IN_FLIGHT, FINDINGS)
 """Tables that every fold fills."""
 
 WATCHED, CARRIED = "share_partition_history", "carried_share_partitions"
-"""What an audit fills beside them; WATCHED travels without time and verdict, which need every log."""
+"""What an audit fills beside them; WATCHED is made without time and verdict, which need every log."""
 
 CUTOFF, SUMMARY = "cutoff", "summary"
 
@@ -63,11 +64,13 @@ class Wanted:
     Attributes:
         sent: tables whose rows the task sends back.
         written: tables whose rows it writes where it runs.
+        drafted: tables whose rows it sets aside there, as they lack what the whole run tells.
         files: where it writes them.
     """
 
     sent: tuple[str, ...] = ()
     written: tuple[str, ...] = ()
+    drafted: tuple[str, ...] = ()
     files: TableFiles | None = None
 
     @property
@@ -76,8 +79,7 @@ class Wanted:
 
         In each row exactly one table's column is set, or `cutoff` and `summary` are.
         """
-        schemas = {name: watched_schema() if name == WATCHED else table_schema(name) for name in (*self.sent, CUTOFF)}
-        schemas |= {SUMMARY: SUMMARIES}
+        schemas = {name: table_schema(name) for name in (*self.sent, CUTOFF)} | {SUMMARY: SUMMARIES}
         return pa.schema([pa.field(name, pa.struct(list(columns))) for name, columns in schemas.items()])
 
 
@@ -112,7 +114,7 @@ def run_task(work: Work, wanted: Wanted, log: LogPartition) -> Iterator[pa.Recor
     for name in wanted.sent:
         for batch in _batches(made.pop(name, ()), ROWS_A_BATCH):
             yield _only(schema, {name: batch.to_struct_array()})
-    files = _written({name: made.pop(name) for name in wanted.written if name in made}, wanted, work.cores_of(log))
+    files = _written(made, wanted, work.cores_of(log))
     deque(made.get(STATE, ()), maxlen=0)
     digest.take(folded.cutoff)
     limits = folded.cutoff.combine_chunks().to_batches()[0].to_struct_array()
@@ -120,13 +122,17 @@ def run_task(work: Work, wanted: Wanted, log: LogPartition) -> Iterator[pa.Recor
     yield _only(schema, {CUTOFF: limits, SUMMARY: told})
 
 
-def _written(made: Mapping[str, Iterable[pa.Table]], wanted: Wanted, cores: int) -> list[File]:
-    """Write tables, as many at a time as there are cores."""
+def _written(made: dict[str, Iterable[pa.Table]], wanted: Wanted, cores: int) -> list[File]:
+    """Write tables, as many at a time as there are cores, and take them out of those that were made."""
     if wanted.files is None:
         return []
-    write = wanted.files.write
+    ways = dict.fromkeys(wanted.written, TableFiles.write) | dict.fromkeys(wanted.drafted, write_draft)
     with ThreadPoolExecutor(cores) as threads:
-        written = [threads.submit(write, name, _batches(tables, ROWS_A_GROUP)) for name, tables in made.items()]
+        written = [
+            threads.submit(write, wanted.files, name, _batches(made.pop(name), ROWS_A_GROUP))
+            for name, write in ways.items()
+            if name in made
+        ]
         return [file for one in written for file in one.result()]
 
 

@@ -36,6 +36,7 @@ class Warehouse:
             folders: table -> its folder there, where that is not called as the table is; "" for the place itself.
         """
         self.files = TableFiles(root if "://" in root else str(Path(root).absolute()), folders=folders or {})
+        self._is_new = "://" not in root and not Path(root).exists()
         self._committed, self._runs = set[str](), self._version("runs")
 
     def __enter__(self) -> "Warehouse":
@@ -45,6 +46,9 @@ class Warehouse:
         # Tasks that were tried again, or a run that failed, leave files that no commit names.
         with suppress(*((OSError, InputError) if failed else ())):
             self.files.discard(self.files.folders or EVERY, frozenset(self._committed))
+        if failed and self._is_new:
+            with suppress(OSError):
+                Path(self.files.root).rmdir()
 
     def replace(self, table: str, files: Iterable[File]) -> dict[str, int]:
         """Let a table hold the rows of some files, and no others.

@@ -1,6 +1,6 @@
 """What a command is asked to fold, and how: plain data that travels to the tasks."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -45,14 +45,16 @@ class Resumed:
     carried: str | None = None
     files: tuple[str, ...] = ()
 
-    def restore(self, log: LogPartition) -> Carried | None:
-        """What the last audit left for a log partition."""
-        if self.carried is None:
-            return None
-        if not self.files:
-            return restored(self.carried, table_schema(_CARRIED).empty_table())
-        with asking(self.files[0]):
-            return restored(self.carried, rows_of(_CARRIED, self.files).to_table(filter=pc.field("log") == log.name))
+    def restore(self, log: LogPartition) -> Callable[[], Carried] | None:
+        """Gives what the last audit left for a log partition, a new one at each call; None where it left nothing."""
+        return None if self.carried is None else partial(_restored, self.carried, self.files, log.name)
+
+
+def _restored(carried: str, files: Sequence[str], log: str) -> Carried:
+    if not files:
+        return restored(carried, table_schema(_CARRIED).empty_table())
+    with asking(files[0]):
+        return restored(carried, rows_of(_CARRIED, files).to_table(filter=pc.field("log") == log))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ class Work:
                 return fold_log(log, self.window_of(log), **known)
             resumed = self.audited[log.name]
             judge = partial(judge_records, severities=self.severities)
-            return fold_log(log, carried=resumed.restore(log), fate=resumed.fate, judge=judge, **known)
+            return fold_log(log, restore=resumed.restore(log), fate=resumed.fate, judge=judge, **known)
         control = self.control
         return fold_control_log(
             log,

@@ -75,8 +75,10 @@ def test_what_is_not_committed_goes_and_what_others_wrote_stays(tmp_path: Path):
     assert parquet(tmp_path, "findings") == {file["path"] for file in other}
 
 
-def test_a_run_that_fails_leaves_no_folder(tmp_path: Path):
-    with pytest.raises(ZeroDivisionError), Warehouse(str(tmp_path)) as tables:
+@pytest.mark.parametrize("was_there", [True, False])
+def test_a_run_that_fails_leaves_no_folder(tmp_path: Path, was_there: bool):
+    root = tmp_path if was_there else tmp_path / "warehouse"
+    with pytest.raises(ZeroDivisionError), Warehouse(str(root)) as tables:
         tables.files.write("findings", [_finding()])
         raise ZeroDivisionError
     assert list(tmp_path.iterdir()) == []

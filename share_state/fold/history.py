@@ -6,7 +6,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.declarations import table_schema
 from share_state.fold.chains import Chains
 from share_state.fold.lag import lags
 from share_state.fold.limits import Limits
@@ -21,19 +20,14 @@ OK, STALL, STOP, REWIND = "OK", "STALL", "STOP", "REWIND"
 VERDICTS = (OK, STALL, STOP, REWIND)
 
 _MS_A_MINUTE = 60_000
-_TIME = pa.timestamp("us", "UTC")
-
-
-def watched_schema() -> pa.Schema:
-    """The columns of `watched`: those of the table, the start offset at the last audit, the first delivery since."""
-    return table_schema(TABLE).append(pa.field(START_BEFORE, pa.int64())).append(pa.field(HELD_TIME, _TIME))
 
 
 def watched(folded: FoldedLog) -> Iterator[pa.Table]:
-    """What one log partition says of its share-partitions; time, verdict and reason need all of them.
+    """What one log partition says of its share-partitions; run, time, verdict and reason need all of them.
 
     Returns:
-        The columns of `watched_schema`, one row a live share-partition, in pieces.
+        The columns of schemas/tables/share_partition_history.yaml, those four null, and START_BEFORE and HELD_TIME: the
+        start offset at the last audit, the first delivery since; one row a live share-partition, in pieces.
     """
     pieces = folded.state_pieces
     for begin, end in stretches(pieces.size):
@@ -65,8 +59,7 @@ def _watched(states: pa.Table, chains: Chains, before: np.ndarray, limit: int) -
     kept = (*KEY, "state_partition", "start_offset", "effective_start_offset", "end_offset", "topic_end_offset")
     table = declared(TABLE, {name: states[name] for name in kept} | counted)
     table = table.append_column(START_BEFORE, pa.array(before, mask=before == UNKNOWN_BEFORE))
-    table = table.append_column(HELD_TIME, times(np.maximum(chains.chains["held_time"], 0)))
-    return table.cast(watched_schema())
+    return table.append_column(HELD_TIME, times(np.maximum(chains.chains["held_time"], 0)))
 
 
 def with_verdicts(rows: pa.Table, now: int, run_id: str, limits: Limits) -> pa.Table:
@@ -78,7 +71,7 @@ def with_verdicts(rows: pa.Table, now: int, run_id: str, limits: Limits) -> pa.T
     - OK: anything else.
 
     Args:
-        rows: columns of `watched_schema`.
+        rows: of `watched`.
         now: ms, what "for so long" is counted to: stamp of the newest record of the whole input, or the audit's time.
         run_id: of this audit.
         limits: the stall time.

@@ -1,7 +1,6 @@
 """One log partition, start to end: read, decode, fold; what one Spark task does, and what a notebook may call."""
 
 from collections.abc import Callable, Iterator, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,7 +122,7 @@ def fold_log(
     state_partitions: int | None = None,
     chunk: int = CHUNK,
     limits: Limits | None = None,
-    carried: Carried | None = None,
+    restore: Callable[[], Carried] | None = None,
     fate: Fate | None = None,
     judge: Callable[[Traced], Sequence[Any]] | None = None,
     cores: int = 1,
@@ -138,7 +137,7 @@ def fold_log(
         state_partitions: how many partitions the state topic has, where known, to find records in the wrong one.
         chunk: bytes of segments in memory at a time.
         limits: what rules are to hold it against.
-        carried: where an earlier fold of this log stopped; `log` is then what `resume` left to be read.
+        restore: where an earlier fold of this log stopped, a new one at each call; `log` is then what `resume` left.
         fate: what became of the log since then.
         judge: is shown every chunk of records, traced; what it returns is gathered in `judged`.
         cores: with more than one, chunks are read, decoded and folded side by side, slices of share-partitions too.
@@ -148,7 +147,8 @@ def fold_log(
     """
 
     def begin() -> _Run:
-        return _Run(log, window or as_of_window(as_of), limits or Limits(), deepcopy(carried), fate, judge, cores)
+        carried = restore() if restore else None
+        return _Run(log, window or as_of_window(as_of), limits or Limits(), carried, fate, judge, cores)
 
     return read_into(begin, log, chunk=chunk, cores=cores).finish(topics or Topics(), state_partitions)
 

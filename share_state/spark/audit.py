@@ -20,7 +20,7 @@ from share_state.outcome import Outcome, run_row, summarise
 from share_state.phases import Phases
 from share_state.resumption import COMMAND, LastAudit, continued, is_unchanged
 from share_state.spark.findings import write_findings
-from share_state.spark.plan import collected, fold_all, result_table, write_rows
+from share_state.spark.plan import finish, summaries
 from share_state.table_files import File, TableFiles
 from share_state.task import CARRIED, FINDINGS, IN_FLIGHT, STATE, WATCHED, Wanted
 from share_state.warehouse import Warehouse
@@ -85,17 +85,17 @@ def audit(
     with phases("read the groups"):
         side, work = read_groups(work)
     with session() as spark, tables:
-        wanted = Wanted(sent=(FINDINGS, WATCHED), written=_WRITTEN, files=tables.files)
-        with collected(fold_all(spark, work, wanted), phases) as (results, summaries):
-            previous = {"last_audit": last.tables.run["run_id"]} if last else {}
-            outcome = replace(summarise(summaries, inputs, told | previous), notes=tuple(notes))
-            now = int(started.timestamp() * 1000) if by_wall_clock else outcome.log_time or 0
-            outcome, of_groups = judged_groups(side, work, outcome, tables.files, now)
-            _LOG.info("read %s new records of %s log partitions", f"{outcome.records:,}", f"{len(work.logs):,}")
-            with phases("write findings and history"):
-                findings = write_findings(results, outcome, tables.files, [of_groups])
-                finished = partial(with_verdicts, now=now, run_id=outcome.run_id, limits=work.limits)
-                history = write_rows(result_table(results, WATCHED), tables.files, WATCHED, finished)
+        wanted = Wanted(written=_WRITTEN, drafted=(FINDINGS, WATCHED), files=tables.files)
+        previous = {"last_audit": last.tables.run["run_id"]} if last else {}
+        outcome = summarise(summaries(spark, work, wanted, phases), inputs, told | previous)
+        outcome = replace(outcome, notes=tuple(notes))
+        now = int(started.timestamp() * 1000) if by_wall_clock else outcome.log_time or 0
+        outcome, of_groups = judged_groups(side, work, outcome, tables.files, now)
+        _LOG.info("read %s new records of %s log partitions", f"{outcome.records:,}", f"{len(work.logs):,}")
+        with phases("write findings and history"):
+            findings = write_findings(spark, outcome, tables.files, [of_groups])
+            finished = partial(with_verdicts, now=now, run_id=outcome.run_id, limits=work.limits)
+            history = finish(spark, tables.files, outcome.files_of(WATCHED), finished)
         with phases("commit"):
             findings += _settled(work, last, kept, tables.files)
             versions = tables.replace(FINDINGS, findings)

@@ -7,7 +7,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from share_state.declarations import table_schema
-from share_state.spark.plan import over_logs, write_rows
+from share_state.spark.plan import over_logs
+from share_state.table_files import FILES, TableFiles
 from share_state.task import ROWS_A_BATCH
 from share_state.warehouse import Warehouse
 from share_state.warehouse_place import check_place
@@ -36,7 +37,7 @@ def write_decoded(spark: SparkSession, work: Work, folder: str) -> int:
     """
     check_place(folder, tables=("_delta_log",))
     with Warehouse(folder.rstrip("/"), {TABLE: ""}) as tables:
-        written = write_rows(decode_all(spark, work), tables.files, TABLE, lambda rows: rows)
+        written = over_logs(spark, work, partial(_written, work, tables.files), FILES).toArrow().to_pylist()
         tables.replace(TABLE, written)
     return sum(file["rows"] for file in written)
 
@@ -44,3 +45,8 @@ def write_decoded(spark: SparkSession, work: Work, folder: str) -> int:
 def _decoded(work: Work, log: LogPartition) -> Iterator[pa.RecordBatch]:
     for table in work.decode(log):
         yield from table.combine_chunks().to_batches(max_chunksize=ROWS_A_BATCH)
+
+
+def _written(work: Work, files: TableFiles, log: LogPartition) -> Iterator[pa.RecordBatch]:
+    if written := files.write(TABLE, _decoded(work, log)):
+        yield pa.RecordBatch.from_pylist(list(map(dict, written)), schema=FILES)

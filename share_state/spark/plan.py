@@ -1,25 +1,25 @@
 """The plan: log partitions spread over Spark's tasks, each folded and judged where it is read."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.storagelevel import StorageLevel
 
 from share_state.cores import shares
+from share_state.drafts import Finished, finish_drafts
 from share_state.kept_memory import keep_memory
 from share_state.phases import Phases
 from share_state.spark.sources.live import is_live, live_frame
-from share_state.table_files import FILE, File, TableFiles
-from share_state.task import CUTOFF, SUMMARY, Wanted, run_task, spread
+from share_state.table_files import FILES, File, TableFiles
+from share_state.task import Wanted, run_task, spread
 from share_state.wire.log_folder import LogPartition
 from share_state.work import Work
 
-_FILES = pa.schema(list(FILE))
+FEW_ROWS = 128 << 10
+"""Finished here, since starting tasks takes longer."""
 
 
 def fold_all(spark: SparkSession, work: Work, wanted: Wanted) -> DataFrame:
@@ -60,23 +60,19 @@ def over_logs(
     return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, from_arrow_schema(schema))
 
 
-@contextmanager
-def collected(results: DataFrame, phases: Phases) -> Iterator[tuple[DataFrame, pa.Table]]:
-    """Run the tasks once: what they sent stays with Spark while it is used, their summaries come here.
+def summaries(spark: SparkSession, work: Work, wanted: Wanted, phases: Phases) -> pa.Table:
+    """Fold every log partition, the tables written by the tasks.
 
     Args:
-        results: of `fold_all`.
+        spark: a session.
+        work: with the log partitions.
+        wanted: what the tasks write; they send nothing else.
         phases: told what is going on.
-    Yields:
-        The results, kept; those of their rows that have `cutoff` and `summary`.
+    Returns:
+        Columns `cutoff` and `summary`, one row a log partition.
     """
-    kept = results.persist(StorageLevel.MEMORY_AND_DISK)
-    try:
-        with phases("read and fold"):
-            summaries = kept.filter(f"{SUMMARY} IS NOT NULL").select(CUTOFF, SUMMARY).toArrow()
-        yield kept, summaries
-    finally:
-        kept.unpersist()
+    with phases("read and fold"):
+        return fold_all(spark, work, wanted).toArrow()
 
 
 def result_table(results: DataFrame, name: str) -> DataFrame:
@@ -84,19 +80,23 @@ def result_table(results: DataFrame, name: str) -> DataFrame:
     return results.filter(f"{name} IS NOT NULL").select(f"{name}.*")
 
 
-def write_rows(rows: DataFrame, files: TableFiles, table: str, finished: Callable[[pa.Table], pa.Table]) -> list[File]:
-    """Write the rows of a frame into files of a table, in the tasks that hold them.
+def finish(spark: SparkSession, files: TableFiles, drafts: Sequence[File], finished: Finished) -> list[File]:
+    """Write what tasks set aside as files of its table, in tasks again where there is much of it.
 
     Args:
-        rows: as the tasks sent them.
-        files: where to.
-        table: its name.
-        finished: the rows of the table from those of the frame.
+        spark: a session.
+        files: of the attempt.
+        drafts: of one table.
+        finished: what becomes of their rows.
     """
+    if sum(draft["rows"] for draft in drafts) <= FEW_ROWS:
+        return finish_drafts(files, drafts, finished)
+    count = min(len(drafts), spark.sparkContext.defaultParallelism)
 
-    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        ready = (one for batch in batches for one in finished(pa.Table.from_batches([batch])).to_batches())
-        if written := files.write(table, ready):
-            yield pa.RecordBatch.from_pylist(written, schema=_FILES)
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch["id"].to_pylist():
+                written = finish_drafts(files, drafts[number::count], finished)
+                yield pa.RecordBatch.from_pylist(list(map(dict, written)), schema=FILES)
 
-    return rows.mapInArrow(write, from_arrow_schema(_FILES)).toArrow().to_pylist()
+    return spark.range(0, count, 1, count).mapInArrow(run, from_arrow_schema(FILES)).toArrow().to_pylist()

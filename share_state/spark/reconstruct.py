@@ -10,7 +10,7 @@ from share_state.group_side import judged_groups, read_groups
 from share_state.outcome import Outcome, run_row, summarise
 from share_state.phases import Phases
 from share_state.spark.findings import write_findings
-from share_state.spark.plan import collected, fold_all
+from share_state.spark.plan import summaries
 from share_state.task import FINDINGS, IN_FLIGHT, STATE, Wanted
 from share_state.warehouse import Warehouse
 from share_state.work import Work
@@ -47,12 +47,11 @@ def reconstruct(
     with phases("read the groups"):
         side, work = read_groups(work)
     with Warehouse(warehouse) as tables:
-        wanted = Wanted(sent=(FINDINGS,), written=written, files=tables.files)
-        with collected(fold_all(spark, work, wanted), phases) as (results, summaries):
-            outcome = summarise(summaries, inputs, options or {})
-            outcome, of_groups = judged_groups(side, work, outcome, tables.files)
-            with phases("write findings"):
-                findings = write_findings(results, outcome, tables.files, [of_groups])
+        wanted = Wanted(written=written, drafted=(FINDINGS,), files=tables.files)
+        outcome = summarise(summaries(spark, work, wanted, phases), inputs, options or {})
+        outcome, of_groups = judged_groups(side, work, outcome, tables.files)
+        with phases("write findings"):
+            findings = write_findings(spark, outcome, tables.files, [of_groups])
         with phases("commit"):
             versions = tables.replace(FINDINGS, findings)
             for name in written:
@@ -69,5 +68,4 @@ def fold_only(
     spark: SparkSession, work: Work, *, inputs: tuple[str, ...] = (), phases: Phases | None = None
 ) -> Outcome:
     """Fold every log partition in Spark's tasks and write nothing."""
-    with collected(fold_all(spark, work, Wanted()), phases or Phases()) as (_, summaries):
-        return summarise(summaries, inputs, {})
+    return summarise(summaries(spark, work, Wanted(), phases or Phases()), inputs, {})

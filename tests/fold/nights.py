@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -28,16 +29,16 @@ class Auditor:
 
     def audit(self, log: LogPartition, chunk: int = CHUNK) -> None:
         """Take in what is new."""
-        carried, fate = None, Fate.NEW
+        restore, fate = None, Fate.NEW
         mark = mark_of(self.log) if self.log else None
         if mark is not None:
             log, fate = resume(log, mark)
         if fate in ANEW:
             self.settled = []
         else:
-            carried = restored(self.log, self.share_partitions)
+            restore = partial(restored, self.log, self.share_partitions)
         self.fates.append(fate)
-        self.folded = fold_log(log, chunk=chunk, carried=carried, fate=fate, judge=judge_records)
+        self.folded = fold_log(log, chunk=chunk, restore=restore, fate=fate, judge=judge_records)
         found = judge(self.folded, records=self.folded.judged).to_pylist()
         self.settled += [row for row in found if row["settled"]]
         self.unsettled = [row for row in found if not row["settled"]]

@@ -15,6 +15,7 @@ from share_state.committed import CommittedTables
 from share_state.errors import WarehouseError
 from share_state.outcome import Outcome
 from share_state.resumption import LastAudit
+from share_state.spark import plan
 from share_state.spark.audit import NOTHING_NEW, audit
 from share_state.warehouse import Warehouse
 from share_state.wire.log_folder import find_logs
@@ -133,6 +134,24 @@ def test_killed_at_any_write_a_second_try_leaves_what_an_undisturbed_run_leaves(
         for table in ("share_partition_history", "carried_logs", "carried_share_partitions"):
             left, right = (CommittedTables(str(where)).read(table) for where in (place, tmp_path / "undisturbed"))
             assert sorted(left.to_pylist(), key=repr) == sorted(right.to_pylist(), key=repr)
+
+
+@pytest.mark.parametrize("scenario", ["4.3.1/fifty", "4.3.1/fuzz"])
+def test_what_needs_the_whole_run_is_the_same_from_tasks(
+    run: Audit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scenario: str
+):
+    found = []
+    for few in (plan.FEW_ROWS, 0):
+        monkeypatch.setattr(plan, "FEW_ROWS", few)
+        warehouse = tmp_path / f"warehouse-{few}"
+        run(DATA / scenario, warehouse)
+        tables = CommittedTables(str(warehouse))
+        history = tables.read("share_partition_history").sort_by(KEY).to_pylist()
+        found.append((history, sorted(tables.read("findings").to_pylist(), key=repr)))
+        assert not list(warehouse.rglob("*.arrows"))
+    assert found[0] == found[1]
+    assert all(found[0])
+    assert None not in {row["run_id"] for rows in found[0] for row in rows}
 
 
 def test_an_audit_that_was_overtaken_while_spark_started_commits_nothing(

@@ -121,5 +121,5 @@ def test_a_log_that_grew_is_gone_on_with(s3: str, tmp_path: Path):
     left, fate = resume(find_logs([address])[0], carried.mark)
     assert fate == Fate.GROWN
     assert 0 < left.size < len(whole)
-    gone_on = fold_log(left, carried=carried, fate=fate)
+    gone_on = fold_log(left, restore=lambda: carried, fate=fate)
     assert gone_on.states == fold_log(find_logs([address])[0]).states
