@@ -62,7 +62,7 @@ def level(report: AuditReport) -> str:
 
 def headline(report: AuditReport) -> str:
     """The audit in one line."""
-    total = report.share_partitions.num_rows
+    total = report.live
     troubled = len(report.troubled) + report.troubled_left_out
     wrong = [f"{counted(report.by_severity[one], one)}" for one in (ERROR, WARNING) if report.by_severity[one]]
     unsafe = sum(not row["safe"] for row in report.cutoffs)

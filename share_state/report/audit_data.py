@@ -5,13 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-import pyarrow as pa
-
 from share_state.committed import CommittedTables
 from share_state.fold.limits import Limits
 from share_state.report.broken_rules import BrokenRule, broken_rules, findings_digest
+from share_state.report.overview import overview
 from share_state.report.poison import PoisonRecords, poison_records
-from share_state.report.share_partitions import VERDICTS, share_partitions_now, worst_first
 from share_state.report.troubled import TroubledSharePartition, troubled_share_partitions
 from share_state.rules import ERROR, OFF, SEVERITIES
 
@@ -26,7 +24,8 @@ class AuditReport:
         run: the latest row of `runs`, its maps as dictionaries.
         runs: all kept runs, the newest first.
         limits: that the audit works under.
-        share_partitions: every live share-partition, columns as `share_partitions_now` says.
+        tables: that it was read from.
+        live: live share-partitions.
         verdicts: verdict -> number of share-partitions, the worst first; the known ones are there even with 0.
         troubled: the share-partitions that need a look, the worst first, at most as many as were asked for.
         troubled_left_out: how many more there are.
@@ -41,7 +40,8 @@ class AuditReport:
     run: Mapping[str, Any]
     runs: tuple[Mapping[str, Any], ...]
     limits: Limits
-    share_partitions: pa.Table
+    tables: CommittedTables
+    live: int
     verdicts: Mapping[str, int]
     troubled: tuple[TroubledSharePartition, ...]
     troubled_left_out: int
@@ -94,8 +94,7 @@ def read_report(
     tables = CommittedTables(warehouse)
     limits = limits or Limits()
     digest = findings_digest(tables)
-    share_partitions = share_partitions_now(tables, digest)
-    worst = worst_first(share_partitions)
+    seen = overview(tables, digest, most)
     runs = tables.read("runs").sort_by([("finished", "descending")]).to_pylist()
     return AuditReport(
         cluster=cluster,
@@ -103,10 +102,11 @@ def read_report(
         run=_plain(tables.run),
         runs=tuple(_plain(run) for run in runs if run["finished"] <= tables.run["finished"]),
         limits=limits,
-        share_partitions=share_partitions,
-        verdicts=_verdicts(share_partitions),
-        troubled=troubled_share_partitions(tables, worst.slice(0, most), digest),
-        troubled_left_out=max(0, worst.num_rows - most),
+        tables=tables,
+        live=seen.live,
+        verdicts=seen.verdicts,
+        troubled=troubled_share_partitions(tables, seen.worst, digest),
+        troubled_left_out=seen.left_out,
         findings=broken_rules(digest),
         cutoffs=_cutoffs(tables),
         poison=poison_records(tables, limits, most),
@@ -117,11 +117,6 @@ def read_report(
 def _plain(run: Mapping[str, Any]) -> dict[str, Any]:
     maps = ("progress", "findings", "table_versions", "options")
     return {**run, **{name: dict(run[name] or ()) for name in maps}, "notes": list(run["notes"] or ())}
-
-
-def _verdicts(share_partitions: pa.Table) -> dict[str, int]:
-    counted = share_partitions.group_by("verdict").aggregate([([], "count_all")]).sort_by("verdict").to_pylist()
-    return dict.fromkeys(VERDICTS, 0) | {row["verdict"]: row["count_all"] for row in counted}
 
 
 def _cutoffs(tables: CommittedTables) -> tuple[Mapping[str, Any], ...]:

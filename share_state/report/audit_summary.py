@@ -143,7 +143,7 @@ def audit_json(report: AuditReport) -> dict[str, Any]:
         "headline": headline(report),
         "healthy": report.is_healthy,
         "failing": report.failing,
-        "share_partitions": report.share_partitions.num_rows,
+        "share_partitions": report.live,
         "verdicts": dict(report.verdicts),
         "findings_by_severity": report.by_severity,
         "advice": [asdict(one) for one in advice(report)],

@@ -20,12 +20,12 @@ def looked_up(rows: pa.Table, known: pa.Table | None, columns: dict[str, pa.Data
 
     Args:
         rows: one row a share-partition, with the columns of IDENTITY.
-        known: at most one row a share-partition, with these and `columns`; None where nothing is known.
+        known: at most one row a share-partition, with these and `columns`; None, or no row, where nothing is known.
         columns: name -> type of the columns to look up.
     Returns:
         The rows, in any order; null where nothing is known.
     """
-    if known is None:
+    if known is None or not known.num_rows:
         for name, kind in columns.items():
             rows = rows.append_column(name, pa.nulls(rows.num_rows, kind))
         return rows

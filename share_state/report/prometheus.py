@@ -12,7 +12,7 @@ from prometheus_client.samples import Sample
 
 from share_state.report.audit_data import AuditReport
 from share_state.report.report_file import written_to
-from share_state.report.share_partitions import STATES
+from share_state.report.share_partitions import STATES, share_partitions_now
 
 Labels = dict[str, str]
 
@@ -56,7 +56,7 @@ class _Metrics(Collector):
         self._cluster = {"cluster": report.cluster} if report.cluster else {}
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        rows = self._report.share_partitions
+        rows = share_partitions_now(self._report.tables)
         labels = self._labels(rows["group_id"].to_pylist(), _topic_names(rows).to_pylist(), rows["partition"])
         for name, meaning in _OF_SHARE_PARTITIONS.items():
             # Below 0 stands for a start that is not initialised; Prometheus says so by absence.

@@ -24,7 +24,7 @@ class TroubledSharePartition:
     """One share-partition.
 
     Attributes:
-        now: as the audit saw it; the columns of `share_partitions_now`.
+        now: as the audit saw it; the columns of `Overview.worst`.
         state: its row of share_partition_state, without state_batches; None where it has none.
         ranges: in flight, from the start on, at most 2000; now["ranges"] says how many there are.
         findings: of its own, summed up by rule, the gravest first, at most 12: rule, severity, count, new,
@@ -46,7 +46,7 @@ def troubled_share_partitions(
 
     Args:
         tables: of the warehouse.
-        chosen: rows of `share_partitions_now`, some dozens.
+        chosen: of `Overview.worst`, some dozens.
         digest: what `findings_digest` found.
     Returns:
         One a row, in their order.

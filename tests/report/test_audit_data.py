@@ -1,18 +1,22 @@
 """The report holds what the tables of the latest audit say, and nothing that was not committed."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from share_state.committed import CommittedTables
 from share_state.declarations import table_schema
 from share_state.errors import WarehouseError
 from share_state.fold.limits import Limits
 from share_state.fold.log import fold_log
+from share_state.report import overview
 from share_state.report.audit_data import AuditReport, read_report
+from share_state.report.share_partitions import share_partitions_now
 from share_state.wire.log_folder import find_logs
 from tests.report.made_warehouse import (
     IN_FLIGHT,
@@ -54,7 +58,8 @@ def test_what_was_not_committed_is_not_read(made: MadeWarehouse):
         write_deltalake(str(made.folder / table), table_schema(table).empty_table(), mode="overwrite")
     after = _read(made)
     assert (after.troubled, after.findings, after.cutoffs) == (before.troubled, before.findings, before.cutoffs)
-    assert after.share_partitions.equals(before.share_partitions)
+    assert (after.live, after.verdicts) == (before.live, before.verdicts)
+    assert after.live == 1
     assert after.troubled[0].findings[0]["message"] == "kept"
 
 
@@ -152,7 +157,7 @@ def test_history_goes_over_all_runs_even_where_the_topic_got_its_name_late(made:
         (30, 3, "STALL"),
     ]
     assert [run["run_id"] for run in report.runs] == ["run-3", "run-2", "run-1", "run-0"]
-    assert report.share_partitions.num_rows == 2
+    assert report.live == 2
 
 
 def test_an_audit_without_news_shows_what_the_one_before_it_saw(made: MadeWarehouse):
@@ -167,7 +172,7 @@ def test_deleted_share_partitions_do_not_come_back(made: MadeWarehouse):
     made.audit([share_partition(verdict="STOP")], run_id="first")
     made.audit([], run_id="second", time=TONIGHT + timedelta(days=1))
     report = _read(made)
-    assert (report.share_partitions.num_rows, report.troubled) == (0, ())
+    assert (report.live, report.troubled) == (0, ())
 
 
 def _run_without_news(made: MadeWarehouse) -> dict[str, object]:
@@ -254,6 +259,27 @@ def test_share_partitions_of_the_draft_dialect_are_told_apart_by_their_topic(mad
     }
 
 
+def test_the_worst_are_the_worst_of_all_however_few_are_looked_at_at_a_time(
+    made: MadeWarehouse, monkeypatch: pytest.MonkeyPatch
+):
+    verdicts = ["OK", "STOP", "STALL", "OK", "REWIND", "OK", "STALL", "NEW_WORD"]
+    rows = [share_partition(f"g{n}", n, verdict=one, waiting_records=n) for n, one in enumerate(verdicts)]
+    made.audit(rows, [finding("LONG_CHAIN", "warning", "x", rows[0])])
+    at_once = _read(made, most=4)
+    monkeypatch.setattr(overview, "_ROWS_AT_A_TIME", 1)
+    batches = CommittedTables.batches
+    monkeypatch.setattr(CommittedTables, "batches", lambda *given: map_rows(batches(*given)))
+    one_by_one = _read(made, most=4)
+    assert [one.now["verdict"] for one in at_once.troubled] == ["REWIND", "STOP", "STALL", "STALL"]
+    assert (at_once.live, at_once.troubled_left_out, at_once.verdicts["STALL"]) == (8, 2, 2)
+    assert (one_by_one.troubled, one_by_one.troubled_left_out) == (at_once.troubled, 2)
+    assert (one_by_one.live, one_by_one.verdicts) == (at_once.live, at_once.verdicts)
+
+
+def map_rows(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    return (table.slice(row, 1) for table in tables for row in range(table.num_rows))
+
+
 def test_the_report_of_a_real_broker_s_log_says_what_the_fold_says(made: MadeWarehouse):
     logs = [fold_log(log) for log in find_logs([str(DATA / "4.3.1/chaos")])]
     flights = [row for log in logs for row in log.in_flight.to_pylist()]
@@ -262,12 +288,13 @@ def test_the_report_of_a_real_broker_s_log_says_what_the_fold_says(made: MadeWar
     made.audit([share_partition() | row | {"flights": own[_key(row)], "lag": None} for row in states])
     report = _read(made)
     assert report.is_healthy
-    assert report.share_partitions.num_rows == len(states)
-    for row in report.share_partitions.to_pylist():
+    rows = share_partitions_now(report.tables).to_pylist()
+    assert report.live == len(rows) == len(states)
+    for row in rows:
         for state in ("available", "acquired", "acknowledged", "archiving", "archived"):
             told = sum(one["record_count"] for one in own[_key(row)] if one["state"] == state.upper())
             assert row[state] == (told if row["start_offset"] >= 0 else None)
-    assert sum(row["archived"] or 0 for row in report.share_partitions.to_pylist())
+    assert sum(row["archived"] or 0 for row in rows)
 
 
 def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:

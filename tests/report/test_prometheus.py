@@ -129,7 +129,7 @@ def test_every_series_of_a_troubled_warehouse_is_unique(troubled: AuditReport, t
         key = tuple(one.labels[name] for name in ("group_id", "topic_name", "partition_id"))
         one_hot[key] = one_hot.get(key, 0) + one.value
     assert set(one_hot.values()) == {1}
-    assert len(one_hot) == troubled.share_partitions.num_rows
+    assert len(one_hot) == troubled.live
 
 
 def test_a_file_that_cannot_be_written_is_one_line_and_the_old_one_stays(troubled: AuditReport, tmp_path: Path):
