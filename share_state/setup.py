@@ -2,24 +2,12 @@
 
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
 
 from share_state import kernels
 from share_state.errors import SetupError
-from share_state.fold.control_log import fold_control_log
-from share_state.fold.control_timeline import ControlTimeline
-from share_state.fold.log import fold_log
-from share_state.fold.timeline import timeline_tables
-from share_state.rules import judge_records
+from share_state.every_kernel import run_every_kernel
 from share_state.spark import class_archive, jars
-from share_state.wire.control_records import CONTROL_RECORD, ControlRecords
-from share_state.wire.keys import KeyTable
-from share_state.wire.log import read_chunks
-from share_state.wire.log_folder import find_logs
-from share_state.wire.share_group_state import STATE_BATCH
 
 
 def main() -> None:
@@ -40,20 +28,9 @@ def main() -> None:
 
 
 def compile_kernels() -> None:
-    """Run every kernel once, on a log too small to matter; see share_state/kernels.py for where they are kept."""
+    """Compile the kernels and keep them; see share_state/kernels.py for where."""
     with tempfile.TemporaryDirectory(prefix="share-state-kernels-") as scratch:
-        folder = Path(scratch, "__share_group_state-0")
-        folder.mkdir()
-        # Bytes that are no batch send every framing path through its kernel.
-        (folder / f"{0:020}.log").write_bytes(bytes(range(200)))
-        (log,) = find_logs([scratch])
-        fold_log(log, state_partitions=1, judge=judge_records)
-        list(timeline_tables(log))
-        list(read_chunks(log, merge=True))
-        fold_control_log(replace(log, topic="kernels"))
-    checkpoint = ControlRecords(np.zeros(1, CONTROL_RECORD), np.zeros(0, STATE_BATCH))
-    list(ControlTimeline().take(checkpoint, np.ones(1, bool)))
-    KeyTable().grow(0)
+        run_every_kernel(Path(scratch))
     kernels.forget_others()
 
 

@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
-from numba import njit
 
 from share_state.fold.sweep import priority, range_columns, sweep
+from share_state.wire.compiled import allocating_kernel, inlined, kernel
 from share_state.wire.plain_rows import copied, fill, joined, put
 from share_state.wire.prefetch import prefetch
 from share_state.wire.share_group_state import (
@@ -147,7 +147,7 @@ def _bounds(work: np.ndarray, slices: int) -> np.ndarray:
     return bounds
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _batches_of(rows, order, begin, end):
     """How many state batches the records order[begin:end] have."""
     count = np.int64(0)
@@ -156,7 +156,7 @@ def _batches_of(rows, order, begin, end):
     return count
 
 
-@njit(cache=True, nogil=True)
+@allocating_kernel
 def by_key(rows, keys):
     """A stable counting sort: the rows of number n are order[starts[n]:starts[n + 1]], in log order."""
     starts = np.zeros(keys + 1, np.int64)
@@ -175,7 +175,7 @@ def by_key(rows, keys):
     return order, starts
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _last_snapshot_record(rows):
     """The offset of the latest snapshot or tombstone that counts."""
     for number in range(len(rows) - 1, -1, -1):
@@ -185,7 +185,7 @@ def _last_snapshot_record(rows):
     return np.int64(NOWHERE)
 
 
-@njit(cache=True, nogil=True)
+@allocating_kernel
 def _fold(from_key, to_key, rows, batches, order, starts, chains, carried, carried_batches, out, ends):
     room = np.int64(64)
     first, last, packed = range_columns(room)
@@ -239,14 +239,14 @@ def _fold(from_key, to_key, rows, batches, order, starts, chains, carried, carri
         ends[key + 1] = at
 
 
-@njit(cache=True, inline="always")
+@inlined
 def ask_for_batches(batches, row):
     """Begin to load the batches of a record, the first few of them."""
     for number in range(0, min(row.batch_count, _BATCHES_AHEAD), _BATCHES_A_LINE):
         prefetch(batches, row.batches + number)
 
 
-@njit(cache=True, inline="always")
+@inlined
 def is_cold(row):
     """True for a snapshot that repeats an idle share-partition's state, so that older records can go (4.1 and later).
 
@@ -255,7 +255,7 @@ def is_cold(row):
     return row.kind == Kind.SNAPSHOT and row.create_time != row.write_time
 
 
-@njit(cache=True)
+@kernel
 def walk(rows, order, begin, end, chain, starts):
     """Follow one share-partition's records for the scalars.
 
@@ -336,7 +336,7 @@ def walk(rows, order, begin, end, chain, starts):
     return base, update
 
 
-@njit(cache=True)
+@kernel
 def _clip(batches, start, end, cut, first, last, packed, size):
     """Append the ranges at or after `cut` (-1: all); inverted ranges cover nothing and are left out."""
     for number in range(start, end):

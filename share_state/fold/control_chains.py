@@ -12,11 +12,11 @@ Source: KIP-932 draft (SHARE_CHECKPOINT, SHARE_DELTA, recovery).
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from share_state.fold.chains import NOWHERE
 from share_state.fold.control_ranges import apply, boundaries, emit
 from share_state.fold.ranges import is_terminal
+from share_state.wire.compiled import allocating_kernel, kernel
 from share_state.wire.control_records import (
     DOUBTFUL,
     EPOCHS,
@@ -110,7 +110,7 @@ def fold_control(records: ControlRecords, groups: int, *, strict: bool = True) -
     return ControlChains(chains, ends, out[: ends[-1]].copy(), notes)
 
 
-@njit(cache=True, nogil=True)
+@allocating_kernel
 def starts_in_log(chains, ends, batches, log_start, is_noted):
     """Where a leader that loads each state starts: not before the log does, and past what is terminal there.
 
@@ -136,7 +136,7 @@ def starts_in_log(chains, ends, batches, log_start, is_noted):
     return starts
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _follow(rows, order, starts, strict, chains, applied):
     """Choose the records of each group that are folded in, and note what is known of its chain without its tuples."""
     for group in range(len(chains)):
@@ -150,7 +150,7 @@ def _follow(rows, order, starts, strict, chains, applied):
             applied[order[place]] = False
 
 
-@njit(cache=True)
+@kernel
 def follow(row, chain, previous, strict):
     """Note what one more record of a group tells of its chain, without its tuples.
 
@@ -194,7 +194,7 @@ def follow(row, chain, previous, strict):
     return True, row.offset
 
 
-@njit(cache=True, nogil=True)
+@allocating_kernel
 def _fold(rows, tuples, order, starts, applied, chains, notes, out, ends):
     at = np.int64(0)
     for group in range(len(chains)):

@@ -7,13 +7,13 @@ Source: KIP-932 draft (SHARE_CHECKPOINT, SHARE_DELTA).
 """
 
 import numpy as np
-from numba import njit
 
 from share_state.fold.ranges import ACQUIRED, AVAILABLE, is_terminal
+from share_state.wire.compiled import allocating_kernel, kernel
 from share_state.wire.control_records import ControlKind, covers_nothing
 
 
-@njit(cache=True)
+@allocating_kernel
 def boundaries(rows, tuples, order, begin, end, applied):
     """Where ranges of one group begin or end, each once, in order; at least one offset."""
     room = np.int64(0)
@@ -42,7 +42,7 @@ def boundaries(rows, tuples, order, begin, end, applied):
     return points[:unique]
 
 
-@njit(cache=True)
+@kernel
 def apply(row, tuples, points, ranges, writers, start, chain, note):
     """Fold one record in; `start` and the result are the place of the chain's start among `points`."""
     if row.kind == ControlKind.CHECKPOINT:
@@ -83,7 +83,7 @@ def apply(row, tuples, points, ranges, writers, start, chain, note):
     return start
 
 
-@njit(cache=True)
+@kernel
 def emit(tuples, points, ranges, writers, start, chain, out, at):
     """Write the ranges from the start to the end, neighbours of one value joined; what nobody wrote stays a gap."""
     begin = at
@@ -104,7 +104,7 @@ def emit(tuples, points, ranges, writers, start, chain, out, at):
     return at
 
 
-@njit(cache=True)
+@kernel
 def append(out, begin, at, first, last, state, count):
     """Write a range behind rows `begin` to `at`, joined to the last of them where it carries on; returns their end."""
     if at > begin and out[at - 1].last == first - 1 and out[at - 1].state == state and out[at - 1].count == count:
@@ -115,7 +115,7 @@ def append(out, begin, at, first, last, state, count):
     return at + 1
 
 
-@njit(cache=True)
+@kernel
 def _mark(writers, ranges, first, end, mark):
     """Mark the elementary ranges first to end (exclusive); `mark` is greater than every one before."""
     left, right = first + ranges, end + ranges
@@ -130,7 +130,7 @@ def _mark(writers, ranges, first, end, mark):
         right >>= 1
 
 
-@njit(cache=True)
+@kernel
 def _writer(writers, ranges, place):
     """The greatest mark over an elementary range, 0 where nobody wrote it."""
     node = place + ranges

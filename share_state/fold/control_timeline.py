@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 
 from share_state.declarations import table_schema
 from share_state.fold.chains import NOWHERE
@@ -27,6 +26,7 @@ from share_state.fold.control_ranges import append, apply, boundaries, emit
 from share_state.fold.control_states import control_key_columns, control_state_table
 from share_state.fold.ranges import is_terminal
 from share_state.fold.states import declared, times
+from share_state.wire.compiled import allocating_kernel, kernel
 from share_state.wire.control_records import CONTROL_RECORD, UNREADABLE, ControlKind, ControlRecords
 from share_state.wire.log_folder import LogPartition, Window
 from share_state.wire.share_group_state import STATE_BATCH
@@ -161,7 +161,7 @@ def _table(points: ControlPoints, names: pa.Array, log: LogPartition, told_twice
     return declared(TABLE, columns)
 
 
-@njit(cache=True, nogil=True)
+@allocating_kernel
 def _points(
     rows, tuples, own, place, strict, chains, previous, held, out_chains, out_at, out_ends, out, made
 ):  # fmt: skip
@@ -197,7 +197,7 @@ def _points(
     return place, made, previous, held
 
 
-@njit(cache=True)
+@allocating_kernel
 def _folded_on(row, tuples, chain, held):
     """The ranges of a group after one more record, which moves the start and end of its chain."""
     record = np.zeros(2, CONTROL_RECORD)
@@ -224,7 +224,7 @@ def _folded_on(row, tuples, chain, held):
     return out[begin:end].copy()
 
 
-@njit(cache=True)
+@kernel
 def _laid_over(held, own, start, out):
     """Write the ranges held from `start` on, with a record's own in their place where both are; returns the end."""
     at, other = np.int64(0), 0

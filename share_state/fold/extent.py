@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 
 import numpy as np
-from numba import njit
 
+from share_state.wire.compiled import kernel
 from share_state.wire.framing import Trust
 
 CELL = 4096
@@ -68,7 +68,7 @@ def _joined(runs: np.ndarray) -> np.ndarray:
     return joined
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _runs_of(offsets, runs):
     found = 0
     for offset in offsets:
@@ -80,7 +80,7 @@ def _runs_of(offsets, runs):
     return found
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _cells_of(batches, cells):
     found = 0
     for batch in batches:

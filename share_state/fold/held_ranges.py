@@ -6,10 +6,10 @@ that touch have one value. One array, because each array handed to a compiled fu
 """
 
 import numpy as np
-from numba import njit
 
 from share_state.fold.ranges import ACKNOWLEDGED, ARCHIVING, AVAILABLE, is_terminal
 from share_state.fold.sweep import priority, range_columns, sweep
+from share_state.wire.compiled import allocating_kernel, inlined, kernel
 from share_state.wire.share_group_state import LARGEST_OFFSET, STATE_BATCH
 
 UNCOVERED = -(2**31)
@@ -20,13 +20,13 @@ _ROWS_A_RANGE = 6
 """Each third must take twice as many ranges as go in: a wide range may fill the gaps between all the others."""
 
 
-@njit(cache=True, inline="always")
+@inlined
 def fits(room, size, count):
     """Whether a room is large enough for `size` ranges and one record of `count` more."""
     return _ROWS_A_RANGE * (size + np.int64(count) + 1) <= len(room)
 
 
-@njit(cache=True)
+@allocating_kernel
 def fitting(room, size, count):
     """A room for `size` ranges and one record of `count` more; the ranges held are kept.
 
@@ -43,7 +43,7 @@ def fitting(room, size, count):
     return larger
 
 
-@njit(cache=True, inline="always")
+@inlined
 def take_in(batches, begin, end, cut, room):
     """Put the ranges of one record into the second third of the room, canonical.
 
@@ -77,7 +77,7 @@ def take_in(batches, begin, end, cut, room):
     return at
 
 
-@njit(cache=True)
+@allocating_kernel
 def _take_in_swept(batches, begin, end, cut, room):
     """As `take_in`, where ranges overlap or are out of order, which no coordinator of a release writes."""
     first, last, packed = range_columns(end - begin)
@@ -93,7 +93,7 @@ def _take_in_swept(batches, begin, end, cut, room):
     return sweep(first, last, packed, size, *range_columns(end - begin), room, len(room) // 3)
 
 
-@njit(cache=True, inline="always")
+@inlined
 def hold(room, end):
     """Let the ranges taken in, up to row `end`, be the ranges held; returns how many there are."""
     begin = len(room) // 3
@@ -102,7 +102,7 @@ def hold(room, end):
     return end - begin
 
 
-@njit(cache=True, inline="always")
+@inlined
 def cut_below(room, size, start):
     """Drop what lies before `start` of the ranges held (negative: nothing); returns how many are left."""
     if start < 0 or size == 0 or room[0].first >= start:
@@ -119,7 +119,7 @@ def cut_below(room, size, start):
     return size
 
 
-@njit(cache=True, inline="always")
+@inlined
 def raise_to(room, size, incoming_end):
     """Let each offset have the greater of its values as held and as taken in; returns how many ranges are held."""
     incoming = len(room) // 3
@@ -146,7 +146,7 @@ def raise_to(room, size, incoming_end):
     return size + shift
 
 
-@njit(cache=True, inline="always")
+@inlined
 def _first_ending_from(room, begin, end, offset):
     """The first row of a list that ends at or after `offset`."""
     while begin < end:
@@ -158,7 +158,7 @@ def _first_ending_from(room, begin, end, offset):
     return begin
 
 
-@njit(cache=True, inline="always")
+@inlined
 def _merge(room, one, one_end, other, other_end):
     """The maximum of two lists, written canonical from the last third on; returns the row behind its last."""
     begin = made = 2 * (len(room) // 3)
@@ -198,7 +198,7 @@ def _merge(room, one, one_end, other, other_end):
     return made
 
 
-@njit(cache=True, inline="always")
+@inlined
 def _append(room, begin, made, first, last, count, state):
     """Write a range behind the ones made so far, joined to the last of them where it carries on."""
     if (
@@ -213,13 +213,13 @@ def _append(room, begin, made, first, last, count, state):
     return made + 1
 
 
-@njit(cache=True, inline="always")
+@inlined
 def _copy(room, row, to):
     room[to].first, room[to].last = room[row].first, room[row].last
     room[to].count, room[to].state = room[row].count, room[row].state
 
 
-@njit(cache=True, inline="always")
+@inlined
 def first_left(room, size, incoming_end):
     """Where the ranges taken in say that an offset leaves a state that nothing leaves.
 
@@ -247,7 +247,7 @@ def first_left(room, size, incoming_end):
     return np.int64(-1), np.int32(UNCOVERED), np.int32(UNCOVERED)
 
 
-@njit(cache=True, inline="always")
+@inlined
 def _leaves(old_state, old_count, new_state, new_count):
     if new_state == old_state or new_count < old_count:
         return False
@@ -261,7 +261,7 @@ def _leaves(old_state, old_count, new_state, new_count):
     return new_count > old_count or (new_state == ARCHIVING and old_state == ACKNOWLEDGED)
 
 
-@njit(cache=True)
+@kernel
 def first_difference(room, size, incoming_end):
     """The first offset that has another value in the ranges taken in than in those held.
 
@@ -289,7 +289,7 @@ def first_difference(room, size, incoming_end):
     return at, _value_at(room, 0, size, at), _value_at(room, len(room) // 3, incoming_end, at)
 
 
-@njit(cache=True)
+@kernel
 def first_lowered(room, size, incoming_end, start):
     """The first offset from `start` on whose value is lower as taken in; returned as by `first_difference`."""
     other = len(room) // 3
@@ -310,7 +310,7 @@ def first_lowered(room, size, incoming_end, start):
     return np.int64(-1), np.int32(UNCOVERED), np.int32(UNCOVERED)
 
 
-@njit(cache=True)
+@kernel
 def _value_at(room, begin, end, offset):
     row = _first_ending_from(room, begin, end, offset)
     if row < end and room[row].first <= offset:
@@ -318,7 +318,7 @@ def _value_at(room, begin, end, offset):
     return np.int32(UNCOVERED)
 
 
-@njit(cache=True)
+@kernel
 def first_archiving(room, size, start, end):
     """The first offset held in state ARCHIVING from `start` on and before `end`; -1 for none."""
     for row in range(size):
@@ -331,7 +331,7 @@ def first_archiving(room, size, start, end):
     return np.int64(-1)
 
 
-@njit(cache=True, inline="always")
+@inlined
 def terminal_from(room, size, start):
     """How many offsets at or after `start` are held as acknowledged or archived."""
     total = np.int64(0)

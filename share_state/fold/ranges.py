@@ -1,7 +1,8 @@
 """What a leader makes of folded ranges: the start it moves to, the end, the in-flight window without holes."""
 
 import numpy as np
-from numba import njit
+
+from share_state.wire.compiled import allocating_kernel, inlined, kernel
 
 AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVING, ARCHIVED = 0, 1, 2, 3, 4
 
@@ -11,13 +12,13 @@ TILE = np.dtype([("first", "i8"), ("last", "i8"), ("count", "i2"), ("state", "i1
 """One row an in-flight range."""
 
 
-@njit(cache=True, inline="always")
+@inlined
 def is_terminal(state):
     """True for a state that nothing leaves and that lets the start pass: acknowledged or archived."""
     return state == ACKNOWLEDGED or state == ARCHIVED
 
 
-@njit(cache=True, nogil=True)
+@allocating_kernel
 def effective_starts(start_offsets, ends, batches):
     """Where a leader that loads each state starts: behind the leading run of terminal ranges that touches the start.
 
@@ -42,7 +43,7 @@ def effective_starts(start_offsets, ends, batches):
     return effective
 
 
-@njit(cache=True, nogil=True)
+@allocating_kernel
 def end_offsets(start_offsets, ends, batches):
     """The first offset behind the last range of each share-partition (its start where there is none); -1 like start."""
     past = start_offsets.copy()
@@ -54,7 +55,7 @@ def end_offsets(start_offsets, ends, batches):
     return past
 
 
-@njit(cache=True, nogil=True)
+@allocating_kernel
 def tiles(start_offsets, ends, batches):
     """Cut [start, end) of each share-partition into ranges without a hole; what no batch covers is a gap.
 
@@ -78,7 +79,7 @@ def tiles(start_offsets, ends, batches):
     return tile_ends, out[:at]
 
 
-@njit(cache=True)
+@kernel
 def _tile(out, at, first, last, state, count, gap):
     out[at].first = first
     out[at].last = last

@@ -4,37 +4,38 @@ Source: Kafka PersisterStateBatchCombiner of 4.4 (a sweep line); earlier release
 """
 
 import numpy as np
-from numba import njit
+
+from share_state.wire.compiled import inlined, kernel
 
 _FEW = 128
 """So many ranges are sorted by insertion; runs of them are merged."""
 
 
-@njit(cache=True, inline="always")
+@inlined
 def priority(count, state):
     """(delivery count, delivery state) as one integer that compares the same way, both signed."""
     return (np.int32(count) << np.int32(8)) + np.int32(state)
 
 
-@njit(cache=True, inline="always")
+@inlined
 def count_of(packed):
     """The delivery count in a priority."""
     return np.int16((packed + np.int32(128)) >> np.int32(8))
 
 
-@njit(cache=True, inline="always")
+@inlined
 def state_of(packed):
     """The delivery state in a priority."""
     return np.int8(packed - (((packed + np.int32(128)) >> np.int32(8)) << np.int32(8)))
 
 
-@njit(cache=True, inline="always")
+@inlined
 def range_columns(size):
     """Room for as many ranges: first offsets, last offsets, priorities."""
     return np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.int32)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def sweep(first, last, packed, size, spare_first, spare_last, spare_packed, out, at):
     """Write the canonical ranges of `size` ranges to `out`, from row `at` on.
 
@@ -82,7 +83,7 @@ def sweep(first, last, packed, size, spare_first, spare_last, spare_packed, out,
     return at
 
 
-@njit(cache=True)
+@kernel
 def _sort(first, last, packed, size, spare_first, spare_last, spare_packed):
     """By first offset, in place: the ranges mostly are a long sorted run and a few others."""
     for begin in range(0, size, _FEW):
@@ -101,7 +102,7 @@ def _sort(first, last, packed, size, spare_first, spare_last, spare_packed):
             first[row], last[row], packed[row] = spare_first[row], spare_last[row], spare_packed[row]
 
 
-@njit(cache=True)
+@kernel
 def _insert(first, last, packed, begin, end):
     for row in range(begin + 1, end):
         moved_first = first[row]
@@ -115,7 +116,7 @@ def _insert(first, last, packed, begin, end):
         first[free], last[free], packed[free] = moved_first, moved_last, moved_packed
 
 
-@njit(cache=True)
+@kernel
 def _merge(first, last, packed, begin, middle, end, to_first, to_last, to_packed):
     """Merge the runs [begin, middle) and [middle, end) into the same rows of `to_...`."""
     one, other = begin, middle
@@ -129,7 +130,7 @@ def _merge(first, last, packed, begin, middle, end, to_first, to_last, to_packed
         to_first[to], to_last[to], to_packed[to] = first[taken], last[taken], packed[taken]
 
 
-@njit(cache=True)
+@kernel
 def _is_sorted(first, last, size):
     for row in range(1, size):
         if first[row] <= last[row - 1]:
@@ -137,7 +138,7 @@ def _is_sorted(first, last, size):
     return True
 
 
-@njit(cache=True)
+@kernel
 def _join(first, last, packed, size, out, at):
     start = at
     for row in range(size):
@@ -145,7 +146,7 @@ def _join(first, last, packed, size, out, at):
     return at
 
 
-@njit(cache=True)
+@kernel
 def _emit(out, start, at, first, last, packed):
     count, state = count_of(packed), state_of(packed)
     if at > start and out[at - 1].last == first - 1 and out[at - 1].count == count and out[at - 1].state == state:
@@ -158,7 +159,7 @@ def _emit(out, start, at, first, last, packed):
     return at + 1
 
 
-@njit(cache=True)
+@kernel
 def _push(heap_packed, heap_last, size, packed, last):
     """Into a max-heap by priority, then by last offset."""
     child = size
@@ -172,7 +173,7 @@ def _push(heap_packed, heap_last, size, packed, last):
     return size + 1
 
 
-@njit(cache=True)
+@kernel
 def _pop(heap_packed, heap_last, size):
     size -= 1
     packed, last = heap_packed[size], heap_last[size]

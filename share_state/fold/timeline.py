@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numba import njit
 
 from share_state.declarations import table_schema
 from share_state.fold.chains import CHAIN, NOWHERE, Chains, by_key
@@ -21,6 +20,7 @@ from share_state.fold.states import declared, key_columns, state_table, times
 from share_state.fold.topics import Topics
 from share_state.fold.trace import FACT, advance
 from share_state.wire.as_of import AsOf, as_of_window
+from share_state.wire.compiled import allocating_kernel
 from share_state.wire.keys import KeyTable
 from share_state.wire.log_folder import LogPartition, Window
 from share_state.wire.share_group_state import STATE_BATCH, UNREADABLE, StateRecords
@@ -176,7 +176,7 @@ def _table(points: Points, keys: KeyTable, partition: int | None, topics: Topics
     return declared(TABLE, columns)
 
 
-@njit(cache=True, nogil=True)
+@allocating_kernel
 def _points(
     rows, batches, order, starts, chains, carried, carried_batches, place, room, out_chains, out_at, out_ends, out
 ):

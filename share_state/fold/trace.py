@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numba import njit
 
 from share_state.fold.chains import AHEAD, NOWHERE, Chains, ask_for_batches, by_key, is_cold, walk
 from share_state.fold.held_ranges import (
@@ -27,6 +26,7 @@ from share_state.fold.held_ranges import (
 )
 from share_state.fold.limits import Limits
 from share_state.fold.ranges import ARCHIVING
+from share_state.wire.compiled import allocating_kernel, inlined, kernel
 from share_state.wire.plain_rows import fill
 from share_state.wire.prefetch import prefetch
 from share_state.wire.share_group_state import STATE_BATCH, UNREADABLE, Kind, Layout, StateRecords
@@ -168,7 +168,7 @@ class Tracer:
         return Traced(rows, batches, facts, self.folded_from, self.archiving_since, self.limits)
 
 
-@njit(cache=True, nogil=True)
+@allocating_kernel
 def _trace(rows, batches, order, starts, chains, carried, carried_batches, facts):
     room, resolved = np.empty(1024, STATE_BATCH), np.empty(1, np.int64)
     for key in range(len(chains)):
@@ -188,7 +188,7 @@ def _trace(rows, batches, order, starts, chains, carried, carried_batches, facts
             size = advance(rows, order, number, batches, chains[key], room, size, facts[order[number]], resolved)
 
 
-@njit(cache=True, inline="always")
+@inlined
 def advance(rows, order, number, batches, chain, room, size, fact, resolved):
     """Take one record of a share-partition.
 
@@ -237,7 +237,7 @@ def advance(rows, order, number, batches, chain, room, size, fact, resolved):
     return size
 
 
-@njit(cache=True, inline="always")
+@inlined
 def _note_before(chain, fact):
     fact.timestamp_before = chain.last_timestamp
     fact.known = chain.exists
@@ -255,7 +255,7 @@ def _note_before(chain, fact):
     fact.suspect = chain.suspect_offset != NOWHERE
 
 
-@njit(cache=True, inline="always")
+@inlined
 def _initialises(row):
     """True for a snapshot with the content that an initialize request gives it; releases before 4.1 know none.
 
@@ -270,7 +270,7 @@ def _initialises(row):
     )
 
 
-@njit(cache=True)
+@kernel
 def _compare(start, room, size, end, fact):
     """Hold a snapshot's ranges, taken into the room up to row `end`, against what was folded before it."""
     if fact.cold:

@@ -3,8 +3,8 @@
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from share_state.wire.compiled import kernel
 from share_state.wire.framing import Trust
 
 
@@ -39,7 +39,7 @@ def facts_of(batches: np.ndarray) -> BatchFacts:
     return BatchFacts(len(batches), *(int(fact) for fact in _look_over(batches)))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _look_over(batches):
     whole, last, attributes = np.int64(0), np.int64(-1), np.int16(0)
     least_last, greatest_base, newest = np.int64(2**63 - 1), np.int64(-1), np.int64(-1)

@@ -1,19 +1,20 @@
 """Big-endian integers and varints in a byte array, for compiled kernels. The caller checks that the bytes are there."""
 
 import numpy as np
-from numba import njit
+
+from share_state.wire.compiled import inlined, kernel
 
 # Positions are made unsigned, so that numba does not look for an index from the end; LLVM then loads one word.
 
 
-@njit(cache=True, inline="always")
+@inlined
 def int16_at(data, at):
     """The int16 whose first byte is `data[at]`."""
     a = np.uint64(at)
     return np.int16((np.uint16(data[a]) << np.uint16(8)) | np.uint16(data[a + np.uint64(1)]))
 
 
-@njit(cache=True, inline="always")
+@inlined
 def int32_at(data, at):
     """The int32 whose first byte is `data[at]`."""
     a = np.uint64(at)
@@ -25,7 +26,7 @@ def int32_at(data, at):
     )
 
 
-@njit(cache=True, inline="always")
+@inlined
 def int64_at(data, at):
     """The int64 whose first byte is `data[at]`."""
     a = np.uint64(at)
@@ -41,7 +42,7 @@ def int64_at(data, at):
     )
 
 
-@njit(cache=True)
+@kernel
 def uvarint(data, at, end):
     """An unsigned LEB128 of at most 5 bytes inside [at, end).
 
@@ -63,14 +64,14 @@ def uvarint(data, at, end):
     return value, np.int64(-1)
 
 
-@njit(cache=True)
+@kernel
 def varint(data, at, end):
     """A zigzag varint (lengths, offset deltas, header counts): (value, position after it or -1)."""
     raw, after = uvarint(data, at, end)
     return np.int64(np.int32((raw >> 1) ^ -(raw & 1))), after
 
 
-@njit(cache=True)
+@kernel
 def varlong(data, at, end):
     """A zigzag varint of up to 10 bytes (timestamp deltas): (value, position after it or -1).
 

@@ -8,9 +8,9 @@ from enum import IntEnum
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 
 from share_state.wire.bigendian import int16_at, int32_at, int64_at
+from share_state.wire.compiled import allocating_kernel, inlined, kernel
 from share_state.wire.keys import KeyTable, number_of
 from share_state.wire.share_group_state import LARGEST_OFFSET, STATE_BATCH
 
@@ -121,7 +121,7 @@ def joined(parts: list[ControlRecords]) -> ControlRecords:
     return ControlRecords(rows, np.concatenate([part.tuples for part in parts]))
 
 
-@njit(cache=True, inline="always")
+@inlined
 def covers_nothing(batch):
     """True for a range that no offset lies in, or that no log can hold: it is left out of the fold."""
     return batch.first > batch.last or batch.first < 0 or batch.last == LARGEST_OFFSET
@@ -154,7 +154,7 @@ def decode_control_records(data: np.ndarray, records: np.ndarray, groups: GroupT
     return ControlRecords(rows, tuples)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _decode(data, records, done, total, rows, positions, slots, hashes, starts, arena, count):
     for number in range(done, len(records)):
         record, row = records[number], rows[number]
@@ -189,7 +189,7 @@ def _decode(data, records, done, total, rows, positions, slots, hashes, starts, 
     return len(records), total
 
 
-@njit(cache=True)
+@kernel
 def _read_value(data, at, end, row, positions, number):
     """Read what follows the group id into the row; returns the fault bits."""
     checkpoint = row.kind == ControlKind.CHECKPOINT
@@ -214,7 +214,7 @@ def _read_value(data, at, end, row, positions, number):
     return np.int16(0)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _fill_tuples(data, rows, positions, tuples):
     """Copy the tuples of every readable row, and judge them; `_read_value` has checked that they are there."""
     for number in range(len(rows)):
@@ -243,7 +243,7 @@ def _fill_tuples(data, rows, positions, tuples):
         row.fault |= np.int16(fault)
 
 
-@njit(cache=True)
+@allocating_kernel
 def _overlap(tuples):
     order = np.argsort(tuples["first"].copy(), kind="mergesort")
     reached = np.int64(-1)

@@ -1,8 +1,8 @@
 """One batch an offset where several copies of a log (replicas, overlapping exports) hold it more than once."""
 
 import numpy as np
-from numba import njit
 
+from share_state.wire.compiled import kernel
 from share_state.wire.framing import Trust
 
 
@@ -26,7 +26,7 @@ def one_of_each_offset(table: np.ndarray) -> np.ndarray:
     return table[keep]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _mark_repeats(table, keep):
     holder = -1
     for row in range(len(table)):

@@ -3,9 +3,9 @@
 from enum import IntEnum
 
 import numpy as np
-from numba import njit
 
 from share_state.wire.bigendian import int16_at, int32_at, int64_at
+from share_state.wire.compiled import inlined, kernel
 from share_state.wire.crc import crc32c
 
 HEADER = 61
@@ -70,7 +70,7 @@ BATCH = np.dtype(
 """One row a batch of a chunk."""
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def frame(data, start, end, at_file_end, file_position, segment, table, rows):
     """Walk the batches of one stretch of one segment.
 
@@ -134,7 +134,7 @@ def frame(data, start, end, at_file_end, file_position, segment, table, rows):
     return rows, at, Stop.DONE
 
 
-@njit(cache=True)
+@kernel
 def _header_lies(data, at, size):
     count = np.int64(int32_at(data, at + 57))
     base_offset = int64_at(data, at)
@@ -142,7 +142,7 @@ def _header_lies(data, at, size):
     return base_offset < 0 or last_delta < 0 or base_offset > np.int64(2**63 - 2) - last_delta or count < 0
 
 
-@njit(cache=True)
+@kernel
 def _may_follow(data, at, end, base_offset):
     if at == end:
         return True
@@ -155,7 +155,7 @@ def _may_follow(data, at, end, base_offset):
     return magic <= 2 and length >= (49 if magic == 2 else 14) and 0 <= following <= 2**31 and not strange
 
 
-@njit(cache=True)
+@kernel
 def _all_zero(data, at, end):
     while at < end:
         if data[at] != 0:
@@ -164,7 +164,7 @@ def _all_zero(data, at, end):
     return True
 
 
-@njit(cache=True, inline="always")
+@inlined
 def _row(table, row, data, at, size, file_position, segment, trust):
     batch = table[row]
     batch.at = at
@@ -189,7 +189,7 @@ def _row(table, row, data, at, size, file_position, segment, trust):
     batch.count = int32_at(data, at + 57)
 
 
-@njit(cache=True)
+@kernel
 def _cut_header(batch, data, at, size):
     """Fill a row as far as the bytes go."""
     batch.body = at + size
@@ -201,7 +201,7 @@ def _cut_header(batch, data, at, size):
     batch.base_timestamp = batch.max_timestamp = batch.producer_id = -1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def is_continuous(batches, expected):
     """True where every batch is WHOLE and begins where the one before it ended, the first at offset `expected`."""
     for row in range(len(batches)):
@@ -211,7 +211,7 @@ def is_continuous(batches, expected):
     return True
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def next_whole_batch(data, start, end):
     """Position of the first batch in [start, end) with a right CRC, or -1.
 

@@ -5,8 +5,8 @@ from typing import Self
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 
+from share_state.wire.compiled import allocating_kernel, kernel
 from share_state.wire.framing import BATCH, Trust
 from share_state.wire.log import Chunk
 from share_state.wire.records import RECORD
@@ -222,7 +222,7 @@ def _moved(records: np.ndarray, inserted: np.ndarray) -> np.ndarray:
     return records
 
 
-@njit(cache=True, nogil=True)
+@allocating_kernel
 def _same_bytes(data, records, first):
     """For each row number in `first`: whether the row and the one after it have the same key and value."""
     same = np.zeros(len(first), np.bool_)
@@ -234,7 +234,7 @@ def _same_bytes(data, records, first):
     return same
 
 
-@njit(cache=True)
+@kernel
 def _equal(data, at, size, other_at, other_size):
     if size != other_size:
         return False
@@ -244,7 +244,7 @@ def _equal(data, at, size, other_at, other_size):
     return True
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _copy(data, records, out):
     at = np.int64(0)
     for number in range(len(records)):

@@ -5,9 +5,9 @@ import base64
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numba import njit
 
 from share_state.wire.bigendian import int16_at, int32_at, int64_at
+from share_state.wire.compiled import allocating_kernel, inlined, kernel
 from share_state.wire.prefetch import prefetch
 
 _START_KEYS = 1 << 10
@@ -108,7 +108,7 @@ def _longer(array: np.ndarray, size: int) -> np.ndarray:
     return longer
 
 
-@njit(cache=True, inline="always")
+@inlined
 def hash_of(data, at, size):
     """A 64-bit hash of `size` bytes."""
     value = np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(size)
@@ -128,7 +128,7 @@ def hash_of(data, at, size):
     return value ^ (value >> np.uint64(32))
 
 
-@njit(cache=True, inline="always")
+@inlined
 def _same(arena, kept, data, at, size):
     byte = 0
     if size < 8:
@@ -143,19 +143,19 @@ def _same(arena, kept, data, at, size):
     return int64_at(arena, kept + size - 8) == int64_at(data, at + size - 8)
 
 
-@njit(cache=True, inline="always")
+@inlined
 def number_of(data, at, size, slots, hashes, starts, arena, count):
     """The number of the key data[at:at+size], giving out the next one to a new key; -1: no room, grow."""
     return number_of_hashed(hash_of(data, at, size), data, at, size, slots, hashes, starts, arena, count)
 
 
-@njit(cache=True, inline="always")
+@inlined
 def ask_for_slot(value, slots):
     """Begin to load where the number of a key with this hash would be."""
     prefetch(slots, np.int64(value & np.uint64(len(slots) - 1)))
 
 
-@njit(cache=True, inline="always")
+@inlined
 def ask_for_key(value, slots, hashes, starts):
     """Begin to load what is known of the key that is there; `ask_for_slot` some time before."""
     number = slots[np.int64(value & np.uint64(len(slots) - 1))]
@@ -164,7 +164,7 @@ def ask_for_key(value, slots, hashes, starts):
         prefetch(starts, number)
 
 
-@njit(cache=True, inline="always")
+@inlined
 def ask_for_bytes(value, slots, starts, arena):
     """Begin to load the bytes of that key; `ask_for_key` some time before."""
     number = slots[np.int64(value & np.uint64(len(slots) - 1))]
@@ -173,7 +173,7 @@ def ask_for_bytes(value, slots, starts, arena):
         prefetch(arena, starts[number + 1] - 1)
 
 
-@njit(cache=True, inline="always")
+@inlined
 def number_of_hashed(value, data, at, size, slots, hashes, starts, arena, count):
     """As `number_of`, for a key whose hash is known."""
     mask = len(slots) - 1
@@ -197,13 +197,13 @@ def number_of_hashed(value, data, at, size, slots, hashes, starts, arena, count)
     return np.int64(number)
 
 
-@njit(cache=True)
+@kernel
 def _hash_all(arena, starts, hashes, count):
     for number in range(count):
         hashes[number] = hash_of(arena, starts[number], starts[number + 1] - starts[number])
 
 
-@njit(cache=True)
+@kernel
 def _place_again(slots, hashes, count):
     mask = len(slots) - 1
     for number in range(count):
@@ -213,7 +213,7 @@ def _place_again(slots, hashes, count):
         slots[slot] = np.int32(number)
 
 
-@njit(cache=True, nogil=True)
+@allocating_kernel
 def _split(arena, starts, count, offsets, groups, ids, partitions):
     for number in range(count):
         at = starts[number]
@@ -236,7 +236,7 @@ def state_partitions_of(table: KeyTable, state_partitions: int) -> np.ndarray:
     return hashes % state_partitions
 
 
-@njit(cache=True)
+@kernel
 def _java_hashes(arena, starts, hashes, alphabet):
     for number in range(len(hashes)):
         at = starts[number]
@@ -258,7 +258,7 @@ def _java_hashes(arena, starts, hashes, alphabet):
         hashes[number] = 0 if signed == -(2**31) else abs(signed)
 
 
-@njit(cache=True)
+@kernel
 def _hash_decimal(value, number):
     if number < 0:
         value = value * np.uint32(31) + np.uint32(45)
@@ -272,7 +272,7 @@ def _hash_decimal(value, number):
     return value
 
 
-@njit(cache=True)
+@kernel
 def _hash_utf8(data, at, end):
     """Java's String.hashCode over the UTF-16 units of well-formed UTF-8."""
     value = np.uint32(0)

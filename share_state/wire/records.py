@@ -1,9 +1,9 @@
 """Records inside whole batches: where each key and value lies, its offset and time. What they mean is for others."""
 
 import numpy as np
-from numba import njit
 
 from share_state.wire.bigendian import varint, varlong
+from share_state.wire.compiled import inlined, kernel
 from share_state.wire.framing import CONTROL, LOG_APPEND_TIME, Trust
 
 SMALLEST_RECORD = 7
@@ -40,12 +40,12 @@ def locate_records(data: np.ndarray, batches: np.ndarray, *, control: bool = Fal
     return records[: _locate(data, batches, control, records)]
 
 
-@njit(cache=True, inline="always")
+@inlined
 def _is_wanted(batch, control):
     return batch.trust == Trust.WHOLE and (batch.attributes & CONTROL != 0) == control
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _room(batches, control):
     """No more records than this can be in the batches, whatever their headers claim."""
     room = np.int64(0)
@@ -56,7 +56,7 @@ def _room(batches, control):
     return room
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _locate(data, batches, control, records):
     found = 0
     for row in range(len(batches)):
@@ -71,7 +71,7 @@ def _locate(data, batches, control, records):
     return found
 
 
-@njit(cache=True)
+@kernel
 def _locate_in_batch(data, batch, row, records, found):
     at, end = batch.body, batch.body_end
     if batch.count > (end - at) // SMALLEST_RECORD:
@@ -110,7 +110,7 @@ def _locate_in_batch(data, batch, row, records, found):
     return found if at == end else -1
 
 
-@njit(cache=True)
+@kernel
 def _after_headers(data, at, stop):
     if at < stop and data[at] == 0:
         return at + 1

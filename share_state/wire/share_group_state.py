@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
-from numba import njit
 
 from share_state.wire.bigendian import int16_at, int32_at, int64_at, uvarint
+from share_state.wire.compiled import inlined, kernel
 from share_state.wire.keys import KeyTable, ask_for_bytes, ask_for_key, ask_for_slot, hash_of, number_of_hashed
 from share_state.wire.record_room import RecordRoom
 
@@ -130,10 +130,10 @@ def decode_state_records(
     most = int(np.maximum(records["value_size"], 0).sum(dtype=np.int64)) // _SMALLEST_BATCH
     rows, batches = room.more(len(records), most)
     total = room.batch_count
+    block = np.empty(_BLOCK, np.int32), np.empty(_BLOCK, np.uint64)
     while True:
-        done, total, some_faults, some_layouts = _decode(
-            data, records, done, total, rows, batches, keys.slots, keys.hashes, keys.starts, keys.arena, keys.count
-        )
+        table = keys.slots, keys.hashes, keys.starts, keys.arena, keys.count
+        done, total, some_faults, some_layouts = _decode(data, records, done, total, rows, batches, *table, *block)
         faults, layouts = faults | int(some_faults), layouts | int(some_layouts)
         if done == len(records):
             break
@@ -155,10 +155,9 @@ def note_told_faults(decoded: StateRecords, faults: Mapping[int, tuple[int, int]
         decoded.faults |= fault
 
 
-@njit(cache=True, nogil=True)
-def _decode(data, records, done, total, rows, batches, slots, hashes, starts, arena, count):
+@kernel
+def _decode(data, records, done, total, rows, batches, slots, hashes, starts, arena, count, numbers, hashed):
     faults, layouts = np.int64(0), np.int64(0)
-    numbers, hashed = np.empty(_BLOCK, np.int32), np.empty(_BLOCK, np.uint64)
     while done < len(records):
         end = min(done + _BLOCK, len(records))
         numbered = _number_keys(data, records, done, end, numbers, hashed, slots, hashes, starts, arena, count)
@@ -174,7 +173,7 @@ def _decode(data, records, done, total, rows, batches, slots, hashes, starts, ar
     return done, total, faults, layouts
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _number_keys(data, records, begin, end, numbers, hashed, slots, hashes, starts, arena, count):
     """The numbers of records `begin` to `end`, -1 where there is no key; returns where the table was full, or `end`."""
     many = len(slots) >= _MANY_SLOTS
@@ -201,7 +200,7 @@ def _number_keys(data, records, begin, end, numbers, hashed, slots, hashes, star
     return end
 
 
-@njit(cache=True, inline="always")
+@inlined
 def _size_of_name(data, at, size):
     """Bytes of a key that name its share-partition, behind its type: group, topic id, partition; -1 for no such key."""
     if size < 4 or not 0 <= int16_at(data, at) <= 1:
@@ -210,7 +209,7 @@ def _size_of_name(data, at, size):
     return 22 + group if group >= 0 and size >= 24 + group else np.int64(-1)
 
 
-@njit(cache=True, inline="always")
+@inlined
 def _decode_one(data, record, row, key, batches, total):
     """Fill the row of a record whose key has a number, or none; returns (rows of `batches` in use, fault bits)."""
     row.offset = record.offset
@@ -250,7 +249,7 @@ def _decode_one(data, record, row, key, batches, total):
     return total, fault
 
 
-@njit(cache=True)
+@kernel
 def _read_value(data, at, end, snapshot, row, batches, filled):
     """Read one value into its row, its batches into rows `filled` on; returns the fault bits."""
     current = 36 if snapshot else 16
@@ -286,13 +285,14 @@ def _read_value(data, at, end, snapshot, row, batches, filled):
     row.layout = np.int8(layout)
     row.batch_count = np.int32(count)
     row.delivery_complete_count = complete
-    row.reach = -1
+    reach = np.int64(-1)
     for number in range(filled, filled + count):
-        row.reach = max(row.reach, batches[number].last)
+        reach = max(reach, batches[number].last)
+    row.reach = reach
     return fault
 
 
-@njit(cache=True)
+@kernel
 def _walk(data, at, end, counts, batches, filled):
     """Read the state batches and the tags that begin at `at`.
 
@@ -360,7 +360,7 @@ def _walk(data, at, end, counts, batches, filled):
     return at, count, complete, fault
 
 
-@njit(cache=True)
+@kernel
 def _after_unknown_tag(data, at, end):
     _, at = uvarint(data, at, end)
     if at < 0:

@@ -1,16 +1,23 @@
 """Kernels are compiled at set-up, and never on the time of whoever runs a command."""
 
+import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
+from share_state.wire.log_folder import find_logs
 from tests.control.logs import checkpoint, control, delta, log_of
+from tests.forms.tables import table_of, write
 from tests.truth import DATA
 
+SET_UP = """
+from share_state.every_kernel import run_every_kernel
+run_every_kernel(Path(sys.argv[1]))
+"""
+
 FOLD = """
-import sys
-from numba.core.dispatcher import Dispatcher
 from share_state.fold.control_log import fold_control_log
 from share_state.fold.control_timeline import control_timeline_tables
 from share_state.fold.log import fold_log
@@ -20,23 +27,45 @@ from share_state.fold.decoded import decoded_tables
 from share_state.rules import judge, judge_records
 from share_state.wire.log_folder import Window, find_logs
 from share_state.wire.topic_folders import find_topic_logs
+from tests.forms.tables import found
 for log in find_topic_logs([sys.argv[1]]):
     fold_control_log(log), list(control_timeline_tables(log))
-for inputs in sys.argv[2:]:
-    for log in find_logs(inputs.split(",")):
-        folded = fold_log(log, state_partitions=3, judge=judge_records)
-        judge(folded), verify_cutoff(folded, Window(), Topics()), list(decoded_tables(log, Window(), Topics()))
-kernels = {
-    f"{module.__name__}.{name}": kernel
-    for module in list(sys.modules.values()) if module.__name__.startswith("share_state.")
-    for name, kernel in vars(module).items() if isinstance(kernel, Dispatcher) and kernel.signatures
-}
-print(len(kernels), sorted(name for name, kernel in kernels.items() if sum(kernel.stats.cache_misses.values())))
+for log in [*found(sys.argv[2]), *(log for inputs in sys.argv[3:] for log in find_logs(inputs.split(",")))]:
+    folded = fold_log(log, state_partitions=3, judge=judge_records)
+    judge(folded), verify_cutoff(folded, Window(), Topics()), list(decoded_tables(log, Window(), Topics()))
 """
 
+ENDED = """
+import json, sys
+from pathlib import Path
+from numba.core.dispatcher import Dispatcher
+{}
+kernels = [
+    kernel for module in list(sys.modules.values()) if module.__name__.startswith("share_state.")
+    for name, kernel in vars(module).items() if isinstance(kernel, Dispatcher) and kernel.signatures
+]
+print(json.dumps([
+    [
+        kernel.py_func.__qualname__ + str(signature), kernel.targetoptions["_nrt"], str(signature.return_type),
+        sum(kernel.stats.cache_misses.values()) > 0,
+    ]
+    for kernel in kernels for signature in kernel.nopython_signatures
+]))
+"""
+"""Tells at the end of a program which kernels ran."""
 
-def test_after_set_up_no_fold_compiles_anything(tmp_path: Path):
-    _run("-m", "share_state.setup")
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel that ran: whether it counts references, what it returns, whether it had to be compiled."""
+
+    counts: bool
+    returns: str
+    compiled: bool
+
+
+def test_no_fold_has_to_compile_what_set_up_did_not(tmp_path: Path):
+    compiled = _kernels(SET_UP, str(tmp_path / "set-up"))
     damaged = tmp_path / "__share_group_state-0"
     damaged.mkdir()
     data = next((DATA / "4.3.1/chaos/__share_group_state-0").glob("*.log")).read_bytes()
@@ -45,12 +74,25 @@ def test_after_set_up_no_fold_compiles_anything(tmp_path: Path):
     copies = f"{DATA / '4.3.1/chaos'},{damaged}"
     written = [checkpoint("a", 1, 0, 0), delta("a", 1, 0, [(0, 3, 0, 1)]), delta("a", 1, 1, [(1, 1, 2, 1)])]
     log_of(tmp_path / "control", [control(0, *written)])
-    called, compiled = _run("-c", FOLD, str(tmp_path / "control"), *map(str, sound), str(damaged), copies).split(" ", 1)
-    assert int(called) > 10
-    assert compiled.strip() == "[]"
+    rows = table_of(find_logs([str(DATA / "4.3.1/chaos")]))
+    table = write(rows, tmp_path / "rows.parquet")
+    ran = _kernels(FOLD, *map(str, (tmp_path / "control", table, *sound, damaged, copies)))
+    assert len(ran) > 10
+    assert sorted(set(ran) - set(compiled)) == []
+    # It was kept, too.
+    assert sorted(name for name, kernel in ran.items() if kernel.compiled) == []
 
 
-def _run(*arguments: str) -> str:
-    done = subprocess.run([sys.executable, *arguments], env=os.environ, capture_output=True, text=True, check=False)
+def test_what_counts_no_references_returns_no_array(tmp_path: Path):
+    # One that it returned would be let go once too often.
+    uncounted = {name: kernel for name, kernel in _kernels(SET_UP, str(tmp_path)).items() if not kernel.counts}
+    assert len(uncounted) > 10
+    assert [name for name, kernel in uncounted.items() if "array" in kernel.returns] == []
+
+
+def _kernels(program: str, *arguments: str) -> dict[str, Kernel]:
+    """Those that a program runs, by signature."""
+    command = [sys.executable, "-c", ENDED.format(program), *arguments]
+    done = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return {name: Kernel(*told) for name, *told in json.loads(done.stdout)}
