@@ -9,6 +9,7 @@ from bench.end_to_end import EndToEnd, reconstructed
 from bench.exports import Shape
 from bench.nightly import audited
 from bench.report import Report
+from bench.shapes import many_keys
 from bench.tables import comparison_table, end_to_end_table
 from bench.user_log import measured
 
@@ -16,6 +17,7 @@ from bench.user_log import measured
 _SMALL = Shape(records=53_000, keys=2_000, partitions=50)
 _USER_LOG = 1 << 30
 _SHORT = 400_000
+_MANY_KEYS_MB = 1024
 
 
 def compare(report: Report, shape: Shape, warm_ups: int, runs: int) -> None:
@@ -51,15 +53,21 @@ def user_log(report: Report, runs: int) -> None:
 
 
 def nightly(report: Report) -> None:
-    """Audits behind a short and a long history, and the first of them against reconstruct."""
+    """Audits behind a short and a long history, and of many share-partitions; the first of each against reconstruct."""
     nights = []
     for records in (_SHORT, 10 * _SHORT):
         export = report.made(Shape(records=records))
         with report.doing(f"auditing behind {records:,} records"):
             nights.append(audited(export))
-    with report.doing("share-state reconstruct"):
-        run = reconstructed(export)
-    report.claim([claims.cost_of_history(*nights), claims.cost_of_rules(nights[-1], run)])
+    report.claim([claims.cost_of_history(*nights)])
+    with report.doing("stretching"):
+        many = many_keys(_MANY_KEYS_MB)
+    with report.doing("auditing many share-partitions"):
+        nights.append(audited(many))
+    for whole, night in ((export, nights[-2]), (many, nights[-1])):
+        with report.doing("share-state reconstruct"):
+            run = reconstructed(whole)
+        report.claim([claims.cost_of_rules(night, run)])
     report.note("nightly", [asdict(night) for night in nights])
 
 

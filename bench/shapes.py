@@ -56,8 +56,7 @@ def pairs(megabytes: int) -> Iterator[tuple[Side, Side]]:
     Source: Kafka TopicConfig.SEGMENT_BYTES_CONFIG, an int32, so no segment is larger than 2 GB.
     """
     size = megabytes * 1_000_000
-    keys = size // _BYTES_A_KEY
-    one, many = _base(size, keys=1), stretched(_base(size, keys=keys // _ROUNDS), size, new_keys=True)
+    one, many = _base(size, keys=1), many_keys(megabytes)
     yield Side("1 key", stretched(one, size, new_keys=False)), Side(f"{many.shape.keys:,} keys", many)
     hot = _base(size, keys=_USUAL_KEYS)
     yield (
@@ -70,6 +69,12 @@ def pairs(megabytes: int) -> Iterator[tuple[Side, Side]]:
     big = stretched(hot, size, new_keys=False, segment_bytes=min(size, LARGEST_SEGMENT))
     small = stretched(hot, size, new_keys=False, segment_bytes=size // _SEGMENTS)
     yield Side(f"segments: {big.segments}", big), Side(f"segments: {small.segments:,}", small)
+
+
+def many_keys(megabytes: int) -> Export:
+    """An export of so many MB in one log partition, of as many share-partitions as 1,250 bytes each allow."""
+    size = megabytes * 1_000_000
+    return stretched(_base(size, keys=size // _BYTES_A_KEY // _ROUNDS), size, new_keys=True)
 
 
 def measured(sides: tuple[Side, Side], runs: int) -> Pair:
