@@ -25,7 +25,7 @@ def share_partitions_now(tables: CommittedTables, wanted: pa.Table | None = None
 
     Args:
         tables: of the warehouse.
-        wanted: columns group_id and partition: those that may be left out are none of these; all are there by default.
+        wanted: with the columns group_id and partition: others may be left out. By default all are there.
     Returns:
         Columns of schemas/tables/share_partition_history.yaml, then topic_key; available, acquired, acknowledged,
         archiving and archived: records in flight (gaps are available), ranges: how many; null where the start offset

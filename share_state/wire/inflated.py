@@ -51,7 +51,8 @@ def inflated(
             if used:
                 yield _part(room[:used], batches, start, row, why)
                 start, used = row, 0
-            room = rooms.next(len(body))
+            # Not all of a room that a larger body once made larger: where a part ends does not depend on the room.
+            room = rooms.next(len(body))[: max(len(body), rooms.size)]
         room.data[used : used + len(body)] = body
         body_at[row], body_end[row] = used, used + len(body)
         used += len(body)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from share_state.fold.log import FoldedLog, fold_log
+from share_state.wire.log import read_chunks
 from tests.wire.batches import SNAPSHOT, UPDATE, Batch, Record, consecutive, in_bytes, key, log_of, snapshot, update
 
 EVERY_CODEC = (0, 1, 2, 3, 4)
@@ -48,6 +49,16 @@ def test_a_batch_larger_than_what_is_held_is_read(tmp_path: Path):
         tmp_path, in_bytes(consecutive([BATCHES[0], Batch(many, attributes=4), Batch(many[:3], attributes=1)]))
     )
     assert len(fold_log(log, chunk=SMALL, cores=2).states) == 200
+
+
+def test_where_chunks_end_does_not_depend_on_how_many_are_held(tmp_path: Path):
+    # A body larger than a room makes that room larger for good, and by turns another one is next.
+    large = Batch([Record(key(SNAPSHOT, partition=number), snapshot([(0, 9, 0, 1)])) for number in range(200)])
+    packed = [replace(batch, attributes=4) for batch in consecutive([*BATCHES[:9], large, *BATCHES[9:]])]
+    log = log_of(tmp_path, in_bytes(packed))
+    held = [[len(part.batches) for part in read_chunks(log, chunk=SMALL, buffers=count)] for count in (1, 2, 3)]
+    assert held[0] == held[1] == held[2]
+    assert len(held[0]) > len(BATCHES) // 9
 
 
 def test_a_batch_that_cannot_be_inflated_is_left_out_alone(tmp_path: Path):
