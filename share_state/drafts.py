@@ -1,12 +1,11 @@
 """Rows that lack what only a whole run can tell: set aside where they are made, finished once it is known."""
 
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 
 import pyarrow as pa
 
-from share_state.table_files import File, TableFiles, asking, create_folder, filesystem_of
+from share_state.table_files import File, TableFiles, asking, filesystem_of
 
 Finished = Callable[[pa.Table], pa.Table]
 """The rows of a table from those of a draft."""
@@ -25,19 +24,16 @@ def write_draft(files: TableFiles, table: str, batches: Iterable[pa.RecordBatch]
         WarehouseError: if a store says no.
     """
     rows = (batch for batch in batches if batch.num_rows)
-    first, folder, count = next(rows, None), files.folder(table), 0
+    first, count = next(rows, None), 0
     if first is None:
         return []
-    name = f"part-{files.attempt}-{uuid.uuid4().hex}.arrows"
-    with asking(folder):
-        create_folder(folder)
-        filesystem, place = filesystem_of(folder)
-        with filesystem.open_output_stream(f"{place}/{name}") as sink:
-            with pa.ipc.new_stream(sink, first.schema) as stream:
-                for batch in chain((first,), rows):
-                    stream.write_batch(batch)
-                    count += batch.num_rows
-            size = sink.tell()
+    name, sink = files.new_file(table, "arrows")
+    with asking(files.folder(table)), sink:
+        with pa.ipc.new_stream(sink, first.schema) as stream:
+            for batch in chain((first,), rows):
+                stream.write_batch(batch)
+                count += batch.num_rows
+        size = sink.tell()
     return [{"table": table, "path": name, "size": size, "rows": count, "stats": None}]
 
 

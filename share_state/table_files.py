@@ -78,8 +78,7 @@ class TableFiles:
             if not batch.num_rows:
                 continue
             if open_file is None:
-                name = f"part-{self.attempt}-{uuid.uuid4().hex}.parquet"
-                open_file = _OpenFile(self.folder(table), table, name, _as_given(schema, batch.schema))
+                open_file = _OpenFile(self, table, _as_given(schema, batch.schema))
             open_file.write(batch)
             if open_file.rows >= _ROWS_A_FILE:
                 written.append(open_file.close())
@@ -87,6 +86,19 @@ class TableFiles:
         if open_file is not None:
             written.append(open_file.close())
         return written
+
+    def new_file(self, table: str, suffix: str) -> tuple[str, pa.NativeFile]:
+        """Begin a file in the folder of a table, which is made where folders are made: its name, and what it takes.
+
+        Raises:
+            WarehouseError: if a store says no.
+        """
+        name, folder = f"part-{self.attempt}-{uuid.uuid4().hex}.{suffix}", self.folder(table)
+        with asking(folder):
+            filesystem, place = filesystem_of(folder)
+            if isinstance(filesystem, LocalFileSystem):
+                filesystem.create_dir(place, recursive=True)
+            return name, filesystem.open_output_stream(f"{place}/{name}")
 
     def read(self, table: str, names: Iterable[str], columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of some files of a table.
@@ -142,13 +154,6 @@ def filesystem_of(place: str) -> tuple[FileSystem, str]:
     return store.file_system, f"{store.root}{rest}"
 
 
-def create_folder(place: str) -> None:
-    """Make a folder where folders are made; an object store knows none."""
-    filesystem, path = filesystem_of(place)
-    if isinstance(filesystem, LocalFileSystem):
-        filesystem.create_dir(path, recursive=True)
-
-
 @contextmanager
 def asking(place: str) -> Iterator[None]:
     """Turns what an object store says into a WarehouseError with the address; local errors stay what they are.
@@ -183,13 +188,11 @@ def _repeating(path: str, kind: pa.DataType) -> Iterator[str]:
 
 
 class _OpenFile:
-    def __init__(self, folder: str, table: str, name: str, schema: pa.Schema) -> None:
-        self._table, self._name, self._schema, self._metadata = table, name, schema, []
-        self._folder, self.rows = folder, 0
-        with asking(folder):
-            create_folder(folder)
-            filesystem, place = filesystem_of(folder)
-            self._sink = filesystem.open_output_stream(f"{place}/{name}")
+    def __init__(self, files: TableFiles, table: str, schema: pa.Schema) -> None:
+        self._table, self._schema, self._metadata = table, schema, []
+        self._folder, self.rows = files.folder(table), 0
+        self._name, self._sink = files.new_file(table, "parquet")
+        with asking(self._folder):
             self._writer = pq.ParquetWriter(
                 self._sink,
                 schema,

@@ -15,7 +15,7 @@ from share_state.declarations import table_schema
 from share_state.delta_tables import table_at
 from share_state.errors import InputError, WarehouseError
 from share_state.table_files import File, TableFiles, asking
-from share_state.warehouse_place import EVERY
+from share_state.warehouse_place import EVERY, missing_folders
 from share_state.wire.stores import delta_options
 
 _SHORTEST_SWEEP = 7
@@ -36,7 +36,7 @@ class Warehouse:
             folders: table -> its folder there, where that is not called as the table is; "" for the place itself.
         """
         self.files = TableFiles(root if "://" in root else str(Path(root).absolute()), folders=folders or {})
-        self._is_new = "://" not in root and not Path(root).exists()
+        self._missing = missing_folders(root)
         self._committed, self._runs = set[str](), self._version("runs")
 
     def __enter__(self) -> "Warehouse":
@@ -46,9 +46,10 @@ class Warehouse:
         # Tasks that were tried again, or a run that failed, leave files that no commit names.
         with suppress(*((OSError, InputError) if failed else ())):
             self.files.discard(self.files.folders or EVERY, frozenset(self._committed))
-        if failed and self._is_new:
+        if failed:
             with suppress(OSError):
-                Path(self.files.root).rmdir()
+                for folder in self._missing:
+                    folder.rmdir()
 
     def replace(self, table: str, files: Iterable[File]) -> dict[str, int]:
         """Let a table hold the rows of some files, and no others.

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from share_state.errors import WarehouseError
-from share_state.warehouse_place import LOCK
+from share_state.warehouse_place import LOCK, missing_folders
 
 _HOLDER = ".lock.holder.json"
 
@@ -32,8 +32,7 @@ def locked(root: str, command: str) -> Iterator[None]:
     if "://" in root:
         yield
         return
-    place = Path(root)
-    made = [folder for folder in (place, *place.parents) if not folder.exists()]
+    place, made = Path(root), missing_folders(root)
     try:
         place.mkdir(parents=True, exist_ok=True)
         held = (place / LOCK).open("a", encoding="utf-8")

@@ -27,6 +27,12 @@ LOCK = ".lock"
 """The file that a run holds while it writes."""
 
 
+def missing_folders(root: str) -> list[Path]:
+    """A folder and those above it that are not there, the deepest first; none of an address in an object store."""
+    place = Path(root).absolute()
+    return [] if "://" in root else [folder for folder in (place, *place.parents) if not folder.exists()]
+
+
 def check_place(root: str, tables: Sequence[str] = EVERY) -> None:
     """Refuse a place that holds something else than a warehouse, before any work is done.
 

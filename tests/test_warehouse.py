@@ -77,7 +77,7 @@ def test_what_is_not_committed_goes_and_what_others_wrote_stays(tmp_path: Path):
 
 @pytest.mark.parametrize("was_there", [True, False])
 def test_a_run_that_fails_leaves_no_folder(tmp_path: Path, was_there: bool):
-    root = tmp_path if was_there else tmp_path / "warehouse"
+    root = tmp_path if was_there else tmp_path / "new" / "warehouse"
     with pytest.raises(ZeroDivisionError), Warehouse(str(root)) as tables:
         tables.files.write("findings", [_finding()])
         raise ZeroDivisionError

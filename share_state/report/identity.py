@@ -1,5 +1,6 @@
 """What makes rows of different tables, or of different nights, be about the same share-partition."""
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -40,6 +41,11 @@ def may_be_among(wanted: pa.Table) -> pc.Expression:
     """
     groups, partitions = wanted["group_id"].unique(), wanted["partition"].unique()
     return pc.field("group_id").isin(groups) & pc.field("partition").isin(partitions)
+
+
+def placed(rows: pa.Table) -> pa.Table:
+    """Rows with the column `place`: their numbers from 0 on."""
+    return rows.append_column("place", pa.array(np.arange(rows.num_rows)))
 
 
 def among(rows: pa.Table, wanted: pa.Table) -> pa.Table:

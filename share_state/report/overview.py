@@ -4,13 +4,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.committed import CommittedTables
 from share_state.report.broken_rules import own_findings
-from share_state.report.identity import KEY, among, identified, looked_up
+from share_state.report.identity import KEY, among, identified, looked_up, placed
 from share_state.report.share_partitions import HISTORY, of_latest_night, share_partitions_now
 
 VERDICTS = ("REWIND", "STOP", "STALL", "OK")
@@ -52,15 +51,15 @@ def overview(tables: CommittedTables, digest: pa.Table, most: int) -> Overview:
     """
     suspects = identified(tables.read("share_partition_state", pc.field("suspect"), [*KEY, "suspect"]))
     own = own_findings(digest)
-    counted, need, worst = Counter[str](), 0, list[pa.Table]()
-    for piece in _together(tables.batches(HISTORY, _COLUMNS, of_latest_night(tables))):
+    night, counted, need, worst = of_latest_night(tables), Counter[str](), 0, list[pa.Table]()
+    for piece in _together(tables.batches(HISTORY, _COLUMNS, night)):
         counted.update({row["values"]: row["counts"] for row in piece["verdict"].value_counts().to_pylist()})
         rows = looked_up(looked_up(identified(piece), suspects, {"suspect": pa.bool_()}), own, _OWN)
         found = _needing_a_look(rows)
         need += found.num_rows
         worst = [_worst_first(pa.concat_tables([*worst, found])).slice(0, most)]
     verdicts = dict.fromkeys(VERDICTS, 0) | dict(sorted(counted.items()))
-    told = _told(tables, worst[0]) if need else pa.table({})
+    told = _told(tables, night, worst[0]) if need else pa.table({})
     return Overview(sum(counted.values()), verdicts, told, max(0, need - most))
 
 
@@ -94,9 +93,9 @@ def _worst_first(rows: pa.Table) -> pa.Table:
     return ordered.drop_columns(["rank", "broken"])
 
 
-def _told(tables: CommittedTables, worst: pa.Table) -> pa.Table:
+def _told(tables: CommittedTables, night: pc.Expression, worst: pa.Table) -> pa.Table:
     """All that is known of them, in their order."""
-    wanted = worst.append_column("place", pa.array(np.arange(worst.num_rows)))
-    known = among(share_partitions_now(tables, wanted).drop_columns("topic_key"), wanted)
+    wanted = placed(worst)
+    known = among(share_partitions_now(tables, night, wanted).drop_columns("topic_key"), wanted)
     rows = looked_up(known, worst, {"suspect": pa.bool_(), **_OWN})
     return rows.sort_by("place").drop_columns("place")

@@ -11,8 +11,9 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from share_state.report.audit_data import AuditReport
+from share_state.report.identity import placed
 from share_state.report.report_file import written_to
-from share_state.report.share_partitions import STATES, share_partitions_now
+from share_state.report.share_partitions import STATES, of_latest_night, share_partitions_now
 
 Labels = dict[str, str]
 
@@ -56,7 +57,7 @@ class _Metrics(Collector):
         self._cluster = {"cluster": report.cluster} if report.cluster else {}
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        rows = share_partitions_now(self._report.tables)
+        rows = share_partitions_now(self._report.tables, of_latest_night(self._report.tables))
         labels = self._labels(rows["group_id"].to_pylist(), _topic_names(rows).to_pylist(), rows["partition"])
         for name, meaning in _OF_SHARE_PARTITIONS.items():
             # Below 0 stands for a start that is not initialised; Prometheus says so by absence.
@@ -148,10 +149,10 @@ def _seconds(time: datetime | None) -> float | None:
 def _topic_names(rows: pa.Table) -> pa.ChunkedArray:
     """The topic's name, or its id where the name is unknown or two topics have had it: no series may be there twice."""
     named = rows.select(["group_id", "partition"]).append_column("name", pc.coalesce(rows["topic"], rows["topic_key"]))
-    numbered = named.append_column("row", pa.array(range(rows.num_rows), pa.int64()))
+    numbered = placed(named)
     counted = named.group_by(["group_id", "name", "partition"]).aggregate([([], "count_all")])
     twice = numbered.join(
         counted.filter(pc.field("count_all") > 1), ["group_id", "name", "partition"], join_type="inner"
     )
-    ambiguous = pc.is_in(numbered["row"], twice["row"].combine_chunks())
+    ambiguous = pc.is_in(numbered["place"], twice["place"].combine_chunks())
     return pc.if_else(ambiguous, rows["topic_key"], named["name"])

@@ -20,11 +20,12 @@ HISTORY = "share_partition_history"
 _IN_FLIGHT = {name: pa.int64() for name in (*(state.lower() for state in STATES), "ranges")}
 
 
-def share_partitions_now(tables: CommittedTables, wanted: pa.Table | None = None) -> pa.Table:
+def share_partitions_now(tables: CommittedTables, night: pc.Expression, wanted: pa.Table | None = None) -> pa.Table:
     """The live share-partitions.
 
     Args:
         tables: of the warehouse.
+        night: of `of_latest_night`.
         wanted: with the columns group_id and partition: others may be left out. By default all are there.
     Returns:
         Columns of schemas/tables/share_partition_history.yaml, then topic_key; available, acquired, acknowledged,
@@ -34,7 +35,7 @@ def share_partitions_now(tables: CommittedTables, wanted: pa.Table | None = None
         WarehouseError: if a table is gone.
     """
     chosen = None if wanted is None else may_be_among(wanted)
-    where = of_latest_night(tables) if chosen is None else of_latest_night(tables) & chosen
+    where = night if chosen is None else night & chosen
     seen = identified(tables.read(HISTORY, where, table_schema(HISTORY).names))
     flights = grouped(_by_state(tables, chosen), IDENTITY, dict.fromkeys(_IN_FLIGHT, "sum"))
     rows = looked_up(seen, flights, _IN_FLIGHT)

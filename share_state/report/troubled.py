@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from share_state.committed import CommittedTables
 from share_state.declarations import table_schema
-from share_state.report.identity import IDENTITY, KEY, among, may_be_among
+from share_state.report.identity import IDENTITY, KEY, among, may_be_among, placed
 
 _RANGES = 2000
 _FINDINGS = 12
@@ -55,7 +55,7 @@ def troubled_share_partitions(
     """
     if not chosen.num_rows:
         return ()
-    wanted = chosen.append_column("place", pa.array(np.arange(chosen.num_rows)))
+    wanted = placed(chosen)
     columns = [name for name in table_schema("share_partition_state").names if name != "state_batches"]
     states = _kept(tables, "share_partition_state", columns, wanted, [("last_offset", "descending")], 1)
     ranges = _kept(tables, "in_flight", [*KEY, *_RANGE], wanted, [("first_offset", "ascending")], _RANGES)

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from share_state.committed import CommittedTables
 from share_state.declarations import table_schema
+from share_state.spark.numbered_tasks import in_tasks
 from share_state.table_files import asking, rows_of
 
 
@@ -26,10 +26,8 @@ def committed_frame(spark: SparkSession, tables: CommittedTables, name: str) -> 
         return read.load(f"{tables.root}/{name}")
     paths = [file["path"] for file in tables.files(name)]
 
-    def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch["id"].to_pylist():
-                with asking(paths[number]):
-                    yield from rows_of(name, [paths[number]]).to_batches()
+    def rows(number: int) -> Iterator[pa.RecordBatch]:
+        with asking(paths[number]):
+            yield from rows_of(name, [paths[number]]).to_batches()
 
-    return spark.range(0, len(paths), 1, max(len(paths), 1)).mapInArrow(rows, from_arrow_schema(table_schema(name)))
+    return in_tasks(spark, len(paths), rows, table_schema(name))

@@ -49,4 +49,4 @@ def _decoded(work: Work, log: LogPartition) -> Iterator[pa.RecordBatch]:
 
 def _written(work: Work, files: TableFiles, log: LogPartition) -> Iterator[pa.RecordBatch]:
     if written := files.write(TABLE, _decoded(work, log)):
-        yield pa.RecordBatch.from_pylist(list(map(dict, written)), schema=FILES)
+        yield pa.RecordBatch.from_pylist(written, schema=FILES)

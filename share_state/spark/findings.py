@@ -11,9 +11,7 @@ from share_state.table_files import File, TableFiles
 from share_state.task import FINDINGS
 
 
-def write_findings(
-    spark: SparkSession, outcome: Outcome, files: TableFiles, others: Iterable[pa.Table] = ()
-) -> list[File]:
+def write_findings(spark: SparkSession, outcome: Outcome, files: TableFiles, others: Iterable[pa.Table]) -> list[File]:
     """Write the findings of a run.
 
     Args:

@@ -12,6 +12,7 @@ from share_state.cores import shares
 from share_state.drafts import Finished, finish_drafts
 from share_state.kept_memory import keep_memory
 from share_state.phases import Phases
+from share_state.spark.numbered_tasks import in_tasks
 from share_state.spark.sources.live import is_live, live_frame
 from share_state.table_files import FILES, File, TableFiles
 from share_state.task import Wanted, run_task, spread
@@ -50,14 +51,12 @@ def over_logs(
         return live_frame(spark, work.logs, made, from_arrow_schema(schema))
     tasks = spread(work.logs, spark.sparkContext.defaultParallelism)
 
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run(number: int) -> Iterator[pa.RecordBatch]:
         keep_memory()
-        for batch in batches:
-            for number in batch["id"].to_pylist():
-                for log in tasks[number]:
-                    yield from made(log)
+        for log in tasks[number]:
+            yield from made(log)
 
-    return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, from_arrow_schema(schema))
+    return in_tasks(spark, len(tasks), run, schema)
 
 
 def summaries(spark: SparkSession, work: Work, wanted: Wanted, phases: Phases) -> pa.Table:
@@ -93,10 +92,7 @@ def finish(spark: SparkSession, files: TableFiles, drafts: Sequence[File], finis
         return finish_drafts(files, drafts, finished)
     count = min(len(drafts), spark.sparkContext.defaultParallelism)
 
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch["id"].to_pylist():
-                written = finish_drafts(files, drafts[number::count], finished)
-                yield pa.RecordBatch.from_pylist(list(map(dict, written)), schema=FILES)
+    def run(number: int) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pylist(finish_drafts(files, drafts[number::count], finished), schema=FILES)
 
-    return spark.range(0, count, 1, count).mapInArrow(run, from_arrow_schema(FILES)).toArrow().to_pylist()
+    return in_tasks(spark, count, run, FILES).toArrow().to_pylist()

@@ -7,6 +7,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from share_state.wire.log_folder import find_logs
 from tests.control.logs import checkpoint, control, delta, log_of
 from tests.forms.tables import table_of, write
@@ -64,8 +66,13 @@ class Kernel:
     compiled: bool
 
 
-def test_no_fold_has_to_compile_what_set_up_did_not(tmp_path: Path):
-    compiled = _kernels(SET_UP, str(tmp_path / "set-up"))
+@pytest.fixture(scope="module")
+def of_set_up(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Kernel]:
+    """The kernels that set-up runs."""
+    return _kernels(SET_UP, str(tmp_path_factory.mktemp("set-up")))
+
+
+def test_no_fold_has_to_compile_what_set_up_did_not(tmp_path: Path, of_set_up: dict[str, Kernel]):
     damaged = tmp_path / "__share_group_state-0"
     damaged.mkdir()
     data = next((DATA / "4.3.1/chaos/__share_group_state-0").glob("*.log")).read_bytes()
@@ -78,14 +85,14 @@ def test_no_fold_has_to_compile_what_set_up_did_not(tmp_path: Path):
     table = write(rows, tmp_path / "rows.parquet")
     ran = _kernels(FOLD, *map(str, (tmp_path / "control", table, *sound, damaged, copies)))
     assert len(ran) > 10
-    assert sorted(set(ran) - set(compiled)) == []
+    assert sorted(set(ran) - set(of_set_up)) == []
     # It was kept, too.
     assert sorted(name for name, kernel in ran.items() if kernel.compiled) == []
 
 
-def test_what_counts_no_references_returns_no_array(tmp_path: Path):
+def test_what_counts_no_references_returns_no_array(of_set_up: dict[str, Kernel]):
     # One that it returned would be let go once too often.
-    uncounted = {name: kernel for name, kernel in _kernels(SET_UP, str(tmp_path)).items() if not kernel.counts}
+    uncounted = {name: kernel for name, kernel in of_set_up.items() if not kernel.counts}
     assert len(uncounted) > 10
     assert [name for name, kernel in uncounted.items() if "array" in kernel.returns] == []
 

@@ -16,7 +16,7 @@ from share_state.fold.limits import Limits
 from share_state.fold.log import fold_log
 from share_state.report import overview
 from share_state.report.audit_data import AuditReport, read_report
-from share_state.report.share_partitions import share_partitions_now
+from share_state.report.share_partitions import of_latest_night, share_partitions_now
 from share_state.wire.log_folder import find_logs
 from tests.report.made_warehouse import (
     IN_FLIGHT,
@@ -288,7 +288,7 @@ def test_the_report_of_a_real_broker_s_log_says_what_the_fold_says(made: MadeWar
     made.audit([share_partition() | row | {"flights": own[_key(row)], "lag": None} for row in states])
     report = _read(made)
     assert report.is_healthy
-    rows = share_partitions_now(report.tables).to_pylist()
+    rows = share_partitions_now(report.tables, of_latest_night(report.tables)).to_pylist()
     assert report.live == len(rows) == len(states)
     for row in rows:
         for state in ("available", "acquired", "acknowledged", "archiving", "archived"):
