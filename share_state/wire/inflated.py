@@ -39,30 +39,37 @@ def inflated(
     wanted, packed = np.flatnonzero(_wanted(batches, only_control)), data.data
     codecs = (batches["attributes"][wanted] & CODEC_BITS).tolist()
     begins, ends = batches["body"][wanted].tolist(), batches["body_end"][wanted].tolist()
-    body_at, body_end, trust = batches["body"], batches["body_end"], batches["trust"]
-    start, used, room, why = 0, 0, np.empty(0, np.uint8), dict[int, str]()
+    trust, why = batches["trust"], dict[int, str]()
+    room, space, used, start = np.empty(0, np.uint8), 0, 0, 0
+    into, rows, lasts = room.data, list[int](), list[int]()
+
+    def part(end: int) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
+        batches["body"][rows], batches["body_end"][rows] = [0, *lasts[:-1]][: len(lasts)], lasts
+        faults = {row - start: reason for row, reason in why.items() if start <= row < end}
+        return room[:used], batches[start:end], faults
+
     for row, codec, begin, end in zip(wanted.tolist(), codecs, begins, ends, strict=True):
-        try:
-            body = decompress(codec, packed[begin:end]) if codec else packed[begin:end]
-        except BodyError as reason:
-            trust[row], why[row] = Trust.MALFORMED, str(reason)
-            continue
-        if used + len(body) > len(room):
+        body = packed[begin:end]
+        if codec:
+            try:
+                body = decompress(codec, body)
+            except BodyError as reason:
+                trust[row], why[row] = Trust.MALFORMED, str(reason)
+                continue
+        last = used + len(body)
+        if last > space:
             if used:
-                yield _part(room[:used], batches, start, row, why)
-                start, used = row, 0
+                yield part(row)
+                start, rows, lasts = row, [], []
             # Not all of a room that a larger body once made larger: where a part ends does not depend on the room.
-            room = rooms.next(len(body))[: max(len(body), rooms.size)]
-        room.data[used : used + len(body)] = body
-        body_at[row], body_end[row] = used, used + len(body)
-        used += len(body)
-    yield _part(room[:used], batches, start, len(batches), why)
-
-
-def _part(
-    data: np.ndarray, batches: np.ndarray, start: int, end: int, why: dict[int, str]
-) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
-    return data, batches[start:end], {row - start: reason for row, reason in why.items() if start <= row < end}
+            used, last, space = 0, len(body), max(len(body), rooms.size)
+            room = rooms.next(last)
+            into = room.data
+        into[used:last] = body
+        rows.append(row)
+        lasts.append(last)
+        used = last
+    yield part(len(batches))
 
 
 def _wanted(batches: np.ndarray, only_control: bool) -> np.ndarray:

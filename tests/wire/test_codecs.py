@@ -2,6 +2,7 @@
 
 import os
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,6 +25,14 @@ bodies = st.binary(max_size=2000) | st.builds(
 @given(plain=bodies)
 def test_what_was_compressed_comes_back(codec: int, plain: bytes):
     assert decompress(codec, packed(codec, plain)) == plain
+
+
+@EVERY
+def test_threads_inflate_at_the_same_time(codec: int):
+    bodies = [(plain, packed(codec, plain)) for plain in (os.urandom(99) * times for times in range(1, 300))]
+    with ThreadPoolExecutor(4) as threads:
+        passes = [threads.submit(lambda: [decompress(codec, body) for _, body in bodies]) for _ in range(8)]
+        assert all(one.result() == [plain for plain, _ in bodies] for one in passes)
 
 
 @given(st.lists(st.binary(min_size=1, max_size=300), max_size=5))
