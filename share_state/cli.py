@@ -1,5 +1,6 @@
 """`share-state`: loads the command that was typed, and says in one line what went wrong."""
 
+import gc
 import sys
 import traceback
 from collections.abc import Sequence
@@ -47,7 +48,10 @@ def top(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and leave with the exit code of the contract: 0 done, 1 found, 2 unusable, 3 unexpected."""
     keep_memory()
-    sys.exit(run(arguments))
+    code = run(arguments)
+    # Memory is given back in a moment: nothing has to be looked through for what could be let go, for half a second.
+    gc.freeze()
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

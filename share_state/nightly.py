@@ -11,7 +11,6 @@ from share_state.config import AuditSettings
 from share_state.outcome import Outcome
 from share_state.phases import Phases
 from share_state.report.audit_data import AuditReport, read_report
-from share_state.report.audit_page import write_page
 from share_state.report.prometheus import write_metrics
 from share_state.report.report_file import check_report_place
 from share_state.spark.audit import audit
@@ -59,6 +58,8 @@ def nightly_audit(settings: AuditSettings, phases: Phases, *, verbose: bool = Fa
             limits = settings.limits.to_limits()
             report = read_report(settings.warehouse, settings.cluster, limits, fail_on=settings.fail_on)
             if settings.report.html is not None:
+                from share_state.report.audit_page import write_page  # noqa: PLC0415  pictures are slow to import
+
                 write_page(settings.report.html, report)
                 _LOG.info("wrote %s", settings.report.html)
             if settings.report.prometheus is not None:

@@ -30,6 +30,10 @@ _UNDER_SPARK_SUBMIT = "PYSPARK_GATEWAY_PORT"
 
 _MASTERS = re.compile(r"local(\[(\*|\d+)(,\d+)?\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
 
+# Seconds; Spark on this machine has stopped long before.
+_STOPPED_WITHIN = 0.25
+_STOPPING: list[threading.Thread] = []
+
 # The JVM says this at every start, and no setting stops it.
 _NOISE = b"WARNING: Using incubator modules"
 
@@ -63,7 +67,7 @@ def session(
         yield spark
     finally:
         with phases("stop Spark"):
-            spark.stop()
+            _stop(spark)
 
 
 def start(
@@ -85,6 +89,8 @@ def start(
     Raises:
         SetupError: if Java or the jars are missing.
     """
+    while _STOPPING:
+        _STOPPING.pop().join()
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         raise SetupError("no `java` on the PATH: install a Java 17 runtime")
     # Unless it is told otherwise a worker runs the driver's interpreter, which has what the package depends on.
@@ -96,6 +102,19 @@ def start(
     for name, value in settings.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def _stop(spark: SparkSession) -> None:
+    """Stop a session; nobody waits for the thread of pyspark's that looks once a second whether it is to end."""
+    stopping = threading.Thread(target=spark.stop, daemon=True)
+    try:
+        stopping.start()
+    except RuntimeError:
+        # From Python 3.12 on no thread begins while the interpreter ends.
+        spark.stop()
+        return
+    _STOPPING.append(stopping)
+    stopping.join(_STOPPED_WITHIN if spark.sparkContext.master.partition("[")[0] == "local" else None)
 
 
 def _settings(master: str, verbose: bool, delta: bool) -> dict[str, str]:
