@@ -44,6 +44,18 @@ def effective_starts(start_offsets, ends, batches):
 
 
 @allocating_kernel
+def finish_behind(start_offsets, ends, batches):
+    """True for each share-partition of which a terminal range begins behind the start."""
+    finished = np.zeros(len(start_offsets), np.bool_)
+    for number in range(len(start_offsets)):
+        for row in range(ends[number], ends[number + 1]):
+            if is_terminal(batches[row].state) and batches[row].first > start_offsets[number]:
+                finished[number] = True
+                break
+    return finished
+
+
+@allocating_kernel
 def end_offsets(start_offsets, ends, batches):
     """The first offset behind the last range of each share-partition (its start where there is none); -1 like start."""
     past = start_offsets.copy()

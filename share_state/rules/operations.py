@@ -6,11 +6,10 @@ import pyarrow.compute as pc
 
 from share_state.fold.chains import NOWHERE
 from share_state.fold.log import FoldedLog
-from share_state.fold.ranges import ACKNOWLEDGED, ARCHIVED, ARCHIVING, effective_starts, end_offsets
+from share_state.fold.ranges import ACKNOWLEDGED, ARCHIVED, ARCHIVING, effective_starts, end_offsets, finish_behind
 from share_state.rules.registry import INFO, NOTHING, PLACE, WARNING, Broken, rule
 from share_state.rules.traced_rows import LATER_THAN_4_1
 
-_TERMINAL = (ACKNOWLEDGED, ARCHIVED)
 _MOST_RANGES = 5
 _MINUTE_MS = 60_000
 
@@ -25,7 +24,7 @@ def archiving_stuck(folded: FoldedLog) -> Broken:
     """Share-partitions with offsets in ARCHIVING: the start cannot pass them until their dead-letter write ends."""
     return _with_ranges(
         folded,
-        folded.chains.batches["state"] == ARCHIVING,
+        np.flatnonzero(folded.chains.batches["state"] == ARCHIVING),
         "offsets that wait for their dead-letter write, which the start offset cannot pass: ",
     )
 
@@ -39,24 +38,23 @@ def archiving_stuck(folded: FoldedLog) -> Broken:
 def poison_records(folded: FoldedLog) -> Broken:
     """Share-partitions with offsets one delivery below the limit, or that the limit has archived."""
     batches, limit = folded.chains.batches, folded.limits.delivery_count
-    unfinished = ~np.isin(batches["state"], _TERMINAL) & (batches["count"] >= limit - 1)
-    given_up = (batches["state"] == ARCHIVED) & (batches["count"] >= limit)
-    return _with_ranges(
-        folded, unfinished | given_up, f"offsets at the delivery limit of {limit} or one delivery below it: "
-    )
+    rows = np.flatnonzero(batches["count"] >= limit - 1)
+    states, is_past = batches["state"][rows], batches["count"][rows] >= limit
+    near = np.where(states == ARCHIVED, is_past, states != ACKNOWLEDGED)
+    return _with_ranges(folded, rows[near], f"offsets at the delivery limit of {limit} or one delivery below it: ")
 
 
-def _with_ranges(folded: FoldedLog, wanted: np.ndarray, text: str) -> Broken:
+def _with_ranges(folded: FoldedLog, rows: np.ndarray, text: str) -> Broken:
     """One row a share-partition with such ranges from its start on: how many offsets, and the first few ranges."""
     chains = folded.chains
-    owner = np.repeat(np.arange(len(folded.numbers)), np.diff(chains.ends))
-    starts = chains.chains["start_offset"][owner]
-    rows = np.flatnonzero(wanted & (chains.batches["last"] >= starts))
+    owner = np.searchsorted(chains.ends, rows, "right") - 1
+    starts, last = chains.chains["start_offset"][owner], chains.batches["last"][rows]
+    counts = last >= starts
+    rows, owner, starts, last = rows[counts], owner[counts], starts[counts], last[counts]
     if not len(rows):
         return NOTHING
-    first = np.maximum(chains.batches["first"][rows], starts[rows])
-    last = chains.batches["last"][rows]
-    holders, begin, ranges = np.unique(owner[rows], return_index=True, return_counts=True)
+    first = np.maximum(chains.batches["first"][rows], starts)
+    holders, begin, ranges = np.unique(owner, return_index=True, return_counts=True)
     offsets = np.add.reduceat(last - first + 1, begin)
     return Broken(
         chains.chains["last_offset"][holders].copy(),
@@ -91,9 +89,7 @@ def spso_stall(folded: FoldedLog) -> Broken:
     chains, batches = folded.chains.chains, folded.chains.batches
     start = chains["start_offset"].copy()
     stuck = effective_starts(start, folded.chains.ends, batches) == start
-    finished = np.zeros(len(start), bool)
-    owner = np.repeat(np.arange(len(start)), np.diff(folded.chains.ends))
-    finished[owner[np.isin(batches["state"], _TERMINAL) & (batches["first"] > start[owner])]] = True
+    finished = finish_behind(start, folded.chains.ends, batches)
     # From the first delivery since the start moved: a share-partition that was idle before has not stalled.
     waited = np.where(chains["held_time"] < 0, 0, chains["active_time"] - chains["held_time"])
     rows = np.flatnonzero(stuck & finished & (start >= 0) & (waited >= folded.limits.stall_minutes * _MINUTE_MS))
