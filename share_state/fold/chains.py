@@ -15,7 +15,7 @@ import numpy as np
 
 from share_state.fold.sweep import priority, range_columns, sweep
 from share_state.wire.compiled import allocating_kernel, inlined, kernel
-from share_state.wire.plain_rows import copied, fill, joined, put
+from share_state.wire.plain_rows import copied, fill, joined, put, used_once
 from share_state.wire.prefetch import prefetch
 from share_state.wire.share_group_state import (
     LARGEST_OFFSET,
@@ -94,7 +94,7 @@ class Chains:
 
     def grown(self, keys: int) -> tuple[np.ndarray, np.ndarray]:
         """Copies of `chains` and `ends` with rows for so many share-partitions; new ones are FRESH and hold nothing."""
-        chains = np.empty(keys, CHAIN)
+        chains = used_once(keys, CHAIN)
         put(self.chains, chains)
         fill(chains[len(self.chains) :], FRESH)
         ends = np.full(keys + 1, self.ends[-1], np.int64)
@@ -117,7 +117,7 @@ class Chains:
 
         def folded(begin: int, end: int) -> np.ndarray:
             new = len(records.batches) if slices == 1 else int(_batches_of(rows, order, starts[begin], starts[end]))
-            out = np.empty(2 * (new + int(carried[end] - carried[begin])), STATE_BATCH)
+            out = used_once(2 * (new + int(carried[end] - carried[begin])), STATE_BATCH)
             _fold(begin, end, rows, records.batches, order, starts, chains, carried, self.batches, out, ends)
             return out[: ends[end]]
 
