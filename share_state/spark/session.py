@@ -98,7 +98,7 @@ def start(
     builder, settings = SparkSession.builder.appName(app), {**_settings(master, verbose, delta), **(conf or {})}
     if _UNDER_SPARK_SUBMIT not in os.environ:
         builder = builder.master(master)
-        settings |= {} if master.startswith("local[") or master == "local" else shipped(settings)
+        settings |= {} if _is_here(master) else shipped(settings)
     for name, value in settings.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
@@ -114,7 +114,12 @@ def _stop(spark: SparkSession) -> None:
         spark.stop()
         return
     _STOPPING.append(stopping)
-    stopping.join(_STOPPED_WITHIN if spark.sparkContext.master.partition("[")[0] == "local" else None)
+    stopping.join(_STOPPED_WITHIN if _is_here(spark.sparkContext.master) else None)
+
+
+def _is_here(master: str) -> bool:
+    """Whether tasks run in the JVM that this process starts."""
+    return master.partition("[")[0] == "local"
 
 
 def _settings(master: str, verbose: bool, delta: bool) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """Undoes the compression of a batch's records; the codecs are libraries', the framing of snappy is Kafka's."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Protocol, cast
 
 import cramjam
@@ -42,10 +43,11 @@ class _Contexts(threading.local):
 
     def __init__(self) -> None:
         self.lz4 = lz4.frame.create_decompression_context()
-        self.zstd = zstandard.ZstdDecompressor()
+        self.zstd = cast(Callable[[], _Frame], zstandard.ZstdDecompressor().decompressobj)
 
 
 _OWN = _Contexts()
+_GZIP = cast(Callable[[], _Frame], partial(isal_zlib.decompressobj, _GZIP_WINDOW))
 
 
 def decompress(codec: int, body: memoryview | bytes) -> bytes:
@@ -67,67 +69,63 @@ def decompress(codec: int, body: memoryview | bytes) -> bytes:
 
 
 def _ungzip(body: memoryview | bytes) -> bytes:
-    return _inflated(lambda: cast(_Frame, isal_zlib.decompressobj(_GZIP_WINDOW)), body)
+    return _inflated(_GZIP, body)
 
 
 def _unzstd(body: memoryview | bytes) -> bytes:
-    return _inflated(lambda: cast(_Frame, _OWN.zstd.decompressobj()), body)
+    return _inflated(_OWN.zstd, body)
 
 
 def _inflated(begin: Callable[[], _Frame], body: memoryview | bytes) -> bytes:
-    frame = begin()
     if len(body) <= _PIECE:
+        frame = begin()
         plain = frame.decompress(body)
-        _check_size(len(plain))
         # Nearly every body is one small frame.
         if frame.eof and not frame.unused_data:
-            return plain
-    return _frame_after_frame(begin, body)
+            return _joined((plain,))
+    return _joined(_frame_after_frame(begin, body))
 
 
-def _frame_after_frame(begin: Callable[[], _Frame], body: memoryview | bytes) -> bytes:
-    pieces, total, frame = [], 0, begin()
+def _frame_after_frame(begin: Callable[[], _Frame], body: memoryview | bytes) -> Iterator[bytes]:
+    frame = begin()
     for at in range(0, len(body), _PIECE):
         piece = body[at : at + _PIECE]
         while piece:
             frame = begin() if frame.eof else frame
-            pieces.append(frame.decompress(piece))
-            total += len(pieces[-1])
-            _check_size(total)
+            yield frame.decompress(piece)
             piece = frame.unused_data
     if not frame.eof:
         raise BodyError(_ENDS_EARLY)
-    return _joined(pieces)
 
 
 def _unlz4(body: memoryview | bytes) -> bytes:
-    """Kafka's stream ends with its first frame."""
-    pieces, total = [], 0
+    return _joined(_first_lz4_frame(body))
+
+
+def _first_lz4_frame(body: memoryview | bytes) -> Iterator[bytes]:
+    """Kafka's stream ends with it."""
     lz4.frame.reset_decompression_context(_OWN.lz4)
     for at in range(0, len(body), _PIECE):
         piece, _, is_end = lz4.frame.decompress_chunk(_OWN.lz4, body[at : at + _PIECE])
-        pieces.append(piece)
-        total += len(piece)
-        _check_size(total)
+        yield piece
         if is_end:
-            return _joined(pieces)
+            return
     raise BodyError(_ENDS_EARLY)
 
 
 def _unsnappy(body: memoryview | bytes) -> bytes:
-    if bytes(body[: len(_XERIAL)]) != _XERIAL:
-        return _unsnappy_block(body)
-    blocks, at, total = [], _XERIAL_HEADER, 0
+    return _joined(_snappy_blocks(body)) if bytes(body[: len(_XERIAL)]) == _XERIAL else _unsnappy_block(body)
+
+
+def _snappy_blocks(body: memoryview | bytes) -> Iterator[bytes]:
+    at = _XERIAL_HEADER
     while at < len(body):
         size = int.from_bytes(body[at : at + 4], "big", signed=True)
         at += 4
         if size < 0 or at + size > len(body):
             raise BodyError("a snappy block runs past the batch")
-        blocks.append(_unsnappy_block(body[at : at + size]))
-        total += len(blocks[-1])
-        _check_size(total)
+        yield _unsnappy_block(body[at : at + size])
         at += size
-    return _joined(blocks)
 
 
 def _unsnappy_block(block: memoryview | bytes) -> bytes:
@@ -138,13 +136,14 @@ def _unsnappy_block(block: memoryview | bytes) -> bytes:
     return bytes(cramjam.snappy.decompress_raw(block))
 
 
-def _joined(pieces: list[bytes]) -> bytes:
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-
-def _check_size(total: int) -> None:
-    if total > LARGEST_BODY:
-        raise BodyError(f"more than {LARGEST_BODY} bytes when decompressed")
+def _joined(pieces: Iterable[bytes]) -> bytes:
+    kept, total = [], 0
+    for piece in pieces:
+        kept.append(piece)
+        total += len(piece)
+        if total > LARGEST_BODY:
+            raise BodyError(f"more than {LARGEST_BODY} bytes when decompressed")
+    return kept[0] if len(kept) == 1 else b"".join(kept)
 
 
 _CODECS = {1: _ungzip, 2: _unsnappy, 3: _unlz4, 4: _unzstd}
