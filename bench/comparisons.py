@@ -5,7 +5,7 @@ from typing import Any
 
 from bench import claims, contestants, forms
 from bench.comparison import Comparison, compared
-from bench.end_to_end import EndToEnd, reconstructed
+from bench.end_to_end import IN_SPARK, EndToEnd, reconstructed
 from bench.exports import Shape
 from bench.nightly import audited
 from bench.report import Report
@@ -66,7 +66,7 @@ def nightly(report: Report) -> None:
         nights.append(audited(many))
     for whole, night in ((export, nights[-2]), (many, nights[-1])):
         with report.doing("share-state reconstruct"):
-            run = reconstructed(whole)
+            run = reconstructed(whole, *IN_SPARK)
         report.claim([claims.cost_of_rules(night, run)])
     report.note("nightly", [asdict(night) for night in nights])
 

@@ -41,7 +41,7 @@ def sizes_table(runs: Sequence[SizeRun]) -> Table:
     """One column a size."""
     table = _table("", *(f"{one.run.export.shape.records:,} records" for one in runs))
     table.add_row("MB of segments", *(f"{one.run.export.bytes / 1e6:,.0f}" for one in runs))
-    for phase in runs[0].run.phases:
+    for phase in dict.fromkeys(phase for one in runs for phase in one.run.phases):
         table.add_row(f"  {phase}, s", *(f"{one.run.phases.get(phase, 0.0):.1f}" for one in runs))
     table.add_row("shell to printed result, s", *(f"{one.run.usage.wall_s:.1f}" for one in runs))
     table.add_row(f"{KAFKA}'s replay, warm, s", *(f"{one.kafka.wall_s:.1f}" for one in runs))

@@ -17,6 +17,7 @@ from bench import (
     stages,
 )
 from bench.comparisons import comparison_numbers, digest_difference, end_to_end_numbers
+from bench.end_to_end import IN_SPARK
 from bench.exports import Shape
 from bench.report import Report
 from bench.start_up import taken_apart
@@ -45,15 +46,19 @@ def run_sizes(report: Report, shape: Shape, records: Sequence[int], warm_ups: in
     with report.doing("replaying, then share-state reconstruct"):
         measured = sizes.measured(exports, warm, warm_ups)
     with report.doing("starting up"):
-        start_up = taken_apart(growth.start_up_export(shape.partitions), runs)
+        nothing = growth.start_up_export(shape.partitions)
+        start_ups = {"without Spark": taken_apart(nothing, runs), "in Spark": taken_apart(nothing, runs, *IN_SPARK)}
     report.show("share-state reconstruct, from the shell to committed tables", cost_tables.sizes_table(measured))
-    report.show(f"share-state reconstruct over next to nothing, median of {runs}", cost_tables.start_up_table(start_up))
+    for how, start_up in start_ups.items():
+        title = f"share-state reconstruct over next to nothing, {how}, median of {runs}"
+        report.show(title, cost_tables.start_up_table(start_up))
     for one in measured:
+        start_up = start_ups["in Spark" if one.run.is_in_spark else "without Spark"]
         report.claim([*cost_claims.of_sizes(one, start_up), claims.half_the_cpu(one.run, one.kafka)])
         report.compare(digest_difference(one.run, one.kafka))
         report.note("end_to_end", end_to_end_numbers(one.run, one.kafka) | {"kernel": asdict(one.kernel)})
     report.claim([claims.worker_memory(max((one.run for one in measured), key=lambda run: run.export.bytes))])
-    report.note("start_up", asdict(start_up))
+    report.note("start_up", {how: asdict(start_up) for how, start_up in start_ups.items()})
 
 
 def run_shapes(report: Report, megabytes: int, runs: int) -> None:

@@ -44,16 +44,29 @@ class EndToEnd:
     live_bytes: int
     printed: str
 
+    @property
+    def is_in_spark(self) -> bool:
+        """Whether its tasks were Spark's."""
+        return "start Spark" in self.phases
 
-def reconstructed(export: Export) -> EndToEnd:
+
+IN_SPARK = ("--master", "local[*]")
+"""For measurements whose exports lie on both sides of the size up to which the command needs no Spark."""
+
+
+def reconstructed(export: Export, *options: str) -> EndToEnd:
     """Run the command over an export into a fresh warehouse, which is removed afterwards.
 
+    Args:
+        export: to be read.
+        options: of the command.
     Raises:
         CommandError: if it does not exit with 0, with its last line.
     """
     with tempfile.TemporaryDirectory(prefix="end-to-end-", dir=DATA) as scratch:
         warehouse = Path(scratch, "warehouse")
-        usage, told, printed = commanded("reconstruct", str(export.folder), "--out", str(warehouse), "--fail-on", "off")
+        arguments = ("reconstruct", str(export.folder), "--out", str(warehouse), "--fail-on", "off")
+        usage, told, printed = commanded(*arguments, *options)
         digest, live_bytes = _live_state(warehouse)
         return EndToEnd(export, usage, told, digest, live_bytes, printed)
 

@@ -6,7 +6,7 @@ from statistics import median
 
 import numpy as np
 
-from bench.end_to_end import reconstructed
+from bench.end_to_end import IN_SPARK, reconstructed
 from bench.exports import Export, Shape, made, records_in
 from bench.stretched import stretched
 
@@ -133,12 +133,12 @@ def measured(growing: Growing, runs: int) -> Series:
         growing: of `exports`.
         runs: of each size; the median counts. One more of the smallest, not counted, fills the page cache.
     """
-    reconstructed(growing.sizes[0][1])
+    reconstructed(growing.sizes[0][1], *IN_SPARK)
     return Series(growing, tuple(Point(times, export, _cost(export, runs)) for times, export in growing.sizes))
 
 
 def _cost(export: Export, runs: int) -> Cost:
-    usages = [reconstructed(export).usage for _ in range(runs)]
+    usages = [reconstructed(export, *IN_SPARK).usage for _ in range(runs)]
     return Cost(median(one.cpu_s for one in usages), median(one.wall_s for one in usages))
 
 

@@ -4,13 +4,15 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.end_to_end import commanded
+from bench.end_to_end import IN_SPARK, commanded
 from bench.exports import Export
 from bench.kafka import DATA
 from bench.process_tree import TreeUsage
 
 NEW_BYTES = 1 << 20
 """Of each log partition, for the second night."""
+
+_AUDIT = ("audit", "--fail-on", "off")
 
 _START_UP = ("start Spark", "stop Spark", "interpreter, imports, exit")
 
@@ -49,11 +51,11 @@ def audited(export: Export) -> Night:
         for last, source in cut:
             last.write_bytes(source.read_bytes()[:-NEW_BYTES])
         old = sum(file.stat().st_size for file in logs.glob("*/*.log"))
-        first, _, _ = commanded("audit", str(logs), "--out", warehouse, "--fail-on", "off")
+        first, _, _ = commanded(*_AUDIT, str(logs), "--out", warehouse, *IN_SPARK)
         for last, source in cut:
             last.write_bytes(source.read_bytes())
         new = sum(file.stat().st_size for file in logs.glob("*/*.log")) - old
-        second, phases, _ = commanded("audit", str(logs), "--out", warehouse, "--fail-on", "off")
+        second, phases, _ = commanded(*_AUDIT, str(logs), "--out", warehouse, *IN_SPARK)
         return Night(old, new, first, second, phases)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from bench.end_to_end import EndToEnd, reconstructed, typical_run
+from bench.end_to_end import IN_SPARK, EndToEnd, reconstructed, typical_run
 from bench.exports import Export, Shape, made, records_in
 from bench.stretched import LARGEST_SEGMENT, stretched
 
@@ -79,7 +79,7 @@ def many_keys(megabytes: int) -> Export:
 
 def measured(sides: tuple[Side, Side], runs: int) -> Pair:
     """Run the command over both sides by turns."""
-    passes = [[reconstructed(side.export) for side in sides] for _ in range(runs)]
+    passes = [[reconstructed(side.export, *IN_SPARK) for side in sides] for _ in range(runs)]
     of_first, of_second = zip(*passes, strict=True)
     return Pair((_typical(sides[0], of_first), _typical(sides[1], of_second)))
 

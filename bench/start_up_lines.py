@@ -48,34 +48,41 @@ class _Clock:
         return timed
 
 
-def main() -> int:
-    """Run the command; returns its exit code."""
+def main() -> None:
+    """Run the command, and leave as it does."""
     target, *arguments = sys.argv[1:]
     clock = _Clock()
     clock.seconds["interpreter"] = _age()
-    command = clock.around(_imported, lambda: "imports: the command, Spark's Python side, pyarrow, Delta")()
-    _put_clocks(clock)
-    code = command(arguments)
-    Path(target).write_text(json.dumps(clock.seconds), encoding="utf-8")
-    return code
+    command = clock.around(_imported, lambda *_: "imports: the command, pyarrow, Delta, kernels, Spark's Python side")(
+        "--master" in arguments
+    )
+    _put_clocks(clock, "--master" in arguments)
+    try:
+        command(arguments)
+    finally:
+        Path(target).write_text(json.dumps(clock.seconds), encoding="utf-8")
 
 
-def _imported() -> Callable[[list[str]], int]:
-    import_module("share_state.commands.reconstruct")
-    return import_module("share_state.cli").run
+def _imported(in_spark: bool) -> Callable[[list[str]], None]:
+    for name in ("commands.reconstruct", "spark.spark_tasks" if in_spark else "runs.here"):
+        import_module(f"share_state.{name}")
+    return import_module("share_state.cli").main
 
 
-def _put_clocks(clock: _Clock) -> None:
+def _put_clocks(clock: _Clock, in_spark: bool) -> None:
+    from share_state.warehouse import Warehouse  # noqa: PLC0415
+
+    for name in _COMMITS:
+        setattr(Warehouse, name, clock.around(getattr(Warehouse, name), lambda _, table, *__: f"commit {table}"))
+    if not in_spark:
+        return
     from pyspark.core import context  # noqa: PLC0415
 
     from share_state.spark import session  # noqa: PLC0415
-    from share_state.warehouse import Warehouse  # noqa: PLC0415
 
     context.launch_gateway = clock.around(context.launch_gateway, lambda *_: "start the JVM")
     session.start = clock.around(session.start, lambda *_: "session and context")
-    for name in _COMMITS:
-        setattr(Warehouse, name, clock.around(getattr(Warehouse, name), lambda _, table, *__: f"commit {table}"))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

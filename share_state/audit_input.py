@@ -13,6 +13,7 @@ from share_state.fold.topics import Topics
 from share_state.formats import AUTO, Asked
 from share_state.group_input import GroupInput, group_logs
 from share_state.inputs import state_partitions_found
+from share_state.runs.where import Where
 from share_state.topics_file import read_topics
 from share_state.wire.log_folder import LogPartition
 from share_state.wire.places import place
@@ -91,8 +92,8 @@ def _group_side(settings: AuditSettings, found: Sequence[_Found]) -> GroupInput 
 
 
 def _asked(settings: AuditSettings, paths: Sequence[str], columns: Mapping[str, str], dialect: str = AUTO) -> Asked:
-    of_session = settings.spark
-    return Asked(paths, dialect, Columns.named(columns), lambda: early_session(of_session.master, of_session.conf))
+    where = Where(settings.spark.master, settings.spark.conf)
+    return Asked(paths, dialect, Columns.named(columns), lambda: early_session(where))
 
 
 def _check_once(logs: Sequence[LogPartition], mend: str) -> None:

@@ -1,24 +1,24 @@
 """A Spark session for what comes before a command's own part, such as putting the rows of a table in order."""
 
 import atexit
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
+
+from share_state.runs.where import LOCAL, Where
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def early_session(master: str, conf: Mapping[str, str]) -> "SparkSession":
+def early_session(where: Where) -> "SparkSession":
     """A session that the command goes on with, and that is stopped when the process ends.
 
     Args:
-        master: Spark master.
-        conf: Spark settings.
+        where: a person wants it.
     Raises:
         ShareStateError: as share_state.spark.session.session.
     """
     from share_state.spark.session import session  # noqa: PLC0415  Spark only where it is used
 
-    opened = session(master, conf, delta=True)
+    opened = session(where.master or LOCAL, where.conf, delta=True)
     atexit.register(opened.__exit__, None, None, None)
     return opened.__enter__()

@@ -13,8 +13,8 @@ from share_state.phases import Phases
 from share_state.report.audit_data import AuditReport, read_report
 from share_state.report.prometheus import write_metrics
 from share_state.report.report_file import check_report_place
-from share_state.spark.audit import audit
-from share_state.spark.session import session
+from share_state.runs.audit import audit
+from share_state.runs.where import Where
 from share_state.warehouse_lock import locked
 from share_state.warehouse_place import check_place
 
@@ -42,7 +42,7 @@ def nightly_audit(settings: AuditSettings, phases: Phases, *, verbose: bool = Fa
     _LOG.info("found %s log partitions of %s bytes", f"{len(work.logs):,}", f"{size:,}")
     with locked(settings.warehouse, "audit"):
         outcome = audit(
-            partial(session, settings.spark.master, settings.spark.conf, verbose=verbose, phases=phases),
+            partial(Where(settings.spark.master, settings.spark.conf, verbose).tasks, phases=phases),
             work,
             settings.warehouse,
             inputs=tuple(source.path for source in settings.sources),

@@ -42,8 +42,8 @@ def reconstruct(
             of Spark's Kafka source (key, value, partition, offset, maybe topic and timestamp), which wants a
             `warehouse`.
         spark: a session; without one the logs are folded here.
-        warehouse: a folder for Delta tables, as `share-state reconstruct --out` writes them; wants a session with Delta
-            (`share_state.session()`).
+        warehouse: a folder for Delta tables, as `share-state reconstruct --out` writes them; a session that is given
+            must know Delta, as that of `share_state.session()` does.
         as_of: a datetime, or log partition -> offset; later records are left out.
         topics: names and end offsets of topics: a JSON file as `--topics` takes it, or `Topics`.
         groups: exports of `__consumer_offsets` in any form, or a DataFrame of its records; by default what is in the
@@ -62,7 +62,7 @@ def reconstruct(
         InputError: if a path is missing, holds no such log, or nothing in it is a record batch (lazy DataFrames are
             then empty).
         WarehouseError: if the warehouse cannot be written.
-        SetupError: if the session knows no Delta and a warehouse is wanted.
+        SetupError: if a session is given that knows no Delta and a warehouse is wanted.
         ShareStateError: if an argument cannot be used.
     Source: Kafka CoordinatorLoaderImpl, ShareCoordinatorShard.replay.
     """
@@ -71,12 +71,10 @@ def reconstruct(
             raise ShareStateError("reconstruct: a DataFrame is folded into a warehouse; give warehouse=FOLDER too")
         spark = paths.sparkSession
     if warehouse is not None:
-        if spark is None:
-            raise ShareStateError("reconstruct: a warehouse is written by Spark; give spark=share_state.session() too")
         check_writable(spark, fspath(warehouse))
     reading = Reading(as_of, topics, dialect, format, columns, kafka_properties, spark)
     work = grouped(work_of(paths, reading, rules), paths, groups, reading, group_partitions)
-    if warehouse is not None and spark is not None:
+    if warehouse is not None:
         inputs = ["DataFrame"] if is_frame(paths) else listed(cast("Paths", paths))
         return written(spark, work, fspath(warehouse), inputs, as_of, rules)
     side, work = read_groups(work)

@@ -8,14 +8,14 @@ from typer.exceptions import Exit
 
 from share_state.commands.app import DONE, FOUND, command
 from share_state.commands.judging import check_fail_on, fails, severities
-from share_state.commands.options import Folding, Inputs, Json, Judging, Reading, Running, Subscriptions, pairs
+from share_state.commands.options import Folding, Inputs, Json, Judging, Reading, Running, Subscriptions
 from share_state.commands.reading import work_of
 from share_state.index_folder import read_indexes, write_indexes
-from share_state.local import fold_here
 from share_state.outcome import Outcome, summarise
 from share_state.phases import Phases
 from share_state.report import console
 from share_state.report.cutoff import check_deletable, print_cutoffs, print_proof, write_delete_records
+from share_state.task import Wanted
 from share_state.topics_file import read_subscriptions
 from share_state.work import Work
 
@@ -78,15 +78,8 @@ def cutoff(
 
 def _folded(work: Work, inputs: tuple[str, ...], running: Running) -> Outcome:
     phases = Phases(quiet=running.quiet)
-    if running.master is None:
-        with phases("read and fold"):
-            outcome = summarise(fold_here(work), inputs, {})
-    else:
-        from share_state.spark.reconstruct import fold_only  # noqa: PLC0415  most cutoffs need no Spark
-        from share_state.spark.session import session  # noqa: PLC0415
-
-        with session(running.master, pairs(running.spark_conf), verbose=running.verbose, phases=phases) as spark:
-            outcome = fold_only(spark, work, inputs=inputs, phases=phases)
+    with running.where.tasks(work, phases, sends_little=True) as tasks, phases("read and fold"):
+        outcome = summarise(tasks.fold(work, Wanted()), inputs, {})
     phases.close()
     return outcome
 

@@ -5,11 +5,12 @@ from typing import Annotated
 import typer
 
 from share_state.commands.app import command
-from share_state.commands.options import LOCAL, Inputs, Json, Reading, Running, pairs
+from share_state.commands.options import Inputs, Json, Reading, Running
 from share_state.commands.reading import work_of
 from share_state.phases import Phases
 from share_state.report import console
 from share_state.report.records import print_records
+from share_state.runs.decoded import write_decoded
 
 
 @command("share-state decode /exports/broker-1/__share_group_state-7 | head")
@@ -26,12 +27,8 @@ def decode(
     if out is None:
         print_records(work)
         return
-    from share_state.spark.decoded import write_decoded  # noqa: PLC0415  lines need no Spark
-    from share_state.spark.session import session  # noqa: PLC0415
-
     phases = Phases(quiet=running.quiet)
-    opened = session(running.master or LOCAL, pairs(running.spark_conf), verbose=running.verbose, phases=phases)
-    with opened as spark, phases("write"):
-        count = write_decoded(spark, work, out)
+    with running.where.tasks(work, phases) as tasks, phases("write"):
+        count = write_decoded(tasks, work, out)
     phases.close()
     console.print_json({"records": count, "table": out}) if as_json else console.say(f"{count:,} records are in {out}")

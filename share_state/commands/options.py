@@ -8,9 +8,7 @@ import typer
 
 from share_state.commands.bundle import Bundle
 from share_state.errors import ShareStateError
-
-LOCAL = "local[*]"
-"""The Spark master where none is named."""
+from share_state.runs.where import LOCAL, Where
 
 Inputs = Annotated[
     list[str],
@@ -140,10 +138,21 @@ class Judging(Bundle):
 class Running(Bundle):
     """Where a command runs, and what it says meanwhile."""
 
-    master: Annotated[str | None, typer.Option("--master", help=f"Spark master; {LOCAL} by default.")] = None
+    master: Annotated[
+        str | None, typer.Option("--master", help=f"Spark master. By default {LOCAL}, where there is enough to read.")
+    ] = None
     spark_conf: SparkConf = None
     quiet: Quiet = False
     verbose: Verbose = False
+
+    @property
+    def where(self) -> Where:
+        """Where tasks are to run.
+
+        Raises:
+            ShareStateError: if a setting has no `=`.
+        """
+        return Where(self.master, pairs(self.spark_conf), self.verbose)
 
 
 def pairs(given: Sequence[str] | None, option: str = "--spark-conf") -> dict[str, str]:

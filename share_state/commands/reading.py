@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from share_state.commands.options import LOCAL, Folding, GroupSide, Reading, Running, pairs
+from share_state.commands.options import Folding, GroupSide, Reading, Running, pairs
 from share_state.early_session import early_session
 from share_state.errors import InputError, ShareStateError
 from share_state.exports import check_cut, read_export, told_of_partitions, with_group_side
@@ -90,8 +90,8 @@ def named_by_groups(work: Work, inputs: Sequence[str]) -> Work:
 
 
 def _asked(inputs: Sequence[str], reading: Reading, running: Running) -> Asked:
-    conf, columns = pairs(running.spark_conf), Columns.named(pairs(reading.column, "--column"))
-    return Asked(inputs, reading.dialect, columns, lambda: early_session(running.master or LOCAL, conf))
+    columns, where = Columns.named(pairs(reading.column, "--column")), running.where
+    return Asked(inputs, reading.dialect, columns, lambda: early_session(where))
 
 
 def _cuts(as_of_offset: Sequence[str] | None, logs: Sequence[LogPartition]) -> dict[str, int]:

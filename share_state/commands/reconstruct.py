@@ -10,7 +10,6 @@ from typer.exceptions import Exit
 from share_state.commands.app import DONE, FOUND, command
 from share_state.commands.judging import check_fail_on, fails, severities
 from share_state.commands.options import (
-    LOCAL,
     Folding,
     GroupSide,
     Inputs,
@@ -20,7 +19,6 @@ from share_state.commands.options import (
     Reading,
     Running,
     Subscriptions,
-    pairs,
 )
 from share_state.commands.reading import with_groups, work_of
 from share_state.errors import ShareStateError
@@ -28,8 +26,7 @@ from share_state.fold.chosen import Chosen
 from share_state.phases import Phases
 from share_state.report import console
 from share_state.report.summary import print_summary
-from share_state.spark import reconstruct as job
-from share_state.spark.session import session
+from share_state.runs.reconstruct import reconstruct as job
 from share_state.topics_file import read_subscriptions
 from share_state.warehouse_lock import locked
 from share_state.warehouse_place import check_place
@@ -72,9 +69,8 @@ def reconstruct(
         "subscriptions": json.dumps(control.subscriptions) if subscriptions else "",
         "timeline": json.dumps(asdict(chosen)) if chosen else "",
     }
-    opened = session(running.master or LOCAL, pairs(running.spark_conf), verbose=running.verbose, phases=phases)
-    with locked(out, "reconstruct"), opened as spark:
-        outcome = job.reconstruct(spark, work, out, inputs=tuple(inputs), options=options, phases=phases)
+    with locked(out, "reconstruct"), running.where.tasks(work, phases) as tasks:
+        outcome = job(tasks, work, out, inputs=tuple(inputs), options=options, phases=phases)
     phases.close()
     found = outcome.plain() | {"warehouse": out}
     console.print_json(found | {"seconds": phases.seconds}) if as_json else print_summary(found)

@@ -154,7 +154,9 @@ class RetentionSettings(_Section):
 class SparkSettings(_Section):
     """The Spark session of the audit."""
 
-    master: str = Field("local[*]", min_length=1, description="Spark master")
+    master: str | None = Field(
+        None, min_length=1, description="Spark master; where none is named, `local[*]` if there is enough to read"
+    )
     conf: dict[str, str] = Field({}, description="Spark settings, name to value")
 
 

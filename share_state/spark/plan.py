@@ -1,6 +1,6 @@
 """The plan: log partitions spread over Spark's tasks, each folded and judged where it is read."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -9,18 +9,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from share_state.cores import shares
-from share_state.drafts import Finished, finish_drafts
 from share_state.kept_memory import keep_memory
-from share_state.phases import Phases
+from share_state.runs.tasks import Made
 from share_state.spark.numbered_tasks import in_tasks
 from share_state.spark.sources.live import is_live, live_frame
-from share_state.table_files import FILES, File, TableFiles
 from share_state.task import Wanted, run_task, spread
-from share_state.wire.log_folder import LogPartition
 from share_state.work import Work
-
-FEW_ROWS = 128 << 10
-"""Finished here, since starting tasks takes longer."""
 
 
 def fold_all(spark: SparkSession, work: Work, wanted: Wanted) -> DataFrame:
@@ -36,9 +30,7 @@ def fold_all(spark: SparkSession, work: Work, wanted: Wanted) -> DataFrame:
     return over_logs(spark, work, partial(run_task, work, wanted), wanted.schema)
 
 
-def over_logs(
-    spark: SparkSession, work: Work, made: Callable[[LogPartition], Iterator[pa.RecordBatch]], schema: pa.Schema
-) -> DataFrame:
+def over_logs(spark: SparkSession, work: Work, made: Made, schema: pa.Schema) -> DataFrame:
     """What is made of every log partition of some work, in tasks.
 
     Args:
@@ -59,40 +51,6 @@ def over_logs(
     return in_tasks(spark, len(tasks), run, schema)
 
 
-def summaries(spark: SparkSession, work: Work, wanted: Wanted, phases: Phases) -> pa.Table:
-    """Fold every log partition, the tables written by the tasks.
-
-    Args:
-        spark: a session.
-        work: with the log partitions.
-        wanted: what the tasks write; they send nothing else.
-        phases: told what is going on.
-    Returns:
-        Columns `cutoff` and `summary`, one row a log partition.
-    """
-    with phases("read and fold"):
-        return fold_all(spark, work, wanted).toArrow()
-
-
 def result_table(results: DataFrame, name: str) -> DataFrame:
     """One of the tables that `fold_all` sends."""
     return results.filter(f"{name} IS NOT NULL").select(f"{name}.*")
-
-
-def finish(spark: SparkSession, files: TableFiles, drafts: Sequence[File], finished: Finished) -> list[File]:
-    """Write what tasks set aside as files of its table, in tasks again where there is much of it.
-
-    Args:
-        spark: a session.
-        files: of the attempt.
-        drafts: of one table.
-        finished: what becomes of their rows.
-    """
-    if sum(draft["rows"] for draft in drafts) <= FEW_ROWS:
-        return finish_drafts(files, drafts, finished)
-    count = min(len(drafts), spark.sparkContext.defaultParallelism)
-
-    def run(number: int) -> Iterator[pa.RecordBatch]:
-        yield pa.RecordBatch.from_pylist(finish_drafts(files, drafts[number::count], finished), schema=FILES)
-
-    return in_tasks(spark, count, run, FILES).toArrow().to_pylist()

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from share_state import resources
 from share_state.errors import SetupError, ShareStateError
 from share_state.phases import Phases
+from share_state.runs.where import LOCAL, UNDER_SPARK_SUBMIT
 from share_state.spark import class_archive, jars
 from share_state.spark.shipping import shipped
 
@@ -24,9 +25,6 @@ _DELTA = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.databricks.delta.snapshotPartitions": "1",
 }
-
-# spark-submit has started the JVM already, with the master, jars and memory that it was given.
-_UNDER_SPARK_SUBMIT = "PYSPARK_GATEWAY_PORT"
 
 _MASTERS = re.compile(r"local(\[(\*|\d+)(,\d+)?\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
 
@@ -71,7 +69,7 @@ def session(
 
 
 def start(
-    master: str = "local[*]",
+    master: str = LOCAL,
     conf: Mapping[str, str] | None = None,
     *,
     verbose: bool = False,
@@ -96,7 +94,7 @@ def start(
     # Unless it is told otherwise a worker runs the driver's interpreter, which has what the package depends on.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     builder, settings = SparkSession.builder.appName(app), {**_settings(master, verbose, delta), **(conf or {})}
-    if _UNDER_SPARK_SUBMIT not in os.environ:
+    if UNDER_SPARK_SUBMIT not in os.environ:
         builder = builder.master(master)
         settings |= {} if _is_here(master) else shipped(settings)
     for name, value in settings.items():
@@ -135,7 +133,7 @@ def _settings(master: str, verbose: bool, delta: bool) -> dict[str, str]:
     }
     if delta:
         settings |= _DELTA
-    if _UNDER_SPARK_SUBMIT in os.environ:
+    if UNDER_SPARK_SUBMIT in os.environ:
         return settings
     if delta:
         settings["spark.jars"] = ",".join(str(jar) for jar in jars.jars(jars.DELTA))

@@ -57,8 +57,14 @@ def test_a_warehouse_holds_what_comes_back(spark: SparkSession, tmp_path: Path):
     frames = share_state.reconstruct(DATA / "4.4.0/happy", spark=spark, warehouse=folder, rules={"SPSO_STALL": "off"})
     assert _sorted(frames.in_flight.toArrow()) == _sorted(share_state.reconstruct(DATA / "4.4.0/happy").in_flight)
     assert (folder / "runs" / "_delta_log").is_dir()
-    with pytest.raises(ShareStateError, match="written by Spark; give spark="):
-        share_state.reconstruct(DLQ, warehouse=folder)
+
+
+def test_a_warehouse_is_written_without_a_session_too(tmp_path: Path):
+    written = share_state.reconstruct(DLQ, topics=TOPICS, warehouse=tmp_path / "lake")
+    folded = share_state.reconstruct(DLQ, topics=TOPICS)
+    for name in ("share_partition_state", "in_flight", "cutoff", "share_groups"):
+        assert _sorted(getattr(written, name)) == _sorted(getattr(folded, name)), name
+    assert (tmp_path / "lake/runs/_delta_log").is_dir()
 
 
 def test_records_are_read_as_a_dataframe(spark: SparkSession):

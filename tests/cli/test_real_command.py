@@ -1,8 +1,13 @@
 """The installed command itself, as a process of its own."""
 
+import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
 
 from tests.truth import DATA
 
@@ -30,5 +35,47 @@ def test_a_reader_that_leaves_early_is_no_failure():
     assert started.returncode == 0
 
 
-def _run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(argument) for argument in arguments], capture_output=True, text=True, check=False)
+@pytest.fixture
+def no_java(tmp_path: Path) -> Mapping[str, str]:
+    """The environment of a machine that has none."""
+    return {name: value for name, value in os.environ.items() if name != "JAVA_HOME"} | {"PATH": str(tmp_path)}
+
+
+@pytest.mark.parametrize("command", ["reconstruct", "audit"])
+def test_a_little_export_needs_no_java(no_java: Mapping[str, str], tmp_path: Path, command: str):
+    arguments = (COMMAND, command, DATA / "4.3.1/happy", "--out")
+    here = _run(*arguments, tmp_path / "here", env=no_java)
+    in_spark = _run(*arguments, tmp_path / "in-spark", "--master", "local[1]")
+    assert (here.returncode, in_spark.returncode) == (0, 0)
+    found = [DeltaTable(tmp_path / name / "share_partition_state").to_pyarrow_table() for name in ("here", "in-spark")]
+    order = [("group_id", "ascending"), ("topic_id", "ascending"), ("partition", "ascending")]
+    assert len(found[0]) == 6
+    assert found[0].sort_by(order) == found[1].sort_by(order)
+
+
+def test_a_table_of_records_needs_no_java(no_java: Mapping[str, str], tmp_path: Path):
+    made = _run(COMMAND, "decode", DATA / "4.3.1/happy", "--out", tmp_path / "records", env=no_java)
+    assert (made.returncode, made.stderr) == (0, "")
+    assert len(DeltaTable(tmp_path / "records").to_pyarrow_table()) == 110
+
+
+@pytest.mark.parametrize("asked", [("--master", "local[1]"), ("--spark-conf", "spark.app.name=x")])
+def test_spark_that_is_asked_for_is_used(no_java: Mapping[str, str], tmp_path: Path, asked: tuple[str, str]):
+    made = _run(COMMAND, "reconstruct", DATA / "4.3.1/happy", "--out", tmp_path / "w", *asked, env=no_java)
+    assert made.returncode == 2
+    assert made.stderr == "share-state: no `java` on the PATH: install a Java 17 runtime\n"
+
+
+def test_much_is_left_to_spark(no_java: Mapping[str, str], tmp_path: Path):
+    log = tmp_path / "__share_group_state-0"
+    log.mkdir()
+    with (log / f"{0:020}.log").open("wb") as segment:
+        segment.write((DATA / "4.3.1/happy" / log.name / f"{0:020}.log").read_bytes())
+        segment.truncate((512 << 20) + 1)  # as a broker preallocates
+    made = _run(COMMAND, "reconstruct", log, "--out", tmp_path / "w", env=no_java)
+    assert "no `java` on the PATH" in made.stderr
+    assert _run(COMMAND, "cutoff", log, env=no_java).returncode == 0
+
+
+def _run(*arguments: object, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(list(map(str, arguments)), capture_output=True, text=True, check=False, env=env)

@@ -90,7 +90,7 @@ def test_the_defaults_are_those_of_the_fold_and_of_kafka():
         "fail_on": "error",
         "report": {"html": None, "prometheus": None},
         "retention": {"history_days": 90},
-        "spark": {"master": "local[*]", "conf": {}},
+        "spark": {"master": None, "conf": {}},
     }
 
 

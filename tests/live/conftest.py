@@ -8,8 +8,9 @@ from pyspark.sql import SparkSession
 
 from share_state.errors import SetupError
 from share_state.live import ask_cluster
+from share_state.runs.reconstruct import reconstruct
 from share_state.spark import jars
-from share_state.spark.reconstruct import reconstruct
+from share_state.spark.spark_tasks import SparkTasks
 from share_state.work import Work
 from tests.live.broker import Broker, properties_of, running
 from tests.live.workload import Workload, share_consumers_at_work
@@ -41,5 +42,5 @@ def warehouse(spark: SparkSession, worked: Workload, tmp_path_factory: pytest.Te
     folder = tmp_path_factory.mktemp("lake")
     live = ask_cluster(f"kafka://{worked.broker.secured}", properties_of(worked.broker, "auditor", folder))
     work = Work(logs=live.logs, topics=live.topics, state_partitions=live.state_partitions)
-    reconstruct(spark, work, str(folder / "live"))
+    reconstruct(SparkTasks(spark), work, str(folder / "live"))
     return str(folder / "live")

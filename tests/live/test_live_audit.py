@@ -9,8 +9,9 @@ from pyspark.sql import SparkSession
 from share_state.audit_input import told, work_of
 from share_state.committed import CommittedTables
 from share_state.config import settings_for
-from share_state.spark.audit import audit
-from share_state.spark.reconstruct import Outcome
+from share_state.outcome import Outcome
+from share_state.runs.audit import audit
+from share_state.spark.spark_tasks import SparkTasks
 from share_state.warehouse_place import OF_GROUPS
 from tests.live.broker import PASSWORDS, properties_of
 from tests.live.workload import Workload
@@ -24,7 +25,9 @@ def test_a_cluster_is_audited_twice(spark: SparkSession, worked: Workload, tmp_p
     def run(source: str, lake: str, *overrides: str) -> Outcome:
         settings = settings_for([source], str(tmp_path / lake), ["state_partitions=3", *overrides])
         work = work_of(settings)
-        return audit(lambda: nullcontext(spark), work, settings.warehouse, inputs=(source,), options=told(settings))
+        return audit(
+            lambda _: nullcontext(SparkTasks(spark)), work, settings.warehouse, inputs=(source,), options=told(settings)
+        )
 
     of_cluster = (f"kafka://{worked.broker.secured}", "live", f"sources.0.kafka_properties={properties}")
     first, second = run(*of_cluster), run(*of_cluster)

@@ -16,8 +16,9 @@ from share_state.live.answers import Answers
 from share_state.live.client_properties import read_client_properties
 from share_state.live.cluster import Found, LiveLog
 from share_state.report.compare import DIFFERS, MOVED_ON, SAME, STATEMENTS, compare, groups_of, print_compared
+from share_state.runs.reconstruct import reconstruct
 from share_state.spark import jars
-from share_state.spark.reconstruct import reconstruct
+from share_state.spark.spark_tasks import SparkTasks
 from share_state.topics_file import read_topics
 from share_state.wire.log_folder import Window, find_logs
 from share_state.work import Work
@@ -113,7 +114,7 @@ def test_a_broker_that_went_on_is_not_at_fault(
     live = ask_cluster(f"kafka://{worked.broker.address}")
     windows = {log.name: Window(until_offset=log.source.end_offset // 2) for log in live.logs if log.source}
     work = Work(live.logs, windows, topics=live.topics, state_partitions=live.state_partitions)
-    reconstruct(spark, work, str(tmp_path / "earlier"))
+    reconstruct(SparkTasks(spark), work, str(tmp_path / "earlier"))
     found = compare(str(tmp_path / "earlier"), told)
     assert found["verdicts"][DIFFERS] == 0 < found["verdicts"][MOVED_ON]
     assert {finding["severity"] for finding in found["findings"]} == {"info"}
@@ -147,7 +148,7 @@ def test_the_answers_of_brokers_agree_with_their_logs(
 ) -> None:
     scenario = DATA / "4.3.1/chaos"
     topics, logs = read_topics(str(scenario / "topics.json")), find_logs([str(scenario)])
-    reconstruct(spark, Work(logs, topics=topics, state_partitions=3), str(tmp_path / "lake"))
+    reconstruct(SparkTasks(spark), Work(logs, topics=topics, state_partitions=3), str(tmp_path / "lake"))
     ends = {one["statePartition"]: one["nextOffset"] for one in json.loads((scenario / "redundant.json").read_text())}
     described = json.loads((scenario / "describe.json").read_text())["shareGroups"]
     answers = [

@@ -22,8 +22,9 @@ from share_state.committed import CommittedTables
 from share_state.fold.groups import fold_groups
 from share_state.live import ask_broker, ask_cluster
 from share_state.report.groups import described_groups
+from share_state.runs.reconstruct import reconstruct
 from share_state.spark import jars
-from share_state.spark.reconstruct import reconstruct
+from share_state.spark.spark_tasks import SparkTasks
 from share_state.warehouse_place import OF_GROUPS
 from share_state.wire.group_logs import GROUP_TOPIC, find_group_logs
 from share_state.wire.log_folder import STATE_TOPIC
@@ -39,7 +40,7 @@ def lake(spark: SparkSession, worked: Workload, tmp_path_factory: pytest.TempPat
     folder = str(tmp_path_factory.mktemp("lake") / "live")
     inputs = [f"kafka://{worked.broker.address}"]
     work = work_of(inputs, Reading())
-    reconstruct(spark, with_groups(work, inputs, GroupSide()), folder)
+    reconstruct(SparkTasks(spark), with_groups(work, inputs, GroupSide()), folder)
     return folder
 
 

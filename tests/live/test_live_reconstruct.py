@@ -7,8 +7,9 @@ from pyspark.sql import SparkSession
 
 from share_state.committed import CommittedTables
 from share_state.live import ask_cluster
+from share_state.runs.reconstruct import reconstruct
 from share_state.spark.plan import fold_all
-from share_state.spark.reconstruct import reconstruct
+from share_state.spark.spark_tasks import SparkTasks
 from share_state.task import RESULTS, Wanted
 from share_state.wire.log_folder import find_logs
 from share_state.work import Work
@@ -26,7 +27,11 @@ def test_the_warehouse_of_a_cluster_is_that_of_its_segments(
 ) -> None:
     live = ask_cluster(f"kafka://{worked.broker.address}")
     logs = find_logs([str(worked.broker.logs)])
-    reconstruct(spark, Work(logs, topics=live.topics, state_partitions=live.state_partitions), str(tmp_path / "lake"))
+    reconstruct(
+        SparkTasks(spark),
+        Work(logs, topics=live.topics, state_partitions=live.state_partitions),
+        str(tmp_path / "lake"),
+    )
     ours, theirs = CommittedTables(warehouse), CommittedTables(str(tmp_path / "lake"))
     for table in ("share_partition_state", "in_flight", "findings", "cutoff"):
         columns = ours.read(table).column_names

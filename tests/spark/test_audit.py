@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
 
 from share_state.committed import CommittedTables
 from share_state.errors import WarehouseError
 from share_state.outcome import Outcome
 from share_state.resumption import LastAudit
-from share_state.spark import plan
-from share_state.spark.audit import NOTHING_NEW, audit
+from share_state.runs.audit import NOTHING_NEW, audit
+from share_state.runs.tasks import Tasks
+from share_state.spark import spark_tasks
 from share_state.warehouse import Warehouse
 from share_state.wire.log_folder import find_logs
 from share_state.work import Work
@@ -38,12 +38,12 @@ class KilledError(Exception):
 
 
 @pytest.fixture
-def run(spark: SparkSession, tmp_path: Path) -> Audit:
+def run(tasks: Tasks, tmp_path: Path) -> Audit:
     """Audits a folder into a warehouse."""
 
     def audited(source: Path, warehouse: Path = tmp_path / "warehouse", **options: object) -> Outcome:
         work = Work(find_logs([str(source)]), state_partitions=STATE_PARTITIONS, **options)
-        return audit(lambda: nullcontext(spark), work, str(warehouse), inputs=(str(source),))
+        return audit(lambda _: nullcontext(tasks), work, str(warehouse), inputs=(str(source),))
 
     return audited
 
@@ -141,8 +141,8 @@ def test_what_needs_the_whole_run_is_the_same_from_tasks(
     run: Audit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scenario: str
 ):
     found = []
-    for few in (plan.FEW_ROWS, 0):
-        monkeypatch.setattr(plan, "FEW_ROWS", few)
+    for few in (spark_tasks.FEW_ROWS, 0):
+        monkeypatch.setattr(spark_tasks, "FEW_ROWS", few)
         warehouse = tmp_path / f"warehouse-{few}"
         run(DATA / scenario, warehouse)
         tables = CommittedTables(str(warehouse))
@@ -154,17 +154,15 @@ def test_what_needs_the_whole_run_is_the_same_from_tasks(
     assert None not in {row["run_id"] for rows in found[0] for row in rows}
 
 
-def test_an_audit_that_was_overtaken_while_spark_started_commits_nothing(
-    run: Audit, spark: SparkSession, tmp_path: Path
-):
+def test_an_audit_that_was_overtaken_while_its_tasks_began_commits_nothing(run: Audit, tasks: Tasks, tmp_path: Path):
     warehouse, night = tmp_path / "warehouse", grown(DATA / "4.3.1/happy", tmp_path / "logs", 2)
     run(next(night))
     source = next(night)
 
     @contextmanager
-    def overtaken() -> Iterator[SparkSession]:
+    def overtaken(_: Work) -> Iterator[Tasks]:
         run(source)
-        yield spark
+        yield tasks
 
     work = Work(find_logs([str(source)]), state_partitions=STATE_PARTITIONS)
     with pytest.raises(WarehouseError, match="another run committed here meanwhile"):
@@ -191,10 +189,10 @@ def test_where_nothing_is_new_an_audit_says_so_and_leaves_the_tables(run: Audit,
     assert after.run["progress"] == before.run["progress"]
 
 
-def test_where_nothing_is_new_but_the_settings_all_is_judged_again(spark: SparkSession, tmp_path: Path):
+def test_where_nothing_is_new_but_the_settings_all_is_judged_again(tasks: Tasks, tmp_path: Path):
     def audited(**options: str) -> Outcome:
         work = Work(find_logs([str(DATA / "4.3.1/happy")]), state_partitions=STATE_PARTITIONS)
-        return audit(lambda: nullcontext(spark), work, str(tmp_path / "w"), options=options)
+        return audit(lambda _: nullcontext(tasks), work, str(tmp_path / "w"), options=options)
 
     assert [audited().notes, audited().notes, audited(topics="new").notes] == [(), (NOTHING_NEW,), ()]
 
@@ -268,12 +266,12 @@ def test_findings_about_old_records_stay_and_those_about_the_state_are_judged_an
     assert contents(tmp_path / "warehouse") == contents(tmp_path / "once")
 
 
-def test_history_older_than_it_is_to_be_kept_goes(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_history_older_than_it_is_to_be_kept_goes(tasks: Tasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     nights = grown(DATA / "4.3.1/happy", tmp_path / "grown", 3)
 
     def audited(history_days: int) -> Outcome:
         work = Work(find_logs([str(next(nights))]), state_partitions=STATE_PARTITIONS)
-        return audit(lambda: nullcontext(spark), work, str(tmp_path / "w"), history_days=history_days)
+        return audit(lambda _: nullcontext(tasks), work, str(tmp_path / "w"), history_days=history_days)
 
     _, second = audited(90), audited(90)
     left_by_a_kill = tmp_path / "w/findings/part-left.parquet"

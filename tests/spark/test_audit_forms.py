@@ -12,9 +12,10 @@ from share_state.committed import CommittedTables
 from share_state.config import settings_for
 from share_state.errors import InputError
 from share_state.fold.log import fold_log
+from share_state.outcome import Outcome
 from share_state.resumption import LastAudit, continued
-from share_state.spark.audit import NOTHING_NEW, audit
-from share_state.spark.reconstruct import Outcome
+from share_state.runs.audit import NOTHING_NEW, audit
+from share_state.spark.spark_tasks import SparkTasks
 from share_state.wire.log_folder import find_logs
 from share_state.wire.resume import Fate
 from tests.forms.tables import BY_KEY, SIZES, table_of, write
@@ -32,7 +33,9 @@ def run(spark: SparkSession, tmp_path: Path):
 
     def audited(source: Path, lake: str = "lake", *overrides: str) -> Outcome:
         settings = settings_for([str(source)], str(tmp_path / lake), [PARTITIONS, *overrides])
-        return audit(lambda: nullcontext(spark), work_of(settings), settings.warehouse, options=told(settings))
+        return audit(
+            lambda _: nullcontext(SparkTasks(spark)), work_of(settings), settings.warehouse, options=told(settings)
+        )
 
     return audited
 

@@ -16,8 +16,9 @@ from share_state.committed import CommittedTables
 from share_state.config import settings_for
 from share_state.errors import InputError
 from share_state.outcome import Outcome
-from share_state.spark.audit import NO_GROUPS, NOTHING_NEW, audit
-from share_state.spark.reconstruct import reconstruct
+from share_state.runs.audit import NO_GROUPS, NOTHING_NEW, audit
+from share_state.runs.reconstruct import reconstruct
+from share_state.spark.spark_tasks import SparkTasks
 from share_state.warehouse_place import OF_CLAIMS, OF_GROUPS
 from share_state.wire.group_logs import find_group_logs
 from tests.forms.tables import BY_KEY, write
@@ -40,7 +41,9 @@ def run(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     def audited(sources: Iterable[Path], *overrides: str, lake: str = "lake") -> Outcome:
         named = [str(source) for source in sources]
         settings = settings_for(named, str(tmp_path / lake), [*NAMED, *overrides], {})
-        return audit(lambda: nullcontext(spark), work_of(settings), settings.warehouse, options=told(settings))
+        return audit(
+            lambda _: nullcontext(SparkTasks(spark)), work_of(settings), settings.warehouse, options=told(settings)
+        )
 
     return audited
 
@@ -81,7 +84,7 @@ def test_the_group_side_of_segments_is_that_of_reconstruct(run: Run, spark: Spar
     run([CHAOS])
     inputs = [str(CHAOS)]
     work = with_groups(work_of_command(inputs, Reading()), inputs, GroupSide(group_partitions=3))
-    reconstruct(spark, work, str(tmp_path / "reconstructed"))
+    reconstruct(SparkTasks(spark), work, str(tmp_path / "reconstructed"))
     audited, rebuilt = contents(tmp_path / "lake"), contents(tmp_path / "reconstructed")
     assert audited == rebuilt
     assert set(audited) >= set(OF_GROUPS)

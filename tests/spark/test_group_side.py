@@ -7,15 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from share_state.committed import CommittedTables
 from share_state.fold.groups import fold_groups
 from share_state.group_input import HISTORY, LATEST, GroupInput, group_logs
 from share_state.inputs import state_partitions_found
 from share_state.outcome import Outcome
-from share_state.spark.audit import NO_GROUPS, NOTHING_NEW, audit
-from share_state.spark.reconstruct import reconstruct
+from share_state.runs.audit import NO_GROUPS, NOTHING_NEW, audit
+from share_state.runs.reconstruct import reconstruct
+from share_state.runs.tasks import Tasks
 from share_state.topics_file import read_topics
 from share_state.warehouse_place import OF_CLAIMS, OF_GROUPS
 from share_state.wire.group_logs import find_group_logs, group_partition_of
@@ -54,16 +54,16 @@ def work_of(source: Path, **options: object) -> Work:
 
 
 @pytest.fixture
-def rebuilt(spark: SparkSession, tmp_path: Path) -> Run:
+def rebuilt(tasks: Tasks, tmp_path: Path) -> Run:
     """Reconstructs a folder into `lake`."""
-    return lambda source, **options: reconstruct(spark, work_of(source, **options), str(tmp_path / "lake"))
+    return lambda source, **options: reconstruct(tasks, work_of(source, **options), str(tmp_path / "lake"))
 
 
 @pytest.fixture
-def audited(spark: SparkSession, tmp_path: Path) -> Run:
+def audited(tasks: Tasks, tmp_path: Path) -> Run:
     """Audits a folder into `lake`."""
     return lambda source, **options: audit(
-        lambda: nullcontext(spark), work_of(source, **options), str(tmp_path / "lake"), inputs=(str(source),)
+        lambda _: nullcontext(tasks), work_of(source, **options), str(tmp_path / "lake"), inputs=(str(source),)
     )
 
 
@@ -95,6 +95,7 @@ def found(warehouse: Path) -> list[tuple[str, str, str, int | None]]:
     return sorted((row["rule"], row["severity"], row["group_id"], row["partition"] or 0) for row in rows)
 
 
+@pytest.mark.usefixtures("tasks")
 @pytest.mark.parametrize("command", ["rebuilt", "audited"])
 def test_both_commands_write_the_group_side_and_fill_in_names(
     command: str, request: pytest.FixtureRequest, tmp_path: Path

@@ -13,10 +13,11 @@ from share_state.committed import CommittedTables
 from share_state.declarations import table_schema
 from share_state.errors import InputError, WarehouseError
 from share_state.fold.log import fold_log
-from share_state.outcome import Outcome
+from share_state.outcome import Outcome, summarise
 from share_state.rules import judge
+from share_state.runs.reconstruct import reconstruct
+from share_state.runs.tasks import Tasks
 from share_state.spark.plan import fold_all, result_table
-from share_state.spark.reconstruct import fold_only, reconstruct
 from share_state.task import STATE, Wanted, spread
 from share_state.warehouse import Warehouse
 from share_state.warehouse_place import TABLES
@@ -40,15 +41,19 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def warehouse(spark: SparkSession, export: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome]:
+def warehouse(tasks: Tasks, export: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome]:
     """A warehouse of that export, and what the run said."""
     folder = tmp_path_factory.mktemp("lake") / "warehouse"
-    return folder, reconstruct(spark, _work(export), str(folder), inputs=(str(export),))
+    return folder, reconstruct(tasks, _work(export), str(folder), inputs=(str(export),))
 
 
 def _work(*inputs: Path | str) -> Work:
     logs = find_logs([str(given) for given in inputs])
     return Work(logs, state_partitions=len(logs))
+
+
+def _outcome(tasks: Tasks, work: Work) -> Outcome:
+    return summarise(tasks.fold(work, Wanted()), (), {})
 
 
 def _folded(work: Work) -> dict[str, pa.Table]:
@@ -138,18 +143,20 @@ def again(warehouse: tuple[Path, Outcome], tmp_path: Path) -> tuple[Path, Outcom
     return tmp_path / "again", warehouse[1]
 
 
-def test_running_again_changes_nothing(spark: SparkSession, export: Path, again: tuple[Path, Outcome]):
+def test_running_again_changes_nothing(tasks: Tasks, spark: SparkSession, export: Path, again: tuple[Path, Outcome]):
     folder, first = again
     before = _read(folder)
-    assert reconstruct(spark, _work(export), str(folder), inputs=(str(export),)) == first
+    assert reconstruct(tasks, _work(export), str(folder), inputs=(str(export),)) == first
     assert _read(folder) == before
     (run,) = spark.read.format("delta").load(str(folder / "runs")).collect()
     assert set(run["table_versions"].values()) == {1}
 
 
-def test_another_input_is_another_run_in_the_same_place(spark: SparkSession, export: Path, again: tuple[Path, Outcome]):
+def test_another_input_is_another_run_in_the_same_place(
+    tasks: Tasks, spark: SparkSession, export: Path, again: tuple[Path, Outcome]
+):
     folder, first = again
-    second = reconstruct(spark, _work(export / "__share_group_state-0"), str(folder))
+    second = reconstruct(tasks, _work(export / "__share_group_state-0"), str(folder))
     runs = spark.read.format("delta").load(str(folder / "runs")).collect()
     assert {run["run_id"] for run in runs} == {first.run_id, second.run_id}
     assert len(runs) == 2
@@ -169,20 +176,20 @@ def test_tables_of_a_run_that_never_finished_are_not_shown(spark: SparkSession, 
     assert _read(folder) == before
 
 
-def test_nothing_is_written_where_nothing_can_be_read(spark: SparkSession, tmp_path: Path):
+def test_nothing_is_written_where_nothing_can_be_read(tasks: Tasks, tmp_path: Path):
     log = tmp_path / "__share_group_state-0"
     log.mkdir()
     (log / f"{0:020}.log").write_text("this is a text file, whatever its name may say\n" * 9)
     with pytest.raises(InputError, match="nothing in it is a record batch"):
-        reconstruct(spark, _work(log), str(tmp_path / "warehouse"))
+        reconstruct(tasks, _work(log), str(tmp_path / "warehouse"))
     assert not (tmp_path / "warehouse").exists()
 
 
-def test_a_table_of_someone_else_is_not_replaced(spark: SparkSession, export: Path, tmp_path: Path):
+def test_a_table_of_someone_else_is_not_replaced(tasks: Tasks, spark: SparkSession, export: Path, tmp_path: Path):
     place = tmp_path / "findings"
     spark.range(3).selectExpr("id", "'x' AS severity", "map(1, 2) AS offset").write.format("delta").save(str(place))
     with pytest.raises(WarehouseError, match="another table is here"):
-        reconstruct(spark, _work(export), str(tmp_path))
+        reconstruct(tasks, _work(export), str(tmp_path))
     assert spark.read.format("delta").load(str(place)).count() == 3
 
 
@@ -205,38 +212,38 @@ def test_however_the_input_is_named_the_states_are_the_same(spark: SparkSession,
     assert _states(spark, _work(*INPUTS[how])) == _states(spark, _work(SCENARIO))
 
 
-def test_a_single_file_is_folded(spark: SparkSession, tmp_path: Path):
+def test_a_single_file_is_folded(tasks: Tasks, tmp_path: Path):
     (file,) = (DATA / "4.3.1/happy/__share_group_state-0").glob("*.log")
-    outcome = reconstruct(spark, _work(file), str(tmp_path / "warehouse"))
+    outcome = reconstruct(tasks, _work(file), str(tmp_path / "warehouse"))
     expected = fold_log(find_logs([str(file.parent)])[0])
     assert outcome.progress == {"__share_group_state-0": expected.next_offset}
     found = CommittedTables(str(tmp_path / "warehouse")).read("share_partition_state")
     assert found.sort_by(KEY) == expected.states.sort_by(KEY)
 
 
-def test_more_log_partitions_than_cores_are_each_folded_once(spark: SparkSession):
+def test_more_log_partitions_than_cores_are_each_folded_once(tasks: Tasks):
     work = _work(DATA / "4.3.1/fifty")
     assert len(work.logs) == 50
-    outcome = fold_only(spark, work)
+    outcome = _outcome(tasks, work)
     assert len(outcome.progress) == 50
     assert outcome.cutoff == pa.concat_tables(work.fold(log).cutoff for log in work.logs)
 
 
-def test_windows_reach_the_tasks(spark: SparkSession):
+def test_windows_reach_the_tasks(tasks: Tasks):
     logs = find_logs([str(DATA / "4.3.1/happy")])
     windows = {logs[0].name: Window(until_offset=5), logs[2].name: Window(until_offset=0)}
-    outcome = fold_only(spark, Work(logs, windows=windows))
+    outcome = _outcome(tasks, Work(logs, windows=windows))
     assert list(outcome.progress.values()) == [5, fold_log(logs[1]).next_offset, 0]
 
 
-def test_a_proof_is_made_where_it_is_asked_for(spark: SparkSession):
+def test_a_proof_is_made_where_it_is_asked_for(tasks: Tasks):
     logs = find_logs([str(DATA / "4.3.1/chaos")])
-    outcome = fold_only(spark, Work(logs, verify=True))
+    outcome = _outcome(tasks, Work(logs, verify=True))
     assert outcome.compared == sum(
         len(fold.states) for fold in map(fold_log, logs) if fold.cutoff["cutoff_offset"][0].as_py() is not None
     )
     assert outcome.differing == ()
-    assert fold_only(spark, Work(logs)).compared is None
+    assert _outcome(tasks, Work(logs)).compared is None
 
 
 @pytest.mark.parametrize("cores", [1, 2, 64])

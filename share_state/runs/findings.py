@@ -3,19 +3,18 @@
 from collections.abc import Iterable
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from share_state.outcome import Outcome
-from share_state.spark.plan import finish
+from share_state.runs.tasks import Tasks
 from share_state.table_files import File, TableFiles
 from share_state.task import FINDINGS
 
 
-def write_findings(spark: SparkSession, outcome: Outcome, files: TableFiles, others: Iterable[pa.Table]) -> list[File]:
+def write_findings(tasks: Tasks, outcome: Outcome, files: TableFiles, others: Iterable[pa.Table]) -> list[File]:
     """Write the findings of a run.
 
     Args:
-        spark: a session.
+        tasks: that finish what others have set aside.
         outcome: of the run, with what its tasks found set aside.
         files: where to.
         others: findings of the run that the driver made.
@@ -27,4 +26,4 @@ def write_findings(spark: SparkSession, outcome: Outcome, files: TableFiles, oth
         return rows.set_column(place, "run_id", pa.array([run_id] * len(rows), pa.string()))
 
     mine = (batch for table in others for batch in of_the_run(table).to_batches())
-    return finish(spark, files, outcome.files_of(FINDINGS), of_the_run) + files.write(FINDINGS, mine)
+    return tasks.finish(files, outcome.files_of(FINDINGS), of_the_run) + files.write(FINDINGS, mine)

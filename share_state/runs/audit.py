@@ -10,7 +10,6 @@ from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import SparkSession
 
 from share_state.declarations import table_schema
 from share_state.fold.history import with_verdicts
@@ -19,8 +18,8 @@ from share_state.group_side import judged_groups, read_groups
 from share_state.outcome import Outcome, run_row, summarise
 from share_state.phases import Phases
 from share_state.resumption import COMMAND, LastAudit, continued, is_unchanged
-from share_state.spark.findings import write_findings
-from share_state.spark.plan import finish, summaries
+from share_state.runs.findings import write_findings
+from share_state.runs.tasks import Tasks
 from share_state.table_files import File, TableFiles
 from share_state.task import CARRIED, FINDINGS, IN_FLIGHT, STATE, WATCHED, Wanted
 from share_state.warehouse import Warehouse
@@ -38,7 +37,7 @@ NO_GROUPS = "__consumer_offsets is not in the input any more; its tables, its ru
 
 
 def audit(
-    session: Callable[[], AbstractContextManager[SparkSession]],
+    open_tasks: Callable[[Work], AbstractContextManager[Tasks]],
     work: Work,
     warehouse: str,
     *,
@@ -54,7 +53,7 @@ def audit(
     run that is killed leaves nothing that the next one, or a reader, would believe.
 
     Args:
-        session: opens a Spark session; not called where nothing is new.
+        open_tasks: gives the tasks for what is left to read; not called where nothing is new.
         work: the log partitions as they are found now, and how to fold them.
         warehouse: folder of the tables; the caller holds its lock.
         inputs: what the person named, for the `runs` row.
@@ -84,18 +83,19 @@ def audit(
     kept, expired = last.runs_since(started - timedelta(days=history_days)) if last else (set[str](), set[str]())
     with phases("read the groups"):
         side, work = read_groups(work)
-    with session() as spark, tables:
+    with open_tasks(work) as tasks, tables:
         wanted = Wanted(written=_WRITTEN, drafted=(FINDINGS, WATCHED), files=tables.files)
         previous = {"last_audit": last.tables.run["run_id"]} if last else {}
-        outcome = summarise(summaries(spark, work, wanted, phases), inputs, told | previous)
+        with phases("read and fold"):
+            outcome = summarise(tasks.fold(work, wanted), inputs, told | previous)
         outcome = replace(outcome, notes=tuple(notes))
         now = int(started.timestamp() * 1000) if by_wall_clock else outcome.log_time or 0
         outcome, of_groups = judged_groups(side, work, outcome, tables.files, now)
         _LOG.info("read %s new records of %s log partitions", f"{outcome.records:,}", f"{len(work.logs):,}")
         with phases("write findings and history"):
-            findings = write_findings(spark, outcome, tables.files, [of_groups])
+            findings = write_findings(tasks, outcome, tables.files, [of_groups])
             finished = partial(with_verdicts, now=now, run_id=outcome.run_id, limits=work.limits)
-            history = finish(spark, tables.files, outcome.files_of(WATCHED), finished)
+            history = tasks.finish(tables.files, outcome.files_of(WATCHED), finished)
         with phases("commit"):
             findings += _settled(work, last, kept, tables.files)
             versions = tables.replace(FINDINGS, findings)

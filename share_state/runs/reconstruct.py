@@ -3,21 +3,19 @@
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from pyspark.sql import SparkSession
-
 from share_state.fold.timeline import TABLE as TIMELINE
 from share_state.group_side import judged_groups, read_groups
 from share_state.outcome import Outcome, run_row, summarise
 from share_state.phases import Phases
-from share_state.spark.findings import write_findings
-from share_state.spark.plan import summaries
+from share_state.runs.findings import write_findings
+from share_state.runs.tasks import Tasks
 from share_state.task import FINDINGS, IN_FLIGHT, STATE, Wanted
 from share_state.warehouse import Warehouse
 from share_state.work import Work
 
 
 def reconstruct(
-    spark: SparkSession,
+    tasks: Tasks,
     work: Work,
     warehouse: str,
     *,
@@ -32,7 +30,7 @@ def reconstruct(
     it) are committed first, then cutoff, then the row of `runs` that names their versions: the commit point.
 
     Args:
-        spark: a session.
+        tasks: where logs are folded.
         work: the log partitions and how to fold them.
         warehouse: folder of the tables.
         inputs: what the person named, for the `runs` row.
@@ -48,10 +46,11 @@ def reconstruct(
         side, work = read_groups(work)
     with Warehouse(warehouse) as tables:
         wanted = Wanted(written=written, drafted=(FINDINGS,), files=tables.files)
-        outcome = summarise(summaries(spark, work, wanted, phases), inputs, options or {})
+        with phases("read and fold"):
+            outcome = summarise(tasks.fold(work, wanted), inputs, options or {})
         outcome, of_groups = judged_groups(side, work, outcome, tables.files)
         with phases("write findings"):
-            findings = write_findings(spark, outcome, tables.files, [of_groups])
+            findings = write_findings(tasks, outcome, tables.files, [of_groups])
         with phases("commit"):
             versions = tables.replace(FINDINGS, findings)
             for name in written:
@@ -62,10 +61,3 @@ def reconstruct(
             row = run_row(outcome, "reconstruct", versions, inputs, options or {}, started)
             tables.add("runs", tables.files.write("runs", row.to_batches()), {outcome.run_id})
     return outcome
-
-
-def fold_only(
-    spark: SparkSession, work: Work, *, inputs: tuple[str, ...] = (), phases: Phases | None = None
-) -> Outcome:
-    """Fold every log partition in Spark's tasks and write nothing."""
-    return summarise(summaries(spark, work, Wanted(), phases or Phases()), inputs, {})

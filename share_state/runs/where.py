@@ -1,0 +1,81 @@
+"""Where the tasks of a run are: in this process where there is little to read, else in Spark's workers."""
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from share_state.phases import Phases
+
+if TYPE_CHECKING:
+    from share_state.runs.tasks import Tasks
+    from share_state.work import Work
+
+LOCAL = "local[*]"
+"""The Spark master where Spark is needed and none is named."""
+
+UNDER_SPARK_SUBMIT = "PYSPARK_GATEWAY_PORT"
+"""Set where spark-submit has started the JVM already, with the master, jars and memory that it was given."""
+
+_LITTLE = 512 << 20
+"""Bytes of segments that are folded before Spark has started."""
+_SLOWER = 16
+"""Times longer that a byte of another form takes, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Where a person wants tasks to run.
+
+    Attributes:
+        master: of Spark; None where none is named.
+        conf: settings for Spark.
+        verbose: let Spark log.
+    """
+
+    master: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+    verbose: bool = False
+
+    @contextmanager
+    def tasks(self, work: "Work", phases: Phases, *, sends_little: bool = False) -> "Iterator[Tasks]":
+        """The tasks for some work: Spark's where it is asked for, has been started already, or has enough to do.
+
+        Args:
+            work: with the log partitions.
+            phases: told what is going on.
+            sends_little: no tables are written, so that the processes of this machine do as well as Spark's.
+        Raises:
+            ShareStateError: if Spark knows no such master.
+            SetupError: if Java or the jars are missing.
+        """
+        if not self._is_asked_for and not _has_started() and (sends_little or is_little(work)):
+            from share_state.runs.here import TasksHere  # noqa: PLC0415  slow to import, as Spark is
+
+            yield TasksHere()
+            return
+        from share_state.spark.session import session  # noqa: PLC0415
+        from share_state.spark.spark_tasks import SparkTasks  # noqa: PLC0415
+
+        with session(self.master or LOCAL, self.conf, verbose=self.verbose, phases=phases) as spark:
+            yield SparkTasks(spark)
+
+    @property
+    def _is_asked_for(self) -> bool:
+        return self.master is not None or bool(self.conf)
+
+
+def is_little(work: "Work") -> bool:
+    """Whether the logs are read sooner than Spark starts; how much a cluster will send nobody knows before."""
+    if any(log.source is not None and not log.segments for log in work.logs):
+        return False
+    return sum(log.size * (1 if log.source is None else _SLOWER) for log in work.logs) <= _LITTLE
+
+
+def _has_started() -> bool:
+    if UNDER_SPARK_SUBMIT in os.environ:
+        return True
+    pyspark = sys.modules.get("pyspark.sql")
+    return pyspark is not None and pyspark.SparkSession.getActiveSession() is not None
