@@ -14,6 +14,7 @@ from share_state import __version__
 from share_state.commands.app import DONE, UNEXPECTED, UNUSABLE, app
 from share_state.errors import ShareStateError
 from share_state.kept_memory import keep_memory
+from share_state.no_pandas import keep_pandas_out
 from share_state.report import console
 
 COMMANDS = (
@@ -48,6 +49,7 @@ def top(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and leave with the exit code of the contract: 0 done, 1 found, 2 unusable, 3 unexpected."""
     keep_memory()
+    keep_pandas_out()
     code = run(arguments)
     # Memory is given back in a moment: nothing has to be looked through for what could be let go, for half a second.
     gc.freeze()

@@ -1,5 +1,6 @@
 """`python -m share_state.setup`: fetch the jars, dump the JVM's classes, compile the kernels; no later command does."""
 
+import compileall
 import sys
 import tempfile
 from pathlib import Path
@@ -24,6 +25,8 @@ def main() -> None:
         class_archive.dump()
     except SetupError as error:
         sys.exit(f"share-state: {error}")
+    # Where Python is told to write no bytecode, as in many a container, every command would compile all it imports.
+    compileall.compile_dir(Path(__file__).parent, quiet=2)
     compile_kernels()
 
 
