@@ -9,7 +9,7 @@ from numba.extending import intrinsic
 
 _BYTE = ir.IntType(8).as_pointer()
 _NUMBER = ir.IntType(32)
-_WORD = 8
+_WORD, _LINE = 8, 64
 _READ, _KEEP, _DATA = _NUMBER(0), _NUMBER(3), _NUMBER(1)
 
 
@@ -25,15 +25,16 @@ def _prefetch(typing_context: Any, array: Any, row: Any) -> Any:
         asked = ir.FunctionType(ir.VoidType(), [_BYTE, _NUMBER, _NUMBER, _NUMBER])
         function = cgutils.get_or_insert_function(builder.module, asked, "llvm.prefetch.p0i8")
         # What is not larger than a word lies in one line.
-        for place in [first] if size <= _WORD else [first, builder.gep(first, [_NUMBER(size - 1)])]:
-            builder.call(function, [place, _READ, _KEEP, _DATA])
+        places = [0] if size <= _WORD else [*range(0, size - 1, _LINE), size - 1]
+        for place in places:
+            builder.call(function, [builder.gep(first, [_NUMBER(place)]), _READ, _KEEP, _DATA])
         return context.get_dummy_value()
 
     return types.void(array, types.intp), made
 
 
 prefetch: Any = intrinsic(_prefetch)
-"""prefetch(array, row): begin to load array[row], its first and its last byte; the row must be there.
+"""prefetch(array, row): begin to load array[row], all of it; the row must be there.
 
 Nothing changes but the time. Source: LLVM Language Reference, llvm.prefetch.
 """
