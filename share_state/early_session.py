@@ -3,7 +3,8 @@
 import atexit
 from typing import TYPE_CHECKING
 
-from share_state.runs.where import LOCAL, Where
+from share_state.runs.where import Where
+from share_state.spark.masters import LOCAL
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -13,7 +14,7 @@ def early_session(where: Where) -> "SparkSession":
     """A session that the command goes on with, and that is stopped when the process ends.
 
     Args:
-        where: a person wants it.
+        where: tasks are to run, as a person said it.
     Raises:
         ShareStateError: as share_state.spark.session.session.
     """

@@ -3,7 +3,7 @@
 import hashlib
 import heapq
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -33,6 +33,9 @@ CUTOFF, SUMMARY = "cutoff", "summary"
 _SMALL_LOG = 16 << 20
 _TASKS_A_CORE = 4
 """So that no core waits long for the last task; each of them costs Spark 0.2 CPU s."""
+
+Made = Callable[[LogPartition], Iterator[pa.RecordBatch]]
+"""What a task makes of one log partition."""
 
 ROWS_A_BATCH = 20_000
 

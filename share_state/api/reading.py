@@ -1,11 +1,13 @@
 """`share_state.read`: records, decoded."""
 
 from collections.abc import Mapping
+from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING
 
 from share_state.api.asked import Paths, Reading, TopicsGiven, grouped, work_of
 from share_state.as_of import AsOf
+from share_state.declarations import table_schema
 from share_state.formats import AUTO
 from share_state.group_side import read_groups
 
@@ -46,7 +48,9 @@ def read(
         ShareStateError: if an argument cannot be used.
     Source: Kafka ShareCoordinatorRecordSerde; KIP-932, ShareSnapshotValue and ShareUpdateValue.
     """
-    from share_state.spark.decoded import decode_all  # noqa: PLC0415  Spark is imported only where it is used
+    from share_state.runs.decoded import TABLE, decoded  # noqa: PLC0415
+    from share_state.spark.plan import over_logs  # noqa: PLC0415  Spark is imported only where it is used
 
     reading = Reading(as_of, topics, dialect, format, columns, kafka_properties, spark)
-    return decode_all(spark, read_groups(grouped(work_of(paths, reading), paths, groups, reading))[1])
+    _, work = read_groups(grouped(work_of(paths, reading), paths, groups, reading))
+    return over_logs(spark, work, partial(decoded, work), table_schema(TABLE))

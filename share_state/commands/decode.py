@@ -10,7 +10,6 @@ from share_state.commands.reading import work_of
 from share_state.phases import Phases
 from share_state.report import console
 from share_state.report.records import print_records
-from share_state.runs.decoded import write_decoded
 
 
 @command("share-state decode /exports/broker-1/__share_group_state-7 | head")
@@ -27,6 +26,8 @@ def decode(
     if out is None:
         print_records(work)
         return
+    from share_state.runs.decoded import write_decoded  # noqa: PLC0415  lines need no Delta
+
     phases = Phases(quiet=running.quiet)
     with running.where.tasks(work, phases) as tasks, phases("write"):
         count = write_decoded(tasks, work, out)

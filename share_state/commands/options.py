@@ -8,7 +8,8 @@ import typer
 
 from share_state.commands.bundle import Bundle
 from share_state.errors import ShareStateError
-from share_state.runs.where import LOCAL, Where
+from share_state.runs.where import Where
+from share_state.spark.masters import LOCAL
 
 Inputs = Annotated[
     list[str],

@@ -1,1 +1,1 @@
-"""What a command does with a warehouse, wherever its tasks run."""
+"""What a command does with a warehouse, and where its tasks run: in this process, or in Spark's workers."""

@@ -9,9 +9,8 @@ import pyarrow as pa
 
 from share_state.cores import cores_here, shares
 from share_state.drafts import Finished, finish_drafts
-from share_state.runs.tasks import Made
 from share_state.table_files import File, TableFiles
-from share_state.task import Wanted, run_task
+from share_state.task import Made, Wanted, run_task
 from share_state.wire.log_folder import LogPartition
 from share_state.work import Work
 

@@ -1,18 +1,14 @@
 """What a run needs of the place where its tasks are: this process, or Spark's workers."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import pyarrow as pa
 
 from share_state.drafts import Finished
 from share_state.table_files import File, TableFiles
-from share_state.task import Wanted
-from share_state.wire.log_folder import LogPartition
+from share_state.task import Made, Wanted
 from share_state.work import Work
-
-Made = Callable[[LogPartition], Iterator[pa.RecordBatch]]
-"""What a task makes of one log partition."""
 
 
 class Tasks(Protocol):

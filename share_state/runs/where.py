@@ -1,6 +1,5 @@
 """Where the tasks of a run are: in this process where there is little to read, else in Spark's workers."""
 
-import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -8,16 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from share_state.phases import Phases
+from share_state.spark.masters import LOCAL, is_under_spark_submit
 
 if TYPE_CHECKING:
     from share_state.runs.tasks import Tasks
     from share_state.work import Work
-
-LOCAL = "local[*]"
-"""The Spark master where Spark is needed and none is named."""
-
-UNDER_SPARK_SUBMIT = "PYSPARK_GATEWAY_PORT"
-"""Set where spark-submit has started the JVM already, with the master, jars and memory that it was given."""
 
 _LITTLE = 512 << 20
 """Bytes of segments that are folded before Spark has started."""
@@ -75,7 +69,7 @@ def is_little(work: "Work") -> bool:
 
 
 def _has_started() -> bool:
-    if UNDER_SPARK_SUBMIT in os.environ:
+    if is_under_spark_submit():
         return True
     pyspark = sys.modules.get("pyspark.sql")
     return pyspark is not None and pyspark.SparkSession.getActiveSession() is not None

@@ -1,1 +1,1 @@
-"""The only room that knows Spark: session, plan, Delta writes."""
+"""The only room that knows Spark: session, plan, tasks, sources."""

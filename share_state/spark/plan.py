@@ -10,10 +10,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from share_state.cores import shares
 from share_state.kept_memory import keep_memory
-from share_state.runs.tasks import Made
 from share_state.spark.numbered_tasks import in_tasks
 from share_state.spark.sources.live import is_live, live_frame
-from share_state.task import Wanted, run_task, spread
+from share_state.task import Made, Wanted, run_task, spread
 from share_state.work import Work
 
 

@@ -1,7 +1,6 @@
 """The Spark session: quick to start, quiet, with Delta where it is asked for, and no network."""
 
 import os
-import re
 import shutil
 import sys
 import threading
@@ -13,8 +12,8 @@ from pyspark.sql import SparkSession
 from share_state import resources
 from share_state.errors import SetupError, ShareStateError
 from share_state.phases import Phases
-from share_state.runs.where import LOCAL, UNDER_SPARK_SUBMIT
 from share_state.spark import class_archive, jars
+from share_state.spark.masters import LOCAL, is_here, is_master, is_under_spark_submit
 from share_state.spark.shipping import shipped
 
 # Start-up is most of a usual run: the first compiler tier alone and the serial collector start fastest.
@@ -25,8 +24,6 @@ _DELTA = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.databricks.delta.snapshotPartitions": "1",
 }
-
-_MASTERS = re.compile(r"local(\[(\*|\d+)(,\d+)?\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
 
 # Seconds; Spark on this machine has stopped long before.
 _STOPPED_WITHIN = 0.25
@@ -52,7 +49,7 @@ def session(
         ShareStateError: if Spark knows no such master.
         SetupError: if Java or the jars are missing.
     """
-    if not _MASTERS.fullmatch(master):
+    if not is_master(master):
         raise ShareStateError(f"--master {master}: give local[*], local[4], spark://HOST:PORT, yarn or k8s://HOST:PORT")
     phases = phases or Phases()
     active = SparkSession.getActiveSession()
@@ -94,9 +91,9 @@ def start(
     # Unless it is told otherwise a worker runs the driver's interpreter, which has what the package depends on.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     builder, settings = SparkSession.builder.appName(app), {**_settings(master, verbose, delta), **(conf or {})}
-    if UNDER_SPARK_SUBMIT not in os.environ:
+    if not is_under_spark_submit():
         builder = builder.master(master)
-        settings |= {} if _is_here(master) else shipped(settings)
+        settings |= {} if is_here(master) else shipped(settings)
     for name, value in settings.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
@@ -112,12 +109,7 @@ def _stop(spark: SparkSession) -> None:
         spark.stop()
         return
     _STOPPING.append(stopping)
-    stopping.join(_STOPPED_WITHIN if _is_here(spark.sparkContext.master) else None)
-
-
-def _is_here(master: str) -> bool:
-    """Whether tasks run in the JVM that this process starts."""
-    return master.partition("[")[0] == "local"
+    stopping.join(_STOPPED_WITHIN if is_here(spark.sparkContext.master) else None)
 
 
 def _settings(master: str, verbose: bool, delta: bool) -> dict[str, str]:
@@ -133,7 +125,7 @@ def _settings(master: str, verbose: bool, delta: bool) -> dict[str, str]:
     }
     if delta:
         settings |= _DELTA
-    if UNDER_SPARK_SUBMIT in os.environ:
+    if is_under_spark_submit():
         return settings
     if delta:
         settings["spark.jars"] = ",".join(str(jar) for jar in jars.jars(jars.DELTA))

@@ -7,11 +7,10 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from share_state.drafts import Finished, finish_drafts
-from share_state.runs.tasks import Made
 from share_state.spark.numbered_tasks import in_tasks
 from share_state.spark.plan import fold_all, over_logs
 from share_state.table_files import FILES, File, TableFiles
-from share_state.task import Wanted
+from share_state.task import Made, Wanted
 from share_state.work import Work
 
 FEW_ROWS = 128 << 10
