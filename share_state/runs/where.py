@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from share_state.runs.tasks import Tasks
     from share_state.work import Work
 
-_LITTLE = 512 << 20
-"""Bytes of segments that are folded before Spark has started."""
-_SLOWER = 16
-"""Times longer that a byte of another form takes, at most."""
+_LITTLE = 4 << 30
+"""Bytes of segments that two cores have folded when Spark has started, which takes 8 s (bench/README.md)."""
+_SLOWER = 32
+"""Times longer that a byte of another form takes; what Python reads, as texts, is read by one core."""
 
 
 @dataclass(frozen=True, slots=True)

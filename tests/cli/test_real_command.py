@@ -71,10 +71,9 @@ def test_much_is_left_to_spark(no_java: Mapping[str, str], tmp_path: Path):
     log.mkdir()
     with (log / f"{0:020}.log").open("wb") as segment:
         segment.write((DATA / "4.3.1/happy" / log.name / f"{0:020}.log").read_bytes())
-        segment.truncate((512 << 20) + 1)  # as a broker preallocates
+        segment.truncate((4 << 30) + 1)  # as a broker preallocates
     made = _run(COMMAND, "reconstruct", log, "--out", tmp_path / "w", env=no_java)
     assert "no `java` on the PATH" in made.stderr
-    assert _run(COMMAND, "cutoff", log, env=no_java).returncode == 0
 
 
 def _run(*arguments: object, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
