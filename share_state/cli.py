@@ -33,6 +33,9 @@ COMMANDS = (
 )
 """Every command, in the order of --help: a module of share_state.commands each."""
 
+_INTERRUPTED = 130
+"""What typer makes of an interrupt, as a shell does: 128 and the number of the signal."""
+
 
 @app.callback(invoke_without_command=True)
 def top(
@@ -63,7 +66,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         # What one command imports is nothing that another should wait for.
         for name in [name for name in given[:1] if name in COMMANDS] or COMMANDS:
             import_module(f"share_state.commands.{name}")
-        return int(app(args=given, prog_name="share-state", standalone_mode=False) or DONE)
+        code = int(app(args=given, prog_name="share-state", standalone_mode=False) or DONE)
+        return _stopped() if code == _INTERRUPTED else code
     except Exit as left:
         return left.exit_code
     except ShareStateError as error:
@@ -72,7 +76,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         said = error.format_message() if hasattr(error, "format_message") else str(error)
         return _say(f"{' '.join(said.split()).rstrip('.')}; `share-state --help` lists commands and options", UNUSABLE)
     except (KeyboardInterrupt, Abort):
-        return _say("stopped; nothing was committed", 130)
+        return _stopped()
     except SystemExit:
         # So typer leaves where the reader of stdout has gone, as `| head` does.
         return DONE
@@ -93,6 +97,10 @@ def _caused_by_us(error: Exception) -> str | None:
             if marker in line:
                 return line.split(marker, 1)[1].strip()
     return None
+
+
+def _stopped() -> int:
+    return _say("stopped; nothing was committed", _INTERRUPTED)
 
 
 def _say(message: str, code: int) -> int:

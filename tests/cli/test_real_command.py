@@ -1,6 +1,7 @@
 """The installed command itself, as a process of its own."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -34,6 +35,18 @@ def test_a_reader_that_leaves_early_is_no_failure():
         started.stdout.close()
         assert started.stderr.read() == ""
     assert started.returncode == 0
+
+
+def test_who_interrupts_a_command_is_told_what_that_left():
+    with subprocess.Popen(
+        [COMMAND, "decode", DATA / "4.3.1/fuzz"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as started:
+        assert started.stdout is not None
+        assert started.stdout.readline().startswith("{")
+        # More is to come than a pipe holds, so it waits for this reader.
+        started.send_signal(signal.SIGINT)
+        _, said = started.communicate()
+    assert (started.returncode, said) == (130, "share-state: stopped; nothing was committed\n")
 
 
 @pytest.fixture
