@@ -19,6 +19,9 @@ from bench.kafka import DATA
 from bench.process_tree import TreeUsage, run_tree
 from share_state.errors import ShareStateError
 
+IN_SPARK = ("--master", "local[*]")
+"""For measurements whose exports lie on both sides of the size up to which the command needs no Spark."""
+
 
 class CommandError(ShareStateError):
     """Raised when the measured command fails."""
@@ -50,8 +53,9 @@ class EndToEnd:
         return "start Spark" in self.phases
 
 
-IN_SPARK = ("--master", "local[*]")
-"""For measurements whose exports lie on both sides of the size up to which the command needs no Spark."""
+def reconstructing(export: Export, warehouse: Path) -> tuple[str, ...]:
+    """The arguments of the command that is measured."""
+    return ("reconstruct", str(export.folder), "--out", str(warehouse), "--fail-on", "off")
 
 
 def reconstructed(export: Export, *options: str) -> EndToEnd:
@@ -65,8 +69,7 @@ def reconstructed(export: Export, *options: str) -> EndToEnd:
     """
     with tempfile.TemporaryDirectory(prefix="end-to-end-", dir=DATA) as scratch:
         warehouse = Path(scratch, "warehouse")
-        arguments = ("reconstruct", str(export.folder), "--out", str(warehouse), "--fail-on", "off")
-        usage, told, printed = commanded(*arguments, *options)
+        usage, told, printed = commanded(*reconstructing(export, warehouse), *options)
         digest, live_bytes = _live_state(warehouse)
         return EndToEnd(export, usage, told, digest, live_bytes, printed)
 

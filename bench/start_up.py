@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from bench.end_to_end import commanded
+from bench.end_to_end import commanded, reconstructing
 from bench.exports import Export
 from bench.kafka import DATA
 
-_REST = "settings, plan, summary, exit"
+_STOP, _REST = "stop Spark", "settings, plan, summary, exit"
 _UNTIMED = ("start Spark", "commit", "interpreter, imports, exit")
 """Phases that the lines take apart."""
 _FIRST_TASK = "first task (in Spark: fork a worker, its imports; kernels)"
@@ -52,13 +52,14 @@ def taken_apart(export: Export, runs: int, *options: str) -> StartUp:
 def _once(export: Export, options: Sequence[str]) -> StartUp:
     with tempfile.TemporaryDirectory(prefix="start-up-", dir=DATA) as scratch:
         clocked = Path(scratch, "lines.json")
-        arguments = ("reconstruct", str(export.folder), "--out", str(Path(scratch, "warehouse")), "--fail-on", "off")
+        arguments = reconstructing(export, Path(scratch, "warehouse"))
         program = (sys.executable, "-m", "bench.start_up_lines", str(clocked))
         usage, phases, _ = commanded(*arguments, *options, program=program)
         clocks = json.loads(clocked.read_text())
     commits = {line: seconds for line, seconds in clocks.items() if line.startswith("commit ")}
     before = {line: seconds for line, seconds in clocks.items() if line not in commits}
     during = {_FIRST_TASK if name == "read and fold" else name: s for name, s in phases.items() if name not in _UNTIMED}
-    stopped = {name: during.pop(name) for name in ("stop Spark",) if name in during}
+    # It ends after the commits, and only where it began.
+    stopped = {_STOP: during.pop(_STOP)} if _STOP in during else {}
     lines = before | during | commits | stopped
     return StartUp(lines | {_REST: usage.wall_s - sum(lines.values())}, usage.wall_s, usage.cpu_s)

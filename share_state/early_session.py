@@ -4,7 +4,6 @@ import atexit
 from typing import TYPE_CHECKING
 
 from share_state.runs.where import Where
-from share_state.spark.masters import LOCAL
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,6 +19,6 @@ def early_session(where: Where) -> "SparkSession":
     """
     from share_state.spark.session import session  # noqa: PLC0415  Spark only where it is used
 
-    opened = session(where.master or LOCAL, where.conf, delta=True)
+    opened = session(where.spark_master, where.conf, delta=True)
     atexit.register(opened.__exit__, None, None, None)
     return opened.__enter__()

@@ -40,12 +40,12 @@ class Where:
         Args:
             work: with the log partitions.
             phases: told what is going on.
-            sends_little: no tables are written, so that the processes of this machine do as well as Spark's.
+            sends_little: no tables are written, so that the threads of this process do as well as Spark's workers.
         Raises:
             ShareStateError: if Spark knows no such master.
             SetupError: if Java or the jars are missing.
         """
-        if not self._is_asked_for and not _has_started() and (sends_little or is_little(work)):
+        if not self._is_asked_for and not _has_started() and (sends_little or _is_little(work)):
             from share_state.runs.here import TasksHere  # noqa: PLC0415  slow to import, as Spark is
 
             yield TasksHere()
@@ -53,15 +53,20 @@ class Where:
         from share_state.spark.session import session  # noqa: PLC0415
         from share_state.spark.spark_tasks import SparkTasks  # noqa: PLC0415
 
-        with session(self.master or LOCAL, self.conf, verbose=self.verbose, phases=phases) as spark:
+        with session(self.spark_master, self.conf, verbose=self.verbose, phases=phases) as spark:
             yield SparkTasks(spark)
+
+    @property
+    def spark_master(self) -> str:
+        """The master, where Spark is needed."""
+        return self.master or LOCAL
 
     @property
     def _is_asked_for(self) -> bool:
         return self.master is not None or bool(self.conf)
 
 
-def is_little(work: "Work") -> bool:
+def _is_little(work: "Work") -> bool:
     """Whether the logs are read sooner than Spark starts; how much a cluster will send nobody knows before."""
     if any(log.source is not None and not log.segments for log in work.logs):
         return False
