@@ -29,6 +29,7 @@ from share_state.fold.states import declared, times
 from share_state.wire.compiled import allocating_kernel, kernel
 from share_state.wire.control_records import CONTROL_RECORD, UNREADABLE, ControlKind, ControlRecords
 from share_state.wire.log_folder import LogPartition, Window
+from share_state.wire.plain_rows import copied
 from share_state.wire.share_group_state import STATE_BATCH
 
 TABLE = "timeline"
@@ -107,7 +108,7 @@ class ControlTimeline:
     def _points_of(self, rows: np.ndarray, made: int) -> ControlPoints:
         ends = self._ends[: made + 1].copy()
         return ControlPoints(
-            rows[self._at[:made]], self._chains[:made].copy(), ends, self._batches[: ends[-1]].copy()
+            rows[self._at[:made]], copied(self._chains[:made]), ends, copied(self._batches[: ends[-1]])
         )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from share_state.wire.as_of import AsOf, as_of_window
 from share_state.wire.compiled import allocating_kernel
 from share_state.wire.keys import KeyTable
 from share_state.wire.log_folder import LogPartition, Window
+from share_state.wire.plain_rows import copied
 from share_state.wire.share_group_state import STATE_BATCH, UNREADABLE, StateRecords
 
 TABLE = "timeline"
@@ -82,7 +83,9 @@ class Timeline:
             )  # fmt: skip
             if made:
                 ends = self._ends[: made + 1].copy()
-                yield Points(rows[self._at[:made]], self._chains[:made].copy(), ends, self._batches[: ends[-1]].copy())
+                yield Points(
+                    rows[self._at[:made]], copied(self._chains[:made]), ends, copied(self._batches[: ends[-1]])
+                )
             elif place[0] < keys:
                 self._batches = np.empty(2 * len(self._batches), STATE_BATCH)
             if place[0] == keys:
