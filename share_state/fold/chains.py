@@ -8,6 +8,7 @@ The fold carries its state from chunk to chunk, so `fold(a then b) == fold(b) af
 Source: Kafka ShareCoordinatorShard.replay, handleShareSnapshot, handleShareUpdate, merge; PersisterStateBatchCombiner.
 """
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -26,6 +27,9 @@ from share_state.wire.share_group_state import (
     Layout,
     StateRecords,
 )
+
+Fold = Callable[..., object]
+"""Folds a stretch of share-partitions; called as `_fold` is."""
 
 NOWHERE = -1
 """In place of an offset: there is none."""
@@ -101,15 +105,16 @@ class Chains:
         ends[: len(self.ends)] = self.ends
         return chains, ends
 
-    def apply(self, records: StateRecords, keys: int, slices: int = 1) -> None:
+    def apply(self, records: StateRecords, keys: int, slices: int = 1, way: Fold | None = None) -> None:
         """Fold more records, later in the log than all before.
 
         Args:
             records: decoded records in log order.
             keys: how many share-partitions have numbers by now.
             slices: how many parts of them are folded side by side.
+            way: to fold; by default one that makes no state between two records.
         """
-        rows = records.rows
+        rows, fold = records.rows, way or _fold
         self.last_snapshot_record = max(self.last_snapshot_record, int(_last_snapshot_record(rows)))
         chains, carried = self.grown(keys)
         order, starts = by_key(rows, keys)
@@ -118,7 +123,7 @@ class Chains:
         def folded(begin: int, end: int) -> np.ndarray:
             new = len(records.batches) if slices == 1 else int(_batches_of(rows, order, starts[begin], starts[end]))
             out = used_once(2 * (new + int(carried[end] - carried[begin])), STATE_BATCH)
-            _fold(begin, end, rows, records.batches, order, starts, chains, carried, self.batches, out, ends)
+            fold(begin, end, rows, records.batches, order, starts, chains, carried, self.batches, out, ends)
             return out[: ends[end]]
 
         if slices == 1:
@@ -187,6 +192,18 @@ def _last_snapshot_record(rows):
 
 @allocating_kernel
 def _fold(from_key, to_key, rows, batches, order, starts, chains, carried, carried_batches, out, ends):
+    """Fold a stretch of share-partitions.
+
+    Args:
+        from_key, to_key: the share-partitions.
+        rows: STATE_RECORD, all of the chunk.
+        batches: STATE_BATCH rows that they point into.
+        order, starts: of `by_key`.
+        chains: CHAIN rows, brought to the state behind the records.
+        carried: int64; the ranges of number n before them are rows carried[n] to carried[n + 1] of `carried_batches`.
+        out: takes the ranges behind them, from row 0 on.
+        ends: int64; entry n + 1 takes the row of `out` behind those of number n.
+    """
     room = np.int64(64)
     first, last, packed = range_columns(room)
     spare_first, spare_last, spare_packed = range_columns(room)

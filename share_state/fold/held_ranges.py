@@ -10,6 +10,7 @@ import numpy as np
 from share_state.fold.ranges import ACKNOWLEDGED, ARCHIVING, AVAILABLE, is_terminal
 from share_state.fold.sweep import priority, range_columns, sweep
 from share_state.wire.compiled import allocating_kernel, inlined, kernel
+from share_state.wire.move_rows import move_rows
 from share_state.wire.share_group_state import LARGEST_OFFSET, STATE_BATCH
 
 UNCOVERED = -(2**31)
@@ -61,19 +62,9 @@ def take_in(batches, begin, end, cut, room):
             continue
         if cut != -1:
             first = max(first, cut)
-        if at > start:
-            if first <= room[at - 1].last:
-                return _take_in_swept(batches, begin, end, cut, room)
-            if (
-                room[at - 1].last == first - 1
-                and room[at - 1].count == batches[number].count
-                and room[at - 1].state == batches[number].state
-            ):
-                room[at - 1].last = last
-                continue
-        room[at].first, room[at].last = first, last
-        room[at].count, room[at].state = batches[number].count, batches[number].state
-        at += 1
+        if at > start and first <= room[at - 1].last:
+            return _take_in_swept(batches, begin, end, cut, room)
+        at = _append(room, start, at, first, last, batches[number].count, batches[number].state)
     return at
 
 
@@ -97,53 +88,103 @@ def _take_in_swept(batches, begin, end, cut, room):
 def hold(room, end):
     """Let the ranges taken in, up to row `end`, be the ranges held; returns how many there are."""
     begin = len(room) // 3
-    for row in range(begin, end):
-        _copy(room, row, row - begin)
+    move_rows(room, begin, 0, end - begin)
     return end - begin
 
 
 @inlined
-def cut_below(room, size, start):
-    """Drop what lies before `start` of the ranges held (negative: nothing); returns how many are left."""
+def cut_below(room, size, start, counted):
+    """Drop what lies before `start` of the ranges held (negative: nothing).
+
+    Args:
+        counted: the offset from which on finished offsets were counted so far.
+    Returns:
+        (how many ranges are left, how many finished offsets from `counted` on went).
+    """
+    finished = np.int64(0)
     if start < 0 or size == 0 or room[0].first >= start:
-        return size
+        return size, finished
     dropped = 0
     while dropped < size and room[dropped].last < start:
+        finished += _finished(room[dropped].first, room[dropped].last, room[dropped].state, counted)
         dropped += 1
     if dropped > 0:
-        for row in range(dropped, size):
-            _copy(room, row, row - dropped)
         size -= dropped
+        move_rows(room, dropped, 0, size)
     if size > 0 and room[0].first < start:
+        finished += _finished(room[0].first, start - 1, room[0].state, counted)
         room[0].first = start
-    return size
+    return size, finished
 
 
 @inlined
-def raise_to(room, size, incoming_end):
-    """Let each offset have the greater of its values as held and as taken in; returns how many ranges are held."""
-    incoming = len(room) // 3
-    if incoming == incoming_end:
-        return size
-    # Only what overlaps or touches the incoming ranges can change.
-    begin = _first_ending_from(room, 0, size, room[incoming].first)
-    if begin > 0 and room[begin - 1].last == room[incoming].first - 1:
-        begin -= 1
-    end, behind = begin, room[incoming_end - 1].last + 1
-    while end < size and room[end].first <= behind:
-        end += 1
-    made = _merge(room, begin, end, incoming, incoming_end)
-    count = made - 2 * incoming
-    shift = count - (end - begin)
-    if shift > 0:
-        for row in range(size - 1, end - 1, -1):
-            _copy(room, row, row + shift)
-    elif shift < 0:
-        for row in range(end, size):
-            _copy(room, row, row + shift)
-    for row in range(count):
-        _copy(room, 2 * incoming + row, begin + row)
-    return size + shift
+def raise_to(room, size, incoming_end, start):
+    """Let each offset have the greater of its values as held and as taken in.
+
+    Args:
+        start: finished offsets count from here on.
+    Returns:
+        (how many ranges are held, how many finished offsets more, then as of `first_left`).
+    """
+    incoming, spare = len(room) // 3, 2 * (len(room) // 3)
+    finished, row = np.int64(0), np.int64(0)
+    left, left_from, left_to = np.int64(-1), np.int32(UNCOVERED), np.int32(UNCOVERED)
+    # Only what overlaps or touches the incoming ranges can change: it is made anew in the last third.
+    while incoming < incoming_end and row < size and room[row].last < room[incoming].first:
+        row += 1
+    begin = max(row - 1, 0)
+    made = spare + row - begin
+    move_rows(room, begin, spare, row - begin)
+    for new in range(incoming, incoming_end):
+        first, last = room[new].first, room[new].last
+        count, state = room[new].count, room[new].state
+        passed = row
+        while row < size and room[row].last < first:
+            row += 1
+        if passed < row:
+            made = _append(
+                room, spare, made, room[passed].first, room[passed].last, room[passed].count, room[passed].state
+            )
+            move_rows(room, passed + 1, made, row - passed - 1)
+            made += row - passed - 1
+        if left < 0:
+            left, left_from, left_to = _left(room, row, size, new)
+        while row < size and room[row].first <= last:
+            held_count, held_state = room[row].count, room[row].state
+            if room[row].first < first:
+                made = _append(room, spare, made, room[row].first, first - 1, held_count, held_state)
+            elif first < room[row].first:
+                finished += _finished(first, room[row].first - 1, state, start)
+                made = _append(room, spare, made, first, room[row].first - 1, count, state)
+                first = room[row].first
+            end = min(room[row].last, last)
+            if priority(held_count, held_state) < priority(count, state):
+                finished += _finished(first, end, state, start) - _finished(first, end, held_state, start)
+                made = _append(room, spare, made, first, end, count, state)
+            else:
+                made = _append(room, spare, made, first, end, held_count, held_state)
+            first = end + 1
+            if room[row].last > end:
+                # The rest of it is for the next one.
+                room[row].first = first
+                break
+            row += 1
+        if first <= last:
+            finished += _finished(first, last, state, start)
+            made = _append(room, spare, made, first, last, count, state)
+    if row < size and made > spare and _carries_on(room, made - 1, room[row].first, room[row].count, room[row].state):
+        room[made - 1].last = room[row].last
+        row += 1
+    move_rows(room, row, begin + made - spare, size - row)
+    move_rows(room, spare, begin, made - spare)
+    return begin + made - spare + size - row, finished, left, left_from, left_to
+
+
+@inlined
+def _finished(first, last, state, start):
+    """How many offsets from `start` on a range finishes: as acknowledged or archived."""
+    # Without a branch: which ranges are terminal cannot be foretold.
+    return max(last - max(first, start) + 1, 0) * is_terminal(state)
 
 
 @inlined
@@ -159,54 +200,9 @@ def _first_ending_from(room, begin, end, offset):
 
 
 @inlined
-def _merge(room, one, one_end, other, other_end):
-    """The maximum of two lists, written canonical from the last third on; returns the row behind its last."""
-    begin = made = 2 * (len(room) // 3)
-    at = room[one].first if one < one_end else np.int64(0)
-    for new in range(other, other_end):
-        first, last = room[new].first, room[new].last
-        count, state = room[new].count, room[new].state
-        while one < one_end and room[one].last < first:
-            made = _append(room, begin, made, at, room[one].last, room[one].count, room[one].state)
-            one += 1
-            if one < one_end:
-                at = room[one].first
-        if one < one_end and at < first:
-            made = _append(room, begin, made, at, first - 1, room[one].count, room[one].state)
-            at = first
-        while one < one_end and at <= last:
-            if first < at:
-                made = _append(room, begin, made, first, at - 1, count, state)
-                first = at
-            end = min(room[one].last, last)
-            if priority(room[one].count, room[one].state) < priority(count, state):
-                made = _append(room, begin, made, at, end, count, state)
-            else:
-                made = _append(room, begin, made, at, end, room[one].count, room[one].state)
-            first = at = end + 1
-            if end == room[one].last:
-                one += 1
-                if one < one_end:
-                    at = room[one].first
-        if first <= last:
-            made = _append(room, begin, made, first, last, count, state)
-    while one < one_end:
-        made = _append(room, begin, made, at, room[one].last, room[one].count, room[one].state)
-        one += 1
-        if one < one_end:
-            at = room[one].first
-    return made
-
-
-@inlined
 def _append(room, begin, made, first, last, count, state):
     """Write a range behind the ones made so far, joined to the last of them where it carries on."""
-    if (
-        made > begin
-        and room[made - 1].last == first - 1
-        and room[made - 1].count == count
-        and room[made - 1].state == state
-    ):
+    if made > begin and _carries_on(room, made - 1, first, count, state):
         room[made - 1].last = last
         return made
     room[made].first, room[made].last, room[made].count, room[made].state = first, last, count, state
@@ -214,9 +210,8 @@ def _append(room, begin, made, first, last, count, state):
 
 
 @inlined
-def _copy(room, row, to):
-    room[to].first, room[to].last = room[row].first, room[row].last
-    room[to].count, room[to].state = room[row].count, room[row].state
+def _carries_on(room, row, first, count, state):
+    return room[row].last == first - 1 and room[row].count == count and room[row].state == state
 
 
 @inlined
@@ -229,21 +224,27 @@ def first_left(room, size, incoming_end):
     Returns:
         (first such offset or -1, its priority as held, the incoming priority).
     """
-    incoming = len(room) // 3
-    row = _first_ending_from(room, 0, size, room[incoming].first) if incoming < incoming_end else 0
-    for other in range(incoming, incoming_end):
-        while row < size and room[row].last < room[other].first:
+    row = 0
+    for new in range(len(room) // 3, incoming_end):
+        while row < size and room[row].last < room[new].first:
             row += 1
-        probe = row
-        while probe < size and room[probe].first <= room[other].last:
-            if _leaves(room[probe].state, room[probe].count, room[other].state, room[other].count):
-                old = priority(room[probe].count, room[probe].state)
-                return (
-                    max(room[probe].first, room[other].first),
-                    old,
-                    priority(room[other].count, room[other].state),
-                )
-            probe += 1
+        found = _left(room, row, size, new)
+        if found[0] >= 0:
+            return found
+    return np.int64(-1), np.int32(UNCOVERED), np.int32(UNCOVERED)
+
+
+@inlined
+def _left(room, row, size, new):
+    """`first_left` for one range taken in; the first range held that ends in it or behind it is `row`."""
+    while row < size and room[row].first <= room[new].last:
+        if _leaves(room[row].state, room[row].count, room[new].state, room[new].count):
+            return (
+                max(room[row].first, room[new].first),
+                priority(room[row].count, room[row].state),
+                priority(room[new].count, room[new].state),
+            )
+        row += 1
     return np.int64(-1), np.int32(UNCOVERED), np.int32(UNCOVERED)
 
 
@@ -332,10 +333,9 @@ def first_archiving(room, size, start, end):
 
 
 @inlined
-def terminal_from(room, size, start):
-    """How many offsets at or after `start` are held as acknowledged or archived."""
+def finished_among(room, begin, end, start):
+    """How many offsets from `start` on rows `begin` to `end` hold as acknowledged or archived."""
     total = np.int64(0)
-    for row in range(size):
-        # Without a branch: which ranges are terminal cannot be foretold.
-        total += max(room[row].last - max(room[row].first, start) + 1, 0) * is_terminal(room[row].state)
+    for row in range(begin, end):
+        total += _finished(room[row].first, room[row].last, room[row].state, start)
     return total

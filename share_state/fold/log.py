@@ -227,10 +227,12 @@ class _Run:
 
     def _fold(self, room: RecordRoom, keys: int) -> None:
         records = StateRecords(room.rows, room.batches)
-        if self.judge is not None:
-            self.judged += self.judge(self.tracer.take(records, self.chains, keys))
         # Reading and decoding keep a core busy.
-        self.chains.apply(records, keys, max(1, self.cores - 1))
+        slices = max(1, self.cores - 1)
+        if self.judge is None:
+            self.chains.apply(records, keys, slices)
+        else:
+            self.judged += self.judge(self.tracer.take(records, self.chains, keys, slices))
         room.clear()
 
     def decode(self, part: Located, room: RecordRoom | None = None) -> StateRecords:

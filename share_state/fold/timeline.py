@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from share_state.declarations import table_schema
 from share_state.fold.chains import CHAIN, NOWHERE, Chains, by_key
 from share_state.fold.chosen import Chosen
-from share_state.fold.held_ranges import fits, fitting
+from share_state.fold.held_ranges import finished_among, fits, fitting
 from share_state.fold.log import decode_log
 from share_state.fold.states import declared, key_columns, state_table, times
 from share_state.fold.topics import Topics
@@ -75,7 +75,7 @@ class Timeline:
         keys = len(chosen)
         order, starts = by_key(rows, keys)
         chains, carried = self.chains.grown(keys)
-        place, room = np.array([0, -1, 0]), np.empty(1024, STATE_BATCH)
+        place, room = np.array([0, -1, 0, 0]), np.empty(1024, STATE_BATCH)
         while True:
             made, room = _points(
                 rows, records.batches, order, starts, chains, carried, self.chains.batches, place, room,
@@ -186,14 +186,15 @@ def _points(
     """Go on with the records of a chunk until the room for points is full.
 
     Args:
-        place: int64, where to go on, moved: share-partition, place in `order` (-1 at its beginning), its ranges held.
+        place: int64, where to go on, moved: share-partition, place in `order` (-1 at its beginning), its ranges held,
+            offsets that they finish.
         room: holds the ranges of the share-partition (fold/held_ranges.py).
         out_chains, out_at, out_ends, out: take the points: CHAIN, row of the record, ends, STATE_BATCH.
     Returns:
         (how many points were made, the room).
     """
     fact, resolved = np.empty(1, FACT), np.empty(1, np.int64)
-    key, number, size = place[0], place[1], place[2]
+    key, number, size, finished = place[0], place[1], place[2], place[3]
     made, at = np.int64(0), np.int64(0)
     is_full = False
     while key < len(chains) and not is_full:
@@ -204,6 +205,7 @@ def _points(
                 room = fitting(room, 0, size)
                 for row in range(size):
                     room[row] = carried_batches[carried[key] + row]
+                finished = finished_among(room, 0, size, chains[key].start_offset)
         while number < starts[key + 1]:
             row = rows[order[number]]
             count = np.int64(row.batch_count)
@@ -213,7 +215,7 @@ def _points(
                 break
             if not fits(room, size, count):
                 room = fitting(room, size, count)
-            size = advance(rows, order, number, batches, chains[key], room, size, fact[0], resolved)
+            size, finished = advance(rows, order, number, batches, chains[key], room, size, finished, fact[0], resolved)
             if not row.fault & UNREADABLE:
                 out_chains[made] = chains[key]
                 out_at[made] = order[number]
@@ -226,5 +228,5 @@ def _points(
         if not is_full:
             key += 1
             number = np.int64(-1)
-    place[0], place[1], place[2] = key, number, size
+    place[0], place[1], place[2], place[3] = key, number, size, finished
     return made, room

@@ -7,13 +7,15 @@ from hypothesis import strategies as st
 from share_state.fold.held_ranges import (
     UNCOVERED,
     cut_below,
+    finished_among,
     first_difference,
+    first_left,
     first_lowered,
     fitting,
     raise_to,
     take_in,
-    terminal_from,
 )
+from share_state.fold.ranges import ACKNOWLEDGED, ARCHIVING, AVAILABLE
 from share_state.wire.share_group_state import STATE_BATCH
 from tests.truth import TERMINAL, runs
 
@@ -51,23 +53,51 @@ def _held(room: np.ndarray, size: int) -> list[tuple[int, ...]]:
     return room[:size].tolist()
 
 
+def _finished(held: Values, start: int) -> int:
+    return sum(at >= start and state in TERMINAL for at, (_, state) in held.items())
+
+
 def _packed(value: tuple[int, int] | None) -> int:
     return UNCOVERED if value is None else value[0] * 256 + value[1]
 
 
-@given(values, values)
-@example(dict.fromkeys(range(0, 24, 2), (1, 2)), dict.fromkeys(range(25), (0, 0)))
-def test_the_greater_value_of_each_offset_is_held(held: Values, incoming: Values):
+@given(values, values, st.integers(0, 30))
+@example(dict.fromkeys(range(0, 24, 2), (1, 2)), dict.fromkeys(range(25), (0, 0)), 0)
+@example(dict.fromkeys((0, 2, 3, 4), (1, 2)), {1: (1, 2), 3: (2, 2)}, 0)
+@example(dict.fromkeys((0, 2, 3, 4), (1, 2)) | {1: (0, 0)}, {1: (1, 2), 3: (2, 2)}, 0)
+def test_the_greater_value_of_each_offset_is_held(held: Values, incoming: Values, start: int):
     room, size, end = _room(held, incoming)
+    left = first_left(room, size, end)
     merged = {at: max(held.get(at, (-1, 0)), incoming.get(at, (-1, 0))) for at in held.keys() | incoming.keys()}
-    assert _held(room, raise_to(room, size, end)) == _rows(merged).tolist()
+    size, more, *raised_left = raise_to(room, size, end, start)
+    assert _held(room, size) == _rows(merged).tolist()
+    assert more == _finished(merged, start) - _finished(held, start)
+    assert tuple(raised_left) == left
 
 
-@given(values, st.integers(-3, 30))
-def test_what_lies_below_the_start_is_cut(held: Values, start: int):
+@given(values, st.integers(-3, 30), st.integers(0, 30))
+def test_what_lies_below_the_start_is_cut(held: Values, start: int, counted: int):
     room, size, _ = _room(held)
     expected = {at: value for at, value in held.items() if at >= start}
-    assert _held(room, cut_below(room, size, start)) == _rows(expected).tolist()
+    size, gone = cut_below(room, size, start, counted)
+    assert _held(room, size) == _rows(expected).tolist()
+    assert gone == _finished(held, counted) - _finished(expected, counted)
+
+
+@given(values, values)
+def test_the_first_offset_to_leave_a_final_state_is_found(held: Values, incoming: Values):
+    def leaves(old: tuple[int, int], new: tuple[int, int]) -> bool:
+        (old_count, old_state), (new_count, new_state) = old, new
+        if new_state == old_state or new_count < old_count:
+            return False
+        if old_state == ARCHIVING:
+            return new_state in (AVAILABLE, ACKNOWLEDGED)
+        back = new_count > old_count or (new_state == ARCHIVING and old_state == ACKNOWLEDGED)
+        return old_state in TERMINAL and (new_state in TERMINAL or back)
+
+    at = min((at for at in held.keys() & incoming.keys() if leaves(held[at], incoming[at])), default=-1)
+    expected = (at, _packed(held.get(at)), _packed(incoming.get(at) if at >= 0 else None))
+    assert first_left(*_room(held, incoming)) == expected
 
 
 @given(alike())
@@ -96,7 +126,7 @@ def test_the_first_offset_that_is_lowered_is_found(pair: tuple[Values, Values], 
 @given(values, st.integers(0, 30))
 def test_finished_offsets_are_counted_from_the_start_on(held: Values, start: int):
     room, size, _ = _room(held)
-    assert terminal_from(room, size, start) == sum(at >= start and state in TERMINAL for at, (_, state) in held.items())
+    assert finished_among(room, 0, size, start) == _finished(held, start)
 
 
 def test_ranges_at_the_ends_of_the_number_line_are_merged():
@@ -104,4 +134,5 @@ def test_ranges_at_the_ends_of_the_number_line_are_merged():
     room = fitting(np.empty(0, STATE_BATCH), 0, 4)
     room[:2] = np.array([(low, low + 5, 1, 0), (high - 3, high, 1, 0)], STATE_BATCH)
     wide = np.array([(low, high, 2, 2)], STATE_BATCH)
-    assert _held(room, raise_to(room, 2, take_in(wide, 0, 1, -1, room))) == [(low, high, 2, 2)]
+    size, *_ = raise_to(room, 2, take_in(wide, 0, 1, -1, room), 0)
+    assert _held(room, size) == [(low, high, 2, 2)]

@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numba import njit
 
-from share_state.fold.chains import CHAIN, Chains, by_key
-from share_state.fold.held_ranges import fitting
+from share_state.fold.chains import CHAIN, Chains
 from share_state.fold.limits import Limits
 from share_state.fold.log import decode_log
-from share_state.fold.trace import FACT, Tracer, advance
+from share_state.fold.trace import Tracer
 from share_state.wire.log_folder import Window, find_logs
 from share_state.wire.share_group_state import STATE_BATCH, STATE_RECORD, Fault, Kind, StateRecords
 from tests.fold.drawn import folder_of, logs
@@ -57,7 +55,6 @@ def traced(records: StateRecords, keys: int, cuts: list[int] = []) -> np.ndarray
     tracer, chains, found = Tracer(), Chains(), []
     for chunk in chunks(records, cuts):
         found.append(tracer.take(chunk, chains, keys).facts)
-        chains.apply(chunk, keys)
     return np.concatenate(found)
 
 
@@ -67,28 +64,12 @@ def fold(records: StateRecords, keys: int) -> Chains:
     return chains
 
 
-@njit
-def _walked(rows, batches, order, starts, chains, ends, out, fact):
-    """Every share-partition record by record, with the ranges that it holds at the end."""
-    at = 0
-    for key in range(len(chains)):
-        room, size, resolved = np.empty(3, STATE_BATCH), 0, np.empty(1, np.int64)
-        for number in range(starts[key], starts[key + 1]):
-            room = fitting(room, size, rows[order[number]].batch_count)
-            size = advance(rows, order, number, batches, chains[key], room, size, fact[0], resolved)
-        for row in range(size):
-            out[at + row] = room[row]
-        at += size
-        ends[key + 1] = at
-
-
-def walked(records: StateRecords, keys: int) -> Chains:
+def walked(records: StateRecords, keys: int, cuts: list[int] = [], slices: int = 1) -> Chains:  # noqa: B006
+    """Every share-partition folded record by record."""
     chains = Chains()
-    chains.apply(StateRecords(records.rows[:0], records.batches[:0]), keys)
-    ends, out = np.zeros(keys + 1, np.int64), np.empty(2 * len(records.batches), STATE_BATCH)
-    fact = np.zeros(1, FACT)
-    _walked(records.rows, records.batches, *by_key(records.rows, keys), chains.chains, ends, out, fact)
-    return Chains(chains.chains, ends, out[: ends[-1]])
+    for chunk in chunks(records, cuts):
+        Tracer().take(chunk, chains, keys, slices)
+    return chains
 
 
 def same_state(found: Chains, expected: Chains) -> None:
@@ -96,6 +77,7 @@ def same_state(found: Chains, expected: Chains) -> None:
         assert found.chains[name].tolist() == expected.chains[name].tolist(), name
     assert found.ends.tolist() == expected.ends.tolist()
     assert found.batches.tolist() == expected.batches.tolist()
+    assert found.last_snapshot_record == expected.last_snapshot_record
 
 
 def damaged(data: st.DataObject, records: StateRecords) -> StateRecords:
@@ -122,7 +104,8 @@ def test_the_ranges_held_at_the_end_are_those_of_the_fold(
 ):
     records, keys = drawn_records(log, tmp_path_factory.mktemp("log"))
     records = damaged(data, records)
-    same_state(walked(records, keys), fold(records, keys))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(records.rows)), max_size=3)))
+    same_state(walked(records, keys, cuts, data.draw(st.integers(1, 3))), fold(records, keys))
 
 
 @pytest.mark.parametrize("name", LOGS)
@@ -160,11 +143,13 @@ def test_the_facts_of_random_requests_do_not_depend_on_the_chunks(name: str):
         assert traced(records, keys, list(range(step, len(records.rows), step))).tolist() == whole.tolist()
 
 
-def test_tracing_leaves_the_carried_state_alone():
+def test_a_share_partition_without_records_keeps_its_ranges():
     records, keys = decoded(DATA / "4.3.1/chaos/__share_group_state-1")
-    chains, other = fold(records, keys), fold(records, keys)
-    Tracer().take(records, chains, keys + 3)
-    same_state(chains, other)
+    chains, none = fold(records, keys), StateRecords(records.rows[:0], records.batches[:0])
+    before = chains.batches.tolist()
+    assert before
+    Tracer().take(none, chains, keys + 3)
+    assert (chains.batches.tolist(), len(chains.chains)) == (before, keys + 3)
 
 
 def test_the_first_record_with_a_range_in_archiving_is_noted_once(tmp_path: Path):
