@@ -10,6 +10,7 @@ from functools import cached_property, partial
 import numpy as np
 
 from share_state.fold.chains import AHEAD, NOWHERE, Chains, ask_for_batches, is_cold, walk
+from share_state.fold.columns import Columns
 from share_state.fold.held_ranges import (
     UNCOVERED,
     cut_below,
@@ -83,53 +84,35 @@ class Traced:
         limits: what the rules hold it against.
     """
 
-    rows: np.ndarray
-    batches: np.ndarray
-    facts: np.ndarray
+    rows: Columns
+    batches: Columns
+    facts: Columns
     folded_from: int
     archiving_since: int
     limits: Limits
 
     @cached_property
     def snapshots(self) -> np.ndarray:
-        """bool, one a record: a snapshot that was folded."""
-        return _kept(self.facts["folded"] & (self.rows["kind"] == Kind.SNAPSHOT))
+        """int64, the numbers of the records that are snapshots and were folded; there are few."""
+        return self._folded(Kind.SNAPSHOT)
+
+    @cached_property
+    def tombstones(self) -> np.ndarray:
+        """int64, the numbers of the records that are tombstones and were folded."""
+        return self._folded(Kind.TOMBSTONE)
 
     @cached_property
     def updates(self) -> np.ndarray:
         """bool, one a record: an update that was folded."""
-        return _kept(self.facts["folded"] & (self.rows["kind"] == Kind.UPDATE))
+        return self.facts["folded"] & (self.rows["kind"] == Kind.UPDATE)
 
     @cached_property
-    def tombstones(self) -> np.ndarray:
-        """bool, one a record: a tombstone that was folded."""
-        return _kept(self.facts["folded"] & (self.rows["kind"] == Kind.TOMBSTONE))
+    def begins(self) -> np.ndarray:
+        """int64, one a record and the end: the number of its first batch, or where that would be."""
+        return np.concatenate(([0], np.cumsum(self.rows["batch_count"], dtype=np.int64)))
 
-    @cached_property
-    def states(self) -> np.ndarray:
-        """bool, one a record: a snapshot or an update that was folded."""
-        return _kept(self.snapshots | self.updates)
-
-    @cached_property
-    def known(self) -> np.ndarray:
-        """bool, one a record: the share-partition had a state before."""
-        return _kept(self.facts["known"].copy())
-
-    @cached_property
-    def going_on(self) -> np.ndarray:
-        """bool, one a record: a snapshot or an update that goes on from the state before it."""
-        return _kept(self.states & self.known & ~self.facts["initial"])
-
-    @cached_property
-    def owner(self) -> np.ndarray:
-        """int64, one a batch: the row of the record that holds it."""
-        return _kept(np.repeat(np.arange(len(self.rows)), self.rows["batch_count"]))
-
-
-def _kept(column: np.ndarray) -> np.ndarray:
-    """A column that many rules look at, and none may change."""
-    column.flags.writeable = False
-    return column
+    def _folded(self, kind: Kind) -> np.ndarray:
+        return np.flatnonzero(self.facts["folded"] & (self.rows["kind"] == kind))
 
 
 class Tracer:
@@ -159,12 +142,13 @@ class Tracer:
         facts = np.empty(len(rows), FACT)
         fill(facts, _BLANK[0])
         chains.apply(records, keys, slices, partial(_follow, facts))
+        ranges = Columns(batches)
         if self.archiving_since == NOWHERE:
-            archiving = np.flatnonzero(batches["state"] == ARCHIVING)
+            archiving = np.flatnonzero(ranges["state"] == ARCHIVING)
             if len(archiving):
                 ends = np.cumsum(rows["batch_count"])
                 self.archiving_since = int(rows["offset"][np.searchsorted(ends, archiving[0], side="right")])
-        return Traced(rows, batches, facts, self.folded_from, self.archiving_since, self.limits)
+        return Traced(Columns(rows), ranges, Columns(facts), self.folded_from, self.archiving_since, self.limits)
 
 
 def _follow(facts: np.ndarray, from_key: int, to_key: int, *folded: np.ndarray) -> None:

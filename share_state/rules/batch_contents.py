@@ -5,7 +5,7 @@ import numpy as np
 from share_state.fold.ranges import ACKNOWLEDGED, ARCHIVED, ARCHIVING, AVAILABLE
 from share_state.fold.trace import Traced
 from share_state.rules.registry import TRACED, WARNING, Broken, rule
-from share_state.rules.traced_rows import first_of_each, of_rows, span, state_names
+from share_state.rules.traced_rows import first_of_each, of_rows, owners, span, state_names, within_records
 from share_state.wire.share_group_state import Kind, Layout
 
 
@@ -20,11 +20,10 @@ def unknown_delivery_state(traced: Traced) -> Broken:
     """State batches in a state that is never persisted: a broker may refuse the partition, or its start stays stuck."""
     writer = traced.limits.writer_version
     may_archive = writer in (None, "4.4")
-    wrong = np.ones(256, bool)
-    wrong[[AVAILABLE, ACKNOWLEDGED, ARCHIVED]] = False
-    wrong[ARCHIVING] = not may_archive
+    written = (AVAILABLE, ACKNOWLEDGED, ARCHIVED, *([ARCHIVING] if may_archive else []))
+    wrong = np.logical_and.reduce([traced.batches["state"] != state for state in written])
     why = "" if may_archive else f", which {writer} does not write"
-    rows, batch, count = first_of_each(traced, wrong[traced.batches["state"].astype(np.uint8)])
+    rows, batch, count = first_of_each(traced, np.flatnonzero(wrong))
     return of_rows(
         rows,
         ("the state batch ", *span(batch), " is in state ", state_names(batch["state"]), why),
@@ -48,8 +47,8 @@ def delivery_count_invalid(traced: Traced) -> Broken:
     wrong[zero] = (states[zero] == ACKNOWLEDGED) | (states[zero] == ARCHIVING)
     released = zero[states[zero] == AVAILABLE]
     if len(released):
-        wrong[released] = _never_lowers_counts(traced)[traced.owner[released]]
-    rows, batch, count = first_of_each(traced, wrong)
+        wrong[released] = _never_lowers_counts(traced)[owners(traced, released)]
+    rows, batch, count = first_of_each(traced, np.flatnonzero(wrong))
     return of_rows(
         rows,
         (
@@ -85,7 +84,7 @@ def _never_lowers_counts(traced: Traced) -> np.ndarray:
 def delivery_count_over_limit(traced: Traced) -> Broken:
     """Delivery counts above the limit: another limit is in force than the audit was told, or a writer ignores it."""
     limit = traced.limits.delivery_count
-    rows, batch, count = first_of_each(traced, traced.batches["count"] > limit)
+    rows, batch, count = first_of_each(traced, np.flatnonzero(traced.batches["count"] > limit))
     return of_rows(
         rows,
         ("the state batch ", *span(batch), " was delivered ", batch["count"], f" times; the limit is {limit}"),
@@ -104,15 +103,11 @@ def delivery_count_over_limit(traced: Traced) -> Broken:
 def batches_overlap(traced: Traced) -> Broken:
     """Records whose state batches overlap or are out of order; the greatest value of each offset was folded."""
     first, last = traced.batches["first"], traced.batches["last"]
-    wrong = np.zeros(len(first), bool)
-    wrong[1:] = first[1:] <= last[:-1]
-    suspects = np.flatnonzero(wrong)
-    if len(suspects):
-        ordered = first <= last
-        # The next record begins anew, and INVERTED_RANGE speaks for ranges that cover nothing.
-        owner = traced.owner
-        wrong[suspects] = (owner[suspects] == owner[suspects - 1]) & ordered[suspects] & ordered[suspects - 1]
-    rows, batch, count = first_of_each(traced, wrong)
+    # The next record begins anew.
+    suspects = within_records(traced, first[1:] <= last[:-1])
+    # INVERTED_RANGE speaks for ranges that cover nothing.
+    ordered = (first[suspects] <= last[suspects]) & (first[suspects - 1] <= last[suspects - 1])
+    rows, batch, count = first_of_each(traced, suspects[ordered])
     return of_rows(
         rows,
         ("the state batch ", *span(batch), " does not begin behind the one before it"),
@@ -130,8 +125,8 @@ def batches_overlap(traced: Traced) -> Broken:
 def batch_below_start(traced: Traced) -> Broken:
     """State batches below their record's start; a leader refuses to load a snapshot that holds one."""
     starts = np.repeat(traced.rows["start_offset"], traced.rows["batch_count"])
-    wrong = (traced.batches["first"] < starts) & (traced.batches["first"] <= traced.batches["last"])
-    rows, batch, count = first_of_each(traced, wrong)
+    below = np.flatnonzero(traced.batches["first"] < starts)
+    rows, batch, count = first_of_each(traced, below[traced.batches["first"][below] <= traced.batches["last"][below]])
     return of_rows(
         rows,
         ("the state batch ", *span(batch), " begins below the start offset ", rows["start_offset"]),

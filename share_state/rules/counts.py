@@ -21,8 +21,8 @@ def delivery_complete_count_mismatch(traced: Traced) -> Broken:
 
     A leader counts before it writes, so a count may be off by what was in flight just then; one that stays off is not.
     """
-    unlike = traced.states & (traced.rows["delivery_complete_count"] != traced.facts["terminal_after"])
-    at = np.flatnonzero(unlike)
+    unlike = np.flatnonzero(traced.rows["delivery_complete_count"] != traced.facts["terminal_after"])
+    at = unlike[traced.facts["folded"][unlike] & (traced.rows["kind"][unlike] != Kind.TOMBSTONE)]
     rows, facts = traced.rows[at], traced.facts[at]
     found, terminal = rows["delivery_complete_count"], facts["terminal_after"]
     started = facts["start_after"] >= 0

@@ -17,13 +17,14 @@ from share_state.wire.share_group_state import Kind
 )
 def state_after_delete(traced: Traced) -> Broken:
     """Records that bring a deleted share-partition back without initialising it: a load takes them as its state."""
-    rows, facts = traced.rows, traced.facts
-    is_update = rows["kind"] == Kind.UPDATE
-    begins_anew = (rows["batch_count"] == 0) & (rows["leader_epoch"] == 0)
-    at = np.flatnonzero(traced.states & facts["was_deleted"] & (is_update | ~begins_anew))
+    deleted = np.flatnonzero(traced.facts["was_deleted"])
+    rows = traced.rows[deleted]
+    begins_anew = (rows["kind"] == Kind.SNAPSHOT) & (rows["batch_count"] == 0) & (rows["leader_epoch"] == 0)
+    rows = rows[traced.facts["folded"][deleted] & (rows["kind"] != Kind.TOMBSTONE) & ~begins_anew]
+    what = np.where(rows["kind"] == Kind.UPDATE, "an update", "a snapshot with state")
     return of_rows(
-        rows[at],
-        ("the share-partition was deleted, and ", np.where(is_update[at], "an update", "a snapshot with state"),
+        rows,
+        ("the share-partition was deleted, and ", what,
          " follows that initialises nothing"),
     )  # fmt: skip
 
@@ -37,11 +38,10 @@ def state_after_delete(traced: Traced) -> Broken:
 )
 def tombstone_without_state(traced: Traced) -> Broken:
     """Tombstones of share-partitions that the log does not know; judged where it was read from its beginning."""
-    facts = traced.facts
-    unheard_of = ~traced.known & (facts["was_deleted"] | (traced.folded_from == 0))
-    at = np.flatnonzero(traced.tombstones & unheard_of)
+    rows, facts = traced.rows[traced.tombstones], traced.facts[traced.tombstones]
+    at = np.flatnonzero(~facts["known"] & (facts["was_deleted"] | (traced.folded_from == 0)))
     return of_rows(
-        traced.rows[at],
+        rows[at],
         ("a tombstone of a share-partition that ",
          np.where(facts["was_deleted"][at], "was deleted already", "no record precedes")),
     )  # fmt: skip

@@ -4,7 +4,8 @@ import numpy as np
 
 from share_state.fold.trace import Traced
 from share_state.rules.registry import ERROR, TRACED, WARNING, Broken, rule
-from share_state.rules.traced_rows import of_rows
+from share_state.rules.traced_rows import goes_on, of_rows
+from share_state.wire.share_group_state import Kind
 
 
 @rule(
@@ -16,15 +17,14 @@ from share_state.rules.traced_rows import of_rows
 )
 def snapshot_epoch_gap(traced: Traced) -> Broken:
     """Snapshots whose epoch is not their predecessor's plus one: a record is missing, or two writers were at work."""
-    facts = traced.facts
+    rows, facts = traced.rows[traced.snapshots], traced.facts[traced.snapshots]
     # Where the log began earlier than what was read, the first snapshot seen may have any epoch.
-    from_zero = facts["was_deleted"] | (~traced.known & (traced.folded_from == 0))
-    expected = np.where(traced.known, facts["snapshot_epoch_before"].astype(np.int64) + 1, 0)
-    judged = traced.snapshots & (traced.known | from_zero)
-    at = np.flatnonzero(judged & (traced.rows["snapshot_epoch"] != expected))
-    found, expected = traced.rows["snapshot_epoch"][at], expected[at]
+    judged = facts["known"] | facts["was_deleted"] | (traced.folded_from == 0)
+    expected = np.where(facts["known"], facts["snapshot_epoch_before"].astype(np.int64) + 1, 0)
+    at = np.flatnonzero(judged & (rows["snapshot_epoch"] != expected))
+    found, expected = rows["snapshot_epoch"][at], expected[at]
     return of_rows(
-        traced.rows[at],
+        rows[at],
         ("the snapshot says epoch ", found, " where ", expected, " follows"),
         found=found,
         expected=expected,
@@ -40,12 +40,12 @@ def snapshot_epoch_gap(traced: Traced) -> Broken:
 )
 def update_epoch_mismatch(traced: Traced) -> Broken:
     """Updates of another snapshot than the one before them; quiet where that one could not be read."""
-    facts, epochs = traced.facts, traced.rows["snapshot_epoch"]
-    judged = traced.updates & traced.known & ~facts["suspect"]
-    at = np.flatnonzero(judged & (epochs != facts["snapshot_epoch_before"]))
-    found, expected = epochs[at], facts["snapshot_epoch_before"][at]
+    at = np.flatnonzero(traced.updates & (traced.rows["snapshot_epoch"] != traced.facts["snapshot_epoch_before"]))
+    rows, facts = traced.rows[at], traced.facts[at]
+    judged = facts["known"] & ~facts["suspect"]
+    found, expected = rows["snapshot_epoch"][judged], facts["snapshot_epoch_before"][judged]
     return of_rows(
-        traced.rows[at],
+        rows[judged],
         ("the update is of snapshot epoch ", found, ", the snapshot before it has ", expected),
         found=found,
         expected=expected,
@@ -61,7 +61,9 @@ def update_epoch_mismatch(traced: Traced) -> Broken:
 )
 def state_epoch_regression(traced: Traced) -> Broken:
     """Snapshots with a lower state epoch than the state before them: a fenced group coordinator wrote."""
-    return _fallen(traced, "state_epoch", traced.snapshots & traced.known, "the snapshot has state epoch ")
+    rows, facts = traced.rows[traced.snapshots], traced.facts[traced.snapshots]
+    at = np.flatnonzero(facts["known"] & (rows["state_epoch"] < facts["state_epoch_before"]))
+    return _fallen(rows[at], facts[at], "state_epoch", "the snapshot has state epoch ")
 
 
 @rule(
@@ -73,18 +75,15 @@ def state_epoch_regression(traced: Traced) -> Broken:
 )
 def leader_epoch_regression(traced: Traced) -> Broken:
     """Records with a lower leader epoch than the state before them: a fenced partition leader wrote."""
+    at = np.flatnonzero(traced.rows["leader_epoch"] < traced.facts["leader_epoch_before"])
+    rows, facts = traced.rows[at], traced.facts[at]
     # An update that says -1 leaves the epoch as it is.
-    unchanged = traced.updates & (traced.rows["leader_epoch"] == -1)
-    return _fallen(traced, "leader_epoch", traced.going_on & ~unchanged, "the record has leader epoch ")
+    unchanged = (rows["kind"] == Kind.UPDATE) & (rows["leader_epoch"] == -1)
+    fallen = goes_on(rows, facts) & ~unchanged
+    return _fallen(rows[fallen], facts[fallen], "leader_epoch", "the record has leader epoch ")
 
 
-def _fallen(traced: Traced, epoch: str, judged: np.ndarray, said: str) -> Broken:
-    """Those of the judged records whose epoch is lower than that of the state before them."""
-    epochs, before = traced.rows[epoch], traced.facts[f"{epoch}_before"]
-    at = np.flatnonzero(judged & (epochs < before))
-    return of_rows(
-        traced.rows[at],
-        (said, epochs[at], ", the state before it ", before[at]),
-        found=epochs[at],
-        before=before[at],
-    )
+def _fallen(rows: np.ndarray, facts: np.ndarray, epoch: str, said: str) -> Broken:
+    """Records whose epoch is lower than that of the state before them."""
+    found, before = rows[epoch], facts[f"{epoch}_before"]
+    return of_rows(rows, (said, found, ", the state before it ", before), found=found, before=before)

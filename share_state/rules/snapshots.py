@@ -17,8 +17,8 @@ from share_state.rules.traced_rows import in_words, of_rows
 )
 def cold_snapshot_mismatch(traced: Traced) -> Broken:
     """Cold snapshots that differ from the state before them; judged where that is known from its own snapshot on."""
-    at = np.flatnonzero(traced.facts["cold"])
-    rows, facts = traced.rows[at], traced.facts[at]
+    cold = traced.snapshots[traced.facts["cold"][traced.snapshots]]
+    rows, facts = traced.rows[cold], traced.facts[cold]
     differs = {
         "the start offset": rows["start_offset"] != facts["start_before"],
         "the state epoch": rows["state_epoch"] != facts["state_epoch_before"],
@@ -47,8 +47,8 @@ def cold_snapshot_mismatch(traced: Traced) -> Broken:
 )
 def snapshot_mismatch(traced: Traced) -> Broken:
     """Snapshots that lower an offset, leave one out, or hold one below their start: a record before them is missing."""
-    rows, facts = traced.rows, traced.facts
-    judged = traced.snapshots & traced.known & ~facts["cold"] & ~facts["initial"] & ~facts["suspect"]
+    rows, facts = traced.rows[traced.snapshots], traced.facts[traced.snapshots]
+    judged = facts["known"] & ~facts["cold"] & ~facts["initial"] & ~facts["suspect"]
     at = np.flatnonzero(judged & (facts["contradicted_offset"] >= 0))
     return of_rows(
         rows[at],
@@ -66,12 +66,15 @@ def snapshot_mismatch(traced: Traced) -> Broken:
 )
 def terminal_state_left(traced: Traced) -> Broken:
     """Records that take an offset out of a state that nothing leaves: it may be delivered or counted twice."""
-    rows, facts = traced.rows, traced.facts
-    at = np.flatnonzero(facts["folded"] & (facts["left_offset"] >= 0))
-    offsets = facts["left_offset"][at]
-    old, new = in_words(facts["left_from"][at]), in_words(facts["left_to"][at])
+    at = np.flatnonzero(traced.facts["left_offset"] >= 0)
+    facts = traced.facts[at]
+    offsets, old, new = facts["left_offset"], in_words(facts["left_from"]), in_words(facts["left_to"])
     return of_rows(
-        rows[at], ("offset ", offsets, " was ", old, " and becomes ", new), left_offset=offsets, before=old, found=new
+        traced.rows[at],
+        ("offset ", offsets, " was ", old, " and becomes ", new),
+        left_offset=offsets,
+        before=old,
+        found=new,
     )
 
 

@@ -4,7 +4,8 @@ import numpy as np
 
 from share_state.fold.trace import Traced
 from share_state.rules.registry import ERROR, TRACED, WARNING, Broken, rule
-from share_state.rules.traced_rows import of_rows
+from share_state.rules.traced_rows import goes_on, of_rows
+from share_state.wire.share_group_state import Kind
 
 
 @rule(
@@ -16,9 +17,10 @@ from share_state.rules.traced_rows import of_rows
 )
 def start_offset_invalid(traced: Traced) -> Broken:
     """Start offsets below -1."""
-    starts = traced.rows["start_offset"]
-    at = np.flatnonzero(traced.states & (starts < -1))
-    return of_rows(traced.rows[at], ("the start offset is ", starts[at]), found=starts[at])
+    at = np.flatnonzero(traced.rows["start_offset"] < -1)
+    at = at[traced.facts["folded"][at] & (traced.rows["kind"][at] != Kind.TOMBSTONE)]
+    found = traced.rows["start_offset"][at]
+    return of_rows(traced.rows[at], ("the start offset is ", found), found=found)
 
 
 @rule(
@@ -30,16 +32,18 @@ def start_offset_invalid(traced: Traced) -> Broken:
 )
 def start_offset_regression(traced: Traced) -> Broken:
     """Start offsets below the one before, in one state epoch: records that were finished may be delivered again."""
-    rows, facts = traced.rows, traced.facts
-    starts, before = rows["start_offset"], facts["start_before"]
+    at = np.flatnonzero(traced.rows["start_offset"] < traced.facts["start_before"])
+    rows, facts = traced.rows[at], traced.facts[at]
     # A snapshot of a later state epoch that takes a request along is how 4.1 follows an alteration of offsets.
     comparable = np.where(
-        traced.updates, starts >= 0, (starts >= -1) & (rows["state_epoch"] == facts["state_epoch_before"])
+        rows["kind"] == Kind.UPDATE,
+        rows["start_offset"] >= 0,
+        (rows["start_offset"] >= -1) & (rows["state_epoch"] == facts["state_epoch_before"]),
     )
-    at = np.flatnonzero(traced.going_on & comparable & (starts < before))
-    found, before = starts[at], before[at]
+    back = goes_on(rows, facts) & comparable
+    found, before = rows["start_offset"][back], facts["start_before"][back]
     return of_rows(
-        rows[at],
+        rows[back],
         ("the start offset goes back from ", before, " to ", found),
         found=found,
         before=before,

@@ -6,6 +6,7 @@ import pyarrow as pa
 from share_state.fold.trace import Traced
 from share_state.rules.registry import INFO, TRACED, Broken, rule
 from share_state.rules.traced_rows import of_rows
+from share_state.wire.share_group_state import Kind
 
 
 @rule(
@@ -17,29 +18,27 @@ from share_state.rules.traced_rows import of_rows
 )
 def timestamp_regression(traced: Traced) -> Broken:
     """Records stamped before their predecessor, and snapshots written before their creation or their predecessor."""
-    rows, facts = traced.rows, traced.facts
-    stamped = facts["folded"] & (rows["timestamp"] < facts["timestamp_before"])
-    created = traced.snapshots & (rows["create_time"] > rows["write_time"])
-    written = traced.snapshots & traced.known & (rows["write_time"] < facts["write_time_before"])
-    at = np.flatnonzero(stamped | created | written)
+    looked_at = traced.rows["timestamp"] < traced.facts["timestamp_before"]
+    looked_at[traced.snapshots] = True
+    at = np.flatnonzero(looked_at)
+    rows, facts = traced.rows[at], traced.facts[at]
+    snapshots = rows["kind"] == Kind.SNAPSHOT
+    stamped = rows["timestamp"] < facts["timestamp_before"]
+    created = snapshots & (rows["create_time"] > rows["write_time"])
+    written = snapshots & facts["known"] & (rows["write_time"] < facts["write_time_before"])
+    wrong = np.flatnonzero(facts["folded"] & (stamped | created | written))
+    rows, facts, stamped, created = rows[wrong], facts[wrong], stamped[wrong], created[wrong]
     # Of several steps in one record the message names the first of these.
-    later = np.select(
-        [stamped[at], created[at]], [facts["timestamp_before"][at], rows["create_time"][at]],
-        facts["write_time_before"][at],
-    )  # fmt: skip
-    earlier = np.where(stamped[at], rows["timestamp"][at], rows["write_time"][at])
-    what = np.select(
-        [stamped[at], created[at]],
-        ["the record is stamped ", "the snapshot was written "],
-        "the snapshot was written ",
-    )
+    later = np.select([stamped, created], [facts["timestamp_before"], rows["create_time"]], facts["write_time_before"])
+    earlier = np.where(stamped, rows["timestamp"], rows["write_time"])
+    what = np.where(stamped, "the record is stamped ", "the snapshot was written ")
     than = np.select(
-        [stamped[at], created[at]],
+        [stamped, created],
         [" ms before the share-partition's last record", " ms before it was created"],
         " ms before the one it replaces",
     )
     return of_rows(
-        rows[at],
+        rows,
         (pa.array(what, pa.string()), later - earlier, pa.array(than, pa.string())),
         milliseconds=later - earlier,
     )

@@ -7,6 +7,7 @@ from share_state.fold.held_ranges import UNCOVERED
 from share_state.fold.ranges import STATE_NAMES
 from share_state.fold.trace import Traced
 from share_state.rules.registry import NOTHING, Broken, Column
+from share_state.wire.share_group_state import Kind
 
 LATER_THAN_4_1 = ("4.2", "4.3", "4.4")
 """Releases that record how many offsets are complete."""
@@ -30,19 +31,42 @@ def of_rows(rows: np.ndarray, message: tuple[Column, ...], **evidence: Column) -
     )
 
 
-def first_of_each(traced: Traced, wrong: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def goes_on(rows: np.ndarray, facts: np.ndarray) -> np.ndarray:
+    """bool, one a record: a snapshot or an update that goes on from the state before it."""
+    return facts["folded"] & (rows["kind"] != Kind.TOMBSTONE) & facts["known"] & ~facts["initial"]
+
+
+def first_of_each(traced: Traced, batches: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The records that hold state batches which are wrong.
 
     Args:
-        wrong: bool, one a state batch.
+        batches: int64, numbers of state batches that are wrong, ascending.
     Returns:
         (their STATE_RECORD rows, the first wrong STATE_BATCH of each, how many each holds).
     """
-    batches = np.flatnonzero(wrong)
+    if not len(batches):
+        return traced.rows[batches], traced.batches[batches], batches
     # Only those that matter are led back to their record, as nearly always there is none.
-    owners = np.searchsorted(np.cumsum(traced.rows["batch_count"], dtype=np.int64), batches, side="right")
-    rows, first, count = np.unique(owners, return_index=True, return_counts=True)
+    rows, first, count = np.unique(owners(traced, batches), return_index=True, return_counts=True)
     return traced.rows[rows], traced.batches[batches[first]], count
+
+
+def owners(traced: Traced, batches: np.ndarray) -> np.ndarray:
+    """int64: the numbers of the records that hold state batches, given by their numbers."""
+    return np.searchsorted(traced.begins, batches, side="right") - 1
+
+
+def within_records(traced: Traced, pairs: np.ndarray) -> np.ndarray:
+    """The state batches that have something to do with the one before them in the same record.
+
+    Args:
+        pairs: bool, changed in place; entry n is about batches n and n + 1 of all of them.
+    Returns:
+        int64: the number of the second batch of each such pair.
+    """
+    edges = traced.begins[(traced.begins > 0) & (traced.begins <= len(pairs))]
+    pairs[edges - 1] = False
+    return np.flatnonzero(pairs) + 1
 
 
 def span(batches: np.ndarray) -> tuple[Column, ...]:

@@ -4,18 +4,22 @@ import numpy as np
 
 from share_state.fold.chains import NOWHERE
 from share_state.fold.trace import Traced
-from share_state.rules.registry import INFO, PLACE, TRACED, WARNING, Broken, rule
-from share_state.rules.traced_rows import first_of_each, of_rows, span, state_names
+from share_state.rules.registry import INFO, NOTHING, PLACE, TRACED, WARNING, Broken, rule
+from share_state.rules.traced_rows import first_of_each, goes_on, of_rows, owners, span, state_names, within_records
 
 
-def _by_4_4(traced: Traced) -> tuple[np.ndarray, str]:
-    """(bool, one a record: a writer of 4.4 or later made it; how that is known, for the message)."""
+def _since(traced: Traced) -> int | None:
+    """The offset behind which a writer of 4.4 or later made every record of the chunk; None where none is known to."""
     if traced.limits.writer_version is not None:
-        return np.full(len(traced.rows), traced.limits.writer_version == "4.4"), ""
-    if traced.archiving_since == NOWHERE:
-        return np.zeros(len(traced.rows), bool), ""
-    why = f" (the writer must be 4.4 or later: ARCHIVING is in the log since {PLACE} {traced.archiving_since})"
-    return traced.rows["offset"] > traced.archiving_since, why
+        return -1 if traced.limits.writer_version == "4.4" else None
+    return None if traced.archiving_since == NOWHERE else traced.archiving_since
+
+
+def _why(traced: Traced) -> str:
+    """How that is known, for the message."""
+    if traced.limits.writer_version is not None:
+        return ""
+    return f" (the writer must be 4.4 or later: ARCHIVING is in the log since {PLACE} {traced.archiving_since})"
 
 
 @rule(
@@ -27,12 +31,16 @@ def _by_4_4(traced: Traced) -> tuple[np.ndarray, str]:
 )
 def start_not_carried(traced: Traced) -> Broken:
     """Updates that leave the start offset out: an older broker, or another writer, is still at work."""
-    rows, facts = traced.rows, traced.facts
-    of_4_4, why = _by_4_4(traced)
-    judged = traced.updates & traced.known & of_4_4
-    at = np.flatnonzero(judged & (rows["start_offset"] == -1) & (facts["start_before"] >= 0))
-    before = facts["start_before"][at]
-    return of_rows(rows[at], ("the update leaves out the start offset, which is ", before, why), before=before)
+    since = _since(traced)
+    if since is None:
+        return NOTHING
+    at = np.flatnonzero(traced.updates & (traced.rows["start_offset"] == -1))
+    rows, facts = traced.rows[at], traced.facts[at]
+    wrong = facts["known"] & (facts["start_before"] >= 0) & (rows["offset"] > since)
+    before = facts["start_before"][wrong]
+    return of_rows(
+        rows[wrong], ("the update leaves out the start offset, which is ", before, _why(traced)), before=before
+    )
 
 
 @rule(
@@ -44,16 +52,18 @@ def start_not_carried(traced: Traced) -> Broken:
 )
 def count_regression(traced: Traced) -> Broken:
     """Records whose delivery complete count is lower than before at the same start offset."""
-    rows, facts = traced.rows, traced.facts
-    of_4_4, why = _by_4_4(traced)
+    since = _since(traced)
+    if since is None:
+        return NOTHING
+    at = np.flatnonzero(traced.rows["delivery_complete_count"] < traced.facts["complete_before"])
+    rows, facts = traced.rows[at], traced.facts[at]
     stays = facts["start_after"] == facts["start_before"]
-    fell = rows["delivery_complete_count"] < facts["complete_before"]
-    at = np.flatnonzero(traced.going_on & of_4_4 & stays & fell)
-    found, before = rows["delivery_complete_count"][at], facts["complete_before"][at]
+    wrong = goes_on(rows, facts) & stays & (rows["offset"] > since)
+    found, before = rows["delivery_complete_count"][wrong], facts["complete_before"][wrong]
     return of_rows(
-        rows[at],
+        rows[wrong],
         ("the delivery complete count falls from ", before, " to ", found, " while the start offset stays at ",
-         facts["start_after"][at], why),
+         facts["start_after"][wrong], _why(traced)),
         found=found,
         before=before,
     )  # fmt: skip
@@ -68,15 +78,19 @@ def count_regression(traced: Traced) -> Broken:
 )
 def archiving_passed(traced: Traced) -> Broken:
     """Records whose start offset passes an ARCHIVING offset: its dead-letter write was never seen to finish."""
-    facts = traced.facts
-    of_4_4, why = _by_4_4(traced)
-    at = np.flatnonzero(facts["folded"] & of_4_4 & (facts["archiving_passed_offset"] >= 0))
-    passed, start = facts["archiving_passed_offset"][at], facts["start_after"][at]
+    since = _since(traced)
+    if since is None:
+        return NOTHING
+    at = np.flatnonzero(traced.facts["archiving_passed_offset"] >= 0)
+    rows, facts = traced.rows[at], traced.facts[at]
+    wrong = rows["offset"] > since
+    passed, start = facts["archiving_passed_offset"][wrong], facts["start_after"][wrong]
     return of_rows(
-        traced.rows[at],
-        ("the start offset moves to ", start, " past offset ", passed, ", which was last in state ARCHIVING", why),
+        rows[wrong],
+        ("the start offset moves to ", start, " past offset ", passed, ", which was last in state ARCHIVING",
+         _why(traced)),
         passed_offset=passed,
-    )
+    )  # fmt: skip
 
 
 @rule(
@@ -88,26 +102,23 @@ def archiving_passed(traced: Traced) -> Broken:
 )
 def batches_not_joined(traced: Traced) -> Broken:
     """Records with state batches that 4.4 would have joined: an older broker wrote them; harmless."""
-    of_4_4, why = _by_4_4(traced)
-    if not of_4_4.any():
-        return of_rows(traced.rows[:0], ())
+    since = _since(traced)
+    if since is None:
+        return NOTHING
     batches = traced.batches
-    wrong = np.zeros(len(batches), bool)
-    wrong[1:] = (
+    suspects = within_records(
+        traced,
         (batches["first"][1:] == batches["last"][:-1] + 1)
         & (batches["state"][1:] == batches["state"][:-1])
-        & (batches["count"][1:] == batches["count"][:-1])
+        & (batches["count"][1:] == batches["count"][:-1]),
     )
-    suspects = np.flatnonzero(wrong)
-    if len(suspects):
-        owner = traced.owner
-        # A cold snapshot repeats what an older writer left.
-        judged = (of_4_4 & ~traced.facts["cold"])[owner[suspects]]
-        wrong[suspects] = judged & (owner[suspects] == owner[suspects - 1])
-    rows, batch, count = first_of_each(traced, wrong)
+    owner = owners(traced, suspects)
+    # A cold snapshot repeats what an older writer left.
+    judged = (traced.rows["offset"][owner] > since) & ~traced.facts["cold"][owner]
+    rows, batch, count = first_of_each(traced, suspects[judged])
     return of_rows(
         rows,
         ("the state batch ", *span(batch), " and the one it touches are both ", state_names(batch["state"]),
-         " at delivery count ", batch["count"], why),
+         " at delivery count ", batch["count"], _why(traced)),
         batches=count,
     )  # fmt: skip

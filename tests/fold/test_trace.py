@@ -54,7 +54,7 @@ def traced(records: StateRecords, keys: int, cuts: list[int] = []) -> np.ndarray
     """The facts of all records, taken in chunks."""
     tracer, chains, found = Tracer(), Chains(), []
     for chunk in chunks(records, cuts):
-        found.append(tracer.take(chunk, chains, keys).facts)
+        found.append(tracer.take(chunk, chains, keys).facts.rows)
     return np.concatenate(found)
 
 
