@@ -14,6 +14,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from share_state.start import settle
+
 _TICKS = os.sysconf("SC_CLK_TCK")
 _STARTED_AT = 19
 _COMMITS = ("replace", "put", "add")
@@ -53,6 +55,7 @@ def main() -> None:
     target, *arguments = sys.argv[1:]
     clock = _Clock()
     clock.seconds["interpreter"] = _age()
+    settle()
     command = clock.around(_imported, lambda *_: "imports: the command, pyarrow, Delta, kernels, Spark's Python side")(
         "--master" in arguments
     )
@@ -66,7 +69,7 @@ def main() -> None:
 def _imported(in_spark: bool) -> Callable[[list[str]], None]:
     for name in ("commands.reconstruct", "spark.spark_tasks" if in_spark else "runs.here"):
         import_module(f"share_state.{name}")
-    return import_module("share_state.cli").main
+    return import_module("share_state.start").main
 
 
 def _put_clocks(clock: _Clock, in_spark: bool) -> None:

@@ -2,6 +2,6 @@
 
 import sys
 
-from share_state.cli import main
+from share_state.start import main
 
 main(["reconstruct", *sys.argv[1:]])

@@ -1,6 +1,5 @@
 """`share-state`: loads the command that was typed, and says in one line what went wrong."""
 
-import gc
 import sys
 import traceback
 from collections.abc import Sequence
@@ -13,8 +12,6 @@ from typer.exceptions import Abort, Exit, TyperException
 from share_state import __version__
 from share_state.commands.app import DONE, UNEXPECTED, UNUSABLE, app
 from share_state.errors import ShareStateError
-from share_state.kept_memory import keep_memory
-from share_state.no_pandas import keep_pandas_out
 from share_state.report import console
 
 COMMANDS = (
@@ -49,18 +46,8 @@ def top(
         console.say(context.get_help())
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command and leave with the exit code of the contract: 0 done, 1 found, 2 unusable, 3 unexpected."""
-    keep_memory()
-    keep_pandas_out()
-    code = run(arguments)
-    # Memory is given back in a moment: nothing has to be looked through for what could be let go, for half a second.
-    gc.freeze()
-    sys.exit(code)
-
-
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; its exit code."""
+    """Run a command; its exit code: 0 done, 1 found, 2 unusable, 3 unexpected."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         # What one command imports is nothing that another should wait for.
