@@ -6,8 +6,7 @@ import typer
 
 from share_state.commands.app import command
 from share_state.commands.options import Group, Json, Partition, Topic, Warehouse
-from share_state.report import console
-from share_state.report.show import described, print_described
+from share_state.report.show import print_described, print_everything
 
 
 @command("share-state show /lake/share_state --group orders-app --topic orders")
@@ -21,5 +20,5 @@ def show(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="With the leader epoch.")] = False,
 ) -> None:
     """Print state, lag and what is in flight, from the tables."""
-    found = described(warehouse, group, topic, partition)
-    console.print_json(found) if as_json else print_described(found, verbose=verbose, ranges=ranges)
+    chosen = (warehouse, group, topic, partition)
+    print_everything(*chosen) if as_json else print_described(*chosen, verbose=verbose, ranges=ranges)
