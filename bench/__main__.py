@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from bench import comparisons, costs
+from bench.end_to_end import IN_SPARK
 from bench.exports import Shape
 from bench.report import Report
 from share_state.errors import ShareStateError
@@ -49,6 +50,9 @@ def bench(
         bool, typer.Option("--shape", help="The command on as many bytes of few or many keys, logs, segments.")
     ] = False,
     shape_megabytes: Annotated[int, typer.Option(min=8, max=2147, help="Of each export of --shape.")] = 1024,
+    in_spark: Annotated[
+        bool, typer.Option("--in-spark", help="--nightly and --shape in Spark, not where the command runs unasked.")
+    ] = False,
     growth: Annotated[
         bool, typer.Option("--growth", help="The command on more and more bytes and share-partitions; a picture.")
     ] = False,
@@ -75,7 +79,7 @@ def bench(
     sizes = end_to_end_records or (_SIZES if end_to_end else ())
     named = bool(comparison or small_export or user_log or nightly or table or matrix or sizes or shape or growth)
     usual = not (named or profile)
-    report = Report()
+    report, place = Report(), IN_SPARK if in_spark else ()
     if usual if comparison is None else comparison:
         for size in records_per_batch or [1, 20]:
             comparisons.compare(report, replace(log, records_per_batch=size), warm_ups, runs)
@@ -84,7 +88,7 @@ def bench(
     if usual if user_log is None else user_log:
         comparisons.user_log(report, runs)
     if nightly:
-        comparisons.nightly(report)
+        comparisons.nightly(report, place)
     if table:
         comparisons.table(report, log, runs)
     if matrix:
@@ -92,7 +96,7 @@ def bench(
     if sizes:
         costs.run_sizes(report, log, sizes, warm_ups, runs)
     if shape:
-        costs.run_shapes(report, shape_megabytes, runs)
+        costs.run_shapes(report, shape_megabytes, runs, place)
     if growth:
         costs.run_growth(report, growth_megabytes, runs)
     if profile:

@@ -52,11 +52,10 @@ def half_the_cpu(run: EndToEnd, kafka: Pass) -> Claim:
 
 def worker_memory(run: EndToEnd) -> Claim:
     """The largest process that folds, interpreter and libraries counted."""
-    peak = run.usage.peak_bytes.get("worker" if run.is_in_spark else "command", 0)
-    share = peak / run.export.largest_partition_bytes
+    share = run.peak_bytes / run.export.largest_partition_bytes
     return Claim(
         f"a worker's peak memory stays below {WORKER_MEMORY:.0f} times the largest log partition",
-        f"{peak / 1e6:.0f} MB against {run.export.largest_partition_bytes / 1e6:.0f} MB: {share:.2f} times",
+        f"{run.peak_bytes / 1e6:.0f} MB against {run.export.largest_partition_bytes / 1e6:.0f} MB: {share:.2f} times",
         0 < share < WORKER_MEMORY,
     )
 

@@ -1,11 +1,12 @@
 """The usual measurements, each run, shown and judged: the comparison, a small export, a user log, nights, a table."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from bench import claims, contestants, forms
 from bench.comparison import Comparison, compared
-from bench.end_to_end import IN_SPARK, EndToEnd, reconstructed
+from bench.end_to_end import EndToEnd, reconstructed
 from bench.exports import Shape
 from bench.nightly import audited
 from bench.report import Report
@@ -52,21 +53,21 @@ def user_log(report: Report, runs: int) -> None:
     report.note("user_log", asdict(run))
 
 
-def nightly(report: Report) -> None:
+def nightly(report: Report, place: Sequence[str]) -> None:
     """Audits behind a short and a long history, and of many share-partitions; the first of each against reconstruct."""
     nights = []
     for records in (_SHORT, 10 * _SHORT):
         export = report.made(Shape(records=records))
         with report.doing(f"auditing behind {records:,} records"):
-            nights.append(audited(export))
+            nights.append(audited(export, place))
     report.claim([claims.cost_of_history(*nights)])
     with report.doing("stretching"):
         many = many_keys(_MANY_KEYS_MB)
     with report.doing("auditing many share-partitions"):
-        nights.append(audited(many))
+        nights.append(audited(many, place))
     for whole, night in ((export, nights[-2]), (many, nights[-1])):
         with report.doing("share-state reconstruct"):
-            run = reconstructed(whole, *IN_SPARK)
+            run = reconstructed(whole, *place)
         report.claim([claims.cost_of_rules(night, run)])
     report.note("nightly", [asdict(night) for night in nights])
 

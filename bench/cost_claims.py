@@ -108,7 +108,7 @@ def worker_bounded(pairs: Sequence[Pair]) -> Claim:
     )
     beyond = worst.peak_bytes - worst.run.live_bytes
     return Claim(
-        f"a worker's peak memory is at most {WORKER / 1e6:.0f} MB plus the live state, whatever the input",
+        f"the peak memory of what folds is at most {WORKER / 1e6:.0f} MB plus the live state, whatever the input",
         f"{beyond / 1e6:,.0f} MB beyond a live state of {worst.run.live_bytes / 1e6:,.0f} MB at"
         f" {worst.run.export.bytes / 1e6:,.0f} MB of {worst.side.name}, the worst",
         worst.peak_bytes > 0 and beyond <= WORKER,

@@ -68,7 +68,9 @@ def start_up_table(start_up: StartUp) -> Table:
 
 def shapes_table(pairs: Sequence[Pair]) -> Table:
     """Two rows a pair."""
-    table = _table("export", *("MB", "records", "share-partitions", "CPU s", "wall s", "worker MB", "live state MB"))
+    table = _table(
+        "export", *("MB", "records", "share-partitions", "CPU s", "wall s", "MB of what folds", "live state MB")
+    )
     for pair in pairs:
         for one in pair.sides:
             export, usage = one.side.export, one.run.usage

@@ -61,12 +61,12 @@ def run_sizes(report: Report, shape: Shape, records: Sequence[int], warm_ups: in
     report.note("start_up", {how: asdict(start_up) for how, start_up in start_ups.items()})
 
 
-def run_shapes(report: Report, megabytes: int, runs: int) -> None:
+def run_shapes(report: Report, megabytes: int, runs: int, place: Sequence[str]) -> None:
     """The command over pairs of exports of equal bytes."""
     pairs = []
     for sides in shapes.pairs(megabytes):
         with report.doing(f"share-state reconstruct over {sides[0].name} and {sides[1].name}"):
-            pairs.append(shapes.measured(sides, runs))
+            pairs.append(shapes.measured(sides, runs, place))
     report.show(f"share-state reconstruct, median of {runs} by turns", cost_tables.shapes_table(pairs))
     with report.doing("folding one hot log partition by one core and by all"):
         hot = by_cores.measured(pairs[1].sides[0].side.export, runs)

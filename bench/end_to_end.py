@@ -48,6 +48,11 @@ class EndToEnd:
     printed: str
 
     @property
+    def peak_bytes(self) -> int:
+        """The largest process that folds, interpreter and libraries counted."""
+        return self.usage.peak_bytes.get("worker" if self.is_in_spark else "command", 0)
+
+    @property
     def is_in_spark(self) -> bool:
         """Whether its tasks were Spark's."""
         return "start Spark" in self.phases

@@ -1,10 +1,11 @@
 """`share-state audit` behind a history: what the next night costs once the first has read all but the newest bytes."""
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.end_to_end import IN_SPARK, commanded
+from bench.end_to_end import commanded
 from bench.exports import Export
 from bench.kafka import DATA
 from bench.process_tree import TreeUsage
@@ -39,8 +40,8 @@ class Night:
         return sum(seconds for phase, seconds in self.phases.items() if phase not in _START_UP)
 
 
-def audited(export: Export) -> Night:
-    """Audit an export in two nights, into a fresh warehouse.
+def audited(export: Export, place: Sequence[str]) -> Night:
+    """Audit an export in two nights, into a fresh warehouse; `place` says where tasks run, as in `shapes.measured`.
 
     Raises:
         CommandError: if an audit does not exit with 0.
@@ -51,11 +52,11 @@ def audited(export: Export) -> Night:
         for last, source in cut:
             last.write_bytes(source.read_bytes()[:-NEW_BYTES])
         old = sum(file.stat().st_size for file in logs.glob("*/*.log"))
-        first, _, _ = commanded(*_AUDIT, str(logs), "--out", warehouse, *IN_SPARK)
+        first, _, _ = commanded(*_AUDIT, str(logs), "--out", warehouse, *place)
         for last, source in cut:
             last.write_bytes(source.read_bytes())
         new = sum(file.stat().st_size for file in logs.glob("*/*.log")) - old
-        second, phases, _ = commanded(*_AUDIT, str(logs), "--out", warehouse, *IN_SPARK)
+        second, phases, _ = commanded(*_AUDIT, str(logs), "--out", warehouse, *place)
         return Night(old, new, first, second, phases)
 
 

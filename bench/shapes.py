@@ -1,9 +1,9 @@
 """`share-state reconstruct` over exports of equal bytes that differ in one thing: keys, log partitions, segments."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from bench.end_to_end import IN_SPARK, EndToEnd, reconstructed, typical_run
+from bench.end_to_end import EndToEnd, reconstructed, typical_run
 from bench.exports import Export, Shape, made, records_in
 from bench.stretched import LARGEST_SEGMENT, stretched
 
@@ -29,7 +29,7 @@ class Measured:
     Attributes:
         side: which.
         run: the pass of median CPU time.
-        peak_bytes: of the largest worker of all passes.
+        peak_bytes: of the largest process that folds, of all passes.
     """
 
     side: Side
@@ -77,15 +77,15 @@ def many_keys(megabytes: int) -> Export:
     return stretched(_base(size, keys=size // _BYTES_A_KEY // _ROUNDS), size, new_keys=True)
 
 
-def measured(sides: tuple[Side, Side], runs: int) -> Pair:
-    """Run the command over both sides by turns."""
-    passes = [[reconstructed(side.export, *IN_SPARK) for side in sides] for _ in range(runs)]
+def measured(sides: tuple[Side, Side], runs: int, place: Sequence[str]) -> Pair:
+    """Run the command over both sides by turns; `place` is what else it is given, to say where its tasks run."""
+    passes = [[reconstructed(side.export, *place) for side in sides] for _ in range(runs)]
     of_first, of_second = zip(*passes, strict=True)
     return Pair((_typical(sides[0], of_first), _typical(sides[1], of_second)))
 
 
 def _typical(side: Side, runs: tuple[EndToEnd, ...]) -> Measured:
-    return Measured(side, typical_run(runs), max(run.usage.peak_bytes.get("worker", 0) for run in runs))
+    return Measured(side, typical_run(runs), max(run.peak_bytes for run in runs))
 
 
 def _base(size: int, *, keys: int, partitions: int = 1) -> Export:
