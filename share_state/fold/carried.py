@@ -90,7 +90,7 @@ def _carried(name: str, chains: Chains, keys: pa.Array, numbers: np.ndarray) -> 
     # A share-partition that is gone has no batches, so the lists of the others lie behind each other.
     ends = np.concatenate(([0], np.cumsum(np.diff(chains.ends)[numbers])))
     columns = [
-        pa.array([name] * len(numbers), pa.string()),
+        pa.repeat(pa.scalar(name), len(numbers)),
         keys.take(pa.array(numbers)),
         *(pa.array(chains.chains[field][numbers]) for field in _FIELDS),
         batch_lists(ends, chains.batches),

@@ -6,24 +6,32 @@ import numpy as np
 
 
 class Columns:
-    """Rows that nobody changes; whoever asks for a column gets the same contiguous copy of it, read-only."""
+    """Rows that nobody changes, or some of them; a column that was asked for is kept, read-only."""
 
-    def __init__(self, rows: np.ndarray) -> None:
-        self.rows = rows
-        self._copies: dict[str, np.ndarray] = {}
+    def __init__(self, rows: np.ndarray, numbers: np.ndarray | None = None) -> None:
+        """Take rows.
+
+        Args:
+            rows: of a structured type.
+            numbers: int64, which of them; all by default.
+        """
+        self.rows, self._numbers = rows, numbers
+        self._kept: dict[str, np.ndarray] = {}
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.rows if self._numbers is None else self._numbers)
 
     @overload
     def __getitem__(self, wanted: str) -> np.ndarray: ...
     @overload
-    def __getitem__(self, wanted: np.ndarray) -> np.ndarray: ...
-    def __getitem__(self, wanted: str | np.ndarray) -> np.ndarray:
-        """A column by its name, or some of the rows by their numbers."""
+    def __getitem__(self, wanted: np.ndarray) -> "Columns": ...
+    def __getitem__(self, wanted: "str | np.ndarray") -> "np.ndarray | Columns":
+        """A column by its name, contiguous; or some of the rows, by their numbers here or a bool for each."""
         if not isinstance(wanted, str):
-            return self.rows[wanted]
-        if wanted not in self._copies:
-            self._copies[wanted] = column = self.rows[wanted].copy()
+            chosen = np.flatnonzero(wanted) if wanted.dtype == np.bool_ else wanted
+            return Columns(self.rows, chosen if self._numbers is None else self._numbers[chosen])
+        if wanted not in self._kept:
+            column = self.rows[wanted]
+            self._kept[wanted] = column = column.copy() if self._numbers is None else column[self._numbers]
             column.flags.writeable = False
-        return self._copies[wanted]
+        return self._kept[wanted]

@@ -89,7 +89,7 @@ def with_verdicts(rows: pa.Table, now: int, run_id: str, limits: Limits) -> pa.T
         STOP: works & (idle >= limits.stall_minutes),
         STALL: works & (still >= limits.stall_minutes),
     }
-    verdict = np.select(list(cases.values()), list(cases), OK)
+    verdict = np.select(list(cases.values()), [VERDICTS.index(name) for name in cases], VERDICTS.index(OK))
     reasons = {
         REWIND: ("SPSO went back from ", before, " to ", start),
         STOP: ("nothing acknowledged for ", idle.astype(np.int64), " min while ", behind, " records wait"),
@@ -97,24 +97,27 @@ def with_verdicts(rows: pa.Table, now: int, run_id: str, limits: Limits) -> pa.T
     }
     columns = {name: rows[name] for name in rows.schema.names if name not in (START_BEFORE, HELD_TIME)}
     columns |= {
-        "run_id": pa.array([run_id] * len(rows), pa.string()),
+        "run_id": pa.repeat(pa.scalar(run_id), len(rows)),
         "time": times(np.full(len(rows), max(now, 0))),
-        "verdict": pa.array(verdict.tolist(), pa.string()),
+        "verdict": pa.DictionaryArray.from_arrays(pa.array(verdict), list(VERDICTS)),
         "reason": _reason(verdict, reasons),
     }
     return declared(TABLE, columns)
 
 
 def _reason(verdict: np.ndarray, reasons: dict[str, tuple[str | np.ndarray, ...]]) -> pa.Array:
-    """The sentence of each row's verdict, null where it has none."""
-    reason = pa.nulls(len(verdict), pa.string())
+    """The sentence of each row's verdict, a number of VERDICTS; null where it has none."""
+    texts, place = [pa.array([None], pa.string())], np.zeros(len(verdict), np.int64)
     for name, pieces in reasons.items():
-        columns = [
-            pa.scalar(piece) if isinstance(piece, str) else pa.array(piece).cast(pa.string()) for piece in pieces
-        ]
-        text = pc.call_function("binary_join_element_wise", [*columns, pa.scalar("")])
-        reason = pc.call_function("if_else", [pa.array(verdict == name), text, reason])
-    return reason
+        at = np.flatnonzero(verdict == VERDICTS.index(name))
+        if len(at):
+            columns = [
+                pa.scalar(piece) if isinstance(piece, str) else pa.array(piece[at]).cast(pa.string())
+                for piece in pieces
+            ]
+            place[at] = sum(map(len, texts)) + np.arange(len(at))
+            texts.append(pc.call_function("binary_join_element_wise", [*columns, pa.scalar("")]))
+    return pa.concat_arrays(texts).take(pa.array(place))
 
 
 def _numbers(column: pa.ChunkedArray) -> np.ndarray:

@@ -22,7 +22,9 @@ def delivery_complete_count_mismatch(traced: Traced) -> Broken:
     A leader counts before it writes, so a count may be off by what was in flight just then; one that stays off is not.
     """
     unlike = np.flatnonzero(traced.rows["delivery_complete_count"] != traced.facts["terminal_after"])
-    at = unlike[traced.facts["folded"][unlike] & (traced.rows["kind"][unlike] != Kind.TOMBSTONE)]
+    # That no count is told is wrong only where one was told before.
+    told = (traced.rows["delivery_complete_count"][unlike] != -1) | (traced.facts["complete_before"][unlike] >= 0)
+    at = unlike[told & traced.facts["folded"][unlike] & (traced.rows["kind"][unlike] != Kind.TOMBSTONE)]
     rows, facts = traced.rows[at], traced.facts[at]
     found, terminal = rows["delivery_complete_count"], facts["terminal_after"]
     started = facts["start_after"] >= 0

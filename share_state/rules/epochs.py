@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from share_state.fold.columns import Columns
 from share_state.fold.trace import Traced
 from share_state.rules.registry import ERROR, TRACED, WARNING, Broken, rule
 from share_state.rules.traced_rows import goes_on, of_rows
@@ -83,7 +84,7 @@ def leader_epoch_regression(traced: Traced) -> Broken:
     return _fallen(rows[fallen], facts[fallen], "leader_epoch", "the record has leader epoch ")
 
 
-def _fallen(rows: np.ndarray, facts: np.ndarray, epoch: str, said: str) -> Broken:
+def _fallen(rows: Columns, facts: Columns, epoch: str, said: str) -> Broken:
     """Records whose epoch is lower than that of the state before them."""
     found, before = rows[epoch], facts[f"{epoch}_before"]
     return of_rows(rows, (said, found, ", the state before it ", before), found=found, before=before)

@@ -3,6 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
+from share_state.fold.columns import Columns
 from share_state.fold.trace import Traced
 from share_state.rules.registry import ERROR, TRACED, Broken, rule
 from share_state.rules.traced_rows import in_words, of_rows
@@ -78,7 +79,7 @@ def terminal_state_left(traced: Traced) -> Broken:
     )
 
 
-def _first_contradiction(facts: np.ndarray) -> pa.Array:
+def _first_contradiction(facts: Columns) -> pa.Array:
     """The first offset that two lists disagree on, in words; nothing where they agree."""
     folded, snapshot = in_words(facts["contradicted_from"]), in_words(facts["contradicted_to"])
     texts = []

@@ -3,6 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
+from share_state.fold.columns import Columns
 from share_state.fold.held_ranges import UNCOVERED
 from share_state.fold.ranges import STATE_NAMES
 from share_state.fold.trace import Traced
@@ -13,7 +14,7 @@ LATER_THAN_4_1 = ("4.2", "4.3", "4.4")
 """Releases that record how many offsets are complete."""
 
 
-def of_rows(rows: np.ndarray, message: tuple[Column, ...], **evidence: Column) -> Broken:
+def of_rows(rows: Columns, message: tuple[Column, ...], **evidence: Column) -> Broken:
     """The records `rows` as a finding each.
 
     Args:
@@ -24,19 +25,19 @@ def of_rows(rows: np.ndarray, message: tuple[Column, ...], **evidence: Column) -
     if not len(rows):
         return NOTHING
     return Broken(
-        rows["offset"].copy(),
+        rows["offset"],
         tuple(_whole(piece) for piece in message),
         key=rows["key"].astype(np.int64),
         evidence={name: _whole(column) for name, column in evidence.items()},
     )
 
 
-def goes_on(rows: np.ndarray, facts: np.ndarray) -> np.ndarray:
+def goes_on(rows: Columns, facts: Columns) -> np.ndarray:
     """bool, one a record: a snapshot or an update that goes on from the state before it."""
     return facts["folded"] & (rows["kind"] != Kind.TOMBSTONE) & facts["known"] & ~facts["initial"]
 
 
-def first_of_each(traced: Traced, batches: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def first_of_each(traced: Traced, batches: np.ndarray) -> tuple[Columns, Columns, np.ndarray]:
     """The records that hold state batches which are wrong.
 
     Args:
@@ -69,7 +70,7 @@ def within_records(traced: Traced, pairs: np.ndarray) -> np.ndarray:
     return np.flatnonzero(pairs) + 1
 
 
-def span(batches: np.ndarray) -> tuple[Column, ...]:
+def span(batches: Columns) -> tuple[Column, ...]:
     """The offsets of STATE_BATCH rows, for a message."""
     return batches["first"], "-", batches["last"]
 
