@@ -23,6 +23,7 @@ FORM = 1
 
 _SHARE_PARTITIONS = "carried_share_partitions"
 _FIELDS = CHAIN.names or ()
+_RANGE_FIELDS = {"first": "first_offset", "last": "last_offset", "state": "delivery_state", "count": "delivery_count"}
 
 
 @dataclass(slots=True)
@@ -105,17 +106,21 @@ def restored(log: str, share_partitions: pa.Table) -> Carried:
         log: column `carried` of the log's row.
         share_partitions: its rows of `carried_share_partitions`, in any order.
     """
-    found, table = json.loads(log), share_partitions.combine_chunks()
-    chains = np.zeros(len(table), CHAIN)
-    for field in _FIELDS:
-        chains[field] = table[field].to_numpy(zero_copy_only=False)
-    lists = table["batches"].combine_chunks() if len(table) else pa.array([], table.schema.field("batches").type)
-    flat = lists.flatten()
-    batches = np.zeros(len(flat), STATE_BATCH)
-    names = {"first": "first_offset", "last": "last_offset", "state": "delivery_state", "count": "delivery_count"}
-    for field, name in names.items():
-        batches[field] = flat.field(name).to_numpy(zero_copy_only=False)
-    lengths = lists.value_lengths().to_numpy(zero_copy_only=False) if len(table) else np.zeros(0, np.int64)
+    found, pieces = json.loads(log), share_partitions.to_batches()
+    lists = [piece["batches"] for piece in pieces]
+    chains = np.empty(len(share_partitions), CHAIN)
+    batches = np.empty(sum(len(ranges.flatten()) for ranges in lists), STATE_BATCH)
+    ends = np.zeros(len(chains) + 1, np.int64)
+    row = at = 0
+    # Piece by piece: to have all in one first would take as much memory again.
+    for piece, ranges in zip(pieces, lists, strict=True):
+        end, flat = row + len(piece), ranges.flatten()
+        for field in _FIELDS:
+            chains[field][row:end] = piece[field].to_numpy(zero_copy_only=False)
+        for field, name in _RANGE_FIELDS.items():
+            batches[field][at : at + len(flat)] = flat.field(name).to_numpy(zero_copy_only=False)
+        ends[row + 1 : end + 1] = at + np.cumsum(ranges.value_lengths().to_numpy(zero_copy_only=False))
+        row, at = end, at + len(flat)
     extent = Extent()
     extent.runs = np.array([tuple(run) for run in found["runs"]], extent.runs.dtype)
     extent.cells = np.array([tuple(cell) for cell in found["cells"]], extent.cells.dtype)
@@ -127,10 +132,8 @@ def restored(log: str, share_partitions: pa.Table) -> Carried:
     )
     return Carried(
         mark=Mark(**found["mark"]),
-        keys=KeyTable.of(table["key"].combine_chunks() if len(table) else pa.array([], pa.binary())),
-        chains=Chains(
-            chains, np.concatenate(([0], np.cumsum(lengths))).astype(np.int64), batches, found["last_snapshot_record"]
-        ),
+        keys=KeyTable.of(share_partitions["key"]),
+        chains=Chains(chains, ends, batches, found["last_snapshot_record"]),
         extent=extent,
         counts=counts,
         lost_at=found["lost_at"],

@@ -209,5 +209,5 @@ def _state_partitions(places: Sequence[Place], names: Mapping[str, str], count: 
         return {}
     fields = [{"group_id": group, "topic_id": ids[topic], "partition": number} for group, topic, number in known]
     keys = [encode(layout("share_snapshot_key", "4.1+"), key)[_KEY_TYPE:] for key in fields]
-    numbers = state_partitions_of(KeyTable.of(pa.array(keys, pa.binary())), count)
+    numbers = state_partitions_of(KeyTable.of(pa.chunked_array([keys], pa.binary())), count)
     return dict(zip(known, numbers.tolist(), strict=True))

@@ -17,27 +17,33 @@ _BYTES_A_KEY = 64
 class KeyTable:
     """Key bytes (a record key without its type) <-> number, in order of first sight."""
 
-    def __init__(self) -> None:
-        self.slots = np.full(4 * _START_KEYS, -1, np.int32)
-        self.hashes = np.empty(_START_KEYS, np.uint64)
-        self.starts = np.zeros(_START_KEYS + 1, np.int64)
-        self.arena = np.empty(_START_KEYS * _BYTES_A_KEY, np.uint8)
+    def __init__(self, room: int = _START_KEYS, size: int = 0) -> None:
+        """Begin without keys.
+
+        Args:
+            room: for so many keys, a power of two; it grows.
+            size: for so many bytes of keys beside the usual.
+        """
+        self.slots = np.full(4 * room, -1, np.int32)
+        self.hashes = np.empty(room, np.uint64)
+        self.starts = np.zeros(room + 1, np.int64)
+        self.arena = np.empty(size + room * _BYTES_A_KEY, np.uint8)
         self.count = np.zeros(1, np.int64)
 
     @classmethod
-    def of(cls, keys: pa.Array) -> "KeyTable":
+    def of(cls, keys: pa.ChunkedArray) -> "KeyTable":
         """A table of distinct keys that are known already, numbered in their order.
 
         Args:
             keys: binary, key bytes as `binary` gives them.
         """
-        table, count = cls(), len(keys)
-        while len(table.hashes) <= count:
-            table.grow(0)
-        sizes = pc.call_function("binary_length", [keys]).to_numpy(zero_copy_only=False).astype(np.int64)
-        table.starts[1 : count + 1] = np.cumsum(sizes)
-        joined = np.frombuffer(b"".join(keys.to_pylist()), np.uint8)
-        table.arena = np.concatenate((joined, np.zeros(len(table.hashes) * _BYTES_A_KEY, np.uint8)))
+        count, parts = len(keys), [_key_bytes(chunk) for chunk in keys.chunks]
+        table, begin = cls(max(_START_KEYS, 1 << count.bit_length()), sum(map(len, parts))), 0
+        sizes = pc.call_function("binary_length", [keys]).to_numpy()
+        np.cumsum(sizes, out=table.starts[1 : count + 1])
+        for part in parts:
+            table.arena[begin : begin + len(part)] = part
+            begin += len(part)
         table.count[0] = count
         _hash_all(table.arena, table.starts, table.hashes, count)
         _place_again(table.slots, table.hashes, count)
@@ -84,6 +90,15 @@ class KeyTable:
         except pa.ArrowInvalid:
             names = pa.array([value.decode("utf-8", "replace") for value in binary.to_pylist()], pa.string())
         return names, uuid_texts(ids), pa.array(partitions)
+
+
+def _key_bytes(keys: pa.Array) -> np.ndarray:
+    """The bytes of a binary column, those of a row behind those of the one before."""
+    if not len(keys):
+        return np.empty(0, np.uint8)
+    _, offsets, values = keys.buffers()
+    ends = np.frombuffer(offsets, np.int32)
+    return np.frombuffer(values or b"", np.uint8)[ends[keys.offset] : ends[keys.offset + len(keys)]]
 
 
 def uuid_texts(ids: np.ndarray) -> pa.Array:
