@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from share_state.wire.column_bytes import column_bytes
+
 _NO_FRACTION = ".000000"
 
 
@@ -17,12 +19,8 @@ def json_lines(rows: pa.RecordBatch) -> str:
     Returns:
         As `json.dumps` writes them, times as `datetime.isoformat` does.
     """
-    if not rows.num_rows:
-        return ""
     lines = pc.binary_join_element_wise(_objects(rows.schema.names, map(_text, rows.columns)), "\n", "")
-    _, offsets, text = lines.buffers()
-    begin, end = memoryview(offsets).cast("i")[lines.offset], memoryview(offsets).cast("i")[lines.offset + len(lines)]
-    return str(memoryview(text)[begin:end], "utf-8")
+    return str(column_bytes(lines)[0].data, "utf-8")
 
 
 def _objects(names: Sequence[str], texts: Iterable[pa.Array]) -> pa.Array:

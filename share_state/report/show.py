@@ -7,14 +7,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.committed import CommittedTables, of_key
-from share_state.declarations import table_schema
 from share_state.fold.lag import lags
 from share_state.report.console import in_pieces, print_json, print_table, say
 from share_state.report.grouped_rows import grouped
 from share_state.report.identity import IDENTITY, KEY, identified, looked_up
 
 _BY_KEY = [("group_id", "ascending"), ("topic", "ascending"), ("topic_id", "ascending"), ("partition", "ascending")]
-_STATES = "share_partition_state"
 _COLUMNS = {
     "GROUP": "group_id",
     "TOPIC": "topic",
@@ -51,7 +49,7 @@ def print_described(
 ) -> None:
     """Print share-partitions, a line each; their ranges one by one where asked, or where there is only one of them."""
     tables, where = CommittedTables(warehouse), of_key(group, topic, partition)
-    states = _states(tables, where, [name for name in table_schema(_STATES).names if name != "state_batches"])
+    states = _states(tables, where, [*KEY, "leader_epoch", "suspect", *_LAG])
     if not states.num_rows:
         say("no share-partition here")
         return
@@ -65,7 +63,7 @@ def print_described(
 
 
 def _states(tables: CommittedTables, where: pc.Expression | None, columns: Sequence[str] | None = None) -> pa.Table:
-    states = tables.read(_STATES, where, columns).sort_by(_BY_KEY)
+    states = tables.read("share_partition_state", where, columns).sort_by(_BY_KEY)
     return states.append_column("lag", lags(*(states[name] for name in _LAG)))
 
 

@@ -5,7 +5,7 @@ import pyarrow as pa
 
 from share_state.fold.trace import Traced
 from share_state.rules.registry import INFO, TRACED, Broken, rule
-from share_state.rules.traced_rows import of_rows
+from share_state.rules.traced_rows import has_state, of_rows
 from share_state.wire.share_group_state import Kind
 
 
@@ -24,8 +24,7 @@ def delivery_complete_count_mismatch(traced: Traced) -> Broken:
     unlike = np.flatnonzero(traced.rows["delivery_complete_count"] != traced.facts["terminal_after"])
     # That no count is told is wrong only where one was told before.
     told = (traced.rows["delivery_complete_count"][unlike] != -1) | (traced.facts["complete_before"][unlike] >= 0)
-    at = unlike[told & traced.facts["folded"][unlike] & (traced.rows["kind"][unlike] != Kind.TOMBSTONE)]
-    rows, facts = traced.rows[at], traced.facts[at]
+    rows, facts = traced.rows[unlike[told]], traced.facts[unlike[told]]
     found, terminal = rows["delivery_complete_count"], facts["terminal_after"]
     started = facts["start_after"] >= 0
     window = facts["end_after"] - facts["start_after"]
@@ -33,7 +32,7 @@ def delivery_complete_count_mismatch(traced: Traced) -> Broken:
     # Without a snapshot before it, the state may hold less than the leader knew.
     whole = (rows["kind"] == Kind.SNAPSHOT) | (facts["rests_on_snapshot"] & ~facts["suspect"])
     cases = (found < -1, forgotten, started & whole & (found > window), started & whole & (found >= 0))
-    wrong = np.flatnonzero(np.logical_or.reduce(cases))
+    wrong = np.flatnonzero(has_state(rows, facts) & np.logical_or.reduce(cases))
     texts = np.select(
         [case[wrong] for case in cases[:-1]],
         ["it is below -1", "it was known before", "more than there are offsets in flight"],

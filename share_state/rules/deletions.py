@@ -4,7 +4,7 @@ import numpy as np
 
 from share_state.fold.trace import Traced
 from share_state.rules.registry import INFO, TRACED, WARNING, Broken, rule
-from share_state.rules.traced_rows import of_rows
+from share_state.rules.traced_rows import has_state, of_rows
 from share_state.wire.share_group_state import Kind
 
 
@@ -20,7 +20,7 @@ def state_after_delete(traced: Traced) -> Broken:
     deleted = np.flatnonzero(traced.facts["was_deleted"])
     rows = traced.rows[deleted]
     begins_anew = (rows["kind"] == Kind.SNAPSHOT) & (rows["batch_count"] == 0) & (rows["leader_epoch"] == 0)
-    rows = rows[traced.facts["folded"][deleted] & (rows["kind"] != Kind.TOMBSTONE) & ~begins_anew]
+    rows = rows[has_state(rows, traced.facts[deleted]) & ~begins_anew]
     what = np.where(rows["kind"] == Kind.UPDATE, "an update", "a snapshot with state")
     return of_rows(
         rows,

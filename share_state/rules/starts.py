@@ -4,7 +4,7 @@ import numpy as np
 
 from share_state.fold.trace import Traced
 from share_state.rules.registry import ERROR, TRACED, WARNING, Broken, rule
-from share_state.rules.traced_rows import goes_on, of_rows
+from share_state.rules.traced_rows import goes_on, has_state, of_rows
 from share_state.wire.share_group_state import Kind
 
 
@@ -18,9 +18,10 @@ from share_state.wire.share_group_state import Kind
 def start_offset_invalid(traced: Traced) -> Broken:
     """Start offsets below -1."""
     at = np.flatnonzero(traced.rows["start_offset"] < -1)
-    at = at[traced.facts["folded"][at] & (traced.rows["kind"][at] != Kind.TOMBSTONE)]
-    found = traced.rows["start_offset"][at]
-    return of_rows(traced.rows[at], ("the start offset is ", found), found=found)
+    rows = traced.rows[at]
+    rows = rows[has_state(rows, traced.facts[at])]
+    found = rows["start_offset"]
+    return of_rows(rows, ("the start offset is ", found), found=found)
 
 
 @rule(

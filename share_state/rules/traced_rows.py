@@ -32,9 +32,14 @@ def of_rows(rows: Columns, message: tuple[Column, ...], **evidence: Column) -> B
     )
 
 
+def has_state(rows: Columns, facts: Columns) -> np.ndarray:
+    """bool, one a record: a snapshot or an update that was folded."""
+    return facts["folded"] & (rows["kind"] != Kind.TOMBSTONE)
+
+
 def goes_on(rows: Columns, facts: Columns) -> np.ndarray:
     """bool, one a record: a snapshot or an update that goes on from the state before it."""
-    return facts["folded"] & (rows["kind"] != Kind.TOMBSTONE) & facts["known"] & ~facts["initial"]
+    return has_state(rows, facts) & facts["known"] & ~facts["initial"]
 
 
 def first_of_each(traced: Traced, batches: np.ndarray) -> tuple[Columns, Columns, np.ndarray]:

@@ -8,18 +8,18 @@ from share_state.rules.registry import INFO, NOTHING, PLACE, TRACED, WARNING, Br
 from share_state.rules.traced_rows import first_of_each, goes_on, of_rows, owners, span, state_names, within_records
 
 
-def _since(traced: Traced) -> int | None:
-    """The offset behind which a writer of 4.4 or later made every record of the chunk; None where none is known to."""
-    if traced.limits.writer_version is not None:
-        return -1 if traced.limits.writer_version == "4.4" else None
-    return None if traced.archiving_since == NOWHERE else traced.archiving_since
+def _by_4_4(traced: Traced) -> tuple[int, str] | None:
+    """Where writers of 4.4 or later begin.
 
-
-def _why(traced: Traced) -> str:
-    """How that is known, for the message."""
+    Returns:
+        (the offset behind which one made every record of the chunk; how that is known, for the message), None where
+        none is known to have made any.
+    """
     if traced.limits.writer_version is not None:
-        return ""
-    return f" (the writer must be 4.4 or later: ARCHIVING is in the log since {PLACE} {traced.archiving_since})"
+        return (-1, "") if traced.limits.writer_version == "4.4" else None
+    since = traced.archiving_since
+    why = f" (the writer must be 4.4 or later: ARCHIVING is in the log since {PLACE} {since})"
+    return None if since == NOWHERE else (since, why)
 
 
 @rule(
@@ -31,16 +31,14 @@ def _why(traced: Traced) -> str:
 )
 def start_not_carried(traced: Traced) -> Broken:
     """Updates that leave the start offset out: an older broker, or another writer, is still at work."""
-    since = _since(traced)
-    if since is None:
+    if (by_4_4 := _by_4_4(traced)) is None:
         return NOTHING
+    since, why = by_4_4
     at = np.flatnonzero(traced.updates & (traced.rows["start_offset"] == -1))
     rows, facts = traced.rows[at], traced.facts[at]
     wrong = facts["known"] & (facts["start_before"] >= 0) & (rows["offset"] > since)
     before = facts["start_before"][wrong]
-    return of_rows(
-        rows[wrong], ("the update leaves out the start offset, which is ", before, _why(traced)), before=before
-    )
+    return of_rows(rows[wrong], ("the update leaves out the start offset, which is ", before, why), before=before)
 
 
 @rule(
@@ -52,9 +50,9 @@ def start_not_carried(traced: Traced) -> Broken:
 )
 def count_regression(traced: Traced) -> Broken:
     """Records whose delivery complete count is lower than before at the same start offset."""
-    since = _since(traced)
-    if since is None:
+    if (by_4_4 := _by_4_4(traced)) is None:
         return NOTHING
+    since, why = by_4_4
     at = np.flatnonzero(traced.rows["delivery_complete_count"] < traced.facts["complete_before"])
     rows, facts = traced.rows[at], traced.facts[at]
     stays = facts["start_after"] == facts["start_before"]
@@ -63,7 +61,7 @@ def count_regression(traced: Traced) -> Broken:
     return of_rows(
         rows[wrong],
         ("the delivery complete count falls from ", before, " to ", found, " while the start offset stays at ",
-         facts["start_after"][wrong], _why(traced)),
+         facts["start_after"][wrong], why),
         found=found,
         before=before,
     )  # fmt: skip
@@ -78,9 +76,9 @@ def count_regression(traced: Traced) -> Broken:
 )
 def archiving_passed(traced: Traced) -> Broken:
     """Records whose start offset passes an ARCHIVING offset: its dead-letter write was never seen to finish."""
-    since = _since(traced)
-    if since is None:
+    if (by_4_4 := _by_4_4(traced)) is None:
         return NOTHING
+    since, why = by_4_4
     at = np.flatnonzero(traced.facts["archiving_passed_offset"] >= 0)
     rows, facts = traced.rows[at], traced.facts[at]
     wrong = rows["offset"] > since
@@ -88,7 +86,7 @@ def archiving_passed(traced: Traced) -> Broken:
     return of_rows(
         rows[wrong],
         ("the start offset moves to ", start, " past offset ", passed, ", which was last in state ARCHIVING",
-         _why(traced)),
+         why),
         passed_offset=passed,
     )  # fmt: skip
 
@@ -102,9 +100,9 @@ def archiving_passed(traced: Traced) -> Broken:
 )
 def batches_not_joined(traced: Traced) -> Broken:
     """Records with state batches that 4.4 would have joined: an older broker wrote them; harmless."""
-    since = _since(traced)
-    if since is None:
+    if (by_4_4 := _by_4_4(traced)) is None:
         return NOTHING
+    since, why = by_4_4
     batches = traced.batches
     suspects = within_records(
         traced,
@@ -119,6 +117,6 @@ def batches_not_joined(traced: Traced) -> Broken:
     return of_rows(
         rows,
         ("the state batch ", *span(batch), " and the one it touches are both ", state_names(batch["state"]),
-         " at delivery count ", batch["count"], _why(traced)),
+         " at delivery count ", batch["count"], why),
         batches=count,
     )  # fmt: skip

@@ -6,6 +6,7 @@ from typing import Self
 import numpy as np
 import pyarrow as pa
 
+from share_state.wire.column_bytes import column_bytes, is_text
 from share_state.wire.compiled import allocating_kernel, kernel
 from share_state.wire.framing import BATCH, Trust
 from share_state.wire.log import Chunk
@@ -101,16 +102,9 @@ def rows_of(
 
 def _spans(column: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The bytes of a column, and where each row begins and how long it is (-1 for null)."""
-    is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
-    plain = column.cast(pa.large_string() if is_text else pa.large_binary())
-    _, ends_buffer, data_buffer = plain.buffers()
-    if len(plain) == 0 or ends_buffer is None:
-        return np.zeros(0, np.uint8), np.zeros(len(plain), np.int64), np.full(len(plain), -1, np.int64)
-    ends = np.frombuffer(ends_buffer, np.int64)[plain.offset : plain.offset + len(plain) + 1]
-    data = np.zeros(0, np.uint8) if data_buffer is None else np.frombuffer(data_buffer, np.uint8)[ends[0] : ends[-1]]
-    at, sizes = ends[:-1] - ends[0], np.diff(ends)
-    present = np.asarray(plain.is_valid())
-    if is_text:
+    data, ends = column_bytes(column)
+    at, sizes, present = ends[:-1], np.diff(ends), np.asarray(column.is_valid())
+    if is_text(column) and len(data):
         data, at, sizes = _from_base64(data, at, np.where(present, sizes, 0))
     return data, at, np.where(present, sizes, -1)
 

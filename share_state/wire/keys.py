@@ -4,9 +4,9 @@ import base64
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from share_state.wire.bigendian import int16_at, int32_at, int64_at
+from share_state.wire.column_bytes import column_bytes
 from share_state.wire.compiled import allocating_kernel, inlined, kernel
 from share_state.wire.prefetch import prefetch
 
@@ -37,13 +37,13 @@ class KeyTable:
         Args:
             keys: binary, key bytes as `binary` gives them.
         """
-        count, parts = len(keys), [_key_bytes(chunk) for chunk in keys.chunks]
-        table, begin = cls(max(_START_KEYS, 1 << count.bit_length()), sum(map(len, parts))), 0
-        sizes = pc.call_function("binary_length", [keys]).to_numpy()
-        np.cumsum(sizes, out=table.starts[1 : count + 1])
-        for part in parts:
-            table.arena[begin : begin + len(part)] = part
-            begin += len(part)
+        count, parts = len(keys), [column_bytes(chunk) for chunk in keys.chunks]
+        table = cls(max(_START_KEYS, 1 << count.bit_length()), sum(len(data) for data, _ in parts))
+        row = begin = 0
+        for data, ends in parts:
+            table.arena[begin : begin + len(data)] = data
+            table.starts[row + 1 : row + len(ends)] = begin + ends[1:]
+            row, begin = row + len(ends) - 1, begin + len(data)
         table.count[0] = count
         _hash_all(table.arena, table.starts, table.hashes, count)
         _place_again(table.slots, table.hashes, count)
@@ -90,15 +90,6 @@ class KeyTable:
         except pa.ArrowInvalid:
             names = pa.array([value.decode("utf-8", "replace") for value in binary.to_pylist()], pa.string())
         return names, uuid_texts(ids), pa.array(partitions)
-
-
-def _key_bytes(keys: pa.Array) -> np.ndarray:
-    """The bytes of a binary column, those of a row behind those of the one before."""
-    if not len(keys):
-        return np.empty(0, np.uint8)
-    _, offsets, values = keys.buffers()
-    ends = np.frombuffer(offsets, np.int32)
-    return np.frombuffer(values or b"", np.uint8)[ends[keys.offset] : ends[keys.offset + len(keys)]]
 
 
 def uuid_texts(ids: np.ndarray) -> pa.Array:
