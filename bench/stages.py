@@ -1,7 +1,7 @@
 """Where the time of one log goes: read, frame, checksum, locate, number, decode, fold, tables, Parquet, by CPU time.
 
-Each stage is this project's own function over the same log, timed chunk by chunk. Where one function does two things
-(framing checksums, decoding numbers the keys), the part is timed alone in a pass of its own and taken off the whole.
+Each stage is this project's own function over the same log, timed chunk by chunk. Framing reads and checksums, too:
+those are timed alone, in passes of their own, and taken off it.
 """
 
 import tempfile
@@ -14,7 +14,6 @@ from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 
 from bench.core import make_tables
 from bench.crc_pass import crc_pass
@@ -22,18 +21,21 @@ from bench.exports import Export
 from bench.kafka import DATA
 from share_state.fold.chains import Chains
 from share_state.fold.extent import Extent
-from share_state.fold.log import fold_log
+from share_state.fold.log import CHUNKS_A_FOLD, STRETCHES, fold_log
 from share_state.fold.observed import Counts
 from share_state.fold.pieces import packed
 from share_state.fold.states import in_flight_in_pieces, key_columns, live, states_in_pieces
 from share_state.fold.topics import Topics
 from share_state.table_files import ROWS_A_GROUP, TableFiles
 from share_state.wire.batch_facts import facts_of
-from share_state.wire.keys import KeyTable, number_of
-from share_state.wire.log import Chunk, framed_segments, read_chunks
+from share_state.wire.chunk import CHUNK, Chunk
+from share_state.wire.framed_segments import framed_segments
+from share_state.wire.keys import KeyTable
+from share_state.wire.log import read_chunks
 from share_state.wire.log_folder import LogPartition, find_logs
+from share_state.wire.record_room import RecordRoom
 from share_state.wire.records import locate_records
-from share_state.wire.share_group_state import StateRecords, decode_state_records
+from share_state.wire.share_group_state import SPARE, StateRecords, decode_state_records
 
 _T = TypeVar("_T")
 _BUFFER = 16 << 20
@@ -95,16 +97,19 @@ def _pass(log: LogPartition) -> tuple[dict[str, float], int]:
     buffer = np.zeros(_BUFFER, np.uint8)
     clock("read", lambda: _read(log, buffer))
     checksum = crc_pass([log]) - clock.seconds["read"]
-    clock("framed", lambda: [None for _ in framed_segments(log.segments)])
-    clock("chunks", lambda: [None for _ in read_chunks(log)])
-    numbered, keys, chains, extent, counts, records = KeyTable(), KeyTable(), Chains(), Extent(), Counts(), 0
-    for chunk in read_chunks(log):
+    clock("framed", lambda: [None for _ in framed_segments(log.segments, stretches=STRETCHES)])
+    clock("chunks", lambda: [None for _ in read_chunks(log, stretches=STRETCHES)])
+    keys, chains, extent, counts, records = KeyTable(), Chains(), Extent(), Counts(), 0
+    room, enough = SPARE.room(), CHUNKS_A_FOLD * CHUNK
+    for chunk in read_chunks(log, stretches=STRETCHES):
         located = clock("locate", lambda chunk=chunk: locate_records(chunk.data, chunk.batches))
-        clock("key numbers", lambda chunk=chunk, located=located: _number(chunk.data, located, numbered))
-        decoded = clock("decoded", lambda chunk=chunk, located=located: decode_state_records(chunk.data, located, keys))
-        clock("fold", lambda decoded=decoded: chains.apply(decoded, len(keys)))
+        decoded = clock("decoded", lambda of=chunk.data, located=located: decode_state_records(of, located, keys, room))
         clock("counted", lambda chunk=chunk, decoded=decoded: _count(chunk, decoded, extent, counts))
         records += len(located)
+        if room.size >= enough:
+            clock("fold", lambda: _fold(room, chains, len(keys)))
+    clock("fold", lambda: _fold(room, chains, len(keys)))
+    SPARE.take_back(room)
     tables = clock("tables", lambda: _tables(log, chains, keys))
     with tempfile.TemporaryDirectory(prefix="stages-", dir=DATA) as scratch:
         clock("Parquet", lambda: _write(TableFiles(str(Path(scratch))), tables))
@@ -115,8 +120,7 @@ def _pass(log: LogPartition) -> tuple[dict[str, float], int]:
         "frame": spent["framed"] - spent["read"] - checksum,
         "decompress, order of batches": spent["chunks"] - spent["framed"],
         "locate": spent["locate"],
-        "key numbers": spent["key numbers"],
-        "decode": spent["decoded"] - spent["key numbers"],
+        "number keys, decode": spent["decoded"],
         "fold": spent["fold"],
         "extents and counts": spent["counted"],
         "tables": spent["tables"],
@@ -131,22 +135,9 @@ def _read(log: LogPartition, buffer: np.ndarray) -> None:
                 pass
 
 
-def _number(data: np.ndarray, records: np.ndarray, keys: KeyTable) -> None:
-    done = 0
-    while done < len(records):
-        done = _numbered(data, records, done, keys.slots, keys.hashes, keys.starts, keys.arena, keys.count)
-        if done < len(records):
-            keys.grow(int(records[done]["key_size"]))
-
-
-@njit(nogil=True)
-def _numbered(data, records, done, slots, hashes, starts, arena, count):
-    for row in range(done, len(records)):
-        record = records[row]
-        # A record key is its type (2 bytes) and what the share-partition is known by.
-        if number_of(data, record.key_at + 2, np.int64(record.key_size) - 2, slots, hashes, starts, arena, count) < 0:
-            return row
-    return len(records)
+def _fold(room: RecordRoom, chains: Chains, keys: int) -> None:
+    chains.apply(StateRecords(room.rows, room.batches), keys)
+    room.clear()
 
 
 def _count(chunk: Chunk, records: StateRecords, extent: Extent, counts: Counts) -> None:

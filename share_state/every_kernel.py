@@ -22,10 +22,11 @@ from share_state.fold.topics import Topics
 from share_state.fold.verify import verify_cutoff
 from share_state.partition.simulation import simulate
 from share_state.rules import judge, judge_records
+from share_state.wire.chunk import Chunk
 from share_state.wire.control_records import CONTROL_RECORD, ControlRecords
 from share_state.wire.kafka_rows import Rows, chunk_of, joined
 from share_state.wire.keys import KeyTable
-from share_state.wire.log import Chunk, read_chunks
+from share_state.wire.log import read_chunks
 from share_state.wire.log_folder import LogPartition, Window, find_logs
 from share_state.wire.records import locate_records
 from share_state.wire.share_group_state import STATE_BATCH

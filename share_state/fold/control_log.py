@@ -20,6 +20,7 @@ from share_state.fold.control_states import (
 from share_state.fold.eso import EarliestShareOffset, earliest_share_offset, subscriptions_among
 from share_state.fold.observed import Observed
 from share_state.fold.pieces import Pieces, in_one_piece
+from share_state.wire.chunk import CHUNK, Chunk
 from share_state.wire.control_records import (
     CONTROL_RECORD,
     ControlKind,
@@ -29,7 +30,7 @@ from share_state.wire.control_records import (
     joined,
 )
 from share_state.wire.framing import CONTROL, Trust
-from share_state.wire.log import CHUNK, Chunk, read_chunks, read_into
+from share_state.wire.log import read_chunks, read_into
 from share_state.wire.log_folder import LogPartition, Window
 from share_state.wire.records import locate_records
 from share_state.wire.share_snapshot_file import IndexEntry

@@ -6,6 +6,7 @@ import numpy as np
 
 from share_state.wire.compiled import kernel
 from share_state.wire.framing import Trust
+from share_state.wire.plain_rows import joined
 
 CELL = 4096
 """Offsets whose bytes are counted together."""
@@ -34,13 +35,11 @@ class Extent:
             offsets: int64, of the chunk's records that count.
         """
         runs, cells = np.empty(len(offsets), _RUN), np.empty(len(batches), _BYTES)
-        self.runs = _joined(np.concatenate((self.runs, runs[: _runs_of(offsets, runs)])))
-        added = cells[: _cells_of(batches, cells)]
-        if len(added) and len(self.cells) and self.cells[-1]["cell"] == added[0]["cell"]:
-            self.cells[-1]["bytes"] += added[0]["bytes"]
-            self.cells[-1]["end"] = added[0]["end"]
-            added = added[1:]
-        self.cells = np.concatenate((self.cells, added))
+        # Most chunks go on where the one before ended.
+        if new := _runs_of(offsets, self.runs, runs):
+            self.runs = joined((self.runs, runs[:new]))
+        if new := _cells_of(batches, self.cells, cells):
+            self.cells = joined((self.cells, cells[:new]))
 
     def forget_before(self, offset: int) -> None:
         """Drop what ends at or before an offset: the log has been cut there."""
@@ -57,41 +56,34 @@ class Extent:
         return int((np.clip(offset - self.cells["first"], 0, width) / width * self.cells["bytes"]).sum())
 
 
-def _joined(runs: np.ndarray) -> np.ndarray:
-    """Runs that touch, as one."""
-    follows = runs["first"][1:] == runs["first"][:-1] + runs["count"][:-1]
-    if not follows.any():
-        return runs
-    starts = np.flatnonzero(np.concatenate(([True], ~follows)))
-    joined = runs[starts].copy()
-    joined["count"] = np.add.reduceat(runs["count"], starts)
-    return joined
-
-
 @kernel
-def _runs_of(offsets, runs):
-    found = 0
+def _runs_of(offsets, known, runs):
+    """Let the last known run go on; those behind it become rows of `runs`, as many as it returns."""
+    found, end = 0, known[-1].first + known[-1].count if len(known) else np.int64(-1)
     for offset in offsets:
-        if found and offset == runs[found - 1].first + runs[found - 1].count:
-            runs[found - 1].count += 1
-        else:
-            runs[found].first, runs[found].count = offset, 1
+        if offset != end:
+            runs[found].first, runs[found].count = offset, 0
             found += 1
+        run = runs[found - 1] if found else known[-1]
+        run.count += 1
+        end = offset + 1
     return found
 
 
 @kernel
-def _cells_of(batches, cells):
-    found = 0
+def _cells_of(batches, known, cells):
+    """Let the last known cell go on; those behind it become rows of `cells`, as many as it returns."""
+    found, last = 0, known[-1].cell if len(known) else np.int64(-1)
     for batch in batches:
         if batch.trust != Trust.WHOLE:
             continue
         number = batch.base_offset // CELL
-        if not found or cells[found - 1].cell != number:
+        if number != last:
             cells[found].cell, cells[found].first = number, batch.base_offset
             cells[found].end, cells[found].bytes = 0, 0
             found += 1
-        cell = cells[found - 1]
+            last = number
+        cell = cells[found - 1] if found else known[-1]
         cell.end = max(cell.end, batch.last_offset + 1)
         cell.bytes += batch.size
     return found

@@ -12,11 +12,12 @@ from share_state.fold.groups_state import ShareGroup, StatePartitions
 from share_state.fold.groups_tables import groups_table, members_table, partitions_table
 from share_state.fold.groups_topics import completed
 from share_state.fold.topics import Topics
+from share_state.wire.chunk import CHUNK, Chunk
 from share_state.wire.framing import Trust
 from share_state.wire.group_logs import group_partition_of, partitions_shown
 from share_state.wire.group_records import record_types, told_records
 from share_state.wire.located import Located, located
-from share_state.wire.log import CHUNK, Chunk, read_into
+from share_state.wire.log import read_into
 from share_state.wire.log_folder import LogPartition, Window
 from share_state.wire.share_group_state import Fault
 

@@ -21,25 +21,32 @@ from share_state.fold.trace import Traced, Tracer
 from share_state.wire.ahead import Behind
 from share_state.wire.as_of import AsOf, as_of_window
 from share_state.wire.batch_facts import BatchFacts
+from share_state.wire.chunk import CHUNK, Chunk
 from share_state.wire.framing import Trust, is_continuous
 from share_state.wire.keys import KeyTable, state_partitions_of
 from share_state.wire.located import Located, located
-from share_state.wire.log import CHUNK, Chunk, read_chunks, read_into
+from share_state.wire.log import read_chunks, read_into
 from share_state.wire.log_folder import LogPartition, Window
 from share_state.wire.record_room import RecordRoom
 from share_state.wire.resume import Fate, Mark
 from share_state.wire.share_group_state import (
+    SPARE,
     UNREADABLE,
     Fault,
     StateRecords,
     decode_state_records,
     note_told_faults,
-    record_room,
 )
 from share_state.wire.share_snapshot_file import IndexEntry
 
 UNKNOWN_BEFORE = -2
 """In place of a start offset: the share-partition had none at the last audit."""
+
+STRETCHES = 16
+"""Parts of a chunk: what is framed and found in one of them is in the CPU's own memory when it is decoded."""
+
+CHUNKS_A_FOLD = 4
+"""So many bytes of decoded records as chunks have are folded at once, at least, as each fold copies what is live."""
 
 _SIZES = ("redundant_bytes", "pinned_bytes")
 _OFFSETS = ("cutoff_offset", "log_start_offset", "log_end_offset", "redundant_records", "next_cutoff_offset",
@@ -148,9 +155,10 @@ def fold_log(
 
     def begin() -> _Run:
         carried = restore() if restore else None
-        return _Run(log, window or as_of_window(as_of), limits or Limits(), carried, fate, judge, cores)
+        return _Run(log, window or as_of_window(as_of), limits or Limits(), carried, fate, judge, cores, chunk)
 
-    return read_into(begin, log, chunk=chunk, cores=cores).finish(topics or Topics(), state_partitions)
+    run = read_into(begin, log, chunk=chunk, stretches=STRETCHES, cores=cores)
+    return run.finish(topics or Topics(), state_partitions)
 
 
 def decode_log(
@@ -182,6 +190,7 @@ class _Run:
         fate: Fate | None = None,
         judge: Callable[[Traced], Sequence[Any]] | None = None,
         cores: int = 1,
+        chunk: int = CHUNK,
     ) -> None:
         self.log, self.window, self.limits, self.judge = log, window, limits, judge
         self.cores, self.folding = cores, Behind(cores)
@@ -191,6 +200,7 @@ class _Run:
         self.extent = carried.extent if carried else Extent()
         self.lost_at = carried.lost_at if carried else NOWHERE
         self.observed = Observed(counts=carried.counts if carried else Counts(), fate=fate)
+        self.last: np.void | None = None
         self.next_offset = self.observed.read_before = self.mark.next_offset if self.mark else NOWHERE
         self.newest_time = self.mark.newest_time if self.mark else NOWHERE
         self.folded_from = self.mark.log_start_offset if self.mark else self._first_offset()
@@ -199,9 +209,11 @@ class _Run:
         self.tracer.archiving_since = carried.archiving_since if carried else NOWHERE
         self.broken_since, self.record_count, self.has_whole_batches = False, 0, carried is not None
         self.judged: list[Any] = []
-        self.room = record_room()
-        self.other_room = self.room if cores == 1 else record_room()
-        self.enough = self.chains.size
+        self.room = SPARE.room()
+        self.other_room = self.room if cores == 1 else SPARE.room()
+        # What is true before and after a record, which rules look at, takes more than the record.
+        self.least = chunk * (CHUNKS_A_FOLD if judge is None else 1)
+        self.enough = max(self.least, self.chains.size)
         self.losses: list[int] | None = None
 
     def _first_offset(self) -> int:
@@ -220,7 +232,7 @@ class _Run:
         self.folding.wait()
         # Folding copies the state, so the next one waits for as much again: cost stays linear however many
         # share-partitions live. What is there before this one is the same by any number of cores, and so the findings.
-        self.enough = self.chains.size
+        self.enough = max(self.least, self.chains.size)
         if room.row_count:
             self.room, self.other_room = self.other_room, room
             self.folding.do(lambda: self._fold(room, keys))
@@ -299,14 +311,19 @@ class _Run:
         self.newest_time = max(self.newest_time, facts.newest_time)
         if self.log.source is not None:
             return
-        last = batches[facts.last]
-        self.mark = Mark(
-            segment=self.log.segments[last["segment"]].base_offset,
-            position=int(last["file_position"]),
-            size=int(last["size"]),
-            base_offset=int(last["base_offset"]),
-            crc=int(last["crc"]),
-            next_offset=int(last["last_offset"]) + 1,
+        self.last = batches[facts.last].copy()
+
+    def _mark(self) -> Mark | None:
+        """Where a later audit goes on; where this one began if it met no whole batch."""
+        if self.last is None:
+            return self.mark
+        return Mark(
+            segment=self.log.segments[self.last["segment"]].base_offset,
+            position=int(self.last["file_position"]),
+            size=int(self.last["size"]),
+            base_offset=int(self.last["base_offset"]),
+            crc=int(self.last["crc"]),
+            next_offset=int(self.last["last_offset"]) + 1,
             log_start_offset=self.folded_from,
             newest_time=self.newest_time,
             topic_id=self.log.topic_id,
@@ -315,13 +332,16 @@ class _Run:
     def finish(self, topics: Topics, state_partitions: int | None) -> FoldedLog:
         self._fold_decoded()
         self.folding.wait()
+        SPARE.take_back(self.room)
+        if self.other_room is not self.room:
+            SPARE.take_back(self.other_room)
         first = self._first_offset()
         self.extent.forget_before(first)
         carried = None
-        if self.mark is not None:
+        if (mark := self._mark()) is not None:
             since = self.tracer.archiving_since
             counts = self.observed.counts
-            carried = Carried(self.mark, self.keys, self.chains, self.extent, counts, self.lost_at, since)
+            carried = Carried(mark, self.keys, self.chains, self.extent, counts, self.lost_at, since)
         if self.broken_since:
             # What a later audit carries does not know of these bytes: it reads them again.
             self.lost_at = max(self.lost_at, self.next_offset, 0)

@@ -6,8 +6,8 @@ import numpy as np
 
 from share_state.fold.chains import NOWHERE
 from share_state.wire.batch_facts import BatchFacts
+from share_state.wire.chunk import Chunk
 from share_state.wire.framing import BATCH, CONTROL, TRANSACTIONAL, Trust
-from share_state.wire.log import Chunk
 from share_state.wire.resume import Fate
 from share_state.wire.share_group_state import STATE_RECORD, Fault, Layout, StateRecords
 

@@ -12,8 +12,8 @@ from share_state.live.address import FORM
 from share_state.live.client_properties import ClientProperties
 from share_state.live.cluster import client_settings, unusable_setting
 from share_state.live.refusals import Complaints, refusal
+from share_state.wire.chunk import Chunk
 from share_state.wire.kafka_rows import Rows, chunk_of
-from share_state.wire.log import Chunk
 from share_state.wire.log_folder import LogPartition
 from share_state.wire.records import RECORD
 

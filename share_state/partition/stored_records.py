@@ -29,13 +29,13 @@ def stored_records(folder: Path, log_start_offset: int, release: WriterRelease) 
     """
     (log,) = find_logs([str(folder)])
     for chunk in read_chunks(log):
-        data = chunk.data.tobytes()
+        data = chunk.data.data
         ends = chunk.batches["last_offset"].tolist()
         for row in locate_records(chunk.data, chunk.batches).tolist():
             offset, _, key_at, value_at, key_size, value_size, batch = row
             if ends[batch] >= log_start_offset:
-                value = None if value_size < 0 else data[value_at : value_at + value_size]
-                yield offset, _record(data[key_at : key_at + key_size], value, release)
+                value = None if value_size < 0 else bytes(data[value_at : value_at + value_size])
+                yield offset, _record(bytes(data[key_at : key_at + key_size]), value, release)
 
 
 def loaded(coordinator: ShareCoordinator, folder: Path, log_start_offset: int) -> Iterator[tuple[int, StateRecord]]:

@@ -36,7 +36,7 @@ class BatchFacts(NamedTuple):
 
 def facts_of(batches: np.ndarray) -> BatchFacts:
     """The facts of BATCH rows."""
-    return BatchFacts(len(batches), *(int(fact) for fact in _look_over(batches)))
+    return BatchFacts(len(batches), *_look_over(batches))
 
 
 @kernel

@@ -10,11 +10,11 @@ from typing import IO, Any, NoReturn
 import numpy as np
 
 from share_state.errors import InputError
+from share_state.wire.chunk import Chunk
 from share_state.wire.framing import BATCH, Trust
 from share_state.wire.group_logs import GROUP_TOPIC
 from share_state.wire.group_text import record_bytes
 from share_state.wire.kafka_rows import NO_TIME
-from share_state.wire.log import Chunk
 from share_state.wire.log_folder import STATE_TOPIC, LogPartition, Segment
 from share_state.wire.places import Place, place, size_of, unreadable
 from share_state.wire.state_text import MOST_TEXT, Gathered, StateTextError, key_bytes, record_kind, value_bytes

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from share_state.errors import InputError
+from share_state.wire.chunk import Chunk
 from share_state.wire.copies import one_of_each_offset
 from share_state.wire.dump_lines import DumpedRecord, batch_row, dumped_record, state_record
 from share_state.wire.framing import BATCH, CONTROL, Trust
 from share_state.wire.group_logs import GROUP_TOPIC
 from share_state.wire.group_text import record_bytes
-from share_state.wire.log import Chunk, RepeatedOffsetsError
+from share_state.wire.log import RepeatedOffsetsError
 from share_state.wire.log_folder import STATE_TOPIC, LogPartition, Segment
 from share_state.wire.places import Place, place, unreadable
 from share_state.wire.state_text import MOST_TEXT, Gathered, StateTextError

@@ -35,12 +35,13 @@ class Trust(IntEnum):
 
 
 class Stop(IntEnum):
-    """Why framing ended: all bytes used, more of the file is needed, or nothing after this position can be framed."""
+    """Why framing ended: all bytes used, more of the file is needed, nothing after here can be framed, or enough."""
 
     DONE = 0
     NEED_MORE = 1
     ZEROS = 2
     BROKEN = 3
+    ENOUGH = 4
 
 
 BATCH = np.dtype(
@@ -71,7 +72,7 @@ BATCH = np.dtype(
 
 
 @kernel
-def frame(data, start, end, at_file_end, file_position, segment, table, rows):
+def frame(data, start, end, at_file_end, file_position, segment, table, rows, enough):
     """Walk the batches of one stretch of one segment.
 
     Args:
@@ -80,8 +81,9 @@ def frame(data, start, end, at_file_end, file_position, segment, table, rows):
         at_file_end: whether the file ends where the stretch ends.
         file_position: position in the file of `data[start]`.
         segment: number of the segment, copied into each row.
-        table: BATCH rows to fill; a full one stops the walk as NEED_MORE.
+        table: BATCH rows to fill; a full one stops the walk as ENOUGH.
         rows: how many rows of `table` are in use.
+        enough: position in `data`; where a batch ends there or behind it, but before `end`, the walk stops as ENOUGH.
     Returns:
         (rows in use, position where it stopped, Stop). On BROKEN the last row says what is wrong there; on ZEROS the
         rest of the stretch is zero bytes, as a preallocated file ends.
@@ -89,8 +91,8 @@ def frame(data, start, end, at_file_end, file_position, segment, table, rows):
     """
     at = start
     while at < end:
-        if rows == len(table):
-            return rows, at, Stop.NEED_MORE
+        if rows == len(table) or at >= enough:
+            return rows, at, Stop.ENOUGH
         left = end - at
         if left < _CRC_FROM:
             if not at_file_end:

@@ -10,11 +10,6 @@ from share_state.wire.framing import CODEC_BITS, CONTROL, Trust
 from share_state.wire.rooms import Rooms
 
 
-def body_room(size: int) -> np.ndarray:
-    """Bytes to put bodies into."""
-    return np.empty(size, np.uint8)
-
-
 def is_compressed(batches: np.ndarray, only_control: bool) -> bool:
     """Whether the body of any batch that is to be looked into must be decompressed first."""
     if not facts_of(batches).attributes & CODEC_BITS:
@@ -31,7 +26,7 @@ def inflated(
         data: uint8, raw segment bytes.
         batches: BATCH rows; `body`, `body_end` and `trust` are changed in place.
         only_control: leave out the bodies of data batches, which must not be looked into then.
-        rooms: of `body_room`, where to put them; a part ends when one is full.
+        rooms: of bytes, where to put them; a part ends when one is full.
     Returns:
         Parts in order: (uint8 bytes of the bodies, the rows they belong to, row of those -> why it cannot be
         decompressed).

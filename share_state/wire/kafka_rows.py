@@ -6,10 +6,10 @@ from typing import Self
 import numpy as np
 import pyarrow as pa
 
+from share_state.wire.chunk import Chunk
 from share_state.wire.column_bytes import column_bytes, is_text
 from share_state.wire.compiled import allocating_kernel, kernel
 from share_state.wire.framing import BATCH, Trust
-from share_state.wire.log import Chunk
 from share_state.wire.records import RECORD
 
 NO_TIME = -1

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from share_state.wire.batch_facts import BatchFacts, facts_of
+from share_state.wire.chunk import Chunk
 from share_state.wire.framing import Trust
-from share_state.wire.log import Chunk
 from share_state.wire.log_folder import Window
-from share_state.wire.records import locate_records
+from share_state.wire.records import located_records
+
+_ALL = Window()
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +19,7 @@ class Located:
 
     Attributes:
         part: the chunk without the batches that lie outside.
-        facts: about its batches, those whose records cannot be found being MALFORMED by now.
+        facts: about the batches that are left, those whose records cannot be found being MALFORMED by now.
         records: RECORD rows that count.
         had_whole: whether any batch could be trusted before, outside or not.
     """
@@ -37,12 +39,12 @@ def located(part: Chunk, begin: int, window: Window) -> Located:
         window: which records count.
     """
     facts = facts_of(part.batches)
-    had_whole = facts.whole > 0
-    part = _within(part, facts, begin, window.until_offset)
-    records = locate_records(part.data, part.batches) if part.records is None else part.records
-    # Batches whose records cannot be found, or that lie outside, are not whole any more, or gone.
-    facts = facts_of(part.batches)
-    return Located(part, facts, records if window == Window() else records[window.counts(records)], had_whole)
+    within = _within(part, facts, begin, window.until_offset)
+    records, lowered = within.records, False
+    if records is None:
+        records, lowered = located_records(within.data, within.batches)
+    left = facts_of(within.batches) if lowered or within is not part else facts
+    return Located(within, left, records if window == _ALL else records[window.counts(records)], facts.whole > 0)
 
 
 def _within(part: Chunk, facts: BatchFacts, begin: int, until: int | None) -> Chunk:

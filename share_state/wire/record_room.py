@@ -1,8 +1,13 @@
 """Room for the decoded records of chunk after chunk, used again: fresh memory costs as much as what is put there."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from share_state.wire.plain_rows import put
+
+_LARGE = 256 << 20
+"""Bytes; so much is given back."""
 
 
 class RecordRoom:
@@ -27,6 +32,11 @@ class RecordRoom:
         """Bytes in use."""
         return self.rows.nbytes + self.batches.nbytes
 
+    @property
+    def capacity(self) -> int:
+        """Bytes that it can take before it grows."""
+        return self._rows.nbytes + self._batches.nbytes
+
     def more(self, rows: int, batches: int) -> tuple[np.ndarray, np.ndarray]:
         """So many rows more, all zero, and every row that they may point into: those in use and as many more.
 
@@ -42,6 +52,26 @@ class RecordRoom:
     def clear(self) -> None:
         """Nothing is in use any more."""
         self.row_count = self.batch_count = 0
+
+
+class SpareRooms:
+    """Rooms that a log needs no more are for the next one, unless they have grown large."""
+
+    def __init__(self, make: Callable[[], RecordRoom]) -> None:
+        self._make, self._spare = make, list[RecordRoom]()
+
+    def room(self) -> RecordRoom:
+        """One that nobody uses; it is empty."""
+        try:
+            return self._spare.pop()
+        except IndexError:
+            return self._make()
+
+    def take_back(self, room: RecordRoom) -> None:
+        """Nobody looks at what is in a room any more."""
+        room.clear()
+        if room.capacity <= _LARGE:
+            self._spare.append(room)
 
 
 def _with_room(array: np.ndarray, used: int, wanted: int) -> np.ndarray:

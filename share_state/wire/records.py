@@ -36,8 +36,14 @@ def locate_records(data: np.ndarray, batches: np.ndarray, *, control: bool = Fal
         RECORD rows.
     Source: Kafka DefaultRecord.readFrom, DefaultRecordBatch.iterator.
     """
+    return located_records(data, batches, control=control)[0]
+
+
+def located_records(data: np.ndarray, batches: np.ndarray, *, control: bool = False) -> tuple[np.ndarray, bool]:
+    """As `locate_records`, and whether the `trust` of any batch was lowered."""
     records = np.empty(_room(batches, control), RECORD)
-    return records[: _locate(data, batches, control, records)]
+    found, lowered = _locate(data, batches, control, records)
+    return records[:found], lowered
 
 
 @inlined
@@ -58,7 +64,7 @@ def _room(batches, control):
 
 @kernel
 def _locate(data, batches, control, records):
-    found = 0
+    found, lowered = 0, False
     for row in range(len(batches)):
         batch = batches[row]
         if not _is_wanted(batch, control):
@@ -66,9 +72,10 @@ def _locate(data, batches, control, records):
         located = _locate_in_batch(data, batch, row, records, found)
         if located < 0:
             batch.trust = np.int8(Trust.MALFORMED)
+            lowered = True
         else:
             found = located
-    return found
+    return found, lowered
 
 
 @kernel

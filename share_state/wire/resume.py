@@ -7,8 +7,8 @@ from enum import StrEnum
 
 import numpy as np
 
+from share_state.wire.framed_segments import framed_segments
 from share_state.wire.framing import HEADER, Trust
-from share_state.wire.log import framed_segments
 from share_state.wire.log_folder import LogPartition, Segment
 from share_state.wire.places import place, unreadable
 

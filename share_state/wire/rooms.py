@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+import numpy as np
+
 _Room = TypeVar("_Room")
 
 
@@ -38,3 +40,8 @@ class Rooms(Generic[_Room]):
         self.size *= 2
         self._made[-1] = self.size, self._make(self.size)
         return self._made[-1][1]
+
+
+def byte_room(size: int) -> np.ndarray:
+    """A room of bytes."""
+    return np.empty(size, np.uint8)

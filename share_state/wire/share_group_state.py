@@ -12,7 +12,7 @@ import numpy as np
 from share_state.wire.bigendian import int16_at, int32_at, int64_at, uvarint
 from share_state.wire.compiled import inlined, kernel
 from share_state.wire.keys import KeyTable, ask_for_bytes, ask_for_key, ask_for_slot, hash_of, number_of_hashed
-from share_state.wire.record_room import RecordRoom
+from share_state.wire.record_room import RecordRoom, SpareRooms
 
 
 class Kind(IntEnum):
@@ -106,9 +106,12 @@ class StateRecords:
     layouts: int = -1
 
 
-def record_room() -> RecordRoom:
-    """Room for decoded records."""
+def _record_room() -> RecordRoom:
     return RecordRoom(STATE_RECORD, STATE_BATCH)
+
+
+SPARE = SpareRooms(_record_room)
+"""Rooms for decoded records."""
 
 
 def decode_state_records(
@@ -126,19 +129,18 @@ def decode_state_records(
         room: where to put them, behind what is there; by default in a room of their own.
     Source: Kafka ShareCoordinatorRecordSerde, ShareSnapshotKey/Value, ShareUpdateKey/Value.
     """
-    room, done, faults, layouts = room or record_room(), 0, 0, 0
-    most = int(np.maximum(records["value_size"], 0).sum(dtype=np.int64)) // _SMALLEST_BATCH
-    rows, batches = room.more(len(records), most)
+    room, done, faults, layouts = room or _record_room(), 0, 0, 0
+    rows, batches = room.more(len(records), _bytes_of_values(records) // _SMALLEST_BATCH)
     total = room.batch_count
     block = np.empty(_BLOCK, np.int32), np.empty(_BLOCK, np.uint64)
     while True:
         table = keys.slots, keys.hashes, keys.starts, keys.arena, keys.count
         done, total, some_faults, some_layouts = _decode(data, records, done, total, rows, batches, *table, *block)
-        faults, layouts = faults | int(some_faults), layouts | int(some_layouts)
+        faults, layouts = faults | some_faults, layouts | some_layouts
         if done == len(records):
             break
         keys.grow(int(records[done]["key_size"]))
-    room.batch_count = int(total)
+    room.batch_count = total
     return StateRecords(rows, room.batches, faults, layouts)
 
 
@@ -153,6 +155,14 @@ def note_told_faults(decoded: StateRecords, faults: Mapping[int, tuple[int, int]
         of_it = (decoded.rows["offset"] == offset) & (decoded.rows["fault"] == Fault.KEY_MALFORMED)
         decoded.rows["fault"][of_it], decoded.rows["value_version"][of_it] = fault, version
         decoded.faults |= fault
+
+
+@kernel
+def _bytes_of_values(records):
+    total = np.int64(0)
+    for row in range(len(records)):
+        total += max(records[row].value_size, 0)
+    return total
 
 
 @kernel

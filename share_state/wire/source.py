@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from share_state.wire.log import Chunk
+    from share_state.wire.chunk import Chunk
     from share_state.wire.log_folder import LogPartition
 
 

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from share_state.errors import InputError
+from share_state.wire.chunk import Chunk
 from share_state.wire.kafka_rows import NO_TIME, NotBase64Error, Rows, chunk_of, joined, rows_of
-from share_state.wire.log import Chunk
 from share_state.wire.log_folder import LogPartition
 from share_state.wire.places import parquet_source
 from share_state.wire.share_group_state import LARGEST_OFFSET

@@ -11,7 +11,7 @@ import pyarrow as pa
 from share_state.fold.carried import carried_log, carried_share_partitions, mark_of, restored
 from share_state.fold.log import FoldedLog, fold_log
 from share_state.rules import judge, judge_records
-from share_state.wire.log import CHUNK
+from share_state.wire.chunk import CHUNK
 from share_state.wire.log_folder import LogPartition, find_logs
 from share_state.wire.resume import ANEW, Fate, resume
 

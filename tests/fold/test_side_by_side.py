@@ -14,7 +14,7 @@ from share_state.fold.carried import carried_log, carried_share_partitions
 from share_state.fold.chains import Chains
 from share_state.fold.log import FoldedLog, decode_log, fold_log
 from share_state.rules import judge, judge_records
-from share_state.wire.log import CHUNK
+from share_state.wire.chunk import CHUNK
 from share_state.wire.log_folder import LogPartition, Segment, Window, find_logs
 from tests.fold.drawn import folder_of, logs
 from tests.fold.model import Written
