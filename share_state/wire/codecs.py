@@ -1,5 +1,6 @@
 """Undoes the compression of a batch's records; the codecs are libraries', the framing of snappy is Kafka's."""
 
+import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -18,6 +19,8 @@ _PIECE = 4096
 
 _XERIAL = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = 16
+_XERIAL_BEGIN = struct.Struct(">8s8xi")
+"""Magic, versions, and the size of the first block."""
 _GZIP_WINDOW = 16 + isal_zlib.MAX_WBITS
 _ENDS_EARLY = "the compressed bytes end early"
 _GZIP_ERROR = cast(type[Exception], isal_zlib.error)
@@ -50,7 +53,7 @@ _OWN = _Contexts()
 _GZIP = cast(Callable[[], _Frame], partial(isal_zlib.decompressobj, _GZIP_WINDOW))
 
 
-def decompress(codec: int, body: memoryview | bytes) -> bytes:
+def decompress(codec: int, body: memoryview | bytes) -> memoryview | bytes:
     """The records of a batch whose attributes name `codec`.
 
     Args:
@@ -63,9 +66,11 @@ def decompress(codec: int, body: memoryview | bytes) -> bytes:
     if codec not in _CODECS:
         raise BodyError(f"codec {codec} is unknown")
     try:
-        return _CODECS[codec](body)
+        plain = _CODECS[codec](body)
     except _BROKEN as error:
         raise BodyError(str(error).partition("\n")[0]) from None
+    _check_size(len(plain))
+    return plain
 
 
 def _ungzip(body: memoryview | bytes) -> bytes:
@@ -82,7 +87,7 @@ def _inflated(begin: Callable[[], _Frame], body: memoryview | bytes) -> bytes:
         plain = frame.decompress(body)
         # Nearly every body is one small frame.
         if frame.eof and not frame.unused_data:
-            return _joined((plain,))
+            return plain
     return _joined(_frame_after_frame(begin, body))
 
 
@@ -99,13 +104,16 @@ def _frame_after_frame(begin: Callable[[], _Frame], body: memoryview | bytes) ->
 
 
 def _unlz4(body: memoryview | bytes) -> bytes:
-    return _joined(_first_lz4_frame(body))
-
-
-def _first_lz4_frame(body: memoryview | bytes) -> Iterator[bytes]:
-    """Kafka's stream ends with it."""
+    """The first frame alone: Kafka's stream ends with it."""
     lz4.frame.reset_decompression_context(_OWN.lz4)
-    for at in range(0, len(body), _PIECE):
+    plain, used, is_end = lz4.frame.decompress_chunk(_OWN.lz4, body[:_PIECE])
+    # Nearly every body is small.
+    return plain if is_end else _joined(_lz4_frame(plain, body, used))
+
+
+def _lz4_frame(begun: bytes, body: memoryview | bytes, begin: int) -> Iterator[bytes]:
+    yield begun
+    for at in range(begin, len(body), _PIECE):
         piece, _, is_end = lz4.frame.decompress_chunk(_OWN.lz4, body[at : at + _PIECE])
         yield piece
         if is_end:
@@ -113,11 +121,16 @@ def _first_lz4_frame(body: memoryview | bytes) -> Iterator[bytes]:
     raise BodyError(_ENDS_EARLY)
 
 
-def _unsnappy(body: memoryview | bytes) -> bytes:
-    return _joined(_snappy_blocks(body)) if bytes(body[: len(_XERIAL)]) == _XERIAL else _unsnappy_block(body)
+def _unsnappy(body: memoryview | bytes) -> memoryview | bytes:
+    if len(body) >= _XERIAL_BEGIN.size:
+        magic, size = _XERIAL_BEGIN.unpack_from(body)
+        # Nearly every body is one block.
+        if magic == _XERIAL and size == len(body) - _XERIAL_BEGIN.size:
+            return _unsnappy_block(body[_XERIAL_BEGIN.size :])
+    return _joined(_snappy_blocks(body)) if body[: len(_XERIAL)] == _XERIAL else _unsnappy_block(body)
 
 
-def _snappy_blocks(body: memoryview | bytes) -> Iterator[bytes]:
+def _snappy_blocks(body: memoryview | bytes) -> Iterator[memoryview]:
     at = _XERIAL_HEADER
     while at < len(body):
         size = int.from_bytes(body[at : at + 4], "big", signed=True)
@@ -128,22 +141,26 @@ def _snappy_blocks(body: memoryview | bytes) -> Iterator[bytes]:
         at += size
 
 
-def _unsnappy_block(block: memoryview | bytes) -> bytes:
+def _unsnappy_block(block: memoryview | bytes) -> memoryview:
     size = cramjam.snappy.decompress_raw_len(block)
     # Snappy cannot shrink more than about 1:21, so a larger claim is a lie that must not be allocated.
     if size > LARGEST_BODY or size > 64 * len(block) + 64:
         raise BodyError(f"a snappy block claims {size} bytes")
-    return bytes(cramjam.snappy.decompress_raw(block))
+    return memoryview(cramjam.snappy.decompress_raw(block))
 
 
-def _joined(pieces: Iterable[bytes]) -> bytes:
+def _joined(pieces: Iterable[memoryview | bytes]) -> bytes:
     kept, total = [], 0
     for piece in pieces:
         kept.append(piece)
         total += len(piece)
-        if total > LARGEST_BODY:
-            raise BodyError(f"more than {LARGEST_BODY} bytes when decompressed")
-    return kept[0] if len(kept) == 1 else b"".join(kept)
+        _check_size(total)
+    return b"".join(kept)
+
+
+def _check_size(size: int) -> None:
+    if size > LARGEST_BODY:
+        raise BodyError(f"more than {LARGEST_BODY} bytes when decompressed")
 
 
 _CODECS = {1: _ungzip, 2: _unsnappy, 3: _unlz4, 4: _unzstd}
