@@ -11,6 +11,9 @@ from share_state.wire.plain_rows import joined
 CELL = 4096
 """Offsets whose bytes are counted together."""
 
+_NONE = np.int64(-(2**63))
+"""Neither an offset nor a cell."""
+
 _RUN = np.dtype([("first", "i8"), ("count", "i8")])
 _BYTES = np.dtype([("cell", "i8"), ("first", "i8"), ("end", "i8"), ("bytes", "i8")])
 
@@ -59,7 +62,7 @@ class Extent:
 @kernel
 def _runs_of(offsets, known, runs):
     """Let the last known run go on; those behind it become rows of `runs`, as many as it returns."""
-    found, end = 0, known[-1].first + known[-1].count if len(known) else np.int64(-1)
+    found, end = 0, known[-1].first + known[-1].count if len(known) else _NONE
     for offset in offsets:
         if offset != end:
             runs[found].first, runs[found].count = offset, 0
@@ -73,7 +76,7 @@ def _runs_of(offsets, known, runs):
 @kernel
 def _cells_of(batches, known, cells):
     """Let the last known cell go on; those behind it become rows of `cells`, as many as it returns."""
-    found, last = 0, known[-1].cell if len(known) else np.int64(-1)
+    found, last = 0, known[-1].cell if len(known) else _NONE
     for batch in batches:
         if batch.trust != Trust.WHOLE:
             continue

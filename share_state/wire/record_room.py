@@ -7,7 +7,7 @@ import numpy as np
 from share_state.wire.plain_rows import put
 
 _LARGE = 256 << 20
-"""Bytes; so much is given back."""
+"""Bytes; a room that can take more is let go."""
 
 
 class RecordRoom:

@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -37,6 +37,15 @@ def test_a_reader_that_leaves_early_is_no_failure():
     assert started.returncode == 0
 
 
+@pytest.fixture
+def heeding_interrupts() -> Iterator[None]:
+    """Who starts tests in the background may let them ignore interrupts, and so whatever they start."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heeding_interrupts")
 def test_who_interrupts_a_command_is_told_what_that_left():
     with subprocess.Popen(
         [COMMAND, "decode", DATA / "4.3.1/fuzz"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
