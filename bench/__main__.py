@@ -88,7 +88,7 @@ def bench(
     if usual if user_log is None else user_log:
         comparisons.user_log(report, runs)
     if nightly:
-        comparisons.nightly(report, place)
+        comparisons.nightly(report, runs, place)
     if table:
         comparisons.table(report, log, runs)
     if matrix:

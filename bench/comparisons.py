@@ -8,7 +8,7 @@ from bench import claims, contestants, forms
 from bench.comparison import Comparison, compared
 from bench.end_to_end import EndToEnd, reconstructed
 from bench.exports import Shape
-from bench.nightly import audited
+from bench.nightly import audited, nights_of
 from bench.report import Report
 from bench.shapes import many_keys
 from bench.tables import comparison_table, end_to_end_table
@@ -53,23 +53,23 @@ def user_log(report: Report, runs: int) -> None:
     report.note("user_log", asdict(run))
 
 
-def nightly(report: Report, place: Sequence[str]) -> None:
-    """Audits behind a short and a long history, and of many share-partitions; the first of each against reconstruct."""
-    nights = []
-    for records in (_SHORT, 10 * _SHORT):
-        export = report.made(Shape(records=records))
-        with report.doing(f"auditing behind {records:,} records"):
-            nights.append(audited(export, place))
-    report.claim([claims.cost_of_history(*nights)])
+def nightly(report: Report, runs: int, place: Sequence[str]) -> None:
+    """Audits behind a short and a long history, by turns; of few and of many share-partitions, against reconstruct."""
+    short, long = (report.made(Shape(records=records)) for records in (_SHORT, 10 * _SHORT))
+    with report.doing("auditing two nights"):
+        nights = [(nights_of(short, place), nights_of(long, place)) for _ in range(runs)]
+    report.claim([claims.cost_of_history(nights)])
     with report.doing("stretching"):
         many = many_keys(_MANY_KEYS_MB)
-    with report.doing("auditing many share-partitions"):
-        nights.append(audited(many, place))
-    for whole, night in ((export, nights[-2]), (many, nights[-1])):
-        with report.doing("share-state reconstruct"):
-            run = reconstructed(whole, *place)
-        report.claim([claims.cost_of_rules(night, run)])
-    report.note("nightly", [asdict(night) for night in nights])
+    compared = {}
+    for export in (long, many):
+        with report.doing(f"auditing and reconstructing {export.shape.keys:,} share-partitions"):
+            compared[export.folder.name] = [
+                (audited(export, place), reconstructed(export, *place).usage) for _ in range(runs)
+            ]
+        report.claim([claims.cost_of_rules(export, compared[export.folder.name])])
+    told = {name: [[asdict(one) for one in pair] for pair in pairs] for name, pairs in compared.items()}
+    report.note("nightly", {"nights": [[asdict(one) for one in pair] for pair in nights], "audit, reconstruct": told})
 
 
 def table(report: Report, shape: Shape, runs: int) -> None:

@@ -40,8 +40,18 @@ class Night:
         return sum(seconds for phase, seconds in self.phases.items() if phase not in _START_UP)
 
 
-def audited(export: Export, place: Sequence[str]) -> Night:
-    """Audit an export in two nights, into a fresh warehouse; `place` says where tasks run, as in `shapes.measured`.
+def audited(export: Export, place: Sequence[str]) -> TreeUsage:
+    """Audit an export into a fresh warehouse; `place` says where tasks run, as in `shapes.measured`.
+
+    Raises:
+        CommandError: if the audit does not exit with 0.
+    """
+    with tempfile.TemporaryDirectory(prefix="audit-", dir=DATA) as warehouse:
+        return commanded(*_AUDIT, str(export.folder), "--out", warehouse, *place)[0]
+
+
+def nights_of(export: Export, place: Sequence[str]) -> Night:
+    """Audit an export in two nights, into a fresh warehouse; `place` as for `audited`.
 
     Raises:
         CommandError: if an audit does not exit with 0.
