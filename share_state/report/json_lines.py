@@ -27,8 +27,10 @@ def _objects(names: Sequence[str], texts: Iterable[pa.Array]) -> pa.Array:
     fields = [
         pc.binary_join_element_wise(f"{json.dumps(name)}: ", text, "") for name, text in zip(names, texts, strict=True)
     ]
-    joined = pc.binary_join_element_wise(*fields, ", ", null_handling="skip")
-    return pc.binary_join_element_wise("{", joined, "}", "")
+    # Arrow leaves a row out where all that is to be joined is null, so the brace is one of them.
+    joined = pc.binary_join_element_wise("{", *fields, ", ", null_handling="skip")
+    begun = pc.binary_replace_slice(joined, start=0, stop=len("{, "), replacement="{")
+    return pc.binary_join_element_wise(begun, "}", "")
 
 
 def _text(column: pa.Array) -> pa.Array:

@@ -60,3 +60,9 @@ def test_a_line_is_what_json_makes_of_the_row(drawn: list[dict[str, Any]], data:
         for row in batch.to_pylist()
     ]
     assert json_lines(batch) == "".join(f"{line}\n" for line in expected)
+
+
+def test_a_row_of_nulls_is_an_empty_object():
+    nothing = dict.fromkeys(_SCHEMA.names)
+    batch = pa.RecordBatch.from_pylist([nothing, nothing | {"number": 1}, nothing], schema=_SCHEMA)
+    assert json_lines(batch) == '{}\n{"number": 1}\n{}\n'
