@@ -99,8 +99,9 @@ def cost_of_history(nights: Sequence[tuple[Night, Night]]) -> Claim:
 
 def cost_of_rules(export: Export, pairs: Sequence[tuple[TreeUsage, TreeUsage]]) -> Claim:
     """The first audit of an export reads all of it and judges every record; beside each the same by reconstruct."""
-    share = median(audit.cpu_s / plain.cpu_s for audit, plain in pairs)
-    audit, plain = (median(run.cpu_s for run in side) for side in zip(*pairs, strict=True))
+    audits, plain_ones = zip(*pairs, strict=True)
+    share = median_ratio(audits, plain_ones)
+    audit, plain = (median(run.cpu_s for run in side) for side in (audits, plain_ones))
     return Claim(
         f"an audit of everything, all rules on, takes at most {AUDIT:.0f} times the CPU time of reconstruct"
         f" ({export.shape.keys:,} share-partitions)",

@@ -8,7 +8,7 @@ from bench import claims, contestants, forms
 from bench.comparison import Comparison, compared
 from bench.end_to_end import EndToEnd, reconstructed
 from bench.exports import Shape
-from bench.nightly import audited, nights_of
+from bench.nightly import nights_of, spent
 from bench.report import Report
 from bench.shapes import many_keys
 from bench.tables import comparison_table, end_to_end_table
@@ -61,15 +61,13 @@ def nightly(report: Report, runs: int, place: Sequence[str]) -> None:
     report.claim([claims.cost_of_history(nights)])
     with report.doing("stretching"):
         many = many_keys(_MANY_KEYS_MB)
-    compared = {}
+    beside = {}
     for export in (long, many):
         with report.doing(f"auditing and reconstructing {export.shape.keys:,} share-partitions"):
-            compared[export.folder.name] = [
-                (audited(export, place), reconstructed(export, *place).usage) for _ in range(runs)
-            ]
-        report.claim([claims.cost_of_rules(export, compared[export.folder.name])])
-    told = {name: [[asdict(one) for one in pair] for pair in pairs] for name, pairs in compared.items()}
-    report.note("nightly", {"nights": [[asdict(one) for one in pair] for pair in nights], "audit, reconstruct": told})
+            pairs = [(spent("audit", export, place), spent("reconstruct", export, place)) for _ in range(runs)]
+        report.claim([claims.cost_of_rules(export, pairs)])
+        beside[export.folder.name] = [[asdict(one) for one in pair] for pair in pairs]
+    report.note("nightly", {"nights": [[asdict(one) for one in pair] for pair in nights], "audit, reconstruct": beside})
 
 
 def table(report: Report, shape: Shape, runs: int) -> None:

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from bench.kafka import command
+from bench.process_tree import TreeUsage
 from share_state.errors import ShareStateError
 
 KAFKA = "Kafka 4.4.0"
@@ -128,6 +129,6 @@ def spread(passes: Sequence[Pass]) -> float:
     return max(one.cpu_s for one in passes) / max(min(one.cpu_s for one in passes), 1e-9)
 
 
-def median_ratio(slower: Sequence[Pass], faster: Sequence[Pass]) -> float:
+def median_ratio(slower: Sequence[Pass | TreeUsage], faster: Sequence[Pass | TreeUsage]) -> float:
     """Median over the pairs of passes, run one after the other, of CPU time over CPU time."""
     return statistics.median(a.cpu_s / b.cpu_s for a, b in zip(slower, faster, strict=True))

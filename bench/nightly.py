@@ -13,7 +13,7 @@ from bench.process_tree import TreeUsage
 NEW_BYTES = 1 << 20
 """Of each log partition, for the second night."""
 
-_AUDIT = ("audit", "--fail-on", "off")
+_UNJUDGED = ("--fail-on", "off")
 
 _START_UP = ("start Spark", "stop Spark", "interpreter, imports, exit")
 
@@ -40,18 +40,22 @@ class Night:
         return sum(seconds for phase, seconds in self.phases.items() if phase not in _START_UP)
 
 
-def audited(export: Export, place: Sequence[str]) -> TreeUsage:
-    """Audit an export into a fresh warehouse; `place` says where tasks run, as in `shapes.measured`.
+def spent(command: str, export: Export, place: Sequence[str]) -> TreeUsage:
+    """What a command takes that reads an export and writes a fresh warehouse.
 
+    Args:
+        command: `audit` or `reconstruct`.
+        export: to be read.
+        place: says where tasks run, as in `shapes.measured`.
     Raises:
-        CommandError: if the audit does not exit with 0.
+        CommandError: if it does not exit with 0.
     """
-    with tempfile.TemporaryDirectory(prefix="audit-", dir=DATA) as warehouse:
-        return commanded(*_AUDIT, str(export.folder), "--out", warehouse, *place)[0]
+    with tempfile.TemporaryDirectory(prefix=f"{command}-", dir=DATA) as warehouse:
+        return commanded(command, str(export.folder), "--out", warehouse, *_UNJUDGED, *place)[0]
 
 
 def nights_of(export: Export, place: Sequence[str]) -> Night:
-    """Audit an export in two nights, into a fresh warehouse; `place` as for `audited`.
+    """Audit an export in two nights, into a fresh warehouse; `place` as for `spent`.
 
     Raises:
         CommandError: if an audit does not exit with 0.
@@ -62,11 +66,11 @@ def nights_of(export: Export, place: Sequence[str]) -> Night:
         for last, source in cut:
             last.write_bytes(source.read_bytes()[:-NEW_BYTES])
         old = sum(file.stat().st_size for file in logs.glob("*/*.log"))
-        first, _, _ = commanded(*_AUDIT, str(logs), "--out", warehouse, *place)
+        first, _, _ = commanded("audit", str(logs), "--out", warehouse, *_UNJUDGED, *place)
         for last, source in cut:
             last.write_bytes(source.read_bytes())
         new = sum(file.stat().st_size for file in logs.glob("*/*.log")) - old
-        second, phases, _ = commanded(*_AUDIT, str(logs), "--out", warehouse, *place)
+        second, phases, _ = commanded("audit", str(logs), "--out", warehouse, *_UNJUDGED, *place)
         return Night(old, new, first, second, phases)
 
 

@@ -5,8 +5,11 @@ from dataclasses import dataclass
 
 from bench import contestants
 from bench.contestants import Contestant, Pass
-from bench.end_to_end import EndToEnd, reconstructed
+from bench.end_to_end import EndToEnd, reconstructed, typical_run
 from bench.exports import Export
+
+_RUNS = 3
+"""Of the command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +34,9 @@ def measured(exports: Sequence[Export], warm: Export, warm_ups: int) -> list[Siz
     with contestants.ours() as ours:
         of_kernel = _passes(ours, exports, warm, warm_ups)
     # The command's own children alone may run while its process tree is accounted for.
-    runs = [_median_run(export) for export in exports]
+    # Memory that another process has just given back costs the first run up to a second.
+    runs = [typical_run([reconstructed(export) for _ in range(_RUNS)]) for export in exports]
     return [SizeRun(*one) for one in zip(runs, of_kafka, of_kernel, strict=True)]
-
-
-def _median_run(export: Export) -> EndToEnd:
-    """By wall time, of three: memory that another process has just given back costs the first one up to a second."""
-    return sorted((reconstructed(export) for _ in range(3)), key=lambda run: run.usage.wall_s)[1]
 
 
 def _passes(side: Contestant, exports: Sequence[Export], warm: Export, warm_ups: int) -> list[Pass]:
