@@ -16,6 +16,7 @@ import numpy as np
 
 from share_state.fold.sweep import priority, range_columns, sweep
 from share_state.wire.compiled import allocating_kernel, inlined, kernel
+from share_state.wire.move_rows import move_rows
 from share_state.wire.plain_rows import copied, fill, joined, put, used_once
 from share_state.wire.prefetch import prefetch
 from share_state.wire.share_group_state import (
@@ -213,9 +214,8 @@ def _fold(from_key, to_key, rows, batches, order, starts, chains, carried, carri
         chain = chains[key]
         begin, end = starts[key], starts[key + 1]
         if begin == end:
-            for number in range(carried[key], carried[key + 1]):
-                out[at] = carried_batches[number]
-                at += 1
+            move_rows(carried_batches, carried[key], out, at, carried[key + 1] - carried[key])
+            at += carried[key + 1] - carried[key]
             ends[key + 1] = at
             continue
         if end - begin > len(cuts):

@@ -88,7 +88,7 @@ def _take_in_swept(batches, begin, end, cut, room):
 def hold(room, end):
     """Let the ranges taken in, up to row `end`, be the ranges held; returns how many there are."""
     begin = len(room) // 3
-    move_rows(room, begin, 0, end - begin)
+    move_rows(room, begin, room, 0, end - begin)
     return end - begin
 
 
@@ -110,7 +110,7 @@ def cut_below(room, size, start, counted):
         dropped += 1
     if dropped > 0:
         size -= dropped
-        move_rows(room, dropped, 0, size)
+        move_rows(room, dropped, room, 0, size)
     if size > 0 and room[0].first < start:
         finished += _finished(room[0].first, start - 1, room[0].state, counted)
         room[0].first = start
@@ -134,7 +134,7 @@ def raise_to(room, size, incoming_end, start):
         row += 1
     begin = max(row - 1, 0)
     made = spare + row - begin
-    move_rows(room, begin, spare, row - begin)
+    move_rows(room, begin, room, spare, row - begin)
     for new in range(incoming, incoming_end):
         first, last = room[new].first, room[new].last
         count, state = room[new].count, room[new].state
@@ -145,7 +145,7 @@ def raise_to(room, size, incoming_end, start):
             made = _append(
                 room, spare, made, room[passed].first, room[passed].last, room[passed].count, room[passed].state
             )
-            move_rows(room, passed + 1, made, row - passed - 1)
+            move_rows(room, passed + 1, room, made, row - passed - 1)
             made += row - passed - 1
         if left < 0:
             left, left_from, left_to = _left(room, row, size, new)
@@ -175,8 +175,8 @@ def raise_to(room, size, incoming_end, start):
     if row < size and made > spare and _carries_on(room, made - 1, room[row].first, room[row].count, room[row].state):
         room[made - 1].last = room[row].last
         row += 1
-    move_rows(room, row, begin + made - spare, size - row)
-    move_rows(room, spare, begin, made - spare)
+    move_rows(room, row, room, begin + made - spare, size - row)
+    move_rows(room, spare, room, begin, made - spare)
     return begin + made - spare + size - row, finished, left, left_from, left_to
 
 

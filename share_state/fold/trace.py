@@ -28,6 +28,7 @@ from share_state.fold.held_ranges import (
 from share_state.fold.limits import Limits
 from share_state.fold.ranges import ARCHIVING
 from share_state.wire.compiled import inlined, kernel
+from share_state.wire.move_rows import move_rows
 from share_state.wire.plain_rows import fill
 from share_state.wire.prefetch import prefetch
 from share_state.wire.share_group_state import STATE_BATCH, UNREADABLE, Kind, Layout, StateRecords
@@ -178,9 +179,8 @@ def _trace(to_key, rows, batches, order, starts, chains, carried, carried_batche
     while key < to_key:
         begin, end = carried[key], carried[key + 1]
         if starts[key] == starts[key + 1]:
-            for row in range(begin, end):
-                out[at] = carried_batches[row]
-                at += 1
+            move_rows(carried_batches, begin, out, at, end - begin)
+            at += end - begin
             key += 1
             ends[key] = at
             continue
@@ -188,8 +188,7 @@ def _trace(to_key, rows, batches, order, starts, chains, carried, carried_batche
             if not fits(room, 0, end - begin):
                 place[0], place[1], place[2], place[3], place[4] = key, number, 0, end - begin, at
                 return True
-            for row in range(begin, end):
-                room[row - begin] = carried_batches[row]
+            move_rows(carried_batches, begin, room, 0, end - begin)
             number, size = starts[key], end - begin
             finished = finished_among(room, 0, size, chains[key].start_offset)
         while number < starts[key + 1]:
@@ -204,9 +203,8 @@ def _trace(to_key, rows, batches, order, starts, chains, carried, carried_batche
             fact = facts[order[number]]
             size, finished = advance(rows, order, number, batches, chains[key], room, size, finished, fact, resolved)
             number += 1
-        for row in range(size):
-            out[at] = room[row]
-            at += 1
+        move_rows(room, 0, out, at, size)
+        at += size
         key += 1
         ends[key] = at
         number = np.int64(-1)
