@@ -26,3 +26,13 @@ class Limits:
     stall_minutes: float = 30
     pinned_records: int = 10_000
     writer_version: str | None = None
+
+    def since_4_4(self, archiving_since: int) -> int | None:
+        """The offset behind which a writer of 4.4 or later made every record; None where none is known to have.
+
+        Args:
+            archiving_since: offset of the first record that must be of such a writer, -1 for none.
+        """
+        if self.writer_version is not None:
+            return -1 if self.writer_version == "4.4" else None
+        return None if archiving_since < 0 else archiving_since

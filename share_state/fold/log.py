@@ -17,7 +17,8 @@ from share_state.fold.observed import Counts, Observed
 from share_state.fold.pieces import Pieces, packed
 from share_state.fold.states import DIALECT, in_flight_in_pieces, key_columns, live, states_in_pieces
 from share_state.fold.topics import Topics
-from share_state.fold.trace import Traced, Tracer
+from share_state.fold.trace import Tracer
+from share_state.fold.traced import Traced
 from share_state.wire.ahead import Behind
 from share_state.wire.as_of import AsOf, as_of_window
 from share_state.wire.batch_facts import BatchFacts

@@ -18,7 +18,8 @@ from share_state.fold.held_ranges import finished_among, fits, fitting
 from share_state.fold.log import decode_log
 from share_state.fold.states import declared, key_columns, state_table, times
 from share_state.fold.topics import Topics
-from share_state.fold.trace import FACT, advance
+from share_state.fold.trace import advance
+from share_state.fold.traced import FACT
 from share_state.wire.as_of import AsOf, as_of_window
 from share_state.wire.compiled import allocating_kernel
 from share_state.wire.keys import KeyTable

@@ -4,8 +4,7 @@ The fold of `chains` needs no state between two records; the audit does, so it f
 by one, with the same scalars (`chains.walk`) and its ranges kept canonical in place (`held_ranges`), to the same state.
 """
 
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 
 import numpy as np
 
@@ -27,42 +26,12 @@ from share_state.fold.held_ranges import (
 )
 from share_state.fold.limits import Limits
 from share_state.fold.ranges import ARCHIVING
+from share_state.fold.remarkable import expected, is_remarkable
+from share_state.fold.traced import FACT, Traced, only
 from share_state.wire.compiled import inlined, kernel
 from share_state.wire.move_rows import move_rows
-from share_state.wire.plain_rows import fill
-from share_state.wire.prefetch import prefetch
+from share_state.wire.plain_rows import copied, joined
 from share_state.wire.share_group_state import STATE_BATCH, UNREADABLE, Kind, Layout, StateRecords
-
-FACT = np.dtype(
-    [
-        ("start_before", "i8"),  # -1: none
-        ("start_after", "i8"),
-        ("end_after", "i8"),  # behind the last range; -1 without a start
-        ("create_time_before", "i8"),
-        ("write_time_before", "i8"),
-        ("timestamp_before", "i8"),  # of the share-partition's last record, a tombstone too; -1 for the first
-        ("terminal_after", "i8"),  # offsets at or after the start, acknowledged or archived
-        ("left_offset", "i8"),  # first to leave a state that nothing leaves; -1 none
-        ("contradicted_offset", "i8"),  # first where a snapshot cannot follow from what was folded; -1 none
-        ("archiving_passed_offset", "i8"),  # first in state ARCHIVING that the start passed; -1 none
-        ("snapshot_epoch_before", "i4"),
-        ("state_epoch_before", "i4"),
-        ("leader_epoch_before", "i4"),
-        ("complete_before", "i4"),
-        ("left_from", "i4"),  # priorities (fold/sweep.py) at left_offset, before and in the record
-        ("left_to", "i4"),
-        ("contradicted_from", "i4"),  # priorities at contradicted_offset, folded and in the snapshot
-        ("contradicted_to", "i4"),
-        ("folded", "?"),  # the fold took the record; the others are of no share-partition or unreadable
-        ("known", "?"),  # a state existed before
-        ("rests_on_snapshot", "?"),  # and a snapshot of the log begins it
-        ("suspect", "?"),  # and a record behind that snapshot could not be read
-        ("was_deleted", "?"),  # a tombstone came before, and nothing since
-        ("initial", "?"),  # the snapshot begins the state anew
-        ("cold", "?"),  # the snapshot repeats the state
-    ]
-)
-"""One row a record. What is `before` is meaningless where `known` is false, timestamp_before apart."""
 
 _BLANK = np.zeros(1, FACT)
 for _name in ("start_before", "start_after", "end_after", "timestamp_before", "left_offset", "contradicted_offset",
@@ -71,63 +40,30 @@ for _name in ("start_before", "start_after", "end_after", "timestamp_before", "l
 for _name in ("left_from", "left_to", "contradicted_from", "contradicted_to"):
     _BLANK[_name] = UNCOVERED
 
-
-@dataclass(frozen=True)
-class Traced:
-    """A chunk of records beside what was true before and after each.
-
-    Attributes:
-        rows: STATE_RECORD, in log order.
-        batches: STATE_BATCH rows of all of them, in the same order.
-        facts: FACT; row n is about rows[n].
-        folded_from: the log start when this log was read for the first time.
-        archiving_since: offset of the first record with a range in state ARCHIVING, to the end of the chunk; -1 none.
-        limits: what the rules hold it against.
-    """
-
-    rows: Columns
-    batches: Columns
-    facts: Columns
-    folded_from: int
-    archiving_since: int
-    limits: Limits
-
-    @cached_property
-    def snapshots(self) -> np.ndarray:
-        """int64, the numbers of the records that are snapshots and were folded; there are few."""
-        return self._folded(Kind.SNAPSHOT)
-
-    @cached_property
-    def tombstones(self) -> np.ndarray:
-        """int64, the numbers of the records that are tombstones and were folded."""
-        return self._folded(Kind.TOMBSTONE)
-
-    @cached_property
-    def updates(self) -> np.ndarray:
-        """bool, one a record: an update that was folded."""
-        return self.facts["folded"] & (self.rows["kind"] == Kind.UPDATE)
-
-    @cached_property
-    def begins(self) -> np.ndarray:
-        """int64, one a record and the end: the number of its first batch, or where that would be."""
-        return np.concatenate(([0], np.cumsum(self.rows["batch_count"], dtype=np.int64)))
-
-    def _folded(self, kind: Kind) -> np.ndarray:
-        return np.flatnonzero(self.facts["folded"] & (self.rows["kind"] == kind))
+_AT_ONCE = 1024
+"""Remarkable records that there is room for before they are put aside."""
 
 
 class Tracer:
     """Carries from chunk to chunk what the folded chains do not hold."""
 
-    def __init__(self, *, folded_from: int = 0, limits: Limits = Limits()) -> None:  # noqa: B008  frozen
+    def __init__(
+        self,
+        *,
+        folded_from: int = 0,
+        limits: Limits = Limits(),  # noqa: B008  frozen
+        every: bool = False,
+    ) -> None:
         """Begin a log partition.
 
         Args:
             folded_from: the log start when this log was read for the first time.
             limits: what the rules hold it against.
+            every: show the rules every record of a share-partition, remarkable or not.
         """
         self.folded_from = folded_from
         self.limits = limits
+        self.every = every
         self.archiving_since = NOWHERE
 
     def take(self, records: StateRecords, chains: Chains, keys: int, slices: int = 1) -> Traced:
@@ -139,43 +75,63 @@ class Tracer:
             keys: how many share-partitions have numbers by now.
             slices: how many parts of them are folded side by side.
         """
-        rows, batches = records.rows, records.batches
-        facts = np.empty(len(rows), FACT)
-        fill(facts, _BLANK[0])
-        chains.apply(records, keys, slices, partial(_follow, facts))
-        ranges = Columns(batches)
         if self.archiving_since == NOWHERE:
-            archiving = np.flatnonzero(ranges["state"] == ARCHIVING)
-            if len(archiving):
-                ends = np.cumsum(rows["batch_count"])
-                self.archiving_since = int(rows["offset"][np.searchsorted(ends, archiving[0], side="right")])
-        return Traced(Columns(rows), ranges, Columns(facts), self.folded_from, self.archiving_since, self.limits)
+            self.archiving_since = _archiving_since(records)
+        usual = expected(self.limits, self.archiving_since, every=self.every)
+        found: list[tuple[np.ndarray, np.ndarray]] = [(np.zeros(0, np.int64), np.zeros(0, FACT))]
+        chains.apply(records, keys, slices, partial(_follow, usual, found))
+        numbers, facts = (joined(parts) for parts in zip(*found, strict=True))
+        rows, batches, facts = only(records, numbers, facts)
+        limits, since = self.limits, self.archiving_since
+        return Traced(Columns(rows), Columns(batches), Columns(facts), self.folded_from, since, limits)
 
 
-def _follow(facts: np.ndarray, from_key: int, to_key: int, *folded: np.ndarray) -> None:
-    """Fold a stretch of share-partitions one record after the other, and fill the facts of each; as `chains._fold`."""
-    place, room, resolved = np.array([from_key, -1, 0, 0, 0, 0]), np.empty(1024, STATE_BATCH), np.empty(1, np.int64)
-    # Where an array may be made, references are counted, which took a quarter of the time.
-    while _trace(to_key, *folded, facts, place, room, resolved):
-        room = fitting(room, place[2], place[3])
+def _archiving_since(records: StateRecords) -> int:
+    archiving = np.flatnonzero(records.batches["state"] == ARCHIVING)
+    if not len(archiving):
+        return NOWHERE
+    ends = np.cumsum(records.rows["batch_count"])
+    return int(records.rows["offset"][np.searchsorted(ends, archiving[0], side="right")])
+
+
+def _follow(
+    usual: np.ndarray, found: list[tuple[np.ndarray, np.ndarray]], from_key: int, to_key: int, *folded: np.ndarray
+) -> None:
+    """Fold a stretch of share-partitions one record after the other; as `chains._fold`.
+
+    Args:
+        usual: of `expected` (fold/remarkable.py).
+        found: takes the numbers of remarkable records and their FACT rows.
+    """
+    place, room, resolved = np.array([from_key, -1, 0, 0, 0, 0, 0]), np.empty(1024, STATE_BATCH), np.empty(1, np.int64)
+    numbers, facts = np.empty(_AT_ONCE, np.int64), np.empty(_AT_ONCE, FACT)
+    goes_on = True
+    while goes_on:
+        # Where an array may be made, references are counted, which took a quarter of the time.
+        goes_on = _trace(to_key, *folded, usual, _BLANK, numbers, facts, place, room, resolved)
+        filled, room = place[6], fitting(room, place[2], place[3])
+        found.append((numbers[:filled].copy(), copied(facts[:filled])))
 
 
 @kernel
-def _trace(to_key, rows, batches, order, starts, chains, carried, carried_batches, out, ends, facts, place, room,
-           resolved):  # fmt: skip
-    """Go on until all records are traced, or until a larger room is needed.
+def _trace(to_key, rows, batches, order, starts, chains, carried, carried_batches, out, ends, usual, blank, numbers,
+           facts, place, room, resolved):  # fmt: skip
+    """Go on until all records are traced, until enough are remarkable, or until a larger room is needed.
 
     Args:
         to_key, rows, batches, order, starts, chains, carried, carried_batches, out, ends: as of `chains._fold`.
-        facts: FACT rows to fill, blank so far; row n is about rows[n].
+        usual: of `expected` (fold/remarkable.py).
+        blank: FACT, what one is before it is filled.
+        numbers, facts: take the numbers of the remarkable records, and the FACT row of each; as long as each other.
         place: int64, where to go on, moved: share-partition, place in `order` (-1 at its beginning), its ranges held,
-            how many are to come, rows of `out` in use, offsets that its ranges finish.
+            how many are to come, rows of `out` in use, offsets that its ranges finish; and how many are remarkable.
         room: holds the ranges of the share-partition (fold/held_ranges.py).
         resolved: int64, room for one.
     Returns:
-        Whether a larger room is needed.
+        Whether there is more to do.
     """
     key, number, size, at, finished = place[0], place[1], place[2], place[4], place[5]
+    filled = np.int64(0)
     while key < to_key:
         begin, end = carried[key], carried[key + 1]
         if starts[key] == starts[key + 1]:
@@ -186,29 +142,38 @@ def _trace(to_key, rows, batches, order, starts, chains, carried, carried_batche
             continue
         if number < 0:
             if not fits(room, 0, end - begin):
-                place[0], place[1], place[2], place[3], place[4] = key, number, 0, end - begin, at
+                _note(place, key, number, np.int64(0), end - begin, at, finished, filled)
                 return True
             move_rows(carried_batches, begin, room, 0, end - begin)
             number, size = starts[key], end - begin
             finished = finished_among(room, 0, size, chains[key].start_offset)
         while number < starts[key + 1]:
-            if number + AHEAD < len(order):
-                prefetch(facts, order[number + AHEAD])
             if number + AHEAD // 2 < len(order):
                 ask_for_batches(batches, rows[order[number + AHEAD // 2]])
             count = np.int64(rows[order[number]].batch_count)
-            if not fits(room, size, count):
-                place[0], place[1], place[2], place[3], place[4], place[5] = key, number, size, count, at, finished
+            if filled == len(facts) or not fits(room, size, count):
+                _note(place, key, number, size, count, at, finished, filled)
                 return True
-            fact = facts[order[number]]
+            move_rows(blank, 0, facts, filled, 1)
+            fact = facts[filled]
             size, finished = advance(rows, order, number, batches, chains[key], room, size, finished, fact, resolved)
+            if is_remarkable(rows[order[number]], fact, batches, usual):
+                numbers[filled] = order[number]
+                filled += 1
             number += 1
         move_rows(room, 0, out, at, size)
         at += size
         key += 1
         ends[key] = at
         number = np.int64(-1)
+    _note(place, key, number, np.int64(0), np.int64(0), at, finished, filled)
     return False
+
+
+@inlined
+def _note(place, key, number, size, coming, at, finished, filled):
+    place[0], place[1], place[2], place[3], place[4], place[5] = key, number, size, coming, at, finished
+    place[6] = filled
 
 
 @inlined

@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from share_state.fold.ranges import ACKNOWLEDGED, ARCHIVED, ARCHIVING, AVAILABLE
-from share_state.fold.trace import Traced
+from share_state.fold.ranges import ACKNOWLEDGED, ARCHIVING, AVAILABLE
+from share_state.fold.remarkable import written_states
+from share_state.fold.traced import Traced
 from share_state.rules.registry import TRACED, WARNING, Broken, rule
 from share_state.rules.traced_rows import first_of_each, of_rows, owners, span, state_names, within_records
 from share_state.wire.share_group_state import Kind, Layout
@@ -18,11 +19,9 @@ from share_state.wire.share_group_state import Kind, Layout
 )
 def unknown_delivery_state(traced: Traced) -> Broken:
     """State batches in a state that is never persisted: a broker may refuse the partition, or its start stays stuck."""
-    writer = traced.limits.writer_version
-    may_archive = writer in (None, "4.4")
-    written = (AVAILABLE, ACKNOWLEDGED, ARCHIVED, *([ARCHIVING] if may_archive else []))
+    written = written_states(traced.limits)
     wrong = np.logical_and.reduce([traced.batches["state"] != state for state in written])
-    why = "" if may_archive else f", which {writer} does not write"
+    why = "" if ARCHIVING in written else f", which {traced.limits.writer_version} does not write"
     rows, batch, count = first_of_each(traced, np.flatnonzero(wrong))
     return of_rows(
         rows,

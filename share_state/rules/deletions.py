@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from share_state.fold.trace import Traced
+from share_state.fold.traced import Traced
 from share_state.rules.registry import INFO, TRACED, WARNING, Broken, rule
 from share_state.rules.traced_rows import has_state, of_rows
 from share_state.wire.share_group_state import Kind

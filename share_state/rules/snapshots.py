@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 
 from share_state.fold.columns import Columns
-from share_state.fold.trace import Traced
+from share_state.fold.traced import Traced
 from share_state.rules.registry import ERROR, TRACED, Broken, rule
 from share_state.rules.traced_rows import in_words, of_rows
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 from share_state.fold.columns import Columns
 from share_state.fold.held_ranges import UNCOVERED
 from share_state.fold.ranges import STATE_NAMES
-from share_state.fold.trace import Traced
+from share_state.fold.traced import Traced
 from share_state.rules.registry import NOTHING, Broken, Column
 from share_state.wire.share_group_state import Kind
 

@@ -2,24 +2,18 @@
 
 import numpy as np
 
-from share_state.fold.chains import NOWHERE
-from share_state.fold.trace import Traced
+from share_state.fold.traced import Traced
 from share_state.rules.registry import INFO, NOTHING, PLACE, TRACED, WARNING, Broken, rule
 from share_state.rules.traced_rows import first_of_each, goes_on, of_rows, owners, span, state_names, within_records
 
 
 def _by_4_4(traced: Traced) -> tuple[int, str] | None:
-    """Where writers of 4.4 or later begin.
-
-    Returns:
-        (the offset behind which one made every record of the chunk; how that is known, for the message), None where
-        none is known to have made any.
-    """
+    """(`Limits.since_4_4`; how that is known, for the message), None where 4.4 is not known to have made any record."""
+    if (since := traced.limits.since_4_4(traced.archiving_since)) is None:
+        return None
     if traced.limits.writer_version is not None:
-        return (-1, "") if traced.limits.writer_version == "4.4" else None
-    since = traced.archiving_since
-    why = f" (the writer must be 4.4 or later: ARCHIVING is in the log since {PLACE} {since})"
-    return None if since == NOWHERE else (since, why)
+        return since, ""
+    return since, f" (the writer must be 4.4 or later: ARCHIVING is in the log since {PLACE} {since})"
 
 
 @rule(

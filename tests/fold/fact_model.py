@@ -19,9 +19,9 @@ Values = dict[int, tuple[int, int]]
 
 
 def facts(records: StateRecords) -> list[Fact]:
-    """One fact a record; what is meaningless where nothing is known before it is left out."""
+    """One fact a record of a share-partition; what is meaningless where nothing is known before it is left out."""
     known: dict[int, Fact] = {}
-    return [_fact(row, _values(row, records.batches), known) for row in records.rows]
+    return [_fact(row, _values(row, records.batches), known) for row in records.rows if row["key"] >= 0]
 
 
 def seen(row: np.void) -> Fact:
@@ -55,8 +55,6 @@ def _fact(row: np.void, values: Values, known: dict[int, Fact]) -> Fact:
         "terminal_after": 0, "left_offset": -1, "left_from": NO_RANGE, "left_to": NO_RANGE, "contradicted_offset": -1,
         "contradicted_from": NO_RANGE, "contradicted_to": NO_RANGE, "archiving_passed_offset": -1,
     }  # fmt: skip
-    if row["key"] < 0:
-        return fact
     fact["timestamp_before"] = before["timestamp"]
     fact["was_deleted"] = before["deleted"] and state is None
     if state is not None:

@@ -9,16 +9,14 @@ from hypothesis import strategies as st
 
 from share_state.fold.chains import CHAIN, Chains
 from share_state.fold.limits import Limits
-from share_state.fold.log import decode_log
 from share_state.fold.trace import Tracer
-from share_state.wire.log_folder import Window, find_logs
-from share_state.wire.share_group_state import STATE_BATCH, STATE_RECORD, Fault, Kind, StateRecords
-from tests.fold.drawn import folder_of, logs
+from share_state.wire.share_group_state import StateRecords
+from tests.fold.decoded_logs import LOGS, damaged, decoded, drawn_records
+from tests.fold.drawn import logs
 from tests.fold.fact_model import chunks, facts, seen
 from tests.fold.model import SNAPSHOT_KIND, UPDATE_KIND, Written
 from tests.truth import DATA
 
-LOGS = [f"{path.parent.parent.name}/{path.parent.name}" for path in sorted(DATA.glob("*/*/__share_group_state-0"))]
 SMALL = [
     "4.0.2/chaos",
     "4.1.2/chaos",
@@ -31,28 +29,9 @@ SMALL = [
 ]
 
 
-def decoded(inputs: Path) -> tuple[StateRecords, int]:
-    """All records of the one log partition under a folder, and how many share-partitions it has."""
-    (log,) = find_logs([str(inputs)])
-    rows, batches, at, keys = [], [], 0, 0
-    for records, table in decode_log(log, Window()):
-        part = records.rows.copy()
-        part["batches"] += at
-        rows.append(part)
-        batches.append(records.batches)
-        at, keys = at + len(records.batches), len(table)
-    none = np.zeros(0, STATE_RECORD), np.zeros(0, STATE_BATCH)
-    return StateRecords(np.concatenate([none[0], *rows]), np.concatenate([none[1], *batches])), keys
-
-
-def drawn_records(log: list[list[Written]], folder: Path) -> tuple[StateRecords, int]:
-    folder_of(log, folder)
-    return decoded(folder / "__share_group_state-0")
-
-
 def traced(records: StateRecords, keys: int, cuts: list[int] = []) -> np.ndarray:  # noqa: B006  never changed
     """The facts of all records, taken in chunks."""
-    tracer, chains, found = Tracer(), Chains(), []
+    tracer, chains, found = Tracer(every=True), Chains(), []
     for chunk in chunks(records, cuts):
         found.append(tracer.take(chunk, chains, keys).facts.rows)
     return np.concatenate(found)
@@ -78,24 +57,6 @@ def same_state(found: Chains, expected: Chains) -> None:
     assert found.ends.tolist() == expected.ends.tolist()
     assert found.batches.tolist() == expected.batches.tolist()
     assert found.last_snapshot_record == expected.last_snapshot_record
-
-
-def damaged(data: st.DataObject, records: StateRecords) -> StateRecords:
-    """The records, some unreadable, of no share-partition, cold, or with a range that ends before it begins."""
-    rows, batches = records.rows.copy(), records.batches.copy()
-    for row in rows:
-        flaw = data.draw(
-            st.sampled_from([0, 0, 0, 0, Fault.VALUE_MALFORMED, Fault.KEY_MALFORMED, Fault.INVERTED_RANGE])
-        )
-        if flaw == Fault.INVERTED_RANGE and row["batch_count"]:
-            batches["last"][row["batches"]] = batches["first"][row["batches"]] - 1
-        elif flaw == Fault.INVERTED_RANGE:
-            continue
-        if flaw == Fault.KEY_MALFORMED:
-            row["key"], row["kind"] = -1, Kind.SKIPPED
-        row["fault"] |= flaw
-        row["write_time"] += data.draw(st.sampled_from([0, 0, 1])) if row["kind"] == Kind.SNAPSHOT else 0
-    return StateRecords(rows, batches)
 
 
 @given(logs(), st.data())
