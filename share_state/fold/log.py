@@ -175,8 +175,11 @@ def decode_log(
     run = _Run(log, window, Limits())
     run.losses = losses
     # What has been handed out cannot be taken back where segments turn out to overlap.
-    for part in read_chunks(log, merge=True):
-        yield run.decode(run.prepared(part)), run.keys
+    try:
+        for part in read_chunks(log, merge=True):
+            yield run.decode(run.prepared(part)), run.keys
+    finally:
+        run.give_back_rooms()
 
 
 class _Run:
@@ -212,8 +215,7 @@ class _Run:
         self.judged: list[Any] = []
         self.room = SPARE.room()
         self.other_room = self.room if cores == 1 else SPARE.room()
-        # What is true before and after a record, which rules look at, takes more than the record.
-        self.least = chunk * (CHUNKS_A_FOLD if judge is None else 1)
+        self.least = chunk * CHUNKS_A_FOLD
         self.enough = max(self.least, self.chains.size)
         self.losses: list[int] | None = None
 
@@ -330,12 +332,15 @@ class _Run:
             topic_id=self.log.topic_id,
         )
 
-    def finish(self, topics: Topics, state_partitions: int | None) -> FoldedLog:
-        self._fold_decoded()
-        self.folding.wait()
+    def give_back_rooms(self) -> None:
         SPARE.take_back(self.room)
         if self.other_room is not self.room:
             SPARE.take_back(self.other_room)
+
+    def finish(self, topics: Topics, state_partitions: int | None) -> FoldedLog:
+        self._fold_decoded()
+        self.folding.wait()
+        self.give_back_rooms()
         first = self._first_offset()
         self.extent.forget_before(first)
         carried = None

@@ -24,6 +24,7 @@ from share_state.wire.as_of import AsOf, as_of_window
 from share_state.wire.compiled import allocating_kernel
 from share_state.wire.keys import KeyTable
 from share_state.wire.log_folder import LogPartition, Window
+from share_state.wire.move_rows import move_rows
 from share_state.wire.plain_rows import copied
 from share_state.wire.share_group_state import STATE_BATCH, UNREADABLE, StateRecords
 
@@ -204,8 +205,7 @@ def _points(
             size = carried[key + 1] - carried[key]
             if starts[key] < starts[key + 1]:
                 room = fitting(room, 0, size)
-                for row in range(size):
-                    room[row] = carried_batches[carried[key] + row]
+                move_rows(carried_batches, carried[key], room, 0, size)
                 finished = finished_among(room, 0, size, chains[key].start_offset)
         while number < starts[key + 1]:
             row = rows[order[number]]
@@ -220,8 +220,7 @@ def _points(
             if not row.fault & UNREADABLE:
                 out_chains[made] = chains[key]
                 out_at[made] = order[number]
-                for kept in range(size):
-                    out[at + kept] = room[kept]
+                move_rows(room, 0, out, at, size)
                 at += size
                 made += 1
                 out_ends[made] = at

@@ -60,8 +60,8 @@ Check = Callable[[Any], Broken]
 """Takes the FoldedLog or FoldedControlLog of the dialect that it is registered for, or a chunk of traced records."""
 
 FOLDED, TRACED = "folded", "traced"
-"""What a rule looks at: a whole log partition once it is folded, or each chunk of its records beside the state before
-each of them (only the audit traces)."""
+"""What a rule looks at: a whole log partition once it is folded, or the remarkable records of each chunk beside the
+state before each (only the audit traces). What rules of the second kind look for, fold/remarkable.py must tell, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ def judge_records(traced: Any, severities: Mapping[str, str] | None = None) -> l
     """Run every rule over traced records on a chunk of them.
 
     Args:
-        traced: a chunk of records of `__share_group_state` beside the state before each (fold/trace.py).
+        traced: records of `__share_group_state` beside the state before each (fold/traced.py).
         severities: as for `judge`.
     Returns:
         (code, broken rows) of the rules that something breaks.
