@@ -1,13 +1,22 @@
-"""One hot log partition, read, decoded and folded by one core and by all, in this process, kernels warm."""
+"""One hot log partition, read, decoded and folded by one core and by all, in this process, kernels warm.
 
+Beside it what the machine gives at all: as many processes as there are cores fold the log at once, each for itself.
+"""
+
+import multiprocessing
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from multiprocessing.synchronize import Barrier
 from statistics import median
 
 from bench.exports import Export
 from share_state.cores import cores_here
 from share_state.fold.log import fold_log
 from share_state.wire.log_folder import LogPartition, find_logs
+
+_PATIENCE = 120.0
+"""Seconds to wait for a process of ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +27,14 @@ class ByCores:
         log: the log partition.
         cores: how many there are.
         seconds: wall time by one core, and by all.
-        same: whether both gave the same states.
+        each_s: wall time of a process that folds the log by one core while one a core does so.
+        same: whether one and all gave the same states.
     """
 
     log: LogPartition
     cores: int
     seconds: tuple[float, float]
+    each_s: float
     same: bool
 
     @property
@@ -31,18 +42,45 @@ class ByCores:
         """How many times as fast all cores are."""
         return self.seconds[0] / self.seconds[1]
 
+    @property
+    def given(self) -> float:
+        """How many times as much as one process alone the processes get done that share nothing but the machine."""
+        return self.cores * self.seconds[0] / self.each_s
+
 
 def measured(export: Export, runs: int) -> ByCores:
     """Fold the largest log partition by turns, one turn first that is not counted."""
     log = max(find_logs([str(export.folder)]), key=lambda one: one.size)
-    sides = (1, cores_here())
-    same = fold_log(log, cores=sides[0]).states.equals(fold_log(log, cores=sides[1]).states)
-    passes = [[_seconds(log, cores) for cores in sides] for _ in range(runs)]
-    alone, together = (median(one) for one in zip(*passes, strict=True))
-    return ByCores(log, sides[1], (alone, together), same)
+    cores = cores_here()
+    same = fold_log(log).states.equals(fold_log(log, cores=cores).states)
+    spawned = multiprocessing.get_context("spawn")
+    with spawned.Pool(cores, _meet, [spawned.Barrier(cores)]) as processes:
+
+        def apart() -> float:
+            return max(processes.map_async(_seconds_beside, [log] * cores, chunksize=1).get(_PATIENCE))
+
+        sides: Sequence[Callable[[], float]] = (lambda: _seconds(log, 1), lambda: _seconds(log, cores), apart)
+        apart()
+        passes = [[side() for side in sides] for _ in range(runs)]
+    alone, together, each = (median(one) for one in zip(*passes, strict=True))
+    return ByCores(log, cores, (alone, together), each, same)
 
 
 def _seconds(log: LogPartition, cores: int) -> float:
     begun = time.perf_counter()
     fold_log(log, cores=cores)
     return time.perf_counter() - begun
+
+
+_met: Barrier
+
+
+def _meet(barrier: Barrier) -> None:
+    global _met  # noqa: PLW0603  a process of the pool has no other place for it
+    _met = barrier
+
+
+def _seconds_beside(log: LogPartition) -> float:
+    # Each process takes one, and none begins before all are there.
+    _met.wait(_PATIENCE)
+    return _seconds(log, 1)

@@ -89,12 +89,12 @@ def shapes_table(pairs: Sequence[Pair]) -> Table:
 
 
 def by_cores_table(hot: ByCores) -> Table:
-    """A row for one core and one for all."""
+    """A row for one core, one for all, and one for as many processes that fold the log each for itself."""
     table = _table("cores", *("MB", "wall s", "MB/s"))
-    for cores, seconds in zip((1, hot.cores), hot.seconds, strict=True):
-        table.add_row(
-            f"{cores}", f"{hot.log.size / 1e6:,.1f}", f"{seconds:.2f}", f"{hot.log.size / seconds / 1e6:,.0f}"
-        )
+    rows = ("1", 1, hot.seconds[0]), (f"{hot.cores}", 1, hot.seconds[1]), ("1 each, at once", hot.cores, hot.each_s)
+    for cores, logs, seconds in rows:
+        size = logs * hot.log.size
+        table.add_row(cores, f"{size / 1e6:,.1f}", f"{seconds:.2f}", f"{size / seconds / 1e6:,.0f}")
     return table
 
 

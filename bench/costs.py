@@ -76,7 +76,7 @@ def run_shapes(report: Report, megabytes: int, runs: int, place: Sequence[str]) 
     for pair in pairs:
         told = [{"name": one.side.name, "bytes": one.side.export.bytes, **asdict(one.run.usage)} for one in pair.sides]
         report.note("shapes", told)
-    report.note("by_cores", {"cores": hot.cores, "seconds": hot.seconds, "same": hot.same})
+    report.note("by_cores", {"cores": hot.cores, "seconds": hot.seconds, "each_s": hot.each_s, "same": hot.same})
 
 
 def run_growth(report: Report, megabytes: int, runs: int) -> None:

@@ -43,7 +43,7 @@ from share_state.wire.share_snapshot_file import IndexEntry
 UNKNOWN_BEFORE = -2
 """In place of a start offset: the share-partition had none at the last audit."""
 
-STRETCHES = 16
+STRETCHES = 8
 """Parts of a chunk: what is framed and found in one of them is in the CPU's own memory when it is decoded."""
 
 CHUNKS_A_FOLD = 4

@@ -1,5 +1,6 @@
 """Work that a log's stages do side by side, each in a thread: compiled kernels and reads let the others run."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
@@ -7,17 +8,21 @@ from typing import TypeVar
 _T = TypeVar("_T")
 
 
+AHEAD = 2
+"""Items that are made before they are asked for: one alone lets the threads wait for each other at every item."""
+
+
 def made_ahead(items: Iterable[_T]) -> Iterator[_T]:
-    """The items of an iterable, the next one made in a thread while one is in use.
+    """The items of an iterable, the next ones made in a thread while one is in use.
 
     Args:
-        items: what one item stands on must hold until the next but one is asked for.
+        items: what one item stands on must hold while AHEAD more are made.
     """
     end, source = object(), iter(items)
     with ThreadPoolExecutor(1) as thread:
-        coming: Future[_T | object] = thread.submit(next, source, end)
-        while (item := coming.result()) is not end:
-            coming = thread.submit(next, source, end)
+        coming: deque[Future[_T | object]] = deque(thread.submit(next, source, end) for _ in range(AHEAD))
+        while (item := coming.popleft().result()) is not end:
+            coming.append(thread.submit(next, source, end))
             yield item  # pyright: ignore[reportReturnType]  it is no end
 
 

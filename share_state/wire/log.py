@@ -5,7 +5,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from share_state.wire.ahead import made_ahead
+from share_state.wire.ahead import AHEAD, made_ahead
 from share_state.wire.chunk import CHUNK, Chunk
 from share_state.wire.copies import one_of_each_offset
 from share_state.wire.framed_segments import framed_segments, load
@@ -51,7 +51,7 @@ def read_into(
     Args:
         begin: makes one that has taken nothing yet.
         log, chunk, stretches, only_control: as for `read_chunks`.
-        cores: with more than one, the next chunk is read and prepared while one is taken.
+        cores: with more than one, the next chunks are read and prepared while one is taken.
     Returns:
         One that has taken all of them.
     Raises:
@@ -60,7 +60,7 @@ def read_into(
 
     def filled(*, merge: bool) -> _Taker:
         taker = begin()
-        buffers = 1 if cores == 1 else 2
+        buffers = 1 if cores == 1 else 1 + AHEAD
         parts = read_chunks(
             log, merge=merge, chunk=chunk, stretches=stretches, only_control=only_control, buffers=buffers
         )
