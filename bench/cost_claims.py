@@ -6,7 +6,7 @@ from bench.by_cores import ByCores
 from bench.claims import Claim
 from bench.growth import Series
 from bench.matrix import Cell
-from bench.shapes import Measured, Pair
+from bench.shapes import Pair
 from bench.sizes import SizeRun
 from bench.start_up import StartUp
 
@@ -16,8 +16,6 @@ OVER_CRC = 3.0
 OVER_KERNEL = 2.0
 WALL = 5.0
 APART = 2.0
-WORKER = 576_000_000
-"""Bytes of a worker that holds no state: interpreter and libraries (about 290 MB), chunks, records, what is kept."""
 OFF_LINE = 0.1
 SCALING = 0.8
 
@@ -98,20 +96,6 @@ def scales(hot: ByCores) -> Claim:
         f"one hot log partition gains by {hot.cores} cores {SCALING:.0%} of what processes gain that fold one each",
         f"{hot.faster:.2f} times as fast, {hot.given:.2f} by the processes" + ("" if hot.same else "; states differ"),
         hot.same and hot.faster >= SCALING * hot.given,
-    )
-
-
-def worker_bounded(pairs: Sequence[Pair]) -> Claim:
-    """The largest worker less the live state; the input is larger than the bound, or the claim says little."""
-    worst: Measured = max(
-        (one for pair in pairs for one in pair.sides), key=lambda one: one.peak_bytes - one.run.live_bytes
-    )
-    beyond = worst.peak_bytes - worst.run.live_bytes
-    return Claim(
-        f"the peak memory of what folds is at most {WORKER / 1e6:.0f} MB plus the live state, whatever the input",
-        f"{beyond / 1e6:,.0f} MB beyond a live state of {worst.run.live_bytes / 1e6:,.0f} MB at"
-        f" {worst.run.export.bytes / 1e6:,.0f} MB of {worst.side.name}, the worst",
-        worst.peak_bytes > 0 and beyond <= WORKER,
     )
 
 

@@ -57,7 +57,7 @@ def run_sizes(report: Report, shape: Shape, records: Sequence[int], warm_ups: in
         report.claim([*cost_claims.of_sizes(one, start_up), claims.half_the_cpu(one.run, one.kafka)])
         report.compare(digest_difference(one.run, one.kafka))
         report.note("end_to_end", end_to_end_numbers(one.run, one.kafka) | {"kernel": asdict(one.kernel)})
-    report.claim([claims.worker_memory(max((one.run for one in measured), key=lambda run: run.export.bytes))])
+    report.claim([claims.worker_memory((one.run, one.run.peak_bytes) for one in measured)])
     report.note("start_up", {how: asdict(start_up) for how, start_up in start_ups.items()})
 
 
@@ -71,7 +71,8 @@ def run_shapes(report: Report, megabytes: int, runs: int, place: Sequence[str]) 
     with report.doing("folding one hot log partition by one core and by all"):
         hot = by_cores.measured(pairs[1].sides[0].side.export, runs)
     report.show("decode + fold of one hot log partition", cost_tables.by_cores_table(hot))
-    report.claim([*map(cost_claims.same_whatever_shape, pairs), cost_claims.worker_bounded(pairs)])
+    peaks = [(one.run, one.peak_bytes) for pair in pairs for one in pair.sides]
+    report.claim([*map(cost_claims.same_whatever_shape, pairs), claims.worker_memory(peaks)])
     report.claim([cost_claims.scales(hot)])
     for pair in pairs:
         told = [{"name": one.side.name, "bytes": one.side.export.bytes, **asdict(one.run.usage)} for one in pair.sides]
