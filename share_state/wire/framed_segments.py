@@ -78,6 +78,8 @@ class _Buffer:
     def handed_out(self, end: int) -> Iterator[Chunk]:
         """A chunk of the rows there are, if any; `end` is where their bytes end."""
         if self.rows:
+            self._room.hand_out()
+            self._tables.hand_out()
             yield Chunk(self.data[:end], self.table[: self.rows])
             self.table, self.rows, self._is_held = self._tables.next(), 0, True
         self.enough = end + self._stretch

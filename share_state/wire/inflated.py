@@ -41,6 +41,8 @@ def inflated(
     def part(end: int) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
         batches["body"][rows], batches["body_end"][rows] = [0, *lasts[:-1]][: len(lasts)], lasts
         faults = {row - start: reason for row, reason in why.items() if start <= row < end}
+        if rows:
+            rooms.hand_out()
         return room[:used], batches[start:end], faults
 
     for row, codec, begin, end in zip(wanted.tolist(), codecs, begins, ends, strict=True):

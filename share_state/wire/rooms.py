@@ -1,6 +1,7 @@
 """Memory for stretch after stretch of a log, the oldest used again: fresh memory costs as much as reading into it."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -9,7 +10,7 @@ _Room = TypeVar("_Room")
 
 
 class Rooms(Generic[_Room]):
-    """Gives out rooms by turns.
+    """Gives out rooms, the oldest again once what lay in it need not hold any more.
 
     Attributes:
         size: bytes that each has at least.
@@ -21,25 +22,42 @@ class Rooms(Generic[_Room]):
         Args:
             make: one of so many bytes.
             size: bytes that each has at least.
-            count: how many hold at a time.
+            count: how many stretches hold at a time.
         """
         self._make, self.size, self._count = make, size, count
-        self._made: list[tuple[int, _Room]] = []
+        self._made: list[_Made[_Room]] = []
+        self._handed_out = 0
 
     def next(self, least: int = 0) -> _Room:
-        """One for the next stretch, of `least` bytes at least."""
+        """One for what comes next, of `least` bytes at least."""
         wanted = max(least, self.size)
-        size, room = self._made.pop(0) if len(self._made) == self._count else (-1, None)
-        if room is None or size < wanted:
-            size, room = wanted, self._make(wanted)
-        self._made.append((size, room))
-        return room
+        is_free = bool(self._made) and self._handed_out - self._made[0].handed_out >= self._count
+        room = self._made.pop(0) if is_free else None
+        if room is None or room.size < wanted:
+            room = _Made(wanted, self._make(wanted))
+        room.handed_out = self._handed_out
+        self._made.append(room)
+        return room.room
+
+    def hand_out(self) -> None:
+        """A stretch that lies in the newest room is handed out."""
+        self._made[-1].handed_out = self._handed_out
+        self._handed_out += 1
 
     def larger(self) -> _Room:
         """One in place of the newest, of twice its size, as all will have that are made from now on."""
         self.size *= 2
-        self._made[-1] = self.size, self._make(self.size)
-        return self._made[-1][1]
+        self._made[-1] = _Made(self.size, self._make(self.size), self._handed_out)
+        return self._made[-1].room
+
+
+@dataclass(slots=True)
+class _Made(Generic[_Room]):
+    """A room, how many bytes it has, and how many stretches were handed out before the last one that lies in it."""
+
+    size: int
+    room: _Room
+    handed_out: int = 0
 
 
 def byte_room(size: int) -> np.ndarray:
