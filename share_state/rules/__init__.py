@@ -1,4 +1,7 @@
-"""The audit: one file a family of rules. A rule is a function over columns; importing this room registers them all."""
+"""The audit: one file a family of rules. A rule is a function over columns; importing this room registers them all.
+
+Rules over traced records see those that fold/remarkable.py tells: what such a rule looks for is a condition there.
+"""
 
 from share_state.rules import (
     batch_contents,
