@@ -68,6 +68,9 @@ CHAIN = np.dtype(
 )
 """One row a share-partition: everything of its state but the batches."""
 
+UPDATED, REPLACED = 1, 2
+"""What a record does to the state before it."""
+
 FRESH = np.zeros(1, CHAIN)[0]
 """The row of a share-partition before its first record."""
 for _name in ("start_offset", "snapshot_offset", "orphan_offset", "last_offset", "suspect_offset",
@@ -289,68 +292,83 @@ def walk(rows, order, begin, end, chain, starts):
     for number in range(begin, end):
         if number + AHEAD < len(order):
             prefetch(rows, order[number + AHEAD])
-        row = rows[order[number]]
-        if row.fault & UNREADABLE:
-            chain.suspect_offset = row.offset
-            continue
-        chain.last_offset = row.offset
-        chain.last_timestamp = row.timestamp
-        if row.kind == Kind.TOMBSTONE:
-            chain.exists = False
-            chain.was_deleted = True
-            chain.has_max_state_epoch = False
-            chain.snapshot_offset = NOWHERE
-            chain.orphan_offset = NOWHERE
-            chain.suspect_offset = NOWHERE
-            continue
-        inverted = row.fault & Fault.INVERTED_RANGE != 0
-        moves = not chain.exists or (
-            row.start_offset != chain.start_offset and (row.kind == Kind.SNAPSHOT or row.start_offset != -1)
-        )
-        if moves:
-            chain.moved_time = row.timestamp
-            chain.held_time = NOWHERE
-        if not is_cold(row):
-            chain.active_time = row.timestamp
-            if chain.held_time == NOWHERE and row.batch_count > 0:
-                chain.held_time = row.timestamp
-        chain.max_leader_epoch = max(chain.max_leader_epoch, row.leader_epoch) if chain.exists else row.leader_epoch
-        if row.kind == Kind.SNAPSHOT:
-            chain.max_state_epoch = (
-                max(chain.max_state_epoch, row.state_epoch) if chain.has_max_state_epoch else row.state_epoch
-            )
-            chain.has_max_state_epoch = True
-            chain.state_epoch = row.state_epoch
-            chain.snapshot_offset = row.offset
-            chain.orphan_offset = NOWHERE
-            chain.suspect_offset = row.offset if inverted else NOWHERE
-            chain.updates = 0
-        else:
-            chain.updates += 1
-            if inverted:
-                chain.suspect_offset = row.offset
-            if chain.exists:
-                if row.start_offset != -1:
-                    chain.start_offset = row.start_offset
-                if row.leader_epoch != -1:
-                    chain.leader_epoch = row.leader_epoch
-                chain.delivery_complete_count = row.delivery_complete_count
-                starts[number - begin] = chain.start_offset
-                continue
-            # An orphan: the broker takes the update as the state itself.
-            chain.updates = 1
-            chain.orphan_offset = row.offset
-            chain.state_epoch = -1 if row.layout == Layout.EARLY else 0
-        chain.exists = True
-        chain.snapshot_epoch = row.snapshot_epoch
-        chain.leader_epoch = row.leader_epoch
-        chain.start_offset = row.start_offset
-        chain.delivery_complete_count = row.delivery_complete_count
-        chain.create_time = row.create_time
-        chain.write_time = row.write_time
-        base = number
-        update = number + 1
+        taken = step(rows[order[number]], chain)
+        if taken == UPDATED:
+            starts[number - begin] = chain.start_offset
+        elif taken == REPLACED:
+            base = number
+            update = number + 1
     return base, update
+
+
+@inlined
+def step(row, chain):
+    """Take one record of a share-partition, as far as the scalars go.
+
+    Args:
+        row: STATE_RECORD.
+        chain: its CHAIN row, brought to the state behind the record.
+    Returns:
+        REPLACED where the record is the state from now on, UPDATED where it adds to it, 0 where it does neither.
+    """
+    if row.fault & UNREADABLE:
+        chain.suspect_offset = row.offset
+        return 0
+    chain.last_offset = row.offset
+    chain.last_timestamp = row.timestamp
+    if row.kind == Kind.TOMBSTONE:
+        chain.exists = False
+        chain.was_deleted = True
+        chain.has_max_state_epoch = False
+        chain.snapshot_offset = NOWHERE
+        chain.orphan_offset = NOWHERE
+        chain.suspect_offset = NOWHERE
+        return 0
+    inverted = row.fault & Fault.INVERTED_RANGE != 0
+    moves = not chain.exists or (
+        row.start_offset != chain.start_offset and (row.kind == Kind.SNAPSHOT or row.start_offset != -1)
+    )
+    if moves:
+        chain.moved_time = row.timestamp
+        chain.held_time = NOWHERE
+    if not is_cold(row):
+        chain.active_time = row.timestamp
+        if chain.held_time == NOWHERE and row.batch_count > 0:
+            chain.held_time = row.timestamp
+    chain.max_leader_epoch = max(chain.max_leader_epoch, row.leader_epoch) if chain.exists else row.leader_epoch
+    if row.kind == Kind.SNAPSHOT:
+        chain.max_state_epoch = (
+            max(chain.max_state_epoch, row.state_epoch) if chain.has_max_state_epoch else row.state_epoch
+        )
+        chain.has_max_state_epoch = True
+        chain.state_epoch = row.state_epoch
+        chain.snapshot_offset = row.offset
+        chain.orphan_offset = NOWHERE
+        chain.suspect_offset = row.offset if inverted else NOWHERE
+        chain.updates = 0
+    else:
+        chain.updates += 1
+        if inverted:
+            chain.suspect_offset = row.offset
+        if chain.exists:
+            if row.start_offset != -1:
+                chain.start_offset = row.start_offset
+            if row.leader_epoch != -1:
+                chain.leader_epoch = row.leader_epoch
+            chain.delivery_complete_count = row.delivery_complete_count
+            return UPDATED
+        # An orphan: the broker takes the update as the state itself.
+        chain.updates = 1
+        chain.orphan_offset = row.offset
+        chain.state_epoch = -1 if row.layout == Layout.EARLY else 0
+    chain.exists = True
+    chain.snapshot_epoch = row.snapshot_epoch
+    chain.leader_epoch = row.leader_epoch
+    chain.start_offset = row.start_offset
+    chain.delivery_complete_count = row.delivery_complete_count
+    chain.create_time = row.create_time
+    chain.write_time = row.write_time
+    return REPLACED
 
 
 @kernel

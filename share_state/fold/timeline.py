@@ -195,7 +195,7 @@ def _points(
     Returns:
         (how many points were made, the room).
     """
-    fact, resolved = np.empty(1, FACT), np.empty(1, np.int64)
+    fact = np.empty(1, FACT)
     key, number, size, finished = place[0], place[1], place[2], place[3]
     made, at = np.int64(0), np.int64(0)
     is_full = False
@@ -216,7 +216,7 @@ def _points(
                 break
             if not fits(room, size, count):
                 room = fitting(room, size, count)
-            size, finished = advance(rows, order, number, batches, chains[key], room, size, finished, fact[0], resolved)
+            size, finished = advance(row, batches, chains[key], room, size, finished, fact[0])
             if not row.fault & UNREADABLE:
                 out_chains[made] = chains[key]
                 out_at[made] = order[number]

@@ -1,14 +1,14 @@
 """What was true before and after each record: the facts that rules about single records look at.
 
 The fold of `chains` needs no state between two records; the audit does, so it folds each share-partition's records one
-by one, with the same scalars (`chains.walk`) and its ranges kept canonical in place (`held_ranges`), to the same state.
+by one, with the same scalars (`chains.step`) and its ranges kept canonical in place (`held_ranges`), to the same state.
 """
 
 from functools import partial
 
 import numpy as np
 
-from share_state.fold.chains import AHEAD, NOWHERE, Chains, ask_for_batches, is_cold, walk
+from share_state.fold.chains import AHEAD, NOWHERE, REPLACED, Chains, ask_for_batches, is_cold, step
 from share_state.fold.columns import Columns
 from share_state.fold.held_ranges import (
     UNCOVERED,
@@ -31,6 +31,7 @@ from share_state.fold.traced import FACT, Traced, only
 from share_state.wire.compiled import inlined, kernel
 from share_state.wire.move_rows import move_rows
 from share_state.wire.plain_rows import copied, joined
+from share_state.wire.prefetch import prefetch
 from share_state.wire.share_group_state import STATE_BATCH, UNREADABLE, Kind, Layout, StateRecords
 
 _BLANK = np.zeros(1, FACT)
@@ -103,19 +104,19 @@ def _follow(
         usual: of `expected` (fold/remarkable.py).
         found: takes the numbers of remarkable records and their FACT rows.
     """
-    place, room, resolved = np.array([from_key, -1, 0, 0, 0, 0, 0]), np.empty(1024, STATE_BATCH), np.empty(1, np.int64)
+    place, room = np.array([from_key, -1, 0, 0, 0, 0, 0]), np.empty(1024, STATE_BATCH)
     numbers, facts = np.empty(_AT_ONCE, np.int64), np.empty(_AT_ONCE, FACT)
     goes_on = True
     while goes_on:
         # Where an array may be made, references are counted, which took a quarter of the time.
-        goes_on = _trace(to_key, *folded, usual, _BLANK, numbers, facts, place, room, resolved)
+        goes_on = _trace(to_key, *folded, usual, _BLANK, numbers, facts, place, room)
         filled, room = place[6], fitting(room, place[2], place[3])
         found.append((numbers[:filled].copy(), copied(facts[:filled])))
 
 
 @kernel
 def _trace(to_key, rows, batches, order, starts, chains, carried, carried_batches, out, ends, usual, blank, numbers,
-           facts, place, room, resolved):  # fmt: skip
+           facts, place, room):  # fmt: skip
     """Go on until all records are traced, until enough are remarkable, or until a larger room is needed.
 
     Args:
@@ -126,7 +127,6 @@ def _trace(to_key, rows, batches, order, starts, chains, carried, carried_batche
         place: int64, where to go on, moved: share-partition, place in `order` (-1 at its beginning), its ranges held,
             how many are to come, rows of `out` in use, offsets that its ranges finish; and how many are remarkable.
         room: holds the ranges of the share-partition (fold/held_ranges.py).
-        resolved: int64, room for one.
     Returns:
         Whether there is more to do.
     """
@@ -148,16 +148,19 @@ def _trace(to_key, rows, batches, order, starts, chains, carried, carried_batche
             number, size = starts[key], end - begin
             finished = finished_among(room, 0, size, chains[key].start_offset)
         while number < starts[key + 1]:
+            if number + AHEAD < len(order):
+                prefetch(rows, order[number + AHEAD])
             if number + AHEAD // 2 < len(order):
                 ask_for_batches(batches, rows[order[number + AHEAD // 2]])
-            count = np.int64(rows[order[number]].batch_count)
+            row = rows[order[number]]
+            count = np.int64(row.batch_count)
             if filled == len(facts) or not fits(room, size, count):
                 _note(place, key, number, size, count, at, finished, filled)
                 return True
             move_rows(blank, 0, facts, filled, 1)
             fact = facts[filled]
-            size, finished = advance(rows, order, number, batches, chains[key], room, size, finished, fact, resolved)
-            if is_remarkable(rows[order[number]], fact, batches, usual):
+            size, finished = advance(row, batches, chains[key], room, size, finished, fact)
+            if is_remarkable(row, fact, batches, usual):
                 numbers[filled] = order[number]
                 filled += 1
             number += 1
@@ -177,36 +180,32 @@ def _note(place, key, number, size, coming, at, finished, filled):
 
 
 @inlined
-def advance(rows, order, number, batches, chain, room, size, finished, fact, resolved):
+def advance(row, batches, chain, room, size, finished, fact):
     """Take one record of a share-partition.
 
     Args:
-        rows: STATE_RECORD.
-        order: int64; the record is rows[order[number]].
-        batches: STATE_BATCH rows that `rows` point into.
+        row: STATE_RECORD.
+        batches: STATE_BATCH rows that it points into.
         chain: its CHAIN row, brought to the state after the record.
         room: holds its ranges, brought to the state after the record (fold/held_ranges.py); fitting.
         size: how many of them there are.
         finished: how many offsets from the start on they hold as acknowledged or archived.
         fact: FACT row to fill, blank so far.
-        resolved: int64, room for one.
     Returns:
         (how many ranges there are after the record, how many offsets they hold as acknowledged or archived).
     """
-    row = rows[order[number]]
     _note_before(chain, fact)
     known = chain.exists
     if row.fault & UNREADABLE:
-        walk(rows, order, number, number + 1, chain, resolved)
+        step(row, chain)
         return size, finished
     fact.folded = True
     fact.cold = known and is_cold(row)
     fact.initial = row.kind == Kind.SNAPSHOT and (not known or _initialises(row))
     before = chain.start_offset
-    base, _ = walk(rows, order, number, number + 1, chain, resolved)
+    replaces = step(row, chain) == REPLACED
     if not chain.exists:
         return np.int64(0), np.int64(0)
-    replaces = base == number
     start = chain.start_offset
     cut = np.int64(-1) if replaces else max(np.int64(-1), start)
     end = take_in(batches, row.batches, row.batches + row.batch_count, cut, room)
