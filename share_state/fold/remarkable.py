@@ -10,14 +10,12 @@ import numpy as np
 from share_state.fold.limits import Limits
 from share_state.fold.ranges import ACKNOWLEDGED, ARCHIVED, ARCHIVING, AVAILABLE
 from share_state.wire.compiled import inlined
-from share_state.wire.share_group_state import LARGEST_OFFSET, Kind, Layout
+from share_state.wire.share_group_state import LARGEST_OFFSET, Kind
 
 _LIMIT, _ARCHIVES, _LOWERS, _SINCE_4_4, _EVERY = range(5)
 """Places in what `expected` returns: deliveries that no range exceeds, whether ARCHIVING is written, whether the
-delivery count of what is released is lowered, the offset behind which 4.4 made every record, whether all are taken."""
-
-_BY_ITS_RECORD = -1
-"""In place of whether delivery counts are lowered, as 4.1 alone does: where the writer is not known."""
+writer is known to lower delivery counts of what is released (4.1 alone does), the offset behind which 4.4 made every
+record, whether all are taken."""
 
 
 def written_states(limits: Limits) -> tuple[int, ...]:
@@ -36,7 +34,7 @@ def expected(limits: Limits, archiving_since: int, *, every: bool = False) -> np
     """
     made = np.empty(5, np.int64)
     made[_LIMIT], made[_ARCHIVES], made[_EVERY] = limits.delivery_count, ARCHIVING in written_states(limits), every
-    made[_LOWERS] = _BY_ITS_RECORD if limits.writer_version is None else limits.writer_version == "4.1"
+    made[_LOWERS] = limits.writer_version == "4.1"
     since = limits.since_4_4(archiving_since)
     made[_SINCE_4_4] = LARGEST_OFFSET if since is None else since
     return made
@@ -121,23 +119,17 @@ def _contradicts(row, fact, since):
 
 
 @inlined
-def _may_be_lowered(row):
-    """Whether 4.1 may have written it; see rules/batch_contents.py."""
-    return row.layout != Layout.EARLY and (row.kind != Kind.UPDATE or row.delivery_complete_count < 0)
-
-
-@inlined
 def _is_odd(batches, row, expected):
     """State batches by themselves: rules/batch_contents.py, writers_4_4.py."""
-    limit, archives, by_4_4 = expected[_LIMIT], expected[_ARCHIVES], row.offset > expected[_SINCE_4_4]
-    lowered = expected[_LOWERS] == 1 or (expected[_LOWERS] == _BY_ITS_RECORD and _may_be_lowered(row))
+    limit, archives, lowers = expected[_LIMIT], expected[_ARCHIVES], expected[_LOWERS]
+    by_4_4 = row.offset > expected[_SINCE_4_4]
     before, value = np.int64(-(2**63)), np.int32(-1)
     for number in range(row.batches, row.batches + row.batch_count):
         batch = batches[number]
         state, count = batch.state, batch.count
         if state != AVAILABLE and state != ACKNOWLEDGED and state != ARCHIVED and not (archives and state == ARCHIVING):
             return True
-        if count > limit or count < 0 or (count == 0 and state != ARCHIVED and not (lowered and state == AVAILABLE)):
+        if count > limit or count < 0 or (count == 0 and state != ARCHIVED and not (lowers and state == AVAILABLE)):
             return True
         if batch.first <= before or batch.first < row.start_offset:
             return True
