@@ -2,9 +2,10 @@
 
 import json
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,8 +14,15 @@ from share_state.wire.share_group_state import Fault
 from share_state.wire.state_text import StateTextError, key_bytes, record_kind, value_bytes
 
 _CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
-_APPENDED = "LogAppendTime"
-_STAMPS = (_APPENDED, "CreateTime", "NoTimestampType")
+_APPENDED = "LogAppendTime:"
+_STAMPS = (_APPENDED, "CreateTime:", "NoTimestampType:")
+_NUMBERS = {"base_offset": "baseOffset:", "last_offset": "lastOffset:", "count": "count:", "producer_id": "producerId:",
+            "leader_epoch": "partitionLeaderEpoch:", "file_position": "position:", "size": "size:", "magic": "magic:",
+            "crc": "crc:"}  # fmt: skip
+_FLAGS = ("isTransactional:", "isControl:", "isvalid:")
+_FITTING = struct.Struct("<" + "".join(BATCH[name].char for name in (*_NUMBERS, "max_timestamp")).replace("l", "q"))
+_STAMP = struct.Struct("<q")
+"""Both refuse a number that its field cannot hold."""
 _KEY_FOLLOWS, _PAYLOAD, _DELETE = "] key: ", " payload: ", "<DELETE>"
 _UNKNOWN_TYPE = re.compile(r"Unknown record type (-?\d+) at offset \d+, skipping\.")
 _ERROR = re.compile(r"Error at offset \d+, skipping\. ?(.*)", re.DOTALL)
@@ -27,8 +35,7 @@ ReadRecord = Callable[[Any, Any], tuple[bytes, bytes | None]]
 _DECODE = json.JSONDecoder().raw_decode
 
 
-@dataclass(frozen=True, slots=True)
-class DumpedRecord:
+class DumpedRecord(NamedTuple):
     """A record line.
 
     Attributes:
@@ -45,40 +52,67 @@ class DumpedRecord:
     fault: tuple[int, int] | None = None
 
 
-def batch_row(line: str, segment: int) -> np.ndarray:
-    """The BATCH row of a header line; its place in bytes is that in the dumped segment.
+@dataclass(slots=True)
+class DumpedBatch:
+    """A batch line, its fields called as in BATCH; its place in bytes is that in the dumped segment."""
+
+    segment: int
+    trust: int
+    file_position: int
+    size: int
+    base_offset: int = -1
+    last_offset: int = -1
+    max_timestamp: int = 0
+    producer_id: int = 0
+    count: int = 0
+    leader_epoch: int = 0
+    crc: int = 0
+    magic: int = -1
+    attributes: int = 0
+
+    @property
+    def holds_data(self) -> bool:
+        """Whether its records count, as it can be trusted and is no control batch."""
+        return self.trust == Trust.WHOLE and not self.attributes & CONTROL
+
+
+def batch_rows(batches: Sequence[DumpedBatch]) -> np.ndarray:
+    """BATCH rows of batch lines."""
+    rows = np.zeros(len(batches), BATCH)
+    for field in fields(DumpedBatch):
+        rows[field.name] = [getattr(batch, field.name) for batch in batches]
+    rows["base_timestamp"] = rows["max_timestamp"]
+    return rows
+
+
+def dumped_batch(line: str, segment: int) -> DumpedBatch:
+    """What a header line says.
 
     Args:
         line: begins with `baseOffset: `.
         segment: number of the file.
     Raises:
-        StateTextError: if something is missing or no number.
+        StateTextError: if something is missing or no number that its field can hold.
     Source: Kafka DumpLogSegments.printBatchLevel.
     """
     words = line.split(" ")
-    told = dict(zip((word.removesuffix(":") for word in words[::2]), words[1::2], strict=False))
-    row = np.zeros(1, BATCH)
+    told = dict(zip(words[::2], words[1::2], strict=False))
     stamp = next((name for name in _STAMPS if name in told), _STAMPS[0])
-    numbers = {
-        "base_offset": "baseOffset", "last_offset": "lastOffset", "count": "count", "producer_id": "producerId",
-        "leader_epoch": "partitionLeaderEpoch", "file_position": "position", "max_timestamp": stamp, "size": "size",
-        "magic": "magic", "crc": "crc",
-    }  # fmt: skip
     try:
-        for ours, name in numbers.items():
-            row[ours] = int(told[name])
-        codec = _CODECS[told["compresscodec"].lower()]
-        flags = [told[name] == "true" for name in ("isTransactional", "isControl", "isvalid")]
-    except (KeyError, ValueError, OverflowError) as error:
-        raise StateTextError(f"a batch line without a right {error.args[0] if error.args else 'field'}") from None
-    transactional, control, is_valid = flags
-    row["attributes"] = (
-        codec | transactional * TRANSACTIONAL | control * CONTROL | (stamp == _APPENDED) * LOG_APPEND_TIME
+        numbers = {ours: int(told[name]) for ours, name in _NUMBERS.items()} | {"max_timestamp": int(told[stamp])}
+        _FITTING.pack(*numbers.values())
+        codec = _CODECS[told["compresscodec:"].lower()]
+        transactional, control, is_valid = (told[name] == "true" for name in _FLAGS)
+    except (KeyError, ValueError, struct.error) as error:
+        what = str(error.args[0]).removesuffix(":") if error.args else "field"
+        raise StateTextError(f"a batch line without a right {what}") from None
+    appended = stamp == _APPENDED
+    return DumpedBatch(
+        segment=segment,
+        trust=(Trust.WHOLE if is_valid else Trust.CRC_MISMATCH) if numbers["magic"] == 2 else Trust.MAGIC_UNSUPPORTED,
+        attributes=codec | transactional * TRANSACTIONAL | control * CONTROL | appended * LOG_APPEND_TIME,
+        **numbers,
     )
-    row["segment"], row["base_timestamp"] = segment, row["max_timestamp"]
-    whole = Trust.WHOLE if is_valid else Trust.CRC_MISMATCH
-    row["trust"] = whole if row["magic"][0] == 2 else Trust.MAGIC_UNSUPPORTED
-    return row
 
 
 def dumped_record(line: str, read: ReadRecord) -> DumpedRecord:
@@ -98,8 +132,9 @@ def dumped_record(line: str, read: ReadRecord) -> DumpedRecord:
     try:
         told = dict(zip(words[1:9:2], (int(word) for word in words[2:10:2]), strict=True))
         offset = told["offset:"]
-        stamp = next(told[f"{name}:"] for name in _STAMPS if f"{name}:" in told)
-    except (KeyError, ValueError, StopIteration):
+        stamp = next(told[name] for name in _STAMPS if name in told)
+        _STAMP.pack(stamp)
+    except (KeyError, ValueError, StopIteration, struct.error):
         raise StateTextError("a record line without offset, time or sizes") from None
     if not key_follows:
         raise StateTextError("a record line without key; dump with --share-group-state-decoder or --offsets-decoder")

@@ -10,8 +10,15 @@ import numpy as np
 from share_state.errors import InputError
 from share_state.wire.chunk import Chunk
 from share_state.wire.copies import one_of_each_offset
-from share_state.wire.dump_lines import DumpedRecord, batch_row, dumped_record, state_record
-from share_state.wire.framing import BATCH, CONTROL, Trust
+from share_state.wire.dump_lines import (
+    DumpedBatch,
+    DumpedRecord,
+    batch_rows,
+    dumped_batch,
+    dumped_record,
+    state_record,
+)
+from share_state.wire.framing import BATCH, Trust
 from share_state.wire.group_logs import GROUP_TOPIC
 from share_state.wire.group_text import record_bytes
 from share_state.wire.log import RepeatedOffsetsError
@@ -23,7 +30,7 @@ _BATCH_LINE, _RECORD_LINE, _DUMPING = b"baseOffset: ", b"| ", b"Dumping "
 _LONGEST = 512 << 20
 _SECTION = re.compile(rb"^Dumping ", re.MULTILINE)
 _SEGMENT = re.compile(r"(?:(?P<topic>[^/\\]+)-(?P<partition>\d+)[/\\])?(?P<base>\d{20})\.log")
-_TORN = re.compile(r"Found (\d+) invalid bytes at the end of ")
+_TORN = re.compile(r"Found (\d{1,18}) invalid bytes at the end of ")
 _KEYLESS = re.compile(r"Failed to decode message at offset (\d+) ")
 _FAILED = b"Exception in thread "
 _SAID = (b"Log starting offset:", b"Found ", b"Index offset:", b"Mismatches in", b"Non-consecutive offsets in", b"  ",
@@ -35,7 +42,7 @@ _SAID = (b"Log starting offset:", b"Found ", b"Index offset:", b"Mismatches in",
 class _Dumped:
     """A batch and its records."""
 
-    row: np.ndarray
+    batch: DumpedBatch
     at: int
     lines: int = 0
     records: list[DumpedRecord] = field(default_factory=list)
@@ -43,7 +50,7 @@ class _Dumped:
     @property
     def is_whole(self) -> bool:
         """Whether as many record lines came as the batch line says."""
-        return self.lines == int(self.row["count"][0])
+        return self.lines == self.batch.count
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +80,15 @@ class DumpText:
             here = chosen[chosen["segment"] == number] if chosen is not None else np.zeros(0, BATCH)
             trusts = dict(zip(here["file_position"].tolist(), here["trust"].tolist(), strict=True))
             for dumped in _batches(log, number):
-                row = dumped.row[0]
+                batch = dumped.batch
                 if merge:
-                    if int(row["file_position"]) not in trusts:
+                    if batch.file_position not in trusts:
                         continue
-                    row["trust"] = trusts[int(row["file_position"])]
-                elif row["trust"] == Trust.WHOLE:
-                    if row["base_offset"] <= reached:
+                    batch.trust = trusts[batch.file_position]
+                elif batch.trust == Trust.WHOLE:
+                    if batch.base_offset <= reached:
                         raise RepeatedOffsetsError
-                    reached = int(row["last_offset"])
+                    reached = batch.last_offset
                 gathered.add(dumped)
                 if gathered.size >= min(chunk, MOST_TEXT):
                     yield gathered.taken()
@@ -90,36 +97,35 @@ class DumpText:
 
 def _table(log: LogPartition, number: int) -> np.ndarray:
     """The BATCH rows of one stretch."""
-    return np.concatenate([np.zeros(0, BATCH), *(dumped.row for dumped in _batches(log, number, bare=True))])
+    return batch_rows([dumped.batch for dumped in _batches(log, number, bare=True)])
 
 
 class _Batches:
     """Batches one after the other, until there are enough for a chunk."""
 
     def __init__(self) -> None:
-        self._rows: list[np.ndarray] = []
+        self._batches: list[DumpedBatch] = []
         self._records = Gathered()
         self._faults: dict[int, tuple[int, int]] = {}
 
     @property
     def size(self) -> int:
         """Bytes of their records, and of the batches' own rows."""
-        return self._records.size + len(self._rows) * BATCH.itemsize
+        return self._records.size + len(self._batches) * BATCH.itemsize
 
     def add(self, dumped: _Dumped) -> None:
         """One more; of one that cannot be trusted only its row."""
-        if dumped.row["trust"][0] == Trust.WHOLE:
-            for record in dumped.records:
-                self._records.add(record.offset, record.timestamp, record.key, record.value, len(self._rows))
-                if record.fault is not None:
-                    self._faults[record.offset] = record.fault
-        self._rows.append(dumped.row)
+        if dumped.batch.trust == Trust.WHOLE:
+            for offset, timestamp, key, value, fault in dumped.records:
+                self._records.add(offset, timestamp, key, value, len(self._batches))
+                if fault is not None:
+                    self._faults[offset] = fault
+        self._batches.append(dumped.batch)
 
     def taken(self) -> Chunk:
         """The chunk so far; begins anew."""
-        rows, (data, records), faults = self._rows, self._records.taken(), self._faults
-        self._rows, self._faults = [], {}
-        batches = np.concatenate(rows) if rows else np.zeros(0, BATCH)
+        batches, (data, records), faults = batch_rows(self._batches), self._records.taken(), self._faults
+        self._batches, self._faults = [], {}
         return Chunk(data, batches, records=records, faults=faults)
 
 
@@ -200,23 +206,22 @@ def _batches(log: LogPartition, number: int, *, bare: bool = False) -> Iterator[
         number: of the stretch.
         bare: leave the records unread.
     """
-    segment, held, end = log.segments[number], None, 0
+    segment, held, end, is_read = log.segments[number], None, 0, False
     read = record_bytes if log.topic == GROUP_TOPIC else state_record
     for at, line in _lines(segment):
         try:
             if line.startswith(_BATCH_LINE):
                 if held is not None:
                     yield _closed(held, segment.path)
-                held = _Dumped(batch_row(_text(line), number), at)
-                end = int(held.row["file_position"][0] + held.row["size"][0])
+                held = _Dumped(batch := dumped_batch(_text(line), number), at)
+                end, is_read = batch.file_position + batch.size, batch.holds_data and not bare
             elif line.startswith(_RECORD_LINE):
                 if held is None:
                     raise StateTextError("a record before any batch")
                 held.lines += 1
-                is_data = held.row["trust"][0] == Trust.WHOLE and not held.row["attributes"][0] & CONTROL
-                if is_data and not bare:
+                if is_read:
                     record = dumped_record(_text(line), read)
-                    if not held.row["base_offset"][0] <= record.offset <= held.row["last_offset"][0]:
+                    if not held.batch.base_offset <= record.offset <= held.batch.last_offset:
                         raise StateTextError(f"offset {record.offset} is not of the batch before it")
                     held.records.append(record)
             elif line.startswith(_FAILED) and held is not None and not held.is_whole:
@@ -245,18 +250,15 @@ def _closed(held: _Dumped, path: str) -> _Dumped:
     Raises:
         InputError: if it lacks records.
     """
-    if held.row["trust"][0] == Trust.WHOLE and not held.is_whole:
-        told = int(held.row["count"][0])
-        raise InputError(f"{path}: byte {held.at}: a batch of {told} records, {held.lines} are in the text; dump again")
+    told, found = held.batch.count, held.lines
+    if held.batch.trust == Trust.WHOLE and not held.is_whole:
+        raise InputError(f"{path}: byte {held.at}: a batch of {told} records, {found} are in the text; dump again")
     return held
 
 
 def _torn(position: int, size: int, number: int) -> _Dumped:
     """What the tool says of the end of a segment."""
-    row = np.zeros(1, BATCH)
-    row["file_position"], row["size"], row["segment"], row["trust"] = position, size, number, Trust.TORN
-    row["base_offset"] = row["last_offset"] = row["magic"] = -1
-    return _Dumped(row, position)
+    return _Dumped(DumpedBatch(number, Trust.TORN, position, size), position)
 
 
 def _text(line: bytes) -> str:

@@ -81,6 +81,11 @@ def _line(number: int) -> int:
     return len("".join(DUMP.splitlines(keepends=True)[:number]).encode())
 
 
+def _late_record(text: str) -> str:
+    """The first record with a time that no field of Kafka's holds."""
+    return text[: _line(3)] + text[_line(3) :].replace("CreateTime: ", "CreateTime: 9999999999", 1)
+
+
 @pytest.mark.parametrize(
     ("text", "pattern"),
     [
@@ -89,6 +94,10 @@ def _line(number: int) -> int:
         (DUMP[: _line(6) - 8], rf"byte {_line(5)}: "),
         (DUMP[: _line(3)] + "garbage\n" + DUMP[_line(3) :], rf"byte {_line(3)}: not a line of kafka-dump-log"),
         (DUMP.replace("lastOffset: 1", "lastOffset: x"), rf"byte {_line(2)}: a batch line"),
+        (DUMP.replace("crc: ", "crc: 9999999999", 1), rf"byte {_line(2)}: a batch line without a right "),
+        (DUMP.replace("CreateTime: ", "CreateTime: 9999999999"), rf"byte {_line(2)}: a batch line without a right "),
+        (DUMP.replace("count: 2", f"count: {2**31}"), rf"byte {_line(2)}: a batch line without a right "),
+        (_late_record(DUMP), rf"byte {_line(3)}: a record line without offset, time"),
         (DUMP.replace("crc: ", "crk: "), rf"byte {_line(2)}: a batch line without a right crc"),
         (DUMP.replace("compresscodec: none", "compresscodec: brotli", 1), rf"byte {_line(2)}: a batch line"),
         (DUMP.replace("| offset: 1", "| offset: 5"), rf"byte {_line(4)}: offset 5 is not of the batch before it"),
