@@ -1,6 +1,6 @@
 """What cost may depend on and how far: claims over the matrix, shapes, sizes and growth."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from bench.by_cores import ByCores
 from bench.claims import Claim
@@ -48,17 +48,21 @@ def per_core(cells: Sequence[Cell]) -> list[Claim]:
     return found
 
 
-def near_crc(cells: Sequence[Cell]) -> Claim:
-    """By CPU time; what is compressed is checksummed as few bytes, so it is shown in the table and not judged."""
-    worst = max((cell for cell in cells if not _is_packed(cell)), key=lambda cell: cell.over_crc)
-    shape = worst.export.shape
-    where = f"{shape.ranges} ranges, {shape.records_per_batch} a batch"
-    return Claim(
-        f"decode + fold of what is not compressed takes at most {OVER_CRC:.0f} times as long as reading and"
-        " checksumming the same bytes",
-        f"{worst.over_crc:.1f} times at {where}, the worst",
-        worst.over_crc <= OVER_CRC,
-    )
+def near_crc(cells: Sequence[Cell]) -> Iterator[Claim]:
+    """What is compressed is checksummed as few bytes, so it is shown in the table and not judged."""
+    ways: dict[str, Callable[[Cell], float]] = {
+        "in the page cache, by CPU time": lambda cell: cell.over_crc,
+        "from the disk, by wall time": lambda cell: cell.from_disk.over_crc,
+    }
+    for way, over in ways.items():
+        worst = max((cell for cell in cells if not _is_packed(cell)), key=over)
+        shape = worst.export.shape
+        yield Claim(
+            f"decode + fold of what is not compressed takes at most {OVER_CRC:.0f} times as long as reading and"
+            f" checksumming the same bytes, {way}",
+            f"{over(worst):.1f} times at {shape.ranges} ranges, {shape.records_per_batch} a batch, the worst",
+            over(worst) <= OVER_CRC,
+        )
 
 
 def of_sizes(one: SizeRun, start_up: StartUp) -> list[Claim]:

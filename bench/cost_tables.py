@@ -15,9 +15,9 @@ from bench.start_up import StartUp
 
 
 def matrix_table(cells: Sequence[Cell]) -> Table:
-    """One row a log; seconds are CPU time of the median pass."""
+    """One row a log; seconds are CPU time of the median pass, from the disk wall time."""
     table = _table("ranges", *("a batch", "codec", "records", "keys", "MB"))
-    for column in (KAFKA, "share_state", "read + CRC", "times Kafka", "over read + CRC"):
+    for column in (KAFKA, "share_state", "read + CRC", "times Kafka", "over read + CRC", "from disk", "over both"):
         table.add_column(column, justify="right")
     for cell in cells:
         shape = cell.export.shape
@@ -33,6 +33,8 @@ def matrix_table(cells: Sequence[Cell]) -> Table:
             f"{cell.crc_s:.3f}",
             f"{cell.ratio:.1f}",
             f"{cell.over_crc:.1f}",
+            f"{cell.from_disk.ours_s:.3f}",
+            f"{cell.from_disk.over_crc:.1f}",
         )
     return table
 

@@ -33,10 +33,11 @@ def run_matrix(report: Report, share: float, warm_ups: int, runs: int) -> None:
         for cell in matrix.measured(kafka, ours, exports, warm_ups=warm_ups, runs=runs):
             cells.append(cell)
             report.compare(cell.comparison.difference)
-            report.note("matrix", comparison_numbers(cell.comparison) | {"crc_s": cell.crc_s})
+            beside = {"crc_s": cell.crc_s, "from_disk": asdict(cell.from_disk)}
+            report.note("matrix", comparison_numbers(cell.comparison) | beside)
     title = "decode + fold, CPU s (in brackets the mean of ranges that were in flight)"
     report.show(title, cost_tables.matrix_table(cells))
-    report.claim([*cost_claims.per_core(cells), cost_claims.near_crc(cells)])
+    report.claim([*cost_claims.per_core(cells), *cost_claims.near_crc(cells)])
 
 
 def run_sizes(report: Report, shape: Shape, records: Sequence[int], warm_ups: int, runs: int) -> None:

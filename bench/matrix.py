@@ -4,10 +4,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
+from bench import from_disk
 from bench.comparison import Comparison, compared
 from bench.contestants import Contestant, median_ratio, typical
 from bench.crc_pass import crc_pass
 from bench.exports import Export, Shape
+from bench.from_disk import FromDisk
 from share_state.wire.log_folder import find_logs
 
 # Few log partitions, so that what each costs by itself does not hide the kernels. Many ranges are slow to generate and
@@ -28,11 +30,13 @@ class Cell:
 
     Attributes:
         comparison: the passes.
-        crc_s: CPU seconds to read and checksum the same bytes, the median of as many passes.
+        crc_s: CPU seconds to read and checksum the same bytes in the page cache, the median of as many passes.
+        from_disk: both by wall time where none of them are in the page cache.
     """
 
     comparison: Comparison
     crc_s: float
+    from_disk: FromDisk
 
     @property
     def export(self) -> Export:
@@ -80,4 +84,5 @@ def measured(
         comparison = compared(kafka, ours, export, warm_ups=1 if number else max(1, warm_ups), runs=runs)
         logs = find_logs([str(export.folder)])
         crc_pass(logs)
-        yield Cell(comparison, median(crc_pass(logs) for _ in range(runs)))
+        crc_s = median(crc_pass(logs) for _ in range(runs))
+        yield Cell(comparison, crc_s, from_disk.measured(ours, export, runs))
