@@ -79,9 +79,11 @@ def audit(
     given |= {f"rules.{code}": severity for code, severity in severities(rule).items()}
     given |= {f"spark.conf.{name}": value for name, value in pairs(spark_conf).items()}
     columns = {f"columns.{name}": called for name, called in pairs(column, "--column").items()}
-    of_each = {"dialect": dialect, "format": format, "kafka_properties": kafka_properties} | columns
+    of_each = {"dialect": dialect, "format": format, "kafka_properties": kafka_properties}
     if side.groups:
         given |= {f"groups.{name}": called for name, called in columns.items()}
+    if inputs or not side.groups:
+        of_each |= columns
     settings = _settings(inputs, config, out, _told(of_each), [*_told(given), *(sets or ())])
     with stages_on_stderr(quiet=quiet):
         outcome, report = nightly_audit(settings, Phases(quiet=quiet), verbose=verbose)
@@ -113,4 +115,7 @@ def _settings(
         return settings_for(inputs, out, [*by_source, *overrides])
     if config is None and out is None:
         raise ShareStateError("audit: give --config FILE, or INPUT... and --out WAREHOUSE")
+    if unused := [one for one in of_each if not one.endswith("=auto")]:
+        option = unused[0].partition("=")[0].partition(".")[0].replace("columns", "column").replace("_", "-")
+        raise ShareStateError(f"audit: --{option} is about INPUT; give --set sources.N.{unused[0]}")
     return load_settings(config, [*([f"warehouse={out}"] if out else ()), *overrides])
