@@ -7,6 +7,8 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from share_state import resources
@@ -46,7 +48,7 @@ def session(
         phases: told what is going on.
         delta: let Spark read Delta tables; a run that only writes them needs no Spark for that, and starts faster.
     Raises:
-        ShareStateError: if Spark knows no such master.
+        ShareStateError: if Spark knows no such master, or does not start with it and these settings.
         SetupError: if Java or the jars are missing.
     """
     if not is_master(master):
@@ -83,6 +85,7 @@ def start(
         delta: let Spark read and write Delta tables.
     Raises:
         SetupError: if Java or the jars are missing.
+        ShareStateError: if Spark does not start so.
     """
     while _STOPPING:
         _STOPPING.pop().join()
@@ -96,7 +99,19 @@ def start(
         settings |= {} if is_here(master) else shipped(settings)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    try:
+        return builder.getOrCreate()
+    except (PySparkException, Py4JError) as error:
+        # What a setting is may be a secret; what it is called is none.
+        given = " and ".join(["--master " + master, *(f"--spark-conf {name}" for name in conf or ())])
+        raise ShareStateError(f"Spark does not start with {given}: {_reason(error)}") from error
+
+
+def _reason(error: PySparkException | Py4JError) -> str:
+    """The first line of what went wrong in the JVM, or of starting one."""
+    thrown = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else None
+    lines = str(thrown or error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 def _stop(spark: SparkSession) -> None:
