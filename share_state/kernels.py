@@ -7,8 +7,10 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-from numba.core.caching import CacheImpl, _CacheLocator
+from numba.core.caching import CacheImpl, FunctionCache, _CacheLocator
+from numba.core.runtime import rtsys
 
 _PACKAGE = Path(__file__).parent
 _ROOMS = ("wire", "fold")
@@ -20,6 +22,12 @@ def keep() -> None:
     """Let numba keep kernels under a name that changes with any of their sources; called before the first one."""
     if _KeptKernel not in CacheImpl._locator_classes:
         CacheImpl._locator_classes.insert(0, _KeptKernel)
+
+
+def kept(compiled: Any) -> Any:
+    """A function that numba compiles, its kernels kept on disk and read back from there."""
+    compiled._cache = _KeptKernels(compiled.py_func)
+    return compiled
 
 
 def forget_others() -> None:
@@ -49,6 +57,21 @@ def _kept() -> Path:
     shared = Path(sys.prefix) / "share"
     nearest = next(place for place in (shared / "share-state", shared, Path(sys.prefix)) if place.exists())
     return shared / "share-state" if os.access(nearest, os.W_OK) else Path.home() / ".cache" / "share-state"
+
+
+class _KeptKernels(FunctionCache):
+    """The kernels of one function.
+
+    Before it reads the first one back numba lists all that it can compile, which takes longer than to read all that a
+    fold needs (bench/README.md). Compiling lists it as well, so that is left to where a kernel is not there.
+    """
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """A kernel that is there, None for none."""
+        # Kernels call this part of numba while they run.
+        rtsys.initialize(target_context)
+        with self._guard_against_spurious_io_errors():
+            return self._load_overload(sig, target_context)
 
 
 class _KeptKernel(_CacheLocator):

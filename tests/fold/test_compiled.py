@@ -90,6 +90,20 @@ def test_no_fold_has_to_compile_what_set_up_did_not(tmp_path: Path, of_set_up: d
     assert sorted(name for name, kernel in ran.items() if kernel.compiled) == []
 
 
+def test_kernels_are_read_back_without_what_compiling_needs(of_set_up: dict[str, Kernel]):
+    assert of_set_up
+    program = f"""
+import sys
+from share_state.fold.log import fold_log
+from share_state.wire.log_folder import find_logs
+for log in find_logs([{str(DATA / "4.4.0/fifty")!r}]):
+    fold_log(log)
+print("numba.np.linalg" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("False\n", "")
+
+
 def test_what_counts_no_references_returns_no_array(of_set_up: dict[str, Kernel]):
     # One that it returned would be let go once too often.
     uncounted = {name: kernel for name, kernel in of_set_up.items() if not kernel.counts}
