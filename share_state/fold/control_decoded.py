@@ -37,10 +37,10 @@ def _table(records: ControlRecords, groups: GroupTable, log: LogPartition) -> pa
     no_checkpoint = valueless | (rows["kind"] != ControlKind.CHECKPOINT)
     no_delta = valueless | (rows["kind"] != ControlKind.DELTA)
     columns = {
-        "dialect": pa.array([DIALECT] * count, pa.string()),
+        "dialect": pa.repeat(DIALECT, count),
         "group_id": groups.names().take(pa.array(rows["group"].copy(), mask=groupless)),
-        "topic": pa.array([log.topic] * count, pa.string()),
-        "partition": pa.array([log.partition] * count, pa.int32()),
+        "topic": pa.repeat(log.topic, count),
+        "partition": pa.repeat(pa.scalar(log.partition, pa.int32()), count),
         "offset": pa.array(rows["offset"].copy()),
         "timestamp": times(rows["timestamp"]),
         "kind": _KINDS.take(pa.array(rows["kind"].copy())),

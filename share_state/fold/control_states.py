@@ -22,11 +22,11 @@ def control_key_columns(groups: pa.Array, numbers: np.ndarray, log: LogPartition
     """
     count = len(numbers)
     return {
-        "dialect": pa.array([DIALECT] * count, pa.string()),
+        "dialect": pa.repeat(DIALECT, count),
         "group_id": groups.take(pa.array(numbers)),
         "topic_id": pa.nulls(count, pa.string()),
-        "topic": pa.array([log.topic] * count, pa.string()),
-        "partition": pa.array([log.partition] * count, pa.int32()),
+        "topic": pa.repeat(log.topic, count),
+        "partition": pa.repeat(pa.scalar(log.partition, pa.int32()), count),
     }
 
 

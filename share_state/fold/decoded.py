@@ -39,8 +39,8 @@ def _table(records: StateRecords, keys: KeyTable, log: LogPartition, topics: Top
         for name in ("group_id", "topic_id", "topic", "partition")
     }
     columns |= {
-        "dialect": pa.array(["share_group_state"] * count),
-        "state_partition": pa.array([log.partition] * count, pa.int32()),
+        "dialect": pa.repeat("share_group_state", count),
+        "state_partition": pa.repeat(pa.scalar(log.partition, pa.int32()), count),
         "offset": pa.array(rows["offset"].copy(), mask=np.full(count, not log.has_offsets)),
         "timestamp": times(np.where(log.has_times, rows["timestamp"], 0)),
         "kind": _KINDS.take(pa.array(rows["kind"].copy())),

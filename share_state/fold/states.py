@@ -48,7 +48,7 @@ def key_columns(keys: KeyTable, numbers: np.ndarray, topics: Topics) -> dict[str
     """
     groups, ids, partitions = (column.take(pa.array(numbers)) for column in keys.columns())
     return {
-        "dialect": pa.repeat(pa.scalar(DIALECT), len(numbers)),
+        "dialect": pa.repeat(DIALECT, len(numbers)),
         "group_id": groups,
         "topic_id": ids,
         "topic": topics.name_of(ids),
@@ -81,7 +81,7 @@ def state_table(
     start = rows["start_offset"].copy()
     ends = end_offsets(start, chains.ends, chains.batches)
     columns = key | {
-        "state_partition": pa.array([state_partition] * count, pa.int32()),
+        "state_partition": pa.repeat(pa.scalar(state_partition, pa.int32()), count),
         "start_offset": pa.array(start),
         "effective_start_offset": pa.array(effective_starts(start, chains.ends, chains.batches)),
         "end_offset": pa.array(ends, mask=start < 0),

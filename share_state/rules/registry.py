@@ -213,8 +213,8 @@ def _findings(declared: Rule, broken: Broken, chosen: str | None, folded: Folded
     message = tuple(piece.replace(PLACE, place) if isinstance(piece, str) else piece for piece in broken.message)
     columns |= {
         "settled": pa.array(np.full(count, traced) if broken.settled is None else broken.settled),
-        "dialect": pa.array([_dialect_of(folded)] * count),
-        "rule": pa.array([declared.code] * count),
+        "dialect": pa.repeat(_dialect_of(folded), count),
+        "rule": pa.repeat(declared.code, count),
         "severity": pa.array(severities.tolist()),
         "offset": pa.array(broken.offset.astype(np.int64), mask=(broken.offset < 0) | (not is_placed)),
         "message": _texts(message, count),
@@ -223,11 +223,11 @@ def _findings(declared: Rule, broken: Broken, chosen: str | None, folded: Folded
     }
     if isinstance(folded, FoldedControlLog):
         # A finding about no share-partition is still about this topic-partition.
-        columns["topic"] = pa.array([folded.log.topic] * count)
-        columns["partition"] = pa.array([folded.log.partition] * count)
+        columns["topic"] = pa.repeat(folded.log.topic, count)
+        columns["partition"] = pa.repeat(folded.log.partition, count)
         columns["state_partition"] = pa.nulls(count, pa.int32())
     else:
-        columns["state_partition"] = pa.array([folded.log.partition] * count, pa.int32())
+        columns["state_partition"] = pa.repeat(pa.scalar(folded.log.partition, pa.int32()), count)
     schema = table_schema("findings")
     return pa.table([columns[name].cast(schema.field(name).type) for name in schema.names], schema=schema)
 
@@ -244,7 +244,7 @@ def _key_columns(folded: Folded, numbers: np.ndarray, topics: Topics) -> dict[st
 
 def _text(piece: Column, count: int) -> pa.Array:
     if isinstance(piece, str):
-        return pa.array([piece] * count, pa.string())
+        return pa.repeat(piece, count)
     column = pa.array(piece) if isinstance(piece, np.ndarray) else piece
     column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     return column.cast(pa.string())

@@ -23,7 +23,7 @@ def write_findings(tasks: Tasks, outcome: Outcome, files: TableFiles, others: It
 
     def of_the_run(rows: pa.Table) -> pa.Table:
         place = rows.schema.get_field_index("run_id")
-        return rows.set_column(place, "run_id", pa.array([run_id] * len(rows), pa.string()))
+        return rows.set_column(place, "run_id", pa.repeat(run_id, len(rows)))
 
     mine = (batch for table in others for batch in of_the_run(table).to_batches())
     return tasks.finish(files, outcome.files_of(FINDINGS), of_the_run) + files.write(FINDINGS, mine)
