@@ -10,7 +10,7 @@ from numba import njit
 from share_state.wire.crc import crc32c
 from share_state.wire.log_folder import LogPartition
 
-_BUFFER = 16 << 20
+_BUFFER = 4 << 20
 
 
 def crc_pass(logs: Sequence[LogPartition]) -> float:

@@ -38,7 +38,7 @@ from share_state.wire.records import locate_records
 from share_state.wire.share_group_state import SPARE, StateRecords, decode_state_records
 
 _T = TypeVar("_T")
-_BUFFER = 16 << 20
+_BUFFER = 4 << 20
 _TABLES = ("share_partition_state", "in_flight")
 
 

@@ -43,10 +43,10 @@ from share_state.wire.share_snapshot_file import IndexEntry
 UNKNOWN_BEFORE = -2
 """In place of a start offset: the share-partition had none at the last audit."""
 
-STRETCHES = 8
+STRETCHES = 2
 """Parts of a chunk: what is framed and found in one of them is in the CPU's own memory when it is decoded."""
 
-CHUNKS_A_FOLD = 4
+CHUNKS_A_FOLD = 16
 """So many bytes of decoded records as chunks have are folded at once, at least, as each fold copies what is live."""
 
 _SIZES = ("redundant_bytes", "pinned_bytes")

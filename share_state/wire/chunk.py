@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-CHUNK = 16 << 20
+CHUNK = 4 << 20
 """Bytes of segments that are in memory at a time; a larger batch grows the chunk to its own size."""
 
 

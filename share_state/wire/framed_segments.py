@@ -10,6 +10,10 @@ from share_state.wire.framing import BATCH, HEADER, Stop, Trust, frame, next_who
 from share_state.wire.log_folder import Segment
 from share_state.wire.places import place, unreadable
 from share_state.wire.rooms import Rooms, byte_room
+from share_state.wire.store_path import STREAM, StorePath
+
+_SIGHT = 16 << 20
+"""Bytes in which a batch is looked for behind what cannot be framed: one of half as many is found."""
 
 
 def framed_segments(
@@ -23,8 +27,11 @@ def framed_segments(
     Raises:
         InputError: if a segment cannot be read.
     """
-    size = min(chunk, sum(segment.unread for segment in segments) + 1)
-    buffer = _Buffer(size, max(1, chunk // stretches), buffers)
+    unread = sum(segment.unread for segment in segments)
+    # A store is slow to answer, so it is asked for more at a time, unless memory is to be spared.
+    far = chunk >= CHUNK and any(isinstance(place(segment.path), StorePath) for segment in segments)
+    buffer = _Buffer(min(max(chunk, STREAM) if far else chunk, unread + 1), max(1, chunk // stretches), buffers)
+    window = np.empty(0, np.uint8)
     used = 0
     for number, segment in enumerate(segments):
         position = segment.begin
@@ -43,12 +50,13 @@ def framed_segments(
                 if stop == Stop.ENOUGH:
                     yield from buffer.handed_out(used)
             if stop in (Stop.BROKEN, Stop.ZEROS):
-                # What cannot be framed may hide batches that can; the chunk so far goes out before its buffer is used.
+                # What cannot be framed may hide batches that can.
                 broken_at = position
                 broken = buffer.last_row() if stop == Stop.BROKEN else _zeros_at(broken_at, number)
                 yield from buffer.handed_out(used)
                 used = buffer.begin()
-                position = _next_position(segment, broken_at + 1, buffer.data)
+                window = window if len(window) else np.empty(min(_SIGHT, unread), np.uint8)
+                position = _next_position(segment, broken_at + 1, window)
                 if position < segment.size:
                     # Not a torn tail then, but a length that lies.
                     broken["trust"] = np.where(broken["trust"] == Trust.TORN, Trust.MALFORMED, broken["trust"])
@@ -109,16 +117,16 @@ def _zeros_at(position: int, segment: int) -> np.ndarray:
     return row
 
 
-def _next_position(segment: Segment, position: int, data: np.ndarray) -> int:
-    """Position of the first whole batch at or after `position`, or the end of the file; overwrites the buffer."""
+def _next_position(segment: Segment, position: int, window: np.ndarray) -> int:
+    """Position of the first whole batch at or after `position`, or the end of the file; overwrites the window."""
     while position < segment.size:
-        loaded = load(segment, position, data)
-        found = next_whole_batch(data, 0, loaded)
+        loaded = load(segment, position, window)
+        found = next_whole_batch(window, 0, loaded)
         if found >= 0:
             return position + found
         if position + loaded >= segment.size:
             break
-        # Half a buffer at a time, so that a batch across the edge is seen whole by the next look.
+        # Half a window at a time, so that a batch across the edge is seen whole by the next look.
         position += max(1, loaded // 2)
     return segment.size
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,11 +11,13 @@ from share_state.fold.log import fold_log
 from share_state.group_digest import digest_of_logs
 from share_state.group_input import group_logs
 from share_state.inputs import logs_of
+from share_state.wire.chunk import CHUNK
+from share_state.wire.framed_segments import framed_segments
 from share_state.wire.group_logs import find_group_logs
 from share_state.wire.log import read_chunks
 from share_state.wire.log_folder import LogPartition, find_logs
 from share_state.wire.resume import Fate, resume
-from share_state.wire.store_path import StorePath
+from share_state.wire.store_path import STREAM, StorePath
 from tests.forms.tables import tables_of
 from tests.stores.s3 import BUCKET, client, put
 from tests.truth import DATA
@@ -107,6 +110,23 @@ def test_small_chunks_are_read_by_ranges(s3: str, chaos: str, chunk: int):
     of_both = [[part.data.tobytes() for part in read_chunks(log, chunk=chunk)] for log in (stored, local)]
     assert of_both[0] == of_both[1]
     assert len(of_both[0]) > 1 or stored.size < chunk
+
+
+def test_much_is_asked_for_at_a_time(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    whole = (CHAOS / "__share_group_state-0/00000000000000000000.log").read_bytes()
+    large = tmp_path / "__share_group_state-0/00000000000000000000.log"
+    large.parent.mkdir()
+    large.write_bytes(whole * (1 + 2 * CHUNK // len(whole)))
+    (log,) = find_logs([put(s3, large.parent, "segments/large/__share_group_state-0")])
+    opened, asked = StorePath.open, list[str]()
+
+    def counted(path: StorePath, mode: str = "rb", buffering: int = STREAM) -> Any:
+        asked.append(str(path))
+        return opened(path, mode, buffering)
+
+    monkeypatch.setattr(StorePath, "open", counted)
+    assert max(len(part.data) for part in framed_segments(log.segments)) == log.size > 2 * CHUNK
+    assert len(asked) == 1
 
 
 def test_a_log_that_grew_is_gone_on_with(s3: str, tmp_path: Path):

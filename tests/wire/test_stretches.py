@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.wire.chunk import Chunk
+from share_state.wire.chunk import CHUNK, Chunk
 from share_state.wire.framed_segments import framed_segments
 from share_state.wire.framing import BATCH, Trust
 from tests.wire.batches import SNAPSHOT, Batch, Record, consecutive, in_bytes, key, log_of, snapshot
@@ -74,3 +74,15 @@ def test_a_stretch_is_about_as_long_as_it_was_asked_for(tmp_path: Path):
     largest = int(max(part.batches["size"].max() for part in framed_segments(segments)))
     assert len(sizes) in (7, 8)
     assert max(sizes) < len(SOUND) // 8 + largest
+
+
+def test_a_batch_larger_than_a_chunk_is_found_behind_a_length_that_lies(tmp_path: Path):
+    many = [(2 * row, 2 * row, 0, 1) for row in range((CHUNK + (1 << 20)) // 20)]
+    batches = consecutive([Batch([Record(key(SNAPSHOT), snapshot(ranges))]) for ranges in ([(0, 9, 0, 1)], many)])
+    sound = in_bytes(batches)
+    lying = bytearray(sound)
+    lying[8:12] = (1 << 30).to_bytes(4, "big")
+    (segment,) = log_of(tmp_path, bytes(lying)).segments
+    rows = np.concatenate([part.batches.copy() for part in framed_segments((segment,))])
+    assert rows["trust"].tolist() == [Trust.MALFORMED, Trust.WHOLE]
+    assert rows["size"].sum() == len(sound)
