@@ -37,6 +37,7 @@ def run_matrix(report: Report, share: float, warm_ups: int, runs: int) -> None:
             report.note("matrix", comparison_numbers(cell.comparison) | beside)
     title = "decode + fold, CPU s (in brackets the mean of ranges that were in flight)"
     report.show(title, cost_tables.matrix_table(cells))
+    report.show("the same beside reading and checksumming the same bytes, CPU s", cost_tables.floors_table(cells))
     report.claim([*cost_claims.per_core(cells), *cost_claims.near_crc(cells)])
 
 
