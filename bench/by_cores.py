@@ -4,13 +4,13 @@ Beside it what the machine gives at all: as many processes as there are cores fo
 """
 
 import multiprocessing
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.synchronize import Barrier
 from statistics import median
 
 from bench.exports import Export
+from bench.seconds import seconds
 from share_state.cores import cores_here
 from share_state.fold.log import fold_log
 from share_state.wire.log_folder import LogPartition, find_logs
@@ -67,9 +67,7 @@ def measured(export: Export, runs: int) -> ByCores:
 
 
 def _seconds(log: LogPartition, cores: int) -> float:
-    begun = time.perf_counter()
-    fold_log(log, cores=cores)
-    return time.perf_counter() - begun
+    return seconds(lambda: fold_log(log, cores=cores))
 
 
 _met: Barrier

@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 from numba import njit
 
+from share_state.wire.chunk import CHUNK
 from share_state.wire.crc import crc32c
 from share_state.wire.log_folder import LogPartition
-
-_BUFFER = 4 << 20
 
 
 def crc_pass(logs: Sequence[LogPartition]) -> float:
@@ -21,7 +20,7 @@ def crc_pass(logs: Sequence[LogPartition]) -> float:
     Returns:
         CPU seconds of the reading thread.
     """
-    buffer, begun = np.zeros(_BUFFER, np.uint8), time.thread_time()
+    buffer, begun = np.zeros(CHUNK, np.uint8), time.thread_time()
     for log in logs:
         for segment in log.segments:
             with Path(segment.path).open("rb", buffering=0) as file:

@@ -1,7 +1,6 @@
 """A log that nobody has read yet, as an export is: checksummed and folded from the disk, not the page cache."""
 
 import os
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -9,6 +8,7 @@ from statistics import median
 from bench.contestants import Contestant
 from bench.crc_pass import crc_pass
 from bench.exports import Export
+from bench.seconds import seconds
 from share_state.wire.log_folder import LogPartition, find_logs
 
 
@@ -41,9 +41,7 @@ def measured(ours: Contestant, export: Export, runs: int) -> FromDisk:
     logs, crc_s, ours_s = find_logs([str(export.folder)]), list[float](), list[float]()
     for _ in range(runs):
         _forget(logs)
-        begun = time.perf_counter()
-        crc_pass(logs)
-        crc_s.append(time.perf_counter() - begun)
+        crc_s.append(seconds(lambda: crc_pass(logs)))
         _forget(logs)
         ours_s.append(ours.replay(export.folder).wall_s)
     return FromDisk(median(crc_s), median(ours_s))

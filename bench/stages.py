@@ -38,7 +38,6 @@ from share_state.wire.records import locate_records
 from share_state.wire.share_group_state import SPARE, StateRecords, decode_state_records
 
 _T = TypeVar("_T")
-_BUFFER = 4 << 20
 _TABLES = ("share_partition_state", "in_flight")
 
 
@@ -94,7 +93,7 @@ def _whole(log: LogPartition) -> float:
 
 def _pass(log: LogPartition) -> tuple[dict[str, float], int]:
     clock = _Clock()
-    buffer = np.zeros(_BUFFER, np.uint8)
+    buffer = np.zeros(CHUNK, np.uint8)
     clock("read", lambda: _read(log, buffer))
     checksum = crc_pass([log]) - clock.seconds["read"]
     clock("framed", lambda: [None for _ in framed_segments(log.segments, stretches=STRETCHES)])

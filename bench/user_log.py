@@ -2,8 +2,7 @@
 
 import random
 import struct
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
 
@@ -11,6 +10,7 @@ import google_crc32c
 
 from bench.crc_pass import crc_pass
 from bench.kafka import DATA
+from bench.seconds import seconds
 from share_state.declarations import layout
 from share_state.fold.control_log import fold_control_log
 from share_state.wire.codec import encode
@@ -51,15 +51,9 @@ def measured(size: int, runs: int) -> UserLogRun:
     log = _made(size)
     folded = fold_control_log(log)
     crc_pass([log])
-    passes = [(_timed(lambda: crc_pass([log])), _timed(lambda: fold_control_log(log))) for _ in range(runs)]
+    passes = [(seconds(lambda: crc_pass([log])), seconds(lambda: fold_control_log(log))) for _ in range(runs)]
     crc_s, fold_s = (median(side) for side in zip(*passes, strict=True))
     return UserLogRun(log.size, folded.record_count, log.size / crc_s, log.size / fold_s)
-
-
-def _timed(work: Callable[[], object]) -> float:
-    begun = time.perf_counter()
-    work()
-    return time.perf_counter() - begun
 
 
 def _made(size: int) -> LogPartition:

@@ -1,6 +1,6 @@
 """`share-state audit`: the nightly job."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import typer
@@ -29,6 +29,8 @@ from share_state.nightly import nightly_audit, stages_on_stderr
 from share_state.phases import Phases
 from share_state.report import console
 from share_state.report.audit_summary import audit_json, print_audit
+
+_USUAL = {"dialect": "auto", "format": "auto"}
 
 
 @command("share-state audit --config conf/audit.yaml")
@@ -84,7 +86,7 @@ def audit(
         given |= {f"groups.{name}": called for name, called in columns.items()}
     if inputs or not side.groups:
         of_each |= columns
-    settings = _settings(inputs, config, out, _told(of_each), [*_told(given), *(sets or ())])
+    settings = _settings(inputs, config, out, of_each, [*_told(given), *(sets or ())])
     with stages_on_stderr(quiet=quiet):
         outcome, report = nightly_audit(settings, Phases(quiet=quiet), verbose=verbose)
     written = [path for path in (settings.report.html, settings.report.prometheus) if path is not None]
@@ -92,7 +94,7 @@ def audit(
     raise Exit(FOUND if fails(outcome.by_severity, settings.fail_on) else DONE)
 
 
-def _told(given: dict[str, object]) -> list[str]:
+def _told(given: Mapping[str, object]) -> list[str]:
     return [f"{key}={value}" for key, value in given.items() if value is not None]
 
 
@@ -100,7 +102,7 @@ def _settings(
     inputs: Sequence[str] | None,
     config: str | None,
     out: str | None,
-    of_each: Sequence[str],
+    of_each: Mapping[str, str | None],
     overrides: Sequence[str],
 ) -> AuditSettings:
     """The settings of an audit: of its file, or for inputs and a warehouse that are named.
@@ -111,11 +113,12 @@ def _settings(
     if inputs:
         if config is not None or out is None:
             raise ShareStateError("audit: give INPUT... and --out WAREHOUSE, or --config FILE")
-        by_source = [f"sources.{number}.{one}" for number in range(len(inputs)) for one in of_each]
+        by_source = [f"sources.{number}.{one}" for number in range(len(inputs)) for one in _told(of_each)]
         return settings_for(inputs, out, [*by_source, *overrides])
     if config is None and out is None:
         raise ShareStateError("audit: give --config FILE, or INPUT... and --out WAREHOUSE")
-    if unused := [one for one in of_each if not one.endswith("=auto")]:
-        option = unused[0].partition("=")[0].partition(".")[0].replace("columns", "column").replace("_", "-")
-        raise ShareStateError(f"audit: --{option} is about INPUT; give --set sources.N.{unused[0]}")
+    for key, value in of_each.items():
+        if value not in (None, _USUAL.get(key)):
+            option = "column" if key.startswith("columns.") else key.replace("_", "-")
+            raise ShareStateError(f"audit: --{option} is about INPUT; give --set sources.N.{key}={value}")
     return load_settings(config, [*([f"warehouse={out}"] if out else ()), *overrides])

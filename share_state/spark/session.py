@@ -110,8 +110,7 @@ def start(
 def _reason(error: PySparkException | Py4JError) -> str:
     """The first line of what went wrong in the JVM, or of starting one."""
     thrown = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else None
-    lines = str(thrown or error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    return str(thrown or error).strip().partition("\n")[0] or type(error).__name__
 
 
 def _stop(spark: SparkSession) -> None:

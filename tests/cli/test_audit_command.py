@@ -94,6 +94,7 @@ def test_stages_are_told_on_stderr(share_state: Command, tmp_path: Path):
         (["--config", "nowhere.yaml"], "nowhere.yaml: no such file"),
         (["--config", "a.yaml", "--format", "table"], "--format is about INPUT; give --set sources.N.format=table"),
         (["--config", "a.yaml", "--column", "key=k"], "--column is about INPUT; give --set sources.N.columns.key=k"),
+        (["--config", "a.yaml", "--column", "key=auto"], "--column is about INPUT; give --set sources.N.columns.key"),
         (["--out", "lake", "--kafka-properties", "p"], "--kafka-properties is about INPUT; give --set sources.N.kafka"),
         ([str(CHAOS), "--out", "lake", "--set", "limits.delivery_cuont=3"], "did you mean limits.delivery_count?"),
         ([str(CHAOS), "--out", "lake", "--rule", "FOO=off"], "--rule FOO: no such rule"),
