@@ -1,4 +1,4 @@
-# Everything the project needs is built into .venv by `make setup`; every other target calls it first.
+# `make setup` installs everything into .venv; demo, test, lint and bench run it first.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -14,10 +14,10 @@ help: ## list the targets
 
 setup: $(READY) ## create .venv, fetch the jars, compile the kernels
 
-$(READY): pyproject.toml $(wildcard share_state/wire/*.py share_state/fold/*.py) share_state/spark/jars.py share_state/setup.py
+$(READY): pyproject.toml $(wildcard share_state/kafka/*.py share_state/sources/*.py share_state/fold/*.py) share_state/spark/jars.py share_state/cli/setup.py
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@test $(VENV)/.installed -nt pyproject.toml || { $(BIN)/python -m pip install --quiet "pip>=25.1" && $(BIN)/python -m pip install --quiet --editable . --group dev && touch $(VENV)/.installed; }
-	@$(BIN)/python -m share_state.setup --with-test-jars
+	@$(BIN)/python -m share_state.cli.setup --with-test-jars
 	@touch $(READY)
 
 demo: setup ## reconstruct the shipped broker log and show the tables
@@ -28,15 +28,15 @@ demo: setup ## reconstruct the shipped broker log and show the tables
 test: setup ## run every test
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup
 
-lint: setup ## ruff, types and the import contract
+lint: setup ## run ruff, the type checker and the import contracts
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/basedpyright
 	@$(BIN)/lint-imports
 
-bench: setup ## the same log through Kafka's own classes and through share_state (bench/README.md)
+bench: setup ## compare Kafka's own classes and share_state on the same log (bench/README.md)
 	@$(BIN)/python -m bench
 
-clean: ## remove .venv and everything made
+clean: ## remove .venv and all generated files
 	rm -rf $(VENV) $(DEMO_OUT) bench/data .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from share_state.cli.main.main import keep_memory
 
 from bench import comparisons, costs
 from bench.end_to_end import IN_SPARK
 from bench.exports import Shape
 from bench.report import Report
 from share_state.errors import ShareStateError
-from share_state.kept_memory import keep_memory
 
 _SIZES = (2_000_000, 20_000_000, 50_000_000)
 _USUAL = Shape()

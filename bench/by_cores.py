@@ -11,9 +11,9 @@ from statistics import median
 
 from bench.exports import Export
 from bench.seconds import seconds
-from share_state.cores import cores_here
 from share_state.fold.log import fold_log
-from share_state.wire.log_folder import LogPartition, find_logs
+from share_state.pipeline.plan import cores_here
+from share_state.sources.discovery import LogPartition, find_logs
 
 _PATIENCE = 120.0
 """Seconds to wait for a process of ours."""

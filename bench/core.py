@@ -10,10 +10,11 @@ import time
 from collections import deque
 from pathlib import Path
 
+from share_state.cli.main.main import keep_memory
+
 from bench.digest import Digest, described
 from share_state.fold.log import FoldedLog, fold_log
-from share_state.kept_memory import keep_memory
-from share_state.wire.log_folder import find_logs
+from share_state.sources.discovery import find_logs
 
 
 def fold_export(folder: str) -> dict[str, object]:

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 from numba import njit
 
-from share_state.wire.chunk import CHUNK
-from share_state.wire.crc import crc32c
-from share_state.wire.log_folder import LogPartition
+from share_state.kafka.primitives import crc32c
+from share_state.kafka.record_batches import CHUNK
+from share_state.sources.discovery import LogPartition
 
 
 def crc_pass(logs: Sequence[LogPartition]) -> float:

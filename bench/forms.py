@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 
 from bench.exports import Export
 from share_state.fold.log import fold_log
-from share_state.wire.log import read_chunks
-from share_state.wire.log_folder import LogPartition, find_logs
-from share_state.wire.records import locate_records
-from share_state.wire.table_plan import plan, table_files
-from share_state.wire.table_rows import Columns
+from share_state.kafka.record_batches import locate_records
+from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.segments import read_chunks
+from share_state.sources.table_plan import plan, table_files
+from share_state.sources.tables import Columns
 
 
 @dataclass(frozen=True, slots=True)

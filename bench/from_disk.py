@@ -9,7 +9,7 @@ from bench.contestants import Contestant
 from bench.crc_pass import crc_pass
 from bench.exports import Export
 from bench.seconds import seconds
-from share_state.wire.log_folder import LogPartition, find_logs
+from share_state.sources.discovery import LogPartition, find_logs
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from bench.contestants import Contestant, median_ratio, typical
 from bench.crc_pass import crc_pass
 from bench.exports import Export, Shape
 from bench.from_disk import FromDisk
-from share_state.wire.log_folder import find_logs
+from share_state.sources.discovery import find_logs
 
 # Few log partitions, so that what each costs by itself does not hide the kernels. Many ranges are slow to generate and
 # to replay, so their logs hold fewer records; each share-partition gets enough of them to fill its window.

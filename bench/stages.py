@@ -19,23 +19,18 @@ from bench.core import make_tables
 from bench.crc_pass import crc_pass
 from bench.exports import Export
 from bench.kafka import DATA
+from share_state.delta.files import ROWS_A_GROUP, TableFiles
 from share_state.fold.chains import Chains
-from share_state.fold.extent import Extent
 from share_state.fold.log import CHUNKS_A_FOLD, STRETCHES, fold_log
-from share_state.fold.observed import Counts
-from share_state.fold.pieces import packed
+from share_state.fold.log_stats import Counts, Extent, packed
 from share_state.fold.states import in_flight_in_pieces, key_columns, live, states_in_pieces
-from share_state.fold.topics import Topics
-from share_state.table_files import ROWS_A_GROUP, TableFiles
-from share_state.wire.batch_facts import facts_of
-from share_state.wire.chunk import CHUNK, Chunk
-from share_state.wire.framed_segments import framed_segments
-from share_state.wire.keys import KeyTable
-from share_state.wire.log import read_chunks
-from share_state.wire.log_folder import LogPartition, find_logs
-from share_state.wire.record_room import RecordRoom
-from share_state.wire.records import locate_records
-from share_state.wire.share_group_state import SPARE, StateRecords, decode_state_records
+from share_state.kafka.buffers import RecordRoom
+from share_state.kafka.record_batches import CHUNK, Chunk, facts_of, locate_records
+from share_state.kafka.share_partition_keys import KeyTable
+from share_state.kafka.state_records import SPARE, StateRecords, decode_state_records
+from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.segments import framed_segments, read_chunks
+from share_state.sources.topics import Topics
 
 _T = TypeVar("_T")
 _TABLES = ("share_partition_state", "in_flight")

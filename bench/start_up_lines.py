@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from share_state.start import settle
+from share_state.cli.main.main import settle
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _STARTED_AT = 19
@@ -69,11 +69,11 @@ def main() -> None:
 def _imported(in_spark: bool) -> Callable[[list[str]], None]:
     for name in ("commands.reconstruct", "spark.spark_tasks" if in_spark else "runs.here"):
         import_module(f"share_state.{name}")
-    return import_module("share_state.start").main
+    return import_module("share_state.cli.main.main").main
 
 
 def _put_clocks(clock: _Clock, in_spark: bool) -> None:
-    from share_state.warehouse import Warehouse  # noqa: PLC0415
+    from share_state.delta.warehouse import Warehouse  # noqa: PLC0415
 
     for name in _COMMITS:
         setattr(Warehouse, name, clock.around(getattr(Warehouse, name), lambda _, table, *__: f"commit {table}"))

@@ -17,11 +17,10 @@ from numba import njit
 
 from bench.exports import Export
 from bench.kafka import DATA
-from share_state.wire.bigendian import int32_at
-from share_state.wire.crc import crc32c
-from share_state.wire.log import read_chunks
-from share_state.wire.log_folder import LogPartition, find_logs
-from share_state.wire.records import locate_records
+from share_state.kafka.primitives import crc32c, int32_at
+from share_state.kafka.record_batches import locate_records
+from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.segments import read_chunks
 
 LARGEST_SEGMENT = 2**31 - 1
 """Bytes: Kafka's segment.bytes is an int32."""

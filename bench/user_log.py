@@ -11,11 +11,10 @@ import google_crc32c
 from bench.crc_pass import crc_pass
 from bench.kafka import DATA
 from bench.seconds import seconds
-from share_state.declarations import layout
 from share_state.fold.control_log import fold_control_log
-from share_state.wire.codec import encode
-from share_state.wire.log_folder import LogPartition
-from share_state.wire.topic_folders import find_topic_logs
+from share_state.kafka.codec import encode
+from share_state.schema.declarations import layout
+from share_state.sources.discovery import LogPartition, find_topic_logs
 
 _CONTROL = 0x20
 _SEGMENT = 128 << 20

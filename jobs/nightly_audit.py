@@ -1,7 +1,7 @@
-"""`share-state audit` under spark-submit: the same options, Spark's own master and memory."""
+"""Run `share-state audit` under spark-submit, with the same options; Spark sets master and memory."""
 
 import sys
 
-from share_state.start import main
+from share_state.cli.main.main import main
 
 main(["audit", *sys.argv[1:]])

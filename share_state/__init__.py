@@ -25,24 +25,20 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from share_state import plots
-    from share_state.api.folding import cutoff, reconstruct
-    from share_state.api.history import Explained, explain, timeline
-    from share_state.api.reading import read
+    from share_state.api.calls import Explained, cutoff, explain, read, reconstruct, timeline
     from share_state.api.tables import Tables
     from share_state.fold.log import FoldedLog, fold_log
-    from share_state.fold.topics import Topics
+    from share_state.report import plots
+    from share_state.sources.discovery import LogPartition, Window, find_logs
+    from share_state.sources.topics import Topics
     from share_state.spark.session import start as session
-    from share_state.wire.log_folder import LogPartition, Window, find_logs
 
 _HOMES = {
-    "api.folding": ("cutoff", "reconstruct"),
-    "api.history": ("Explained", "explain", "timeline"),
-    "api.reading": ("read",),
+    "api.calls": ("Explained", "cutoff", "explain", "read", "reconstruct", "timeline"),
     "api.tables": ("Tables",),
     "fold.log": ("FoldedLog", "fold_log"),
-    "fold.topics": ("Topics",),
-    "wire.log_folder": ("LogPartition", "Window", "find_logs"),
+    "sources.topics": ("Topics",),
+    "sources.discovery": ("LogPartition", "Window", "find_logs"),
 }
 
 
@@ -54,7 +50,7 @@ def __getattr__(name: str) -> Any:
     if name == "session":
         return import_module("share_state.spark.session").start
     if name == "plots":
-        return import_module("share_state.plots")
+        return import_module("share_state.report.plots")
     raise AttributeError(f"module 'share_state' has no attribute '{name}'")
 
 

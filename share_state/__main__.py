@@ -1,5 +1,5 @@
 """`python -m share_state` is `share-state`."""
 
-from share_state.start import main
+from share_state.cli.main import main
 
 main()

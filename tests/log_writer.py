@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from share_state.declarations import layout
-from share_state.wire.codec import encode
+from share_state.kafka.codec import encode
+from share_state.schema.declarations import layout
 from tests.wire.batches import NOW, Batch, Record, consecutive, in_bytes
 
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}

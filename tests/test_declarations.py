@@ -7,14 +7,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from share_state import declarations, declared_pages, resources
-from share_state.declarations import arrow_type, declared, layout, record, table, table_schema
-from share_state.declared_pages import records_page, table_page, tables_index
+from docs.reference_pages import blocks_of, records_page, table_page, tables_index
+from share_state.cli.main import reference_pages
 from share_state.errors import DeclarationError
-from share_state.page_blocks import blocks_of
+from share_state.schema import declarations
+from share_state.schema.declarations import arrow_type, declared, layout, record, table, table_schema
 
 DOCS = Path(__file__).parent.parent / "docs"
-RENEW = "run: python -m share_state.declared_pages docs"
+RENEW = "run: python -m docs.reference_pages"
 
 KEY = [("dialect", "string"), ("group_id", "string"), ("topic_id", "string"), ("topic", "string"), ("partition", "int")]
 BATCHES = (
@@ -145,7 +145,7 @@ def write(tmp_path, monkeypatch):
     """Puts a declaration into a folder of its own that is read in place of the shipped one."""
     (tmp_path / "tables").mkdir()
     (tmp_path / "records").mkdir()
-    monkeypatch.setattr(resources, "folder", lambda _: tmp_path)
+    monkeypatch.setattr(declarations, "folder", lambda _: tmp_path)
     forget()
     yield lambda name, text: (tmp_path / name).write_text(text, encoding="utf-8")
     forget()
@@ -282,6 +282,6 @@ def test_stale_pages_are_renewed(tmp_path):
     (folder / "tables" / "README.md").unlink()
     page = folder / "tables" / "cutoff.md"
     page.write_text(page.read_text(encoding="utf-8").replace("`bigint`", "`text`"), encoding="utf-8")
-    declared_pages.main([str(folder)])
+    reference_pages.write_declared_pages([str(folder)])
     for path in ("records.md", "tables/README.md", "tables/cutoff.md"):
         assert (folder / path).read_text(encoding="utf-8") == (DOCS / path).read_text(encoding="utf-8")

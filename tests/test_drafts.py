@@ -5,10 +5,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from share_state.declarations import table_schema
-from share_state.drafts import finish_drafts, write_draft
-from share_state.table_files import TableFiles
-from share_state.warehouse import Warehouse
+from share_state.delta.files import TableFiles
+from share_state.delta.warehouse import Warehouse
+from share_state.pipeline.task import finish_drafts, write_draft
+from share_state.schema.declarations import table_schema
 
 SEEN = pa.schema([("run_id", pa.dictionary(pa.int32(), pa.string())), ("records", pa.int64())])
 

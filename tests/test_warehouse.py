@@ -7,10 +7,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from share_state.declarations import table_schema
+from share_state.delta.files import TableFiles
+from share_state.delta.warehouse import Warehouse
 from share_state.errors import WarehouseError
-from share_state.table_files import TableFiles
-from share_state.warehouse import Warehouse
+from share_state.schema.declarations import table_schema
 
 
 def runs(*names: str) -> pa.Table:

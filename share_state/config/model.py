@@ -1,17 +1,47 @@
-"""The model of the configuration: every key with its range, its default and its meaning."""
+"""How a key is written: with dots in a file and in `--set`, in capitals in a variable.
+
+The model of the configuration: every key with its range, its default and its meaning.
+
+What the model declares for a key, as JSON schema; it is asked wherever a key is named before it has a value.
+
+Every key of the configuration, for the docs and for guessing which one was meant.
+"""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, Literal
 
+import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from share_state.config.key_names import KeyPath, dotted
-from share_state.fold.limits import RELEASES, Limits
-from share_state.group_input import CLAIMS, HISTORY, GroupInput
-from share_state.rules import ERROR, OFF, SEVERITIES, registered
-from share_state.rules.groups_audited import GroupLimits
-from share_state.wire.log_folder import LogPartition
+from share_state.fold.options import RELEASES, Limits
+from share_state.pipeline.plan import CLAIMS, HISTORY, GroupInput
+from share_state.rules.group_context import GroupLimits
+from share_state.rules.registry import ERROR, OFF, SEVERITIES, registered
+from share_state.sources.discovery import LogPartition
+
+PREFIX, NEST = "SHARE_STATE_", "__"
+
+KeyPath = tuple[str | int, ...]
+"""The names from the top of the configuration to a value; an item of a list goes by its number."""
+
+
+def dotted(path: KeyPath) -> str:
+    """A key as a file and `--set` have it: `limits.delivery_count`."""
+    return ".".join(map(shown, path))
+
+
+def variable(path: KeyPath) -> str:
+    """The environment variable of a key: `SHARE_STATE_LIMITS__DELIVERY_COUNT`."""
+    return PREFIX + NEST.join(map(str, path)).upper()
+
+
+def shown(name: str | int) -> str:
+    """A name as it can stand in a message, which is one line whatever a key is made of."""
+    return str(name) if str(name).isprintable() else repr(name)
+
 
 _SECRET = re.compile(r"(?i)secret|password|token|access[.]?key")
 _INT32 = 2**31 - 1
@@ -213,3 +243,98 @@ def _configured(section: _Section, above: KeyPath) -> Iterator[tuple[KeyPath, An
             yield from (((*path, key), one) for key, one in value.items())
         elif value is not None and value != field.default:
             yield path, value
+
+
+@cache
+def whole() -> dict[str, Any]:
+    """The JSON schema of the model, references written out and `or null` left out."""
+    schema = AuditSettings.model_json_schema()
+
+    def written_out(part: dict[str, Any]) -> dict[str, Any]:
+        if "$ref" in part:
+            part = {**schema["$defs"][part["$ref"].rpartition("/")[2]], **part}
+        if "anyOf" in part:
+            part = {**part["anyOf"][0], **part}
+        inner = {name: written_out(part[name]) for name in ("items", "additionalProperties") if part.get(name)}
+        if "properties" in part:
+            inner["properties"] = {name: written_out(one) for name, one in part["properties"].items()}
+        return {**part, **inner}
+
+    return written_out(schema)
+
+
+def below(declared: Mapping[str, Any], name: str | int) -> dict[str, Any] | None:
+    """What a section declares for a key, a list for an item or a map for a name; None where there is no such key."""
+    if "properties" in declared:
+        return declared["properties"].get(name)
+    if "items" in declared:
+        return declared["items"] if re.fullmatch(r"\d{1,4}", str(name)) else None
+    return declared.get("additionalProperties")
+
+
+def declared_at(path: KeyPath) -> dict[str, Any] | None:
+    """What the model declares for a key; None where there is no such key."""
+    declared: dict[str, Any] | None = whole()
+    for name in path:
+        declared = declared and below(declared, name)
+    return declared
+
+
+def takes(declared: Mapping[str, Any]) -> str:
+    """What may be given for a key, in words."""
+    match declared:
+        case {"enum": [*most, last]}:
+            return f"{', '.join(most)} or {last}"
+        case {"type": "integer", "minimum": least, "maximum": most}:
+            return f"a whole number from {least} to {most}"
+        case {"type": "number", "exclusiveMinimum": bound}:
+            return f"a number over {bound:g}"
+        case {"properties": known}:
+            return f"a map of {', '.join(known)}"
+        case {"items": item}:
+            return f"a list of one or more: {takes(item)}"
+        case {"additionalProperties": dict(value)}:
+            return f"a map of names to {takes(value)}"
+        case {"format": "path"}:
+            return "a path"
+    return "text"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key of the configuration.
+
+    Attributes:
+        name: dotted, N for the number of a list item.
+        takes: what may be given, in words.
+        default: as YAML writes it, in backticks; "required" where there is none.
+        variable: the environment variable that overrides it.
+        meaning: one line.
+    """
+
+    name: str
+    takes: str
+    default: str
+    variable: str
+    meaning: str
+
+
+def keys() -> Iterator[Key]:
+    """Every key in the order of the model; a list before the keys of its items."""
+    yield from _keys(whole(), ())
+
+
+def _keys(section: Mapping[str, Any], above: KeyPath) -> Iterator[Key]:
+    for name, one in section["properties"].items():
+        path = (*above, name)
+        if "properties" in one:
+            yield from _keys(one, path)
+            continue
+        default = f"`{_plain_yaml(one['default'])}`" if "default" in one else "required"
+        yield Key(dotted(path), takes(one), default, variable(path), one["description"])
+        if "properties" in one.get("items", {}):
+            yield from _keys(one["items"], (*path, "N"))
+
+
+def _plain_yaml(default: Any) -> str:
+    return yaml.safe_dump(default, default_flow_style=True).splitlines()[0]

@@ -1,5 +1,1 @@
-"""The algebra: which records make a chain, what they fold to, what may be cleaned. Never Spark."""
-
-from share_state import kernels
-
-kernels.keep()
+"""Records to state: chains, intervals, timeline, explanation, cutoff; the group side. Never Spark."""

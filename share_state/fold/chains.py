@@ -6,28 +6,21 @@ max(S_1..S_n); the value of an offset is the greatest (delivery count, delivery 
 The fold carries its state from chunk to chunk, so `fold(a then b) == fold(b) after fold(a)` for any cut.
 
 Source: Kafka ShareCoordinatorShard.replay, handleShareSnapshot, handleShareUpdate, merge; PersisterStateBatchCombiner.
+
+Rows of several fields by column: what many rules look at lies side by side in memory once the first has asked.
 """
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import overload
 
 import numpy as np
 
-from share_state.fold.sweep import priority, range_columns, sweep
-from share_state.wire.compiled import allocating_kernel, inlined, kernel
-from share_state.wire.move_rows import move_rows
-from share_state.wire.plain_rows import copied, fill, joined, put, used_once
-from share_state.wire.prefetch import prefetch
-from share_state.wire.share_group_state import (
-    LARGEST_OFFSET,
-    STATE_BATCH,
-    UNREADABLE,
-    Fault,
-    Kind,
-    Layout,
-    StateRecords,
-)
+from share_state.fold.interval_merge import priority, range_columns, sweep
+from share_state.jit.compile import allocating_kernel, inlined, kernel, prefetch
+from share_state.kafka.buffers import copied, fill, joined, move_rows, put, used_once
+from share_state.kafka.state_records import LARGEST_OFFSET, STATE_BATCH, UNREADABLE, Fault, Kind, Layout, StateRecords
 
 Fold = Callable[..., object]
 """Folds a stretch of share-partitions; called as `_fold` is."""
@@ -383,3 +376,35 @@ def _clip(batches, start, end, cut, first, last, packed, size):
         packed[size] = priority(batch.count, batch.state)
         size += 1
     return size
+
+
+class Columns:
+    """Rows that nobody changes, or some of them; a column that was asked for is kept, read-only."""
+
+    def __init__(self, rows: np.ndarray, numbers: np.ndarray | None = None) -> None:
+        """Take rows.
+
+        Args:
+            rows: of a structured type.
+            numbers: int64, which of them; all by default.
+        """
+        self.rows, self._numbers = rows, numbers
+        self._kept: dict[str, np.ndarray] = {}
+
+    def __len__(self) -> int:
+        return len(self.rows if self._numbers is None else self._numbers)
+
+    @overload
+    def __getitem__(self, wanted: str) -> np.ndarray: ...
+    @overload
+    def __getitem__(self, wanted: np.ndarray) -> "Columns": ...
+    def __getitem__(self, wanted: "str | np.ndarray") -> "np.ndarray | Columns":
+        """A column by its name, contiguous; or some of the rows, by their numbers here or a bool for each."""
+        if not isinstance(wanted, str):
+            chosen = np.flatnonzero(wanted) if wanted.dtype == np.bool_ else wanted
+            return Columns(self.rows, chosen if self._numbers is None else self._numbers[chosen])
+        if wanted not in self._kept:
+            column = self.rows[wanted]
+            self._kept[wanted] = column = column.copy() if self._numbers is None else column[self._numbers]
+            column.flags.writeable = False
+        return self._kept[wanted]

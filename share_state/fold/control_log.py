@@ -7,21 +7,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from share_state.declarations import table_schema
 from share_state.errors import InputError
 from share_state.fold.chains import NOWHERE
 from share_state.fold.control_chains import ControlChains, fold_control, starts_in_log, superseded
-from share_state.fold.control_states import (
-    DIALECT,
-    control_in_flight,
-    control_key_columns,
-    control_state_table,
-)
-from share_state.fold.eso import EarliestShareOffset, earliest_share_offset, subscriptions_among
-from share_state.fold.observed import Observed
-from share_state.fold.pieces import Pieces, in_one_piece
-from share_state.wire.chunk import CHUNK, Chunk
-from share_state.wire.control_records import (
+from share_state.fold.cutoff import EarliestShareOffset, earliest_share_offset, subscriptions_among
+from share_state.fold.log_stats import Observed, Pieces, in_one_piece
+from share_state.fold.states import CONTROL_RECORDS, control_in_flight, control_key_columns, control_state_table
+from share_state.kafka.control_records import (
     CONTROL_RECORD,
     ControlKind,
     ControlRecords,
@@ -29,11 +21,11 @@ from share_state.wire.control_records import (
     decode_control_records,
     joined,
 )
-from share_state.wire.framing import CONTROL, Trust
-from share_state.wire.log import read_chunks, read_into
-from share_state.wire.log_folder import LogPartition, Window
-from share_state.wire.records import locate_records
-from share_state.wire.share_snapshot_file import IndexEntry
+from share_state.kafka.record_batches import CHUNK, CONTROL, Chunk, Trust, locate_records
+from share_state.kafka.share_snapshot_file import IndexEntry
+from share_state.schema.declarations import table_schema
+from share_state.sources.discovery import LogPartition, Window
+from share_state.sources.segments import read_chunks, read_into
 
 STRICT, BEST_EFFORT = "strict", "best-effort"
 MODES = (STRICT, BEST_EFFORT)
@@ -388,7 +380,7 @@ def _cutoff(
     held_by = earliest.held_by or min(earliest.blocked_by, default=None)
     row: dict[str, Any] = {
         **counted,
-        "dialect": DIALECT,
+        "dialect": CONTROL_RECORDS,
         "topic": log.topic,
         "partition": log.partition,
         "cutoff_offset": earliest.offset,

@@ -1,8 +1,14 @@
-"""The cutoff of a log partition: the offset below which every record is redundant, and whether to rely on it."""
+"""The cutoff of a log partition: the offset below which every record is redundant, and whether to rely on it.
 
+The earliest share offset: up to where the control records of a topic-partition may be cleaned away.
+"""
+
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from share_state.fold.chains import NOWHERE, Chains
 
@@ -56,3 +62,57 @@ def cutoff(chains: Chains, suspect: np.ndarray, *, hidden: bool = False) -> Cuto
     if offset <= 0:
         return Cutoff(None, holder if offset == 0 else None, following, unsafe_because)
     return Cutoff(offset, holder, following, unsafe_because)
+
+
+@dataclass(frozen=True, slots=True)
+class EarliestShareOffset:
+    """The cut-off of one topic-partition; no number for a cluster, as offsets of two partitions do not compare.
+
+    Attributes:
+        offset: control records before it are redundant, the one at it is kept; None where nothing may go.
+        held_by: the group whose checkpoint lies there, None where there is none.
+        blocked_by: groups that count and have no checkpoint: while there is one, nothing may go.
+        ignored: groups that were seen and have no subscription.
+    """
+
+    offset: int | None
+    held_by: str | None
+    blocked_by: tuple[str, ...]
+    ignored: tuple[str, ...]
+
+
+def earliest_share_offset(
+    groups: pa.Array,
+    checkpoint_offsets: np.ndarray,
+    subscribed: Collection[str] | None = None,
+    *,
+    ignore_uncheckpointed: bool = False,
+) -> EarliestShareOffset:
+    """The smallest share checkpoint offset (SCO) over the groups that count.
+
+    Args:
+        groups: ids of the groups that were seen.
+        checkpoint_offsets: int64, the SCO of each; -1 where it has no checkpoint.
+        subscribed: groups with a subscription to the topic; every group that was seen where None.
+        ignore_uncheckpointed: let groups without a checkpoint not block.
+    Source: KIP-932 draft, log cleaning (SCO, ESO); spec D-39 to D-44.
+    """
+    counts, unseen = subscriptions_among(groups, subscribed)
+    has_checkpoint = checkpoint_offsets != NOWHERE
+    blocking = tuple(sorted([*groups.filter(pa.array(counts & ~has_checkpoint)).to_pylist(), *unseen]))
+    ignored = tuple(sorted(groups.filter(pa.array(~counts)).to_pylist()))
+    held = np.flatnonzero(counts & has_checkpoint)
+    if (blocking and not ignore_uncheckpointed) or not len(held):
+        return EarliestShareOffset(None, None, blocking, ignored)
+    holder = held[np.argmin(checkpoint_offsets[held])]
+    return EarliestShareOffset(int(checkpoint_offsets[holder]), groups[holder].as_py(), blocking, ignored)
+
+
+def subscriptions_among(groups: pa.Array, subscribed: Collection[str] | None) -> tuple[np.ndarray, list[str]]:
+    """Which of the groups that were seen count, and the subscribed ones that were not seen at all."""
+    if subscribed is None:
+        return np.ones(len(groups), bool), []
+    listed = pa.array(sorted(subscribed), pa.string())
+    counts = pc.call_function("is_in", [groups], pc.SetLookupOptions(listed))
+    seen = pc.call_function("is_in", [listed], pc.SetLookupOptions(groups))
+    return counts.to_numpy(zero_copy_only=False), listed.filter(pc.call_function("invert", [seen])).to_pylist()

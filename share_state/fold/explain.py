@@ -1,20 +1,34 @@
-"""Everything that the log says of one offset: each record that touched it, and where it stood after that."""
+"""Everything that the log says of one offset: each record that touched it, and where it stood after that.
 
+What the draft's control records say of one offset: each one that touched it, and where it stood after that.
+
+Which members of a share group had a topic-partition, as far as `__consumer_offsets` still tells.
+"""
+
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cache
+from itertools import pairwise
 
 import numpy as np
 
 from share_state.fold.chains import NOWHERE
-from share_state.fold.chosen import Chosen
+from share_state.fold.control_chains import fold_control
+from share_state.fold.control_log import STRICT, decode_control_log, fold_control_log
+from share_state.fold.group_replay import GroupReplay
+from share_state.fold.interval_merge import ACKNOWLEDGED, ARCHIVED, effective_starts, end_offsets
 from share_state.fold.log import decode_log
-from share_state.fold.ranges import ACKNOWLEDGED, ARCHIVED, effective_starts, end_offsets
+from share_state.fold.options import Chosen
 from share_state.fold.timeline import Points, Timeline, suspects
-from share_state.fold.topics import Topics
-from share_state.wire.keys import KeyTable
-from share_state.wire.log_folder import LogPartition, Window
-from share_state.wire.share_group_state import UNREADABLE, Kind, StateRecords
+from share_state.kafka.control_records import UNREADABLE_CONTROL_RECORD, ControlKind, ControlRecords, joined
+from share_state.kafka.group_records import record_types, told_records
+from share_state.kafka.share_partition_keys import KeyTable
+from share_state.kafka.state_records import UNREADABLE, Kind, StateRecords
+from share_state.sources.discovery import LogPartition, Window
+from share_state.sources.segments import located, read_chunks
+from share_state.sources.topics import Topics
 
 _POINTS, _RANGES = 1 << 12, 1 << 16
 """Less than a whole log's timeline has: only one share-partition is looked at."""
@@ -277,3 +291,174 @@ def _gap(explanation: Explanation, ranges: np.ndarray) -> tuple[int, int]:
     behind = ranges["first"][ranges["first"] > explanation.offset]
     start = explanation.start_offset or 0
     return max(start, int(before.max()) + 1 if len(before) else start), int(behind.min()) - 1
+
+
+def explain_control(
+    log: LogPartition, window: Window, chosen: Chosen, offset: int, mode: str = STRICT
+) -> Explanation | None:
+    """What the control records of one topic-partition say of an offset.
+
+    Args:
+        log: of `find_topic_logs`.
+        window: which records count.
+        chosen: the share-partition; its group is named.
+        offset: of the topic-partition.
+        mode: as in ControlOptions.
+    Returns:
+        The explanation; None where no control record tells of the group, or another topic-partition is meant.
+    Raises:
+        InputError: if a segment cannot be read.
+    """
+    if chosen.topic not in (None, log.topic) or chosen.partition not in (None, log.partition):
+        return None
+    records = _records_of(log, window, chosen.group_id)
+    if not len(records.rows):
+        return None
+    told = Explanation(chosen.group_id or "", None, log.topic, log.partition or 0, offset, log.name)
+    _tell(told, records, strict=mode == STRICT)
+    folded = fold_control_log(log, window, mode=mode)
+    for number, state in zip(folded.numbers.tolist(), folded.states.to_pylist(), strict=True):
+        if state["group_id"] == chosen.group_id:
+            told.effective_start, told.is_suspect = state["effective_start_offset"], bool(folded.suspect[number])
+    if told.standing.place == Place.GAP:
+        told.gap = next(
+            (row["first_offset"], row["last_offset"])
+            for row in folded.in_flight.to_pylist()
+            if row["group_id"] == chosen.group_id and row["first_offset"] <= offset <= row["last_offset"]
+        )
+    return told
+
+
+def _records_of(log: LogPartition, window: Window, group_id: str | None) -> ControlRecords:
+    """The records of one group, all of it."""
+    parts = []
+    for records, groups in decode_control_log(log, window):
+        names = groups.names().to_pylist()
+        if group_id in names:
+            parts.append(records.only(records.rows["group"] == names.index(group_id)))
+    found = joined(parts)
+    found.rows["group"] = 0
+    return found
+
+
+def _tell(told: Explanation, records: ControlRecords, *, strict: bool) -> None:
+    """Fold only as far as records that touch the offset.
+
+    Between two checkpoints start and end only grow, and no tuple but one that covers an offset gives it another value:
+    where it stands alike at both ends of a stretch without such tuples, it did so all along.
+    """
+    rows, tuples, offset = records.rows, records.tuples, told.offset
+    readable = rows["fault"] & UNREADABLE_CONTROL_RECORD == 0
+    is_base = readable & (rows["kind"] == ControlKind.CHECKPOINT)
+    bases = np.maximum.accumulate(np.where(is_base, np.arange(len(rows)), NOWHERE))
+
+    @cache
+    def after(place: int) -> tuple[Standing, int | None, int | None, int | None]:
+        base = int(bases[place])
+        if base == NOWHERE:
+            return Standing(Place.UNKNOWN), None, None, None
+        part = records.only((np.arange(len(rows)) >= base) & (np.arange(len(rows)) <= place))
+        chains = fold_control(part, 1, strict=strict)
+        (chain,) = chains.chains
+        start, end = int(chain["start_offset"]), int(chain["end_offset"])
+        return _control_standing(chains.batches, start, end, offset), start, end, int(chain["epoch"])
+
+    owner = np.repeat(np.arange(len(rows)), rows["tuple_count"])
+    covering = set(owner[(tuples["first"] <= offset) & (offset <= tuples["last"])].tolist())
+    turns = sorted({0, len(rows) - 1, *covering, *np.flatnonzero(is_base | ~readable).tolist()})
+    looked_at = sorted({place for turn in turns for place in (turn - 1, turn) if place >= 0})
+    seen = set(looked_at)
+
+    def look_between(first: int, last: int) -> None:
+        if last - first > 1 and after(first)[0] != after(last)[0]:
+            middle = (first + last) // 2
+            seen.add(middle)
+            look_between(first, middle)
+            look_between(middle, last)
+
+    for first, last in pairwise(looked_at):
+        look_between(first, last)
+    before = Standing(Place.UNKNOWN)
+    for place in sorted(seen):
+        standing, start, end, epoch = after(place)
+        row = rows[place]
+        if place in covering or standing != before or not readable[place]:
+            own = tuples[row["tuples"] : row["tuples"] + row["tuple_count"]]
+            own = own[(own["first"] <= offset) & (offset <= own["last"])]
+            told.touches.append(
+                Touch(
+                    offset=int(row["offset"]),
+                    timestamp=int(row["timestamp"]),
+                    kind=ControlKind(row["kind"]).name.lower(),
+                    is_cold=False,
+                    is_readable=bool(readable[place]),
+                    ranges=tuple((first, last, state, count) for first, last, count, state in own.tolist()),
+                    start_said=int(row["start_offset"]) if is_base[place] else NOWHERE,
+                    before=before,
+                    after=standing,
+                    start_before=after(place - 1)[1] if place else None,
+                    start_offset=start,
+                    end_offset=end,
+                    snapshot_epoch=epoch,
+                )
+            )
+        before = standing
+    told.standing, told.start_offset, told.end_offset, _ = after(len(rows) - 1)
+    told.effective_start, told.records = told.start_offset, len(rows)
+    told.last_offset, told.last_timestamp = int(rows[-1]["offset"]), int(rows[-1]["timestamp"])
+
+
+def _control_standing(ranges: np.ndarray, start: int, end: int, offset: int) -> Standing:
+    if offset < start:
+        return Standing(Place.BELOW_START)
+    covering = ranges[(ranges["first"] <= offset) & (offset <= ranges["last"])]
+    if len(covering):
+        return Standing(Place.IN_FLIGHT, int(covering[0]["state"]), int(covering[0]["count"]))
+    return Standing(Place.GAP if offset < end else Place.BEYOND_END)
+
+
+@dataclass(slots=True)
+class Holders:
+    """Who had a topic-partition over time. The topic is compacted, so that old assignments may be gone.
+
+    Attributes:
+        times: ms, when it changed, ascending.
+        members: the ids of the members that had it from then on, sorted.
+    """
+
+    times: list[int] = field(default_factory=list)
+    members: list[tuple[str, ...]] = field(default_factory=list)
+
+    def at(self, time: int) -> tuple[str, ...] | None:
+        """The members that had it at a time in ms; None before anything is known."""
+        place = bisect_right(self.times, time)
+        return self.members[place - 1] if place else None
+
+
+def holders(logs: Sequence[LogPartition], group_id: str, topic_id: str, partition: int) -> Holders:
+    """Who had a topic-partition of a share group: several members at once, as share groups do.
+
+    Args:
+        logs: of `find_group_logs`.
+        group_id, topic_id, partition: the share-partition.
+    Raises:
+        InputError: if a segment cannot be read.
+    Source: Kafka ShareGroupCurrentMemberAssignmentValue.
+    """
+    changes: list[tuple[int, tuple[str, ...]]] = []
+    for log in logs:
+        replay, had = GroupReplay(log.partition), ()
+        for part in read_chunks(log, merge=True):
+            records = located(part, 0, Window()).records
+            for told in told_records(part.data, records, record_types(part.data, records)):
+                if told.key is None or group_id.encode() not in told.key:
+                    continue
+                replay.apply(told)
+                group = replay.groups.get(group_id)
+                members = group.members.values() if group else ()
+                has = tuple(sorted(one.member_id for one in members if partition in one.assigned.get(topic_id, ())))
+                if has != had:
+                    changes.append((told.timestamp, has))
+                had = has
+    changes.sort(key=lambda change: change[0])
+    return Holders([time for time, _ in changes], [members for _, members in changes])

@@ -1,25 +1,206 @@
-"""Folds `__consumer_offsets` into the share groups that live there; keeps classic groups for the sticky audit."""
+"""Topics as the groups tell them, and as a person gives them: one list of names, and the numbers of partitions.
 
-from collections.abc import Iterable, Sequence
+Replayed share groups as the tables `share_groups`, `share_group_members` and `share_group_partitions`.
+
+Folds `__consumer_offsets` into the share groups that live there; keeps classic groups for the sticky audit.
+
+How many partitions Kafka's own share assignor gives to each member of a group that subscribes to the same topics.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import chain
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from share_state.fold.groups_met import EpochStep, Generation, GroupFault
-from share_state.fold.groups_replay import GroupReplay
-from share_state.fold.groups_state import ShareGroup, StatePartitions
-from share_state.fold.groups_tables import groups_table, members_table, partitions_table
-from share_state.fold.groups_topics import completed
-from share_state.fold.topics import Topics
-from share_state.wire.chunk import CHUNK, Chunk
-from share_state.wire.framing import Trust
-from share_state.wire.group_logs import group_partition_of, partitions_shown
-from share_state.wire.group_records import record_types, told_records
-from share_state.wire.located import Located, located
-from share_state.wire.log import read_into
-from share_state.wire.log_folder import LogPartition, Window
-from share_state.wire.share_group_state import Fault
+from share_state.fold.group_replay import (
+    MEMBER_STATES,
+    EpochStep,
+    Generation,
+    GroupFault,
+    GroupReplay,
+    ShareGroup,
+    StatePartitions,
+    TopicPartitions,
+)
+from share_state.kafka.group_records import record_types, told_records
+from share_state.kafka.record_batches import CHUNK, Chunk, Trust
+from share_state.kafka.state_records import Fault
+from share_state.schema.declarations import table_schema
+from share_state.sources.discovery import LogPartition, Window, group_partition_of, partitions_shown
+from share_state.sources.segments import Located, located, read_into
+from share_state.sources.topics import Topics
+
+
+def completed(given: Topics, names: Mapping[str, str]) -> Topics:
+    """Given topics, with the names of others added; a name that is given wins.
+
+    Args:
+        given: names and end offsets from elsewhere.
+        names: topic id -> name, as of FoldedGroups.
+    """
+    every = dict(names) | names_of(given)
+    table = pa.table({
+        "topic_id": pa.array(list(every), pa.string()),
+        "topic": pa.array(list(every.values()), pa.string()),
+    })  # fmt: skip
+    return Topics(table, given.ends)
+
+
+def names_of(topics: Topics) -> dict[str, str]:
+    """Topic id -> name."""
+    return {row["topic_id"]: row["topic"] for row in topics.names.to_pylist()}
+
+
+def sizes_by_id(topics: Topics) -> dict[str, int]:
+    """Topic id -> number of partitions, as the end offsets show it."""
+    sizes: dict[str, int] = {}
+    for row in topics.ends.to_pylist():
+        sizes[row["topic_id"]] = max(sizes.get(row["topic_id"], 0), row["partition"] + 1)
+    return sizes
+
+
+def sizes_by_name(topics: Topics) -> dict[str, int]:
+    """Topic name -> number of partitions; of several topics of one name the largest."""
+    names, sizes = names_of(topics), dict[str, int]()
+    for topic_id, size in sizes_by_id(topics).items():
+        if topic_id in names:
+            sizes[names[topic_id]] = max(sizes.get(names[topic_id], 0), size)
+    return sizes
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_YEAR_10000 = 253_402_300_800_000
+
+
+def groups_table(groups: Iterable[ShareGroup]) -> pa.Table:
+    """The table `share_groups`, by group id."""
+    return _table("share_groups", (
+        {
+            "group_id": group.group_id,
+            "group_partition": group.partition,
+            "state": group.state,
+            "members": len(group.members),
+            "group_epoch": group.epoch,
+            "assignment_epoch": group.assignment_epoch,
+            "metadata_hash": group.metadata_hash,
+            "group_epoch_time": time(group.epoch_time),
+            "assignment_time": time(group.assignment_time),
+            "last_offset": _offset(group.last_offset),
+        }
+        for group in sorted(groups, key=lambda one: one.group_id)
+    ))  # fmt: skip
+
+
+def members_table(groups: Iterable[ShareGroup], names: Mapping[str, str]) -> pa.Table:
+    """The table `share_group_members`, by group and member id.
+
+    Args:
+        groups: with their members.
+        names: topic id -> name.
+    """
+    members = [
+        (group, member)
+        for group in sorted(groups, key=lambda one: one.group_id)
+        for member in sorted(group.members.values(), key=lambda one: one.member_id)
+    ]
+    rows = _table("share_group_members", (
+        {
+            "group_id": group.group_id,
+            "member_id": member.member_id,
+            "client_id": member.client_id,
+            "client_host": member.client_host,
+            "rack_id": member.rack_id,
+            "subscribed_topics": sorted(member.subscribed_topics),
+            "member_epoch": member.member_epoch,
+            "previous_member_epoch": member.previous_member_epoch,
+            "member_state": MEMBER_STATES.get(member.state, f"UNKNOWN({member.state})"),
+        }
+        for group, member in members
+    ))  # fmt: skip
+    assigned = [member.assigned for _, member in members]
+    target = [group.targets.get(member.member_id, {}) for group, member in members]
+    return _with(_with(rows, "assigned", _named(assigned, names)), "target", _named(target, names))
+
+
+def partitions_table(listed: Mapping[str, StatePartitions]) -> pa.Table:
+    """The table `share_group_partitions`, by group, status, topic id and partition.
+
+    Args:
+        listed: by group id.
+    """
+    topics = [
+        (group_id, of_group, *of_topic)
+        for group_id, of_group in sorted(listed.items())
+        for of_topic in _listed(of_group)
+    ]
+    rows = _table("share_group_partitions", (
+        {
+            "group_id": group_id,
+            "topic_id": topic_id,
+            "topic": of_group.names[topic_id],
+            "status": status,
+            "since": time(of_group.time),
+            "offset": _offset(of_group.offset),
+        }
+        for group_id, of_group, status, topic_id, _ in topics
+    ))  # fmt: skip
+    spread, partitions = _spread([partitions for *_, partitions in topics])
+    return _with(rows.take(spread), "partition", partitions)
+
+
+def _listed(of_group: StatePartitions) -> Iterator[tuple[str, str, Sequence[int | None]]]:
+    """Status, topic id and partitions; a topic that is being deleted is one row without a partition."""
+    for topic_id in sorted(of_group.deleting):
+        yield "deleting", topic_id, (None,)
+    for status, partitions in (("initialized", of_group.initialized), ("initializing", of_group.initializing)):
+        for topic_id in sorted(partitions):
+            yield status, topic_id, sorted({*partitions[topic_id]})
+
+
+def _named(every: Sequence[TopicPartitions], names: Mapping[str, str]) -> pa.ListArray:
+    """For each a list of topic id, topic and partition, by topic, topic id and partition."""
+    lists = [
+        [(topic_id, names.get(topic_id), sorted({*of_member[topic_id]})) for topic_id in of_member]
+        for of_member in every
+    ]
+    for one in lists:
+        one.sort(key=lambda topic: (topic[1] or "", topic[0]))
+    topics = [*chain.from_iterable(lists)]
+    ends = np.cumsum([0, *(sum(len(partitions) for _, _, partitions in one) for one in lists)])
+    spread, partitions = _spread([partitions for _, _, partitions in topics])
+    ids, called = (pa.array([topic[place] for topic in topics], pa.string()).take(spread) for place in (0, 1))
+    of_each = pa.StructArray.from_arrays([ids, called, partitions], ["topic_id", "topic", "partition"])
+    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), of_each)
+
+
+def _spread(lists: Sequence[Sequence[int | None]]) -> tuple[pa.Array, pa.Array]:
+    """For each partition the number of its list; the partitions."""
+    lengths = np.array([len(one) for one in lists], np.int64)
+    return pa.array(np.repeat(np.arange(len(lists)), lengths)), pa.array(chain.from_iterable(lists), pa.int32())
+
+
+def _with(rows: pa.Table, column: str, values: pa.Array) -> pa.Table:
+    place = rows.schema.get_field_index(column)
+    return rows.set_column(place, rows.schema.field(place), values.cast(rows.schema.field(place).type))
+
+
+def time(milliseconds: int) -> datetime | None:
+    """Milliseconds since 1970 as a time; None for 0 and less and for what lies behind the year 9999."""
+    return _EPOCH + timedelta(milliseconds=milliseconds) if 0 < milliseconds < _YEAR_10000 else None
+
+
+def _offset(known: int) -> int | None:
+    return known if known >= 0 else None
+
+
+def _table(name: str, rows: Iterable[dict[str, Any]]) -> pa.Table:
+    return pa.Table.from_pylist(list(rows), schema=table_schema(name))
+
 
 _BATCH_FAULTS = {
     Trust.CRC_MISMATCH: ("CRC_MISMATCH", "the CRC does not match; the batch was left out, take another copy"),
@@ -224,3 +405,24 @@ def _note_batches(replay: GroupReplay, log: LogPartition, part: Chunk) -> None:
             GroupFault(code, replay.partition, int(batch["base_offset"]), f"{where}: {text}{reason}",
                        is_harmless=code == "TORN_TAIL")
         )  # fmt: skip
+
+
+def sharing(members: int, partitions: int) -> int:
+    """How many members read each partition; 0 where there are none.
+
+    Source: Kafka SimpleHomogeneousAssignmentBuilder; KIP-932, SimpleAssignor.
+    """
+    return (members + partitions - 1) // partitions if partitions else 0
+
+
+def expected_sizes(members: int, partitions: int) -> list[int]:
+    """How many partitions each member gets, in the order in which the coordinator meets them.
+
+    Computed in doubles as Kafka does: their noise can give the last member one more than the sum allows.
+
+    Source: Kafka SimpleHomogeneousAssignmentBuilder.
+    """
+    if not members or not partitions:
+        return [0] * members
+    precise = sharing(members, partitions) * float(partitions) / members
+    return [math.ceil(precise * (place + 1)) - math.ceil(precise * place) for place in range(members)]

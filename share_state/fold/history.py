@@ -7,12 +7,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.fold.chains import Chains
-from share_state.fold.lag import lags
-from share_state.fold.limits import Limits
+from share_state.fold.interval_merge import ACQUIRED, ARCHIVED, ARCHIVING, AVAILABLE, tiles
 from share_state.fold.log import UNKNOWN_BEFORE, FoldedLog
-from share_state.fold.pieces import stretches
-from share_state.fold.ranges import ACQUIRED, ARCHIVED, ARCHIVING, AVAILABLE, tiles
-from share_state.fold.states import KEY, declared, part, times
+from share_state.fold.log_stats import stretches
+from share_state.fold.options import Limits
+from share_state.fold.states import KEY, declared, lags, part, times
 
 TABLE = "share_partition_history"
 START_BEFORE, HELD_TIME = "start_before", "held_time"

@@ -7,30 +7,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from share_state.declarations import table_schema
-from share_state.fold.carried import Carried
 from share_state.fold.chains import NOWHERE, Chains
+from share_state.fold.checkpoint import Carried
 from share_state.fold.cutoff import cutoff
-from share_state.fold.extent import Extent
-from share_state.fold.limits import Limits
-from share_state.fold.observed import Counts, Observed
-from share_state.fold.pieces import Pieces, packed
-from share_state.fold.states import DIALECT, in_flight_in_pieces, key_columns, live, states_in_pieces
-from share_state.fold.topics import Topics
-from share_state.fold.trace import Tracer
-from share_state.fold.traced import Traced
-from share_state.wire.ahead import Behind
-from share_state.wire.as_of import AsOf, as_of_window
-from share_state.wire.batch_facts import BatchFacts
-from share_state.wire.chunk import CHUNK, Chunk
-from share_state.wire.framing import Trust, is_continuous
-from share_state.wire.keys import KeyTable, state_partitions_of
-from share_state.wire.located import Located, located
-from share_state.wire.log import read_chunks, read_into
-from share_state.wire.log_folder import LogPartition, Window
-from share_state.wire.record_room import RecordRoom
-from share_state.wire.resume import Fate, Mark
-from share_state.wire.share_group_state import (
+from share_state.fold.log_stats import Counts, Extent, Observed, Pieces, packed
+from share_state.fold.options import Limits
+from share_state.fold.record_context import Traced, Tracer
+from share_state.fold.states import SHARE_GROUP_STATE, in_flight_in_pieces, key_columns, live, states_in_pieces
+from share_state.kafka.buffers import Behind, RecordRoom
+from share_state.kafka.record_batches import CHUNK, BatchFacts, Chunk, Trust, is_continuous
+from share_state.kafka.share_partition_keys import KeyTable, state_partitions_of
+from share_state.kafka.share_snapshot_file import IndexEntry
+from share_state.kafka.state_records import (
     SPARE,
     UNREADABLE,
     Fault,
@@ -38,7 +26,12 @@ from share_state.wire.share_group_state import (
     decode_state_records,
     note_told_faults,
 )
-from share_state.wire.share_snapshot_file import IndexEntry
+from share_state.schema.declarations import table_schema
+from share_state.sources.as_of import AsOfPoint, as_of_window
+from share_state.sources.discovery import LogPartition, Window
+from share_state.sources.resume import Fate, Mark
+from share_state.sources.segments import Located, located, read_chunks, read_into
+from share_state.sources.topics import Topics
 
 UNKNOWN_BEFORE = -2
 """In place of a start offset: the share-partition had none at the last audit."""
@@ -125,7 +118,7 @@ def fold_log(
     log: LogPartition,
     window: Window | None = None,
     *,
-    as_of: AsOf | None = None,
+    as_of: AsOfPoint | None = None,
     topics: Topics | None = None,
     state_partitions: int | None = None,
     chunk: int = CHUNK,
@@ -370,7 +363,7 @@ class _Run:
         held = {name: key[name][limit.held_by] if limit.held_by is not None else None for name in key}
         unsafe_because = limit.unsafe_because if self.log.has_offsets else "this form holds no offsets"
         row = {
-            "dialect": DIALECT,
+            "dialect": SHARE_GROUP_STATE,
             "topic": self.log.topic,
             "partition": self.log.partition,
             "cutoff_offset": limit.offset,

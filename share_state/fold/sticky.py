@@ -1,18 +1,314 @@
-"""Folds classic consumer groups into what their members claim and what those claims amount to (KIP-341)."""
+"""One generation of a classic consumer group: its members, what they claim to have had (KIP-341), what they got.
 
-from collections.abc import Iterable, Mapping
+Who had a partition where several members claim it: by the highest generation, and as Kafka's own rule goes.
+
+Folds classic consumer groups into what their members claim and what those claims amount to (KIP-341).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from typing import Any
 
 import pyarrow as pa
 
-from share_state.declarations import table_schema
+from share_state.fold.group_replay import Generation, GroupFault
 from share_state.fold.groups import FoldedGroups
-from share_state.fold.groups_met import Generation, GroupFault
-from share_state.fold.sticky_claims import GroupGeneration, read_generation
-from share_state.fold.sticky_resolution import Resolved, resolve
-from share_state.wire.group_records import GroupRecordError
-from share_state.wire.subscription import ABSENT
+from share_state.kafka.group_records import (
+    ABSENT,
+    NO_USER_DATA,
+    GroupRecordError,
+    GroupRecordType,
+    StickyUserData,
+    Subscription,
+    SubscriptionError,
+    TopicPartition,
+    read_assignment,
+    read_cooperative_generation,
+    read_subscription,
+    read_value,
+)
+from share_state.kafka.group_records import read_sticky_user_data as read_user_data
+from share_state.schema.declarations import table_schema
+
+CONSUMER = "consumer"
+STICKY, COOPERATIVE = "sticky", "cooperative-sticky"
+STATELESS = ("range", "roundrobin")
+STREAMS = "stream"
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimingMember:
+    """A member of one generation.
+
+    Attributes:
+        instance_id: of a static member, None for others.
+        subscription: None where it cannot be read.
+        told: what its user data says; for cooperative-sticky its owned partitions and their generation.
+        assigned: what the leader gave it.
+        flaws: (rule, why) of bytes of it that cannot be read.
+    """
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    subscription: Subscription | None
+    told: StickyUserData
+    assigned: tuple[TopicPartition, ...]
+    flaws: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """What names the member in later generations: static members come back under another member id."""
+        return ("member", self.member_id) if self.instance_id is None else ("instance", self.instance_id)
+
+    @property
+    def generation(self) -> int:
+        """Generation of its claims as they are compared: -1 where it told none."""
+        return ABSENT if self.told.generation is None else self.told.generation
+
+    @property
+    def subscription_generation(self) -> int | None:
+        """Generation in its subscription, None where absent."""
+        return self.subscription.generation if self.subscription else None
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it tells of no earlier assignment at all."""
+        return self.subscription is not None and not self.told.claims and self.told.generation in (None, ABSENT) and (
+            not self.told.flaw and self.told.version is None
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class GroupGeneration:
+    """A record of a classic group, read.
+
+    Attributes:
+        group_id: the group.
+        partition: of `__consumer_offsets`, None where the log does not tell.
+        offset: of the record.
+        generation: that begins with it.
+        protocol: the assignor that was chosen, None for an empty group.
+        is_consumer: whether the group is one of consumers; of others the members' bytes mean something else.
+        members: in the order of the bytes.
+    """
+
+    group_id: str
+    partition: int | None
+    offset: int
+    generation: int
+    protocol: str | None
+    is_consumer: bool
+    members: tuple[ClaimingMember, ...]
+
+    @property
+    def is_sticky(self) -> bool:
+        """Whether its assignor keeps what it can of the previous assignment."""
+        return self.is_consumer and self.protocol in (STICKY, COOPERATIVE)
+
+    @property
+    def newest_claim(self) -> int:
+        """The highest generation that any member tells of; -1 for none."""
+        return max((member.generation for member in self.members), default=ABSENT)
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """Topics that any member wants."""
+        return frozenset(
+            topic for member in self.members if member.subscription for topic in member.subscription.topics
+        )
+
+    @property
+    def wants_the_same(self) -> bool:
+        """Whether all members subscribe to the same topics."""
+        return len({frozenset(one.subscription.topics) if one.subscription else None for one in self.members}) <= 1
+
+
+def read_generation(record: Generation) -> GroupGeneration:
+    """Read the record of a classic group; of members whose bytes cannot be read the flaw is kept.
+
+    Raises:
+        GroupRecordError: if no layout reads the value.
+    Source: Kafka ClassicGroup, GroupMetadataValue; KIP-341.
+    """
+    fields = read_value(GroupRecordType.CLASSIC_GROUP, record.value).fields
+    is_consumer = fields["protocol_type"] == CONSUMER and bool(fields["protocol"])
+    members = tuple(_member(one, fields["protocol"], is_consumer) for one in fields["members"])
+    return GroupGeneration(
+        record.group_id,
+        record.partition,
+        record.offset,
+        fields["generation"],
+        fields["protocol"],
+        is_consumer,
+        members,
+    )
+
+
+def _member(fields: dict[str, Any], protocol: str | None, is_consumer: bool) -> ClaimingMember:
+    flaws: list[tuple[str, str]] = []
+    subscription, assigned, told = None, (), NO_USER_DATA
+    if is_consumer:
+        try:
+            subscription = read_subscription(fields["subscription"])
+            told = _told(subscription, protocol)
+        except SubscriptionError as error:
+            flaws.append(("MALFORMED_SUBSCRIPTION", str(error)))
+        try:
+            assigned = read_assignment(fields["assignment"])
+        except SubscriptionError as error:
+            flaws.append(("MALFORMED_ASSIGNMENT", str(error)))
+    return ClaimingMember(
+        fields["member_id"],
+        fields.get("group_instance_id"),
+        fields["client_id"],
+        subscription,
+        told,
+        assigned,
+        tuple(flaws),
+    )
+
+
+def _told(subscription: Subscription, protocol: str | None) -> StickyUserData:
+    if protocol == STICKY:
+        return read_user_data(subscription.user_data)
+    if protocol == COOPERATIVE:
+        generation = subscription.generation
+        if generation is None:
+            generation = read_cooperative_generation(subscription.user_data)
+        return StickyUserData(None, subscription.owned_partitions, generation)
+    return NO_USER_DATA
+
+
+UNCONTESTED, WON_BY_GENERATION, STALE_UNCONTESTED = "UNCONTESTED", "WON_BY_GENERATION", "STALE_UNCONTESTED"
+INVALIDATED, UNCLAIMED = "INVALIDATED_SAME_GENERATION", "UNCLAIMED"
+
+_MOST_CLAIMANTS = 6
+"""Up to so many claimants are tried in every order, beyond that in two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One member's claim to a partition, as Kafka compares it.
+
+    Attributes:
+        member_id: who claims it.
+        generation: of the claim, -1 where absent.
+        subscription_generation: of the member's subscription, -1 where absent.
+    """
+
+    member_id: str
+    generation: int
+    subscription_generation: int = ABSENT
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """Who had a partition.
+
+    Attributes:
+        topic: its topic.
+        partition: its number.
+        owner: None for nobody.
+        generation: highest of the claims; None where there is none, or none tells one.
+        status: UNCONTESTED, WON_BY_GENERATION, STALE_UNCONTESTED, INVALIDATED_SAME_GENERATION or UNCLAIMED.
+        losing: claims that did not win, by member id.
+        is_order_dependent: whether Kafka's own rule gives different owners for different orders of the members.
+    """
+
+    topic: str
+    partition: int
+    owner: str | None
+    generation: int | None
+    status: str
+    losing: tuple[Claim, ...] = ()
+    is_order_dependent: bool = False
+
+
+def resolve(generation: GroupGeneration, sizes: Mapping[str, int] | None = None) -> list[Resolved]:
+    """The previous assignment that the claims of a generation amount to.
+
+    A partition belongs to the single claimant of the highest generation. Where several claim it at that generation
+    nobody has it, and those below do not inherit it. Claims to topics that nobody wants, or that do not exist, are left
+    out. No claim is compared in the order in which members stand, so the result does not depend on it.
+
+    Args:
+        generation: of a sticky group.
+        sizes: topic -> number of partitions, where known; then partitions without a claim have a row, too.
+    Returns:
+        By topic and partition.
+    Source: KIP-341; Kafka AbstractStickyAssignor.allSubscriptionsEqual, whose rule looks at two members at a time.
+    """
+    claims = claims_of(generation.members)
+    known = {place: of_place for place, of_place in claims.items() if is_wanted(generation, place[0], sizes)}
+    places = set(known)
+    if sizes:
+        wanted = generation.topics & sizes.keys()
+        places |= {(topic, partition) for topic in wanted for partition in range(sizes[topic])}
+    newest = generation.newest_claim
+    return [_resolved(place, known.get(place, []), newest) for place in sorted(places)]
+
+
+def claims_of(members: Iterable[ClaimingMember]) -> dict[TopicPartition, list[Claim]]:
+    """The claims to every partition, in the order of the members; one a member."""
+    claims: dict[TopicPartition, list[Claim]] = {}
+    for member in members:
+        present = member.subscription_generation
+        claim = Claim(member.member_id, member.generation, ABSENT if present is None else present)
+        for place in dict.fromkeys(member.told.claims):
+            claims.setdefault(place, []).append(claim)
+    return claims
+
+
+def is_wanted(generation: GroupGeneration, topic: str, sizes: Mapping[str, int] | None) -> bool:
+    """Whether some member subscribes to a topic, and it exists as far as that is known."""
+    return topic in generation.topics and (sizes is None or topic in sizes)
+
+
+def _resolved(place: TopicPartition, claims: Sequence[Claim], newest: int) -> Resolved:
+    if not claims:
+        return Resolved(*place, None, None, UNCLAIMED)
+    highest = max(claim.generation for claim in claims)
+    best = [claim for claim in claims if claim.generation == highest]
+    owner = best[0].member_id if len(best) == 1 else None
+    if owner is None:
+        status = INVALIDATED
+    elif len(claims) > 1:
+        status = WON_BY_GENERATION
+    else:
+        status = UNCONTESTED if highest == newest else STALE_UNCONTESTED
+    losing = sorted((claim for claim in claims if claim.member_id != owner), key=lambda claim: claim.member_id)
+    known = None if highest == ABSENT else highest
+    return Resolved(*place, owner, known, status, tuple(losing), is_order_dependent(claims))
+
+
+def kafka_owner(claims: Iterable[Claim]) -> str | None:
+    """Who has a partition by Kafka's own rule, its claimants met in this order.
+
+    Each claimant's generation is held against the generation in the subscription of the one that claimed it last with
+    success or at a draw, which differs from that one's own claim where its subscription is old or it had rejoined.
+
+    Source: Kafka AbstractStickyAssignor.allSubscriptionsEqual.
+    """
+    owner: str | None = None
+    holder: Claim | None = None
+    for claim in claims:
+        if holder is None or claim.generation > holder.subscription_generation:
+            owner, holder = claim.member_id, claim
+        elif claim.generation == holder.subscription_generation:
+            owner, holder = None, claim
+    return owner
+
+
+def is_order_dependent(claims: Sequence[Claim]) -> bool:
+    """Whether Kafka's own rule gives a partition to different members where they stand in different orders."""
+    if len(claims) < 2:
+        return False
+    few = len(claims) <= _MOST_CLAIMANTS
+    orders = permutations(claims) if few else iter((tuple(claims), tuple(reversed(claims))))
+    first = kafka_owner(next(orders))
+    return any(kafka_owner(order) != first for order in orders)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,17 @@
-"""The proof that a cutoff is safe: fold again without the records before it, and compare."""
+"""The proof that a cutoff is safe: fold again without the records before it, and compare.
+
+The proof that the control records before a cutoff are redundant: fold again without them, and compare.
+"""
 
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from share_state.fold.control_log import FoldedControlLog, fold_control_log
 from share_state.fold.log import FoldedLog, fold_log
-from share_state.fold.topics import Topics
-from share_state.wire.log_folder import Window
+from share_state.sources.discovery import Window
+from share_state.sources.topics import Topics
 
 FORGOTTEN = ("max_leader_epoch", "max_state_epoch")
 """Columns that may change: a broker that loads the cleaned log knows only the epochs of the records that are left."""
@@ -55,3 +60,39 @@ def _comparable(states: pa.Table) -> pa.Table:
 
 def _name(row: dict[str, object]) -> str:
     return f"{row['group_id']}:{row['topic_id']}:{row['partition']}"
+
+
+def verify_control_cutoff(folded: FoldedControlLog, window: Window | None = None) -> Proof | None:
+    """Fold only the control records at or after the cutoff and hold the states against those of the full fold.
+
+    Args:
+        folded: the full fold of a topic-partition.
+        window: the window it was folded in.
+    Returns:
+        None where nothing may be cleaned, so that there is nothing to prove. Groups without a subscription are not
+        compared: cleaning may take their state.
+    """
+    offset, options = folded.earliest.offset, folded.options
+    if offset is None:
+        return None
+    again = fold_control_log(
+        folded.log,
+        replace(window or Window(), from_offset=offset),
+        mode=options.mode,
+        subscriptions=options.subscriptions,
+        ignore_uncheckpointed=options.ignore_uncheckpointed,
+    )
+    counting = folded.checkpoints.filter(folded.checkpoints["counts"])["group_id"]
+    full, left = _comparable_control(folded.states, counting), _comparable_control(again.states, counting)
+    if full.equals(left):
+        return Proof(len(full), ())
+    # Only a failed proof pays for naming what differs.
+    states = [{row["group_id"]: row for row in table.to_pylist()} for table in (full, left)]
+    differing = sorted(group for group in {*states[0], *states[1]} if states[0].get(group) != states[1].get(group))
+    name = f"{folded.log.topic}:{folded.log.partition}"
+    return Proof(len(full), tuple(f"{group}:{name}" for group in differing))
+
+
+def _comparable_control(states: pa.Table, groups: pa.ChunkedArray) -> pa.Table:
+    of_groups = pc.call_function("is_in", [states["group_id"]], pc.SetLookupOptions(groups))
+    return states.filter(of_groups).sort_by("group_id").combine_chunks()

@@ -1,1 +1,1 @@
-"""What people look at: tables in a terminal, files for other tools. Takes Arrow tables, never Spark."""
+"""What people read: tables on a console, the page of an audit, metrics for Prometheus, plots."""

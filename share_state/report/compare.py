@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.committed import CommittedTables
-from share_state.declarations import layout
-from share_state.fold.states import DIALECT
-from share_state.fold.topics import Topics
+from share_state.delta.reader import CommittedTables
+from share_state.fold.states import SHARE_GROUP_STATE
+from share_state.kafka.codec import encode
+from share_state.kafka.share_partition_keys import KeyTable, state_partitions_of
 from share_state.report.console import print_table, say
-from share_state.rules import SEVERITIES
-from share_state.wire.codec import encode
-from share_state.wire.keys import KeyTable, state_partitions_of
+from share_state.rules.registry import SEVERITIES
+from share_state.schema.declarations import layout
+from share_state.sources.topics import Topics
 
 if TYPE_CHECKING:
-    from share_state.live.admin import Answer
-    from share_state.live.answers import Answers
+    from share_state.sources.kafka_admin import Answer, Answers
+
 
 SAME, MOVED_ON, DIFFERS = "same", "moved on", "differs"
 
@@ -45,7 +45,7 @@ def groups_of(warehouse: str) -> set[str]:
     Raises:
         WarehouseError: if there is no warehouse.
     """
-    states = CommittedTables(warehouse).read("share_partition_state", pc.field("dialect") == DIALECT)
+    states = CommittedTables(warehouse).read("share_partition_state", pc.field("dialect") == SHARE_GROUP_STATE)
     return set(states["group_id"].to_pylist())
 
 
@@ -66,7 +66,7 @@ def compare(warehouse: str, told: "Answers") -> dict[str, Any]:
     """
     tables = CommittedTables(warehouse)
     names = dict(zip(*(told.after.topics.names[name].to_pylist() for name in ("topic_id", "topic")), strict=True))
-    states = tables.read("share_partition_state", pc.field("dialect") == DIALECT).to_pylist()
+    states = tables.read("share_partition_state", pc.field("dialect") == SHARE_GROUP_STATE).to_pylist()
     logged = {(row["group_id"], _called(row, names), row["partition"]): row for row in states}
     answers = {(one.group_id, one.topic, one.partition): one for one in told.share_partitions}
     rest = _resting(tables.read("cutoff"), told)
@@ -182,7 +182,9 @@ def _finding(row: Mapping[str, Any], topic_ids: set[str]) -> dict[str, Any]:
 
 def _resting(cutoffs: pa.Table, told: "Answers") -> set[int]:
     """The state partitions that ended, before and after the question, where the run of the warehouse ended."""
-    ended = {row["partition"]: row["log_end_offset"] for row in cutoffs.to_pylist() if row["dialect"] == DIALECT}
+    ended = {
+        row["partition"]: row["log_end_offset"] for row in cutoffs.to_pylist() if row["dialect"] == SHARE_GROUP_STATE
+    }
     before, after = ({log.partition: log.end_offset for log in look.logs} for look in (told.before, told.after))
     return {
         number for number, end in ended.items() if end is not None and before.get(number) == end == after.get(number)

@@ -1,13 +1,23 @@
-"""The cutoff for people and for kafka-delete-records.sh."""
+"""The cutoff for people and for kafka-delete-records.sh.
+
+What a run found, in a few lines.
+
+What `share-state simulate` made, in a few lines.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from share_state.errors import InputError, WarehouseError
 from share_state.report.console import print_table, say
-from share_state.wire.log_folder import STATE_TOPIC, LogPartition
+from share_state.rules.registry import SEVERITIES, registered
+from share_state.sources.discovery import STATE_TOPIC, LogPartition
+
+if TYPE_CHECKING:
+    from share_state.simulator.simulation import Simulation
+
 
 _NUMERIC = ("PARTITION", "CUTOFF", "LOG-START", "LOG-END", "REDUNDANT", "LIVE")
 
@@ -78,3 +88,44 @@ def write_delete_records(path: str, rows: Sequence[Mapping[str, Any]]) -> int:
             f"{path}: cannot be written ({error.strerror}); give a file in a folder that exists"
         ) from None
     return len(entries)
+
+
+def print_summary(found: Mapping[str, Any]) -> None:
+    """Print the outcome of `reconstruct`."""
+    count = len(found["progress"])
+    live = f"{found['share_partitions']:,} live share-partitions"
+    say(f"{found['records']:,} records of {count} log partitions hold {live}")
+    redundant = sum(row["redundant_records"] or 0 for row in found["cutoff"])
+    say(f"{redundant:,} of the records lie before the cutoff: `share-state cutoff` says more")
+    print_findings(found["findings"])
+    say(f"tables are in {found['warehouse']} (run {found['run_id']}): `share-state show {found['warehouse']}`")
+
+
+def print_findings(findings: Sequence[Mapping[str, Any]]) -> None:
+    """Print the number of findings of each rule and the statement that they break, the gravest first."""
+    if not findings:
+        say("no findings")
+        return
+    rules = registered()
+    for found in sorted(findings, key=lambda found: (SEVERITIES.index(found["severity"]), found["rule"])):
+        say(f"{found['severity']}: {found['rule']} × {found['count']:,}: not true: {rules[found['rule']].statement}")
+
+
+def simulation_json(made: "Simulation") -> dict[str, Any]:
+    """The simulation as plain data."""
+    return {
+        "folder": str(made.folder),
+        "events": made.events,
+        "records": made.records,
+        "share_partitions": made.share_partitions,
+        "faults": [json.loads(planted.to_json()) for planted in made.planted],
+    }
+
+
+def print_simulation(made: "Simulation") -> None:
+    """Print what was played and written, and the finding that each planted fault must cause."""
+    say(f"{made.events:,} events left {made.records:,} records of {made.share_partitions:,} share-partitions")
+    if made.planted:
+        rows = [[one.fault, one.finding, f"{one.log[0]}-{one.log[1]}", one.offset, one.group] for one in made.planted]
+        print_table(["FAULT", "CAUSES", "LOG", "OFFSET", "GROUP"], rows, numeric=("OFFSET",))
+    say(f"logs, events and the truth are in {made.folder}: `share-state audit {made.folder} --out WAREHOUSE`")

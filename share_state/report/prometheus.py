@@ -11,9 +11,8 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from share_state.report.audit_data import AuditReport
-from share_state.report.identity import placed
-from share_state.report.report_file import written_to
-from share_state.report.share_partitions import STATES, of_latest_night, share_partitions_now
+from share_state.report.console import written_to
+from share_state.report.share_partitions import STATES, of_latest_night, placed, share_partitions_now
 
 Labels = dict[str, str]
 

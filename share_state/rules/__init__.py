@@ -1,24 +1,14 @@
-"""The audit: one file a family of rules. A rule is a function over columns; importing this room registers them all.
-
-Rules over traced records see those that fold/remarkable.py tells: what such a rule looks for is a condition there.
-"""
+"""The rules of the audit: `registry` runs them, every other module holds a family of rules."""
 
 from share_state.rules import (
-    batch_contents,
-    batches,
-    between_audits,
     chains,
-    control_chains,
-    counts,
-    deletions,
+    control_records,
     epochs,
-    groups_registered,
+    groups,
     operations,
+    record_batches,
     records,
-    snapshots,
-    starts,
-    timestamps,
-    writers_4_4,
+    state_batches,
 )
 from share_state.rules.registry import ERROR, INFO, OFF, SEVERITIES, WARNING, Rule, judge, judge_records, registered
 
@@ -29,22 +19,15 @@ __all__ = [
     "SEVERITIES",
     "WARNING",
     "Rule",
-    "batch_contents",
-    "batches",
-    "between_audits",
     "chains",
-    "control_chains",
-    "counts",
-    "deletions",
+    "control_records",
     "epochs",
-    "groups_registered",
+    "groups",
     "judge",
     "judge_records",
     "operations",
+    "record_batches",
     "records",
     "registered",
-    "snapshots",
-    "starts",
-    "timestamps",
-    "writers_4_4",
+    "state_batches",
 ]

@@ -1,15 +1,25 @@
-"""Share groups held against the state of their share-partitions: state without an owner, and the other way round."""
+"""Share groups held against the state of their share-partitions: state without an owner, and the other way round.
 
-from collections.abc import Iterable, Iterator, Mapping
+Every rule over groups at once: share groups beside their state, classic consumer groups beside their claims.
+
+Lists the rules over groups beside all others, so that they are explained and given severities like them.
+
+Those over records and batches have the codes of the same rules over `__share_group_state`, and are one rule with them.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from share_state.fold.groups_state import TopicPartitions, pairs
-from share_state.rules.groups_audited import AuditedGroups
-from share_state.rules.groups_findings import WARNING, GroupFinding, Rules, RuleText
-from share_state.rules.groups_stated import Listed
-from share_state.wire.group_logs import group_partition_of
+from share_state.fold.group_replay import GroupFault, TopicPartitions, pairs
+from share_state.fold.sticky import FoldedSticky
+from share_state.rules.group_context import AuditedGroups, Listed
+from share_state.rules.group_members import ASSIGNMENT_RULES, RECORD_RULES
+from share_state.rules.registry import WARNING, GroupFinding, Rules, RuleText, judged, list_rule, registered
+from share_state.rules.sticky import BYTES_RULES, CLAIM_RULES, OUTCOME_RULES
+from share_state.sources.discovery import group_partition_of
 
 
 def orphan_share_state(audited: AuditedGroups) -> list[GroupFinding]:
@@ -192,3 +202,54 @@ GROUP_RULES: Rules[AuditedGroups] = (
     ),
 )
 """Rules over groups and states; the functions take AuditedGroups."""
+
+
+def rule_texts() -> dict[str, RuleText]:
+    """Every rule over groups by code; those over records and batches have the codes of the same rules over state."""
+    rules = (*GROUP_RULES, *ASSIGNMENT_RULES, *CLAIM_RULES, *OUTCOME_RULES, *BYTES_RULES, *RECORD_RULES)
+    return {text.code: text for text, _ in rules}
+
+
+def judge_group_records(faults: Sequence[GroupFault], severities: Mapping[str, str] | None = None) -> pa.Table:
+    """Run the rules over records and batches alone, where nothing is known of the state side.
+
+    Args:
+        faults: what `fold_groups` met.
+        severities: code -> severity, or OFF, in place of the rule's own.
+    Returns:
+        The table `findings`, its run_id still null.
+    """
+    return judged(RECORD_RULES, tuple(faults), severities)
+
+
+def judge_groups(audited: AuditedGroups, severities: Mapping[str, str] | None = None) -> pa.Table:
+    """Run every rule over share groups and over the records that tell of them.
+
+    Args:
+        audited: the group side and the state side.
+        severities: code -> severity, or OFF, in place of the rule's own.
+    Returns:
+        The table `findings`, its run_id still null.
+    """
+    over_records = judge_group_records(audited.folded.faults, severities)
+    over_groups = judged((*GROUP_RULES, *ASSIGNMENT_RULES), audited, severities)
+    return pa.concat_tables([over_records, over_groups])
+
+
+def judge_sticky(sticky: FoldedSticky, severities: Mapping[str, str] | None = None) -> pa.Table:
+    """Run every rule over the claims and assignments of classic consumer groups.
+
+    Args:
+        sticky: of `fold_sticky`.
+        severities: code -> severity, or OFF, in place of the rule's own.
+    Returns:
+        The table `findings`, its run_id still null.
+    """
+    over_records = judged(RECORD_RULES, sticky.faults, severities)
+    over_claims = judged((*CLAIM_RULES, *OUTCOME_RULES, *BYTES_RULES), sticky, severities)
+    return pa.concat_tables([over_records, over_claims])
+
+
+for _text in rule_texts().values():
+    if _text.code not in registered():
+        list_rule(_text.code, severity=_text.severity, source=_text.source, statement=_text.statement)

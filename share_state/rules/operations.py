@@ -5,10 +5,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.fold.chains import NOWHERE
+from share_state.fold.interval_merge import (
+    ACKNOWLEDGED,
+    ARCHIVED,
+    ARCHIVING,
+    effective_starts,
+    end_offsets,
+    finish_behind,
+)
 from share_state.fold.log import FoldedLog
-from share_state.fold.ranges import ACKNOWLEDGED, ARCHIVED, ARCHIVING, effective_starts, end_offsets, finish_behind
-from share_state.rules.registry import INFO, NOTHING, PLACE, WARNING, Broken, rule
-from share_state.rules.traced_rows import LATER_THAN_4_1
+from share_state.rules.registry import INFO, LATER_THAN_4_1, NOTHING, PLACE, WARNING, Broken, rule
 
 _MOST_RANGES = 5
 _MINUTE_MS = 60_000

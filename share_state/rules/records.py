@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 
 from share_state.fold.log import FoldedLog
+from share_state.kafka.state_records import Fault, Layout
 from share_state.rules.registry import ERROR, INFO, NOTHING, PLACE, WARNING, Broken, rule
-from share_state.wire.share_group_state import Fault, Layout
 
 _KEY_TEXT = "the broker could not load this partition"
 

@@ -1,6 +1,13 @@
-"""How a rule is declared, kept and run."""
+"""How a rule is declared, kept and run.
 
-from collections.abc import Callable, Mapping, Sequence
+What the rules over traced records share: rows that break one, and what an offset holds in words.
+
+How a rule about groups is stated, what it answers, and how answers become rows of the table `findings`.
+
+Rules over folded log partitions answer with columns (rules/registry.py). Groups are few, so these answer with rows.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -8,15 +15,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.declarations import table_schema
 from share_state.errors import DeclarationError
+from share_state.fold.chains import Columns
 from share_state.fold.control_log import FoldedControlLog
-from share_state.fold.control_states import DIALECT as CONTROL_RECORDS
-from share_state.fold.control_states import control_key_columns
+from share_state.fold.interval_map import UNCOVERED
+from share_state.fold.interval_merge import STATE_NAMES
 from share_state.fold.log import FoldedLog
-from share_state.fold.states import DIALECT as SHARE_GROUP_STATE
-from share_state.fold.states import key_columns
-from share_state.fold.topics import Topics
+from share_state.fold.record_context import Traced
+from share_state.fold.states import CONTROL_RECORDS, SHARE_GROUP_STATE, control_key_columns, key_columns
+from share_state.kafka.state_records import Kind
+from share_state.schema.declarations import table_schema
+from share_state.sources.topics import Topics
 
 ERROR, WARNING, INFO, OFF = "error", "warning", "info", "off"
 SEVERITIES = (ERROR, WARNING, INFO)
@@ -262,3 +271,203 @@ def _maps(evidence: Mapping[str, Column], count: int) -> pa.Array:
     stacked = pa.concat_arrays([_text(evidence[name], count) for name in names])
     by_row = np.arange(width * count).reshape(width, count).T.ravel()
     return pa.MapArray.from_arrays(offsets, pa.array(names * count), stacked.take(pa.array(by_row)))
+
+
+LATER_THAN_4_1 = ("4.2", "4.3", "4.4")
+"""Releases that record how many offsets are complete."""
+
+
+def of_rows(rows: Columns, message: tuple[Column, ...], **evidence: Column) -> Broken:
+    """The records `rows` as a finding each.
+
+    Args:
+        rows: STATE_RECORD.
+        message: pieces of the sentence, columns as long as `rows`.
+        evidence: columns as long as `rows`.
+    """
+    if not len(rows):
+        return NOTHING
+    return Broken(
+        rows["offset"],
+        tuple(_whole(piece) for piece in message),
+        key=rows["key"].astype(np.int64),
+        evidence={name: _whole(column) for name, column in evidence.items()},
+    )
+
+
+def has_state(rows: Columns, facts: Columns) -> np.ndarray:
+    """bool, one a record: a snapshot or an update that was folded."""
+    return facts["folded"] & (rows["kind"] != Kind.TOMBSTONE)
+
+
+def goes_on(rows: Columns, facts: Columns) -> np.ndarray:
+    """bool, one a record: a snapshot or an update that goes on from the state before it."""
+    return has_state(rows, facts) & facts["known"] & ~facts["initial"]
+
+
+def first_of_each(traced: Traced, batches: np.ndarray) -> tuple[Columns, Columns, np.ndarray]:
+    """The records that hold state batches which are wrong.
+
+    Args:
+        batches: int64, numbers of state batches that are wrong, ascending.
+    Returns:
+        (their STATE_RECORD rows, the first wrong STATE_BATCH of each, how many each holds).
+    """
+    if not len(batches):
+        return traced.rows[batches], traced.batches[batches], batches
+    # Only those that matter are led back to their record, as nearly always there is none.
+    rows, first, count = np.unique(owners(traced, batches), return_index=True, return_counts=True)
+    return traced.rows[rows], traced.batches[batches[first]], count
+
+
+def owners(traced: Traced, batches: np.ndarray) -> np.ndarray:
+    """int64: the numbers of the records that hold state batches, given by their numbers."""
+    return np.searchsorted(traced.begins, batches, side="right") - 1
+
+
+def within_records(traced: Traced, pairs: np.ndarray) -> np.ndarray:
+    """The state batches that have something to do with the one before them in the same record.
+
+    Args:
+        pairs: bool, changed in place; entry n is about batches n and n + 1 of all of them.
+    Returns:
+        int64: the number of the second batch of each such pair.
+    """
+    edges = traced.begins[(traced.begins > 0) & (traced.begins <= len(pairs))]
+    pairs[edges - 1] = False
+    return np.flatnonzero(pairs) + 1
+
+
+def span(batches: Columns) -> tuple[Column, ...]:
+    """The offsets of STATE_BATCH rows, for a message."""
+    return batches["first"], "-", batches["last"]
+
+
+def in_words(values: np.ndarray) -> pa.Array:
+    """What an offset holds: a state and a delivery count.
+
+    Args:
+        values: int32 priorities (fold/sweep.py), UNCOVERED for none.
+    """
+    counts = (values.astype(np.int64) + 128) >> 8
+    states = values - (counts << 8)
+    return pa.array(
+        [
+            "no state" if value == UNCOVERED else f"{state_name(state)} at delivery count {count}"
+            for value, state, count in zip(values.tolist(), states.tolist(), counts.tolist(), strict=True)
+        ],
+        pa.string(),
+    )
+
+
+def state_names(states: np.ndarray) -> pa.Array:
+    """Delivery states by name."""
+    return pa.array([state_name(state) for state in states.tolist()], pa.string())
+
+
+def state_name(state: int) -> str:
+    """A delivery state by name."""
+    return STATE_NAMES.get(state, f"UNKNOWN({state})")
+
+
+def _whole(piece: Column) -> Column:
+    return np.ascontiguousarray(piece) if isinstance(piece, np.ndarray) else piece
+
+
+DIALECT = "share_group_state"
+
+
+@dataclass(frozen=True, slots=True)
+class RuleText:
+    """What a person needs to know of a rule: its code, default severity, the statement that must hold, its source."""
+
+    code: str
+    severity: str
+    statement: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFinding:
+    """One broken rule about a group.
+
+    Attributes:
+        message: what is wrong, in a sentence.
+        group_id: the group, None where none is known.
+        topic_id: Kafka's text of the topic's uuid, None for groups that name topics only.
+        topic: name of the topic, None where unknown.
+        partition: of the topic.
+        state_partition: of `__share_group_state`, where the finding is about state.
+        offset: in `__consumer_offsets`, with a state partition in `__share_group_state`; None or -1 for none.
+        evidence: the numbers behind it.
+        severity: where the rule is milder or graver than by default.
+        dialect: share_group_state for share groups, None for groups without share-partitions.
+    """
+
+    message: str
+    group_id: str | None = None
+    topic_id: str | None = None
+    topic: str | None = None
+    partition: int | None = None
+    state_partition: int | None = None
+    offset: int | None = None
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    severity: str | None = None
+    dialect: str | None = DIALECT
+
+
+_Audited = TypeVar("_Audited")
+
+Rules = tuple[tuple[RuleText, Callable[[_Audited], list[GroupFinding]]], ...]
+"""Every rule of a file beside the function that judges it."""
+
+
+def judged(rules: Rules[_Audited], audited: _Audited, severities: Mapping[str, str] | None = None) -> pa.Table:
+    """Run rules over what they judge.
+
+    Args:
+        rules: texts and functions.
+        audited: what the functions take.
+        severities: code -> severity, or OFF, in place of the rule's own.
+    Returns:
+        The table `findings`, its run_id still null.
+    """
+    chosen = severities or {}
+    found = [(text, check(audited)) for text, check in rules if chosen.get(text.code) != OFF]
+    return findings_table(found, chosen)
+
+
+def findings_table(found: Iterable[tuple[RuleText, Sequence[GroupFinding]]], severities: Mapping[str, str]) -> pa.Table:
+    """Findings as the table of that name.
+
+    Args:
+        found: each rule with what breaks it.
+        severities: code -> severity in place of the rule's own.
+    """
+    rows = [
+        {
+            "rule": text.code,
+            "severity": severities.get(text.code, one.severity or text.severity),
+            "dialect": one.dialect,
+            "group_id": one.group_id,
+            "topic_id": one.topic_id,
+            "topic": one.topic,
+            "partition": one.partition,
+            "state_partition": one.state_partition,
+            "offset": one.offset if one.offset is not None and one.offset >= 0 else None,
+            "message": one.message,
+            "evidence": [(name, str(value)) for name, value in one.evidence.items()],
+            "run_id": None,
+            "settled": False,
+        }
+        for text, findings in found
+        for one in findings
+    ]
+    return pa.Table.from_pylist(rows, schema=table_schema("findings"))
+
+
+def listed(numbers: Iterable[object], most: int = 10) -> str:
+    """A few of many, for a message: "1, 2, 3 and 7 more"."""
+    every = [str(number) for number in numbers]
+    more = f" and {len(every) - most} more" if len(every) > most else ""
+    return ", ".join(every[:most]) + more

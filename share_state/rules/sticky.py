@@ -1,10 +1,84 @@
-"""What members of classic consumer groups claim to have had (KIP-341): stale, contested and impossible claims."""
+"""What the rules about sticky assignors share: walks over generations, and findings that say where they are.
 
-from share_state.fold.sticky import FoldedSticky
-from share_state.fold.sticky_claims import STICKY, ClaimingMember, GroupGeneration
-from share_state.fold.sticky_resolution import INVALIDATED
-from share_state.rules.groups_findings import INFO, WARNING, GroupFinding, Rules, RuleText, listed
-from share_state.rules.sticky_findings import at, members_of, resolved_of, with_earlier
+What members of classic consumer groups claim to have had (KIP-341): stale, contested and impossible claims.
+
+What the leader of a classic consumer group made of the claims (KIP-341): double, moved and unequal assignments.
+
+Bytes of consumers that cannot be read, that say too much, or that name what does not exist.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from share_state.fold.sticky import (
+    INVALIDATED,
+    STATELESS,
+    STICKY,
+    STREAMS,
+    ClaimingMember,
+    FoldedSticky,
+    GroupGeneration,
+    Resolved,
+    is_wanted,
+)
+from share_state.kafka.group_records import TopicPartition
+from share_state.rules.registry import INFO, WARNING, GroupFinding, Rules, RuleText, listed
+
+
+def members_of(sticky: FoldedSticky) -> Iterator[tuple[GroupGeneration, ClaimingMember]]:
+    """Every member of every generation of a sticky assignor."""
+    for generation in sticky.sticky:
+        for member in generation.members:
+            yield generation, member
+
+
+def resolved_of(sticky: FoldedSticky) -> Iterator[tuple[GroupGeneration, Resolved]]:
+    """Who had what before every generation of a sticky assignor."""
+    for generation in sticky.sticky:
+        for one in sticky.resolved[generation.group_id, generation.offset]:
+            yield generation, one
+
+
+def with_earlier(
+    sticky: FoldedSticky,
+) -> Iterator[tuple[GroupGeneration, ClaimingMember, GroupGeneration | None]]:
+    """Every member with claims, beside the latest record before its own of the generation that it names."""
+    if not sticky.is_history:
+        return
+    seen: dict[tuple[str, int], GroupGeneration] = {}
+    for generation in sticky.sticky:
+        for member in generation.members:
+            if member.told.claims and member.generation >= 0:
+                yield generation, member, seen.get((generation.group_id, member.generation))
+        seen[generation.group_id, generation.generation] = generation
+
+
+def where(generation: GroupGeneration) -> dict[str, object]:
+    """What names a generation, for evidence."""
+    return {"group_generation": generation.generation, "group_partition": generation.partition}
+
+
+def at(
+    generation: GroupGeneration, message: str, place: tuple[str, int | None] | None, **evidence: object
+) -> GroupFinding:
+    """A finding about a generation.
+
+    Args:
+        generation: the record that it is about.
+        message: what is wrong, in a sentence.
+        place: topic and partition, None where it is about neither.
+        evidence: the numbers behind it.
+    """
+    topic, partition = place or (None, None)
+    return GroupFinding(
+        message,
+        generation.group_id,
+        topic=topic,
+        partition=partition,
+        offset=generation.offset,
+        evidence=where(generation) | evidence,
+        dialect=None,
+    )
 
 
 def stale_claim(sticky: FoldedSticky) -> list[GroupFinding]:
@@ -193,3 +267,194 @@ CLAIM_RULES: Rules[FoldedSticky] = (
     ),
 )
 """Rules over claims; the functions take FoldedSticky."""
+
+
+def double_assigned(sticky: FoldedSticky) -> list[GroupFinding]:
+    """Partitions that the leader gave to several members: they read it twice."""
+    findings = []
+    for generation in sticky.generations:
+        holders: dict[TopicPartition, list[str]] = {}
+        for member in generation.members if generation.protocol != STREAMS else ():
+            for place in dict.fromkeys(member.assigned):
+                holders.setdefault(place, []).append(member.member_id)
+        findings += [
+            at(generation, f"{topic}-{partition} is assigned to {listed(members)}", (topic, partition),
+                members=listed(members))
+            for (topic, partition), members in sorted(holders.items())
+            if len(members) > 1
+        ]  # fmt: skip
+    return findings
+
+
+def moved(sticky: FoldedSticky) -> list[GroupFinding]:
+    """Partitions that went to another member than the one that had them."""
+    findings = []
+    for generation in sticky.sticky:
+        owners = {
+            (one.topic, one.partition): one.owner for one in sticky.resolved[generation.group_id, generation.offset]
+        }
+        owned = sum(owner is not None for owner in owners.values())
+        kept = sum(owners.get(place) == member.member_id for member in generation.members for place in member.assigned)
+        findings += [
+            at(generation, f"{topic}-{partition} goes from {owners[topic, partition]} to {member.member_id}",
+                (topic, partition), kept=kept, owned=owned)
+            for member in generation.members
+            for topic, partition in member.assigned
+            if owners.get((topic, partition)) not in (None, member.member_id)
+        ]  # fmt: skip
+    return findings
+
+
+def unfair_assignment(sticky: FoldedSticky) -> list[GroupFinding]:
+    """Generations in which members that want the same topics got unequal numbers of partitions."""
+    findings = []
+    for generation in sticky.sticky:
+        sizes = sorted((len(set(member.assigned)) for member in generation.members), reverse=True)
+        if generation.wants_the_same and sizes[0] - sizes[-1] > 1:
+            text = f"members got {listed(sizes)} partitions each"
+            findings.append(at(generation, text, None, most=sizes[0], least=sizes[-1]))
+    return findings
+
+
+OUTCOME_RULES: Rules[FoldedSticky] = (
+    (
+        RuleText("DOUBLE_ASSIGNED", WARNING, "A partition is assigned to one member.", "S-03, P3-36; KAFKA-7026"),
+        double_assigned,
+    ),
+    (
+        RuleText("MOVED", INFO, "A partition stays with the member that had it.", "P3-36"),
+        moved,
+    ),
+    (
+        RuleText(
+            "UNFAIR_ASSIGNMENT",
+            INFO,
+            "Members that want the same topics get equal numbers of partitions, give or take one.",
+            "S-02",
+        ),
+        unfair_assignment,
+    ),
+)
+"""Rules over assignments; the functions take FoldedSticky."""
+
+
+def unparseable_user_data(sticky: FoldedSticky) -> list[GroupFinding]:
+    """User data of the sticky assignor that no version reads; Kafka takes such a member for one without claims."""
+    return [
+        at(generation, f"the user data of {member.member_id} cannot be read: {member.told.flaw}", None,
+            member=member.member_id)
+        for generation, member in members_of(sticky)
+        if member.told.flaw
+    ]  # fmt: skip
+
+
+def trailing_bytes(sticky: FoldedSticky) -> list[GroupFinding]:
+    """User data with bytes behind it, which Kafka ignores."""
+    return [
+        at(generation, f"{member.told.trailing} bytes behind the user data of {member.member_id}", None,
+            member=member.member_id)
+        for generation, member in members_of(sticky)
+        if member.told.trailing
+    ]  # fmt: skip
+
+
+def unexpected_user_data(sticky: FoldedSticky) -> list[GroupFinding]:
+    """User data under an assignor that keeps no state; info under one that is not Kafka's, which may well have some."""
+    findings = []
+    for generation in sticky.generations:
+        if generation.is_sticky or not generation.is_consumer or generation.protocol == STREAMS:
+            continue
+        findings += [
+            GroupFinding(
+                f"{member.member_id} has {len(member.subscription.user_data)} bytes of user data under the assignor"
+                f" {generation.protocol}",
+                generation.group_id,
+                offset=generation.offset, evidence=where(generation) | {"member": member.member_id},
+                severity=None if generation.protocol in STATELESS else INFO, dialect=None,
+            )
+            for member in generation.members
+            if member.subscription and member.subscription.user_data
+        ]  # fmt: skip
+    return findings
+
+
+def unknown_topic(sticky: FoldedSticky) -> list[GroupFinding]:
+    """Claims to topics that nobody in the group wants, or that do not exist; they are left out."""
+    return [
+        at(generation, f"{member.member_id} claims {count} partitions of {topic}, which nobody wants or which"
+                        " does not exist", (topic, None), member=member.member_id)
+        for generation, member in members_of(sticky)
+        for topic, count in _by_topic(member)
+        if not is_wanted(generation, topic, sticky.sizes)
+    ]  # fmt: skip
+
+
+def partition_out_of_range(sticky: FoldedSticky) -> list[GroupFinding]:
+    """Claims to partitions that their topic does not have."""
+    sizes = sticky.sizes or {}
+    return [
+        at(generation, f"{member.member_id} claims {topic}-{partition}, and the topic has {sizes[topic]} partitions",
+            (topic, partition), member=member.member_id)
+        for generation, member in members_of(sticky)
+        for topic, partition in member.told.claims
+        if topic in sizes and not 0 <= partition < sizes[topic]
+    ]  # fmt: skip
+
+
+def malformed_subscription(sticky: FoldedSticky) -> list[GroupFinding]:
+    """Subscriptions that cannot be read: whatever the member claims is not known."""
+    return _flaws(sticky, "MALFORMED_SUBSCRIPTION")
+
+
+def malformed_assignment(sticky: FoldedSticky) -> list[GroupFinding]:
+    """Assignments that cannot be read."""
+    return _flaws(sticky, "MALFORMED_ASSIGNMENT")
+
+
+def _flaws(sticky: FoldedSticky, code: str) -> list[GroupFinding]:
+    return [
+        at(generation, f"{member.member_id}: {why}", None, member=member.member_id)
+        for generation in sticky.generations
+        for member in generation.members
+        for found, why in member.flaws
+        if found == code
+    ]
+
+
+def _by_topic(member: ClaimingMember) -> list[tuple[str, int]]:
+    return list(Counter(topic for topic, _ in member.told.claims).items())
+
+
+BYTES_RULES: Rules[FoldedSticky] = (
+    (
+        RuleText("UNPARSEABLE_USER_DATA", WARNING, "User data of the sticky assignor can be read.", "P3-10"),
+        unparseable_user_data,
+    ),
+    (
+        RuleText("TRAILING_BYTES", INFO, "User data is read to its last byte.", "P3-13, P3-14"),
+        trailing_bytes,
+    ),
+    (
+        RuleText("UNEXPECTED_USER_DATA", WARNING, "Assignors without state send no user data.", "S-15, P3-32"),
+        unexpected_user_data,
+    ),
+    (
+        RuleText(
+            "UNKNOWN_TOPIC", INFO, "Members claim partitions of topics that the group wants and that exist.", "P3-23"
+        ),
+        unknown_topic,
+    ),
+    (
+        RuleText("PARTITION_OUT_OF_RANGE", WARNING, "Members claim partitions that their topic has.", "P3-23"),
+        partition_out_of_range,
+    ),
+    (
+        RuleText("MALFORMED_SUBSCRIPTION", WARNING, "Every subscription can be read.", "P3-17"),
+        malformed_subscription,
+    ),
+    (
+        RuleText("MALFORMED_ASSIGNMENT", WARNING, "Every assignment can be read.", "P3-6"),
+        malformed_assignment,
+    ),
+)
+"""Rules over the bytes that consumers send; the functions take FoldedSticky."""

@@ -1,1 +1,1 @@
-"""The only room that knows Spark: session, plan, tasks, sources."""
+"""The only package that imports pyspark: session, executor, inputs that only Spark can read, jars."""

@@ -45,7 +45,7 @@ def jars(name: str) -> list[Path]:
     """
     found = sorted(folder(name).glob("*.jar"))
     if not found:
-        mend = f"python -m share_state.setup{_SET_UP_WITH.get(name, ' --with-test-jars')}"
+        mend = f"python -m share_state.cli.setup{_SET_UP_WITH.get(name, ' --with-test-jars')}"
         raise SetupError(f"{folder(name)}: the jars of {name} are not here; run `{mend}` once")
     return found
 

@@ -1,22 +1,124 @@
-"""The Spark session: quick to start, quiet, with Delta where it is asked for, and no network."""
+"""The package on its way to workers of a cluster: an archive with what a wheel of it holds, unpacked beside a task.
 
+The JVM classes that a run needs as an archive, dumped once at set-up: later JVMs map it instead of loading jars.
+
+The Spark session: quick to start, quiet, with Delta where it is asked for, and no network.
+"""
+
+import atexit
 import os
 import shutil
+import subprocess
 import sys
+import tempfile
 import threading
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
+import pyarrow as pa
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from share_state import resources
 from share_state.errors import SetupError, ShareStateError
-from share_state.phases import Phases
-from share_state.spark import class_archive, jars
-from share_state.spark.masters import LOCAL, is_here, is_master, is_under_spark_submit
-from share_state.spark.shipping import shipped
+from share_state.pipeline.progress import Phases
+from share_state.schema import declarations
+from share_state.spark import jars
+from share_state.spark.choice import LOCAL, is_here, is_master, is_under_spark_submit
+
+UNPACKED = "share_state_package"
+"""The folder in an executor's working directory."""
+
+_PACKAGE = Path(__file__).parents[1]
+_ARCHIVES, _PATH = "spark.archives", "spark.executorEnv.PYTHONPATH"
+
+
+def shipped(conf: Mapping[str, str]) -> dict[str, str]:
+    """The settings that bring this package to the workers, which need but a Python with what it depends on.
+
+    Args:
+        conf: what the person set; archives and paths of theirs stay.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="share-state-package-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    archive = _packed(folder / "share_state.zip")
+    archives = [one for one in (conf.get(_ARCHIVES), f"{archive.as_uri()}#{UNPACKED}") if one]
+    paths = [one for one in (UNPACKED, conf.get(_PATH)) if one]
+    return {_ARCHIVES: ",".join(archives), _PATH: ":".join(paths)}
+
+
+def _packed(archive: Path) -> Path:
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
+        for source in sorted(_PACKAGE.rglob("*")):
+            if source.is_file() and source.suffix != ".pyc":
+                packed.write(source, Path(_PACKAGE.name) / source.relative_to(_PACKAGE))
+        for name in ("schemas", "conf"):
+            folder = declarations.folder(name)
+            if folder.parent != _PACKAGE:
+                for source in sorted(folder.rglob("*.*")):
+                    packed.write(source, Path(_PACKAGE.name, f"_{name}") / source.relative_to(folder))
+    return archive
+
+
+_QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
+_DUMP_TO = "SHARE_STATE_DUMP_CLASSES"
+
+
+def archive() -> Path:
+    """Where the archive lies: inside the environment that runs, so that it goes when that goes."""
+    return Path(sys.prefix) / "share" / "share-state" / "classes.jsa"
+
+
+def java_options() -> str:
+    """What a JVM is told: to use the archive where there is one; a JVM of another build passes it over by itself."""
+    if target := os.environ.get(_DUMP_TO):
+        return f"-XX:ArchiveClassesAtExit={target} {_QUIET}"
+    return f"-XX:SharedArchiveFile={archive()} {_QUIET}" if archive().exists() else ""
+
+
+def dump() -> None:
+    """Run a small job in a JVM that writes down the classes it used, unless that was done.
+
+    Raises:
+        SetupError: if the job fails.
+    """
+    if archive().exists():
+        return
+    partial = archive().with_suffix(".partial")
+    partial.unlink(missing_ok=True)
+    # The JVM ends after its Python process, and writes only then: its pipes tell when that is done.
+    done = subprocess.run(
+        [sys.executable, "-m", "share_state.spark.session"],
+        env=os.environ | {_DUMP_TO: str(partial)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:]
+        raise SetupError(f"Spark does not start: {' '.join(last)}")
+    if partial.exists():
+        partial.rename(archive())
+
+
+def _small_job() -> None:
+    """What every run does with Spark: Python functions over Arrow batches, kept, filtered and collected."""
+    with session("local[*]", {}) as spark:
+        rows = spark.range(0, 2, 1, 2).mapInArrow(_as_they_are, "id long").persist()
+        for _ in range(2):
+            rows.filter("id IS NOT NULL").select("id").mapInArrow(_as_they_are, "id long").toArrow()
+        rows.unpersist()
+
+
+def _as_they_are(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
+
+
+if __name__ == "__main__":
+    _small_job()
+
 
 # Start-up is most of a usual run: the first compiler tier alone and the serial collector start fastest.
 _QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
@@ -30,9 +132,6 @@ _DELTA = {
 # Seconds; Spark on this machine has stopped long before.
 _STOPPED_WITHIN = 0.25
 _STOPPING: list[threading.Thread] = []
-
-# The JVM says this at every start, and no setting stops it.
-_NOISE = b"WARNING: Using incubator modules"
 
 
 @contextmanager
@@ -58,7 +157,7 @@ def session(
     if active is not None:
         yield active
         return
-    with phases("start Spark"), _without_noise(quiet=not verbose):
+    with phases("start Spark"):
         spark = start(master, conf, verbose=verbose, delta=delta)
     try:
         yield spark
@@ -127,7 +226,7 @@ def _stop(spark: SparkSession) -> None:
 
 
 def _settings(master: str, verbose: bool, delta: bool) -> dict[str, str]:
-    log = f"-Dlog4j2.configurationFile={(resources.folder('conf') / 'log4j2.properties').as_uri()}"
+    log = f"-Dlog4j2.configurationFile={(declarations.folder('conf') / 'log4j2.properties').as_uri()}"
     level = f"-Dshare_state.log.level={'info' if verbose else 'error'}"
     settings = {
         "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
@@ -148,30 +247,6 @@ def _settings(master: str, verbose: bool, delta: bool) -> dict[str, str]:
         settings |= {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.extraJavaOptions": f"{_QUICK_START} {class_archive.java_options()} {log} {level}",
+            "spark.driver.extraJavaOptions": f"{_QUICK_START} {java_options()} {log} {level}",
         }
     return settings
-
-
-@contextmanager
-def _without_noise(*, quiet: bool) -> Iterator[None]:
-    """Let a JVM that is started inside inherit a stderr from which one line of noise is taken out."""
-    if not quiet:
-        yield
-        return
-    kept, (reading, writing) = os.dup(2), os.pipe()
-    threading.Thread(target=_forward, args=(reading, os.dup(kept)), daemon=True).start()
-    os.dup2(writing, 2)
-    os.close(writing)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-
-
-def _forward(reading: int, to: int) -> None:
-    with os.fdopen(reading, "rb") as lines, os.fdopen(to, "wb", buffering=0) as stderr:
-        for line in lines:
-            if not line.startswith(_NOISE):
-                stderr.write(line)

@@ -8,10 +8,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 import share_state
+from share_state.delta.warehouse import OF_CLAIMS, OF_GROUPS
 from share_state.errors import InputError, ShareStateError
 from share_state.fold.groups import fold_groups
-from share_state.warehouse_place import OF_CLAIMS, OF_GROUPS
-from share_state.wire.group_logs import find_group_logs
+from share_state.sources.discovery import find_group_logs
 from tests.forms.tables import BY_KEY, SIZES, shuffled, write
 from tests.groups.group_tables import both_topics, json_lines, rows_of
 from tests.groups.group_writer import (

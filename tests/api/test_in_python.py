@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import share_state
-from share_state.declarations import table_schema
 from share_state.errors import InputError, ShareStateError
+from share_state.schema.declarations import table_schema
 from tests.truth import DATA, cases
 
 DLQ = DATA / "4.4.0/dlq"

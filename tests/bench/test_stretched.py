@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from bench.stretched import Part, repeated
-from share_state import find_logs, fold_log
-from share_state.wire.framing import Trust
-from share_state.wire.log import read_chunks
-from share_state.wire.log_folder import LogPartition
+from share_state.fold.log import fold_log
+from share_state.kafka.record_batches import Trust
+from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.segments import read_chunks
 from tests.log_writer import batch, snapshot, update, write_log_folder
 
 TOPIC = "AAAAAAAAAAAAAAAAAAAAAQ"

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from share_state.cli import run
+from share_state.cli.main.main import run
 
 
 @dataclass(frozen=True)

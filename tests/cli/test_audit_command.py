@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from share_state.committed import CommittedTables
-from share_state.warehouse_lock import locked
-from share_state.wire.group_logs import find_group_logs
+from share_state.delta.reader import CommittedTables
+from share_state.delta.warehouse import locked
+from share_state.sources.discovery import find_group_logs
 from tests.cli.commands import Command, contents
 from tests.forms.tables import write
 from tests.groups.group_tables import rows_of
@@ -26,7 +26,7 @@ FUZZ = DATA / "4.3.1/fuzz"
 @pytest.fixture(scope="module")
 def audited(spark: object, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the warehouse and the reports of an audit of 4.3.1/fuzz; not to be written to."""
-    from share_state.cli import run  # noqa: PLC0415
+    from share_state.cli.main.main import run  # noqa: PLC0415
 
     folder = tmp_path_factory.mktemp("audited")
     config = folder / "audit.yaml"

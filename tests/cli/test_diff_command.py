@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from share_state.fold.log import fold_log
-from share_state.wire.log_folder import find_logs
+from share_state.sources.discovery import find_logs
 from tests.cli.commands import Command
 from tests.truth import DATA
 

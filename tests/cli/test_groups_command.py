@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from share_state.committed import CommittedTables
+from share_state.delta.reader import CommittedTables
 from tests.cli.commands import Command
 from tests.groups.described import Scenario
 from tests.groups.group_writer import share_group, write_group_log
@@ -17,7 +17,7 @@ EMPTY = Scenario(DATA / "4.3.1/chaos")
 @pytest.fixture(scope="module")
 def members(spark: object, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A warehouse of 4.0.2/chaos, whose groups have members; not to be written to."""
-    from share_state.cli import run  # noqa: PLC0415
+    from share_state.cli.main.main import run  # noqa: PLC0415
 
     lake = tmp_path_factory.mktemp("members") / "lake"
     folder = WITH_MEMBERS.folder

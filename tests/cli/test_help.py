@@ -1,10 +1,10 @@
 """What a command says of itself."""
 
 import pytest
+from share_state.cli.main.main import COMMANDS
 
 from share_state import __version__
-from share_state.cli import COMMANDS
-from share_state.rules import registered
+from share_state.rules.registry import registered
 from tests.cli.commands import Command
 
 

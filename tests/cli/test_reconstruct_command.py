@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from share_state.delta.warehouse import Warehouse
 from share_state.fold.log import fold_log
-from share_state.warehouse import Warehouse
-from share_state.wire.log_folder import Window, find_logs
+from share_state.sources.discovery import Window, find_logs
 from tests.cli.commands import Command, contents
 from tests.truth import DATA, expected_states
 from tests.wire.batches import Batch, Record, log_of

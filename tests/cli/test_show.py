@@ -7,12 +7,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from share_state.cli.main.main import run
 
-from share_state.cli import run
-from share_state.fold.lag import lags
 from share_state.fold.log import fold_log
-from share_state.topics_file import read_topics
-from share_state.wire.log_folder import find_logs
+from share_state.fold.states import lags
+from share_state.sources.discovery import find_logs
+from share_state.sources.topics import read_topics
 from tests.cli.commands import Command
 from tests.truth import DATA
 from tests.wire.batches import UPDATE, Batch, Record, key, log_of, snapshot, update

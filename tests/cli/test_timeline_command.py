@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from share_state.committed import CommittedTables
-from share_state.declarations import table_schema
-from share_state.fold.chosen import Chosen
+from share_state.delta.reader import CommittedTables
+from share_state.fold.options import Chosen
 from share_state.fold.timeline import timeline_tables
-from share_state.wire.log_folder import find_logs
+from share_state.schema.declarations import table_schema
+from share_state.sources.discovery import find_logs
 from tests.cli.commands import Command
 from tests.control.logs import at, checkpoint, delta, log_of
 from tests.truth import DATA

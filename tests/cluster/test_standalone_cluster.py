@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 import share_state
-from share_state.committed import CommittedTables
-from share_state.declarations import table_schema
-from share_state.spark.shipping import UNPACKED, shipped
-from share_state.task import RESULTS
+from share_state.delta.reader import CommittedTables
+from share_state.pipeline.task import RESULTS
+from share_state.schema.declarations import table_schema
+from share_state.spark.session import UNPACKED, shipped
 from tests.cluster.conftest import Cluster, Installed
 from tests.truth import DATA
 

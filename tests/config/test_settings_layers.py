@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.config import Clock, Dialect, Format, keys, load_settings, settings_for
-from share_state.config.model import Column, FileFormat
-from share_state.fold.limits import RELEASES
-from share_state.group_input import CLAIMS
-from share_state.rules import OFF, SEVERITIES, registered
+from share_state.config.loading import load_settings, settings_for
+from share_state.config.model import Clock, Column, Dialect, FileFormat, Format, keys
+from share_state.fold.options import RELEASES
+from share_state.pipeline.plan import CLAIMS
+from share_state.rules.registry import OFF, SEVERITIES, registered
 from tests.config.settings_text import REQUIRED, at_key, in_yaml, with_key
 
 COUNTS = st.integers(1, 2**31 - 1)

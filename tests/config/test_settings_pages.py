@@ -5,11 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from share_state import config, resources
-from share_state.config import BEGIN, END, ConfigError, keys, load_settings, with_keys
-from share_state.fold.limits import Limits
+from docs.reference_pages import BEGIN, END, with_keys
+from share_state import config
+from share_state.config.loading import ConfigError, load_settings
+from share_state.config.model import keys
+from share_state.fold.options import Limits
+from share_state.schema import declarations
 
-EXAMPLE = resources.folder("conf") / "audit.yaml"
+EXAMPLE = declarations.folder("conf") / "audit.yaml"
 PAGE = Path(__file__).parents[2] / "docs/audit-configuration.md"
 
 
@@ -52,7 +55,7 @@ def test_a_commented_default_is_the_default():
 
 def test_the_page_has_the_keys_of_the_model():
     page = PAGE.read_text(encoding="utf-8")
-    assert page == with_keys(page), "run: python -m share_state.config docs/audit-configuration.md"
+    assert page == with_keys(page), "run: python -m docs.reference_pages"
 
 
 def test_the_page_says_type_range_default_and_variable():

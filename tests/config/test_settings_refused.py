@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.config import AuditSettings, ConfigError, load_settings, settings_for
+from share_state.config.loading import ConfigError, load_settings, settings_for
+from share_state.config.model import AuditSettings
 from share_state.errors import ShareStateError
 from tests.config.settings_text import REQUIRED, in_yaml
 

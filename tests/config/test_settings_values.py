@@ -9,13 +9,13 @@ from typing import get_args
 import pytest
 from pydantic import ValidationError
 
-from share_state.config import Dialect, Format, load_settings, settings_for
-from share_state.config.model import Column, FileFormat
-from share_state.fold.limits import RELEASES, Limits
-from share_state.formats import AUTO, FORMATS
-from share_state.inputs import DIALECTS
-from share_state.live.address import FORM
-from share_state.wire.table_rows import Columns
+from share_state.config.loading import load_settings, settings_for
+from share_state.config.model import Column, Dialect, FileFormat, Format
+from share_state.fold.options import RELEASES, Limits
+from share_state.pipeline.inputs import AUTO, FORMATS
+from share_state.sources.discovery import DIALECTS
+from share_state.sources.kafka_client import FORM
+from share_state.sources.tables import Columns
 from tests.config.settings_text import REQUIRED, in_yaml
 
 LINES = "sources: [{path: /exports/one}]\nwarehouse: /lake\n"

@@ -4,8 +4,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from share_state.wire.log_folder import LogPartition
-from share_state.wire.topic_folders import find_topic_logs
+from share_state.sources.discovery import LogPartition, find_topic_logs
 from tests.wire.batches import Batch, Range, Record
 
 CONTROL, TRANSACTIONAL = 0x20, 0x10

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from share_state.fold.control_chains import fold_control, superseded
 from share_state.fold.control_log import FoldedControlLog, decode_control_log, fold_control_log
-from share_state.fold.control_verify import verify_control_cutoff
-from share_state.rules import judge
-from share_state.wire.log_folder import Window
+from share_state.fold.verify import verify_control_cutoff
+from share_state.rules.registry import judge
+from share_state.sources.discovery import Window
 from tests.control.logs import checkpoint, control, delta, log_of, marker, user_data
 from tests.control.model import Checkpoint, Delta, Modelled, recover
 from tests.wire.batches import Batch

@@ -7,10 +7,8 @@ import pytest
 
 from share_state.errors import DeclarationError, InputError
 from share_state.fold.control_log import FoldedControlLog, fold_control_log
-from share_state.rules import OFF, judge, registered
-from share_state.rules.registry import ERROR, NOTHING, rule
-from share_state.wire.log_folder import LogPartition, Window
-from share_state.wire.topic_folders import find_topic_logs
+from share_state.rules.registry import ERROR, NOTHING, OFF, judge, registered, rule
+from share_state.sources.discovery import LogPartition, Window, find_topic_logs
 from tests.control.logs import at, checkpoint, control, delta, log_of, user_data
 from tests.control.test_worked_example import findings, state
 from tests.wire.batches import Record

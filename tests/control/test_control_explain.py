@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from share_state.fold.chosen import Chosen
-from share_state.fold.control_explain import explain_control
 from share_state.fold.control_log import fold_control_log
-from share_state.fold.explain import Explanation, Place, Standing
-from share_state.wire.log_folder import LogPartition, Window
+from share_state.fold.explain import Explanation, Place, Standing, explain_control
+from share_state.fold.options import Chosen
+from share_state.sources.discovery import LogPartition, Window
 from tests.cli.commands import say
 from tests.control.logs import at, checkpoint, delta, log_of, user_data
 

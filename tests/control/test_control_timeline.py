@@ -9,12 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import share_state
-from share_state.declarations import table_schema
-from share_state.fold.chosen import Chosen
 from share_state.fold.control_log import decode_control_log, fold_control_log
-from share_state.fold.control_timeline import ControlTimeline, control_timeline_tables
-from share_state.wire.log_folder import LogPartition, Window
-from share_state.wire.topic_folders import find_topic_logs
+from share_state.fold.options import Chosen
+from share_state.fold.timeline import ControlTimeline, control_timeline_tables
+from share_state.schema.declarations import table_schema
+from share_state.sources.discovery import LogPartition, Window, find_topic_logs
 from tests.control.logs import checkpoint, control, delta, log_of
 from tests.control.model import Checkpoint, Delta
 from tests.control.test_against_model import batches, logs

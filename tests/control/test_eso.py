@@ -8,9 +8,9 @@ import pytest
 
 from share_state.errors import InputError
 from share_state.fold.control_log import FoldedControlLog, fold_control_log
-from share_state.fold.control_verify import verify_control_cutoff
-from share_state.rules.control_chains import chains_longer_than
-from share_state.wire.share_snapshot_file import IndexEntry, read_share_snapshot_file, write_share_snapshot_file
+from share_state.fold.verify import verify_control_cutoff
+from share_state.kafka.share_snapshot_file import IndexEntry, read_share_snapshot_file, write_share_snapshot_file
+from share_state.rules.control_records import chains_longer_than
 from tests.control.logs import at, checkpoint, delta, log_of, user_data
 from tests.control.test_worked_example import CORRECTED, findings, records
 from tests.wire.batches import Record

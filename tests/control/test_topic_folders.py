@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from share_state.errors import InputError
-from share_state.wire.log_folder import find_logs
-from share_state.wire.topic_folders import find_topic_logs
+from share_state.sources.discovery import find_logs, find_topic_logs
 from tests.control.logs import at, checkpoint, user_data
 from tests.wire.batches import in_bytes
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from share_state.fold.control_log import FoldedControlLog, fold_control_log
-from share_state.rules import judge
-from share_state.wire.control_records import CHECKPOINT_TYPE, DELTA_TYPE
-from share_state.wire.log_folder import Window
+from share_state.kafka.control_records import CHECKPOINT_TYPE, DELTA_TYPE
+from share_state.rules.registry import judge
+from share_state.sources.discovery import Window
 from tests.control.logs import at, checkpoint, control, control_key, delta, log_of, user_data
 from tests.wire.batches import Record
 

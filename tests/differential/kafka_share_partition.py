@@ -12,13 +12,11 @@ from typing import Any
 import pyspark
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
-from share_state.partition.acknowledgements import AckBatch
-from share_state.partition.acquisition import Fetch
-from share_state.partition.error_codes import ErrorCode
-from share_state.partition.operations import Operation, PendingWrite, joined
-from share_state.partition.settings import PartitionSettings
-from share_state.partition.share_partition import SharePartition
-from share_state.partition.writes import DeliveryState, StateBatch, StateRead
+from share_state.simulator.acquisition import Fetch
+from share_state.simulator.durability import Operation, PendingWrite, joined
+from share_state.simulator.settings import AckBatch, PartitionSettings
+from share_state.simulator.share_partition import SharePartition
+from share_state.simulator.types import DeliveryState, ErrorCode, StateBatch, StateRead
 from share_state.spark import jars
 
 LEADER_EPOCH = 3

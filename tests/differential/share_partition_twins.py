@@ -11,11 +11,9 @@ from typing import Any, NamedTuple
 
 from hypothesis import note
 
-from share_state.partition.acknowledgements import AckBatch
-from share_state.partition.acquisition import AcquireMode, Fetch, LogBatch
-from share_state.partition.error_codes import ErrorCode
-from share_state.partition.settings import PartitionSettings
-from share_state.partition.writes import DeliveryState, StateRead
+from share_state.simulator.acquisition import AcquireMode, Fetch, LogBatch
+from share_state.simulator.settings import AckBatch, PartitionSettings
+from share_state.simulator.types import DeliveryState, ErrorCode, StateRead
 from tests.differential.kafka_share_partition import Kafkas, Ours, Seen
 
 # What may happen

@@ -12,9 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from share_state.fold.log import fold_log
+from share_state.kafka.record_batches import CHUNK
+from share_state.sources.discovery import find_logs
 from share_state.spark import jars
-from share_state.wire.chunk import CHUNK
-from share_state.wire.log_folder import find_logs
 from tests.kafka_classes import KafkaShard
 from tests.log_writer import CODECS, Key, Range, batch, snapshot, tombstone, update, write_log_folder
 from tests.truth import runs, value_by_offset

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from share_state.declarations import layout
+from share_state.kafka.codec import CodecError, decode
+from share_state.schema.declarations import layout
 from share_state.spark import jars
-from share_state.wire.codec import CodecError, decode
 from tests.kafka_classes import KafkaShard, RefusedByKafkaError
 from tests.log_writer import snapshot, update
 from tests.wire.damaged import damaged

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from share_state.kafka.record_batches import locate_records
+from share_state.sources.discovery import find_logs
+from share_state.sources.segments import read_chunks
 from share_state.spark import jars
-from share_state.wire.log import read_chunks
-from share_state.wire.log_folder import find_logs
-from share_state.wire.records import locate_records
 from tests.kafka_classes import RefusedByKafkaError, read_segment
 from tests.log_writer import CODECS, batch, snapshot, tombstone, update, write_log_folder
 from tests.wire.batches import NOW, Batch, Record

@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from share_state.wire.log_folder import LogPartition
+from share_state.sources.discovery import LogPartition
 from tests.fold.model import SNAPSHOT_KIND, TOMBSTONE_KIND, UPDATE_KIND, Written
 from tests.wire.batches import NOW, Batch, Range, consecutive, in_bytes, log_of
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from share_state.wire.share_group_state import StateRecords
+from share_state.kafka.state_records import StateRecords
 from tests.truth import TERMINAL
 
 SNAPSHOT, UPDATE, TOMBSTONE = 0, 1, 2

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from share_state.fold.carried import carried_log, carried_share_partitions, mark_of, restored
+from share_state.fold.checkpoint import carried_log, carried_share_partitions, mark_of, restored
 from share_state.fold.log import FoldedLog, fold_log
-from share_state.rules import judge, judge_records
-from share_state.wire.chunk import CHUNK
-from share_state.wire.log_folder import LogPartition, find_logs
-from share_state.wire.resume import ANEW, Fate, resume
+from share_state.kafka.record_batches import CHUNK
+from share_state.rules.registry import judge, judge_records
+from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.resume import ANEW, Fate, resume
 
 
 @dataclass

@@ -6,8 +6,8 @@ import pytest
 
 from share_state.errors import InputError
 from share_state.fold.log import fold_log
-from share_state.wire.as_of import as_of_window, milliseconds
-from share_state.wire.log_folder import Window, find_logs
+from share_state.sources.as_of import as_of_window, milliseconds
+from share_state.sources.discovery import Window, find_logs
 from tests.truth import DATA, cases
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.wire.log_folder import LogPartition, find_logs
-from share_state.wire.resume import Fate
+from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.resume import Fate
 from tests.fold.drawn import folder_of, logs
 from tests.fold.model import Written
 from tests.fold.nights import Auditor, grown, only_log, same_tables

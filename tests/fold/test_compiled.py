@@ -9,26 +9,26 @@ from pathlib import Path
 
 import pytest
 
-from share_state.wire.log_folder import find_logs
+from share_state.sources.discovery import find_logs
 from tests.control.logs import checkpoint, control, delta, log_of
 from tests.forms.tables import table_of, write
 from tests.truth import DATA
 
 SET_UP = """
-from share_state.every_kernel import run_every_kernel
+from share_state.cli.main.setup import run_every_kernel
 run_every_kernel(Path(sys.argv[1]))
 """
 
 FOLD = """
 from share_state.fold.control_log import fold_control_log
-from share_state.fold.control_timeline import control_timeline_tables
+from share_state.fold.timeline import control_timeline_tables
 from share_state.fold.log import fold_log
-from share_state.fold.topics import Topics
+from share_state.sources.topics import Topics
 from share_state.fold.verify import verify_cutoff
 from share_state.fold.decoded import decoded_tables
 from share_state.rules import judge, judge_records
-from share_state.wire.log_folder import Window, find_logs
-from share_state.wire.topic_folders import find_topic_logs
+from share_state.sources.discovery import Window, find_logs
+from share_state.sources.discovery import find_topic_logs
 from tests.forms.tables import found
 for log in find_topic_logs([sys.argv[1]]):
     fold_control_log(log), list(control_timeline_tables(log))
@@ -95,7 +95,7 @@ def test_kernels_are_read_back_without_what_compiling_needs(of_set_up: dict[str,
     program = f"""
 import sys
 from share_state.fold.log import fold_log
-from share_state.wire.log_folder import find_logs
+from share_state.sources.discovery import find_logs
 for log in find_logs([{str(DATA / "4.4.0/fifty")!r}]):
     fold_log(log)
 print("numba.np.linalg" in sys.modules)

@@ -9,12 +9,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from share_state.declarations import layout
-from share_state.fold.lag import lags
 from share_state.fold.log import FoldedLog, fold_log
-from share_state.rules import judge, judge_records
-from share_state.wire.codec import encode
-from share_state.wire.log_folder import Window, find_logs
+from share_state.fold.states import lags
+from share_state.kafka.codec import encode
+from share_state.rules.registry import judge, judge_records
+from share_state.schema.declarations import layout
+from share_state.sources.discovery import Window, find_logs
 from tests.log_writer import Range, batch, snapshot, tombstone, update, write_log_folder
 from tests.wire.batches import NOW, Record
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 
 from share_state.fold.log import FoldedLog, fold_log
-from share_state.fold.topics import Topics
 from share_state.fold.verify import FORGOTTEN, Proof, verify_cutoff
-from share_state.wire.log_folder import Window
+from share_state.sources.discovery import Window
+from share_state.sources.topics import Topics
 from tests.fold.drawn import folder_of, logs, numbered
 from tests.fold.model import SNAPSHOT_KIND, TOMBSTONE_KIND, UPDATE_KIND, Written, replay
 

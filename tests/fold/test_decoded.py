@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from share_state.declarations import table_schema
 from share_state.fold.decoded import decoded_tables
-from share_state.fold.topics import Topics
-from share_state.wire.log_folder import LogPartition, Window, find_logs
+from share_state.schema.declarations import table_schema
+from share_state.sources.discovery import LogPartition, Window, find_logs
+from share_state.sources.topics import Topics
 from tests.truth import DATA
 from tests.wire.batches import (
     NOW,

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.fold.chosen import Chosen
 from share_state.fold.explain import Explanation, Place, Standing, explain
 from share_state.fold.log import fold_log
-from share_state.fold.topics import Topics
-from share_state.wire.log_folder import LogPartition, Window, find_logs
+from share_state.fold.options import Chosen
+from share_state.sources.discovery import LogPartition, Window, find_logs
+from share_state.sources.topics import Topics
 from tests.fold.drawn import FARTHEST, folder_of, logs, numbered
 from tests.fold.model import SNAPSHOT_KIND, TOMBSTONE_KIND, UPDATE_KIND, Written, replay
 from tests.truth import DATA, value_by_offset

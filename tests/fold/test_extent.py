@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.fold.extent import CELL, Extent
-from share_state.wire.framing import BATCH, Trust
+from share_state.fold.log_stats import CELL, Extent
+from share_state.kafka.record_batches import BATCH, Trust
 
 SIZE = 100
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from share_state.fold.held_ranges import (
+from share_state.fold.interval_map import (
     UNCOVERED,
     cut_below,
     finished_among,
@@ -15,8 +15,8 @@ from share_state.fold.held_ranges import (
     raise_to,
     take_in,
 )
-from share_state.fold.ranges import ACKNOWLEDGED, ARCHIVING, AVAILABLE
-from share_state.wire.share_group_state import STATE_BATCH
+from share_state.fold.interval_merge import ACKNOWLEDGED, ARCHIVING, AVAILABLE
+from share_state.kafka.state_records import STATE_BATCH
 from tests.truth import TERMINAL, runs
 
 Values = dict[int, tuple[int, int]]

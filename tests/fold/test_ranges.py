@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.fold.ranges import STATE_NAMES, effective_starts, end_offsets, is_terminal, tiles
-from share_state.wire.share_group_state import STATE_BATCH
+from share_state.fold.interval_merge import STATE_NAMES, effective_starts, end_offsets, is_terminal, tiles
+from share_state.kafka.state_records import STATE_BATCH
 
 Range = tuple[int, int, int, int]
 

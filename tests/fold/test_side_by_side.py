@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.cores import shares
 from share_state.errors import InputError
-from share_state.fold.carried import carried_log, carried_share_partitions
 from share_state.fold.chains import Chains
+from share_state.fold.checkpoint import carried_log, carried_share_partitions
 from share_state.fold.log import FoldedLog, decode_log, fold_log
-from share_state.rules import judge, judge_records
-from share_state.wire.chunk import CHUNK
-from share_state.wire.log_folder import LogPartition, Segment, Window, find_logs
+from share_state.kafka.record_batches import CHUNK
+from share_state.pipeline.plan import shares
+from share_state.rules.registry import judge, judge_records
+from share_state.sources.discovery import LogPartition, Segment, Window, find_logs
 from tests.fold.drawn import folder_of, logs
 from tests.fold.model import Written
 from tests.truth import DATA, scenarios

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from share_state.fold.sweep import count_of, priority, range_columns, state_of, sweep
-from share_state.wire.share_group_state import STATE_BATCH
+from share_state.fold.interval_merge import count_of, priority, range_columns, state_of, sweep
+from share_state.kafka.state_records import STATE_BATCH
 from tests.truth import runs, value_by_offset
 
 Range = list[int]

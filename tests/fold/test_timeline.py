@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.declarations import table_schema
-from share_state.fold.chosen import Chosen
 from share_state.fold.log import decode_log, fold_log
+from share_state.fold.options import Chosen
 from share_state.fold.timeline import Timeline, points_of, timeline_tables
-from share_state.fold.topics import Topics
-from share_state.wire.log_folder import LogPartition, Window, find_logs
+from share_state.schema.declarations import table_schema
+from share_state.sources.discovery import LogPartition, Window, find_logs
+from share_state.sources.topics import Topics
 from tests.fold.drawn import folder_of, logs
 from tests.fold.model import SNAPSHOT_KIND, TOMBSTONE_KIND, UPDATE_KIND, Written
 from tests.truth import DATA, Case, cases

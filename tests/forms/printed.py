@@ -5,8 +5,8 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-from share_state.declarations import layout
-from share_state.wire.codec import decode
+from share_state.kafka.codec import decode
+from share_state.schema.declarations import layout
 from tests.wire.batches import Batch, Record
 
 _NAMES = {"snapshot": "share_snapshot", "update": "share_update"}

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from share_state.fold.log import FoldedLog
-from share_state.formats import AUTO, Asked, find
-from share_state.rules import judge
-from share_state.wire.log import read_chunks
-from share_state.wire.log_folder import STATE_TOPIC, LogPartition
-from share_state.wire.records import locate_records
-from share_state.wire.table_rows import Columns
+from share_state.kafka.record_batches import locate_records
+from share_state.pipeline.inputs import AUTO, Asked, find
+from share_state.rules.registry import judge
+from share_state.sources.discovery import STATE_TOPIC, LogPartition
+from share_state.sources.segments import read_chunks
+from share_state.sources.tables import Columns
 
 SIZES = ["redundant_bytes", "pinned_bytes"]
 PLACES = ["state_partition", "snapshot_offset", "last_offset"]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from share_state.fold.log import FoldedLog, fold_log
-from share_state.wire.log_folder import Window
+from share_state.sources.discovery import Window
 from tests.fold.drawn import logs
 from tests.fold.model import Written
 from tests.forms.printed import console_text, dump_text

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from share_state.fold.log import fold_log
-from share_state.formats import recognised
-from share_state.wire.log_folder import LogPartition, find_logs
+from share_state.pipeline.inputs import recognised
+from share_state.sources.discovery import LogPartition, find_logs
 from tests.forms.tables import BY_KEY, PLACES, SIZES, found, shuffled, table_of, tables_of, write
 from tests.truth import DATA, scenarios
 

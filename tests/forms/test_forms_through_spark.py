@@ -8,19 +8,18 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import base64, col, expr, lit, struct, to_json
+from share_state.cli.main.options import Reading, work_of
 
 import share_state
-from share_state.commands.options import Reading
-from share_state.commands.reading import work_of
-from share_state.committed import CommittedTables
+from share_state.delta.reader import CommittedTables
 from share_state.errors import InputError
 from share_state.fold.log import fold_log
-from share_state.formats import Asked, find
-from share_state.spark.plan import fold_all, result_table
-from share_state.task import FINDINGS, Wanted
-from share_state.wire import table_plan
-from share_state.wire.log_folder import LogPartition, find_logs
-from share_state.wire.table_rows import Columns
+from share_state.pipeline.inputs import Asked, find
+from share_state.pipeline.task import FINDINGS, Wanted
+from share_state.sources import table_plan
+from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.tables import Columns
+from share_state.spark.executor import fold_all, result_table
 from tests.cli.commands import Command, say
 from tests.forms.tables import BY_KEY, SIZES, no_spark, shuffled, table_of, tables_of, write
 from tests.truth import DATA

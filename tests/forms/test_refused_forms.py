@@ -10,8 +10,8 @@ import pytest
 
 from share_state.errors import InputError, ShareStateError
 from share_state.fold.log import fold_log
-from share_state.formats import recognised
-from share_state.wire.table_rows import Columns
+from share_state.pipeline.inputs import recognised
+from share_state.sources.tables import Columns
 from tests.forms.printed import console_text, dump_text
 from tests.forms.tables import found, rows, write
 from tests.log_writer import snapshot, tombstone, update
@@ -71,7 +71,7 @@ def test_console_json_of_other_bytes(tmp_path: Path):
 
 
 def test_an_object_that_never_ends_is_refused_before_it_fills_the_memory(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("share_state.wire.console_json._LONGEST", 1 << 20)
+    monkeypatch.setattr("share_state.sources.console_text._LONGEST", 1 << 20)
     path = tmp_path / "console.txt"
     path.write_text(CONSOLE + '{"key":[' + "1," * (3 << 20))
     _refused(path, "console-json", f"byte {len(CONSOLE)}: the text ends inside a record")

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from share_state.fold.log import FoldedLog, fold_log
-from share_state.formats import recognised
-from share_state.rules import judge
-from share_state.wire.log_folder import Window
+from share_state.pipeline.inputs import recognised
+from share_state.rules.registry import judge
+from share_state.sources.discovery import Window
 from tests.forms.printed import console_text, dump_text
 from tests.forms.tables import SIZES, found, rows, tables_of, write
 from tests.log_writer import batch, snapshot, tombstone, update

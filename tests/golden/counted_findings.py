@@ -9,10 +9,10 @@ from pathlib import Path
 
 import yaml
 
-from share_state.fold.limits import Limits
 from share_state.fold.log import fold_log
-from share_state.rules import judge, judge_records
-from share_state.wire.log_folder import find_logs
+from share_state.fold.options import Limits
+from share_state.rules.registry import judge, judge_records
+from share_state.sources.discovery import find_logs
 from tests.truth import DATA
 
 FOLDER = Path(__file__).parent / "findings"

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from share_state.fold.log import FoldedLog, fold_log
-from share_state.rules import judge
-from share_state.wire.log_folder import Window, find_logs
+from share_state.rules.registry import judge
+from share_state.sources.discovery import Window, find_logs
 from tests.golden.plain_log import Record, read_folder
 from tests.truth import DATA, Case, Key, cases, expected_in_flight, expected_states, scenarios
 

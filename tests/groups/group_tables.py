@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from share_state.wire.group_logs import find_group_logs
-from share_state.wire.log_folder import LogPartition, find_logs
+from share_state.sources.discovery import LogPartition, find_group_logs, find_logs
 from tests.forms.tables import table_of
 
 

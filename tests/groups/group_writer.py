@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from share_state.declarations import layout, record
 from share_state.fold.groups import FoldedGroups, fold_groups
-from share_state.wire.codec import encode
-from share_state.wire.group_logs import GROUP_TOPIC, find_group_logs
+from share_state.kafka.codec import encode
+from share_state.schema.declarations import layout, record
+from share_state.sources.discovery import GROUP_TOPIC, find_group_logs
 from tests.log_writer import batch, write_segment
 from tests.wire.batches import NOW, Record, consecutive
 

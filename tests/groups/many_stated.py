@@ -11,15 +11,14 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from share_state.declarations import table_schema
+from share_state.fold.group_replay import ShareGroup, StatePartitions
 from share_state.fold.groups import FoldedGroups
-from share_state.fold.groups_state import ShareGroup, StatePartitions
 from share_state.fold.sticky import fold_sticky
-from share_state.group_input import GroupInput
-from share_state.group_side import GroupSide
-from share_state.rules.groups_stated import STATE_COLUMNS
-from share_state.task import Digest
-from share_state.work import Work
+from share_state.pipeline.groups import GroupSide
+from share_state.pipeline.plan import GroupInput, Work
+from share_state.pipeline.task import Digest
+from share_state.rules.group_context import STATE_COLUMNS
+from share_state.schema.declarations import table_schema
 
 TOPICS = [f"AAAAAAAAAAAAAAAAAAAA{number}A" for number in range(10)]
 PARTITIONS = 100

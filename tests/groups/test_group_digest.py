@@ -6,13 +6,12 @@ from pathlib import Path
 import pytest
 
 from share_state.errors import InputError
-from share_state.formats import Asked, find_groups
-from share_state.group_digest import digest_of_logs
-from share_state.live.client_properties import read_client_properties
-from share_state.live.records import LiveSource
-from share_state.wire.group_logs import GROUP_TOPIC, find_group_logs
-from share_state.wire.log_folder import LogPartition
-from share_state.wire.table_rows import Columns
+from share_state.pipeline.inputs import Asked, find_groups
+from share_state.pipeline.plan import digest_of_logs
+from share_state.sources.discovery import GROUP_TOPIC, LogPartition, find_group_logs
+from share_state.sources.kafka_client import read_client_properties
+from share_state.sources.kafka_cluster import LiveSource
+from share_state.sources.tables import Columns
 from tests.forms.tables import no_spark, write
 from tests.groups.group_tables import rows_of
 from tests.truth import DATA

@@ -11,25 +11,28 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from share_state.cli.main.options import GroupSide, Reading, with_groups
 
-from share_state import Window
-from share_state.commands.options import GroupSide, Reading
-from share_state.commands.reading import with_groups
+from share_state.delta.warehouse import OF_CLAIMS, OF_GROUPS
 from share_state.fold.groups import FoldedGroups, fold_groups
 from share_state.fold.log import fold_log
 from share_state.fold.sticky import fold_sticky
-from share_state.formats import Asked, Found, find, find_groups
-from share_state.group_input import GroupInput
+from share_state.kafka.text_records import StateTextError, record_bytes
+from share_state.pipeline.inputs import Asked, Found, find, find_groups
+from share_state.pipeline.plan import GroupInput, Work
+from share_state.rules.group_context import AuditedGroups
 from share_state.rules.groups import orphan_share_state
-from share_state.rules.groups_audited import AuditedGroups
-from share_state.warehouse_place import OF_CLAIMS, OF_GROUPS
-from share_state.wire.dump_text import dump_logs
-from share_state.wire.group_logs import GROUP_TOPIC, find_group_logs, group_partition_of
-from share_state.wire.group_text import record_bytes
-from share_state.wire.log_folder import STATE_TOPIC, LogPartition, find_logs
-from share_state.wire.state_text import StateTextError
-from share_state.wire.table_rows import Columns
-from share_state.work import Work
+from share_state.sources.discovery import (
+    GROUP_TOPIC,
+    STATE_TOPIC,
+    LogPartition,
+    Window,
+    find_group_logs,
+    find_logs,
+    group_partition_of,
+)
+from share_state.sources.dump_text import dump_logs
+from share_state.sources.tables import Columns
 from tests.forms.tables import no_spark, shuffled, tables_of, write
 from tests.groups.described import scenarios
 from tests.groups.group_tables import both_topics, json_lines, rows_of

@@ -6,19 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from share_state.config import settings_for
-from share_state.declarations import table_schema
+from share_state.config.loading import settings_for
 from share_state.errors import InputError
-from share_state.exports import with_group_side
 from share_state.fold.groups import FoldedGroups
-from share_state.formats import AUTO, Asked
-from share_state.group_input import GroupInput, group_logs
-from share_state.group_side import read_groups
-from share_state.rules.groups_audited import AuditedGroups, GroupLimits
-from share_state.wire.group_logs import find_group_logs, group_partition_of
-from share_state.wire.log_folder import find_logs
-from share_state.wire.table_rows import Columns
-from share_state.work import Work
+from share_state.pipeline.groups import read_groups
+from share_state.pipeline.inputs import AUTO, Asked, with_group_side
+from share_state.pipeline.plan import GroupInput, Work, group_logs
+from share_state.rules.group_context import AuditedGroups, GroupLimits
+from share_state.schema.declarations import table_schema
+from share_state.sources.discovery import find_group_logs, find_logs, group_partition_of
+from share_state.sources.tables import Columns
 from tests.forms.tables import no_spark
 from tests.groups.group_writer import T, group_metadata, share_group, write_group_log
 from tests.truth import DATA

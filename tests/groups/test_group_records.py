@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.declarations import declared, layout, record, table_schema
 from share_state.fold.groups import fold_groups
 from share_state.fold.sticky import fold_sticky
-from share_state.rules.groups_audited import AuditedGroups
-from share_state.rules.groups_judged import judge_groups, judge_sticky
-from share_state.wire.codec import encode
-from share_state.wire.group_logs import find_group_logs, group_partition_of
-from share_state.wire.group_records import GroupRecordError, GroupRecordType, read_value
+from share_state.kafka.codec import encode
+from share_state.kafka.group_records import GroupRecordError, GroupRecordType, read_value
+from share_state.rules.group_context import AuditedGroups
+from share_state.rules.groups import judge_groups, judge_sticky
+from share_state.schema.declarations import declared, layout, record, table_schema
+from share_state.sources.discovery import find_group_logs, group_partition_of
 from tests.groups.group_writer import T, folded, group_metadata, told, value, write_group_log
 from tests.log_writer import batch, write_segment
 from tests.wire.batches import Record, consecutive

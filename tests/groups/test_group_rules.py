@@ -5,23 +5,25 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from share_state import Window, find_logs, fold_log
-from share_state.declarations import table_schema
-from share_state.fold.groups import FoldedGroups, fold_groups
-from share_state.fold.groups_assignor import expected_sizes, sharing
-from share_state.fold.groups_topics import completed, sizes_by_id, sizes_by_name
+from share_state.fold.groups import (
+    FoldedGroups,
+    completed,
+    expected_sizes,
+    fold_groups,
+    sharing,
+    sizes_by_id,
+    sizes_by_name,
+)
+from share_state.fold.log import fold_log
 from share_state.fold.sticky import fold_sticky
-from share_state.fold.topics import Topics
-from share_state.rules import registered
-from share_state.rules.groups import GROUP_RULES
-from share_state.rules.groups_assignment import ASSIGNMENT_RULES
-from share_state.rules.groups_audited import AuditedGroups
-from share_state.rules.groups_findings import OFF, GroupFinding, RuleText, findings_table, judged
-from share_state.rules.groups_judged import judge_groups, judge_sticky, rule_texts
-from share_state.rules.groups_records import RECORD_RULES
-from share_state.topics_file import read_topics
-from share_state.wire.group_logs import find_group_logs
-from share_state.wire.log import read_chunks
+from share_state.rules.group_context import AuditedGroups
+from share_state.rules.group_members import ASSIGNMENT_RULES, RECORD_RULES
+from share_state.rules.groups import GROUP_RULES, judge_groups, judge_sticky, rule_texts
+from share_state.rules.registry import OFF, GroupFinding, RuleText, findings_table, judged, registered
+from share_state.schema.declarations import table_schema
+from share_state.sources.discovery import Window, find_group_logs, find_logs
+from share_state.sources.segments import read_chunks
+from share_state.sources.topics import Topics, read_topics
 from tests.groups.described import Scenario, scenarios
 from tests.groups.group_writer import (
     QUIET,

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from share_state.declarations import layout, record
-from share_state.fold.groups_assignor import expected_sizes, sharing
-from share_state.fold.sticky_resolution import Claim, kafka_owner
+from share_state.fold.groups import expected_sizes, sharing
+from share_state.fold.sticky import Claim, kafka_owner
+from share_state.kafka.codec import UNKNOWN_TAGS, encode
+from share_state.kafka.group_records import GroupRecordError, read_value
+from share_state.schema.declarations import layout, record
 from share_state.spark import jars
-from share_state.wire.codec import UNKNOWN_TAGS, encode
-from share_state.wire.group_records import GroupRecordError, read_value
 from tests.groups.group_writer import classic_group, key, subscription, user_data
 from tests.groups.kafka_group_classes import KafkaGroups
 from tests.kafka_classes import RefusedByKafkaError

@@ -3,12 +3,11 @@
 import pyarrow as pa
 import pytest
 
-from share_state import Window, find_logs, fold_log
-from share_state.fold.groups import FoldedGroups, fold_groups
-from share_state.fold.groups_topics import completed
-from share_state.fold.lag import lags
-from share_state.topics_file import read_topics
-from share_state.wire.group_logs import find_group_logs
+from share_state.fold.groups import FoldedGroups, completed, fold_groups
+from share_state.fold.log import fold_log
+from share_state.fold.states import lags
+from share_state.sources.discovery import Window, find_group_logs, find_logs
+from share_state.sources.topics import read_topics
 from tests.groups.described import EPOCH_WITHOUT_RECORD, Scenario, scenarios
 
 SCENARIOS = scenarios()

@@ -6,11 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from share_state.fold.group_replay import pairs
 from share_state.fold.groups import FoldedGroups
-from share_state.fold.groups_state import pairs
+from share_state.rules.group_context import AuditedGroups
 from share_state.rules.groups import GROUP_RULES
-from share_state.rules.groups_audited import AuditedGroups
-from share_state.rules.groups_findings import judged
+from share_state.rules.registry import judged
 from tests.groups.many_stated import EPOCH, TOPICS, many_groups, many_states
 
 LATER = 1_000_000

@@ -7,11 +7,9 @@ import pytest
 
 from share_state.fold.groups import fold_groups
 from share_state.fold.sticky import FoldedSticky, fold_sticky
-from share_state.rules.groups_findings import judged
-from share_state.rules.sticky import CLAIM_RULES
-from share_state.rules.sticky_bytes import BYTES_RULES
-from share_state.rules.sticky_outcome import OUTCOME_RULES
-from share_state.wire.group_logs import find_group_logs
+from share_state.rules.registry import judged
+from share_state.rules.sticky import BYTES_RULES, CLAIM_RULES, OUTCOME_RULES
+from share_state.sources.discovery import find_group_logs
 from tests.groups.group_writer import (
     assignment,
     classic_group,

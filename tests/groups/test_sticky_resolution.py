@@ -6,10 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.fold.sticky_claims import ClaimingMember, GroupGeneration
-from share_state.fold.sticky_resolution import Claim, Resolved, is_order_dependent, kafka_owner, resolve
-from share_state.wire.sticky_user_data import StickyUserData
-from share_state.wire.subscription import Subscription
+from share_state.fold.sticky import (
+    Claim,
+    ClaimingMember,
+    GroupGeneration,
+    Resolved,
+    is_order_dependent,
+    kafka_owner,
+    resolve,
+)
+from share_state.kafka.group_records import StickyUserData, Subscription
 
 TOPICS = ("t",)
 

@@ -4,15 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.declarations import layout
-from share_state.wire.codec import encode
-from share_state.wire.sticky_user_data import (
+from share_state.kafka.codec import encode
+from share_state.kafka.group_records import (
     NO_USER_DATA,
     StickyUserData,
+    Subscription,
+    SubscriptionError,
+    read_assignment,
     read_cooperative_generation,
     read_sticky_user_data,
+    read_subscription,
 )
-from share_state.wire.subscription import Subscription, SubscriptionError, read_assignment, read_subscription
+from share_state.schema.declarations import layout
 
 CLAIMS = (("t1", 0), ("t1", 1), ("t2", 3))
 V0 = "00000002 00027431 00000002 00000000 00000001 00027432 00000001 00000003"

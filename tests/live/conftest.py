@@ -7,11 +7,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from share_state.errors import SetupError
-from share_state.live import ask_cluster
-from share_state.runs.reconstruct import reconstruct
+from share_state.pipeline.plan import Work
+from share_state.pipeline.reconstruct import run_reconstruct
+from share_state.sources.kafka_client import ask_cluster
 from share_state.spark import jars
-from share_state.spark.spark_tasks import SparkTasks
-from share_state.work import Work
+from share_state.spark.executor import SparkTasks
 from tests.live.broker import Broker, properties_of, running
 from tests.live.workload import Workload, share_consumers_at_work
 
@@ -42,5 +42,5 @@ def warehouse(spark: SparkSession, worked: Workload, tmp_path_factory: pytest.Te
     folder = tmp_path_factory.mktemp("lake")
     live = ask_cluster(f"kafka://{worked.broker.secured}", properties_of(worked.broker, "auditor", folder))
     work = Work(logs=live.logs, topics=live.topics, state_partitions=live.state_partitions)
-    reconstruct(SparkTasks(spark), work, str(folder / "live"))
+    run_reconstruct(SparkTasks(spark), work, str(folder / "live"))
     return str(folder / "live")

@@ -6,10 +6,15 @@ from pathlib import Path
 import pytest
 
 from share_state.errors import InputError, SetupError
-from share_state.live import ask_broker, ask_cluster
-from share_state.live.address import bootstrap_servers, live_input
-from share_state.live.client_properties import ClientProperties, read_client_properties
-from share_state.live.cluster import Cluster
+from share_state.sources.kafka_client import (
+    ClientProperties,
+    ask_broker,
+    ask_cluster,
+    bootstrap_servers,
+    live_input,
+    read_client_properties,
+)
+from share_state.sources.kafka_cluster import Cluster
 
 
 def written(folder: Path, text: str) -> ClientProperties:
@@ -55,7 +60,7 @@ def test_a_password_in_an_address_is_refused_and_not_shown() -> None:
 
 def test_a_missing_client_library_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
-    for name in [name for name in sys.modules if name.startswith("share_state.live.")]:
+    for name in [name for name in sys.modules if name.startswith("share_state.sources.kafka_client.")]:
         monkeypatch.delitem(sys.modules, name)
     for ask in (ask_cluster, lambda address: ask_broker(address, None, ())):
         with pytest.raises(SetupError, match=r"run `pip install 'share-state\[kafka\]'`"):

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from share_state.audit_input import told, work_of
-from share_state.committed import CommittedTables
-from share_state.config import settings_for
-from share_state.outcome import Outcome
-from share_state.runs.audit import audit
-from share_state.spark.spark_tasks import SparkTasks
-from share_state.warehouse_place import OF_GROUPS
+from share_state.config.loading import settings_for
+from share_state.delta.reader import CommittedTables
+from share_state.delta.warehouse import OF_GROUPS
+from share_state.pipeline.audit import run_audit
+from share_state.pipeline.inputs import told, work_of
+from share_state.pipeline.result import Outcome
+from share_state.spark.executor import SparkTasks
 from tests.live.broker import PASSWORDS, properties_of
 from tests.live.workload import Workload
 
@@ -25,7 +25,7 @@ def test_a_cluster_is_audited_twice(spark: SparkSession, worked: Workload, tmp_p
     def run(source: str, lake: str, *overrides: str) -> Outcome:
         settings = settings_for([source], str(tmp_path / lake), ["state_partitions=3", *overrides])
         work = work_of(settings)
-        return audit(
+        return run_audit(
             lambda _: nullcontext(SparkTasks(spark)), work, settings.warehouse, inputs=(source,), options=told(settings)
         )
 

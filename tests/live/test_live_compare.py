@@ -9,19 +9,16 @@ import pytest
 from pyspark.sql import SparkSession
 
 from share_state.errors import InputError
-from share_state.fold.topics import Topics
-from share_state.live import ask_broker, ask_cluster
-from share_state.live.admin import Answer, share_group_offsets
-from share_state.live.answers import Answers
-from share_state.live.client_properties import read_client_properties
-from share_state.live.cluster import Found, LiveLog
+from share_state.pipeline.plan import Work
+from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.report.compare import DIFFERS, MOVED_ON, SAME, STATEMENTS, compare, groups_of, print_compared
-from share_state.runs.reconstruct import reconstruct
+from share_state.sources.discovery import Window, find_logs
+from share_state.sources.kafka_admin import Answer, Answers, share_group_offsets
+from share_state.sources.kafka_client import ask_broker, ask_cluster, read_client_properties
+from share_state.sources.kafka_cluster import Found, LiveLog
+from share_state.sources.topics import Topics, read_topics
 from share_state.spark import jars
-from share_state.spark.spark_tasks import SparkTasks
-from share_state.topics_file import read_topics
-from share_state.wire.log_folder import Window, find_logs
-from share_state.work import Work
+from share_state.spark.executor import SparkTasks
 from tests.live.broker import PASSWORDS, properties_of
 from tests.live.workload import Workload
 from tests.truth import DATA
@@ -114,7 +111,7 @@ def test_a_broker_that_went_on_is_not_at_fault(
     live = ask_cluster(f"kafka://{worked.broker.address}")
     windows = {log.name: Window(until_offset=log.source.end_offset // 2) for log in live.logs if log.source}
     work = Work(live.logs, windows, topics=live.topics, state_partitions=live.state_partitions)
-    reconstruct(SparkTasks(spark), work, str(tmp_path / "earlier"))
+    run_reconstruct(SparkTasks(spark), work, str(tmp_path / "earlier"))
     found = compare(str(tmp_path / "earlier"), told)
     assert found["verdicts"][DIFFERS] == 0 < found["verdicts"][MOVED_ON]
     assert {finding["severity"] for finding in found["findings"]} == {"info"}
@@ -148,7 +145,7 @@ def test_the_answers_of_brokers_agree_with_their_logs(
 ) -> None:
     scenario = DATA / "4.3.1/chaos"
     topics, logs = read_topics(str(scenario / "topics.json")), find_logs([str(scenario)])
-    reconstruct(SparkTasks(spark), Work(logs, topics=topics, state_partitions=3), str(tmp_path / "lake"))
+    run_reconstruct(SparkTasks(spark), Work(logs, topics=topics, state_partitions=3), str(tmp_path / "lake"))
     ends = {one["statePartition"]: one["nextOffset"] for one in json.loads((scenario / "redundant.json").read_text())}
     described = json.loads((scenario / "describe.json").read_text())["shareGroups"]
     answers = [

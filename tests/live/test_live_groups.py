@@ -14,20 +14,18 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from pyspark.sql import SparkSession
+from share_state.cli.main.options import GroupSide, Reading, with_groups, work_of
 
 import share_state
-from share_state.commands.options import GroupSide, Reading
-from share_state.commands.reading import with_groups, work_of
-from share_state.committed import CommittedTables
+from share_state.delta.reader import CommittedTables
+from share_state.delta.warehouse import OF_GROUPS
 from share_state.fold.groups import fold_groups
-from share_state.live import ask_broker, ask_cluster
-from share_state.report.groups import described_groups
-from share_state.runs.reconstruct import reconstruct
+from share_state.pipeline.reconstruct import run_reconstruct
+from share_state.report.show import described_groups
+from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, find_group_logs
+from share_state.sources.kafka_client import ask_broker, ask_cluster
 from share_state.spark import jars
-from share_state.spark.spark_tasks import SparkTasks
-from share_state.warehouse_place import OF_GROUPS
-from share_state.wire.group_logs import GROUP_TOPIC, find_group_logs
-from share_state.wire.log_folder import STATE_TOPIC
+from share_state.spark.executor import SparkTasks
 from tests.live.broker import Broker, properties_of
 from tests.live.workload import TOPICS, Workload
 
@@ -40,7 +38,7 @@ def lake(spark: SparkSession, worked: Workload, tmp_path_factory: pytest.TempPat
     folder = str(tmp_path_factory.mktemp("lake") / "live")
     inputs = [f"kafka://{worked.broker.address}"]
     work = work_of(inputs, Reading())
-    reconstruct(SparkTasks(spark), with_groups(work, inputs, GroupSide()), folder)
+    run_reconstruct(SparkTasks(spark), with_groups(work, inputs, GroupSide()), folder)
     return folder
 
 

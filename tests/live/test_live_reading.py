@@ -6,10 +6,10 @@ import pytest
 from confluent_kafka import Uuid
 
 from share_state.fold.log import FoldedLog, fold_log
-from share_state.live import ask_cluster
-from share_state.live.cluster import topic_id_text
-from share_state.rules import judge
-from share_state.wire.log_folder import Window, find_logs
+from share_state.rules.registry import judge
+from share_state.sources.discovery import Window, find_logs
+from share_state.sources.kafka_client import ask_cluster
+from share_state.sources.kafka_cluster import topic_id_text
 from tests.live.workload import A_PARTITION, TOPICS, Workload
 
 SIZES = {"redundant_bytes", "pinned_bytes"}

@@ -5,14 +5,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from share_state.committed import CommittedTables
-from share_state.live import ask_cluster
-from share_state.runs.reconstruct import reconstruct
-from share_state.spark.plan import fold_all
-from share_state.spark.spark_tasks import SparkTasks
-from share_state.task import RESULTS, Wanted
-from share_state.wire.log_folder import find_logs
-from share_state.work import Work
+from share_state.delta.reader import CommittedTables
+from share_state.pipeline.plan import Work
+from share_state.pipeline.reconstruct import run_reconstruct
+from share_state.pipeline.task import RESULTS, Wanted
+from share_state.sources.discovery import find_logs
+from share_state.sources.kafka_client import ask_cluster
+from share_state.spark.executor import SparkTasks, fold_all
 from tests.live.broker import PASSWORDS, properties_of
 from tests.live.test_live_reading import SIZES
 from tests.live.workload import Workload
@@ -27,7 +26,7 @@ def test_the_warehouse_of_a_cluster_is_that_of_its_segments(
 ) -> None:
     live = ask_cluster(f"kafka://{worked.broker.address}")
     logs = find_logs([str(worked.broker.logs)])
-    reconstruct(
+    run_reconstruct(
         SparkTasks(spark),
         Work(logs, topics=live.topics, state_partitions=live.state_partitions),
         str(tmp_path / "lake"),

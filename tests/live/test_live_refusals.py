@@ -12,14 +12,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from share_state.errors import InputError
-from share_state.live import ask_cluster
-from share_state.live.client_properties import ClientProperties, read_client_properties
-from share_state.live.records import LiveSource
-from share_state.spark.plan import fold_all
-from share_state.task import Wanted
-from share_state.wire.log import read_chunks
-from share_state.wire.log_folder import LogPartition
-from share_state.work import Work
+from share_state.pipeline.plan import Work
+from share_state.pipeline.task import Wanted
+from share_state.sources.discovery import LogPartition
+from share_state.sources.kafka_client import ClientProperties, ask_cluster, read_client_properties
+from share_state.sources.kafka_cluster import LiveSource
+from share_state.sources.segments import read_chunks
+from share_state.spark.executor import fold_all
 from tests.live.broker import PASSWORDS, properties_of
 from tests.live.workload import Workload
 

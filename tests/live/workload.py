@@ -10,7 +10,7 @@ from confluent_kafka import AcknowledgeType, Message, Producer, ShareConsumer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from share_state.errors import InputError
-from share_state.live import ask_cluster
+from share_state.sources.kafka_client import ask_cluster
 from tests.live.broker import Broker
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT

@@ -2,17 +2,14 @@
 
 from collections.abc import Iterable
 
-from share_state.partition import events as ev
-from share_state.partition.acknowledgements import AckBatch, AckType
-from share_state.partition.acquisition import LogBatch
-from share_state.partition.error_codes import ErrorCode
-from share_state.partition.outcomes import Outcome
-from share_state.partition.play import Dialect, Player, Rules
-from share_state.partition.recorded import MemoryPersister, SharePartitionKey
-from share_state.partition.releases import RELEASES
-from share_state.partition.settings import PartitionSettings
-from share_state.partition.share_partition import SharePartition
-from share_state.partition.writes import DeliveryState, StateBatch, StateRead, StateWrite
+from share_state.simulator import events as ev
+from share_state.simulator.acquisition import LogBatch
+from share_state.simulator.events import Outcome
+from share_state.simulator.player import Player
+from share_state.simulator.recorded_state import MemoryPersister, SharePartitionKey
+from share_state.simulator.settings import AckBatch, AckType, Dialect, PartitionSettings, Rules
+from share_state.simulator.share_partition import SharePartition
+from share_state.simulator.types import RELEASES, DeliveryState, ErrorCode, StateBatch, StateRead, StateWrite
 
 ACCEPT, RELEASE, REJECT, RENEW, GAP = AckType.ACCEPT, AckType.RELEASE, AckType.REJECT, AckType.RENEW, AckType.GAP
 

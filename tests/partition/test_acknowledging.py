@@ -2,9 +2,9 @@
 
 import pytest
 
-from share_state.partition import events as ev
-from share_state.partition.acknowledgements import AckBatch
-from share_state.partition.error_codes import ErrorCode
+from share_state.simulator import events as ev
+from share_state.simulator.settings import AckBatch
+from share_state.simulator.types import ErrorCode
 from tests.partition.history import ACCEPT, GAP, REJECT, RELEASE, RENEW, History
 
 INVALID_REQUEST, INVALID_STATE, NONE = ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_RECORD_STATE, ErrorCode.NONE

@@ -1,8 +1,8 @@
 """Which records a fetch hands out."""
 
-from share_state.partition import events as ev
-from share_state.partition.acquisition import AcquireMode, Fetch, LogBatch
-from share_state.partition.settings import PartitionSettings
+from share_state.simulator import events as ev
+from share_state.simulator.acquisition import AcquireMode, Fetch, LogBatch
+from share_state.simulator.settings import PartitionSettings
 from tests.partition.history import ACCEPT, RELEASE, History
 
 RECORD_LIMIT = AcquireMode.RECORD_LIMIT

@@ -2,11 +2,11 @@
 
 import pytest
 
-from share_state.partition import events as ev
-from share_state.partition.acknowledgements import AckBatch
-from share_state.partition.acquisition import AcquiredRecords
-from share_state.partition.consumer import AckMode, Completed, Delivered, IllegalStateError, ShareConsumer
-from share_state.partition.error_codes import ErrorCode
+from share_state.simulator import events as ev
+from share_state.simulator.acquisition import AcquiredRecords
+from share_state.simulator.consumer import AckMode, Completed, Delivered, IllegalStateError, ShareConsumer
+from share_state.simulator.settings import AckBatch
+from share_state.simulator.types import ErrorCode
 from tests.partition.history import ACCEPT, REJECT, RELEASE, RENEW, History
 
 

@@ -1,13 +1,11 @@
 """Records on their way to a dead letter queue (KIP-1191, Kafka 4.4)."""
 
-from share_state.partition import events as ev
-from share_state.partition.acknowledgements import AckBatch
-from share_state.partition.acquisition import Fetch, LogBatch
-from share_state.partition.operations import DeadLetter, DeadLetterReason
-from share_state.partition.releases import RELEASES
-from share_state.partition.settings import PartitionSettings
-from share_state.partition.share_partition import SharePartition
-from share_state.partition.writes import StateRead
+from share_state.simulator import events as ev
+from share_state.simulator.acquisition import Fetch, LogBatch
+from share_state.simulator.durability import DeadLetter, DeadLetterReason
+from share_state.simulator.settings import AckBatch, PartitionSettings
+from share_state.simulator.share_partition import SharePartition
+from share_state.simulator.types import RELEASES, StateRead
 from tests.partition.history import ACCEPT, GAP, REJECT, RELEASE, History, batches
 
 QUEUE = PartitionSettings(delivery_count_limit=2, has_dead_letter_queue=True)

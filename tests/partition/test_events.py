@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from share_state.partition import events as ev
-from share_state.partition.acknowledgements import AckBatch
-from share_state.partition.acquisition import AcquireMode, LogBatch
-from share_state.partition.error_codes import ErrorCode
-from share_state.partition.play import HistoryError, Rules, play
+from share_state.simulator import events as ev
+from share_state.simulator.acquisition import AcquireMode, LogBatch
+from share_state.simulator.player import HistoryError, play
+from share_state.simulator.settings import AckBatch, Rules
+from share_state.simulator.types import ErrorCode
 from tests.partition.history import ACCEPT, History
 
 COMMON = {"seq": 1, "ts_ms": 5, "group": "g", "topic": "t"}

@@ -2,11 +2,18 @@
 
 import pytest
 
-from share_state.partition import events as ev
-from share_state.partition.error_codes import ErrorCode
-from share_state.partition.group_configs import PROFILES, BrokerConfigs, ConfigError, DraftConfigs, with_config
-from share_state.partition.play import Player, Rules
-from share_state.partition.settings import PartitionSettings
+from share_state.simulator import events as ev
+from share_state.simulator.player import Player
+from share_state.simulator.settings import (
+    PROFILES,
+    BrokerConfigs,
+    ConfigError,
+    DraftConfigs,
+    PartitionSettings,
+    Rules,
+    with_config,
+)
+from share_state.simulator.types import ErrorCode
 
 SHARE = "group.share."
 

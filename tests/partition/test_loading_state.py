@@ -2,14 +2,19 @@
 
 import pytest
 
-from share_state.partition import events as ev
-from share_state.partition.acquisition import Fetch, LogBatch
-from share_state.partition.answers import Status
-from share_state.partition.error_codes import ErrorCode
-from share_state.partition.loading import UnloadableStateError
-from share_state.partition.releases import RELEASES, UnknownReleaseError, release_of
-from share_state.partition.share_partition import SharePartition
-from share_state.partition.writes import DeliveryState, StateBatch, StateRead
+from share_state.simulator import events as ev
+from share_state.simulator.acquisition import Fetch, LogBatch
+from share_state.simulator.durability import UnloadableStateError
+from share_state.simulator.share_partition import SharePartition, Status
+from share_state.simulator.types import (
+    RELEASES,
+    DeliveryState,
+    ErrorCode,
+    StateBatch,
+    StateRead,
+    UnknownReleaseError,
+    release_of,
+)
 from tests.partition.history import ACCEPT, RELEASE, History, batches, short
 
 

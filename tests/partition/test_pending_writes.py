@@ -2,14 +2,11 @@
 
 import pytest
 
-from share_state.partition import events as ev
-from share_state.partition.acknowledgements import AckBatch
-from share_state.partition.acquisition import Fetch, LogBatch
-from share_state.partition.answers import Status
-from share_state.partition.error_codes import ErrorCode
-from share_state.partition.settings import PartitionSettings
-from share_state.partition.share_partition import SharePartition
-from share_state.partition.writes import StateRead
+from share_state.simulator import events as ev
+from share_state.simulator.acquisition import Fetch, LogBatch
+from share_state.simulator.settings import AckBatch, PartitionSettings
+from share_state.simulator.share_partition import SharePartition, Status
+from share_state.simulator.types import ErrorCode, StateRead
 from tests.partition.history import ACCEPT, RELEASE, RENEW, History, short
 
 

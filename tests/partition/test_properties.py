@@ -7,12 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from share_state.partition import events as ev
-from share_state.partition.acknowledgements import AckType
-from share_state.partition.acquisition import AcquireMode
-from share_state.partition.error_codes import ErrorCode
-from share_state.partition.settings import PartitionSettings
-from share_state.partition.writes import DeliveryState, StateBatch
+from share_state.simulator import events as ev
+from share_state.simulator.acquisition import AcquireMode
+from share_state.simulator.settings import AckType, PartitionSettings
+from share_state.simulator.types import DeliveryState, ErrorCode, StateBatch
 from tests.partition.history import ACCEPT, GAP, REJECT, RELEASE, RENEW, History
 
 TERMINAL = (DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED)

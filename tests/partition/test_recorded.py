@@ -7,10 +7,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.partition.draft import DraftRecord
-from share_state.partition.error_codes import ErrorCode
-from share_state.partition.recorded import MemoryPersister, RecordedBatches, SharePartitionKey, is_further, is_later
-from share_state.partition.writes import CheckpointWrite, DeliveryState, DeltaWrite, StateBatch, StateRead, StateWrite
+from share_state.simulator.draft import DraftRecord
+from share_state.simulator.recorded_state import (
+    MemoryPersister,
+    RecordedBatches,
+    SharePartitionKey,
+    is_further,
+    is_later,
+)
+from share_state.simulator.types import (
+    CheckpointWrite,
+    DeliveryState,
+    DeltaWrite,
+    ErrorCode,
+    StateBatch,
+    StateRead,
+    StateWrite,
+)
 from tests.partition.history import batches, short
 
 KEY = SharePartitionKey("G", "T", 0)

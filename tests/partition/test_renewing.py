@@ -2,9 +2,9 @@
 
 import pytest
 
-from share_state.partition import events as ev
-from share_state.partition.error_codes import ErrorCode
-from share_state.partition.settings import PartitionSettings
+from share_state.simulator import events as ev
+from share_state.simulator.settings import PartitionSettings
+from share_state.simulator.types import ErrorCode
 from tests.partition.history import ACCEPT, REJECT, RELEASE, RENEW, History
 
 

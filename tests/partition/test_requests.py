@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from share_state.partition import events as ev
-from share_state.partition.acknowledgements import AckBatch
-from share_state.partition.acquisition import AcquireMode, LogBatch
-from share_state.partition.play import Player
-from share_state.partition.requests import RequestError, ShareFetchRequest, events_of, read_request
+from share_state.simulator import events as ev
+from share_state.simulator.acquisition import AcquireMode, LogBatch
+from share_state.simulator.player import Player
+from share_state.simulator.requests import RequestError, ShareFetchRequest, events_of, read_request
+from share_state.simulator.settings import AckBatch
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAKg"
 

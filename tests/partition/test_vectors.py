@@ -2,11 +2,12 @@
 
 import pytest
 
-from share_state.partition import events as ev
-from share_state.partition.acquisition import AcquireMode
-from share_state.partition.error_codes import ErrorCode
-from share_state.partition.play import Player, Rules
-from share_state.partition.recorded import SharePartitionKey
+from share_state.simulator import events as ev
+from share_state.simulator.acquisition import AcquireMode
+from share_state.simulator.player import Player
+from share_state.simulator.recorded_state import SharePartitionKey
+from share_state.simulator.settings import Rules
+from share_state.simulator.types import ErrorCode
 from tests.partition.history import ACCEPT, GAP, REJECT, RELEASE, RENEW, History, batches, short
 
 

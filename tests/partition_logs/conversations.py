@@ -5,9 +5,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from share_state.partition.coordinator import Answer, ShareCoordinator
-from share_state.partition.state_records import StateKey
-from share_state.partition.writes import StateBatch, StateWrite
+from share_state.simulator.coordinator import Answer, ShareCoordinator
+from share_state.simulator.state_records import StateKey
+from share_state.simulator.types import StateBatch, StateWrite
 
 TOPICS = ("AAAAAAAAAAEAAAAAAAAAAg", "5Y2VfE9xTOSVmSFbWg1sdQ")
 KEYS = [StateKey(group, topic, part) for group in ("g1", "gé:1", "😀") for topic in TOPICS for part in (0, 7)]

@@ -12,8 +12,8 @@ from typing import Any
 
 from py4j.java_gateway import JavaObject, JVMView
 
-from share_state.partition.state_records import StateKey
-from share_state.partition.writes import StateWrite
+from share_state.simulator.state_records import StateKey
+from share_state.simulator.types import StateWrite
 from tests.partition_logs.conversations import Request
 
 _JAVA = """

@@ -1,9 +1,7 @@
 """A log in memory, for tests that look at the records of one coordinator."""
 
-from share_state.partition.coordinator import ShareCoordinator
-from share_state.partition.record_bytes import bytes_of
-from share_state.partition.state_records import StateRecord
-from share_state.partition.writer_release import RELEASES
+from share_state.simulator.coordinator import ShareCoordinator
+from share_state.simulator.state_records import RELEASES, StateRecord, bytes_of
 
 
 class KeptRecords:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.partition.combining import combine
-from share_state.partition.writes import StateBatch
+from share_state.simulator.state_records import combine
+from share_state.simulator.types import StateBatch
 from tests.partition_logs.conversations import state_batches
 from tests.truth import runs, value_by_offset
 

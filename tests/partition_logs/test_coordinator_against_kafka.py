@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from share_state.partition.coordinator import Answer
-from share_state.partition.error_codes import ErrorCode
-from share_state.partition.record_bytes import bytes_of
-from share_state.partition.writer_release import RELEASES
+from share_state.simulator.coordinator import Answer
+from share_state.simulator.state_records import RELEASES, bytes_of
+from share_state.simulator.types import ErrorCode
 from share_state.spark import jars
 from tests.partition_logs.conversations import NOW, conversations
 from tests.partition_logs.kafka_coordinator import answers

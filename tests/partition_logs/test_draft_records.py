@@ -8,13 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from share_state.fold.control_log import FoldedControlLog, fold_control_log
-from share_state.partition.control_state import ControlState
-from share_state.partition.draft_writer import DraftWriter
-from share_state.partition.segments import LogWriter
-from share_state.partition.writes import CheckpointWrite, DeltaWrite, StateBatch
-from share_state.rules import judge
-from share_state.wire.log_folder import Window
-from share_state.wire.topic_folders import find_topic_logs
+from share_state.rules.registry import judge
+from share_state.simulator.draft import ControlState, DraftWriter
+from share_state.simulator.log_writer import LogWriter
+from share_state.simulator.types import CheckpointWrite, DeltaWrite, StateBatch
+from share_state.sources.discovery import Window, find_topic_logs
 from tests.control.model import Checkpoint, Delta, recover
 from tests.partition_logs.test_segments import rows_of
 from tests.truth import runs

@@ -7,16 +7,14 @@ from typing import Any
 import pytest
 
 from share_state.fold.control_log import fold_control_log
-from share_state.fold.control_states import DIALECT as CONTROL_RECORDS
-from share_state.fold.limits import Limits
 from share_state.fold.log import fold_log
-from share_state.fold.states import DIALECT as SHARE_GROUP_STATE
-from share_state.partition.faults import ALL, FAULTS
-from share_state.partition.simulation import Simulation, simulate
-from share_state.partition.simulation_error import SimulationError
-from share_state.rules import INFO, judge, judge_records, registered
-from share_state.wire.log_folder import find_logs
-from share_state.wire.topic_folders import find_topic_logs
+from share_state.fold.options import Limits
+from share_state.fold.states import CONTROL_RECORDS, SHARE_GROUP_STATE
+from share_state.rules.registry import INFO, judge, judge_records, registered
+from share_state.simulator.faults import ALL, FAULTS
+from share_state.simulator.simulation import Simulation, simulate
+from share_state.simulator.types import SimulationError
+from share_state.sources.discovery import find_logs, find_topic_logs
 
 UPDATES_PER_SNAPSHOT = 20
 LIMITS = Limits(updates_per_snapshot=UPDATES_PER_SNAPSHOT, writer_version="4.4")

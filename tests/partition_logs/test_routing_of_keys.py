@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.partition.routing import java_hash, state_partition_of
-from share_state.partition.state_records import StateKey
-from share_state.wire.keys import KeyTable, number_of, state_partitions_of
+from share_state.kafka.share_partition_keys import KeyTable, number_of, state_partitions_of
+from share_state.simulator.state_records import StateKey, java_hash, state_partition_of
 from tests.wire.batches import key
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)

@@ -7,14 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.partition.record_batches import CODECS, Stamped, record_batch
-from share_state.partition.segments import LogWriter
-from share_state.partition.simulation_error import SimulationError
+from share_state.kafka.record_batches import locate_records
+from share_state.simulator.log_writer import CODECS, LogWriter, Stamped, record_batch
+from share_state.simulator.types import SimulationError
+from share_state.sources.discovery import find_logs, find_topic_logs
+from share_state.sources.segments import read_chunks
 from share_state.spark import jars
-from share_state.wire.log import read_chunks
-from share_state.wire.log_folder import find_logs
-from share_state.wire.records import locate_records
-from share_state.wire.topic_folders import find_topic_logs
 from tests.kafka_classes import read_segment
 from tests.wire.batches import NOW, Batch, Record
 

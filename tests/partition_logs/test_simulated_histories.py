@@ -11,11 +11,10 @@ import pytest
 from share_state.errors import ShareStateError
 from share_state.fold.control_log import fold_control_log
 from share_state.fold.log import fold_log
-from share_state.partition.simulation import Simulation, simulate
-from share_state.partition.simulation_error import SimulationError
+from share_state.simulator.simulation import Simulation, simulate
+from share_state.simulator.types import SimulationError
+from share_state.sources.discovery import Window, find_logs, find_topic_logs
 from share_state.spark import jars
-from share_state.wire.log_folder import Window, find_logs
-from share_state.wire.topic_folders import find_topic_logs
 from tests.kafka_classes import KafkaShard, read_segment
 from tests.truth import expected_states, runs, value_by_offset
 

@@ -2,12 +2,9 @@
 
 import pytest
 
-from share_state.partition.coordinator import Answer
-from share_state.partition.error_codes import ErrorCode
-from share_state.partition.record_bytes import bytes_of
-from share_state.partition.state_records import DurableState, StateKey, StateRecord, UpdateValue
-from share_state.partition.writer_release import RELEASES
-from share_state.partition.writes import StateBatch, StateWrite
+from share_state.simulator.coordinator import Answer
+from share_state.simulator.state_records import RELEASES, DurableState, StateKey, StateRecord, UpdateValue, bytes_of
+from share_state.simulator.types import ErrorCode, StateBatch, StateWrite
 from tests.partition_logs.kept_records import coordinator_of, hex_values
 
 KEY = StateKey("G1", "AAAAAAAAAAAAAAAAAAAAKg", 0)

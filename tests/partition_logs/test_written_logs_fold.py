@@ -10,13 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from share_state.fold.log import fold_log
-from share_state.partition.coordinator import Held
-from share_state.partition.record_batches import CODECS
-from share_state.partition.segments import flush_logs
-from share_state.partition.state_records import StateKey, StateRecord
-from share_state.partition.state_topic import StateTopic, TopicSettings
-from share_state.partition.writer_release import RELEASES
-from share_state.wire.log_folder import Window, find_logs
+from share_state.simulator.coordinator import Held
+from share_state.simulator.log_writer import CODECS, StateTopic, TopicSettings, flush_logs
+from share_state.simulator.state_records import RELEASES, StateKey, StateRecord
+from share_state.sources.discovery import Window, find_logs
 from tests.partition_logs.conversations import NOW, conversations
 from tests.truth import runs, value_by_offset
 

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 import share_state
-from share_state import Tables
+from share_state.api.tables import Tables
 from tests.truth import DATA
 
 DLQ = DATA / "4.4.0/dlq"

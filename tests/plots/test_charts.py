@@ -10,10 +10,11 @@ import pytest
 from matplotlib.colors import to_rgb
 from pyspark.sql import SparkSession
 
-from share_state import Tables, plots
-from share_state.declarations import table_schema
+from share_state import plots
+from share_state.api.tables import Tables
 from share_state.errors import ShareStateError
-from share_state.plots.looks import SHADES
+from share_state.report.plots.charts import SHADES
+from share_state.schema.declarations import table_schema
 
 
 def _legend(chart: plots.Chart) -> list[str]:

@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from share_state.plots import mosaic
-from share_state.plots.history import History, history
+from share_state.report.plots import share_partition
+from share_state.report.plots.share_partition import History, history
 
 Look = tuple[int | None, int]
 
@@ -21,14 +21,17 @@ def _plainly(drawn: History) -> dict[tuple[float, int], Look]:
         looks |= {(time, offset): (None, 0) for offset in range(start, end)}
         for batch in row["state_batches"]:
             for offset in range(max(start, batch["first_offset"]), batch["last_offset"] + 1):
-                looks[time, offset] = (batch["delivery_state"], min(batch["delivery_count"], mosaic.COUNTS_SHOWN))
+                looks[time, offset] = (
+                    batch["delivery_state"],
+                    min(batch["delivery_count"], share_partition.COUNTS_SHOWN),
+                )
     return looks
 
 
 def _tiled(drawn: History, origin: int, end: int) -> dict[tuple[float, int], Look]:
     looks: dict[tuple[float, int], Look] = {}
     times = np.unique(drawn.times)
-    for tile in mosaic.tiles(drawn, origin, end):
+    for tile in share_partition.tiles(drawn, origin, end):
         for left, right, low, high in tile.rectangles.tolist():
             for time in times[(times >= left) & (times < right)].tolist():
                 for offset in range(origin + int(low), origin + int(high)):
@@ -50,15 +53,15 @@ def test_offsets_that_no_batch_covers_are_gaps_and_a_deleted_state_leaves_nothin
     first[3] |= {"start_offset": None, "end_offset": None, "state_batches": None}
     drawn = history(pa.Table.from_pylist(first, schema=stuck.schema), "state_batches")
     assert _tiled(drawn, 10, 13) == _plainly(drawn)
-    assert set(_plainly(drawn).values()) == {(None, 0), (0, mosaic.COUNTS_SHOWN)}
+    assert set(_plainly(drawn).values()) == {(None, 0), (0, share_partition.COUNTS_SHOWN)}
 
 
 def test_a_long_history_is_drawn_from_few_cells(stuck: pa.Table, monkeypatch: pytest.MonkeyPatch):
     drawn = history(stuck, "state_batches")
     true = _plainly(drawn)
-    monkeypatch.setattr(mosaic, "MOST_TIMES", 20)
-    monkeypatch.setattr(mosaic, "MOST_OFFSETS", 30)
-    found = list(mosaic.tiles(drawn, 0, int(drawn.end.max())))
+    monkeypatch.setattr(share_partition, "MOST_TIMES", 20)
+    monkeypatch.setattr(share_partition, "MOST_OFFSETS", 30)
+    found = list(share_partition.tiles(drawn, 0, int(drawn.end.max())))
     assert sum(len(tile.rectangles) for tile in found) <= 20 * 30
     assert {(tile.state, tile.count) for tile in found} <= set(true.values())
     last = [tile for tile in found if (tile.rectangles[:, 1] == drawn.until).any()]

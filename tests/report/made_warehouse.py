@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from share_state.declarations import table_schema
+from share_state.schema.declarations import table_schema
 
 TONIGHT = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
 STATE_CODES = {"AVAILABLE": 0, "ACQUIRED": 1, "ACKNOWLEDGED": 2, "ARCHIVING": 3, "ARCHIVED": 4}

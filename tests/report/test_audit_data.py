@@ -9,15 +9,15 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from share_state.committed import CommittedTables
-from share_state.declarations import table_schema
+from share_state.delta.reader import CommittedTables
 from share_state.errors import WarehouseError
-from share_state.fold.limits import Limits
 from share_state.fold.log import fold_log
-from share_state.report import overview
+from share_state.fold.options import Limits
+from share_state.report import audit_data
 from share_state.report.audit_data import AuditReport, read_report
 from share_state.report.share_partitions import of_latest_night, share_partitions_now
-from share_state.wire.log_folder import find_logs
+from share_state.schema.declarations import table_schema
+from share_state.sources.discovery import find_logs
 from tests.report.made_warehouse import (
     IN_FLIGHT,
     TONIGHT,
@@ -266,7 +266,7 @@ def test_the_worst_are_the_worst_of_all_however_few_are_looked_at_at_a_time(
     rows = [share_partition(f"g{n}", n, verdict=one, waiting_records=n) for n, one in enumerate(verdicts)]
     made.audit(rows, [finding("LONG_CHAIN", "warning", "x", rows[0])])
     at_once = _read(made, most=4)
-    monkeypatch.setattr(overview, "_ROWS_AT_A_TIME", 1)
+    monkeypatch.setattr(audit_data, "_ROWS_AT_A_TIME", 1)
     batches = CommittedTables.batches
     monkeypatch.setattr(CommittedTables, "batches", lambda *given: map_rows(batches(*given)))
     one_by_one = _read(made, most=4)

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from share_state.report.audit_data import AuditReport, read_report
-from share_state.report.audit_page import page, write_page
-from share_state.report.console import printable
-from share_state.report.report_file import ReportError
+from share_state.report.console import ReportError, printable
+from share_state.report.page import page, write_page
 from tests.report.made_warehouse import HOSTILE, MadeWarehouse, cutoff, finding, share_partition
 from tests.report.parsed_page import ParsedPage
 

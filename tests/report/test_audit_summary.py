@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from share_state.report.audit_data import AuditReport, read_report
-from share_state.report.audit_summary import audit_json, print_audit
+from share_state.report.audit_text import audit_json, print_audit
 from share_state.report.console import print_json
 from tests.report.made_warehouse import TONIGHT, MadeWarehouse, cutoff, finding, share_partition
 

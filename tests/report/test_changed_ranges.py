@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.report.changed_ranges import BELOW, BEYOND, Change, Flights, Value, changes
+from share_state.report.diff import BELOW, BEYOND, Change, Flights, Value, changes
 
 VALUES: list[Value] = [("AVAILABLE (1)", False), ("gap", False), ("ACKNOWLEDGED (1)", True)]
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.report import grouped_rows
-from share_state.report.grouped_rows import grouped
+from share_state.report import share_partitions
+from share_state.report.share_partitions import grouped
 
 _ROW = st.tuples(
     st.sampled_from(["a", "b", None]), st.sampled_from([1, 2]), st.integers(0, 9), st.sampled_from(["x", None])
@@ -27,7 +27,7 @@ def test_pieces_make_no_difference(rows: list[tuple], cut: int, pending: int):
         }
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grouped_rows, "_PENDING_ROWS", pending)
+        patch.setattr(share_partitions, "_PENDING_ROWS", pending)
         pieces = (table.slice(start, cut) for start in range(0, len(rows), cut))
         found = grouped(pieces, ["group", "rule"], {"message": "first", "count": "sum"})
     assert found is not None

@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.report.json_lines import json_lines
+from share_state.report.console import json_lines
 
 _RANGE = pa.struct([("first", pa.int64()), ("state", pa.int8()), ("name", pa.string())])
 _SCHEMA = pa.schema(

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from share_state.report.audit_data import AuditReport
-from share_state.report.audit_page import write_page
+from share_state.report.page import write_page
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium or google-chrome on the PATH")

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from share_state.report.pictures import DRAWN_ONE_BY_ONE, history_picture, window_picture
+from share_state.report.page import DRAWN_ONE_BY_ONE, history_picture, window_picture
 from tests.report.made_warehouse import IN_FLIGHT, TONIGHT, share_partition
 
 Ranges = list[dict[str, Any]]

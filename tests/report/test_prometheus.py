@@ -8,8 +8,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from share_state.report.audit_data import AuditReport, read_report
+from share_state.report.console import ReportError
 from share_state.report.prometheus import write_metrics
-from share_state.report.report_file import ReportError
 from tests.report.made_warehouse import HOSTILE, TONIGHT, MadeWarehouse, cutoff, finding, share_partition
 
 Metrics = dict[str, list[Sample]]

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from share_state.report import words
+from share_state.report import console
 from tests.report.made_warehouse import TONIGHT
 
 
@@ -21,7 +21,7 @@ from tests.report.made_warehouse import TONIGHT
     ],
 )
 def test_a_span_has_its_two_largest_units(seconds: float, said: str):
-    assert words.span(TONIGHT, TONIGHT + timedelta(seconds=seconds)) == said
+    assert console.span(TONIGHT, TONIGHT + timedelta(seconds=seconds)) == said
 
 
 @pytest.mark.parametrize(
@@ -29,16 +29,20 @@ def test_a_span_has_its_two_largest_units(seconds: float, said: str):
     [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (328_000, "328 kB"), (5_200_000, "5.2 MB"), (7 * 10**15, "7000 TB")],
 )
 def test_bytes_have_a_unit(octets: int, said: str):
-    assert words.size(octets) == said
+    assert console.size(octets) == said
 
 
 def test_what_is_not_known_is_a_hyphen():
-    assert {words.number(None), words.moment(None), words.size(None), words.name(None), words.span(None, TONIGHT)} == {
-        "-"
-    }
+    assert {
+        console.number(None),
+        console.moment(None),
+        console.size(None),
+        console.name(None),
+        console.span(None, TONIGHT),
+    } == {"-"}
 
 
 def test_a_name_shows_what_it_is_made_of():
-    assert words.name("") == '""'
-    assert words.name("a\nb\N{RIGHT-TO-LEFT OVERRIDE}") == "a\\nb\\u202e"
-    assert words.name("é שלום") == "é שלום"
+    assert console.name("") == '""'
+    assert console.name("a\nb\N{RIGHT-TO-LEFT OVERRIDE}") == "a\\nb\\u202e"
+    assert console.name("é שלום") == "é שלום"

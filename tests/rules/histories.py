@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from share_state.fold.limits import Limits
 from share_state.fold.log import fold_log
-from share_state.rules import ERROR, INFO, WARNING, judge, judge_records
-from share_state.wire.log_folder import LogPartition
+from share_state.fold.options import Limits
+from share_state.rules.registry import ERROR, INFO, WARNING, judge, judge_records
+from share_state.sources.discovery import LogPartition
 from tests.wire.batches import NOW, SNAPSHOT, UPDATE, Batch, Range, Record, consecutive, in_bytes, key, log_of
 from tests.wire.batches import snapshot as snapshot_value
 from tests.wire.batches import update as update_value

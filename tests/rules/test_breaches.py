@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from share_state.declarations import table_schema
 from share_state.fold.log import fold_log
-from share_state.rules import OFF, SEVERITIES, judge, judge_records, registered
-from share_state.rules.registry import TRACED
+from share_state.rules.registry import OFF, SEVERITIES, TRACED, judge, judge_records, registered
+from share_state.schema.declarations import table_schema
 from tests.fold.nights import Auditor, grown, only_log
 from tests.rules.histories import BREACHES, audited, found, log_with, snapshot, tombstone, update
 from tests.wire.judged import Judged

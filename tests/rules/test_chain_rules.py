@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from share_state.rules import ERROR, WARNING
-from share_state.wire.log_folder import STATE_TOPIC, find_logs
+from share_state.rules.registry import ERROR, WARNING
+from share_state.sources.discovery import STATE_TOPIC, find_logs
 from tests.wire.batches import SNAPSHOT, UPDATE, Batch, Record, consecutive, in_bytes, key, log_of, snapshot, update
 from tests.wire.judged import Judged, judged
 

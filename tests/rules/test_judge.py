@@ -7,14 +7,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from share_state.declarations import table_schema
 from share_state.errors import DeclarationError
 from share_state.fold.log import fold_log
-from share_state.fold.states import DIALECT
-from share_state.fold.topics import Topics
-from share_state.rules import ERROR, INFO, OFF, SEVERITIES, WARNING, judge, registered
-from share_state.rules.registry import NOTHING, rule
-from share_state.wire.log_folder import LogPartition, find_logs
+from share_state.fold.states import SHARE_GROUP_STATE
+from share_state.rules.registry import ERROR, INFO, NOTHING, OFF, SEVERITIES, WARNING, judge, registered, rule
+from share_state.schema.declarations import table_schema
+from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.topics import Topics
 from tests.rules.histories import BREACHES
 from tests.wire.batches import UPDATE, Batch, Record, consecutive, in_bytes, key, log_of, snapshot, update
 
@@ -61,7 +60,7 @@ def test_a_sound_log_breaks_no_rule(tmp_path: Path):
 
 
 def test_every_rule_of_state_records_is_broken_by_a_test():
-    codes = {code for code, declared in registered().items() if DIALECT in declared.checks}
+    codes = {code for code, declared in registered().items() if SHARE_GROUP_STATE in declared.checks}
     assert BREAKS.keys() | BREACHES.keys() | ELSEWHERE == codes
 
 
@@ -74,7 +73,7 @@ def test_a_broken_rule_is_found_with_its_severity(tmp_path: Path, code: str):
     found = [row for row in table.to_pylist() if row["rule"] == code]
     assert {row["severity"] for row in found} == {severity}
     for row in found:
-        assert (row["dialect"], row["state_partition"], row["run_id"]) == (DIALECT, 0, None)
+        assert (row["dialect"], row["state_partition"], row["run_id"]) == (SHARE_GROUP_STATE, 0, None)
         assert row["message"]
         assert "\n" not in row["message"]
         assert row["offset"] is not None

@@ -5,11 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from share_state.fold.chains import Chains
-from share_state.fold.limits import RELEASES, Limits
-from share_state.fold.trace import Tracer
-from share_state.rules import judge_records
-from share_state.rules.registry import Broken, Column
-from share_state.wire.share_group_state import StateRecords
+from share_state.fold.options import RELEASES, Limits
+from share_state.fold.record_context import Tracer
+from share_state.kafka.state_records import StateRecords
+from share_state.rules.registry import Broken, Column, judge_records
 from tests.fold.decoded_logs import LOGS, damaged, decoded, drawn_records
 from tests.fold.drawn import logs
 from tests.fold.fact_model import chunks

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from share_state import rules_pages
+from docs.reference_pages import INDEX, codes_of, rules_index, rules_page
+from share_state.cli.main import reference_pages
 from share_state.errors import DeclarationError
-from share_state.rules import registered
-from share_state.rules_pages import INDEX, codes_of, rules_index, rules_page
+from share_state.rules.registry import registered
 
 FOLDER = Path(__file__).parents[2] / "docs" / "rules"
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.md") if path.name != INDEX}
-RENEW = "run: python -m share_state.rules_pages docs/rules"
+RENEW = "run: python -m docs.reference_pages"
 
 
 def test_every_rule_is_on_one_page_once_and_no_other():
@@ -51,7 +51,7 @@ def test_stale_pages_are_renewed(tmp_path: Path):
     for name in ("epochs.md", INDEX):
         page = folder / name
         page.write_text(page.read_text(encoding="utf-8").replace("exactly one", "about two"), encoding="utf-8")
-    rules_pages.main([str(folder)])
+    reference_pages.write_rules_pages([str(folder)])
     for path in FOLDER.iterdir():
         assert (folder / path.name).read_text(encoding="utf-8") == path.read_text(encoding="utf-8")
 

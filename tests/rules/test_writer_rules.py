@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from share_state.fold.limits import Limits
+from share_state.fold.options import Limits
 from tests.rules.histories import ACKNOWLEDGED, ARCHIVED, ARCHIVING, BREACHES, OF_4_4, found, snapshot, update
 
 GUARANTEES = ["START_NOT_CARRIED", "COUNT_REGRESSION", "ARCHIVING_PASSED", "BATCHES_NOT_JOINED"]

@@ -3,9 +3,8 @@
 import pytest
 from pyspark.sql import SparkSession
 
-from share_state.runs.here import TasksHere
-from share_state.runs.tasks import Tasks
-from share_state.spark.spark_tasks import SparkTasks
+from share_state.pipeline.executor import Tasks, TasksHere
+from share_state.spark.executor import SparkTasks
 
 
 @pytest.fixture(scope="session", params=["here", "in Spark"])

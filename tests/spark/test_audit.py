@@ -10,16 +10,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from share_state.committed import CommittedTables
+from share_state.delta.reader import CommittedTables
+from share_state.delta.warehouse import Warehouse
 from share_state.errors import WarehouseError
-from share_state.outcome import Outcome
-from share_state.resumption import LastAudit
-from share_state.runs.audit import NOTHING_NEW, audit
-from share_state.runs.tasks import Tasks
-from share_state.spark import spark_tasks
-from share_state.warehouse import Warehouse
-from share_state.wire.log_folder import find_logs
-from share_state.work import Work
+from share_state.pipeline.audit import NOTHING_NEW, run_audit
+from share_state.pipeline.executor import Tasks
+from share_state.pipeline.plan import Work
+from share_state.pipeline.result import Outcome
+from share_state.pipeline.resume import LastAudit
+from share_state.sources.discovery import find_logs
+from share_state.spark import executor
 from tests.truth import DATA
 
 KEY = [(name, "ascending") for name in ("group_id", "topic_id", "partition")]
@@ -43,7 +43,7 @@ def run(tasks: Tasks, tmp_path: Path) -> Audit:
 
     def audited(source: Path, warehouse: Path = tmp_path / "warehouse", **options: object) -> Outcome:
         work = Work(find_logs([str(source)]), state_partitions=STATE_PARTITIONS, **options)
-        return audit(lambda _: nullcontext(tasks), work, str(warehouse), inputs=(str(source),))
+        return run_audit(lambda _: nullcontext(tasks), work, str(warehouse), inputs=(str(source),))
 
     return audited
 
@@ -141,8 +141,8 @@ def test_what_needs_the_whole_run_is_the_same_from_tasks(
     run: Audit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scenario: str
 ):
     found = []
-    for few in (spark_tasks.FEW_ROWS, 0):
-        monkeypatch.setattr(spark_tasks, "FEW_ROWS", few)
+    for few in (executor.FEW_ROWS, 0):
+        monkeypatch.setattr(executor, "FEW_ROWS", few)
         warehouse = tmp_path / f"warehouse-{few}"
         run(DATA / scenario, warehouse)
         tables = CommittedTables(str(warehouse))
@@ -166,7 +166,7 @@ def test_an_audit_that_was_overtaken_while_its_tasks_began_commits_nothing(run: 
 
     work = Work(find_logs([str(source)]), state_partitions=STATE_PARTITIONS)
     with pytest.raises(WarehouseError, match="another run committed here meanwhile"):
-        audit(overtaken, work, str(warehouse))
+        run_audit(overtaken, work, str(warehouse))
     assert len(CommittedTables(str(warehouse)).runs) == 2
 
 
@@ -192,7 +192,7 @@ def test_where_nothing_is_new_an_audit_says_so_and_leaves_the_tables(run: Audit,
 def test_where_nothing_is_new_but_the_settings_all_is_judged_again(tasks: Tasks, tmp_path: Path):
     def audited(**options: str) -> Outcome:
         work = Work(find_logs([str(DATA / "4.3.1/happy")]), state_partitions=STATE_PARTITIONS)
-        return audit(lambda _: nullcontext(tasks), work, str(tmp_path / "w"), options=options)
+        return run_audit(lambda _: nullcontext(tasks), work, str(tmp_path / "w"), options=options)
 
     assert [audited().notes, audited().notes, audited(topics="new").notes] == [(), (NOTHING_NEW,), ()]
 
@@ -271,7 +271,7 @@ def test_history_older_than_it_is_to_be_kept_goes(tasks: Tasks, tmp_path: Path, 
 
     def audited(history_days: int) -> Outcome:
         work = Work(find_logs([str(next(nights))]), state_partitions=STATE_PARTITIONS)
-        return audit(lambda _: nullcontext(tasks), work, str(tmp_path / "w"), history_days=history_days)
+        return run_audit(lambda _: nullcontext(tasks), work, str(tmp_path / "w"), history_days=history_days)
 
     _, second = audited(90), audited(90)
     left_by_a_kill = tmp_path / "w/findings/part-left.parquet"

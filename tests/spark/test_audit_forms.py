@@ -7,17 +7,17 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from share_state.audit_input import told, work_of
-from share_state.committed import CommittedTables
-from share_state.config import settings_for
+from share_state.config.loading import settings_for
+from share_state.delta.reader import CommittedTables
 from share_state.errors import InputError
 from share_state.fold.log import fold_log
-from share_state.outcome import Outcome
-from share_state.resumption import LastAudit, continued
-from share_state.runs.audit import NOTHING_NEW, audit
-from share_state.spark.spark_tasks import SparkTasks
-from share_state.wire.log_folder import find_logs
-from share_state.wire.resume import Fate
+from share_state.pipeline.audit import NOTHING_NEW, run_audit
+from share_state.pipeline.inputs import told, work_of
+from share_state.pipeline.result import Outcome
+from share_state.pipeline.resume import LastAudit, continued
+from share_state.sources.discovery import find_logs
+from share_state.sources.resume import Fate
+from share_state.spark.executor import SparkTasks
 from tests.forms.tables import BY_KEY, SIZES, table_of, write
 from tests.truth import DATA
 
@@ -33,7 +33,7 @@ def run(spark: SparkSession, tmp_path: Path):
 
     def audited(source: Path, lake: str = "lake", *overrides: str) -> Outcome:
         settings = settings_for([str(source)], str(tmp_path / lake), [PARTITIONS, *overrides])
-        return audit(
+        return run_audit(
             lambda _: nullcontext(SparkTasks(spark)), work_of(settings), settings.warehouse, options=told(settings)
         )
 

@@ -7,20 +7,19 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from share_state.cli.main.options import GroupSide, Reading, with_groups
+from share_state.cli.main.options import work_of as work_of_command
 
-from share_state.audit_input import told, work_of
-from share_state.commands.options import GroupSide, Reading
-from share_state.commands.reading import with_groups
-from share_state.commands.reading import work_of as work_of_command
-from share_state.committed import CommittedTables
-from share_state.config import settings_for
+from share_state.config.loading import settings_for
+from share_state.delta.reader import CommittedTables
+from share_state.delta.warehouse import OF_CLAIMS, OF_GROUPS
 from share_state.errors import InputError
-from share_state.outcome import Outcome
-from share_state.runs.audit import NO_GROUPS, NOTHING_NEW, audit
-from share_state.runs.reconstruct import reconstruct
-from share_state.spark.spark_tasks import SparkTasks
-from share_state.warehouse_place import OF_CLAIMS, OF_GROUPS
-from share_state.wire.group_logs import find_group_logs
+from share_state.pipeline.audit import NO_GROUPS, NOTHING_NEW, run_audit
+from share_state.pipeline.inputs import told, work_of
+from share_state.pipeline.reconstruct import run_reconstruct
+from share_state.pipeline.result import Outcome
+from share_state.sources.discovery import find_group_logs
+from share_state.spark.executor import SparkTasks
 from tests.forms.tables import BY_KEY, write
 from tests.groups.group_tables import both_topics, json_lines, rows_of
 from tests.groups.group_writer import group_metadata, share_group, write_group_log
@@ -36,12 +35,12 @@ Run = Callable[..., Outcome]
 @pytest.fixture
 def run(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Audits exports into a warehouse, as the nightly job does."""
-    monkeypatch.setattr("share_state.audit_input.early_session", lambda *_: spark)
+    monkeypatch.setattr("share_state.pipeline.inputs.early_session", lambda *_: spark)
 
     def audited(sources: Iterable[Path], *overrides: str, lake: str = "lake") -> Outcome:
         named = [str(source) for source in sources]
         settings = settings_for(named, str(tmp_path / lake), [*NAMED, *overrides], {})
-        return audit(
+        return run_audit(
             lambda _: nullcontext(SparkTasks(spark)), work_of(settings), settings.warehouse, options=told(settings)
         )
 
@@ -84,7 +83,7 @@ def test_the_group_side_of_segments_is_that_of_reconstruct(run: Run, spark: Spar
     run([CHAOS])
     inputs = [str(CHAOS)]
     work = with_groups(work_of_command(inputs, Reading()), inputs, GroupSide(group_partitions=3))
-    reconstruct(SparkTasks(spark), work, str(tmp_path / "reconstructed"))
+    run_reconstruct(SparkTasks(spark), work, str(tmp_path / "reconstructed"))
     audited, rebuilt = contents(tmp_path / "lake"), contents(tmp_path / "reconstructed")
     assert audited == rebuilt
     assert set(audited) >= set(OF_GROUPS)

@@ -8,19 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from share_state.committed import CommittedTables
+from share_state.delta.reader import CommittedTables
+from share_state.delta.warehouse import OF_CLAIMS, OF_GROUPS
 from share_state.fold.groups import fold_groups
-from share_state.group_input import HISTORY, LATEST, GroupInput, group_logs
-from share_state.inputs import state_partitions_found
-from share_state.outcome import Outcome
-from share_state.runs.audit import NO_GROUPS, NOTHING_NEW, audit
-from share_state.runs.reconstruct import reconstruct
-from share_state.runs.tasks import Tasks
-from share_state.topics_file import read_topics
-from share_state.warehouse_place import OF_CLAIMS, OF_GROUPS
-from share_state.wire.group_logs import find_group_logs, group_partition_of
-from share_state.wire.log_folder import Window, find_logs
-from share_state.work import Work
+from share_state.pipeline.audit import NO_GROUPS, NOTHING_NEW, run_audit
+from share_state.pipeline.executor import Tasks
+from share_state.pipeline.plan import HISTORY, LATEST, GroupInput, Work, group_logs
+from share_state.pipeline.reconstruct import run_reconstruct
+from share_state.pipeline.result import Outcome
+from share_state.sources.discovery import Window, find_group_logs, find_logs, group_partition_of, state_partitions_found
+from share_state.sources.topics import read_topics
 from tests.groups.described import scenarios
 from tests.groups.group_writer import (
     Assigned,
@@ -56,13 +53,13 @@ def work_of(source: Path, **options: object) -> Work:
 @pytest.fixture
 def rebuilt(tasks: Tasks, tmp_path: Path) -> Run:
     """Reconstructs a folder into `lake`."""
-    return lambda source, **options: reconstruct(tasks, work_of(source, **options), str(tmp_path / "lake"))
+    return lambda source, **options: run_reconstruct(tasks, work_of(source, **options), str(tmp_path / "lake"))
 
 
 @pytest.fixture
 def audited(tasks: Tasks, tmp_path: Path) -> Run:
     """Audits a folder into `lake`."""
-    return lambda source, **options: audit(
+    return lambda source, **options: run_audit(
         lambda _: nullcontext(tasks), work_of(source, **options), str(tmp_path / "lake"), inputs=(str(source),)
     )
 

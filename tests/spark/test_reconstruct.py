@@ -9,20 +9,19 @@ from chispa import assert_df_equality
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import lit
 
-from share_state.committed import CommittedTables
-from share_state.declarations import table_schema
+from share_state.delta.reader import CommittedTables
+from share_state.delta.warehouse import TABLES, Warehouse
 from share_state.errors import InputError, WarehouseError
 from share_state.fold.log import fold_log
-from share_state.outcome import Outcome, summarise
-from share_state.rules import judge
-from share_state.runs.reconstruct import reconstruct
-from share_state.runs.tasks import Tasks
-from share_state.spark.plan import fold_all, result_table
-from share_state.task import STATE, Wanted, spread
-from share_state.warehouse import Warehouse
-from share_state.warehouse_place import TABLES
-from share_state.wire.log_folder import LogPartition, Window, find_logs
-from share_state.work import Work
+from share_state.pipeline.executor import Tasks
+from share_state.pipeline.plan import Work
+from share_state.pipeline.reconstruct import run_reconstruct
+from share_state.pipeline.result import Outcome, summarise
+from share_state.pipeline.task import STATE, Wanted, spread
+from share_state.rules.registry import judge
+from share_state.schema.declarations import table_schema
+from share_state.sources.discovery import LogPartition, Window, find_logs
+from share_state.spark.executor import fold_all, result_table
 from tests.truth import DATA
 
 KEY = [(name, "ascending") for name in ("group_id", "topic_id", "partition")]
@@ -44,7 +43,7 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def warehouse(tasks: Tasks, export: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome]:
     """A warehouse of that export, and what the run said."""
     folder = tmp_path_factory.mktemp("lake") / "warehouse"
-    return folder, reconstruct(tasks, _work(export), str(folder), inputs=(str(export),))
+    return folder, run_reconstruct(tasks, _work(export), str(folder), inputs=(str(export),))
 
 
 def _work(*inputs: Path | str) -> Work:
@@ -146,7 +145,7 @@ def again(warehouse: tuple[Path, Outcome], tmp_path: Path) -> tuple[Path, Outcom
 def test_running_again_changes_nothing(tasks: Tasks, spark: SparkSession, export: Path, again: tuple[Path, Outcome]):
     folder, first = again
     before = _read(folder)
-    assert reconstruct(tasks, _work(export), str(folder), inputs=(str(export),)) == first
+    assert run_reconstruct(tasks, _work(export), str(folder), inputs=(str(export),)) == first
     assert _read(folder) == before
     (run,) = spark.read.format("delta").load(str(folder / "runs")).collect()
     assert set(run["table_versions"].values()) == {1}
@@ -156,7 +155,7 @@ def test_another_input_is_another_run_in_the_same_place(
     tasks: Tasks, spark: SparkSession, export: Path, again: tuple[Path, Outcome]
 ):
     folder, first = again
-    second = reconstruct(tasks, _work(export / "__share_group_state-0"), str(folder))
+    second = run_reconstruct(tasks, _work(export / "__share_group_state-0"), str(folder))
     runs = spark.read.format("delta").load(str(folder / "runs")).collect()
     assert {run["run_id"] for run in runs} == {first.run_id, second.run_id}
     assert len(runs) == 2
@@ -181,7 +180,7 @@ def test_nothing_is_written_where_nothing_can_be_read(tasks: Tasks, tmp_path: Pa
     log.mkdir()
     (log / f"{0:020}.log").write_text("this is a text file, whatever its name may say\n" * 9)
     with pytest.raises(InputError, match="nothing in it is a record batch"):
-        reconstruct(tasks, _work(log), str(tmp_path / "warehouse"))
+        run_reconstruct(tasks, _work(log), str(tmp_path / "warehouse"))
     assert not (tmp_path / "warehouse").exists()
 
 
@@ -189,7 +188,7 @@ def test_a_table_of_someone_else_is_not_replaced(tasks: Tasks, spark: SparkSessi
     place = tmp_path / "findings"
     spark.range(3).selectExpr("id", "'x' AS severity", "map(1, 2) AS offset").write.format("delta").save(str(place))
     with pytest.raises(WarehouseError, match="another table is here"):
-        reconstruct(tasks, _work(export), str(tmp_path))
+        run_reconstruct(tasks, _work(export), str(tmp_path))
     assert spark.read.format("delta").load(str(place)).count() == 3
 
 
@@ -214,7 +213,7 @@ def test_however_the_input_is_named_the_states_are_the_same(spark: SparkSession,
 
 def test_a_single_file_is_folded(tasks: Tasks, tmp_path: Path):
     (file,) = (DATA / "4.3.1/happy/__share_group_state-0").glob("*.log")
-    outcome = reconstruct(tasks, _work(file), str(tmp_path / "warehouse"))
+    outcome = run_reconstruct(tasks, _work(file), str(tmp_path / "warehouse"))
     expected = fold_log(find_logs([str(file.parent)])[0])
     assert outcome.progress == {"__share_group_state-0": expected.next_offset}
     found = CommittedTables(str(tmp_path / "warehouse")).read("share_partition_state")

@@ -9,16 +9,16 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from share_state.committed import CommittedTables
+from share_state.delta.reader import CommittedTables
 from share_state.errors import InputError
 from share_state.fold.log import fold_log
-from share_state.formats import AUTO, Asked, find
-from share_state.index_folder import read_indexes, write_indexes
-from share_state.topics_file import read_subscriptions, read_topics
-from share_state.wire import table_plan
-from share_state.wire.log_folder import LogPartition, find_logs
-from share_state.wire.share_snapshot_file import IndexEntry
-from share_state.wire.table_rows import Columns
+from share_state.kafka.share_snapshot_file import IndexEntry
+from share_state.pipeline.inputs import AUTO, Asked, find
+from share_state.sources import table_plan
+from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.share_snapshots import read_indexes, write_indexes
+from share_state.sources.tables import Columns
+from share_state.sources.topics import read_subscriptions, read_topics
 from tests.cli.commands import say
 from tests.forms.tables import BY_KEY, SIZES, no_spark, shuffled, table_of, tables_of, write
 from tests.stores.s3 import BUCKET, put

@@ -8,16 +8,12 @@ import pytest
 
 from share_state.errors import InputError
 from share_state.fold.log import fold_log
-from share_state.group_digest import digest_of_logs
-from share_state.group_input import group_logs
-from share_state.inputs import logs_of
-from share_state.wire.chunk import CHUNK
-from share_state.wire.framed_segments import framed_segments
-from share_state.wire.group_logs import find_group_logs
-from share_state.wire.log import read_chunks
-from share_state.wire.log_folder import LogPartition, find_logs
-from share_state.wire.resume import Fate, resume
-from share_state.wire.store_path import STREAM, StorePath
+from share_state.kafka.record_batches import CHUNK
+from share_state.pipeline.plan import digest_of_logs, group_logs
+from share_state.sources.discovery import LogPartition, find_group_logs, find_logs, logs_of
+from share_state.sources.object_stores import STREAM, StorePath
+from share_state.sources.resume import Fate, resume
+from share_state.sources.segments import framed_segments, read_chunks
 from tests.forms.tables import tables_of
 from tests.stores.s3 import BUCKET, client, put
 from tests.truth import DATA

@@ -8,10 +8,10 @@ from pyarrow.fs import FileSelector
 from pyspark.sql import SparkSession
 
 import share_state
-from share_state.committed import CommittedTables
+from share_state.delta.reader import CommittedTables
+from share_state.delta.warehouse import Warehouse
 from share_state.errors import WarehouseError
-from share_state.task import RESULTS
-from share_state.warehouse import Warehouse
+from share_state.pipeline.task import RESULTS
 from tests.cli.commands import Command, say
 from tests.stores.s3 import BUCKET, checking_who_asks, client, cutting, put
 from tests.truth import DATA

@@ -10,8 +10,8 @@ from deltalake import write_deltalake
 
 from share_state.errors import InputError
 from share_state.fold.log import fold_log
-from share_state.wire.log_folder import find_logs
-from share_state.wire.stores import delta_options, parted
+from share_state.sources.discovery import find_logs
+from share_state.sources.object_stores import delta_options, parted
 from tests.cli.commands import say
 from tests.forms.tables import found, table_of
 from tests.stores.s3 import BUCKET, KEY_ID, SECRET, checking_who_asks, cutting, put

@@ -9,7 +9,7 @@ from pathlib import Path
 import google_crc32c
 import pyarrow as pa
 
-from share_state.wire.log_folder import LogPartition, find_logs
+from share_state.sources.discovery import LogPartition, find_logs
 
 HEADER = 61
 SNAPSHOT, UPDATE = 0, 1

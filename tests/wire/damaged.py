@@ -2,8 +2,8 @@
 
 from hypothesis import strategies as st
 
-from share_state.declarations import layout
-from share_state.wire.codec import encode
+from share_state.kafka.codec import encode
+from share_state.schema.declarations import layout
 
 NUMBERS = {
     "uint16": st.integers(0, 2**16 - 1),

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from share_state.fold.log import FoldedLog, fold_log
-from share_state.rules import judge
-from share_state.wire.log_folder import LogPartition
+from share_state.rules.registry import judge
+from share_state.sources.discovery import LogPartition
 from tests.wire.batches import log_of
 
 WHAT_FOLLOWS = {"STATE_SUSPECT", "ORPHAN_UPDATE", "OFFSET_GAP", "POISON_RECORDS"}

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state import declarations
-from share_state.declarations import Field, RecordLayout, WireField, WireLayout, layout, record
-from share_state.wire.codec import CodecError, decode, encode
+from share_state.kafka.codec import CodecError, decode, encode
+from share_state.schema import declarations
+from share_state.schema.declarations import Field, RecordLayout, WireField, WireLayout, layout, record
 
 KEY = {"group_id": "g1", "topic_id": "AAAAAAAAAAEAAAAAAAAAAg", "partition": 3}
 IDENTITY = "0002 6731 00000000000000010000000000000002 00000003"

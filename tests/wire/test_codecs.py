@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.wire import codecs
-from share_state.wire.codecs import BodyError, decompress
+from share_state.kafka import compression
+from share_state.kafka.compression import BodyError, decompress
 from tests.wire.batches import packed
 
 GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
@@ -99,7 +99,7 @@ def test_a_body_that_ends_early_is_refused(codec: int, plain: bytes, data: st.Da
 
 @EVERY
 def test_a_body_that_grows_beyond_all_measure_is_refused(monkeypatch: pytest.MonkeyPatch, codec: int):
-    monkeypatch.setattr(codecs, "LARGEST_BODY", 1 << 20)
+    monkeypatch.setattr(compression, "LARGEST_BODY", 1 << 20)
     assert len(decompress(codec, packed(codec, bytes(1 << 20)))) == 1 << 20
     with pytest.raises(BodyError):
         decompress(codec, packed(codec, bytes((1 << 20) + 1)))

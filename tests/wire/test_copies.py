@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from share_state.wire.log_folder import LogPartition, find_logs
+from share_state.sources.discovery import LogPartition, find_logs
 from tests.wire.batches import UPDATE, Batch, Record, consecutive, in_bytes, key, log_of, snapshot, update
 from tests.wire.judged import Judged, judged, judged_bytes
 

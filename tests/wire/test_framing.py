@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from share_state.wire.framing import BATCH
+from share_state.kafka.record_batches import BATCH
 from tests.wire.batches import (
     SNAPSHOT,
     UPDATE,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from share_state.fold.log import FoldedLog, fold_log
-from share_state.wire.log import read_chunks
+from share_state.sources.segments import read_chunks
 from tests.wire.batches import SNAPSHOT, UPDATE, Batch, Record, consecutive, in_bytes, key, log_of, snapshot, update
 
 EVERY_CODEC = (0, 1, 2, 3, 4)

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.declarations import layout
-from share_state.wire.codec import CodecError, decode
-from share_state.wire.keys import KeyTable
-from share_state.wire.records import RECORD
-from share_state.wire.share_group_state import Fault, Layout, StateRecords, decode_state_records
+from share_state.kafka.codec import CodecError, decode
+from share_state.kafka.record_batches import RECORD
+from share_state.kafka.share_partition_keys import KeyTable
+from share_state.kafka.state_records import Fault, Layout, StateRecords, decode_state_records
+from share_state.schema.declarations import layout
 from tests.wire import batches
 from tests.wire.damaged import damaged
 

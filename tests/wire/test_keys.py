@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.wire.keys import KeyTable, number_of, state_partitions_of, uuid_texts
+from share_state.kafka.share_partition_keys import KeyTable, number_of, state_partitions_of, uuid_texts
 
 texts = st.text(max_size=40).filter(lambda text: not any(0xD800 <= ord(character) <= 0xDFFF for character in text))
 Key = tuple[str, bytes, int]

@@ -7,7 +7,7 @@ import pytest
 
 from share_state.errors import InputError
 from share_state.fold.log import fold_log
-from share_state.wire.log_folder import STATE_TOPIC, Window, find_logs
+from share_state.sources.discovery import STATE_TOPIC, Window, find_logs
 from tests.wire.batches import Batch, Record, consecutive, in_bytes, key, snapshot
 from tests.wire.judged import judged
 

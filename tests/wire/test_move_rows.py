@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from share_state.wire.compiled import kernel
-from share_state.wire.move_rows import move_rows
-from share_state.wire.share_group_state import STATE_BATCH
+from share_state.jit.compile import kernel
+from share_state.kafka.buffers import move_rows
+from share_state.kafka.state_records import STATE_BATCH
 
 
 @kernel

@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 from numba import njit
-
-from share_state.wire.compiled import kernel
 from share_state.wire.plain_indices import PlainIndices
+
+from share_state.jit.compile import kernel
 
 
 @kernel

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from share_state.wire import plain_rows
-from share_state.wire.plain_rows import copied, fill, joined, put, used_once
+from share_state.kafka import buffers
+from share_state.kafka.buffers import copied, fill, joined, put, used_once
 
 ROW = np.dtype([("offset", "i8"), ("count", "i2"), ("is_held", "?")], align=True)
 
@@ -12,7 +12,7 @@ ROW = np.dtype([("offset", "i8"), ("count", "i2"), ("is_held", "?")], align=True
 @pytest.mark.parametrize("much", [1, 1 << 20])
 @pytest.mark.parametrize("count", [0, 1, 2, 1000])
 def test_rows_are_put_into_room_of_either_kind(monkeypatch: pytest.MonkeyPatch, much: int, count: int):
-    monkeypatch.setattr(plain_rows, "_MUCH", much)
+    monkeypatch.setattr(buffers, "_MUCH", much)
     rows = np.zeros(count, ROW)
     rows["offset"], rows["count"] = np.arange(count), 7
     room = used_once(count + 1, ROW)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from share_state.wire.record_room import RecordRoom, SpareRooms
+from share_state.kafka.buffers import RecordRoom, SpareRooms
 
 RECORD, BATCH = np.dtype([("offset", "i8")]), np.dtype([("first", "i8"), ("last", "i8")])
 

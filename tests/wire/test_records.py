@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.wire.framing import BATCH, HEADER, Trust, frame
-from share_state.wire.log_folder import Window
-from share_state.wire.records import locate_records
+from share_state.kafka.record_batches import BATCH, HEADER, Trust, frame, locate_records
+from share_state.sources.discovery import Window
 from tests.wire.batches import NOW, SNAPSHOT, UPDATE, Batch, Record, in_bytes, key, snapshot, uvarint, varint
 from tests.wire.judged import judged_bytes
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from share_state.wire.framing import HEADER
-from share_state.wire.log_folder import LogPartition, find_logs
-from share_state.wire.resume import Fate, resume
+from share_state.kafka.record_batches import HEADER
+from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.resume import Fate, resume
 from tests.fold.nights import Auditor, same_tables
 from tests.wire.batches import NOW, Batch, Record, consecutive, in_bytes, key, snapshot
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.wire.rooms import Rooms, byte_room
+from share_state.kafka.buffers import Rooms, byte_room
 
 
 @given(st.integers(1, 4), st.lists(st.integers(1, 9), max_size=12))

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.wire.chunk import CHUNK, Chunk
-from share_state.wire.framed_segments import framed_segments
-from share_state.wire.framing import BATCH, Trust
+from share_state.kafka.record_batches import BATCH, CHUNK, Chunk, Trust
+from share_state.sources.segments import framed_segments
 from tests.wire.batches import SNAPSHOT, Batch, Record, consecutive, in_bytes, key, log_of, snapshot
 
 SOUND = in_bytes(

@@ -7,13 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.wire.batch_facts import facts_of
-from share_state.wire.framing import BATCH, Trust
-from share_state.wire.keys import KeyTable
-from share_state.wire.log import read_chunks
-from share_state.wire.log_folder import find_logs
-from share_state.wire.records import locate_records
-from share_state.wire.share_group_state import Layout, StateRecords, decode_state_records
+from share_state.kafka.record_batches import BATCH, Trust, facts_of, locate_records
+from share_state.kafka.share_partition_keys import KeyTable
+from share_state.kafka.state_records import Layout, StateRecords, decode_state_records
+from share_state.sources.discovery import find_logs
+from share_state.sources.segments import read_chunks
 from tests.truth import DATA, scenarios
 from tests.wire.batches import SNAPSHOT, UPDATE, Batch, Record, consecutive, in_bytes, key, log_of
 from tests.wire.damaged import damaged

@@ -1,0 +1,59 @@
+"""`share-state simulate`: made-up histories as real segments, with the truth beside them."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from share_state.cli.main import command
+from share_state.cli.options import Json
+from share_state.report import console
+from share_state.report.cutoff import print_simulation, simulation_json
+from share_state.simulator.simulation import simulate as simulated
+
+
+@command("share-state simulate --out history --seed 7 --groups 12 --minutes 60")
+def simulate(
+    out: Annotated[str, typer.Option("--out", metavar="DIR", help="A new or empty folder for logs and truth.")],
+    events: Annotated[
+        str | None, typer.Option("--events", metavar="FILE", help="Play these events (JSON lines) instead.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Everything random follows from it.")] = 0,
+    groups: Annotated[int, typer.Option(help="Share groups, each with one of the stated behaviours.")] = 8,
+    minutes: Annotated[int, typer.Option(help="Of simulated time.")] = 10,
+    dialect: Annotated[
+        str, typer.Option("--dialect", help="share_group_state, control_records or both.")
+    ] = "share_group_state",
+    faults: Annotated[
+        list[str] | None,
+        typer.Option("--fault", metavar="NAME", help="Break the logs; repeatable, or all; each names its finding."),
+    ] = None,
+    release: Annotated[str, typer.Option(help="Of the brokers that write, 4.0 to 4.4.")] = "4.4",
+    state_partitions: Annotated[int, typer.Option(help="Partitions of __share_group_state.")] = 50,
+    updates_per_snapshot: Annotated[int, typer.Option(help="After which a snapshot is written.")] = 500,
+    checkpoint_every: Annotated[int, typer.Option(help="control_records: deltas before a checkpoint.")] = 10,
+    codec: Annotated[str, typer.Option(help="none, gzip, snappy, lz4 or zstd.")] = "none",
+    prune: Annotated[bool, typer.Option("--prune", help="Let the brokers delete redundant records.")] = False,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Also the outcome of every event, the state per record.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Make share-group histories with the share-partition state machine, written as real segments, with the truth."""
+    made = simulated(
+        Path(out),
+        events=None if events is None else Path(events),
+        seed=seed,
+        groups=groups,
+        minutes=minutes,
+        dialect=dialect,
+        faults=faults or (),
+        release=release,
+        state_partitions=state_partitions,
+        updates_per_snapshot=updates_per_snapshot,
+        checkpoint_every=checkpoint_every,
+        codec=codec,
+        prunes=prune,
+        traces=trace,
+    )
+    console.print_json(simulation_json(made)) if as_json else print_simulation(made)

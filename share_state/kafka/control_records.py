@@ -1,0 +1,256 @@
+"""SHARE_CHECKPOINT and SHARE_DELTA control records of the KIP-932 draft as columns: the compiled, strict reader.
+
+`schemas/records/share_checkpoint_value.yaml` and its siblings declare the layouts.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import pyarrow as pa
+
+from share_state.jit.compile import allocating_kernel, inlined, kernel
+from share_state.kafka.primitives import int16_at, int32_at, int64_at
+from share_state.kafka.share_partition_keys import KeyTable, number_of
+from share_state.kafka.state_records import LARGEST_OFFSET, STATE_BATCH
+
+CHECKPOINT_TYPE = 5
+DELTA_TYPE = 6
+"""Draft ids. Released Kafka gives them to KRAFT_VERSION and KRAFT_VOTERS, which lie in `__cluster_metadata` only."""
+
+EPOCHS = 65536
+"""Checkpoint epochs count modulo this number."""
+
+_KEY_SIZE = 4
+_TUPLE_SIZE = 19
+
+
+class ControlKind(IntEnum):
+    """What a control record is. SKIPPED is a control record of another type, or one whose key cannot be read."""
+
+    CHECKPOINT = 0
+    DELTA = 1
+    SKIPPED = 2
+
+
+class ControlFault(IntEnum):
+    """Bits: what is wrong with one control record."""
+
+    KEY_MALFORMED = 1  # null, shorter than 4 bytes, or of a negative version
+    VALUE_MALFORMED = 2
+    VALUE_TRAILING = 4  # bytes behind the value, such as the tag section of a flexible writer
+    INVERTED_RANGE = 8
+    PERSISTED_ACQUIRED = 16
+    UNKNOWN_STATE = 32
+    NEGATIVE_COUNT = 64
+    OVERLAP = 128  # two tuples of one record cover an offset
+    WINDOW_INVALID = 256  # a checkpoint whose start is negative or behind its end
+
+
+UNREADABLE_CONTROL_RECORD = ControlFault.VALUE_MALFORMED | ControlFault.VALUE_TRAILING
+"""Faults that keep a whole record out of the fold."""
+
+DOUBTFUL = (
+    ControlFault.INVERTED_RANGE
+    | ControlFault.PERSISTED_ACQUIRED
+    | ControlFault.UNKNOWN_STATE
+    | ControlFault.WINDOW_INVALID
+)
+"""Faults of a record that is folded all the same, and leaves its chain suspect."""
+
+CONTROL_RECORD = np.dtype(
+    [
+        ("offset", "i8"),
+        ("timestamp", "i8"),
+        ("start_offset", "i8"),  # of a checkpoint; -1 in a delta
+        ("end_offset", "i8"),  # of a checkpoint, exclusive; -1 in a delta
+        ("back_offset", "i8"),  # of a delta; -1 in a checkpoint
+        ("tuples", "i8"),  # first row among STATE_BATCH rows
+        ("group", "i4"),  # number in the GroupTable; -1 where no group can be read
+        ("tuple_count", "i4"),
+        ("epoch", "i4"),  # 0 to 65535
+        ("batch", "i4"),  # row of the record batch it came in
+        ("fault", "i2"),
+        ("type", "i2"),  # control record type as written
+        ("kind", "i1"),
+        ("prefixed", "?"),  # the value begins with an int16 version
+    ]
+)
+"""One row a control record."""
+
+
+class GroupTable(KeyTable):
+    """Share groups <-> number, in order of first sight."""
+
+    def names(self) -> pa.Array:
+        """The group ids, row n for number n; bytes that are not UTF-8 become U+FFFD."""
+        count = len(self)
+        binary = pa.LargeBinaryArray.from_buffers(
+            pa.large_binary(), count, [None, pa.py_buffer(self.starts[: count + 1].copy()), pa.py_buffer(self.arena)]
+        )
+        try:
+            return binary.cast(pa.large_string()).cast(pa.string())
+        except pa.ArrowInvalid:
+            return pa.array([value.decode("utf-8", "replace") for value in binary.to_pylist()], pa.string())
+
+
+@dataclass(slots=True)
+class ControlRecords:
+    """Decoded control records: CONTROL_RECORD rows in log order, and the STATE_BATCH rows that they point into.
+
+    The tuples lie in the order of the records, so a record's rows are also told by the counts alone.
+    """
+
+    rows: np.ndarray
+    tuples: np.ndarray
+
+    def only(self, wanted: np.ndarray) -> "ControlRecords":
+        """The records of a mask, with their tuples and no others."""
+        rows = self.rows[wanted].copy()
+        tuples = self.tuples[np.repeat(wanted, self.rows["tuple_count"])]
+        rows["tuples"] = np.cumsum(rows["tuple_count"]) - rows["tuple_count"]
+        return ControlRecords(rows, tuples)
+
+
+def joined(parts: list[ControlRecords]) -> ControlRecords:
+    """Consecutive stretches of a log as one."""
+    if not parts:
+        return ControlRecords(np.zeros(0, CONTROL_RECORD), np.zeros(0, STATE_BATCH))
+    rows = np.concatenate([part.rows for part in parts])
+    rows["tuples"] = np.cumsum(rows["tuple_count"], dtype=np.int64) - rows["tuple_count"]
+    return ControlRecords(rows, np.concatenate([part.tuples for part in parts]))
+
+
+@inlined
+def covers_nothing(batch):
+    """True for a range that no offset lies in, or that no log can hold: it is left out of the fold."""
+    return batch.first > batch.last or batch.first < 0 or batch.last == LARGEST_OFFSET
+
+
+def decode_control_records(data: np.ndarray, records: np.ndarray, groups: GroupTable) -> ControlRecords:
+    """Decode the records of control batches.
+
+    The value may or may not begin with an int16 version. A group id is never empty, so a first int16 of 0 is the
+    version, and any other is the length of the group id. A value must be consumed exactly.
+
+    Args:
+        data: uint8 bytes of the chunk.
+        records: RECORD rows of its control batches.
+        groups: numbers of the share groups; new ones are added.
+    Source: KIP-932 draft, SHARE_CHECKPOINT and SHARE_DELTA; Kafka ControlRecordType.parse.
+    """
+    rows, done, total = np.zeros(len(records), CONTROL_RECORD), 0, 0
+    positions = np.empty(len(records), np.int64)
+    while True:
+        done, total = _decode(
+            data, records, done, total, rows, positions,
+            groups.slots, groups.hashes, groups.starts, groups.arena, groups.count,
+        )  # fmt: skip
+        if done == len(records):
+            break
+        groups.grow(int(records[done]["value_size"]))
+    tuples = np.empty(total, STATE_BATCH)
+    _fill_tuples(data, rows, positions, tuples)
+    return ControlRecords(rows, tuples)
+
+
+@kernel
+def _decode(data, records, done, total, rows, positions, slots, hashes, starts, arena, count):
+    for number in range(done, len(records)):
+        record, row = records[number], rows[number]
+        row.offset, row.timestamp, row.batch = record.offset, record.timestamp, record.batch
+        row.start_offset = row.end_offset = row.back_offset = -1
+        row.group = row.type = -1
+        row.kind = ControlKind.SKIPPED
+        row.tuples = total
+        positions[number] = -1
+        if record.key_size < _KEY_SIZE or int16_at(data, record.key_at) < 0:
+            row.fault = ControlFault.KEY_MALFORMED
+            continue
+        row.type = int16_at(data, record.key_at + 2)
+        if row.type != CHECKPOINT_TYPE and row.type != DELTA_TYPE:
+            continue
+        row.kind = ControlKind.CHECKPOINT if row.type == CHECKPOINT_TYPE else ControlKind.DELTA
+        at, end = record.value_at, record.value_at + np.int64(record.value_size)
+        size = np.int64(int16_at(data, at)) if end - at >= 2 else np.int64(-1)
+        if size == 0 and end - at >= 4:
+            row.prefixed = True
+            at += 2
+            size = np.int64(int16_at(data, at))
+        if size <= 0 or size > end - at - 2:
+            row.fault = ControlFault.VALUE_MALFORMED
+            continue
+        group = number_of(data, at + 2, size, slots, hashes, starts, arena, count)
+        if group < 0:
+            return number, total
+        row.group = np.int32(group)
+        row.fault = _read_value(data, at + 2 + size, end, row, positions, number)
+        total += row.tuple_count
+    return len(records), total
+
+
+@kernel
+def _read_value(data, at, end, row, positions, number):
+    """Read what follows the group id into the row; returns the fault bits."""
+    checkpoint = row.kind == ControlKind.CHECKPOINT
+    fixed = 22 if checkpoint else 14
+    if end - at < fixed:
+        return np.int16(ControlFault.VALUE_MALFORMED)
+    row.epoch = np.int32(np.uint16(int16_at(data, at)))
+    if checkpoint:
+        row.start_offset, row.end_offset = int64_at(data, at + 2), int64_at(data, at + 10)
+    else:
+        row.back_offset = int64_at(data, at + 2)
+    at += fixed
+    count = np.int64(int32_at(data, at - 4))
+    if count < 0 or count > (end - at) // _TUPLE_SIZE:
+        return np.int16(ControlFault.VALUE_MALFORMED)
+    if at + count * _TUPLE_SIZE != end:
+        return np.int16(ControlFault.VALUE_TRAILING)
+    row.tuple_count = np.int32(count)
+    positions[number] = at
+    if checkpoint and (row.start_offset < 0 or row.end_offset < row.start_offset):
+        return np.int16(ControlFault.WINDOW_INVALID)
+    return np.int16(0)
+
+
+@kernel
+def _fill_tuples(data, rows, positions, tuples):
+    """Copy the tuples of every readable row, and judge them; `_read_value` has checked that they are there."""
+    for number in range(len(rows)):
+        row = rows[number]
+        at, begin = positions[number], row.tuples
+        if at < 0:
+            continue
+        fault = 0
+        ascending = True
+        for place in range(begin, begin + row.tuple_count):
+            batch = tuples[place]
+            batch.first, batch.last = int64_at(data, at), int64_at(data, at + 8)
+            batch.state, batch.count = np.int8(data[at + 16]), int16_at(data, at + 17)
+            at += _TUPLE_SIZE
+            if covers_nothing(batch):
+                fault |= ControlFault.INVERTED_RANGE
+            if batch.state == 1:
+                fault |= ControlFault.PERSISTED_ACQUIRED
+            elif batch.state != 0 and batch.state != 2 and batch.state != 4:
+                fault |= ControlFault.UNKNOWN_STATE
+            if batch.count < 0:
+                fault |= ControlFault.NEGATIVE_COUNT
+            ascending &= place == begin or batch.first > tuples[place - 1].last
+        if not ascending and _overlap(tuples[begin : begin + row.tuple_count]):
+            fault |= ControlFault.OVERLAP
+        row.fault |= np.int16(fault)
+
+
+@allocating_kernel
+def _overlap(tuples):
+    order = np.argsort(tuples["first"].copy(), kind="mergesort")
+    reached = np.int64(-1)
+    for place in order:
+        if covers_nothing(tuples[place]):
+            continue
+        if tuples[place].first <= reached:
+            return True
+        reached = max(reached, tuples[place].last)
+    return False

@@ -1,0 +1,117 @@
+"""Big-endian integers and varints in a byte array, for compiled kernels. The caller checks that the bytes are there.
+
+CRC-32C for compiled kernels: the C library that google-crc32c carries, called without leaving the kernel.
+"""
+
+from pathlib import Path
+
+import google_crc32c._crc32c
+import llvmlite.binding as llvm
+import numpy as np
+from numba import types
+
+from share_state.errors import SetupError
+from share_state.jit.compile import inlined, kernel
+
+# Positions are made unsigned, so that numba does not look for an index from the end; LLVM then loads one word.
+
+
+@inlined
+def int16_at(data, at):
+    """The int16 whose first byte is `data[at]`."""
+    a = np.uint64(at)
+    return np.int16((np.uint16(data[a]) << np.uint16(8)) | np.uint16(data[a + np.uint64(1)]))
+
+
+@inlined
+def int32_at(data, at):
+    """The int32 whose first byte is `data[at]`."""
+    a = np.uint64(at)
+    return np.int32(
+        (np.uint32(data[a]) << np.uint32(24))
+        | (np.uint32(data[a + np.uint64(1)]) << np.uint32(16))
+        | (np.uint32(data[a + np.uint64(2)]) << np.uint32(8))
+        | np.uint32(data[a + np.uint64(3)])
+    )
+
+
+@inlined
+def int64_at(data, at):
+    """The int64 whose first byte is `data[at]`."""
+    a = np.uint64(at)
+    return np.int64(
+        (np.uint64(data[a]) << np.uint64(56))
+        | (np.uint64(data[a + np.uint64(1)]) << np.uint64(48))
+        | (np.uint64(data[a + np.uint64(2)]) << np.uint64(40))
+        | (np.uint64(data[a + np.uint64(3)]) << np.uint64(32))
+        | (np.uint64(data[a + np.uint64(4)]) << np.uint64(24))
+        | (np.uint64(data[a + np.uint64(5)]) << np.uint64(16))
+        | (np.uint64(data[a + np.uint64(6)]) << np.uint64(8))
+        | np.uint64(data[a + np.uint64(7)])
+    )
+
+
+@kernel
+def uvarint(data, at, end):
+    """An unsigned LEB128 of at most 5 bytes inside [at, end).
+
+    Returns:
+        (value, position after it); position -1 where it runs past `end` or is longer than Kafka's reader allows.
+    Source: Kafka ByteUtils.readUnsignedVarint.
+    """
+    if at < end and data[at] < 128:
+        return np.int64(data[at]), at + 1
+    value = np.int64(0)
+    for shift in range(0, 35, 7):
+        if at >= end:
+            return value, np.int64(-1)
+        byte = np.int64(data[at])
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value & 0xFFFFFFFF, at
+    return value, np.int64(-1)
+
+
+@kernel
+def varint(data, at, end):
+    """A zigzag varint (lengths, offset deltas, header counts): (value, position after it or -1)."""
+    raw, after = uvarint(data, at, end)
+    return np.int64(np.int32((raw >> 1) ^ -(raw & 1))), after
+
+
+@kernel
+def varlong(data, at, end):
+    """A zigzag varint of up to 10 bytes (timestamp deltas): (value, position after it or -1).
+
+    Source: Kafka ByteUtils.readVarlong.
+    """
+    value = np.uint64(0)
+    for shift in range(0, 70, 7):
+        if at >= end:
+            return np.int64(0), np.int64(-1)
+        byte = np.uint64(data[at])
+        at += 1
+        value |= (byte & np.uint64(127)) << np.uint64(shift)
+        if byte < np.uint64(128):
+            return np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1)), at
+    return np.int64(0), np.int64(-1)
+
+
+def _library() -> Path:
+    extension = Path(google_crc32c._crc32c.__file__)
+    for pattern in (
+        "google_crc32c.libs/libcrc32c*",
+        "google_crc32c/.dylibs/libcrc32c*",
+        "google_crc32c/extra-dll/*crc32c*",
+    ):
+        for library in sorted(extension.parent.parent.glob(pattern)):
+            return library
+    raise SetupError(f"{extension.parent}: google-crc32c was built without its C library; install it from its wheel")
+
+
+# A kernel read back from the cache refers to the function by name, so the library must be loaded before any kernel.
+llvm.load_library_permanently(str(_library()))
+
+crc32c = types.ExternalFunction("crc32c_value", types.uint32(types.CPointer(types.uint8), types.uintp))
+"""crc32c(pointer to the first byte, number of bytes) -> uint32; picks the CPU's own instruction at run time."""

@@ -1,0 +1,214 @@
+"""Share-partitions with state as the rules about groups see them: columns of numbers, until one is reported.
+
+What the rules about share groups judge: the group side and the state side of one cluster, together.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from share_state.fold.group_replay import ShareGroup, StatePartitions
+from share_state.fold.groups import FoldedGroups, names_of, sizes_by_id
+from share_state.fold.log_stats import packed_column
+from share_state.fold.states import SHARE_GROUP_STATE
+from share_state.sources.discovery import group_partition_of
+from share_state.sources.topics import Topics
+
+STATE_COLUMNS = (
+    "dialect",
+    "group_id",
+    "topic_id",
+    "topic",
+    "partition",
+    "state_partition",
+    "state_epoch",
+    "last_offset",
+)
+"""Columns of `share_partition_state` that the rules need."""
+
+Listed = tuple[str, str, Sequence[int]]
+"""Group id, topic id, partitions of that topic."""
+
+_KEY = ["group", "topic", "partition"]
+_AT_ONCE = 1 << 16
+
+
+@dataclass(frozen=True)
+class StatedPartitions:
+    """Live share-partitions of `__share_group_state`.
+
+    Attributes:
+        rows: a row each, in the order that they came in; STATE_COLUMNS, every text once in a dictionary.
+    """
+
+    rows: pa.Table
+
+    @classmethod
+    def of(cls, states: pa.Table) -> "StatedPartitions":
+        """Those of a table with at least STATE_COLUMNS; control records' rows are left out."""
+        counted = pc.call_function("equal", [states["dialect"], pa.scalar(SHARE_GROUP_STATE)])
+        columns = {name: packed_column(states[name].filter(counted)).combine_chunks() for name in STATE_COLUMNS}
+        return cls(pa.table(columns))
+
+    @cached_property
+    def groups(self) -> list[str]:
+        """Every group with state, once."""
+        return self._ids("group_id").dictionary.to_pylist()
+
+    @property
+    def state_epochs(self) -> np.ndarray:
+        """Of each row; where none is told, the least there is."""
+        return self.rows["state_epoch"].fill_null(np.iinfo(np.int32).min).to_numpy()
+
+    def each(self, of_groups: Mapping[str, int], otherwise: int) -> np.ndarray:
+        """The number of its group for each row.
+
+        Args:
+            of_groups: group id -> number.
+            otherwise: for groups that have none.
+        """
+        numbers = np.array([of_groups.get(group_id, otherwise) for group_id in self.groups], np.int64)
+        return numbers[self._ids("group_id").indices.to_numpy()]
+
+    def of_groups(self, chosen: Iterable[str]) -> np.ndarray:
+        """Whether each row is of one of these groups."""
+        return self.each(dict.fromkeys(chosen, 1), 0) > 0
+
+    def among(self, listed: Iterable[Listed]) -> np.ndarray:
+        """Whether each row is one of the share-partitions that are listed."""
+        return self._found(self._numbered(list(listed)).select(_KEY))
+
+    def of_topics(self, topics: Iterable[tuple[str, str]]) -> np.ndarray:
+        """Whether each row's group id and topic id are one of those pairs."""
+        return self._found(self._numbered([(*pair, (0,)) for pair in topics]).select(_KEY[:2]))
+
+    def where(self, broken: np.ndarray) -> list[dict[str, Any]]:
+        """The rows of which that is true, as Python objects."""
+        return self.rows.filter(pa.array(broken)).to_pylist()
+
+    def missing(self, listed: Iterable[Listed]) -> Iterator[tuple[str, str, int]]:
+        """Group id, topic id and partition of what is listed and has no row, in any order."""
+        told = list(listed)
+        for batch in (
+            self._numbered(told).join(self._keys.select(_KEY), _KEY, join_type="left anti").to_batches(_AT_ONCE)
+        ):
+            for place, partition in zip(batch["listed"].to_pylist(), batch["partition"].to_pylist(), strict=True):
+                yield *told[place][:2], partition
+
+    @cached_property
+    def _keys(self) -> pa.Table:
+        columns = {
+            "group": self._ids("group_id").indices,
+            "topic": self._ids("topic_id").indices,
+            "partition": self.rows["partition"],
+            "row": pa.array(np.arange(len(self.rows))),
+        }
+        return pa.table(columns)
+
+    def _ids(self, column: str) -> pa.DictionaryArray:
+        return self.rows[column].chunk(0)
+
+    def _numbered(self, listed: Sequence[Listed]) -> pa.Table:
+        """What is listed, a row a partition, by the numbers that ids have in `rows`; -1 for those without a row."""
+        groups, topics = (_numbers(self._ids(column)) for column in ("group_id", "topic_id"))
+        counts = np.array([len(partitions) for _, _, partitions in listed], np.int64)
+        columns = {
+            "group": [groups.get(group_id, -1) for group_id, _, _ in listed],
+            "topic": [topics.get(topic_id, -1) for _, topic_id, _ in listed],
+            "listed": range(len(listed)),
+        }
+        spread = {name: np.repeat(np.array(values, np.int32), counts) for name, values in columns.items()}
+        partitions = chain.from_iterable(partitions for _, _, partitions in listed)
+        return pa.table(spread | {"partition": np.fromiter(partitions, np.int32, counts.sum())})
+
+    def _found(self, numbered: pa.Table) -> np.ndarray:
+        """Whether each row's key is there; a join alone gives no order."""
+        found = np.zeros(len(self.rows), bool)
+        found[self._keys.join(numbered, numbered.column_names, join_type="left semi")["row"].to_numpy()] = True
+        return found
+
+
+def _numbers(ids: pa.DictionaryArray) -> dict[str, int]:
+    return {one: number for number, one in enumerate(ids.dictionary.to_pylist())}
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLimits:
+    """What the rules hold share groups against; the defaults are Kafka's own.
+
+    Attributes:
+        members: of a share group (group.share.max.size).
+        retry_ms: after which a heartbeat asks again for state that was not made.
+        delete_grace_ms: how long the state of a topic that is being deleted may still be there.
+    """
+
+    members: int = 200
+    retry_ms: int = 30_000
+    delete_grace_ms: int = 300_000
+
+
+@dataclass(frozen=True)
+class AuditedGroups:
+    """The group side and the state side of one cluster.
+
+    Attributes:
+        folded: of `fold_groups`.
+        states: the table `share_partition_state` of every state partition, control records' rows left alone.
+        topics: names and end offsets from elsewhere; their partitions tell how many a topic has.
+        now_ms: the time of the audit, ms since 1970; by default the newest stamp of any record of a group.
+        limits: what the groups are held against.
+        state_partition_count: how many partitions `__share_group_state` has, None where unknown.
+        state_partitions: those of them that were read; None for all.
+    """
+
+    folded: FoldedGroups
+    states: pa.Table
+    topics: Topics = field(default_factory=Topics)
+    now_ms: int | None = None
+    limits: GroupLimits = field(default_factory=GroupLimits)
+    state_partition_count: int | None = None
+    state_partitions: frozenset[int] | None = None
+
+    @property
+    def time(self) -> int:
+        """The time of the audit, ms since 1970."""
+        return self.folded.newest_time if self.now_ms is None else self.now_ms
+
+    @cached_property
+    def stated(self) -> StatedPartitions:
+        """Live share-partitions, the columns that the rules need."""
+        return StatedPartitions.of(self.states)
+
+    def knows_state_of(self, group_id: str, topic_id: str, partition: int) -> bool:
+        """Whether the log that a share-partition's state belongs to was read: only then does its absence mean anything.
+
+        Source: Kafka SharePartitionKey.asCoordinatorKey, ShareCoordinatorService.partitionFor.
+        """
+        if self.state_partitions is None:
+            return True
+        if self.state_partition_count is None:
+            return False
+        home = group_partition_of(f"{group_id}:{topic_id}:{partition}", self.state_partition_count)
+        return home in self.state_partitions
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """Topic id -> name: as given, and as the groups tell where that is silent."""
+        return self.folded.names | names_of(self.topics)
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """Topic id -> number of partitions, where the end offsets that were given show it."""
+        return sizes_by_id(self.topics)
+
+    def listed(self) -> Iterator[tuple[ShareGroup, StatePartitions]]:
+        """Live groups that list their share-partitions; those of 4.0 do not."""
+        for group_id, group in sorted(self.folded.live.items()):
+            if group_id in self.folded.state_partitions:
+                yield group, self.folded.state_partitions[group_id]

@@ -1,0 +1,397 @@
+"""Files that are not code: in the package where it was installed as a wheel, beside it in a checkout.
+
+The declarations under schemas/: loaded, checked, and turned into what Arrow, Spark and the docs need.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, Self, TypeVar
+
+import pyarrow as pa
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
+
+from share_state.errors import DeclarationError
+
+
+def folder(name: str) -> Path:
+    """The folder `schemas` or `conf`."""
+    package = Path(__file__).parents[1]
+    installed = package / f"_{name}"
+    return installed if installed.is_dir() else package.parent / name
+
+
+class _Declared(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Column(_Declared):
+    """A column of a table: its name, its type as Spark writes it, what it means."""
+
+    name: str
+    type: str
+    doc: str
+
+    @field_validator("type")
+    @classmethod
+    def _is_a_type(cls, text: str) -> str:
+        try:
+            arrow_type(text)
+        except DeclarationError as error:
+            raise ValueError(str(error)) from None
+        return text
+
+
+class ColumnsOf(_Declared):
+    """In place of a column: all columns of a declared group."""
+
+    columns_of: str
+
+
+class ColumnGroup(_Declared):
+    """Columns that several tables share."""
+
+    columns_group: str
+    doc: str
+    columns: tuple[Column, ...]
+
+
+class Table(_Declared):
+    """A table as declared, its groups not yet written out."""
+
+    table: str
+    doc: str
+    columns: tuple[Column | ColumnsOf, ...]
+
+
+class Field(_Declared):
+    """A field of a record or struct.
+
+    Attributes:
+        name: as the decoded record calls it.
+        type: one of FIELD_TYPES, the name of a struct, or `[]` and one of these.
+        doc: what it means.
+        tag: its number, where it is written only when it differs from its default.
+        default: what an absent field means.
+        since: first release that writes it, where it came after the layout.
+    """
+
+    name: str
+    type: str
+    doc: str
+    tag: int | None = None
+    default: int | str | None = None
+    since: str | None = None
+
+    @model_validator(mode="after")
+    def _has_a_default_where_it_may_be_absent(self) -> Self:
+        if self.tag is not None and self.default is None:
+            raise ValueError(f"{self.name}: a tagged field needs a default")
+        return self
+
+
+def _check_unique(what: str, values: Iterable[object]) -> None:
+    repeated = [value for value, number in Counter(values).items() if number > 1]
+    if repeated:
+        raise ValueError(f"{what} {repeated[0]!r} is there twice")
+
+
+class Struct(_Declared):
+    """Fields that belong together inside a record, most often in an array."""
+
+    struct: str
+    doc: str
+    fields: tuple[Field, ...]
+
+    @model_validator(mode="after")
+    def _is_unambiguous(self) -> Self:
+        _check_unique("field", [field.name for field in self.fields])
+        return self
+
+
+class RecordLayout(_Declared):
+    """One way to write a record.
+
+    Attributes:
+        releases: of Kafka that write it, as in "4.0" or "4.1+".
+        version: of the value, written in front of it; keys have none, and data inside a value may have none.
+        flexible: whether lengths are varints and every struct ends with tagged fields (KIP-482).
+        fields: in the order of the bytes, tagged ones anywhere.
+    """
+
+    releases: str
+    version: int | None = None
+    flexible: bool
+    fields: tuple[Field, ...]
+
+    @model_validator(mode="after")
+    def _is_unambiguous(self) -> Self:
+        _check_unique("field", [field.name for field in self.fields])
+        tags = [field.tag for field in self.fields if field.tag is not None]
+        _check_unique("tag", tags)
+        if tags and not self.flexible:
+            raise ValueError("only a flexible layout has tagged fields")
+        return self
+
+
+class Record(_Declared):
+    """A key or a value as Kafka writes it, or data of a client that a value carries.
+
+    Attributes:
+        name: Kafka's own name of it.
+        log: topic that it is written to.
+        part: whether it is a record's key, its value, or data inside a value.
+        key_type: the int16 that every key begins with; a value and the data inside have that of its key.
+        doc: what it says.
+        layouts: in the order of the releases.
+    """
+
+    name: str
+    log: str
+    part: Literal["key", "value", "data"]
+    key_type: int
+    doc: str
+    layouts: tuple[RecordLayout, ...]
+
+    @model_validator(mode="after")
+    def _is_unambiguous(self) -> Self:
+        _check_unique("layout", [layout.releases for layout in self.layouts])
+        for layout in self.layouts:
+            if self.part != "data" and (layout.version is None) != (self.part == "key"):
+                raise ValueError(f"layout {layout.releases}: a value has a version, a key has none")
+        return self
+
+
+@cache
+def table(name: str) -> tuple[str, tuple[Column, ...]]:
+    """What a table is for, and its columns in order.
+
+    Raises:
+        DeclarationError: if schemas/tables says something that is no table.
+    """
+    declared = _load(f"tables/{name}.yaml", Table)
+    columns: list[Column] = []
+    for column in declared.columns:
+        if isinstance(column, ColumnsOf):
+            columns += _load(f"tables/{column.columns_of}.yaml", ColumnGroup).columns
+        else:
+            columns.append(column)
+    return declared.doc, tuple(columns)
+
+
+@cache
+def table_schema(name: str) -> pa.Schema:
+    """The Arrow schema of a table.
+
+    Raises:
+        DeclarationError: if a column has a type that is not known.
+    """
+    return pa.schema([(column.name, arrow_type(column.type)) for column in table(name)[1]])
+
+
+_SIMPLE = {
+    "bigint": pa.int64(),
+    "binary": pa.binary(),
+    "int": pa.int32(),
+    "smallint": pa.int16(),
+    "tinyint": pa.int8(),
+    "boolean": pa.bool_(),
+    "string": pa.string(),
+    "timestamp": pa.timestamp("us", "UTC"),
+}
+
+
+def arrow_type(text: str) -> pa.DataType:
+    """The Arrow type that a type in Spark's notation stands for.
+
+    Raises:
+        DeclarationError: if it is not known.
+    """
+    text = text.strip()
+    if text in _SIMPLE:
+        return _SIMPLE[text]
+    nested = re.fullmatch(r"(array|map|struct)<(.*)>", text)
+    parts = _split(nested[2]) if nested else []
+    if nested and nested[1] == "array" and len(parts) == 1:
+        return pa.list_(arrow_type(parts[0]))
+    if nested and nested[1] == "map" and len(parts) == 2:
+        return pa.map_(arrow_type(parts[0]), arrow_type(parts[1]))
+    if nested and nested[1] == "struct":
+        named = [part.partition(" ") for part in parts]
+        return pa.struct([(name, arrow_type(kind)) for name, _, kind in named])
+    raise DeclarationError(f"type {text!r} is not known; use one of {', '.join(_SIMPLE)}, array, map or struct")
+
+
+def _split(text: str) -> list[str]:
+    """At the commas that no bracket encloses."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character == "<") - (character == ">")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts]
+
+
+FIELD_TYPES = frozenset(
+    (
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint16",
+        "uuid",
+        "string",
+        "nullable_string",
+        "compact_string",
+        "bytes",
+        "nullable_bytes",
+    )
+)
+"""Types of a field that is no struct. Lengths are varints in flexible layouts, else int16 for strings and int32 for
+bytes and arrays; compact_string has a varint in any."""
+
+
+@dataclass(frozen=True, slots=True)
+class WireField:
+    """A field, its struct looked up.
+
+    Attributes:
+        type: one of FIELD_TYPES, or the name of the struct.
+        is_array: whether it repeats.
+        fields: of the struct, empty for FIELD_TYPES.
+    """
+
+    name: str
+    type: str
+    is_array: bool
+    fields: tuple["WireField", ...]
+    tag: int | None
+    default: int | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class WireLayout:
+    """Everything a codec needs to know of one layout.
+
+    Attributes:
+        prefix: the int16 in front: the record type before a key, the version before a value; None for data without.
+    """
+
+    record: str
+    releases: str
+    prefix: int | None
+    flexible: bool
+    fields: tuple[WireField, ...]
+
+
+@cache
+def record(name: str) -> Record:
+    """A record as declared.
+
+    Args:
+        name: of its file, as in share_snapshot_value.
+    Raises:
+        DeclarationError: if schemas/records says something that is no record.
+    """
+    return _load(f"records/{name}.yaml", Record)
+
+
+@cache
+def struct(name: str) -> Struct:
+    """A struct as declared.
+
+    Args:
+        name: of its file, as in state_batch.
+    Raises:
+        DeclarationError: if schemas/records says something that is no struct.
+    """
+    return _load(f"records/{name}.yaml", Struct)
+
+
+@cache
+def layout(name: str, releases: str) -> WireLayout:
+    """One layout of a record, its structs looked up.
+
+    Args:
+        name: of its file, as in share_snapshot_value.
+        releases: as declared, "4.0" or "4.1+".
+    Raises:
+        DeclarationError: if there is no such layout, or a field has a type that is not known.
+    """
+    declared = record(name)
+    for one in declared.layouts:
+        if one.releases == releases:
+            prefix = declared.key_type if declared.part == "key" else one.version
+            fields = _wire_fields(f"records/{name}.yaml", one.fields)
+            return WireLayout(declared.name, releases, prefix, one.flexible, fields)
+    known = ", ".join(one.releases for one in declared.layouts)
+    raise DeclarationError(f"records/{name}.yaml: no layout {releases!r}; there are {known}")
+
+
+def _wire_fields(file: str, fields: tuple[Field, ...]) -> tuple[WireField, ...]:
+    return tuple(
+        WireField(field.name, field.type.removeprefix("[]"), field.type.startswith("[]"),
+                  _fields_inside(file, field), field.tag, field.default)
+        for field in fields
+    )  # fmt: skip
+
+
+def _fields_inside(file: str, field: Field) -> tuple[WireField, ...]:
+    type_name = field.type.removeprefix("[]")
+    if type_name in FIELD_TYPES:
+        return ()
+    struct_name = _snake(type_name)
+    struct_file = f"records/{struct_name}.yaml"
+    if not re.fullmatch("([A-Z][a-z0-9]*)+", type_name) or not _path(struct_file).is_file():
+        known = ", ".join(sorted(FIELD_TYPES))
+        raise DeclarationError(f"{_path(file)}: {field.name}: type {field.type!r} is not known; use one of {known}"
+                               f" or a struct that has a file in schemas/records")  # fmt: skip
+    return _wire_fields(struct_file, struct(struct_name).fields)
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+_Model = TypeVar("_Model", bound=_Declared)
+
+# Ten times as fast where PyYAML was built with libyaml, and as safe.
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def _load(name: str, model: type[_Model]) -> _Model:
+    path = _path(name)
+    try:
+        return model.model_validate(yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER))
+    except OSError as error:
+        raise DeclarationError(f"{path}: cannot be read ({error.strerror})") from None
+    except (ValidationError, yaml.YAMLError) as error:
+        raise DeclarationError(f"{path}: {_first(error)}") from None
+
+
+def declared(folder: str, first_key: str) -> list[str]:
+    """Names of the files in a folder of schemas/ that declare one kind of thing.
+
+    Args:
+        folder: tables or records.
+        first_key: the key that a declaration of the kind begins with: table, columns_group, name or struct.
+    """
+    paths = sorted(_path(folder).glob("*.yaml"))
+    return [path.stem for path in paths if path.read_text(encoding="utf-8").startswith(f"{first_key}:")]
+
+
+def _path(name: str) -> Path:
+    return folder("schemas") / name
+
+
+def _first(error: Any) -> str:
+    if isinstance(error, ValidationError):
+        problem = error.errors()[0]
+        return f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
+    return " ".join(str(error).split())

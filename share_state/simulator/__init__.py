@@ -1,0 +1,1 @@
+"""The share-partition state machine of a broker, made-up histories of share groups, and planted faults."""

@@ -1,0 +1,446 @@
+"""Rows of Kafka's key and value as columns: Arrow buffers become the bytes and RECORD rows that the decoder takes.
+
+Reads a log partition from Parquet files with the columns of Spark's Kafka source: row group after row group.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from share_state.errors import InputError
+from share_state.jit.compile import allocating_kernel, kernel
+from share_state.kafka.buffers import column_bytes, is_text
+from share_state.kafka.record_batches import BATCH, RECORD, Chunk, Trust
+from share_state.kafka.state_records import LARGEST_OFFSET
+from share_state.sources.discovery import LogPartition
+from share_state.sources.object_stores import parquet_source
+
+NO_TIME = -1
+"""In place of a stamp: the table has none. Source: Kafka RecordBatch.NO_TIMESTAMP."""
+
+_PADDING, _NOT_BASE64 = 64, 255
+_ALPHABETS = (b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/",
+              b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")  # fmt: skip
+_SIX_BITS = np.full(256, _NOT_BASE64, np.uint8)
+for _letters in _ALPHABETS:
+    _SIX_BITS[np.frombuffer(_letters, np.uint8)] = np.arange(64)
+_SIX_BITS[ord("=")] = _PADDING
+
+
+class NotBase64Error(ValueError):
+    """Raised when a text column holds something else than padded base64."""
+
+
+@dataclass(slots=True)
+class Rows:
+    """Some rows of one log partition.
+
+    Attributes:
+        data: uint8, the bytes of keys and values.
+        records: RECORD rows that point into them; `batch` is not set.
+        file: int32, one a row: number of the file that holds it.
+        position: int64, one a row: its row in that file, from 0.
+    """
+
+    data: np.ndarray
+    records: np.ndarray
+    file: np.ndarray
+    position: np.ndarray
+
+    @classmethod
+    def none(cls) -> Self:
+        """No rows."""
+        return cls(np.zeros(0, np.uint8), np.zeros(0, RECORD), np.zeros(0, np.int32), np.zeros(0, np.int64))
+
+    def take(self, chosen: np.ndarray) -> "Rows":
+        """Some of them, over the same bytes."""
+        return Rows(self.data, self.records[chosen], self.file[chosen], self.position[chosen])
+
+    def compact(self) -> "Rows":
+        """The same over bytes of their own, so that the others can be let go."""
+        sizes = np.maximum(self.records["key_size"], 0).astype(np.int64) + np.maximum(self.records["value_size"], 0)
+        data, records = np.empty(int(sizes.sum()), np.uint8), self.records.copy()
+        _copy(self.data, records, data)
+        return Rows(data, records, self.file, self.position)
+
+
+def joined(parts: list[Rows]) -> Rows:
+    """Several, one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    shifts = np.cumsum([0, *(len(part.data) for part in parts[:-1])])
+    records = np.concatenate([part.records for part in parts])
+    moved = np.repeat(shifts, [len(part.records) for part in parts])
+    records["key_at"] += moved
+    records["value_at"] += moved
+    return Rows(
+        np.concatenate([part.data for part in parts]),
+        records,
+        np.concatenate([part.file for part in parts]),
+        np.concatenate([part.position for part in parts]),
+    )
+
+
+def rows_of(
+    key: pa.Array, value: pa.Array, offset: np.ndarray, timestamp: np.ndarray, file: int, position: np.ndarray
+) -> Rows:
+    """Columns of one Arrow batch as rows; keys and values are copied once, as they lie, with no work a row.
+
+    Args:
+        key, value: binary, or text in padded base64, nulls where Kafka has null.
+        offset: int64.
+        timestamp: int64, ms; NO_TIME where unknown.
+        file: number of the file they come from.
+        position: int64, row of each in the file.
+    Raises:
+        NotBase64Error: if a text is not base64.
+    """
+    records = np.zeros(len(offset), RECORD)
+    key_bytes, records["key_at"], records["key_size"] = _spans(key)
+    value_bytes, at, records["value_size"] = _spans(value)
+    records["value_at"] = at + len(key_bytes)
+    records["offset"], records["timestamp"] = offset, timestamp
+    return Rows(np.concatenate((key_bytes, value_bytes)), records, np.full(len(offset), file, np.int32), position)
+
+
+def _spans(column: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The bytes of a column, and where each row begins and how long it is (-1 for null)."""
+    data, ends = column_bytes(column)
+    at, sizes, present = ends[:-1], np.diff(ends), np.asarray(column.is_valid())
+    if is_text(column) and len(data):
+        data, at, sizes = _from_base64(data, at, np.where(present, sizes, 0))
+    return data, at, np.where(present, sizes, -1)
+
+
+def _from_base64(data: np.ndarray, at: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Texts of padded base64, each a multiple of four letters, all at once."""
+    codes = _SIX_BITS[data]
+    if (codes == _NOT_BASE64).any() or (sizes % 4).any() or len(data) != sizes.sum():
+        raise NotBase64Error("not base64")
+    last = at + sizes - 1
+    padding = np.zeros(len(at), np.int64)
+    some = sizes > 0
+    padding[some] = (codes[last[some]] == _PADDING).astype(np.int64) + (codes[last[some] - 1] == _PADDING)
+    if (codes == _PADDING).sum() != padding.sum():
+        raise NotBase64Error("not base64")
+    four = (codes & 63).reshape(-1, 4).astype(np.uint32)
+    word = four[:, 0] << 18 | four[:, 1] << 12 | four[:, 2] << 6 | four[:, 3]
+    plain = np.stack((word >> 16, word >> 8, word), axis=1).astype(np.uint8).reshape(-1)
+    return plain, at // 4 * 3, sizes // 4 * 3 - padding
+
+
+def chunk_of(rows: Rows) -> Chunk:
+    """Rows of a log partition as a chunk in offset order, each offset once.
+
+    Rows that repeat an offset with the same key and value are dropped and counted. Where one offset has two contents,
+    the row of the latest stamp is kept (of equal stamps the one of the greater bytes, so that the order of the files
+    does not matter), and the others become rows of trust CONFLICT.
+
+    Args:
+        rows: every row there is of the offsets that they hold.
+    """
+    offsets = rows.records["offset"]
+    if (np.diff(offsets) < 0).any():
+        rows = rows.take(np.argsort(offsets, kind="stable"))
+        offsets = rows.records["offset"]
+    again = np.flatnonzero(np.diff(offsets) == 0)
+    if not len(again):
+        return Chunk(rows.data, _runs(rows), records=_in_runs(rows))
+    same = _same_bytes(rows.data, rows.records, again)
+    left_out = np.zeros(len(offsets), bool)
+    left_out[again[same] + 1] = True
+    conflicting = np.unique(offsets[again[~same]])
+    conflicts = np.zeros(0, BATCH)
+    for offset in conflicting.tolist():
+        first, end = np.searchsorted(offsets, offset), np.searchsorted(offsets, offset, side="right")
+        candidates = sorted(range(first, end), key=lambda row: _rank(rows, row))
+        distinct = {_content(rows, row): row for row in candidates}
+        kept = distinct.pop(_content(rows, candidates[-1]))
+        left_out[first:end], left_out[kept] = True, False
+        conflicts = np.concatenate((conflicts, *(_conflict(rows, row) for row in distinct.values())))
+    chosen = rows.take(~left_out)
+    batches, records = _runs(chosen), _in_runs(chosen)
+    repeated = int(left_out.sum()) - len(conflicts)
+    if not len(conflicts):
+        return Chunk(rows.data, batches, repeated=repeated, records=records)
+    # Rows in conflict stand before the one that was kept, as batches that were left out do.
+    place = np.searchsorted(batches["base_offset"], conflicts["base_offset"], side="right")
+    batches = np.insert(batches, place, conflicts)
+    return Chunk(rows.data, batches, repeated=repeated, records=_moved(records, place))
+
+
+def _content(rows: Rows, row: int) -> tuple[bytes | None, bytes | None]:
+    record = rows.records[row]
+    return tuple(
+        None
+        if record[f"{part}_size"] < 0
+        else rows.data[record[f"{part}_at"] : record[f"{part}_at"] + record[f"{part}_size"]].tobytes()
+        for part in ("key", "value")
+    )  # pyright: ignore[reportReturnType]
+
+
+def _rank(rows: Rows, row: int) -> tuple[int, list[bytes]]:
+    return int(rows.records[row]["timestamp"]), [part or b"" for part in _content(rows, row)]
+
+
+def _conflict(rows: Rows, row: int) -> np.ndarray:
+    left_out = np.zeros(1, BATCH)
+    left_out["base_offset"] = left_out["last_offset"] = rows.records[row]["offset"]
+    left_out["trust"], left_out["segment"] = Trust.CONFLICT, rows.file[row]
+    left_out["file_position"], left_out["count"], left_out["magic"] = rows.position[row], 1, -1
+    return left_out
+
+
+def _starts(records: np.ndarray) -> np.ndarray:
+    return np.flatnonzero(np.diff(records["offset"], prepend=records["offset"][:1] - 2) != 1)
+
+
+def _runs(rows: Rows) -> np.ndarray:
+    """In place of batches: a BATCH row for every run of offsets without a hole."""
+    records = rows.records
+    starts = _starts(records)
+    runs, ends = np.zeros(len(starts), BATCH), np.append(starts[1:], len(records))
+    runs["base_offset"], runs["last_offset"] = records["offset"][starts], records["offset"][ends - 1]
+    runs["count"], runs["magic"], runs["trust"] = ends - starts, 2, Trust.WHOLE
+    runs["segment"], runs["file_position"] = rows.file[starts], rows.position[starts]
+    runs["max_timestamp"] = np.maximum.reduceat(records["timestamp"], starts) if len(starts) else NO_TIME
+    return runs
+
+
+def _in_runs(rows: Rows) -> np.ndarray:
+    """The records, each with the row of its run."""
+    records, starts = rows.records, _starts(rows.records)
+    records["batch"] = np.searchsorted(starts, np.arange(len(records)), side="right") - 1
+    return records
+
+
+def _moved(records: np.ndarray, inserted: np.ndarray) -> np.ndarray:
+    records["batch"] += np.searchsorted(inserted, records["batch"], side="right").astype(np.int32)
+    return records
+
+
+@allocating_kernel
+def _same_bytes(data, records, first):
+    """For each row number in `first`: whether the row and the one after it have the same key and value."""
+    same = np.zeros(len(first), np.bool_)
+    for number in range(len(first)):
+        one, other = records[first[number]], records[first[number] + 1]
+        same[number] = _equal(data, one.key_at, one.key_size, other.key_at, other.key_size) and _equal(
+            data, one.value_at, one.value_size, other.value_at, other.value_size
+        )
+    return same
+
+
+@kernel
+def _equal(data, at, size, other_at, other_size):
+    if size != other_size:
+        return False
+    for byte in range(size):
+        if data[at + byte] != data[other_at + byte]:
+            return False
+    return True
+
+
+@kernel
+def _copy(data, records, out):
+    at = np.int64(0)
+    for number in range(len(records)):
+        record = records[number]
+        for byte in range(record.key_size):
+            out[at + byte] = data[record.key_at + byte]
+        record.key_at = at
+        at += max(record.key_size, 0)
+        for byte in range(record.value_size):
+            out[at + byte] = data[record.value_at + byte]
+        record.value_at = at
+        at += max(record.value_size, 0)
+
+
+_MOST_ROWS = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """What the columns of a table are called; as Spark's Kafka source calls them by default."""
+
+    key: str = "key"
+    value: str = "value"
+    topic: str = "topic"
+    partition: str = "partition"
+    offset: str = "offset"
+    timestamp: str = "timestamp"
+
+    @classmethod
+    def named(cls, given: Mapping[str, str]) -> "Columns":
+        """The columns, some under other names.
+
+        Args:
+            given: one of ours -> its name in the table.
+        Raises:
+            InputError: if there is no such column.
+        """
+        known = [field.name for field in fields(cls)]
+        for name in given:
+            if name not in known:
+                raise InputError(f"--column {name}={given[name]}: no such column; give one of {', '.join(known)}")
+        return cls(**given)
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """Where rows of one log partition lie.
+
+    Attributes:
+        file: number among the log's segments.
+        number: of the row group in its file.
+        rows_before: rows of the file before it.
+        first_offset, last_offset: at least and at most of the log's rows in it.
+        alone: whether all of its rows are of this log partition.
+    """
+
+    file: int
+    number: int
+    rows_before: int
+    first_offset: int
+    last_offset: int
+    alone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TableRows:
+    """A log partition in Parquet files, as a Source.
+
+    Attributes:
+        columns: their names.
+        groups: the row groups that hold its rows, by first offset.
+        has_times: whether there is a column of timestamps.
+    """
+
+    columns: Columns
+    groups: tuple[RowGroup, ...]
+    has_times: bool
+    form: str = "table"
+    has_offsets: bool = True
+    has_sizes: bool = False
+
+    def chunks(self, log: LogPartition, chunk: int, *, merge: bool) -> Iterator[Chunk]:
+        """The chunks of a log partition in offset order, whatever the order of the rows.
+
+        Rows wait until no row that is still unread can come before them, so what is in memory is bounded by how far
+        the row groups' offsets overlap.
+
+        Raises:
+            InputError: if a file cannot be read, or a row has no offset, or a text that is not base64.
+        """
+        held: list[Rows] = []
+        for rows, bound in self._read(log, chunk):
+            held.append(rows)
+            ready = sum(len(part.data) for part in held if _greatest(part) < bound)
+            if ready < chunk:
+                continue
+            together = joined(held)
+            goes = together.records["offset"] < bound
+            yield chunk_of(together if goes.all() else together.take(goes))
+            held = [] if goes.all() else [together.take(~goes).compact()]
+        if held:
+            yield chunk_of(joined(held))
+
+    def _read(self, log: LogPartition, chunk: int) -> Iterator[tuple[Rows, int]]:
+        """The rows as they lie, each stretch with the least offset that comes after it."""
+        starts = [*(group.first_offset for group in self.groups[1:]), LARGEST_OFFSET]
+        path, file = "", None
+        for group, following in zip(self.groups, starts, strict=True):
+            try:
+                if file is None or log.segments[group.file].path != path:
+                    path = log.segments[group.file].path
+                    file = pq.ParquetFile(parquet_source(path))
+                for rows, least in self._of_group(file, group, log, chunk):
+                    yield rows, min(least, following)
+            except NotBase64Error:
+                raise InputError(
+                    f"{path}: row group {group.number}: a key or value is text but not padded base64;"
+                    f" give binary columns, or base64"
+                ) from None
+            except (pa.ArrowException, OSError) as error:
+                said = str(error).splitlines()[0]
+                raise InputError(f"{path}: row group {group.number}: cannot be read ({said})") from None
+
+    def _of_group(
+        self, file: pq.ParquetFile, group: RowGroup, log: LogPartition, chunk: int
+    ) -> Iterator[tuple[Rows, int]]:
+        names, columns = set(file.schema_arrow.names), self.columns
+        placed = [name for name in (columns.offset, columns.partition, columns.topic) if name in names]
+        where = file.read_row_group(group.number, columns=placed if not group.alone else [columns.offset])
+        offsets = integers(where[columns.offset], columns.offset, log.segments[group.file].path, group.rows_before)
+        mine = np.ones(len(offsets), bool)
+        if not group.alone:
+            mine = belongs(where, columns, log.topic, log.partition)
+        # From the end back: the least offset of ours that comes after each row.
+        least = np.minimum.accumulate(np.where(mine, offsets, LARGEST_OFFSET)[::-1])[::-1]
+        held = file.metadata.row_group(group.number).total_byte_size
+        step = int(np.clip(chunk * len(offsets) // max(held, 1), 1, _MOST_ROWS))
+        wanted = [name for name in (columns.key, columns.value, columns.timestamp) if name in names]
+        at = 0
+        for batch in file.iter_batches(step, row_groups=[group.number], columns=wanted):
+            end = at + batch.num_rows
+            chosen = np.flatnonzero(mine[at:end])
+            if len(chosen):
+                part = batch if len(chosen) == batch.num_rows else batch.take(pa.array(chosen))
+                has_times = columns.timestamp in names
+                times = milliseconds(part[columns.timestamp]) if has_times else np.full(len(chosen), NO_TIME)
+                place = at + chosen
+                rows = rows_of(part[columns.key], part[columns.value], offsets[place], times, group.file,
+                               place + group.rows_before)  # fmt: skip
+                yield rows, int(least[end]) if end < len(least) else LARGEST_OFFSET
+            at = end
+
+
+def _greatest(rows: Rows) -> int:
+    return int(rows.records["offset"].max())
+
+
+def belongs(rows: pa.Table, columns: Columns, topic: str, partition: int | None) -> np.ndarray:
+    """Which rows are of a topic and of one of its partitions; a column that is not there says nothing."""
+    mine = np.ones(len(rows), bool)
+    if columns.topic in rows.column_names:
+        mine &= _true(pc.call_function("equal", [rows[columns.topic].cast(pa.string()), pa.scalar(topic)]))
+    if columns.partition in rows.column_names:
+        mine &= _true(pc.call_function("equal", [rows[columns.partition].cast(pa.int64()), pa.scalar(partition)]))
+    return mine
+
+
+def _true(answers: Any) -> np.ndarray:
+    return (
+        answers.fill_null(False).to_numpy(zero_copy_only=False)
+        if isinstance(answers, pa.Array)
+        else np.asarray(answers.fill_null(False).to_numpy())
+    )
+
+
+def integers(column: pa.ChunkedArray, name: str, path: str, rows_before: int) -> np.ndarray:
+    """A column of whole numbers that must not be null or negative.
+
+    Raises:
+        InputError: if one is, with its row in the file.
+    """
+    if column.null_count:
+        row = int(np.flatnonzero(np.asarray(column.is_null()))[0]) + rows_before
+        raise InputError(f"{path}: row {row}: {name} is null; each record needs one")
+    numbers = column.cast(pa.int64()).to_numpy()
+    if len(numbers) and numbers.min() < 0:
+        row = int(np.flatnonzero(numbers < 0)[0])
+        raise InputError(f"{path}: row {row + rows_before}: {name} is {numbers[row]}; it begins at 0")
+    return numbers
+
+
+def milliseconds(column: pa.Array) -> np.ndarray:
+    """Timestamps, or milliseconds as Kafka Connect keeps them, as int64; NO_TIME for null."""
+    if pa.types.is_timestamp(column.type):
+        # Sinks keep micro- or nanoseconds; Kafka's stamps are whole milliseconds.
+        column = column.cast(pa.timestamp("ms", column.type.tz), safe=False)
+    return column.cast(pa.int64()).fill_null(NO_TIME).to_numpy(zero_copy_only=False)

@@ -1,0 +1,136 @@
+"""What is known of the topics that share groups read: names and end offsets, which the state topic does not hold.
+
+Reads the JSON files that say what the log does not: `--topics` and `--subscriptions`.
+"""
+
+import json
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+
+from share_state.errors import InputError
+from share_state.sources.object_stores import place
+
+_NAMES = pa.schema([("topic_id", pa.string()), ("topic", pa.string())])
+_ENDS = pa.schema([("topic_id", pa.string()), ("partition", pa.int32()), ("end_offset", pa.int64())])
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """Names and end offsets by topic id.
+
+    Attributes:
+        names: columns topic_id and topic.
+        ends: columns topic_id, partition (int32) and end_offset (the next offset to be written, int64).
+    """
+
+    names: pa.Table = field(default_factory=_NAMES.empty_table)
+    ends: pa.Table = field(default_factory=_ENDS.empty_table)
+
+    def name_of(self, topic_ids: pa.Array) -> pa.Array:
+        """The name of each topic id, null where it is not known."""
+        if not len(self.names):
+            return pa.nulls(len(topic_ids), pa.string())
+        return self.names["topic"].combine_chunks().take(_place(topic_ids, self.names["topic_id"].combine_chunks()))
+
+    def end_of(self, topic_ids: pa.Array, partitions: pa.Array) -> pa.Array:
+        """The end offset of each topic-partition, null where it is not known."""
+        if not len(self.ends):
+            return pa.nulls(len(topic_ids), pa.int64())
+        known = _joined(self.ends["topic_id"].combine_chunks(), self.ends["partition"].combine_chunks())
+        return self.ends["end_offset"].combine_chunks().take(_place(_joined(topic_ids, partitions), known))
+
+
+def _joined(topic_ids: pa.Array, partitions: pa.Array) -> pa.Array:
+    return pc.call_function("binary_join_element_wise", [topic_ids, partitions.cast(pa.string()), pa.scalar(":")])
+
+
+def _place(values: pa.Array, among: pa.Array) -> pa.Array:
+    return pc.call_function("index_in", [values], pc.SetLookupOptions(among))
+
+
+_Partition = Annotated[int, Field(ge=0, lt=2**31)]
+_Offset = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class _Topic(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    name: str
+    end_offsets: dict[_Partition, _Offset] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_forms(cls, given: Any) -> Any:
+        """`"name"` alone, and partitions as a list of {partition, highWatermark or end_offset}."""
+        if isinstance(given, str):
+            return {"name": given}
+        own = given.get("end_offsets", {}) if isinstance(given, dict) else None
+        if not isinstance(own, dict) or not isinstance(given.get("partitions"), list):
+            return given
+        ends = {
+            entry["partition"]: entry.get("end_offset", entry.get("highWatermark"))
+            for entry in given["partitions"]
+            if isinstance(entry, dict) and isinstance(entry.get("partition"), int)
+        }
+        # A partition without a leader has no high watermark.
+        return {**given, "end_offsets": {number: end for number, end in {**ends, **own}.items() if end is not None}}
+
+
+_FILE = TypeAdapter(dict[str, _Topic])
+
+
+def read_topics(path: str) -> Topics:
+    """The topics that a file names.
+
+    Both forms are read: `{"<topic id>": {"name": "orders", "end_offsets": {"0": 612}}}`, and a list of
+    `{"topicId": ..., "name": ..., "partitions": [{"partition": 0, "highWatermark": 612}]}`.
+
+    Raises:
+        InputError: if the file is missing or says something else.
+    """
+    try:
+        given = json.loads(place(path).read_text(encoding="utf-8"))
+        if isinstance(given, list):
+            given = {entry.get("topicId", entry.get("topic_id")): entry for entry in given}
+        topics = _FILE.validate_python(given)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); --topics wants a JSON file") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}; {_WANTED}") from None
+    except (json.JSONDecodeError, UnicodeDecodeError, AttributeError, TypeError) as error:
+        raise InputError(f"{path}: not a JSON file of topics ({error}); {_WANTED}") from None
+    ends = [(topic_id, number, end) for topic_id, topic in topics.items() for number, end in topic.end_offsets.items()]
+    names = [(topic_id, topic.name) for topic_id, topic in topics.items()]
+    return Topics(
+        _table(names, {"topic_id": pa.string(), "topic": pa.string()}),
+        _table(ends, {"topic_id": pa.string(), "partition": pa.int32(), "end_offset": pa.int64()}),
+    )
+
+
+def read_subscriptions(path: str | None) -> dict[str, list[str]] | None:
+    """The `--subscriptions` file: topic name -> groups with a subscription to it; None where no file is given.
+
+    Raises:
+        InputError: if the file is missing or says something else.
+    """
+    if path is None:
+        return None
+    try:
+        return TypeAdapter(dict[str, list[str]]).validate_json(place(path).read_bytes())
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); --subscriptions wants a JSON file") from None
+    except ValidationError:
+        raise InputError(f'{path}: not a JSON file of subscriptions; give {{"<topic>": ["<group>", ...]}}') from None
+
+
+_WANTED = 'give {"<topic id>": {"name": "...", "end_offsets": {"0": 612}}}'
+
+
+def _table(rows: list[tuple[Any, ...]], types: dict[str, pa.DataType]) -> pa.Table:
+    columns = zip(*rows, strict=True) if rows else ([] for _ in types)
+    return pa.table({name: pa.array(column, types[name]) for name, column in zip(types, columns, strict=True)})

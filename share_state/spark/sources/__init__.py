@@ -1,1 +1,0 @@
-"""Inputs that only Spark can read, or put in order."""
