@@ -1,147 +1,87 @@
-"""How the cost of `share-state reconstruct` grows with bytes and with share-partitions: how near to a straight line."""
+"""How the cost of `share-state reconstruct` grows with bytes and with share-partitions, and how near to a line."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import median
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from bench.end_to_end import IN_SPARK, reconstructed
-from bench.exports import Export, Shape, made, records_in
-from bench.stretched import stretched
+from bench.inputs import Export, generate, generate_bytes, repeat
+from bench.report import Bound, Item, Table
+from bench.runner import IN_SPARK, Settings, run_on_export
 
-_RECORDS_A_KEY, _FEW_RECORDS_A_KEY = 100, 5
-_PARTITIONS = 2
-"""Of the state topic: one a core, so that every size has as many tasks; each costs Spark as much, whatever it reads."""
-_TIMES_BYTES = (1, 2, 4, 8)
-_TIMES_KEYS = (1, 10, 100)
-_SHARE_OF_BYTES, _SHARE_OF_KEYS = 8, 10
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """CPU time of the process tree and wall time from the shell, in seconds."""
-
-    cpu_s: float
-    wall_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Growing:
-    """Exports of one kind.
-
-    Attributes:
-        name: what grows.
-        sizes: how many times the smallest, the export; first of all one that is hardly more than start-up, 0 times.
-    """
-
-    name: str
-    sizes: tuple[tuple[int, Export], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """One size: how many times the smallest, the export, the median cost."""
-
-    times: int
-    export: Export
-    cost: Cost
+_BYTES_PER_KEY, _FEWEST_RECORDS_PER_KEY = 20_500, 5
+_PARTITIONS = 2  # as many tasks at every size: each costs Spark as much, whatever it reads
+_STYLES = {"CPU": ("o", "-", "0.0"), "wall": ("s", "--", "0.45")}
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The straight line that is nearest to some points, each weighed by its own seconds.
-
-    Attributes:
-        fixed: seconds at no bytes: start-up, and what a first run of everything costs.
-        rate: seconds a byte.
-        off: how far the farthest point is from the line, as a share of its seconds.
-    """
+    """The line nearest to some points: seconds at no bytes, seconds per byte, and the largest relative error."""
 
     fixed: float
     rate: float
-    off: float
+    error: float
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
-    """Growing exports, measured; points smallest first."""
-
-    growing: Growing
-    points: tuple[Point, ...]
-
-    @property
-    def sizes(self) -> list[int]:
-        """Bytes of each point."""
-        return [point.export.bytes for point in self.points]
-
-    @property
-    def cpu(self) -> Line:
-        """Of CPU time."""
-        return nearest(self.sizes, [point.cost.cpu_s for point in self.points])
-
-    @property
-    def wall(self) -> Line:
-        """Of wall time."""
-        return nearest(self.sizes, [point.cost.wall_s for point in self.points])
-
-
-def nearest(sizes: Sequence[float], seconds: Sequence[float]) -> Line:
-    """The line of least squares over relative errors."""
+def fit_line(sizes: Sequence[float], seconds: Sequence[float]) -> Line:
+    """Least squares over relative errors."""
     size, took = np.array(sizes, float), np.array(seconds, float)
     (fixed, rate), *_ = np.linalg.lstsq(np.column_stack((1 / took, size / took)), np.ones(len(took)))
-    off = np.abs(1 - (fixed + rate * size) / took).max()
-    return Line(float(fixed), float(rate), float(off))
+    return Line(float(fixed), float(rate), float(np.abs(1 - (fixed + rate * size) / took).max()))
 
 
-def start_up_export(partitions: int) -> Export:
-    """Next to nothing, so that what is left is start-up: a few records in every log partition."""
-    return made(Shape(records=20 * partitions, keys=10 * partitions, partitions=partitions))
+def growth(settings: Settings, off_line: Bound) -> Iterator[Item]:
+    """Run `reconstruct` in Spark on growing exports, and draw bench/growth.png."""
+    figure = Figure(figsize=(10.4, 4.2), layout="constrained")
+    for place, (name, exports) in enumerate(_exports(settings.growth_megabytes * 1_000_000).items(), 1):
+        run_on_export("reconstruct", exports[0], *IN_SPARK)  # fills the page cache
+        runs = [[run_on_export("reconstruct", one, *IN_SPARK) for _ in range(settings.runs)] for one in exports]
+        seconds = {
+            "CPU": [median(run.cpu_s for run in of_size) for of_size in runs],
+            "wall": [median(run.wall_s for run in of_size) for of_size in runs],
+        }
+        lines = {clock: fit_line([one.bytes for one in exports], took) for clock, took in seconds.items()}
+        sized = zip(exports, *seconds.values(), strict=True)
+        rows: list[tuple[float | str, ...]] = [(one.bytes / 1e6, one.shape.keys, *took) for one, *took in sized]
+        rows.append(("line: s at no bytes", "", *(line.fixed for line in lines.values())))
+        rows.append(("line: s a GB", "", *(1e9 * line.rate for line in lines.values())))
+        rows.append(("farthest from it", "", *(f"{line.error:.1%}" for line in lines.values())))
+        columns = ("MB|,.1f", "share-partitions|,", "CPU s|.2f", "wall s|.2f")
+        yield Table(f"growth with {name}, median of {settings.runs}", columns, rows, runs)
+        for clock, line in lines.items():
+            yield off_line.check(line.error if line.rate > 0 else 1.0, f"{line.error:.1%}", clock=clock, name=name)
+        _draw(figure.add_subplot(1, 2, place, title=name), exports, seconds, lines)
+    figure.savefig(Path(__file__).parent / "growth.png", dpi=120)
 
 
-def exports(megabytes: int) -> tuple[Growing, ...]:
-    """What is to be measured.
-
-    Args:
-        megabytes: of 10^6 bytes, the smallest export of the series of bytes; that of share-partitions begins with an
-            eighth.
-    """
-    size = megabytes * 1_000_000
-    few, one = _base(size), _base(size // _SHARE_OF_BYTES)
-    return (
-        Growing(
-            "bytes, the same share-partitions",
-            (
-                (0, made(replace(few.shape, records=_FEW_RECORDS_A_KEY * few.shape.keys))),
-                *((times, stretched(few, times * few.bytes, new_keys=False)) for times in _TIMES_BYTES),
-            ),
-        ),
-        Growing(
-            "share-partitions, the same bytes each",
-            (
-                (0, _base(size // _SHARE_OF_BYTES // _SHARE_OF_KEYS)),
-                *((times, stretched(one, times * one.bytes, new_keys=True)) for times in _TIMES_KEYS),
-            ),
-        ),
-    )
+def _exports(size: int) -> dict[str, list[Export]]:
+    few, one = (generate_bytes(part, keys=part // _BYTES_PER_KEY, partitions=_PARTITIONS) for part in (size, size // 8))
+    return {
+        "bytes, the same share-partitions": [
+            generate(replace(few.shape, records=_FEWEST_RECORDS_PER_KEY * few.shape.keys)),
+            *(repeat(few, times * few.bytes, new_keys=False) for times in (1, 2, 4, 8)),
+        ],
+        "share-partitions, the same bytes each": [
+            generate_bytes(size // 80, keys=size // 80 // _BYTES_PER_KEY, partitions=_PARTITIONS),
+            *(repeat(one, times * one.bytes, new_keys=True) for times in (1, 10, 100)),
+        ],
+    }
 
 
-def measured(growing: Growing, runs: int) -> Series:
-    """Run the command over every size.
-
-    Args:
-        growing: of `exports`.
-        runs: of each size; the median counts. One more of the smallest, not counted, fills the page cache.
-    """
-    reconstructed(growing.sizes[0][1], *IN_SPARK)
-    return Series(growing, tuple(Point(times, export, _cost(export, runs)) for times, export in growing.sizes))
-
-
-def _cost(export: Export, runs: int) -> Cost:
-    usages = [reconstructed(export, *IN_SPARK).usage for _ in range(runs)]
-    return Cost(median(one.cpu_s for one in usages), median(one.wall_s for one in usages))
-
-
-def _base(size: int) -> Export:
-    records = records_in(size)
-    return made(Shape(records=records, keys=max(1, records // _RECORDS_A_KEY), partitions=_PARTITIONS))
+def _draw(axes: Axes, exports: Sequence[Export], seconds: dict[str, list[float]], lines: dict[str, Line]) -> None:
+    sizes = [export.bytes / 1e9 for export in exports]
+    for clock, line in lines.items():
+        marker, style, grey = _STYLES[clock]
+        axes.plot(sizes, seconds[clock], marker=marker, linestyle="", color=grey, label=f"{clock} time")
+        label = f"{line.fixed:.1f} s + {1e9 * line.rate:.1f} s a GB; largest error {line.error:.0%}"
+        ends = np.array([0, sizes[-1]])
+        axes.plot(ends, line.fixed + 1e9 * line.rate * ends, linestyle=style, color=grey, label=label)
+    keys = " to ".join(dict.fromkeys(f"{exports[place].shape.keys:,}" for place in (0, -1)))
+    axes.set(xlabel=f"GB ({keys} share-partitions)", ylabel="seconds, from the shell")
+    axes.set(xlim=(0, None), ylim=(0, None))
+    axes.grid(axis="y", color="0.9")
+    axes.legend(frameon=False, fontsize=8)

@@ -2,6 +2,6 @@
 
 import sys
 
-from share_state.cli.main.main import main
+from share_state.cli.main import main
 
 main(["cutoff", *sys.argv[1:]])

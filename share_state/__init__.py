@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from share_state.api.tables import Tables
     from share_state.fold.log import FoldedLog, fold_log
     from share_state.report import plots
-    from share_state.sources.discovery import LogPartition, Window, find_logs
+    from share_state.sources.as_of import Window
+    from share_state.sources.discovery import LogPartition, find_logs
     from share_state.sources.topics import Topics
     from share_state.spark.session import start as session
 
@@ -38,7 +39,8 @@ _HOMES = {
     "api.tables": ("Tables",),
     "fold.log": ("FoldedLog", "fold_log"),
     "sources.topics": ("Topics",),
-    "sources.discovery": ("LogPartition", "Window", "find_logs"),
+    "sources.as_of": ("Window",),
+    "sources.discovery": ("LogPartition", "find_logs"),
 }
 
 

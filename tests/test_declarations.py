@@ -7,11 +7,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from docs import reference_pages
 from docs.reference_pages import blocks_of, records_page, table_page, tables_index
-from share_state.cli.main import reference_pages
 from share_state.errors import DeclarationError
 from share_state.schema import declarations
-from share_state.schema.declarations import arrow_type, declared, layout, record, table, table_schema
+from share_state.schema.declarations import arrow_type, declaration_names, layout, record, table, table_schema
 
 DOCS = Path(__file__).parent.parent / "docs"
 RENEW = "run: python -m docs.reference_pages"
@@ -130,7 +130,7 @@ def test_types_nest():
 
 @pytest.mark.parametrize("text", ["long", "array<bigint", "map<string>", "array<int,int>", "struct<a>", ""])
 def test_a_type_that_is_not_known_is_refused(text):
-    with pytest.raises(DeclarationError, match="is not known"):
+    with pytest.raises(DeclarationError, match="is unknown"):
         arrow_type(text)
 
 
@@ -145,7 +145,7 @@ def write(tmp_path, monkeypatch):
     """Puts a declaration into a folder of its own that is read in place of the shipped one."""
     (tmp_path / "tables").mkdir()
     (tmp_path / "records").mkdir()
-    monkeypatch.setattr(declarations, "folder", lambda _: tmp_path)
+    monkeypatch.setattr(declarations, "resource_folder", lambda _: tmp_path)
     forget()
     yield lambda name, text: (tmp_path / name).write_text(text, encoding="utf-8")
     forget()
@@ -183,7 +183,7 @@ def test_a_declared_table_is_read(write):
     [
         ("doc: any\n", "doc: any\ncomment: x\n", "comment: Extra inputs"),
         ("type: bigint", "type: bigint, nullable: false", "columns.0.*nullable: Extra inputs"),
-        ("type: bigint", "type: long", "columns.0.*type: .*type 'long' is not known"),
+        ("type: bigint", "type: long", "columns.0.*type: .*type 'long' is unknown"),
         ("table: t\n", "", "table: Field required"),
         ("{name: a", "{name: [a", "t.yaml: .*expected"),
         ("- {name: a", "- {columns_of: nobody, name: a", "columns.0"),
@@ -214,13 +214,13 @@ def test_a_declared_record_is_read(write):
     [
         ("key_type: 0", "key_type: 0\napi_key: 0", "api_key: Extra inputs"),
         ("type: int32, doc", "type: int32, size: 4, doc", "layouts.0.fields.0.size: Extra inputs"),
-        ("type: int32, doc", "type: int24, doc", "a: type 'int24' is not known"),
-        ("type: int32, doc", 'type: "[]Nobody", doc', r"a: type '\[\]Nobody' is not known"),
-        ("type: int32, doc", 'type: "../tables/t", doc', "a: type '../tables/t' is not known"),
+        ("type: int32, doc", "type: int24, doc", "a: type 'int24' is unknown"),
+        ("type: int32, doc", 'type: "[]Nobody", doc', r"a: type '\[\]Nobody' is unknown"),
+        ("type: int32, doc", 'type: "../tables/t", doc', "a: type '../tables/t' is unknown"),
         ("part: value", "part: body", "part: Input should be 'key', 'value' or 'data'"),
         ("tag: 0, default: -1", "tag: 0", "fields.1.*a tagged field needs a default"),
         ("flexible: true", "flexible: false", "layouts.0: .*only a flexible layout"),
-        ("name: b", "name: a", "layouts.0: .*field 'a' is there twice"),
+        ("name: b", "name: a", "layouts.0: .*field 'a' is declared twice"),
         ("    version: 0\n", "", "layout 1.0: a value has a version"),
         ("part: value", "part: key", "layout 1.0: .*a key has none"),
     ],
@@ -247,7 +247,7 @@ def test_the_page_of_records_is_what_the_declarations_say():
     assert (DOCS / "records.md").read_text(encoding="utf-8") == records_page(), RENEW
 
 
-@pytest.mark.parametrize("name", declared("tables", "table"))
+@pytest.mark.parametrize("name", declaration_names("tables", "table"))
 def test_the_page_of_a_table_is_what_its_declaration_says(name: str):
     page = (DOCS / "tables" / f"{name}.md").read_text(encoding="utf-8")
     assert page == table_page(name, page), RENEW
@@ -260,7 +260,7 @@ def test_the_page_of_a_table_is_what_its_declaration_says(name: str):
 def test_the_index_of_tables_names_each_and_there_is_no_other_page():
     assert (DOCS / "tables" / "README.md").read_text(encoding="utf-8") == tables_index(), RENEW
     pages = {path.stem for path in (DOCS / "tables").glob("*.md")} - {"README"}
-    assert pages == set(declared("tables", "table"))
+    assert pages == set(declaration_names("tables", "table"))
 
 
 def test_the_page_of_records_shows_every_declaration():
@@ -272,7 +272,7 @@ def test_the_page_of_records_shows_every_declaration():
     assert len(of_groups) == 14
     assert {one[0] for one in of_groups[::2]} == {one[0] for one in of_groups[1::2]}
     assert "In `__consumer_offsets`: inside the value of record type 2." in shown
-    assert "| delivery_complete_count | `int32`, tag 0, absent at -1 | terminal offsets" in shown
+    assert "| delivery_complete_count | `int32`, tag 0, default -1 | terminal offsets" in shown
 
 
 def test_stale_pages_are_renewed(tmp_path):
@@ -282,6 +282,6 @@ def test_stale_pages_are_renewed(tmp_path):
     (folder / "tables" / "README.md").unlink()
     page = folder / "tables" / "cutoff.md"
     page.write_text(page.read_text(encoding="utf-8").replace("`bigint`", "`text`"), encoding="utf-8")
-    reference_pages.write_declared_pages([str(folder)])
+    reference_pages.write_declared_pages(folder)
     for path in ("records.md", "tables/README.md", "tables/cutoff.md"):
         assert (folder / path).read_text(encoding="utf-8") == (DOCS / path).read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ import pytest
 _FAULTS = """
 import resource
 import numpy as np
-from share_state.cli.main.main import keep_memory
+from share_state.cli.main import keep_freed_memory
 {begin}
 def work():
     blocks = [np.ones(16 << 20, np.uint8) for _ in range(3)]
@@ -23,7 +23,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 @pytest.mark.skipif(not Path("/lib64/ld-linux-x86-64.so.2").exists(), reason="glibc on x86 only")
 def test_memory_that_was_freed_is_used_again():
-    assert 5 * _faults("keep_memory()") < _faults("")
+    assert 5 * _faults("keep_freed_memory()") < _faults("")
 
 
 def _faults(begin: str) -> int:

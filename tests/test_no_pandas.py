@@ -20,7 +20,7 @@ def test_a_command_imports_no_pandas(command: tuple[str, ...]):
 
 def test_what_asks_for_pandas_gets_it():
     text = (
-        "from share_state.cli.main.main import keep_pandas_out; keep_pandas_out(); import pyarrow, sys;"
+        "from share_state.cli.main import keep_pandas_out; keep_pandas_out(); import pyarrow, sys;"
         "assert 'pandas' not in sys.modules; print(pyarrow.table({'a': [7]}).to_pandas()['a'].sum())"
     )
     assert _run("-c", text).stdout == "7\n"

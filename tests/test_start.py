@@ -7,7 +7,7 @@ import sys
 import pytest
 
 _THREADS = "import atexit, os; atexit.register(lambda: print(len(os.listdir('/proc/self/task'))));"
-_START = "from share_state.cli.main.main import main; main({arguments})"
+_START = "from share_state.cli.main import main; main({arguments})"
 
 
 @pytest.mark.parametrize(("arguments", "code"), [(["rules"], 0), (["nothing"], 2), (["show", "/no/such"], 2)])

@@ -21,7 +21,7 @@ def runs(*names: str) -> pa.Table:
 
 def added(root: Path, rows: pa.Table, gone: set[str]) -> dict[str, int]:
     with Warehouse(str(root)) as tables:
-        return tables.add("runs", tables.files.write("runs", rows.to_batches()), gone)
+        return tables.append("runs", tables.files.write("runs", rows.to_batches()), gone)
 
 
 def seen(root: Path) -> list[str]:
@@ -41,15 +41,15 @@ def test_rows_are_added_beside_others_and_take_the_place_of_their_own_run(tmp_pa
 
 def test_rows_that_share_a_file_with_those_of_a_run_that_goes_stay(tmp_path: Path):
     added(tmp_path, runs("a", "b", "c"), set())
-    assert Warehouse(str(tmp_path)).runs_in("runs") == {"a", "b", "c"}
+    assert Warehouse(str(tmp_path)).run_ids("runs") == {"a", "b", "c"}
     added(tmp_path, runs("d"), {"b"})
     assert seen(tmp_path) == ["a", "c", "d"]
 
 
 def test_rows_take_the_place_of_all_others_and_may_be_none(tmp_path: Path):
     with Warehouse(str(tmp_path)) as tables:
-        assert tables.put("runs", runs("a", "b")) == {"runs": 0}
-        assert tables.put("runs", runs("c")) == {"runs": 1}
+        assert tables.replace_rows("runs", runs("a", "b")) == {"runs": 0}
+        assert tables.replace_rows("runs", runs("c")) == {"runs": 1}
     assert seen(tmp_path) == ["c"]
     with Warehouse(str(tmp_path)) as tables:
         tables.replace("runs", [])
@@ -70,7 +70,7 @@ def test_what_is_not_committed_goes_and_what_others_wrote_stays(tmp_path: Path):
         (kept,) = tables.files.write("runs", runs("a").to_batches())
         tables.files.write("runs", runs("a").to_batches())
         tables.files.write("findings", [_finding()])
-        tables.add("runs", [kept], set())
+        tables.append("runs", [kept], set())
     assert parquet(tmp_path, "runs") == {kept["path"]}
     assert parquet(tmp_path, "findings") == {file["path"] for file in other}
 

@@ -8,9 +8,10 @@ import java.lang.reflect.Field;
 import java.nio.ByteBuffer;
 import java.nio.file.Files;
 import java.nio.file.Path;
-import java.util.Comparator;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.AbstractConfig;
@@ -21,24 +22,24 @@ import org.apache.kafka.common.record.internal.Record;
 import org.apache.kafka.common.utils.Time;
 import org.apache.kafka.common.utils.internals.LogContext;
 import org.apache.kafka.coordinator.common.runtime.CoordinatorRecord;
-import org.apache.kafka.coordinator.common.runtime.Deserializer;
 import org.apache.kafka.coordinator.common.runtime.SnapshottableCoordinator;
+import org.apache.kafka.coordinator.share.PersisterStateBatchCombiner;
 import org.apache.kafka.coordinator.share.ShareCoordinatorConfig;
 import org.apache.kafka.coordinator.share.ShareCoordinatorRecordSerde;
 import org.apache.kafka.coordinator.share.ShareCoordinatorShard;
 import org.apache.kafka.coordinator.share.ShareGroupOffset;
 import org.apache.kafka.coordinator.share.metrics.ShareCoordinatorMetrics;
 import org.apache.kafka.server.share.SharePartitionKey;
+import org.apache.kafka.server.share.persister.PersisterStateBatch;
 import org.apache.kafka.timeline.SnapshotRegistry;
 
 /**
- * Replays exports of __share_group_state as a broker does when it becomes coordinator: CoordinatorLoaderImpl's loop
- * around Kafka's own serde and ShareCoordinatorShard, on one thread, one state partition after the other.
+ * Replays exports of __share_group_state as a broker does when it becomes coordinator: the loop of
+ * CoordinatorLoaderImpl around Kafka's serde and ShareCoordinatorShard, one thread, one state partition after the other.
  *
- * <p>Reads folders from standard input, one a line; each line is one pass over that folder, answered by one line of
- * JSON. The process stays, so later passes find it warm. Two numbers of CPU time: of the replaying thread, and of the
- * whole process between the same two moments (garbage collection and JIT compilation counted). The digest is taken
- * with both clocks stopped. A line "states FOLDER" is answered by one line of JSON a live share-partition, then {}.
+ * <p>Each line of standard input is a folder, a tab, and a file or nothing. The answer is one line of JSON; the process
+ * stays, so that later passes run warm. CPU time is taken of the replaying thread and of the whole process (garbage
+ * collection and JIT compilation included). The file receives a line per live share-partition, while no clock runs.
  */
 public final class Replay {
     private static final String TOPIC = "__share_group_state";
@@ -55,26 +56,22 @@ public final class Replay {
     private final ShareCoordinatorMetrics metrics = new ShareCoordinatorMetrics();
     private final ShareCoordinatorRecordSerde serde = new ShareCoordinatorRecordSerde();
     private long records;
-    private long bytes;
 
     public static void main(String[] args) throws Exception {
-        BufferedReader folders = new BufferedReader(new InputStreamReader(System.in));
-        for (String line = folders.readLine(); line != null; line = folders.readLine()) {
-            if (line.startsWith("states ")) {
-                new Replay().printStates(Path.of(line.substring("states ".length())));
-            } else {
-                System.out.println(new Replay().pass(Path.of(line)));
-            }
+        BufferedReader requests = new BufferedReader(new InputStreamReader(System.in));
+        for (String line = requests.readLine(); line != null; line = requests.readLine()) {
+            String[] request = line.split("\t", -1);
+            System.out.println(new Replay().pass(Path.of(request[0]), request[1]));
             System.out.flush();
         }
     }
 
-    private String pass(Path folder) throws Exception {
+    private String pass(Path folder, String statesFile) throws Exception {
         long wall = 0;
         long processCpu = 0;
         long threadCpu = 0;
-        Digest digest = new Digest();
-        for (Path log : stateLogs(folder)) {
+        List<String> states = new ArrayList<>();
+        for (Path log : list(folder, TOPIC + "-\\d+")) {
             long wallBefore = System.nanoTime();
             long processBefore = PROCESS.getProcessCpuTime();
             long threadBefore = THREADS.getCurrentThreadCpuTime();
@@ -82,24 +79,34 @@ public final class Replay {
             threadCpu += THREADS.getCurrentThreadCpuTime() - threadBefore;
             processCpu += PROCESS.getProcessCpuTime() - processBefore;
             wall += System.nanoTime() - wallBefore;
-            states(shard).forEach(digest::add);
+            if (!statesFile.isEmpty()) {
+                states(shard).forEach((key, state) -> states.add(describe(key, state)));
+            }
+        }
+        if (!statesFile.isEmpty()) {
+            Files.write(Path.of(statesFile), states);
         }
         return String.format(
-            "{\"records\": %d, \"bytes\": %d, \"wall_s\": %.6f, \"cpu_s\": %.6f, \"thread_cpu_s\": %.6f, "
-                + "\"peak_bytes\": %d, \"digest\": %s}",
-            records, bytes, wall / 1e9, processCpu / 1e9, threadCpu / 1e9, peakBytes(), digest);
+            "{\"records\": %d, \"wall_s\": %.6f, \"cpu_s\": %.6f, \"thread_cpu_s\": %.6f}",
+            records, wall / 1e9, processCpu / 1e9, threadCpu / 1e9);
     }
 
-    private void printStates(Path folder) throws Exception {
-        for (Path log : stateLogs(folder)) {
-            states(load(log)).forEach((key, state) -> System.out.println(Digest.describe(key, state)));
-        }
-        System.out.println("{}");
+    /** Key, scalars and ranges; combined with nothing, the ranges of a replayed snapshot come out in canonical form. */
+    private static String describe(SharePartitionKey key, ShareGroupOffset state) {
+        Stream<PersisterStateBatch> ranges =
+            new PersisterStateBatchCombiner(state.stateBatches(), List.of(), -1).combineStateBatches().stream();
+        return String.format(
+            "%s %d %d %d %d %d %d %d %s",
+            key.asCoordinatorKey(), state.startOffset(), state.deliveryCompleteCount(), state.snapshotEpoch(),
+            state.stateEpoch(), state.leaderEpoch(), state.createTimestamp(), state.writeTimestamp(),
+            ranges.map(range -> range.firstOffset() + "-" + range.lastOffset() + ":" + range.deliveryState() + ":"
+                + range.deliveryCount()).collect(Collectors.joining(" "))).strip();
     }
 
-    /** CoordinatorLoaderImpl.doLoad and processMemoryRecords, over closed segments in place of a UnifiedLog. */
+    /** CoordinatorLoaderImpl.doLoad and processMemoryRecords, over closed segments instead of a UnifiedLog. */
     private ShareCoordinatorShard load(Path log) throws IOException {
-        TopicPartition partition = new TopicPartition(TOPIC, partitionOf(log));
+        int number = Integer.parseInt(log.getFileName().toString().replace(TOPIC + "-", ""));
+        TopicPartition partition = new TopicPartition(TOPIC, number);
         LogContext context = new LogContext();
         SnapshotRegistry registry = new SnapshotRegistry(context);
         ShareCoordinatorShard.Builder builder = new ShareCoordinatorShard.Builder(config);
@@ -112,7 +119,7 @@ public final class Replay {
         ByteBuffer buffer = ByteBuffer.allocate(LOAD_BUFFER);
         long current = 0;
         long committed = -1;
-        for (Path segment : segments(log)) {
+        for (Path segment : list(log, "\\d{20}\\.log")) {
             try (FileRecords file = FileRecords.open(segment.toFile(), false)) {
                 int position = 0;
                 while (position < file.sizeInBytes()) {
@@ -139,7 +146,6 @@ public final class Replay {
                         buffer = ByteBuffer.allocate(2 * buffer.capacity());
                     }
                     position += used;
-                    bytes += used;
                 }
             }
         }
@@ -152,48 +158,22 @@ public final class Replay {
         MutableRecordBatch batch, SnapshottableCoordinator<ShareCoordinatorShard, CoordinatorRecord> coordinator) {
         for (Record record : batch) {
             records++;
-            CoordinatorRecord decoded;
-            try {
-                decoded = serde.deserialize(record.key(), record.value());
-            } catch (Deserializer.UnknownRecordTypeException unknown) {
-                continue;
-            }
+            CoordinatorRecord decoded = serde.deserialize(record.key(), record.value());
             coordinator.replay(record.offset(), batch.producerId(), batch.producerEpoch(), decoded);
         }
     }
 
-    private static List<Path> stateLogs(Path folder) throws IOException {
+    private static List<Path> list(Path folder, String names) throws IOException {
         try (Stream<Path> found = Files.list(folder)) {
-            return found.filter(path -> path.getFileName().toString().matches(TOPIC + "-\\d+"))
-                .sorted(Comparator.comparingInt(Replay::partitionOf)).toList();
+            return found.filter(path -> path.getFileName().toString().matches(names)).sorted().toList();
         }
     }
 
-    private static List<Path> segments(Path log) throws IOException {
-        try (Stream<Path> found = Files.list(log)) {
-            return found.filter(path -> path.getFileName().toString().matches("\\d{20}\\.log")).sorted().toList();
-        }
-    }
-
-    private static int partitionOf(Path log) {
-        String name = log.getFileName().toString();
-        return Integer.parseInt(name.substring(name.lastIndexOf('-') + 1));
-    }
-
-    /** The shard's own map; no public method lists it. */
+    /** The shard's map, which no public method exposes. */
     @SuppressWarnings("unchecked")
     private static Map<SharePartitionKey, ShareGroupOffset> states(ShareCoordinatorShard shard) throws Exception {
         Field field = ShareCoordinatorShard.class.getDeclaredField("shareStateMap");
         field.setAccessible(true);
         return (Map<SharePartitionKey, ShareGroupOffset>) field.get(shard);
-    }
-
-    private static long peakBytes() throws IOException {
-        for (String line : Files.readAllLines(Path.of("/proc/self/status"))) {
-            if (line.startsWith("VmHWM:")) {
-                return 1024 * Long.parseLong(line.replaceAll("\\D", ""));
-            }
-        }
-        throw new IOException("/proc/self/status has no VmHWM");
     }
 }

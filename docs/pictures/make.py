@@ -1,9 +1,9 @@
-"""`python docs/pictures/make.py [FOLDER]`: the pictures of README and docs, each by one `share-state plot`."""
+"""`python docs/pictures/make.py [FOLDER]`: draw the plots of README and docs, each with one `share-state plot`."""
 
 import sys
 from pathlib import Path
 
-from share_state.cli import run
+from share_state.cli.main import run
 
 HERE = Path(__file__).parent
 DATA = HERE.parents[1] / "tests" / "data"
@@ -16,11 +16,11 @@ PICTURES = {
     "deliveries.svg": ("deliveries", "4.4.0/dlq", "--group", "dq-off", "--delivery-limit", "3"),
     "cutoff.svg": ("cutoff", "4.3.1/chaos"),
 }
-"""File -> what is drawn, the log below tests/data, options."""
+"""File -> kind of plot, log below tests/data, options."""
 
 
 def make(folder: Path) -> int:
-    """Draw all pictures into a folder.
+    """Draw all plots into a folder.
 
     Returns:
         The exit code of the first command that failed, or 0.

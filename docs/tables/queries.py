@@ -1,7 +1,7 @@
-"""`python docs/tables/queries.py`: runs every query of these pages, and writes what it gave under it.
+"""`python docs/tables/queries.py`: run every query on these pages and write its result below it.
 
-The tables are those of real brokers' logs that ship with the project: Kafka 4.4.0 with dead-letter topics of all kinds,
-and Kafka 4.0.2 for groups that had members when they were exported.
+The tables are made from logs of real brokers that ship with the project: Kafka 4.4.0 with several kinds of dead-letter
+topics, and Kafka 4.0.2 for groups that had members at the time of the export.
 """
 
 import re
@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from share_state.cli import run
+from share_state.cli.main import run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,11 +24,11 @@ _QUERY = re.compile(r"```sql\n(?P<query>.*?)```\n\n(?:\|[^\n]*\n)*\n*", re.DOTAL
 
 
 def make_tables(spark: "SparkSession", folder: Path) -> None:
-    """Write every table of the export to a folder, and give each its name in a session.
+    """Write every table of the exports to a folder and register each as a temporary view.
 
     Args:
         spark: a session with Delta.
-        folder: an empty one.
+        folder: an empty folder.
     Raises:
         RuntimeError: if a command fails.
     """
@@ -49,13 +49,13 @@ def _named(export: Path) -> list[str]:
 
 
 def _run(*command: str) -> None:
-    # 1 says that something was found.
+    # Exit code 1: there are findings.
     if run(command) not in (0, 1):
         raise RuntimeError(f"share-state {' '.join(command)}: failed")
 
 
 def answered(page: str, spark: "SparkSession") -> str:
-    """A page with the answer of today under each of its queries."""
+    """Return a page with the current result below each of its queries."""
     return _QUERY.sub(lambda found: _with_answer(found["query"], spark), page)
 
 
@@ -67,13 +67,13 @@ def _with_answer(query: str, spark: "SparkSession") -> str:
 
 def _cell(value: object) -> str:
     if isinstance(value, datetime):
-        # Spark hands times over in the zone of the machine.
+        # Spark returns times in the local time zone.
         return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3]
     return "-" if value is None else str(value).replace("|", "\\|")
 
 
 def main() -> None:
-    """Renew the answers of every page."""
+    """Update the results on every page."""
     from share_state.spark.session import start  # noqa: PLC0415  Spark is imported only where it is used
 
     with tempfile.TemporaryDirectory() as folder:

@@ -1,1 +1,1 @@
-"""What notebooks call: `share_state.reconstruct`, `read`, `timeline`, `explain` and `cutoff` (docs/python.md)."""
+"""What notebooks call: `calls` holds the functions of `share_state`, `tables` what they return."""

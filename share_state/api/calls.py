@@ -1,30 +1,35 @@
-"""`share_state.reconstruct` and `share_state.cutoff`: logs, folded.
+"""What a notebook calls: `reconstruct`, `cutoff`, `timeline`, `explain` and `read`."""
 
-`share_state.timeline` and `share_state.explain`: what became of share-partitions, record by record.
-
-`share_state.read`: records, decoded.
-"""
-
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import pyarrow as pa
 
-from share_state.api.inputs import Paths, Reading, TopicsGiven, grouped, is_frame, listed, work_of
-from share_state.api.tables import RESULTS, Tables, check_writable, written
-from share_state.errors import InputError, ShareStateError
-from share_state.fold.options import Chosen
-from share_state.pipeline.groups import GroupSide, read_groups
-from share_state.pipeline.inputs import AUTO
-from share_state.pipeline.plan import Work
+from share_state.api.tables import Tables, check_writable, executor_of, write_tables
+from share_state.config.inputs import ARGUMENTS, InputSpec, input_spec
+from share_state.errors import ShareStateError
+from share_state.fold.options import SharePartitionFilter
+from share_state.pipeline.groups import read_groups
+from share_state.pipeline.inputs import AUTO, RowSorter
+from share_state.pipeline.plan import FoldPlan, build_plan
+from share_state.pipeline.task import CUTOFF, OutputSpec, decoded_batches, timeline_batches
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import AsOf
+from share_state.sources.topics import Topics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+_LOG = logging.getLogger("share_state")
+
+Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
+
+TopicsGiven = Topics | str | PathLike[str] | None
+"""Names and end offsets of topics: a JSON file as `--topics` takes it, or `Topics`."""
 
 
 def reconstruct(
@@ -42,80 +47,48 @@ def reconstruct(
     kafka_properties: str | PathLike[str] | None = None,
     rules: Mapping[str, str] | None = None,
 ) -> Tables:
-    """What the share coordinator would hold after loading the logs, and what is wrong in them.
+    """The state that the share coordinator would hold after loading the logs, and what is wrong in them.
 
     Args:
-        paths: what to read: segments, tables, texts, or `kafka://host:port`; or a DataFrame of records with the columns
-            of Spark's Kafka source (key, value, partition, offset, maybe topic and timestamp), which wants a
-            `warehouse`.
-        spark: a session; without one the logs are folded here.
-        warehouse: a folder for Delta tables, as `share-state reconstruct --out` writes them; a session that is given
-            must know Delta, as that of `share_state.session()` does.
-        as_of: a datetime, or log partition -> offset; later records are left out.
+        paths: segments, tables, texts, or `kafka://host:port`; or a DataFrame of records with the columns of Spark's
+            Kafka source (key, value, partition, offset, maybe topic and timestamp), which requires a `warehouse`.
+        spark: a session; without one the logs are folded in this process.
+        warehouse: a folder for Delta tables, as `share-state reconstruct --out` writes them; the session must then have
+            Delta, as that of `share_state.session()` has.
+        as_of: a datetime, or log partition -> offset; later records are ignored.
         topics: names and end offsets of topics: a JSON file as `--topics` takes it, or `Topics`.
-        groups: exports of `__consumer_offsets` in any form, or a DataFrame of its records; by default what is in the
-            input or beside it, with `()` none.
-        group_partitions: how many partitions `__consumer_offsets` has; by default as many as the input shows.
+        groups: exports of `__consumer_offsets` in any format, or a DataFrame of its records; by default those in the
+            input or beside it; `()` for none.
+        group_partitions: number of partitions of `__consumer_offsets`; by default as many as the input shows.
         dialect: of segments: auto, share_group_state or control_records.
-        format: segments, table, dump-log, console-json or kafka: what `paths` are; auto looks at the content.
-        columns: of tables and DataFrames: key, value, partition, offset, topic or timestamp -> what it is called there.
+        format: of `paths`: segments, table, dump-log, console-json or kafka; auto looks at the content.
+        columns: of tables and DataFrames: key, value, partition, offset, topic or timestamp -> its name there.
         kafka_properties: of a cluster: properties file, as Kafka's own tools take it with --command-config.
         rules: rule -> error, warning, info or off.
     Returns:
-        Tables with the columns of schemas/tables: offsets and counts in records, times in UTC; those of groups where
-        there is a group side. DataFrames are of one fold that Spark keeps (`spark.catalog.clearCache()` drops it), or
-        of the Delta versions that this run wrote.
+        Tables with the columns of schemas/tables: offsets and counts in records, times in UTC; tables of groups if the
+        input has a group side. DataFrames are lazy: Spark folds once and caches the rows
+        (`spark.catalog.clearCache()` drops them); with a warehouse they read the Delta versions that this run wrote.
     Raises:
-        InputError: if a path is missing, holds no such log, or nothing in it is a record batch (lazy DataFrames are
-            then empty).
+        InputError: if a path is missing, holds no such log, or no valid batch (lazy DataFrames are then empty).
         WarehouseError: if the warehouse cannot be written.
-        SetupError: if a session is given that knows no Delta and a warehouse is wanted.
+        SetupError: if a warehouse is given and the session has no Delta.
         ShareStateError: if an argument cannot be used.
     Source: Kafka CoordinatorLoaderImpl, ShareCoordinatorShard.replay.
     """
-    if is_frame(paths):
+    if _is_frame(paths):
         if warehouse is None:
             raise ShareStateError("reconstruct: a DataFrame is folded into a warehouse; give warehouse=FOLDER too")
         spark = paths.sparkSession
     if warehouse is not None:
         check_writable(spark, fspath(warehouse))
-    reading = Reading(as_of, topics, dialect, format, columns, kafka_properties, spark)
-    work = grouped(work_of(paths, reading, rules), paths, groups, reading, group_partitions)
+    read = _Read(as_of, topics, groups, dialect, format, columns, kafka_properties, spark, group_partitions, rules)
+    plan = read.plan(paths)
     if warehouse is not None:
-        inputs = ["DataFrame"] if is_frame(paths) else listed(cast("Paths", paths))
-        return written(spark, work, fspath(warehouse), inputs, as_of, rules)
-    side, work = read_groups(work)
-    return _folded_here(work, side) if spark is None else _folded_by(spark, work, side)
-
-
-def _folded_here(work: Work, side: GroupSide | None) -> Tables:
-    folded = list(work.each())
-    if not any(one.has_whole_batches or one.log.size == 0 for one in folded):
-        raise InputError(f"{folded[0].log.name}: nothing in it is a record batch; give a folder of real segments")
-    states = pa.concat_tables([one.states for one in folded])
-    findings = [work.judge(one) for one in folded]
-    return Tables(
-        share_partition_state=states,
-        in_flight=pa.concat_tables([one.in_flight for one in folded]),
-        findings=pa.concat_tables([*findings, *([side.judge(states, work)] if side else [])]),
-        cutoff=_in_order([one.cutoff for one in folded]),
-        **(side.tables() if side else {}),
-    )
-
-
-def _folded_by(spark: "SparkSession", work: Work, side: GroupSide | None) -> Tables:
-    """Folded in the tasks of a session, once and not before a table is asked for."""
-    from share_state.api.tables import group_findings  # noqa: PLC0415
-    from share_state.pipeline.task import RESULTS as FROM_TASKS  # noqa: PLC0415
-    from share_state.pipeline.task import Wanted  # noqa: PLC0415
-    from share_state.spark.executor import fold_all, result_table  # noqa: PLC0415
-
-    results = fold_all(spark, work, Wanted(sent=FROM_TASKS)).cache()
-    tables = {name: result_table(results, name) for name in RESULTS}
-    if side is not None:
-        tables["findings"] = tables["findings"].unionByName(group_findings(tables["share_partition_state"], side, work))
-        tables |= {name: spark.createDataFrame(table) for name, table in side.tables().items()}
-    return Tables(**tables)
+        inputs = ["DataFrame"] if _is_frame(paths) else _listed(cast("Paths", paths))
+        return write_tables(spark, plan, fspath(warehouse), inputs, as_of, rules)
+    side, plan = read_groups(plan)
+    return Tables(**executor_of(spark).result_tables(plan, side))
 
 
 def cutoff(
@@ -128,43 +101,33 @@ def cutoff(
     columns: Mapping[str, str] | None = None,
     kafka_properties: str | PathLike[str] | None = None,
 ) -> "pa.Table | DataFrame":
-    """The offset of each log below which every record is redundant, and whether to trust it.
+    """The offset of each log below which every record is redundant, and whether it is safe.
 
-    Args:
-        paths: what to read: segments, tables, texts, or `kafka://host:port`.
-        spark: a session; without one the logs are folded here.
-        as_of: a datetime, or log partition -> offset; later records are left out.
-        dialect: of segments: auto, share_group_state or control_records.
-        format: segments, table, dump-log, console-json or kafka: what `paths` are; auto looks at the content.
-        columns: of tables: key, value, partition, offset, topic or timestamp -> what it is called there.
-        kafka_properties: of a cluster: properties file, as Kafka's own tools take it with --command-config.
+    Its arguments are those of `reconstruct`.
+
     Returns:
-        One row a log partition, columns of schemas/tables/cutoff.yaml: offsets and counts in records of the log, sizes
-        in bytes. Clean only where `safe` is true; `share-state cutoff --verify` proves that the state stays the same.
+        One row per log partition, columns of schemas/tables/cutoff.yaml: offsets and counts in records of the log,
+        sizes in bytes. Delete only if `safe` is true; `share-state cutoff --verify` proves that the state is kept.
     Raises:
         InputError: if a path is missing or holds no such log.
         ShareStateError: if an argument cannot be used.
     Source: Kafka ShareCoordinatorOffsetsManager.lastRedundantOffset; KIP-932 draft, ESO.
     """
-    work = replace(work_of(paths, Reading(as_of, None, dialect, format, columns, kafka_properties, spark)), groups=None)
-    if spark is not None:
-        return _folded_by(spark, work, None).cutoff
-    return _in_order([one.cutoff for one in work.each()])
-
-
-def _in_order(limits: list[pa.Table]) -> pa.Table:
-    return pa.concat_tables(limits).sort_by([("topic", "ascending"), ("partition", "ascending")])
+    plan = _Read(as_of, None, (), dialect, format, columns, kafka_properties, spark).plan(paths)
+    executor = executor_of(spark)
+    limits = executor.returned_tables(executor.fold(plan, OutputSpec()), (CUTOFF,))[CUTOFF]
+    return limits if spark is not None else limits.sort_by([("topic", "ascending"), ("partition", "ascending")])
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Explained:
-    """What became of one offset.
+    """What happened to one offset.
 
     Attributes:
-        sentence: how it stands, in plain words.
-        records: one row a record that touched it, in log order: its `offset` in the log and `timestamp` (UTC), what it
-            `said`, how the offset was `standing` before and after, `deliveries` so far, SPSO and SPEO after it.
-        facts: all of that and where the offset stands, as plain data.
+        sentence: its state now, in plain words.
+        records: one row per record that touched it, in log order: its `offset` in the log and `timestamp` (UTC), its
+            content (`said`), the state of the offset after it (`standing`), `deliveries` so far, SPSO and SPEO.
+        facts: all of that and the state of the offset, as plain data.
     """
 
     sentence: str
@@ -209,40 +172,26 @@ def timeline(
     columns: Mapping[str, str] | None = None,
     kafka_properties: str | PathLike[str] | None = None,
 ) -> "pa.Table | DataFrame":
-    """The state of share-partitions after every record of theirs.
+    """The state of share-partitions after each of their records.
 
     Args:
-        paths: what to read: segments, tables, texts, or `kafka://host:port`.
         group: only this share group.
-        topic: only this topic, by name (where `topics` or the groups tell it) or id.
+        topic: only this topic, by name (if `topics` or the groups hold it) or id.
         partition: only this partition of the topic.
-        spark: a session; without one the states are written out here: choose where the logs are large.
-        as_of: a datetime, or log partition -> offset; later records are left out.
-        topics: names and end offsets of topics: a JSON file as `--topics` takes it, or `Topics`.
-        groups: exports of `__consumer_offsets` in any form, or a DataFrame of its records, which tell names of topics;
-            by default what is in the input or beside it, with `()` none.
-        dialect: of segments: auto, share_group_state or control_records.
-        format: segments, table, dump-log, console-json or kafka: what `paths` are; auto looks at the content.
-        columns: of tables: key, value, partition, offset, topic or timestamp -> what it is called there.
-        kafka_properties: of a cluster: properties file, as Kafka's own tools take it with --command-config.
+        spark: a session; without one the states are made in this process: select share-partitions of large logs.
+        The other arguments are those of `reconstruct`.
     Returns:
-        One row a record, columns of schemas/tables/timeline.yaml; offsets in records, times in UTC. An Arrow table has
-        the rows of one share-partition in log order; sort a DataFrame by state_partition and offset.
+        One row per record, columns of schemas/tables/timeline.yaml; offsets in records, times in UTC. An Arrow table
+        has the rows of one share-partition in log order; sort a DataFrame by state_partition and offset.
     Raises:
         InputError: if a path is missing or holds no such log.
         ShareStateError: if an argument cannot be used.
     Source: Kafka ShareCoordinatorShard.replay, after each record; KIP-932 draft, recovery.
     """
-    reading = Reading(as_of, topics, dialect, format, columns, kafka_properties, spark)
-    _, work = read_groups(grouped(work_of(paths, reading), paths, groups, reading))
-    work = replace(work, timeline=Chosen(group, topic, partition))
-    if spark is not None:
-        from share_state.pipeline.task import Wanted  # noqa: PLC0415
-        from share_state.spark.executor import fold_all, result_table  # noqa: PLC0415
-
-        return result_table(fold_all(spark, work, Wanted(sent=("timeline",))), "timeline")
-    parts = [part for log in work.logs for part in work.states_of(log)]
-    return pa.concat_tables([table_schema("timeline").empty_table(), *parts])
+    read = _Read(as_of, topics, groups, dialect, format, columns, kafka_properties, spark)
+    _, plan = read_groups(read.plan(paths))
+    plan = replace(plan, timeline=SharePartitionFilter(group, topic, partition))
+    return executor_of(spark).map_logs(plan, partial(timeline_batches, plan), table_schema("timeline"))
 
 
 def explain(
@@ -262,38 +211,29 @@ def explain(
     kafka_properties: str | PathLike[str] | None = None,
     delivery_limit: int | None = None,
 ) -> Explained:
-    """What became of one offset: every record that touched it, and how it stands in a sentence.
+    """What happened to one offset: every record that touched it, and its state now in a sentence.
 
     Args:
-        paths: what to read: segments, tables, texts, or `kafka://host:port`.
         group: the share group.
-        topic: by name, where `topics` or the groups tell it, or by id.
+        topic: by name, if `topics` or the groups hold it, or by id.
         partition: of the topic.
         offset: of the topic-partition, in records.
-        spark: a session, only to put tables in order which need it.
-        as_of: a datetime, or log partition -> offset; later records are left out.
-        topics: names and end offsets of topics: a JSON file as `--topics` takes it, or `Topics`.
-        groups: exports of `__consumer_offsets` in any form, or a DataFrame of its records, which tell names of topics
-            and members; by default what is in the input or beside it, with `()` none.
-        dialect: of segments: auto, share_group_state or control_records.
-        format: segments, table, dump-log, console-json or kafka: what `paths` are; auto looks at the content.
-        columns: of tables: key, value, partition, offset, topic or timestamp -> what it is called there.
-        kafka_properties: of a cluster: properties file, as Kafka's own tools take it with --command-config.
+        spark: a session, to sort tables that need it.
         delivery_limit: deliveries after which the group archives a record; by default Kafka's own default.
+        The other arguments are those of `reconstruct`.
     Returns:
-        The sentence, and an Arrow table with a row a record.
+        The sentence, and an Arrow table with one row per record.
     Raises:
-        InputError: if no record of the share-partition is there.
+        InputError: if there is no record of the share-partition.
         ShareStateError: if an argument cannot be used.
     Source: Kafka ShareCoordinatorShard.replay; KIP-932, In-flight records; its draft, recovery.
     """
-    from share_state.report.explain import explained  # noqa: PLC0415
+    from share_state.report.explain import explain_offset  # noqa: PLC0415  only this call explains
 
-    reading = Reading(as_of, topics, dialect, format, columns, kafka_properties, spark)
-    work = grouped(work_of(paths, reading), paths, groups, reading)
+    plan = _Read(as_of, topics, groups, dialect, format, columns, kafka_properties, spark).plan(paths)
     if delivery_limit is not None:
-        work = replace(work, limits=replace(work.limits, delivery_count=delivery_limit))
-    found = explained(work, [], group, topic, partition, offset)
+        plan = replace(plan, limits=replace(plan.limits, delivery_count=delivery_limit))
+    found = explain_offset(plan, [], group, topic, partition, offset)
     return Explained(found["sentence"], pa.Table.from_pylist(found["records"], schema=_EXPLAINED), found)
 
 
@@ -313,26 +253,85 @@ def read(
 
     Args:
         spark: a session; paths must be readable from its workers.
-        paths: what to read: segments, tables, texts, or `kafka://host:port`.
-        as_of: a datetime, or log partition -> offset; later records are left out.
-        topics: names of topics: a JSON file as `--topics` takes it, or `Topics`.
-        groups: exports of `__consumer_offsets` in any form, or a DataFrame of its records, which tell names of topics;
-            by default what is in the input or beside it, with `()` none.
-        dialect: of segments: auto, share_group_state or control_records.
-        format: segments, table, dump-log, console-json or kafka: what `paths` are; auto looks at the content.
-        columns: of tables: key, value, partition, offset, topic or timestamp -> what it is called there.
-        kafka_properties: of a cluster: properties file, as Kafka's own tools take it with --command-config.
+        The other arguments are those of `reconstruct`.
     Returns:
-        A lazy DataFrame, one row a record, columns of schemas/tables/decoded_records.yaml: offsets in records of the
+        A lazy DataFrame, one row per record, columns of schemas/tables/decoded_records.yaml: offsets in records of the
         log or of the topic, times in UTC. One task a log partition, its records in log order.
     Raises:
         InputError: if a path is missing or holds no such log.
         ShareStateError: if an argument cannot be used.
     Source: Kafka ShareCoordinatorRecordSerde; KIP-932, ShareSnapshotValue and ShareUpdateValue.
     """
-    from share_state.pipeline.reconstruct import TABLE, decoded  # noqa: PLC0415
-    from share_state.spark.executor import over_logs  # noqa: PLC0415  Spark is imported only where it is used
+    read = _Read(as_of, topics, groups, dialect, format, columns, kafka_properties, spark)
+    _, plan = read_groups(read.plan(paths))
+    return executor_of(spark).map_logs(plan, partial(decoded_batches, plan), table_schema("decoded_records"))
 
-    reading = Reading(as_of, topics, dialect, format, columns, kafka_properties, spark)
-    _, work = read_groups(grouped(work_of(paths, reading), paths, groups, reading))
-    return over_logs(spark, work, partial(decoded, work), table_schema(TABLE))
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """Arguments of a call that describe its input; documented there."""
+
+    as_of: AsOf | None
+    topics: TopicsGiven
+    groups: "Paths | DataFrame | None"
+    dialect: str
+    format: str
+    columns: Mapping[str, str] | None
+    kafka_properties: str | PathLike[str] | None
+    spark: "SparkSession | None"
+    group_partitions: int | None = None
+    rules: Mapping[str, str] | None = None
+
+    def plan(self, paths: "Paths | DataFrame") -> FoldPlan:
+        """The plan of the call; what its reader should know goes to the logger.
+
+        Raises:
+            InputError: if a path is missing or holds no such log.
+            ShareStateError: if an argument cannot be used.
+        """
+        plan = build_plan(self._spec(paths), ARGUMENTS, self._sorter(paths))
+        for note in plan.notes:
+            _LOG.info("%s", note)
+        return plan
+
+    def _spec(self, paths: "Paths | DataFrame") -> InputSpec:
+        source = {"format": self.format, "dialect": self.dialect, "columns": self.columns}
+        if self.kafka_properties is not None:
+            source["kafka_properties"] = fspath(self.kafka_properties)
+        named = [] if _is_frame(paths) else _listed(cast("Paths", paths))
+        group_paths = None if self.groups is None or _is_frame(self.groups) else _listed(cast("Paths", self.groups))
+        group_side = {"paths": group_paths, "columns": self.columns, "partitions": self.group_partitions}
+        return input_spec(
+            ARGUMENTS,
+            sources=[{"path": path} | source for path in named],
+            frame=paths if _is_frame(paths) else None,
+            columns=self.columns,
+            topics=fspath(self.topics) if isinstance(self.topics, PathLike) else self.topics,
+            groups=None if group_paths == [] else group_side,
+            group_frame=self.groups if _is_frame(self.groups) else None,
+            rules=self.rules,
+            **self._as_of(),
+        )
+
+    def _as_of(self) -> dict[str, Any]:
+        if isinstance(self.as_of, Mapping):
+            return {"as_of_offsets": {str(log): offset for log, offset in self.as_of.items()}}
+        return {"as_of_time": self.as_of}
+
+    def _sorter(self, paths: "Paths | DataFrame") -> RowSorter | None:
+        frame = next((one for one in (paths, self.groups) if _is_frame(one)), None)
+        spark = frame.sparkSession if frame is not None else self.spark
+        if spark is None:
+            return None
+        from share_state.spark.inputs import SparkSorter  # noqa: PLC0415  imports Spark
+
+        return SparkSorter(spark)
+
+
+def _listed(paths: Paths) -> list[str]:
+    named = [paths] if isinstance(paths, str | PathLike) else list(paths)
+    return [fspath(path) for path in named]
+
+
+def _is_frame(given: object) -> "TypeGuard[DataFrame]":
+    return hasattr(given, "sparkSession")

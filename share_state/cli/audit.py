@@ -1,7 +1,4 @@
-"""The nightly audit as a team schedules it: settings in; tables, page and metrics out; a line a stage on stderr.
-
-`share-state audit`: the nightly job.
-"""
+"""`share-state audit`: the nightly job. Settings in; tables, page and metrics out; one line per stage on stderr."""
 
 import logging
 import sys
@@ -29,78 +26,88 @@ from share_state.cli.options import (
     Verbose,
     fails,
     pairs,
-    severities,
 )
+from share_state.config.inputs import KEYS, OPTIONS, input_spec
 from share_state.config.loading import load_settings, settings_for
-from share_state.config.model import AuditSettings
-from share_state.delta.warehouse import check_place, locked
+from share_state.config.model import AuditSettings, config_fingerprint
+from share_state.delta.warehouse import check_warehouse_path, warehouse_lock
 from share_state.errors import ShareStateError
 from share_state.pipeline.audit import run_audit
-from share_state.pipeline.inputs import told, work_of
-from share_state.pipeline.progress import Phases
-from share_state.pipeline.result import Outcome
+from share_state.pipeline.executor import Progress
+from share_state.pipeline.plan import build_plan
+from share_state.pipeline.result import RunResult
 from share_state.report import console
 from share_state.report.audit_data import AuditReport, read_report
 from share_state.report.audit_text import audit_json, print_audit
-from share_state.report.console import check_report_place
+from share_state.report.console import check_report_path
 from share_state.report.prometheus import write_metrics
-from share_state.spark.choice import Where
+from share_state.spark.choice import ExecutorChoice, open_executor, open_sorter
 
 _LOG = logging.getLogger("share_state")
 
 
-def nightly_audit(settings: AuditSettings, phases: Phases, *, verbose: bool = False) -> tuple[Outcome, AuditReport]:
+def nightly_audit(
+    settings: AuditSettings, progress: Progress, *, verbose: bool = False
+) -> tuple[RunResult, AuditReport]:
     """Audit a cluster's exports into its warehouse and write the reports that the settings ask for.
 
     Args:
         settings: of the cluster.
-        phases: told what is going on.
+        progress: shows the phases.
         verbose: let Spark log.
     Returns:
-        What the audit found, and what people are shown of the warehouse as it is now.
+        The result of the audit, and the report on the warehouse as it is now.
     Raises:
         ShareStateError: if the settings, an input or the warehouse cannot be used.
     """
-    check_place(settings.warehouse)
-    written = [path for path in (settings.report.html, settings.report.prometheus) if path is not None]
-    for path in written:
-        check_report_place(path)
-    where = Where(settings.spark.master, settings.spark.conf, verbose)
-    work = work_of(settings, where.session)
-    size = sum(log.size for log in work.logs)
-    _LOG.info("found %s log partitions of %s bytes", f"{len(work.logs):,}", f"{size:,}")
-    with locked(settings.warehouse, "audit"):
-        outcome = run_audit(
-            partial(where.tasks, phases=phases),
-            work,
-            settings.warehouse,
-            inputs=tuple(source.path for source in settings.sources),
-            options=told(settings),
-            history_days=settings.retention.history_days,
-            by_wall_clock=settings.clock == "wall",
-            phases=phases,
-        )
-        for note in outcome.notes:
+    check_warehouse_path(settings.warehouse)
+    for path in (settings.report.html, settings.report.prometheus):
+        if path is not None:
+            check_report_path(path)
+    choice = ExecutorChoice(settings.spark.master, settings.spark.conf, verbose)
+    with open_sorter(choice) as sorter:
+        plan = build_plan(settings.input_spec(), KEYS, sorter)
+        for note in plan.notes:
             _LOG.info("%s", note)
-        _LOG.info("committed run %s: %s", outcome.run_id, _counts(outcome))
-        with phases("report"):
-            limits = settings.limits.to_limits()
-            report = read_report(settings.warehouse, settings.cluster, limits, fail_on=settings.fail_on)
-            if settings.report.html is not None:
-                from share_state.report.page import write_page  # noqa: PLC0415  pictures are slow to import
+        size = sum(log.size for log in plan.logs)
+        _LOG.info("found %s log partitions of %s bytes", f"{len(plan.logs):,}", f"{size:,}")
+        with warehouse_lock(settings.warehouse, "audit"):
+            result = run_audit(
+                partial(open_executor, choice, progress=progress),
+                plan,
+                settings.warehouse,
+                inputs=tuple(source.path for source in settings.sources),
+                options=config_fingerprint(settings),
+                history_days=settings.retention.history_days,
+                by_wall_clock=settings.clock == "wall",
+                progress=progress,
+            )
+            for note in result.notes:
+                _LOG.info("%s", note)
+            _LOG.info("committed run %s: %s", result.run_id, _counts(result))
+            with progress("report"):
+                report = _write_reports(settings)
+    progress.close()
+    return result, report
 
-                write_page(settings.report.html, report)
-                _LOG.info("wrote %s", settings.report.html)
-            if settings.report.prometheus is not None:
-                write_metrics(settings.report.prometheus, report)
-                _LOG.info("wrote %s", settings.report.prometheus)
-    phases.close()
-    return outcome, report
+
+def _write_reports(settings: AuditSettings) -> AuditReport:
+    limits, targets = settings.limits.to_limits(), settings.report
+    report = read_report(settings.warehouse, settings.cluster, limits, fail_on=settings.fail_on)
+    if targets.html is not None:
+        from share_state.report.page import write_page  # noqa: PLC0415  charts are slow to import
+
+        write_page(targets.html, report)
+        _LOG.info("wrote %s", targets.html)
+    if targets.prometheus is not None:
+        write_metrics(targets.prometheus, report)
+        _LOG.info("wrote %s", targets.prometheus)
+    return report
 
 
 @contextmanager
 def stages_on_stderr(*, quiet: bool) -> Iterator[None]:
-    """Let the stages of a command be told on stderr, a line each."""
+    """Log the stages of a command on stderr, one line each."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s share-state: %(message)s", "%H:%M:%S"))
     _LOG.addHandler(handler)
@@ -111,12 +118,12 @@ def stages_on_stderr(*, quiet: bool) -> Iterator[None]:
         _LOG.removeHandler(handler)
 
 
-def _counts(outcome: Outcome) -> str:
-    found = ", ".join(f"{count:,} {severity}" for severity, count in sorted(outcome.by_severity.items())) or "none"
-    return f"{outcome.records:,} new records, {outcome.share_partitions:,} live share-partitions, new findings: {found}"
+def _counts(result: RunResult) -> str:
+    found = ", ".join(f"{count:,} {severity}" for severity, count in sorted(result.by_severity.items())) or "none"
+    return f"{result.records:,} new records, {result.share_partitions:,} live share-partitions, new findings: {found}"
 
 
-_USUAL = {"dialect": "auto", "format": "auto"}
+_DEFAULTS = {"dialect": "auto", "format": "auto"}
 
 
 @command("share-state audit --config conf/audit.yaml")
@@ -124,7 +131,7 @@ def audit(
     inputs: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[INPUT]...", help="Log folders, .log files, tables, texts or globs, where no --config names them."
+            metavar="[INPUT]...", help="Log folders, .log files, tables, texts or globs, in place of --config."
         ),
     ] = None,
     config: Annotated[str | None, typer.Option("--config", metavar="FILE", help="The YAML file of a cluster.")] = None,
@@ -153,7 +160,7 @@ def audit(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """The nightly job: take in what is new since the last audit, fold, write, check every rule, report."""
+    """The nightly job: read what is new since the last audit, fold, write, check every rule, report."""
     given = {
         "topics": topics,
         "state_partitions": state_partitions,
@@ -164,23 +171,24 @@ def audit(
         "groups.partitions": side.group_partitions,
     }
     given |= {f"groups.paths.{number}": path for number, path in enumerate(side.groups or ())}
-    given |= {f"rules.{code}": severity for code, severity in severities(rule).items()}
+    severities = input_spec(OPTIONS, rules=pairs(rule, "--rule")).rules
+    given |= {f"rules.{code}": severity for code, severity in severities.items()}
     given |= {f"spark.conf.{name}": value for name, value in pairs(spark_conf).items()}
-    columns = {f"columns.{name}": called for name, called in pairs(column, "--column").items()}
+    columns = {f"columns.{name}": theirs for name, theirs in pairs(column, "--column").items()}
     of_each = {"dialect": dialect, "format": format, "kafka_properties": kafka_properties}
     if side.groups:
-        given |= {f"groups.{name}": called for name, called in columns.items()}
+        given |= {f"groups.{name}": theirs for name, theirs in columns.items()}
     if inputs or not side.groups:
         of_each |= columns
-    settings = _settings(inputs, config, out, of_each, [*_told(given), *(sets or ())])
+    settings = _settings(inputs, config, out, of_each, [*_assignments(given), *(sets or ())])
     with stages_on_stderr(quiet=quiet):
-        outcome, report = nightly_audit(settings, Phases(quiet=quiet), verbose=verbose)
+        result, report = nightly_audit(settings, Progress(quiet=quiet), verbose=verbose)
     written = [path for path in (settings.report.html, settings.report.prometheus) if path is not None]
     console.print_json(audit_json(report)) if as_json else print_audit(report, written)
-    raise Exit(FOUND if fails(outcome.by_severity, settings.fail_on) else DONE)
+    raise Exit(FOUND if fails(result.by_severity, settings.fail_on) else DONE)
 
 
-def _told(given: Mapping[str, object]) -> list[str]:
+def _assignments(given: Mapping[str, object]) -> list[str]:
     return [f"{key}={value}" for key, value in given.items() if value is not None]
 
 
@@ -191,7 +199,7 @@ def _settings(
     of_each: Mapping[str, str | None],
     overrides: Sequence[str],
 ) -> AuditSettings:
-    """The settings of an audit: of its file, or for inputs and a warehouse that are named.
+    """The settings of an audit, from its file or from INPUT and --out.
 
     Raises:
         ShareStateError: if both or neither are given, or one cannot be used.
@@ -199,12 +207,12 @@ def _settings(
     if inputs:
         if config is not None or out is None:
             raise ShareStateError("audit: give INPUT... and --out WAREHOUSE, or --config FILE")
-        by_source = [f"sources.{number}.{one}" for number in range(len(inputs)) for one in _told(of_each)]
+        by_source = [f"sources.{number}.{one}" for number in range(len(inputs)) for one in _assignments(of_each)]
         return settings_for(inputs, out, [*by_source, *overrides])
     if config is None and out is None:
         raise ShareStateError("audit: give --config FILE, or INPUT... and --out WAREHOUSE")
     for key, value in of_each.items():
-        if value not in (None, _USUAL.get(key)):
+        if value not in (None, _DEFAULTS.get(key)):
             option = "column" if key.startswith("columns.") else key.replace("_", "-")
             raise ShareStateError(f"audit: --{option} is about INPUT; give --set sources.N.{key}={value}")
     return load_settings(config, [*([f"warehouse={out}"] if out else ()), *overrides])

@@ -1,15 +1,4 @@
-"""Options that several commands take, as a dataclass: a command names the bundle, people see its options one by one.
-
-The application that commands register with, and how they leave.
-
-`share-state`: loads the command that was typed, and says in one line what went wrong.
-
-Lets the C library keep what it frees for what is made next: fresh memory can cost as much as the work done in it.
-
-Keeps pyarrow from importing pandas, which no command needs and which takes as long as all else that starts.
-
-Starts a command: what has to be settled before anything large is imported, and how the process is left.
-"""
+"""`share-state`: loads the module of the command, runs it, and turns what went wrong into one line and an exit code."""
 
 import ctypes
 import gc
@@ -26,48 +15,28 @@ from typer.exceptions import Abort, Exit, TyperException
 
 from share_state import __version__
 from share_state.errors import ShareStateError
-from share_state.report import console
-
-
-class Bundle:
-    """Marks a frozen dataclass of options; the type of each field is what typer makes an option of."""
-
-
-def unbundled(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose bundles are spread out into their options, as typer wants to see them.
-
-    Args:
-        command: its parameters are of types that typer knows, or of subclasses of Bundle.
-    """
-    told = get_type_hints(command, include_extras=True)
-    bundles = {name: kind for name, kind in told.items() if inspect.isclass(kind) and issubclass(kind, Bundle)}
-    shown = list[inspect.Parameter]()
-    for name, parameter in inspect.signature(command).parameters.items():
-        plain = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=told[name])
-        shown += _options(bundles[name]) if name in bundles else [plain]
-
-    def run(**given: Any) -> None:
-        for name, kind in bundles.items():
-            given[name] = kind(**{field.name: given.pop(field.name) for field in fields(kind)})
-        command(**given)
-
-    run.__name__, run.__doc__ = command.__name__, command.__doc__
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
-    run.__signature__ = inspect.Signature(shown)
-    return run
-
-
-def _options(bundle: type[Bundle]) -> Iterator[inspect.Parameter]:
-    types = get_type_hints(bundle, include_extras=True)
-    for field in fields(bundle):
-        default = inspect.Parameter.empty if field.default is MISSING else field.default
-        yield inspect.Parameter(
-            field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=types[field.name]
-        )
-
 
 DONE, FOUND, UNUSABLE, UNEXPECTED = 0, 1, 2, 3
 """Exit codes: done; done, with findings at or above --fail-on; unusable call or input; unexpected failure."""
+
+_INTERRUPTED = 130
+"""Exit code of typer after an interrupt, as of a shell: 128 and the number of the signal."""
+
+COMMANDS = {
+    "reconstruct": "reconstruct",
+    "audit": "audit",
+    "cutoff": "cutoff",
+    "show": "tables",
+    "explain": "logs",
+    "diff": "logs",
+    "groups": "tables",
+    "decode": "logs",
+    "simulate": "simulate",
+    "compare": "tables",
+    "rules": "tables",
+    "plot": "logs",
+}
+"""Every command and its module in share_state.cli, in the order of --help."""
 
 app = typer.Typer(
     name="share-state",
@@ -78,84 +47,97 @@ app = typer.Typer(
 )
 
 
-def command(example: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Registers a function as the command of its name.
-
-    Args:
-        example: a call of it, shown by --help.
-    """
-
-    def registered(function: Callable[..., None]) -> Callable[..., None]:
-        app.command(epilog=f"Example: {example}")(unbundled(function))
-        return function
-
-    return registered
-
-
-COMMANDS = {
-    "reconstruct": "reconstruct",
-    "audit": "audit",
-    "cutoff": "cutoff",
-    "show": "inspect",
-    "explain": "inspect",
-    "diff": "inspect",
-    "groups": "inspect",
-    "decode": "inspect",
-    "simulate": "simulate",
-    "compare": "inspect",
-    "rules": "inspect",
-    "plot": "inspect",
-}
-"""Every command and its module in share_state.cli, in the order of --help."""
-
-_INTERRUPTED = 130
-"""What typer makes of an interrupt, as a shell does: 128 and the number of the signal."""
-
-
 @app.callback(invoke_without_command=True)
 def top(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.", is_eager=True)] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
 ) -> None:
     """Kafka share-group state (KIP-932) from exported logs."""
     if version:
-        console.say(f"share-state {__version__}")
+        typer.echo(f"share-state {__version__}")
     elif context.invoked_subcommand is None:
-        console.say(context.get_help())
+        typer.echo(context.get_help())
+
+
+class Bundle:
+    """Base of frozen dataclasses whose fields are options. typer itself has no way to share options of commands."""
+
+
+def command(example: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a function as the command of its name.
+
+    Args:
+        example: a call of it, for --help.
+    """
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        app.command(epilog=f"Example: {example}")(_without_bundles(function))
+        return function
+
+    return register
+
+
+def _without_bundles(function: Callable[..., None]) -> Callable[..., None]:
+    """The function with each parameter that is a Bundle replaced by its fields, as typer needs it."""
+    hints = get_type_hints(function, include_extras=True)
+    bundles = {name: kind for name, kind in hints.items() if inspect.isclass(kind) and issubclass(kind, Bundle)}
+    parameters = list[inspect.Parameter]()
+    for name, parameter in inspect.signature(function).parameters.items():
+        plain = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name])
+        parameters += _fields(bundles[name]) if name in bundles else [plain]
+
+    def run(**given: Any) -> None:
+        for name, kind in bundles.items():
+            given[name] = kind(**{field.name: given.pop(field.name) for field in fields(kind)})  # type: ignore[arg-type]
+        function(**given)
+
+    run.__name__, run.__doc__ = function.__name__, function.__doc__
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return run
+
+
+def _fields(bundle: type[Bundle]) -> Iterator[inspect.Parameter]:
+    types = get_type_hints(bundle, include_extras=True)
+    for field in fields(bundle):  # type: ignore[arg-type]
+        default = inspect.Parameter.empty if field.default is MISSING else field.default
+        kind = inspect.Parameter.KEYWORD_ONLY
+        yield inspect.Parameter(field.name, kind, default=default, annotation=types[field.name])
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; its exit code: 0 done, 1 found, 2 unusable, 3 unexpected."""
+    """Run a command and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        # What one command imports is nothing that another should wait for.
-        for name in [name for name in given[:1] if name in COMMANDS] or COMMANDS:
-            import_module(f"share_state.cli.{COMMANDS[name]}")
+        if given != ["--version"]:
+            # Only the module of the command is imported, all of them for --help.
+            for name in [name for name in given[:1] if name in COMMANDS] or COMMANDS:
+                import_module(f"share_state.cli.{COMMANDS[name]}")
         code = int(app(args=given, prog_name="share-state", standalone_mode=False) or DONE)
-        return _stopped() if code == _INTERRUPTED else code
+        return _interrupted() if code == _INTERRUPTED else code
     except Exit as left:
         return left.exit_code
     except ShareStateError as error:
-        return _say(str(error), UNUSABLE)
+        return _fail(str(error), UNUSABLE)
     except TyperException as error:
-        said = error.format_message() if hasattr(error, "format_message") else str(error)
-        return _say(f"{' '.join(said.split()).rstrip('.')}; `share-state --help` lists commands and options", UNUSABLE)
+        text = error.format_message() if hasattr(error, "format_message") else str(error)
+        return _fail(f"{' '.join(text.split()).rstrip('.')}; `share-state --help` lists commands and options", UNUSABLE)
     except (KeyboardInterrupt, Abort):
-        return _stopped()
+        return _interrupted()
     except SystemExit:
-        # So typer leaves where the reader of stdout has gone, as `| head` does.
+        # typer exits if the reader of stdout is gone, as after `| head`.
         return DONE
     except Exception as error:  # noqa: BLE001  the last line of defence: one line, and the traceback on request
-        if (known := _caused_by_us(error)) is not None:
-            return _say(known, UNUSABLE)
+        if (known := _error_of_task(error)) is not None:
+            return _fail(known, UNUSABLE)
         if "-v" in given or "--verbose" in given:
             traceback.print_exc()
         first = str(error).strip().splitlines()[0] if str(error).strip() else ""
-        return _say(f"unexpected {type(error).__name__}: {first} (-v shows more)", UNEXPECTED)
+        return _fail(f"unexpected {type(error).__name__}: {first} (-v shows more)", UNEXPECTED)
 
 
-def _caused_by_us(error: Exception) -> str | None:
-    """The message of an error of ours that a Spark task raised: it comes back as text inside Spark's own."""
+def _error_of_task(error: Exception) -> str | None:
+    """The message of a ShareStateError that a Spark task raised, which Spark returns as text in an error of its own."""
     for line in reversed(str(error).splitlines()):
         for name in ("InputError", "WarehouseError"):
             marker = f"share_state.errors.{name}: "
@@ -164,38 +146,38 @@ def _caused_by_us(error: Exception) -> str | None:
     return None
 
 
-def _stopped() -> int:
-    return _say("stopped; nothing was committed", _INTERRUPTED)
+def _interrupted() -> int:
+    return _fail("stopped; nothing was committed", _INTERRUPTED)
 
 
-def _say(message: str, code: int) -> int:
+def _fail(message: str, code: int) -> int:
     sys.stderr.write(f"share-state: {' '.join(message.splitlines())}\n")
     return code
 
 
-_LARGEST_KEPT = -3, 32 << 20
-"""M_MMAP_THRESHOLD: larger blocks go back to the system at once; glibc takes no larger number."""
-_KEPT = -1, 64 << 20
-"""M_TRIM_THRESHOLD: bytes at the end of the heap that stay."""
-_ARENAS = -8, 1
-"""M_ARENA_MAX: what one thread frees the next one takes."""
+_MMAP_THRESHOLD = -3, 32 << 20
+"""M_MMAP_THRESHOLD: larger blocks are returned to the system at once; glibc allows no larger number."""
+_TRIM_THRESHOLD = -1, 64 << 20
+"""M_TRIM_THRESHOLD: bytes kept at the end of the heap."""
+_ARENA_MAX = -8, 1
+"""M_ARENA_MAX: one heap for all threads."""
 
 
-def keep_memory() -> None:
-    """Do so in this process, where its C library is glibc.
+def keep_freed_memory() -> None:
+    """Let glibc reuse freed memory, as page faults of new memory cost up to as much as the work done in it.
 
-    Source: mallopt(3).
+    Other C libraries keep their defaults. Source: mallopt(3).
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError, TypeError):
         return
-    for setting in (_LARGEST_KEPT, _KEPT, _ARENAS):
-        mallopt(*setting)
+    for parameter in (_MMAP_THRESHOLD, _TRIM_THRESHOLD, _ARENA_MAX):
+        mallopt(*parameter)
 
 
-class _Hidden:
-    """Finds pandas first, and says that it is not there."""
+class _NoPandas:
+    """An import hook that finds no pandas."""
 
     @staticmethod
     def find_spec(name: str, _path: Sequence[str] | None, _target: object = None) -> None:
@@ -204,26 +186,25 @@ class _Hidden:
 
 
 def keep_pandas_out() -> None:
-    """Let pyarrow find no pandas when it looks for it; for commands, not for notebooks.
+    """Keep pyarrow from importing pandas with its first array, which takes 0.3 s of every command.
 
-    It looks when the first array is made of Python's objects and remembers what it found, but looks again where pandas
-    is asked of it (`to_pandas`). Others import pandas as ever.
-    Source: pyarrow pandas-shim.pxi, _PandasAPIShim._check_import.
+    pyarrow remembers that there is none, but imports it when `to_pandas` is called. Source: pyarrow pandas-shim.pxi,
+    _PandasAPIShim._check_import.
     """
-    sys.meta_path.insert(0, _Hidden)
+    sys.meta_path.insert(0, _NoPandas)
     try:
-        import pyarrow as pa  # noqa: PLC0415  not before pandas is hidden
+        import pyarrow as pa  # noqa: PLC0415  after pandas is hidden
 
         pa.array([None])
     finally:
-        sys.meta_path.remove(_Hidden)
+        sys.meta_path.remove(_NoPandas)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command and leave with the exit code of the contract: 0 done, 1 found, 2 unusable, 3 unexpected."""
-    keep_memory()
+    """Run a command and exit with its code: 0 done, 1 found, 2 unusable, 3 unexpected."""
+    keep_freed_memory()
     keep_pandas_out()
     code = run(arguments)
-    # Memory is given back in a moment: nothing has to be looked through for what could be let go, for half a second.
+    # The process ends now: scanning all objects for garbage would take half a second.
     gc.freeze()
     sys.exit(code)

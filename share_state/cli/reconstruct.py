@@ -20,18 +20,17 @@ from share_state.cli.options import (
     Subscriptions,
     check_fail_on,
     fails,
-    severities,
-    with_groups,
-    work_of,
+    open_plan,
+    spec_of,
 )
-from share_state.delta.warehouse import check_place, locked
+from share_state.delta.warehouse import check_warehouse_path, warehouse_lock
 from share_state.errors import ShareStateError
-from share_state.fold.options import Chosen
-from share_state.pipeline.progress import Phases
-from share_state.pipeline.reconstruct import run_reconstruct as job
+from share_state.fold.options import SharePartitionFilter
+from share_state.pipeline.executor import Progress
+from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.report import console
-from share_state.report.cutoff import print_summary
-from share_state.sources.topics import read_subscriptions
+from share_state.report.cutoff import print_reconstruction
+from share_state.spark.choice import open_executor
 
 Timeline = Annotated[bool, typer.Option("--timeline", help="Also write the state after every record, table timeline.")]
 
@@ -54,40 +53,40 @@ def reconstruct(
     as_json: Json = False,
 ) -> None:
     """Fold an export and write the tables; prints a summary."""
-    phases = Phases(quiet=running.quiet)
-    chosen = _chosen(timeline, group, topic, partition)
+    progress, choice = Progress(quiet=running.quiet), running.choice
+    chosen = _timeline_filter(timeline, group, topic, partition)
     check_fail_on(judging.fail_on)
-    judged = severities(judging.rule)
-    check_place(out)
-    work = work_of(inputs, reading, folding, running)
-    control = replace(work.control, subscriptions=read_subscriptions(subscriptions))
-    work = replace(work, timeline=chosen, severities=judged, control=control)
-    work = with_groups(work, inputs, side, reading, running)
-    options = {
-        "as_of_offset": ",".join(reading.as_of_offset or ()),
-        "as_of_time": reading.as_of_time or "",
-        "rules": ",".join(judging.rule or ()),
-        "mode": folding.mode,
-        "subscriptions": json.dumps(control.subscriptions) if subscriptions else "",
-        "timeline": json.dumps(asdict(chosen)) if chosen else "",
-    }
-    with locked(out, "reconstruct"), running.where.tasks(work, phases) as tasks:
-        outcome = job(tasks, work, out, inputs=tuple(inputs), options=options, phases=phases)
-    phases.close()
-    found = outcome.plain() | {"warehouse": out}
-    console.print_json(found | {"seconds": phases.seconds}) if as_json else print_summary(found)
-    raise Exit(FOUND if fails(outcome.by_severity, judging.fail_on) else DONE)
+    check_warehouse_path(out)
+    spec = spec_of(inputs, reading, folding=folding, side=side, judging=judging, subscriptions=subscriptions)
+    with open_plan(spec, choice) as found_plan:
+        plan = replace(found_plan, timeline=chosen)
+        options = {
+            "as_of_offset": ",".join(reading.as_of_offset or ()),
+            "as_of_time": reading.as_of_time or "",
+            "rules": ",".join(judging.rule or ()),
+            "mode": folding.mode,
+            "subscriptions": json.dumps(plan.control.subscriptions) if subscriptions else "",
+            "timeline": json.dumps(asdict(chosen)) if chosen else "",
+        }
+        with warehouse_lock(out, "reconstruct"), open_executor(choice, plan, progress) as executor:
+            result = run_reconstruct(executor, plan, out, inputs=tuple(inputs), options=options, progress=progress)
+    progress.close()
+    found = result.plain() | {"warehouse": out}
+    console.print_json(found | {"seconds": progress.seconds}) if as_json else print_reconstruction(found)
+    raise Exit(FOUND if fails(result.by_severity, judging.fail_on) else DONE)
 
 
-def _chosen(timeline: bool, group: str | None, topic: str | None, partition: int | None) -> Chosen | None:
-    """The share-partitions that a timeline is wanted of; None for no timeline.
+def _timeline_filter(
+    timeline: bool, group: str | None, topic: str | None, partition: int | None
+) -> SharePartitionFilter | None:
+    """The share-partitions of the timeline; None for no timeline.
 
     Raises:
-        ShareStateError: if some are named, but no timeline is wanted.
+        ShareStateError: if some are selected without a timeline.
     """
     if timeline:
-        return Chosen(group, topic, partition)
+        return SharePartitionFilter(group, topic, partition)
     for option, given in (("--group", group), ("--topic", topic), ("--partition", partition)):
         if given is not None:
-            raise ShareStateError(f"{option} {given}: chooses what --timeline writes; give --timeline, too")
+            raise ShareStateError(f"{option} {given}: selects what --timeline writes; give --timeline too")
     return None

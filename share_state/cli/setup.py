@@ -1,10 +1,4 @@
-"""Runs every kernel, so that set-up compiles them and nobody waits for that later; see share_state/kernels.py.
-
-numba compiles a kernel for the types of what it is given, and arrays of one row are of another type than longer ones
-that lie the same. So logs of no, one and many records are folded, in every way there is.
-
-`python -m share_state.cli.setup`: fetch the jars, dump the JVM's classes, compile the kernels; no later command does.
-"""
+"""`python -m share_state.cli.setup`: fetches jars, dumps the JVM classes and compiles kernels for later commands."""
 
 import compileall
 import sys
@@ -18,11 +12,13 @@ import numpy as np
 import pyarrow as pa
 
 from share_state.errors import SetupError
-from share_state.fold.checkpoint import carried_log, carried_share_partitions, restored
+from share_state.fold.checkpoint import checkpoint_row, checkpoint_share_partitions, restore_checkpoint
 from share_state.fold.control_log import fold_control_log
+from share_state.fold.control_records import ControlReplay
 from share_state.fold.decoded import decoded_tables
 from share_state.fold.log import fold_log
-from share_state.fold.timeline import ControlTimeline, control_timeline_tables, timeline_tables
+from share_state.fold.options import FoldOptions, Limits
+from share_state.fold.timeline import timeline_tables
 from share_state.fold.verify import verify_cutoff
 from share_state.jit import compile
 from share_state.kafka.control_records import CONTROL_RECORD, ControlRecords
@@ -31,53 +27,56 @@ from share_state.kafka.share_partition_keys import KeyTable
 from share_state.kafka.state_records import STATE_BATCH
 from share_state.rules.registry import judge, judge_records
 from share_state.simulator.simulation import simulate
-from share_state.sources.discovery import LogPartition, Window, find_logs, find_topic_logs
+from share_state.sources.as_of import Window
+from share_state.sources.discovery import LogPartition, find_logs, find_topic_logs
 from share_state.sources.segments import read_chunks
-from share_state.sources.tables import Rows, chunk_of, joined
-from share_state.sources.topics import Topics
+from share_state.sources.tables import Rows, concat_table_rows, rows_to_chunk
 from share_state.spark import jars, session
 
 _CORES = 3
-"""Enough to fold slices of share-partitions side by side."""
+"""Enough to fold slices of share-partitions in parallel."""
 
 
-def run_every_kernel(scratch: Path) -> None:
-    """Fold logs too small to matter.
+def warm_up_kernels(scratch: Path) -> None:
+    """Compile every kernel by folding small logs in every way.
+
+    numba compiles a kernel per argument type, and the type of a one-row array differs from that of a longer one, so
+    logs of no, one and many records are folded.
 
     Args:
-        scratch: an empty folder for them.
+        scratch: an empty folder for the logs.
     """
     simulate(scratch / "many", groups=4, minutes=2, dialect="both", state_partitions=1, updates_per_snapshot=5)
     many = _only_log(scratch / "many")
     first = next(read_chunks(many))
-    # Bytes that are no batch send every framing path through its kernel.
+    # Bytes that are no batch reach the kernels that look for the next batch.
     none = _made(scratch / "none", bytes(range(200)))
     for log in (none, _made(scratch / "one", first.data[: first.batches["size"][0]].tobytes()), many):
         _fold(log)
     for log in (replace(none, topic="none"), *find_topic_logs([str(scratch / "many")])):
         fold_control_log(log)
-        _run(control_timeline_tables(log))
+        _run(timeline_tables(log))
     checkpoint = ControlRecords(np.zeros(1, CONTROL_RECORD), np.zeros(0, STATE_BATCH))
-    _run(ControlTimeline().take(checkpoint, np.ones(1, bool)))
+    _run(ControlReplay().apply(checkpoint, np.ones(1, bool)))
     KeyTable().grow(0)
     rows = _rows(first)
-    chunk_of(joined([rows, rows]))
+    rows_to_chunk(concat_table_rows([rows, rows]))
     rows.compact()
 
 
 def _fold(log: LogPartition) -> None:
-    folded = fold_log(log, state_partitions=1, judge=judge_records)
+    folded = fold_log(log, state_partitions=1, limits=Limits(delivery_count=0), judge=judge_records)
     judge(folded)
-    verify_cutoff(folded, Window(), Topics())
+    verify_cutoff(folded, Window(), FoldOptions())
     fold_log(log, cores=_CORES)
-    for made in (timeline_tables(log), decoded_tables(log, Window(), Topics()), read_chunks(log, merge=True)):
+    for made in (timeline_tables(log), decoded_tables(log, Window()), read_chunks(log, merge=True)):
         _run(made)
     _run(folded.state_pieces)
     _run(folded.in_flight_pieces)
-    if (carried := folded.carried) is not None:
-        row = carried_log(log.name, carried)["carried"]
-        share_partitions = pa.concat_tables(carried_share_partitions(log.name, carried))
-        fold_log(log, restore=lambda: restored(row, share_partitions), judge=judge_records)
+    if (carried := folded.checkpoint) is not None:
+        row = checkpoint_row(log.name, carried)["carried"]
+        share_partitions = pa.concat_tables(checkpoint_share_partitions(log.name, carried))
+        fold_log(log, restore=lambda: restore_checkpoint(row, share_partitions), judge=judge_records)
 
 
 def _rows(chunk: Chunk) -> Rows:
@@ -101,31 +100,31 @@ def _run(made: Iterable[object]) -> None:
     deque(made, maxlen=0)
 
 
-def set_up() -> None:
+def main() -> None:
     """Prepare this environment.
 
-    `--with-kafka` also fetches Kafka's client, with which `compare` asks a broker; `--with-test-jars` fetches all that
-    tests and the benchmark use.
+    `--with-kafka` also fetches Kafka's client, which `compare` needs; `--with-test-jars` fetches all jars of the tests
+    and the benchmark.
     """
-    wanted = [jars.DELTA, *([jars.KAFKA_CLIENTS] if "--with-kafka" in sys.argv[1:] else [])]
-    wanted = list(jars.COORDINATES) if "--with-test-jars" in sys.argv[1:] else wanted
+    names = [jars.DELTA, *([jars.KAFKA_CLIENTS] if "--with-kafka" in sys.argv[1:] else [])]
+    names = list(jars.COORDINATES) if "--with-test-jars" in sys.argv[1:] else names
     try:
-        for name in wanted:
+        for name in names:
             jars.fetch(name)
-        session.dump()
+        session.dump_class_archive()
     except SetupError as error:
         sys.exit(f"share-state: {error}")
-    # Where Python is told to write no bytecode, as in many a container, every command would compile all it imports.
+    # Many containers set PYTHONDONTWRITEBYTECODE, and every command would then compile all that it imports.
     compileall.compile_dir(Path(__file__).parents[1], quiet=2)
     compile_kernels()
 
 
 def compile_kernels() -> None:
-    """Compile the kernels and keep them; see share_state/kernels.py for where."""
+    """Compile the kernels into the cache of share_state/jit/compile.py."""
     with tempfile.TemporaryDirectory(prefix="share-state-kernels-") as scratch:
-        run_every_kernel(Path(scratch))
-    compile.forget_others()
+        warm_up_kernels(Path(scratch))
+    compile.remove_stale_kernels()
 
 
 if __name__ == "__main__":
-    set_up()
+    main()

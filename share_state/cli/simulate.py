@@ -1,4 +1,4 @@
-"""`share-state simulate`: made-up histories as real segments, with the truth beside them."""
+"""`share-state simulate`: generated histories as real segments, with the expected state."""
 
 from pathlib import Path
 from typing import Annotated

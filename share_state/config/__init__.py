@@ -1,1 +1,5 @@
-"""The configuration of the audit: `model` declares the keys, `loading` reads YAML, environment and overrides."""
+"""What a user configures: `inputs` holds InputSpec, `model` the settings of the audit, `loading` reads the settings.
+
+Options, YAML keys and Python arguments all build an InputSpec. Settings come from YAML, environment variables and
+`--set`.
+"""

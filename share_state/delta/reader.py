@@ -1,31 +1,125 @@
-"""Reads a warehouse without Spark, for people who wait: each table in the version that the last run committed."""
+"""Reads Delta tables without Spark: a warehouse in the versions that its last run committed, and tables of others.
+
+`CommittedTables` reads a warehouse; the functions above it also serve the writer and tasks. Importing this module loads
+neither deltalake nor pyarrow.dataset, which are slow to import.
+"""
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import reduce
+from operator import and_
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
+from pyarrow.fs import FileSystem, LocalFileSystem
 
-from share_state.delta.files import rows_of
-from share_state.delta.warehouse import table_at
-from share_state.errors import NothingCommittedError, WarehouseError
+from share_state.errors import InputError, NothingCommittedError, WarehouseError
 from share_state.schema.declarations import table_schema
-from share_state.sources.object_stores import NotOpenedError, refusal
+from share_state.sources.object_stores import StoreUnavailableError, delta_storage_options, parse_address, store_error
 
-_AHEAD = {"batch_readahead": 2, "fragment_readahead": 1, "batch_size": 32_768}
-"""Little is in memory at a time, whatever a table holds."""
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
+    from deltalake import DeltaTable
+
+
+_SCAN = {"batch_readahead": 2, "fragment_readahead": 1, "batch_size": 32_768}
+"""Keeps few rows in memory, whatever the size of a table."""
+
+
+def open_filesystem(place: str) -> tuple[FileSystem, str]:
+    """The file system that holds a path or an address, and the path within it.
+
+    Raises:
+        InputError: if an address cannot be opened.
+    """
+    if "://" not in place:
+        return LocalFileSystem(), str(Path(place).absolute())
+    store, rest = parse_address(place)
+    return store.file_system, f"{store.root}{rest}"
+
+
+@contextmanager
+def warehouse_errors(place: str) -> Iterator[None]:
+    """Raise errors of an object store as WarehouseError with the address; errors of a local path pass unchanged."""
+    try:
+        yield
+    except (OSError, StoreUnavailableError) as error:
+        if "://" not in place:
+            raise
+        raise WarehouseError(str(store_error(place, error))) from None
+
+
+def open_table(place: str, version: int | None = None) -> "DeltaTable | None":
+    """Open a Delta table; None if there is none.
+
+    Args:
+        place: path or address of its folder.
+        version: of the table; the latest by default.
+    Raises:
+        WarehouseError: if an object store refuses.
+        DeltaError: if the table cannot be read.
+    """
+    from deltalake import DeltaTable  # noqa: PLC0415  slow to import
+    from deltalake.exceptions import TableNotFoundError  # noqa: PLC0415
+
+    with warehouse_errors(place), suppress(TableNotFoundError):
+        return DeltaTable(place, version=version, storage_options=delta_storage_options(place))
+    return None
+
+
+def list_files(table: "DeltaTable") -> list[dict[str, Any]]:
+    """The Parquet files of a table: path, size_bytes, and min.X, max.X of each column X that has statistics."""
+    return pa.table(table.get_add_actions(flatten=True)).to_pylist()
+
+
+def list_foreign_files(place: str) -> list[str] | None:
+    """The Parquet files of the latest version of any Delta table.
+
+    Args:
+        place: path or address of its folder.
+    Returns:
+        Paths relative to the folder; None if the table needs reader features, which only Spark supports.
+    Raises:
+        InputError: if it cannot be read.
+    """
+    from deltalake import DeltaTable  # noqa: PLC0415  slow to import
+    from deltalake.exceptions import DeltaError  # noqa: PLC0415
+
+    try:
+        table = DeltaTable(place, storage_options=delta_storage_options(place))
+        if table.protocol().reader_features or table.protocol().min_reader_version > 1:
+            return None
+        # delta-rs escapes the table's own address as URLs are escaped, but not the names of the files.
+        return [file.removeprefix(table.table_uri.rstrip("/")).lstrip("/") for file in table.file_uris()]
+    except (DeltaError, OSError) as error:
+        if "://" in place:
+            raise store_error(place, error) from None
+        raise InputError(f"{place}: cannot be read as a Delta table ({str(error).splitlines()[0]})") from None
+
+
+def open_dataset(table: str, paths: Sequence[str]) -> "ds.Dataset":
+    """Files of one table as a dataset.
+
+    Args:
+        table: its name.
+        paths: paths or addresses of Parquet files, at least one, all in one file system.
+    """
+    import pyarrow.dataset as ds  # noqa: PLC0415  imports pandas, which takes longer than many a command
+
+    filesystem = open_filesystem(paths[0])[0]
+    return ds.dataset([open_filesystem(path)[1] for path in paths], table_schema(table), "parquet", filesystem)
 
 
 class CommittedTables:
-    """The tables that the latest row of `runs` names.
+    """The tables of a warehouse in the versions that the latest row of `runs` names.
 
     Attributes:
+        root: folder or address of the warehouse.
         runs: the table `runs`, latest first.
         run: its first row.
-        versions: Delta version of each table that the run wrote or left as it was.
+        versions: Delta version of each table that the run wrote or left unchanged.
     """
 
     def __init__(self, warehouse: str, command: str | None = None) -> None:
@@ -33,15 +127,15 @@ class CommittedTables:
 
         Args:
             warehouse: folder of the tables.
-            command: believe the latest run of this command, whatever ran since.
+            command: read what the latest run of this command committed; by default the latest run of any command.
         Raises:
-            NothingCommittedError: if no run (of that command) was ever committed there.
+            NothingCommittedError: if no run (of that command) has committed there.
             WarehouseError: if it cannot be read.
         """
         self.root = warehouse.rstrip("/") if "://" in warehouse else str(Path(warehouse))
-        self.made_by = command or "reconstruct"
+        self._writer = command or "reconstruct"
         self.versions: dict[str, int] = {}
-        if self._opened("runs") is None:
+        if self._open("runs") is None:
             raise NothingCommittedError(
                 f"{warehouse}: no warehouse here; make one with `share-state reconstruct INPUT --out {warehouse}`"
             )
@@ -50,7 +144,7 @@ class CommittedTables:
         if not len(self.runs):
             raise NothingCommittedError(f"{warehouse}: no {command} was ever committed here")
         self.run: dict[str, Any] = self.runs.slice(0, 1).to_pylist()[0]
-        self.made_by = "the audit" if self.run["command"] == "audit" else self.run["command"]
+        self._writer = "the audit" if self.run["command"] == "audit" else self.run["command"]
         self.versions = dict(self.run["table_versions"])
 
     def holds(self, table: str) -> bool:
@@ -58,16 +152,16 @@ class CommittedTables:
         return table in self.versions
 
     def read(self, table: str, where: pc.Expression | None = None, columns: Sequence[str] | None = None) -> pa.Table:
-        """The committed rows of a table, whole.
+        """Read the committed rows of a table at once.
 
         Args:
             table: its name.
-            where: only these rows.
-            columns: only these columns; by default all that schemas/tables declares.
+            where: a filter on rows.
+            columns: by default all that schemas/tables declares.
         Returns:
-            No rows where the run has no such table.
+            The rows; none if the run has no such table.
         Raises:
-            WarehouseError: if the table is gone or was vacuumed away.
+            WarehouseError: if the table is gone or was vacuumed.
         """
         schema = table_schema(table)
         empty = pa.schema([schema.field(name) for name in columns or schema.names]).empty_table()
@@ -76,69 +170,63 @@ class CommittedTables:
     def batches(
         self, table: str, columns: Sequence[str] | None = None, where: pc.Expression | None = None
     ) -> Iterator[pa.Table]:
-        """The committed rows of a table, in pieces.
+        """Read the committed rows of a table piece by piece, in the order of its files.
 
         Args:
             table: its name.
-            columns: only these columns.
-            where: only these rows; what the files' statistics rule out is not even read.
+            columns: by default all that schemas/tables declares.
+            where: a filter on rows; files whose statistics exclude it are not read.
         Yields:
-            Tables of some ten thousand rows, in the order of the files; none where the run has no such table.
+            Tables of some ten thousand rows; none if the run has no such table.
         Raises:
-            WarehouseError: if the table is gone or was vacuumed away.
+            WarehouseError: if the table is gone or was vacuumed.
         """
+        if not (paths := [file["path"] for file in self.files(table)]):
+            return
+        chosen = None if columns is None else list(columns)
         try:
-            if paths := [f"{self.root}/{table}/{file['path']}" for file in self._files(table)]:
-                scan = rows_of(table, paths)
-                chosen = None if columns is None else list(columns)
-                for batch in scan.to_batches(columns=chosen, filter=where, **_AHEAD):
-                    if batch.num_rows:
-                        yield pa.Table.from_batches([batch])
-        except (DeltaError, OSError, NotOpenedError, pa.ArrowInvalid) as error:
+            for batch in open_dataset(table, paths).to_batches(columns=chosen, filter=where, **_SCAN):
+                if batch.num_rows:
+                    yield pa.Table.from_batches([batch])
+        except (OSError, StoreUnavailableError, pa.ArrowInvalid) as error:
             raise self._unreadable(table, error) from None
 
     def files(self, table: str) -> list[dict[str, Any]]:
-        """The Parquet files of a table: their path, and the least and greatest value of each column that has them.
+        """The Parquet files of a committed table as `list_files` describes them, with their full paths.
 
         Raises:
-            WarehouseError: if the table is gone or was vacuumed away.
+            WarehouseError: if the table is gone or was vacuumed.
         """
-        try:
-            return [file | {"path": f"{self.root}/{table}/{file['path']}"} for file in self._files(table)]
-        except (DeltaError, OSError) as error:
-            raise self._unreadable(table, error) from None
-
-    def _files(self, table: str) -> list[dict[str, Any]]:
-        # Whoever reads runs wants those after the one that is believed, too: it is the table that says which is.
+        # `runs` names the versions of the other tables and is itself read in its latest version.
         if table != "runs" and table not in self.versions:
             return []
-        found = self._opened(table)
-        if found is None:
+        if (found := self._open(table)) is None:
             raise self._unreadable(table, "it is gone")
-        return pa.table(found.get_add_actions(flatten=True)).to_pylist()
+        return [file | {"path": f"{self.root}/{table}/{file['path']}"} for file in list_files(found)]
 
-    def _opened(self, table: str) -> DeltaTable | None:
+    def _open(self, table: str) -> "DeltaTable | None":
+        from deltalake.exceptions import DeltaError  # noqa: PLC0415  slow to import
+
         try:
-            return table_at(f"{self.root}/{table}", self.versions.get(table))
-        except DeltaError as error:
+            return open_table(f"{self.root}/{table}", self.versions.get(table))
+        except (DeltaError, OSError) as error:
             raise self._unreadable(table, error) from None
 
     def _unreadable(self, table: str, why: Exception | str) -> WarehouseError:
         if isinstance(why, Exception) and "://" in self.root:
-            return WarehouseError(str(refusal(f"{self.root}/{table}", why)))
+            return WarehouseError(str(store_error(f"{self.root}/{table}", why)))
         return WarehouseError(
-            f"{self.root}/{table}: cannot be read ({str(why).splitlines()[0]}); run {self.made_by} again"
+            f"{self.root}/{table}: cannot be read ({str(why).splitlines()[0]}); run {self._writer} again"
         )
 
 
-def of_key(group: str | None, topic: str | None, partition: int | None) -> pc.Expression | None:
-    """Rows of one group, topic (name or id) or partition."""
-    wanted = [
-        pc.field(name) == value for name, value in (("group_id", group), ("partition", partition)) if value is not None
-    ]
+def key_filter(group: str | None, topic: str | None, partition: int | None) -> pc.Expression | None:
+    """A filter for rows of a group, a topic (name or id) and a partition, as far as they are given; None if none is."""
+    conditions = []
+    if group is not None:
+        conditions.append(pc.field("group_id") == group)
     if topic is not None:
-        wanted.append((pc.field("topic") == topic) | (pc.field("topic_id") == topic))
-    where = None
-    for condition in wanted:
-        where = condition if where is None else where & condition
-    return where
+        conditions.append((pc.field("topic") == topic) | (pc.field("topic_id") == topic))
+    if partition is not None:
+        conditions.append(pc.field("partition") == partition)
+    return reduce(and_, conditions) if conditions else None

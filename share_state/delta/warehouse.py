@@ -1,10 +1,8 @@
-"""Where tables may be written: an empty folder or a warehouse, never on top of something else. No Spark is needed.
+"""Writes the Delta tables of a warehouse: checks the place, locks it, and commits files as new table versions.
 
-Delta tables opened by their place, a folder or an address in an object store.
-
-The Delta tables of a warehouse: files that lie there become rows by a commit; the row of `runs` comes last.
-
-One run at a time writes a warehouse; whoever comes second is told who holds it.
+A run commits its tables in the order of CORE_TABLES, `runs` last: its row there names the table versions that belong
+together, and readers use no others. A run locks the folder that it writes to. Object stores have no lock: there a run
+refuses to commit if another run has committed since it began.
 """
 
 import fcntl
@@ -16,327 +14,133 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable, Field, Schema
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
-from share_state.delta.files import File, TableFiles, asking
+from share_state.delta.files import File, TableFiles
+from share_state.delta.reader import list_files, open_table, warehouse_errors
 from share_state.errors import InputError, WarehouseError
 from share_state.schema.declarations import table_schema
-from share_state.sources.object_stores import StorePath, delta_options
+from share_state.sources.object_stores import StorePath, delta_storage_options
 
-TABLES = ("findings", "in_flight", "share_partition_state", "cutoff", "runs")
-"""What every run writes, in the order of writing; a reader believes the versions that the last row of `runs` names."""
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from deltalake.transaction import RemoveAction
 
-OF_AUDITS = ("share_partition_history", "carried_share_partitions", "carried_logs")
-"""What an audit writes beside them."""
+CORE_TABLES = ("findings", "in_flight", "share_partition_state", "cutoff", "runs")
+"""The tables of every run, in the order in which it writes them."""
 
-ON_REQUEST = ("timeline",)
-"""What a run writes where it is asked to."""
+AUDIT_TABLES = ("share_partition_history", "carried_share_partitions", "carried_logs")
+"""The further tables of an audit."""
 
-OF_GROUPS = ("share_groups", "share_group_members", "share_group_partitions")
-"""What a run writes beside them where the input holds the group side."""
+OPTIONAL_TABLES = ("timeline",)
+"""The tables of a run that asks for them."""
 
-OF_CLAIMS = ("sticky_claim", "effective_previous_assignment")
-"""What it writes of classic consumer groups, where members claim anything."""
+GROUP_TABLES = ("share_groups", "share_group_members", "share_group_partitions")
+"""The tables of a run whose input holds the group side."""
 
-EVERY = (*TABLES, *OF_AUDITS, *ON_REQUEST, *OF_GROUPS, *OF_CLAIMS)
+CLAIM_TABLES = ("sticky_claim", "effective_previous_assignment")
+"""The tables about classic consumer groups, if any member claims a partition."""
 
-LOCK = ".lock"
-"""The file that a run holds while it writes."""
+ALL_TABLES = (*CORE_TABLES, *AUDIT_TABLES, *OPTIONAL_TABLES, *GROUP_TABLES, *CLAIM_TABLES)
+
+_LOCK = ".lock"
+_LOCK_HOLDER = ".lock.holder.json"
+_MIN_RETENTION_DAYS = 7
 
 
 def missing_folders(root: str) -> list[Path]:
-    """A folder and those above it that are not there, the deepest first; none of an address in an object store."""
-    place = Path(root).absolute()
-    return [] if "://" in root else [folder for folder in (place, *place.parents) if not folder.exists()]
+    """The folder and its parents that do not exist, the deepest first; none for an address in an object store."""
+    path = Path(root).absolute()
+    return [] if "://" in root else [folder for folder in (path, *path.parents) if not folder.exists()]
 
 
-def check_place(root: str, tables: Sequence[str] = EVERY) -> None:
-    """Refuse a place that holds something else than a warehouse, before any work is done.
+def check_warehouse_path(root: str, tables: Sequence[str] = ALL_TABLES) -> None:
+    """Refuse a place that holds anything but a warehouse.
 
     Args:
-        root: a folder, or an address in an object store.
-        tables: what may be there.
+        root: a folder or an address in an object store.
+        tables: the tables that may be there.
     Raises:
-        WarehouseError: if it is a file, cannot be written, or holds other things; if a store says no.
+        WarehouseError: if it is a file, cannot be read, or holds other things; if an object store refuses.
     """
     if "://" in root:
         _check_address(root, tables)
         return
-    place = Path(root)
+    path = Path(root)
     try:
-        if place.is_symlink() and not place.exists():
+        if path.is_symlink() and not path.exists():
             raise WarehouseError(f"{root}: a link to nothing is here; give a folder for the tables")
-        if place.exists() and not place.is_dir():
+        if path.exists() and not path.is_dir():
             raise WarehouseError(f"{root}: a file is here; give a folder for the tables")
-        entries = [entry for entry in place.iterdir() if not entry.name.startswith(".")] if place.exists() else []
+        entries = [entry for entry in path.iterdir() if not entry.name.startswith(".")] if path.exists() else []
     except OSError as error:
         raise WarehouseError(f"{root}: cannot be read ({error.strerror}); give a folder for the tables") from None
-    # A run that was killed may leave a table that was never committed, beside the lock that it held.
-    ours = (place / LOCK).exists()
-    known = {entry.name for entry in entries if entry.name in tables and (ours or next(entry.glob("**/*.json"), None))}
-    # A Delta table may be replaced whole; its log says which of the files beside it are its own.
+    # A killed run leaves its lock file, and may leave a table that has no commit yet.
+    was_locked = (path / _LOCK).exists()
+    known = {
+        entry.name for entry in entries if entry.name in tables and (was_locked or next(entry.glob("**/*.json"), None))
+    }
+    # A Delta table at the place itself (`decode --out`) is replaced whole; its log tells which files are its own.
     strangers = [entry.name for entry in entries if entry.name not in known and "_delta_log" not in known]
     if strangers:
-        raise _held_by(root, strangers[0])
-    existing = next(parent for parent in (place, *place.absolute().parents) if parent.exists())
+        raise _occupied(root, strangers[0])
+    existing = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
     if not existing.is_dir():
         raise WarehouseError(f"{root}: {existing} is a file; give a folder for the tables")
 
 
 def _check_address(root: str, tables: Sequence[str]) -> None:
     try:
-        place = StorePath.at(root)
-        if place.is_file():
+        path = StorePath.at(root)
+        if path.is_file():
             raise WarehouseError(f"{root}: a file is here; give a folder for the tables")
-        place.check_bucket()
-        names = [name for name in place.names() if not name.startswith(".")]
+        path.check_bucket()
+        names = [name for name in path.names() if not name.startswith(".")]
     except InputError as error:
         raise WarehouseError(str(error)) from None
     strangers = [name for name in names if name not in tables and "_delta_log" not in {*names} & {*tables}]
     if strangers:
-        raise _held_by(root, strangers[0])
+        raise _occupied(root, strangers[0])
 
 
-def _held_by(root: str, name: str) -> WarehouseError:
+def _occupied(root: str, name: str) -> WarehouseError:
     return WarehouseError(f"{root}: holds something else ({name}); give an empty folder or a warehouse")
 
 
-def table_at(place: str, version: int | None = None) -> DeltaTable | None:
-    """A Delta table; None where there is none.
-
-    Args:
-        place: path or address of its folder.
-        version: as it was then; by default as it is.
-    Raises:
-        WarehouseError: if a store says no.
-        DeltaError: if what is there cannot be read as one.
-    """
-    with asking(place), suppress(TableNotFoundError):
-        return DeltaTable(place, version=version, storage_options=delta_options(place))
-
-
-_SHORTEST_SWEEP = 7
-
-
-class Warehouse:
-    """The tables under one folder, for one attempt to write them; `with` it, and what is never committed goes.
-
-    Attributes:
-        files: writes rows into the tables' folders, in this process or in tasks.
-    """
-
-    def __init__(self, root: str, folders: Mapping[str, str] | None = None) -> None:
-        """Name a warehouse.
-
-        Args:
-            root: folder, or address in an object store.
-            folders: table -> its folder there, where that is not called as the table is; "" for the place itself.
-        """
-        self.files = TableFiles(root if "://" in root else str(Path(root).absolute()), folders=folders or {})
-        self._missing = missing_folders(root)
-        self._committed, self._runs = set[str](), self._version("runs")
-
-    def __enter__(self) -> "Warehouse":
-        return self
-
-    def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
-        # Tasks that were tried again, or a run that failed, leave files that no commit names.
-        with suppress(*((OSError, InputError) if failed else ())):
-            self.files.discard(self.files.folders or EVERY, frozenset(self._committed))
-        if failed:
-            with suppress(OSError):
-                for folder in self._missing:
-                    folder.rmdir()
-
-    def replace(self, table: str, files: Iterable[File]) -> dict[str, int]:
-        """Let a table hold the rows of some files, and no others.
-
-        Args:
-            table: its name.
-            files: of `self.files`.
-        Returns:
-            The Delta version that the table now has.
-        Raises:
-            WarehouseError: if a table there has other columns.
-        """
-        return self._commit(table, files, gone=None)
-
-    def put(self, table: str, rows: pa.Table) -> dict[str, int]:
-        """Let a table hold these rows, and no others.
-
-        Raises:
-            WarehouseError: if a table there has other columns.
-        """
-        return self.replace(table, self.files.write(table, rows.to_batches()))
-
-    def add(self, table: str, files: Iterable[File], gone: Collection[str]) -> dict[str, int]:
-        """Add rows to those that a table has.
-
-        Args:
-            table: its name; it has a column run_id.
-            files: of `self.files`.
-            gone: runs whose rows go.
-        Returns:
-            The Delta version that the table now has.
-        Raises:
-            WarehouseError: if a table there has other columns.
-        """
-        return self._commit(table, files, gone=gone)
-
-    def runs_in(self, table: str) -> set[str]:
-        """The runs of which a table has rows."""
-        there = table_at(self.files.folder(table))
-        if there is None:
-            return set()
-        known = pa.table(there.get_add_actions(flatten=True)).to_pylist()
-        ends = {file.get(f"{end}.run_id") for file in known for end in ("min", "max")}
-        if None not in ends and all(file["min.run_id"] == file["max.run_id"] for file in known):
-            return ends
-        return set(self.files.read(table, [file["path"] for file in known], ["run_id"])["run_id"].to_pylist())
-
-    def sweep(self, days: int) -> None:
-        """Delete files that no version of the last so many days holds: replaced rows, and what killed runs left.
-
-        Args:
-            days: a week at least, as Delta's own tools keep them for readers that are slow.
-        """
-        for table in EVERY:
-            if (there := table_at(self.files.folder(table))) is not None:
-                hours = 24 * max(days, _SHORTEST_SWEEP)
-                there.vacuum(retention_hours=hours, dry_run=False, full=True)
-
-    def _commit(self, table: str, files: Iterable[File], *, gone: Collection[str] | None) -> dict[str, int]:
-        path, files = self.files.folder(table), list(files)
-        if (table == "runs" or not self._committed) and self._version("runs") != self._runs:
-            raise self._overtaken()
-        try:
-            with asking(path):
-                return {table: self._committed_version(table, path, files, gone)}
-        except CommitFailedError:
-            raise self._overtaken() from None
-        except DeltaError as error:
-            raise _unusable(path, error) from None
-
-    def _committed_version(self, table: str, path: str, files: list[File], gone: Collection[str] | None) -> int:
-        schema, there = table_schema(table), table_at(path)
-        if there is None:
-            options = delta_options(path)
-            create_table_with_add_actions(path, Schema.from_arrow(schema), _added(files), storage_options=options)
-            return self._known(table, files, 0)
-        self._check(table, there)
-        if gone is None:
-            actions, mode = _added(files), "overwrite"
-        else:
-            if gained := [field for field in _fields(schema) if field not in there.schema().fields]:
-                there.alter.add_columns(gained)
-                there.update_incremental()
-            left, removed = self._without(table, there, gone)
-            files, mode = [*files, *left], "append"
-            actions = [*_added(files), *removed]
-        before = there.version()
-        there.create_write_transaction(actions, mode, schema)
-        there.update_incremental()
-        if table != "runs" and there.version() != before + 1:
-            raise self._overtaken()
-        return self._known(table, files, there.version())
-
-    def _known(self, table: str, files: Iterable[File], version: int) -> int:
-        self._committed |= {file["path"] for file in files}
-        self._runs = version if table == "runs" else self._runs
-        return version
-
-    def _version(self, table: str) -> int | None:
-        path = self.files.folder(table)
-        try:
-            there = table_at(path)
-        except DeltaError as error:
-            raise _unusable(path, error) from None
-        return None if there is None else there.version()
-
-    def _overtaken(self) -> WarehouseError:
-        # An object store holds no lock against another run; what this one wrote goes, or is never believed.
-        return WarehouseError(
-            f"{self.files.root}: another run committed here meanwhile; this one did not, run it again"
-        )
-
-    def _without(self, table: str, there: DeltaTable, gone: Collection[str]) -> tuple[list[File], list[RemoveAction]]:
-        """What takes the rows of some runs out: rows that stay but shared a file with them, and the files that go."""
-        known = pa.table(there.get_add_actions(flatten=True)).to_pylist()
-        stay, go = list[str](), list[RemoveAction]()
-        for file in known:
-            least, greatest = file.get("min.run_id"), file.get("max.run_id")
-            if least is not None and least == greatest and least not in gone:
-                continue
-            go.append(RemoveAction(file["path"], True, int(time.time() * 1000), file["size_bytes"], {}))
-            if least is None or least != greatest:
-                stay.append(file["path"])
-        if not stay:
-            return [], go
-        kept = self.files.read(table, stay).filter(~pc.field("run_id").isin(sorted(gone)))
-        return self.files.write(table, kept.to_batches()), go
-
-    def _check(self, table: str, there: DeltaTable) -> None:
-        for field in there.schema().fields:
-            if field not in _fields(table_schema(table)):
-                why = f"its column {field.name} is not of ours"
-                raise WarehouseError(f"{self.files.folder(table)}: another table is here ({why}); give an empty folder")
-
-
-def _unusable(path: str, error: DeltaError) -> WarehouseError:
-    why = str(error).strip().splitlines()[0]
-    return WarehouseError(f"{path}: cannot be written as a Delta table ({why}); give an empty folder")
-
-
-def _added(files: Iterable[File]) -> list[AddAction | RemoveAction]:
-    now = int(time.time() * 1000)
-    return [AddAction(file["path"], file["size"], {}, now, True, file["stats"]) for file in files]
-
-
-def _fields(schema: pa.Schema) -> list[Field]:
-    return Schema.from_arrow(schema).fields
-
-
-_HOLDER = ".lock.holder.json"
-
-
 @contextmanager
-def locked(root: str, command: str) -> Iterator[None]:
-    """Hold a warehouse while a command writes to it.
+def warehouse_lock(root: str, command: str) -> Iterator[None]:
+    """Lock a warehouse while a command writes to it; an address in an object store is not locked.
 
-    The operating system lets go of the lock when the process ends, however it ends: a run that was killed bars nobody.
-
-    An object store has no such lock: there `Warehouse` refuses to commit where another run has committed since.
+    The operating system releases the lock when the process ends, so a killed run blocks nobody.
 
     Args:
-        root: the warehouse; made where it is not there.
-        command: what holds it, for the other one's error.
+        root: the warehouse; its folder is created if it does not exist.
+        command: the command that writes, for the error of another one.
     Raises:
-        WarehouseError: if another run holds it, or it cannot be written.
+        WarehouseError: if another run holds the lock, or the folder cannot be written.
     """
     if "://" in root:
         yield
         return
-    place, made = Path(root), missing_folders(root)
+    path, made = Path(root), missing_folders(root)
     try:
-        place.mkdir(parents=True, exist_ok=True)
-        held = (place / LOCK).open("a", encoding="utf-8")
+        path.mkdir(parents=True, exist_ok=True)
+        lock = (path / _LOCK).open("a", encoding="utf-8")
     except OSError as error:
         raise WarehouseError(f"{root}: cannot be written ({error.strerror}); give a folder for the tables") from None
-    with held:
+    with lock:
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # One that failed before it wrote anything takes its lock away with it.
-            is_there = os.path.samestat(os.fstat(held.fileno()), (place / LOCK).stat())
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # A run that failed before it wrote anything has deleted its lock file.
+            is_current = os.path.samestat(os.fstat(lock.fileno()), (path / _LOCK).stat())
         except OSError:
-            is_there = False
-        if not is_there:
+            is_current = False
+        if not is_current:
             raise WarehouseError(
-                f"{root}: held by {_holder(place)}; wait until it is done, or give another warehouse"
+                f"{root}: locked by {_lock_holder(path)}; wait until it is done, or give another warehouse"
             ) from None
         holder = {
             "command": command,
@@ -344,20 +148,193 @@ def locked(root: str, command: str) -> Iterator[None]:
             "host": socket.gethostname(),
             "since": datetime.now(UTC).isoformat(timespec="seconds"),
         }
-        (place / _HOLDER).write_text(json.dumps(holder), encoding="utf-8")
+        (path / _LOCK_HOLDER).write_text(json.dumps(holder), encoding="utf-8")
         try:
             yield
         finally:
-            (place / _HOLDER).unlink(missing_ok=True)
-            if [entry.name for entry in place.iterdir()] == [LOCK]:
-                (place / LOCK).unlink()
+            (path / _LOCK_HOLDER).unlink(missing_ok=True)
+            if [entry.name for entry in path.iterdir()] == [_LOCK]:
+                (path / _LOCK).unlink()
                 for folder in made:
                     folder.rmdir()
 
 
-def _holder(place: Path) -> str:
+def _lock_holder(path: Path) -> str:
     try:
-        told = json.loads((place / _HOLDER).read_text(encoding="utf-8"))
-        return f"`share-state {told['command']}`, process {told['pid']} on {told['host']} since {told['since']}"
+        holder = json.loads((path / _LOCK_HOLDER).read_text(encoding="utf-8"))
+        return f"`share-state {holder['command']}`, process {holder['pid']} on {holder['host']} since {holder['since']}"
     except (OSError, ValueError, KeyError):
         return "another run"
+
+
+class Warehouse:
+    """Commits the tables of one run; a context manager that deletes the run's uncommitted files on exit.
+
+    Attributes:
+        files: writes files into the tables' folders, here or in tasks.
+    """
+
+    def __init__(self, root: str, folders: Mapping[str, str] | None = None) -> None:
+        """Begin a run.
+
+        Args:
+            root: folder, or address in an object store.
+            folders: table -> its folder there if it differs from the table's name; "" is the root itself.
+        """
+        self.files = TableFiles(root if "://" in root else str(Path(root).absolute()), folders=folders or {})
+        self._missing = missing_folders(root)
+        self._committed, self._runs_version = set[str](), self._version("runs")
+
+    def __enter__(self) -> "Warehouse":
+        return self
+
+    def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
+        # Tasks that Spark tried again, and runs that failed, leave files that no commit names.
+        with suppress(*((OSError, InputError) if failed else ())):
+            self.files.discard(self.files.folders or ALL_TABLES, frozenset(self._committed))
+        if failed:
+            with suppress(OSError):
+                for folder in self._missing:
+                    folder.rmdir()
+
+    def replace(self, table: str, files: Iterable[File]) -> dict[str, int]:
+        """Replace all rows of a table by those of some files.
+
+        Args:
+            table: its name.
+            files: written by `self.files`.
+        Returns:
+            {table: its new Delta version}.
+        Raises:
+            WarehouseError: if the table has other columns, or another run has committed meanwhile.
+        """
+        return self._commit(table, files, replaced_runs=None)
+
+    def replace_rows(self, table: str, rows: pa.Table) -> dict[str, int]:
+        """Write rows and replace all rows of a table by them; as `replace`."""
+        return self.replace(table, self.files.write(table, rows.to_batches()))
+
+    def append(self, table: str, files: Iterable[File], replaced_runs: Collection[str]) -> dict[str, int]:
+        """Add the rows of some files to a table, and remove those of some runs.
+
+        Args:
+            table: one with the column run_id.
+            files: written by `self.files`.
+            replaced_runs: ids of the runs whose rows are removed.
+        Returns:
+            {table: its new Delta version}.
+        Raises:
+            WarehouseError: if the table has other columns, or another run has committed meanwhile.
+        """
+        return self._commit(table, files, replaced_runs=replaced_runs)
+
+    def run_ids(self, table: str) -> set[str]:
+        """The runs that have rows in a table."""
+        existing = open_table(self.files.folder(table))
+        if existing is None:
+            return set()
+        files = list_files(existing)
+        bounds = [(file.get("min.run_id"), file.get("max.run_id")) for file in files]
+        if all(least is not None and least == greatest for least, greatest in bounds):
+            return {least for least, _ in bounds if least is not None}
+        return set(self.files.read(table, [file["path"] for file in files], ["run_id"])["run_id"].to_pylist())
+
+    def vacuum(self, days: int) -> None:
+        """Delete files that no table version of the last `days` days (at least 7) names.
+
+        Those are replaced rows and what killed runs left. Delta's own tools keep files for 7 days, for slow readers.
+        """
+        for table in ALL_TABLES:
+            if (existing := open_table(self.files.folder(table))) is not None:
+                hours = 24 * max(days, _MIN_RETENTION_DAYS)
+                existing.vacuum(retention_hours=hours, dry_run=False, full=True)
+
+    def _commit(self, table: str, files: Iterable[File], *, replaced_runs: Collection[str] | None) -> dict[str, int]:
+        from deltalake.exceptions import CommitFailedError, DeltaError  # noqa: PLC0415  slow to import
+
+        path = self.files.folder(table)
+        if (table == "runs" or not self._committed) and self._version("runs") != self._runs_version:
+            raise self._overtaken()
+        try:
+            with warehouse_errors(path):
+                return {table: self._commit_files(table, path, list(files), replaced_runs)}
+        except CommitFailedError:
+            raise self._overtaken() from None
+        except DeltaError as error:
+            raise _unusable(path, error) from None
+
+    def _commit_files(self, table: str, path: str, files: list[File], replaced_runs: Collection[str] | None) -> int:
+        from deltalake import Schema  # noqa: PLC0415  slow to import
+        from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions  # noqa: PLC0415
+
+        def additions() -> list[AddAction]:
+            now = int(time.time() * 1000)
+            return [AddAction(file["path"], file["size"], {}, now, True, file["stats"]) for file in files]
+
+        schema, existing = table_schema(table), open_table(path)
+        declared = Schema.from_arrow(schema)
+        if existing is None:
+            create_table_with_add_actions(path, declared, additions(), storage_options=delta_storage_options(path))
+            return self._record_commit(table, files, 0)
+        fields = existing.schema().fields
+        if unknown := [field.name for field in fields if field not in declared.fields]:
+            raise WarehouseError(f"{path}: another table is here (with the column {unknown[0]}); give an empty folder")
+        removals = list[RemoveAction]()
+        if replaced_runs is not None:
+            if missing := [field for field in declared.fields if field not in fields]:
+                existing.alter.add_columns(missing)
+                existing.update_incremental()
+            kept, removals = self._without_runs(table, existing, replaced_runs)
+            files = [*files, *kept]
+        before = existing.version()
+        mode = "overwrite" if replaced_runs is None else "append"
+        existing.create_write_transaction([*additions(), *removals], mode, schema)
+        existing.update_incremental()
+        if table != "runs" and existing.version() != before + 1:
+            raise self._overtaken()
+        return self._record_commit(table, files, existing.version())
+
+    def _record_commit(self, table: str, files: Iterable[File], version: int) -> int:
+        self._committed |= {file["path"] for file in files}
+        self._runs_version = version if table == "runs" else self._runs_version
+        return version
+
+    def _version(self, table: str) -> int | None:
+        from deltalake.exceptions import DeltaError  # noqa: PLC0415  slow to import
+
+        path = self.files.folder(table)
+        try:
+            existing = open_table(path)
+        except DeltaError as error:
+            raise _unusable(path, error) from None
+        return None if existing is None else existing.version()
+
+    def _overtaken(self) -> WarehouseError:
+        return WarehouseError(
+            f"{self.files.root}: another run committed here meanwhile; this one did not, run it again"
+        )
+
+    def _without_runs(
+        self, table: str, existing: "DeltaTable", runs: Collection[str]
+    ) -> tuple[list[File], list["RemoveAction"]]:
+        """What removes the rows of some runs: the files removed, and new files with the other rows of these."""
+        from deltalake.transaction import RemoveAction  # noqa: PLC0415  slow to import
+
+        shared, removals = list[str](), list[RemoveAction]()
+        for file in list_files(existing):
+            least, greatest = file.get("min.run_id"), file.get("max.run_id")
+            has_one_run = least is not None and least == greatest
+            if has_one_run and least not in runs:
+                continue
+            removals.append(RemoveAction(file["path"], True, int(time.time() * 1000), file["size_bytes"], {}))
+            if not has_one_run:
+                shared.append(file["path"])
+        if not shared:
+            return [], removals
+        kept = self.files.read(table, shared).filter(~pc.field("run_id").isin(sorted(runs)))
+        return self.files.write(table, kept.to_batches()), removals
+
+
+def _unusable(path: str, error: Exception) -> WarehouseError:
+    why = str(error).strip().splitlines()[0]
+    return WarehouseError(f"{path}: cannot be written as a Delta table ({why}); give an empty folder")

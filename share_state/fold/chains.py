@@ -1,13 +1,11 @@
-"""Folds the records of many share-partitions at once, exactly as the coordinator would replay them one by one.
+"""Folds the records of many share-partitions at once into the state that the coordinator reaches by replaying them.
 
-Closed form: with base r0 (the last snapshot after the last tombstone, or the first update where there is none) and
-updates r1..rn, each with its resolved start S, clip the batches of r_i at max(S_i..S_n) and those of the base at
-max(S_1..S_n); the value of an offset is the greatest (delivery count, delivery state) that still covers it.
-The fold carries its state from chunk to chunk, so `fold(a then b) == fold(b) after fold(a)` for any cut.
+Closed form: the base r0 is the last snapshot after the last tombstone, or the first update if there is none. With
+updates r1..rn and their resolved starts S, clip the batches of r_i at max(S_i..S_n) and those of the base at
+max(S_1..S_n). The value of an offset is the greatest (delivery count, delivery state) of the batches that cover it.
+The state is kept from chunk to chunk, so folding a log in any two parts gives the same result.
 
 Source: Kafka ShareCoordinatorShard.replay, handleShareSnapshot, handleShareUpdate, merge; PersisterStateBatchCombiner.
-
-Rows of several fields by column: what many rules look at lies side by side in memory once the first has asked.
 """
 
 from collections.abc import Callable
@@ -19,20 +17,28 @@ import numpy as np
 
 from share_state.fold.interval_merge import priority, range_columns, sweep
 from share_state.jit.compile import allocating_kernel, inlined, kernel, prefetch
-from share_state.kafka.buffers import copied, fill, joined, move_rows, put, used_once
-from share_state.kafka.state_records import LARGEST_OFFSET, STATE_BATCH, UNREADABLE, Fault, Kind, Layout, StateRecords
+from share_state.kafka.buffers import allocate_rows, clone_rows, concat_rows, copy_rows, fill_rows, write_rows
+from share_state.kafka.state_records import (
+    LARGEST_OFFSET,
+    STATE_BATCH,
+    UNREADABLE_FAULTS,
+    Fault,
+    Kind,
+    Layout,
+    StateRecords,
+)
 
 Fold = Callable[..., object]
-"""Folds a stretch of share-partitions; called as `_fold` is."""
+"""Folds a slice of share-partitions; has the arguments of `_fold`."""
 
 NOWHERE = -1
-"""In place of an offset: there is none."""
+"""Stands for no offset."""
 
-AHEAD = 16
-"""Records of one share-partition lie far apart: this many are on their way from memory while one is folded."""
+PREFETCH_DISTANCE = 16
+"""Number of records to prefetch: those of one share-partition are far apart in memory."""
 
-_BATCHES_AHEAD = 8
-_BATCHES_A_LINE = 3
+_BATCHES_TO_PREFETCH = 8
+_BATCHES_PER_CACHE_LINE = 3
 
 CHAIN = np.dtype(
     [
@@ -40,14 +46,14 @@ CHAIN = np.dtype(
         ("create_time", "i8"),
         ("write_time", "i8"),
         ("snapshot_offset", "i8"),  # of the latest snapshot that the state rests on
-        ("orphan_offset", "i8"),  # of the first update, where no snapshot of the log precedes it
+        ("orphan_offset", "i8"),  # of the first update, if no snapshot of the log precedes it
         ("last_offset", "i8"),
         ("suspect_offset", "i8"),  # of a record since the latest snapshot that the broker could not load
         ("updates", "i8"),  # folded since the latest snapshot
-        ("last_timestamp", "i8"),  # ms, stamp of the last record
-        ("active_time", "i8"),  # ms, stamp of the last record that is no cold snapshot: somebody consumed
-        ("moved_time", "i8"),  # ms, stamp of the record that brought the start offset to where it is
-        ("held_time", "i8"),  # ms, stamp of the first record since then that tells of a delivery; -1 for none
+        ("last_timestamp", "i8"),  # ms, timestamp of the last record
+        ("last_consumed_at", "i8"),  # ms, timestamp of the last record that is not a cold snapshot
+        ("start_advanced_at", "i8"),  # ms, timestamp of the record that set the current start offset
+        ("first_delivery_at", "i8"),  # ms, timestamp of the first record since then with a delivery; -1 for none
         ("snapshot_epoch", "i4"),
         ("state_epoch", "i4"),
         ("leader_epoch", "i4"),
@@ -59,17 +65,17 @@ CHAIN = np.dtype(
         ("has_max_state_epoch", "?"),
     ]
 )
-"""One row a share-partition: everything of its state but the batches."""
+"""One row per share-partition: its state without the batches."""
 
 UPDATED, REPLACED = 1, 2
-"""What a record does to the state before it."""
+"""Effects of a record on the state before it."""
 
-FRESH = np.zeros(1, CHAIN)[0]
+INITIAL_CHAIN = np.zeros(1, CHAIN)[0]
 """The row of a share-partition before its first record."""
 for _name in ("start_offset", "snapshot_offset", "orphan_offset", "last_offset", "suspect_offset",
-              "last_timestamp", "active_time", "moved_time", "held_time"):  # fmt: skip
-    FRESH[_name] = NOWHERE
-FRESH["delivery_complete_count"] = -1
+              "last_timestamp", "last_consumed_at", "start_advanced_at", "first_delivery_at"):  # fmt: skip
+    INITIAL_CHAIN[_name] = NOWHERE
+INITIAL_CHAIN["delivery_complete_count"] = -1
 
 
 @dataclass(slots=True)
@@ -94,55 +100,55 @@ class Chains:
         return self.chains.nbytes + self.ends.nbytes + self.batches.nbytes
 
     def grown(self, keys: int) -> tuple[np.ndarray, np.ndarray]:
-        """Copies of `chains` and `ends` with rows for so many share-partitions; new ones are FRESH and hold nothing."""
-        chains = used_once(keys, CHAIN)
-        put(self.chains, chains)
-        fill(chains[len(self.chains) :], FRESH)
+        """Copies of `chains` and `ends` with rows for `keys` share-partitions; new ones are INITIAL_CHAIN and empty."""
+        chains = allocate_rows(keys, CHAIN)
+        write_rows(self.chains, chains)
+        fill_rows(chains[len(self.chains) :], INITIAL_CHAIN)
         ends = np.full(keys + 1, self.ends[-1], np.int64)
         ends[: len(self.ends)] = self.ends
         return chains, ends
 
-    def apply(self, records: StateRecords, keys: int, slices: int = 1, way: Fold | None = None) -> None:
-        """Fold more records, later in the log than all before.
+    def apply(self, records: StateRecords, keys: int, slices: int = 1, fold: Fold | None = None) -> None:
+        """Fold a chunk of records; chunks come in log order.
 
         Args:
             records: decoded records in log order.
-            keys: how many share-partitions have numbers by now.
-            slices: how many parts of them are folded side by side.
-            way: to fold; by default one that makes no state between two records.
+            keys: number of share-partitions so far.
+            slices: number of slices of share-partitions to fold concurrently.
+            fold: the fold function; by default one that builds no state between two records.
         """
-        rows, fold = records.rows, way or _fold
+        rows, fold_slice = records.rows, fold or _fold
         self.last_snapshot_record = max(self.last_snapshot_record, int(_last_snapshot_record(rows)))
-        chains, carried = self.grown(keys)
-        order, starts = by_key(rows, keys)
+        chains, old_ends = self.grown(keys)
+        order, starts = group_by_key(rows, keys)
         ends = np.zeros(keys + 1, np.int64)
 
         def folded(begin: int, end: int) -> np.ndarray:
             new = len(records.batches) if slices == 1 else int(_batches_of(rows, order, starts[begin], starts[end]))
-            out = used_once(2 * (new + int(carried[end] - carried[begin])), STATE_BATCH)
-            fold(begin, end, rows, records.batches, order, starts, chains, carried, self.batches, out, ends)
+            out = allocate_rows(2 * (new + int(old_ends[end] - old_ends[begin])), STATE_BATCH)
+            fold_slice(begin, end, rows, records.batches, order, starts, chains, old_ends, self.batches, out, ends)
             return out[: ends[end]]
 
         if slices == 1:
             made = folded(0, keys)
-            # What lies behind was never written to, so it takes no memory; to copy all that is live would take time.
-            self.batches = copied(made) if made.base is not None and 4 * len(made) < len(made.base) else made
+            # Unwritten rows take no memory, and copying takes time: copy only if little is used.
+            self.batches = clone_rows(made) if made.base is not None and 4 * len(made) < len(made.base) else made
         else:
-            bounds = _bounds(starts + carried, slices)
+            bounds = _bounds(starts + old_ends, slices)
             with ThreadPoolExecutor(slices) as threads:
                 parts = list(threads.map(folded, bounds[:-1], bounds[1:]))
             behind = np.cumsum([len(part) for part in parts])
             for begin, end, before in zip(bounds[1:-1], bounds[2:], behind[:-1], strict=True):
                 ends[begin + 1 : end + 1] += before
-            self.batches = joined(parts)
+            self.batches = concat_rows(parts)
         self.chains, self.ends = chains, ends
 
 
 def _bounds(work: np.ndarray, slices: int) -> np.ndarray:
-    """Where to cut share-partitions into slices of about as much work each.
+    """Bounds of slices of share-partitions with similar amounts of work.
 
     Args:
-        work: int64, how much there is before each of them, and in all.
+        work: int64, the amount before each share-partition, and in total.
     """
     bounds = np.searchsorted(work, np.linspace(0, work[-1], slices + 1))
     bounds[0], bounds[-1] = 0, len(work) - 1
@@ -151,7 +157,7 @@ def _bounds(work: np.ndarray, slices: int) -> np.ndarray:
 
 @kernel
 def _batches_of(rows, order, begin, end):
-    """How many state batches the records order[begin:end] have."""
+    """Number of state batches of the records order[begin:end]."""
     count = np.int64(0)
     for number in range(begin, end):
         count += rows[order[number]].batch_count
@@ -159,7 +165,7 @@ def _batches_of(rows, order, begin, end):
 
 
 @allocating_kernel
-def by_key(rows, keys):
+def group_by_key(rows, keys):
     """A stable counting sort: the rows of number n are order[starts[n]:starts[n + 1]], in log order."""
     starts = np.zeros(keys + 1, np.int64)
     for row in range(len(rows)):
@@ -179,27 +185,31 @@ def by_key(rows, keys):
 
 @kernel
 def _last_snapshot_record(rows):
-    """The offset of the latest snapshot or tombstone that counts."""
+    """The offset of the last readable snapshot or tombstone."""
     for number in range(len(rows) - 1, -1, -1):
         row = rows[number]
-        if row.key >= 0 and not row.fault & UNREADABLE and (row.kind == Kind.SNAPSHOT or row.kind == Kind.TOMBSTONE):
+        if (
+            row.key >= 0
+            and not row.fault & UNREADABLE_FAULTS
+            and (row.kind == Kind.SNAPSHOT or row.kind == Kind.TOMBSTONE)
+        ):
             return row.offset
     return np.int64(NOWHERE)
 
 
 @allocating_kernel
-def _fold(from_key, to_key, rows, batches, order, starts, chains, carried, carried_batches, out, ends):
-    """Fold a stretch of share-partitions.
+def _fold(from_key, to_key, rows, batches, order, starts, chains, old_ends, old_batches, out, ends):
+    """Fold a slice of share-partitions.
 
     Args:
         from_key, to_key: the share-partitions.
         rows: STATE_RECORD, all of the chunk.
         batches: STATE_BATCH rows that they point into.
-        order, starts: of `by_key`.
-        chains: CHAIN rows, brought to the state behind the records.
-        carried: int64; the ranges of number n before them are rows carried[n] to carried[n + 1] of `carried_batches`.
-        out: takes the ranges behind them, from row 0 on.
-        ends: int64; entry n + 1 takes the row of `out` behind those of number n.
+        order, starts: of `group_by_key`.
+        chains: CHAIN rows, updated.
+        old_ends: int64; the previous ranges of number n are rows old_ends[n] to old_ends[n + 1] of `old_batches`.
+        out: the new ranges, from row 0 on.
+        ends: int64; entry n + 1 is set to the row of `out` after the ranges of number n.
     """
     room = np.int64(64)
     first, last, packed = range_columns(room)
@@ -210,34 +220,34 @@ def _fold(from_key, to_key, rows, batches, order, starts, chains, carried, carri
         chain = chains[key]
         begin, end = starts[key], starts[key + 1]
         if begin == end:
-            move_rows(carried_batches, carried[key], out, at, carried[key + 1] - carried[key])
-            at += carried[key + 1] - carried[key]
+            copy_rows(old_batches, old_ends[key], out, at, old_ends[key + 1] - old_ends[key])
+            at += old_ends[key + 1] - old_ends[key]
             ends[key + 1] = at
             continue
         if end - begin > len(cuts):
             cuts = np.empty(2 * (end - begin), np.int64)
-        if end - begin <= AHEAD:
-            for number in range(begin, min(end, len(order) - AHEAD // 2)):
-                ahead = rows[order[number + AHEAD // 2]]
-                ask_for_batches(batches, ahead)
-        base, update = walk(rows, order, begin, end, chain, cuts)
+        if end - begin <= PREFETCH_DISTANCE:
+            for number in range(begin, min(end, len(order) - PREFETCH_DISTANCE // 2)):
+                ahead = rows[order[number + PREFETCH_DISTANCE // 2]]
+                prefetch_batches(batches, ahead)
+        base, update = fold_scalars(rows, order, begin, end, chain, cuts)
         if not chain.exists:
             ends[key + 1] = at
             continue
-        # From the last update back, the cut is the greatest start from here to the end; that of the base is the last.
+        # Backwards: the cut of an update is the greatest start from it to the end; the base has the cut of the first.
         cut, size = np.int64(-1), np.int64(0)
         for number in range(end - 1, update - 1, -1):
             row = rows[order[number]]
-            if row.kind == Kind.UPDATE and not row.fault & UNREADABLE:
+            if row.kind == Kind.UPDATE and not row.fault & UNREADABLE_FAULTS:
                 cut = max(cut, cuts[number - begin])
-                if row.reach >= cut:
+                if row.max_offset >= cut:
                     size += row.batch_count
-                    ask_for_batches(batches, row)
+                    prefetch_batches(batches, row)
             cuts[number - begin] = cut
         own = base >= begin
-        held = batches if own else carried_batches
-        held_from = rows[order[base]].batches if own else carried[key]
-        held_to = held_from + rows[order[base]].batch_count if own else carried[key + 1]
+        held = batches if own else old_batches
+        held_from = rows[order[base]].batches if own else old_ends[key]
+        held_to = held_from + rows[order[base]].batch_count if own else old_ends[key + 1]
         size += held_to - held_from
         if size > len(first):
             first, last, packed = range_columns(2 * size)
@@ -246,65 +256,65 @@ def _fold(from_key, to_key, rows, batches, order, starts, chains, carried, carri
         for number in range(update, end):
             row = rows[order[number]]
             cut = cuts[number - begin]
-            if row.kind == Kind.UPDATE and not row.fault & UNREADABLE and row.reach >= cut:
+            if row.kind == Kind.UPDATE and not row.fault & UNREADABLE_FAULTS and row.max_offset >= cut:
                 size = _clip(batches, row.batches, row.batches + row.batch_count, cut, first, last, packed, size)
         at = sweep(first, last, packed, size, spare_first, spare_last, spare_packed, out, at)
         ends[key + 1] = at
 
 
 @inlined
-def ask_for_batches(batches, row):
-    """Begin to load the batches of a record, the first few of them."""
-    for number in range(0, min(row.batch_count, _BATCHES_AHEAD), _BATCHES_A_LINE):
+def prefetch_batches(batches, row):
+    """Prefetch the first few batches of a record."""
+    for number in range(0, min(row.batch_count, _BATCHES_TO_PREFETCH), _BATCHES_PER_CACHE_LINE):
         prefetch(batches, row.batches + number)
 
 
 @inlined
 def is_cold(row):
-    """True for a snapshot that repeats an idle share-partition's state, so that older records can go (4.1 and later).
+    """True for a snapshot of a cold share-partition: it repeats the state so that older records can be deleted (4.1+).
 
-    Source: Kafka ShareCoordinatorShard.snapshotColdPartitions: the create time stays, the write time is new.
+    Source: Kafka ShareCoordinatorShard.snapshotColdPartitions keeps the create time and sets a new write time.
     """
     return row.kind == Kind.SNAPSHOT and row.create_time != row.write_time
 
 
 @kernel
-def walk(rows, order, begin, end, chain, starts):
-    """Follow one share-partition's records for the scalars.
+def fold_scalars(rows, order, begin, end, chain, starts):
+    """Fold the scalars of one share-partition.
 
     Args:
         rows: STATE_RECORD.
         order: int64; the records are rows[order[n]] for n from `begin` to `end`.
-        chain: its CHAIN row, brought to the state behind them.
-        starts: int64, takes the start offset as of each update behind the base, from 0 for `begin` on.
+        chain: its CHAIN row, updated.
+        starts: int64, set to the start offset after each update since the base; entry 0 is for `begin`.
     Returns:
-        (place of the base in `order`, or begin - 1 where it is the carried state; place of the first update after it).
+        (place of the base in `order`, begin - 1 if it is the previous state; place of the first update after it).
     """
     base = begin - 1
     update = begin
     for number in range(begin, end):
-        if number + AHEAD < len(order):
-            prefetch(rows, order[number + AHEAD])
-        taken = step(rows[order[number]], chain)
-        if taken == UPDATED:
+        if number + PREFETCH_DISTANCE < len(order):
+            prefetch(rows, order[number + PREFETCH_DISTANCE])
+        effect = fold_record(rows[order[number]], chain)
+        if effect == UPDATED:
             starts[number - begin] = chain.start_offset
-        elif taken == REPLACED:
+        elif effect == REPLACED:
             base = number
             update = number + 1
     return base, update
 
 
 @inlined
-def step(row, chain):
-    """Take one record of a share-partition, as far as the scalars go.
+def fold_record(row, chain):
+    """Fold the scalars of one record.
 
     Args:
         row: STATE_RECORD.
-        chain: its CHAIN row, brought to the state behind the record.
+        chain: CHAIN row of its share-partition, updated.
     Returns:
-        REPLACED where the record is the state from now on, UPDATED where it adds to it, 0 where it does neither.
+        REPLACED if the record replaces the state, UPDATED if it adds to it, 0 if neither.
     """
-    if row.fault & UNREADABLE:
+    if row.fault & UNREADABLE_FAULTS:
         chain.suspect_offset = row.offset
         return 0
     chain.last_offset = row.offset
@@ -318,16 +328,16 @@ def step(row, chain):
         chain.suspect_offset = NOWHERE
         return 0
     inverted = row.fault & Fault.INVERTED_RANGE != 0
-    moves = not chain.exists or (
+    sets_start = not chain.exists or (
         row.start_offset != chain.start_offset and (row.kind == Kind.SNAPSHOT or row.start_offset != -1)
     )
-    if moves:
-        chain.moved_time = row.timestamp
-        chain.held_time = NOWHERE
+    if sets_start:
+        chain.start_advanced_at = row.timestamp
+        chain.first_delivery_at = NOWHERE
     if not is_cold(row):
-        chain.active_time = row.timestamp
-        if chain.held_time == NOWHERE and row.batch_count > 0:
-            chain.held_time = row.timestamp
+        chain.last_consumed_at = row.timestamp
+        if chain.first_delivery_at == NOWHERE and row.batch_count > 0:
+            chain.first_delivery_at = row.timestamp
     chain.max_leader_epoch = max(chain.max_leader_epoch, row.leader_epoch) if chain.exists else row.leader_epoch
     if row.kind == Kind.SNAPSHOT:
         chain.max_state_epoch = (
@@ -350,7 +360,7 @@ def step(row, chain):
                 chain.leader_epoch = row.leader_epoch
             chain.delivery_complete_count = row.delivery_complete_count
             return UPDATED
-        # An orphan: the broker takes the update as the state itself.
+        # An update without a snapshot before it: the broker takes it as the whole state.
         chain.updates = 1
         chain.orphan_offset = row.offset
         chain.state_epoch = -1 if row.layout == Layout.EARLY else 0
@@ -366,7 +376,7 @@ def step(row, chain):
 
 @kernel
 def _clip(batches, start, end, cut, first, last, packed, size):
-    """Append the ranges at or after `cut` (-1: all); inverted ranges cover nothing and are left out."""
+    """Append the ranges at or after `cut` (-1: all) without inverted ones, which cover nothing."""
     for number in range(start, end):
         batch = batches[number]
         if batch.first > batch.last or batch.last == LARGEST_OFFSET or (cut != -1 and batch.last < cut):
@@ -378,15 +388,15 @@ def _clip(batches, start, end, cut, first, last, packed, size):
     return size
 
 
-class Columns:
-    """Rows that nobody changes, or some of them; a column that was asked for is kept, read-only."""
+class ColumnCache:
+    """Structured rows with their columns cached: a column that many rules read is contiguous in memory."""
 
     def __init__(self, rows: np.ndarray, numbers: np.ndarray | None = None) -> None:
-        """Take rows.
+        """Wrap rows.
 
         Args:
             rows: of a structured type.
-            numbers: int64, which of them; all by default.
+            numbers: int64, the selected rows; all by default.
         """
         self.rows, self._numbers = rows, numbers
         self._kept: dict[str, np.ndarray] = {}
@@ -397,12 +407,12 @@ class Columns:
     @overload
     def __getitem__(self, wanted: str) -> np.ndarray: ...
     @overload
-    def __getitem__(self, wanted: np.ndarray) -> "Columns": ...
-    def __getitem__(self, wanted: "str | np.ndarray") -> "np.ndarray | Columns":
-        """A column by its name, contiguous; or some of the rows, by their numbers here or a bool for each."""
+    def __getitem__(self, wanted: np.ndarray) -> "ColumnCache": ...
+    def __getitem__(self, wanted: "str | np.ndarray") -> "np.ndarray | ColumnCache":
+        """A contiguous, read-only column by name; or a selection of rows, by numbers or a bool mask."""
         if not isinstance(wanted, str):
             chosen = np.flatnonzero(wanted) if wanted.dtype == np.bool_ else wanted
-            return Columns(self.rows, chosen if self._numbers is None else self._numbers[chosen])
+            return ColumnCache(self.rows, chosen if self._numbers is None else self._numbers[chosen])
         if wanted not in self._kept:
             column = self.rows[wanted]
             self._kept[wanted] = column = column.copy() if self._numbers is None else column[self._numbers]

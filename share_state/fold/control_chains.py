@@ -1,17 +1,12 @@
-"""Which record wrote each offset of a share group last: the ranges that control records leave behind.
+"""Folds the checkpoints and deltas of many share groups of one topic-partition at once.
 
-The writer of an offset is found in a tree over the elementary ranges between all boundaries of a chain: a tuple marks
-O(log n) nodes with its place in the log, and the greatest mark above an elementary range is its last writer.
+Per group, the base is the latest checkpoint by offset (epochs wrap around). The deltas after it apply in log order, and
+the later tuple of an offset wins. After each record the start passes terminal offsets, and offsets below the start no
+longer count. Offsets between the end and a tuple beyond it were never recorded: they become available with delivery
+count 0. Records that a later checkpoint supersedes can be dropped before the fold.
 
-Source: KIP-932 draft (SHARE_CHECKPOINT, SHARE_DELTA).
-
-Folds the draft's checkpoints and deltas of many share groups of one topic-partition at once.
-
-Per group: the base is the latest checkpoint by offset (epochs wrap, so they cannot tell). The deltas behind it apply in
-log order, and the later tuple of an offset wins; after every record the start moves past what is terminal, and nothing
-below the start counts any more. Offsets between the end so far and a tuple beyond it were never recorded: they become
-available, delivery count 0. Nothing before the base needs decoding twice, so a log is folded from what is left after
-the latest checkpoints: `fold(a then b) == fold(superseded records of a dropped, then b)`.
+The last writer of an offset is found in a tree over the elementary ranges between all boundaries of a chain: a tuple
+marks O(log n) nodes with its place in the log, and the greatest mark above an elementary range is its last writer.
 
 Source: KIP-932 draft (SHARE_CHECKPOINT, SHARE_DELTA, recovery).
 """
@@ -24,24 +19,24 @@ from share_state.fold.chains import NOWHERE
 from share_state.fold.interval_merge import ACQUIRED, AVAILABLE, is_terminal
 from share_state.jit.compile import allocating_kernel, kernel
 from share_state.kafka.control_records import (
-    DOUBTFUL,
-    EPOCHS,
-    UNREADABLE_CONTROL_RECORD,
+    EPOCH_MODULUS,
+    SUSPECT_CONTROL_FAULTS,
+    UNREADABLE_CONTROL_FAULTS,
     ControlKind,
     ControlRecords,
-    covers_nothing,
+    is_empty_range,
 )
 from share_state.kafka.state_records import STATE_BATCH
 
 
 @allocating_kernel
 def boundaries(rows, tuples, order, begin, end, applied):
-    """Where ranges of one group begin or end, each once, in order; at least one offset."""
-    room = np.int64(0)
+    """Sorted distinct offsets where ranges of one group begin or end; at least one."""
+    capacity = np.int64(0)
     for place in range(begin, end):
         if applied[order[place]]:
-            room += 2 * rows[order[place]].tuple_count + 2
-    points = np.empty(room, np.int64)
+            capacity += 2 * rows[order[place]].tuple_count + 2
+    points = np.empty(capacity, np.int64)
     count = 0
     for place in range(begin, end):
         row = rows[order[place]]
@@ -51,7 +46,7 @@ def boundaries(rows, tuples, order, begin, end, applied):
             points[count], points[count + 1] = row.start_offset, max(row.start_offset, row.end_offset)
             count += 2
         for number in range(row.tuples, row.tuples + row.tuple_count):
-            if not covers_nothing(tuples[number]):
+            if not is_empty_range(tuples[number]):
                 points[count], points[count + 1] = tuples[number].first, tuples[number].last + 1
                 count += 2
     points = np.sort(points[:count])
@@ -64,23 +59,23 @@ def boundaries(rows, tuples, order, begin, end, applied):
 
 
 @kernel
-def apply(row, tuples, points, ranges, writers, start, chain, note):
-    """Fold one record in; `start` and the result are the place of the chain's start among `points`."""
+def fold_record(row, tuples, points, ranges, writers, start, chain, note):
+    """Fold one record; `start` and the result are the index of the chain's start in `points`."""
     if row.kind == ControlKind.CHECKPOINT:
         chain.start_offset, chain.end_offset = row.start_offset, max(row.start_offset, row.end_offset)
         start = np.searchsorted(points, chain.start_offset)
     old_end = new_end = chain.end_offset
     for number in range(row.tuples, row.tuples + row.tuple_count):
-        if not covers_nothing(tuples[number]):
+        if not is_empty_range(tuples[number]):
             new_end = max(new_end, tuples[number].last + 1)
-    # A mark is even for a tuple and odd for the filling of its record; it grows with the place in the log.
+    # A mark is even for a tuple and odd for the offsets that its record skips; it grows with the place in the log.
     filling = 2 * row.tuples + 1
     from_place, to_place = np.searchsorted(points, old_end), np.searchsorted(points, new_end)
     if row.kind == ControlKind.DELTA and new_end > old_end:
         _mark(writers, ranges, from_place, to_place, filling)
     for number in range(row.tuples, row.tuples + row.tuple_count):
         batch = tuples[number]
-        if covers_nothing(batch):
+        if is_empty_range(batch):
             continue
         first = np.searchsorted(points, batch.first)
         if first < start:
@@ -105,8 +100,8 @@ def apply(row, tuples, points, ranges, writers, start, chain, note):
 
 
 @kernel
-def emit(tuples, points, ranges, writers, start, chain, out, at):
-    """Write the ranges from the start to the end, neighbours of one value joined; what nobody wrote stays a gap."""
+def emit_ranges(tuples, points, ranges, writers, start, chain, out, at):
+    """Write the ranges from start to end, adjacent ones of equal value joined; offsets without a writer stay gaps."""
     begin = at
     for place in range(start, ranges):
         if points[place] >= chain.end_offset:
@@ -119,15 +114,15 @@ def emit(tuples, points, ranges, writers, start, chain, out, at):
             batch = tuples[(writer - 2) // 2]
             state, count = batch.state, batch.count
             if state == ACQUIRED:
-                # Never to be written; the offset is what it would have been recorded as.
+                # No broker writes ACQUIRED; the offset gets the state that it would have been recorded with.
                 state, count = np.int8(AVAILABLE), np.int16(max(0, np.int64(count) - 1))
-        at = append(out, begin, at, points[place], points[place + 1] - 1, state, count)
+        at = append_range(out, begin, at, points[place], points[place + 1] - 1, state, count)
     return at
 
 
 @kernel
-def append(out, begin, at, first, last, state, count):
-    """Write a range behind rows `begin` to `at`, joined to the last of them where it carries on; returns their end."""
+def append_range(out, begin, at, first, last, state, count):
+    """Append a range to rows `begin` to `at`, joined to the last if it continues it; returns their end."""
     if at > begin and out[at - 1].last == first - 1 and out[at - 1].state == state and out[at - 1].count == count:
         out[at - 1].last = last
         return at
@@ -138,7 +133,7 @@ def append(out, begin, at, first, last, state, count):
 
 @kernel
 def _mark(writers, ranges, first, end, mark):
-    """Mark the elementary ranges first to end (exclusive); `mark` is greater than every one before."""
+    """Mark the elementary ranges first to end (exclusive); marks grow from call to call."""
     left, right = first + ranges, end + ranges
     while left < right:
         if left & 1:
@@ -153,7 +148,7 @@ def _mark(writers, ranges, first, end, mark):
 
 @kernel
 def _writer(writers, ranges, place):
-    """The greatest mark over an elementary range, 0 where nobody wrote it."""
+    """The greatest mark above an elementary range, 0 for none."""
     node = place + ranges
     mark = np.int64(0)
     while node >= 1:
@@ -164,37 +159,37 @@ def _writer(writers, ranges, place):
 
 CONTROL_CHAIN = np.dtype(
     [
-        ("start_offset", "i8"),  # SPSO, past what is terminal
+        ("start_offset", "i8"),  # SPSO, after terminal offsets
         ("end_offset", "i8"),  # SPEO, exclusive
         ("snapshot_offset", "i8"),  # SCO: of the latest checkpoint
-        ("last_offset", "i8"),  # of the last record folded in
-        ("newest_offset", "i8"),  # of the last record of the group, folded in or not
-        ("orphan_offset", "i8"),  # of the first delta, where there is no checkpoint
-        ("stopped_offset", "i8"),  # of the first delta whose link to its predecessor does not hold
-        ("doubt_offset", "i8"),  # of a record behind the checkpoint that cannot be read, or says what it must not
-        ("deltas", "i8"),  # folded in
-        ("followers", "i8"),  # records of the group behind its checkpoint, folded in or not
+        ("last_offset", "i8"),  # of the last record folded
+        ("newest_offset", "i8"),  # of the last record of the group, folded or not
+        ("orphan_offset", "i8"),  # of the first delta, if there is no checkpoint
+        ("stopped_offset", "i8"),  # of the first delta whose link to its predecessor is broken
+        ("doubt_offset", "i8"),  # of an unreadable or invalid record since the checkpoint
+        ("deltas", "i8"),  # folded
+        ("followers", "i8"),  # records of the group since its checkpoint, folded or not
         ("epoch", "i4"),  # of the checkpoint
         ("exists", "?"),  # there is a checkpoint
     ]
 )
-"""One row a share group of the topic-partition."""
+"""One row per share group of the topic-partition."""
 
-FRESH_GROUP = np.zeros(1, CONTROL_CHAIN)[0]
+INITIAL_CONTROL_CHAIN = np.zeros(1, CONTROL_CHAIN)[0]
 """The row of a share group before its first record."""
 for _name in CONTROL_CHAIN.names or ():
     if _name.endswith("_offset"):
-        FRESH_GROUP[_name] = NOWHERE
+        INITIAL_CONTROL_CHAIN[_name] = NOWHERE
 
 FOLD_NOTE = np.dtype(
     [
-        ("below_start", "i8"),  # offsets of its tuples that lie before the start
-        ("hole_first", "i8"),  # first and last offset behind the end so far that no tuple tells of
+        ("below_start", "i8"),  # number of offsets of its tuples before the start
+        ("hole_first", "i8"),  # first and last offset after the end so far that no tuple covers
         ("hole_last", "i8"),
-        ("hole_offsets", "i8"),  # how many such offsets
+        ("hole_offsets", "i8"),  # number of such offsets
     ]
 )
-"""One row a record: what folding it met."""
+"""One row per record: irregularities found while folding it."""
 
 
 @dataclass(slots=True)
@@ -205,7 +200,7 @@ class ControlChains:
         chains: CONTROL_CHAIN rows, row n for group number n.
         ends: int64; the ranges of number n are rows ends[n] to ends[n + 1] of `batches`.
         batches: STATE_BATCH rows, sorted, disjoint and joined within each group.
-        notes: FOLD_NOTE rows beside the records that were folded.
+        notes: FOLD_NOTE, one row per folded record.
     """
 
     chains: np.ndarray
@@ -215,29 +210,29 @@ class ControlChains:
 
 
 def superseded(records: ControlRecords, groups: int) -> np.ndarray:
-    """A mask of the records that the latest readable checkpoint of their group makes redundant, and of strangers."""
+    """bool, records of no known group, or made redundant by the latest readable checkpoint of their group."""
     rows = records.rows
     of_group = rows["group"] >= 0
-    checkpoint = of_group & (rows["kind"] == ControlKind.CHECKPOINT) & (rows["fault"] & UNREADABLE_CONTROL_RECORD == 0)
-    # One more row, for records of no known group; in log order, so that a group's last checkpoint stays.
+    checkpoint = of_group & (rows["kind"] == ControlKind.CHECKPOINT) & (rows["fault"] & UNREADABLE_CONTROL_FAULTS == 0)
+    # One more row for records of no known group; in log order, so that the last checkpoint of a group wins.
     latest = np.full(groups + 1, NOWHERE, np.int64)
     latest[rows["group"][checkpoint]] = rows["offset"][checkpoint]
     return ~of_group | (rows["offset"] < latest[rows["group"]])
 
 
 def fold_control(records: ControlRecords, groups: int, *, strict: bool = True) -> ControlChains:
-    """Fold control records, each group for itself.
+    """Fold control records per group.
 
     Args:
-        records: in log order; may lack records that a later checkpoint of their group supersedes.
-        groups: how many groups have numbers.
-        strict: stop at the first delta that does not follow its predecessor, as a walk back from the newest delta would
-            not get past it; else fold in every delta that is not of an older epoch.
+        records: in log order; superseded records may be missing.
+        groups: number of groups.
+        strict: stop at the first delta that does not follow its predecessor, because a walk back from the newest delta
+            cannot pass it; if False, fold every delta that is not of an older epoch.
     """
     rows = records.rows
     order = np.argsort(rows["group"], kind="stable")
     starts = np.searchsorted(rows["group"][order], np.arange(groups + 1))
-    chains, notes = np.full(groups, FRESH_GROUP, CONTROL_CHAIN), np.zeros(len(rows), FOLD_NOTE)
+    chains, notes = np.full(groups, INITIAL_CONTROL_CHAIN, CONTROL_CHAIN), np.zeros(len(rows), FOLD_NOTE)
     out = np.empty(2 * len(records.tuples) + 2 * groups, STATE_BATCH)
     ends = np.zeros(groups + 1, np.int64)
     applied = np.zeros(len(rows), np.bool_)
@@ -247,20 +242,22 @@ def fold_control(records: ControlRecords, groups: int, *, strict: bool = True) -
 
 
 @allocating_kernel
-def starts_in_log(chains, ends, batches, log_start, is_noted):
-    """Where a leader that loads each state starts: not before the log does, and past what is terminal there.
+def starts_in_log(chains, ends, batches, log_start, is_recorded):
+    """Where a leader that loads each state starts: not before the log start offset, and after terminal offsets there.
 
     Args:
         chains, ends, batches: as in ControlChains.
-        log_start: offsets of the topic-partition before this one are gone.
-        is_noted: the broker says so. Where only a segment's name does, a log start behind a whole window is taken for
-            the beginning of an export that was cut out of a log.
+        log_start: log start offset of the topic-partition.
+        is_recorded: it comes from the broker. If it is only the name of a segment, a log start after the end of a
+            window is taken for the beginning of an export of a part of the log.
     Returns:
-        int64, one a group; its start_offset where the log reaches back to that.
+        int64, one per group; its start_offset if the log contains that offset.
     """
     starts = chains["start_offset"].copy()
     for group in range(len(starts)):
-        if starts[group] < 0 or starts[group] >= log_start or not (is_noted or log_start <= chains[group].end_offset):
+        if starts[group] < 0 or starts[group] >= log_start:
+            continue
+        if not is_recorded and log_start > chains[group].end_offset:
             continue
         starts[group] = log_start
         for row in range(ends[group], ends[group + 1]):
@@ -274,12 +271,12 @@ def starts_in_log(chains, ends, batches, log_start, is_noted):
 
 @kernel
 def _follow(rows, order, starts, strict, chains, applied):
-    """Choose the records of each group that are folded in, and note what is known of its chain without its tuples."""
+    """Choose the records of each group to fold, and update its chain except for the ranges."""
     for group in range(len(chains)):
         base, previous = starts[group], np.int64(NOWHERE)
         for place in range(starts[group], starts[group + 1]):
             row = rows[order[place]]
-            applied[order[place]], previous = follow(row, chains[group], previous, strict)
+            applied[order[place]], previous = follow_link(row, chains[group], previous, strict)
             if applied[order[place]] and row.kind == ControlKind.CHECKPOINT:
                 base = place
         for place in range(starts[group], base):
@@ -287,26 +284,26 @@ def _follow(rows, order, starts, strict, chains, applied):
 
 
 @kernel
-def follow(row, chain, previous, strict):
-    """Note what one more record of a group tells of its chain, without its tuples.
+def follow_link(row, chain, previous, strict):
+    """Update a chain by one record, except for its ranges.
 
     Args:
         row: CONTROL_RECORD, later than all before.
-        chain: CONTROL_CHAIN so far, moved on.
-        previous: offset that a delta must name: of the record before it that is not of an older epoch.
+        chain: CONTROL_CHAIN, updated.
+        previous: offset that a delta must name: of the last record that is not of an older epoch.
         strict: as in `fold_control`.
     Returns:
-        (whether the record is folded in, the offset that the next delta must name).
+        (whether the record is folded, the offset that the next delta must name).
     """
     chain.newest_offset = row.offset
-    is_readable = row.fault & UNREADABLE_CONTROL_RECORD == 0
+    is_readable = row.fault & UNREADABLE_CONTROL_FAULTS == 0
     if is_readable and row.kind == ControlKind.CHECKPOINT:
         chain.exists = True
         chain.orphan_offset = chain.stopped_offset = NOWHERE
         chain.epoch = row.epoch
         chain.snapshot_offset = chain.last_offset = row.offset
         chain.deltas = chain.followers = 0
-        chain.doubt_offset = row.offset if row.fault & DOUBTFUL else NOWHERE
+        chain.doubt_offset = row.offset if row.fault & SUSPECT_CONTROL_FAULTS else NOWHERE
         return True, row.offset
     if not chain.exists:
         if is_readable and chain.orphan_offset == NOWHERE:
@@ -316,16 +313,16 @@ def follow(row, chain, previous, strict):
     if not is_readable:
         chain.doubt_offset = row.offset
         return False, previous
-    ahead = (row.epoch - chain.epoch) % EPOCHS
-    if ahead >= EPOCHS // 2:
+    epoch_difference = (row.epoch - chain.epoch) % EPOCH_MODULUS
+    if epoch_difference >= EPOCH_MODULUS // 2:
         return False, previous
-    if chain.stopped_offset == NOWHERE and (ahead != 0 or row.back_offset != previous):
+    if chain.stopped_offset == NOWHERE and (epoch_difference != 0 or row.back_offset != previous):
         chain.stopped_offset = row.offset
     if strict and chain.stopped_offset != NOWHERE:
         return False, row.offset
     chain.last_offset = row.offset
     chain.deltas += 1
-    if row.fault & DOUBTFUL:
+    if row.fault & SUSPECT_CONTROL_FAULTS:
         chain.doubt_offset = row.offset
     return True, row.offset
 
@@ -343,6 +340,6 @@ def _fold(rows, tuples, order, starts, applied, chains, notes, out, ends):
             for place in range(starts[group], starts[group + 1]):
                 number = order[place]
                 if applied[number]:
-                    start = apply(rows[number], tuples, points, ranges, writers, start, chain, notes[number])
-            at = emit(tuples, points, ranges, writers, start, chain, out, at)
+                    start = fold_record(rows[number], tuples, points, ranges, writers, start, chain, notes[number])
+            at = emit_ranges(tuples, points, ranges, writers, start, chain, out, at)
         ends[group + 1] = at

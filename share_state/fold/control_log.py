@@ -1,8 +1,8 @@
-"""One ordinary topic-partition, start to end: the draft's control records amid user data, read, decoded and folded."""
+"""Reads, decodes and folds the control records of the KIP-932 draft amid the user data of one topic-partition."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -11,24 +11,24 @@ from share_state.errors import InputError
 from share_state.fold.chains import NOWHERE
 from share_state.fold.control_chains import ControlChains, fold_control, starts_in_log, superseded
 from share_state.fold.cutoff import EarliestShareOffset, earliest_share_offset, subscriptions_among
-from share_state.fold.log_stats import Observed, Pieces, in_one_piece
+from share_state.fold.log_stats import LogObservations, Losses, Pieces, single_piece
+from share_state.fold.options import MODES, STRICT, ControlOptions
 from share_state.fold.states import CONTROL_RECORDS, control_in_flight, control_key_columns, control_state_table
 from share_state.kafka.control_records import (
     CONTROL_RECORD,
     ControlKind,
     ControlRecords,
     GroupTable,
+    concat_control_records,
     decode_control_records,
-    joined,
 )
-from share_state.kafka.record_batches import CHUNK, CONTROL, Chunk, Trust, locate_records
-from share_state.kafka.share_snapshot_file import IndexEntry
+from share_state.kafka.record_batches import CHUNK_SIZE, CONTROL, BatchStatus, Chunk, locate_records
 from share_state.schema.declarations import table_schema
-from share_state.sources.discovery import LogPartition, Window
+from share_state.sources.as_of import Window
+from share_state.sources.discovery import LogPartition
 from share_state.sources.segments import read_chunks, read_into
-
-STRICT, BEST_EFFORT = "strict", "best-effort"
-MODES = (STRICT, BEST_EFFORT)
+from share_state.sources.share_snapshots import ShareSnapshotEntry
+from share_state.sources.topics import Topics
 
 _PENDING = 1 << 16
 
@@ -42,65 +42,50 @@ LINK = np.dtype(
         ("kind", "i1"),
     ]
 )
-"""One row a checkpoint or delta whose group is known, in log order: what the chain rules look at."""
+"""One row per checkpoint or delta whose group is known, in log order; input of the chain rules."""
 
 CHECKPOINTS = pa.schema(
     [
         ("group_id", pa.string()),
-        ("counts", pa.bool_()),  # has a subscription, so that its checkpoint holds the cutoff back
+        ("counts", pa.bool_()),  # has a subscription, so that its checkpoint limits the cutoff
         ("checkpoint_offset", pa.int64()),  # SCO; null without a checkpoint
         ("checkpoint_epoch", pa.int32()),
         ("last_control_offset", pa.int64()),
         ("record_count", pa.int64()),  # its control records in the log
-        ("redundant_retained", pa.int64()),  # those at or behind the cutoff that its own checkpoint makes redundant
+        ("redundant_retained", pa.int64()),  # those at or after the cutoff that its own checkpoint makes redundant
     ]
 )
-"""One row a share group that was seen in the log."""
-
-
-@dataclass(frozen=True, slots=True)
-class ControlOptions:
-    """How a topic-partition's control records are folded.
-
-    Attributes:
-        mode: "strict" (the part of a chain that holds) or "best-effort" (every delta that is not of an older epoch).
-        subscriptions: topic -> groups with a subscription to it; every group that is seen counts where None.
-        ignore_uncheckpointed: let groups without a checkpoint not hold back the cutoff.
-        index: entries of a share snapshot file, to be held against the log; they never change what is folded.
-    """
-
-    mode: str = STRICT
-    subscriptions: Mapping[str, Collection[str]] | None = None
-    ignore_uncheckpointed: bool = False
-    index: Sequence[IndexEntry] | None = None
+"""One row per share group of the log."""
 
 
 @dataclass(slots=True)
 class FoldedControlLog:
-    """A topic-partition folded.
+    """A folded topic-partition.
 
     Attributes:
         log: where it was read from.
-        options: how.
-        groups: ids of every group that was seen, row n for number n.
-        chains: what is known of each of them, row n for number n.
+        options: how it was folded.
+        groups: ids of all groups of the log, row n for number n.
+        chains: their states, row n for number n.
         numbers: int64, the groups with a checkpoint.
-        suspect: bool, one a group: its state may be wrong.
-        records: the control records behind the latest checkpoints, which were folded; `chains.notes` lies beside them.
+        suspect: bool, one per group: its state may be wrong.
+        records: the control records since the latest checkpoints; `chains.notes` has a row for each.
         links: LINK rows of every checkpoint and delta.
         faulty: CONTROL_RECORD rows with a fault.
-        skipped: control record type -> how many were stepped over (transaction markers and the like).
-        observed: batches that cannot be trusted.
-        earliest: the cutoff, and who holds it back.
+        skipped: type of other control records (transaction markers) -> their number.
+        observations: the invalid batches.
+        earliest: the cutoff, and the groups that limit it.
         checkpoints: table CHECKPOINTS.
         record_count: checkpoints and deltas in the window.
         redundant_records: those of them before the cutoff.
-        first_offset, next_offset: the log start, and the offset behind the last record.
-        lost_at: offset from which control records may be missing, -1 for none.
-        has_whole_batches: whether any batch could be trusted, in the window or not.
+        first_offset, next_offset: the log start offset, and the offset after the last record.
+        last_lost_offset: latest offset from which control records may be missing, -1 for none.
+        has_valid_batches: whether any batch is valid, in the window or not.
         states, cutoff: the tables of those names.
         in_flight_pieces: the table of that name.
     """
+
+    dialect: ClassVar[str] = CONTROL_RECORDS
 
     log: LogPartition
     options: ControlOptions
@@ -112,23 +97,23 @@ class FoldedControlLog:
     links: np.ndarray
     faulty: np.ndarray
     skipped: Mapping[int, int]
-    observed: Observed
+    observations: LogObservations
     earliest: EarliestShareOffset
     checkpoints: pa.Table
     record_count: int
     redundant_records: int
     first_offset: int
     next_offset: int
-    lost_at: int
-    has_whole_batches: bool
+    last_lost_offset: int
+    has_valid_batches: bool
     states: pa.Table
     in_flight_pieces: Pieces
     cutoff: pa.Table
 
     @property
     def state_pieces(self) -> Pieces:
-        """`states`, as a log of `__share_group_state` gives them."""
-        return in_one_piece("share_partition_state", self.states)
+        """`states` as one piece."""
+        return single_piece("share_partition_state", self.states)
 
     @property
     def in_flight(self) -> pa.Table:
@@ -136,11 +121,21 @@ class FoldedControlLog:
         return self.in_flight_pieces.whole()
 
     @property
-    def index_entries(self) -> list[IndexEntry]:
-        """What a share snapshot file of this log says."""
+    def judged(self) -> tuple[()]:
+        """None: no rule over single control records is applied while folding."""
+        return ()
+
+    def key_columns(self, numbers: np.ndarray, topics: Topics) -> dict[str, pa.Array]:
+        """Key columns of groups, by their numbers; the topic is that of the log."""
+        del topics
+        return control_key_columns(self.groups, numbers, self.log)
+
+    @property
+    def index_entries(self) -> list[ShareSnapshotEntry]:
+        """The contents of a share snapshot file of this log."""
         known = self.checkpoints.filter(self.checkpoints["checkpoint_offset"].is_valid())
         columns = ("group_id", "checkpoint_offset", "checkpoint_epoch", "last_control_offset")
-        return [IndexEntry(*(row[name] for name in columns)) for row in known.to_pylist()]
+        return [ShareSnapshotEntry(*(row[name] for name in columns)) for row in known.to_pylist()]
 
 
 def fold_control_log(
@@ -150,10 +145,10 @@ def fold_control_log(
     mode: str = STRICT,
     subscriptions: Mapping[str, Collection[str]] | None = None,
     ignore_uncheckpointed: bool = False,
-    index: Sequence[IndexEntry] | None = None,
-    chunk: int = CHUNK,
+    index: Sequence[ShareSnapshotEntry] | None = None,
+    chunk: int = CHUNK_SIZE,
 ) -> FoldedControlLog:
-    """Fold the control records of one topic-partition into what a new leader would hold.
+    """Fold the control records of one topic-partition into the state that a new leader would load.
 
     Args:
         log: a log partition from `find_topic_logs`.
@@ -161,51 +156,53 @@ def fold_control_log(
         mode, subscriptions, ignore_uncheckpointed, index: see ControlOptions.
         chunk: bytes of segments in memory at a time.
     Raises:
-        InputError: if a segment cannot be read, or the topic is one of Kafka's own.
-    Source: KIP-932 draft, recovery and log cleaning; spec D-01 to D-47.
+        InputError: if a segment cannot be read, or the topic is an internal one.
+    Source: KIP-932 draft, recovery and log cleaning.
     """
     options = ControlOptions(mode, subscriptions, ignore_uncheckpointed, index)
     if mode not in MODES:
-        raise InputError(f"mode {mode!r} is not known; use one of {', '.join(MODES)}")
+        raise InputError(f"mode {mode!r} is unknown; use one of {', '.join(MODES)}")
     if log.topic.startswith("__"):
-        raise InputError(f"{log.topic}: control records of Kafka's own topics are no share-group state; leave it out")
-    run = read_into(lambda: _Run(log, window or Window()), log, chunk=chunk, only_control=True)
-    return run.finish(options)
+        raise InputError(
+            f"{log.topic}: control records of Kafka's internal topics are not share-group state; leave it out"
+        )
+    fold = read_into(lambda: _ControlLogFold(log, window or Window()), log, chunk=chunk, only_control=True)
+    return fold.finish(options)
 
 
 def decode_control_log(
-    log: LogPartition, window: Window, told_twice: set[int] | None = None
+    log: LogPartition, window: Window, losses: Losses | None = None
 ) -> Iterator[tuple[ControlRecords, GroupTable]]:
-    """The decoded control records of a topic-partition, chunk by chunk, with the numbers of its groups so far.
+    """The decoded control records of a topic-partition, chunk by chunk, with its groups so far.
 
     Args:
         log: a log partition from `find_topic_logs`.
         window: which records count.
-        told_twice: takes the offsets at which copies hold different control batches, before their chunk.
+        losses: collects where control records are missing or differ between copies, before their chunk is returned.
     """
-    run = _Run(log, window)
-    run.told_twice = set() if told_twice is None else told_twice
-    # What has been handed out cannot be taken back where segments turn out to overlap.
+    fold = _ControlLogFold(log, window)
+    fold.losses = losses or Losses()
+    # A record that is returned cannot be taken back if segments overlap: merge from the start.
     for part in read_chunks(log, merge=True, only_control=True):
-        yield run.decode(part), run.groups
+        yield fold.decode(part), fold.groups
+    fold.note_open_damage()
 
 
-class _Run:
-    """Carries a topic-partition from chunk to chunk."""
+class _ControlLogFold:
+    """The fold of a topic-partition, chunk by chunk."""
 
     def __init__(self, log: LogPartition, window: Window) -> None:
         self.log, self.window = log, window
-        self.groups, self.observed = GroupTable(), Observed()
-        self.next_offset, self.lost_at = NOWHERE, NOWHERE
-        self.told_twice: set[int] = set()
+        self.groups, self.observations = GroupTable(), LogObservations()
+        self.next_offset, self.losses = NOWHERE, Losses()
         self.damage_is_open, self.torn_is_open = False, False
-        self.has_whole_batches = False
+        self.has_valid_batches = False
         self.pending: list[ControlRecords] = []
         self.links, self.faulty = [np.zeros(0, LINK)], [np.zeros(0, CONTROL_RECORD)]
         self.skipped: dict[int, int] = {}
         self.pending_rows, self.prune_at = 0, _PENDING
 
-    def prepared(self, part: Chunk) -> Chunk:
+    def prepare(self, part: Chunk) -> Chunk:
         return part
 
     def take(self, part: Chunk) -> None:
@@ -220,12 +217,12 @@ class _Run:
             self.prune_at = 2 * self.pending_rows + _PENDING
 
     def decode(self, part: Chunk) -> ControlRecords:
-        """The control records of a chunk that count."""
-        self.observed.repeated_batches += part.repeated
-        self.has_whole_batches |= bool((part.batches["trust"] == Trust.WHOLE).any())
+        """Decode the control records of a chunk that count."""
+        self.observations.repeated_batches += part.repeated
+        self.has_valid_batches |= bool((part.batches["status"] == BatchStatus.VALID).any())
         located = locate_records(part.data, part.batches, control=True)
         batches = part.batches
-        whole = batches["trust"] == Trust.WHOLE
+        whole = batches["status"] == BatchStatus.VALID
         inside = ~whole | (batches["last_offset"] >= self.log.log_start_offset)
         if self.window.until_offset is not None:
             inside &= batches["base_offset"] < self.window.until_offset
@@ -237,7 +234,7 @@ class _Run:
         return decode_control_records(part.data, located[counted], self.groups)
 
     def _note_end(self, lasts: np.ndarray) -> None:
-        """Note where the log has got to. Holes alone mean nothing: user topics may be compacted."""
+        """Note the end offset so far. Missing offsets alone mean nothing: user topics may be compacted."""
         if len(lasts):
             until = self.window.until_offset
             self.next_offset = int(lasts[-1]) + 1 if until is None else min(int(lasts[-1]) + 1, until)
@@ -245,32 +242,36 @@ class _Run:
     def _note_damage(self, part: Chunk, inside: np.ndarray, whole: np.ndarray) -> None:
         batches = part.batches
         bad, good = inside & ~whole, np.flatnonzero(inside & whole)
-        conflict = bad & (batches["trust"] == Trust.CONFLICT)
+        conflict = bad & (batches["status"] == BatchStatus.CONFLICT)
         damaged = np.cumsum(bad & ~conflict)
         if bad.any():
-            self.observed.why += [part.why.get(int(row), "") for row in np.flatnonzero(bad)]
-            self.observed.batches = np.concatenate((self.observed.batches, batches[bad]))
-            told_twice = batches["base_offset"][conflict & (batches["attributes"] & CONTROL != 0)].tolist()
-            self.told_twice.update(told_twice)
-            self.lost_at = max(self.lost_at, *(offset + 1 for offset in told_twice), NOWHERE)
+            self.observations.reasons += [part.errors.get(int(row), "") for row in np.flatnonzero(bad)]
+            self.observations.batches = np.concatenate((self.observations.batches, batches[bad]))
+            conflicting = batches["base_offset"][conflict & (batches["attributes"] & CONTROL != 0)].tolist()
+            self.losses.conflicting.update(conflicting)
+            self.losses.offsets += [offset + 1 for offset in conflicting]
         if len(good):
             base, last = batches["base_offset"][good], batches["last_offset"][good]
-            reached = self.next_offset if self.next_offset >= 0 else self.log.log_start_offset
-            expected = np.concatenate(([reached], last[:-1] + 1))
+            first_expected = self.next_offset if self.next_offset >= 0 else self.log.log_start_offset
+            expected = np.concatenate(([first_expected], last[:-1] + 1))
             damage_before = np.diff(damaged[good], prepend=0) > 0
             damage_before[0] |= self.damage_is_open or self.torn_is_open
-            # Where the next batch follows without a hole, another copy of the log has what is damaged here.
-            lost = expected[damage_before & (base > expected)]
-            self.lost_at = max(self.lost_at, *lost.tolist(), NOWHERE)
+            # If the next batch follows without a gap, another copy of the log has the damaged records.
+            self.losses.offsets += expected[damage_before & (base > expected)].tolist()
             self._note_end(last)
         if len(batches):
-            # A file that ends inside a batch is what a crash leaves; nothing that counts is missing at the log's end.
+            # A crash leaves a truncated batch at the end of a file; no record is missing then.
             tail = slice(good[-1] + 1 if len(good) else 0, None)
-            torn = (bad & (batches["trust"] == Trust.TORN))[tail]
+            torn = (bad & (batches["status"] == BatchStatus.TRUNCATED))[tail]
             self.damage_is_open = bool(((bad & ~conflict)[tail] & ~torn).any()) or (
                 self.damage_is_open and not len(good)
             )
             self.torn_is_open = bool(torn.any()) or (self.torn_is_open and not len(good))
+
+    def note_open_damage(self) -> None:
+        """Note a loss at the end of the log if no valid batch follows a damaged one."""
+        if self.damage_is_open:
+            self.losses.offsets.append(max(self.next_offset, 0))
 
     def _note_records(self, rows: np.ndarray) -> None:
         skipped = rows[(rows["kind"] == ControlKind.SKIPPED) & (rows["fault"] == 0)]
@@ -285,21 +286,21 @@ class _Run:
         self.links.append(links)
 
     def _prune(self) -> ControlRecords:
-        """Drop what later checkpoints supersede, so that a long log takes no more memory than its live chains."""
-        records = joined(self.pending)
-        records = records.only(~superseded(records, len(self.groups)))
+        """Drop superseded records, so that a long log takes no more memory than its live chains."""
+        records = concat_control_records(self.pending)
+        records = records.select(~superseded(records, len(self.groups)))
         self.pending, self.pending_rows = [records], len(records.rows)
         return records
 
     def finish(self, options: ControlOptions) -> FoldedControlLog:
-        if self.damage_is_open:
-            self.lost_at = max(self.lost_at, self.next_offset, 0)
+        self.note_open_damage()
+        last_lost_offset = max(self.losses.offsets, default=NOWHERE)
         records, groups = self._prune(), self.groups.names()
         chains = fold_control(records, len(groups), strict=options.mode == STRICT)
         rows, links = chains.chains, np.concatenate(self.links)
         suspect = (rows["stopped_offset"] != NOWHERE) | (rows["doubt_offset"] != NOWHERE)
-        # A delta names its predecessor, so damage before a group's newest record would show as a broken link.
-        suspect |= self.lost_at > rows["newest_offset"]
+        # A delta names its predecessor, so damage before the newest record of a group shows as a broken link.
+        suspect |= last_lost_offset > rows["newest_offset"]
         subscriptions = options.subscriptions
         subscribed = None if subscriptions is None else subscriptions.get(self.log.topic, ())
         earliest = earliest_share_offset(
@@ -307,12 +308,12 @@ class _Run:
         )
         counts, _ = subscriptions_among(groups, subscribed)
         numbers = np.flatnonzero(rows["exists"])
-        log_start, is_noted = self.log.log_start_offset, self.log.start_is_noted
+        log_start, is_recorded = self.log.log_start_offset, self.log.start_is_recorded
         first = max(log_start, self.window.from_offset or 0)
         next_offset = max(self.next_offset, first)
         redundant = int(((links["offset"] >= first) & (links["offset"] < (earliest.offset or 0))).sum())
         key = control_key_columns(groups, numbers, self.log)
-        starts = starts_in_log(rows, chains.ends, chains.batches, log_start, is_noted)
+        starts = starts_in_log(rows, chains.ends, chains.batches, log_start, is_recorded)
         row = {
             "log_start_offset": first,
             "log_end_offset": next_offset,
@@ -330,18 +331,20 @@ class _Run:
             links=links,
             faulty=np.concatenate(self.faulty),
             skipped=self.skipped,
-            observed=self.observed,
+            observations=self.observations,
             earliest=earliest,
             checkpoints=_checkpoints(groups, counts, rows, links, earliest.offset),
             record_count=len(links),
             redundant_records=redundant,
             first_offset=first,
             next_offset=next_offset,
-            lost_at=self.lost_at,
-            has_whole_batches=self.has_whole_batches,
+            last_lost_offset=last_lost_offset,
+            has_valid_batches=self.has_valid_batches,
             states=control_state_table(chains, key, starts, suspect, next_offset),
             in_flight_pieces=control_in_flight(chains, key),
-            cutoff=_cutoff(self.log, earliest, row, suspect[counts & rows["exists"]], hidden=self.lost_at != NOWHERE),
+            cutoff=_cutoff(
+                self.log, earliest, row, suspect[counts & rows["exists"]], hidden=last_lost_offset != NOWHERE
+            ),
         )
 
 
@@ -367,7 +370,7 @@ def _checkpoints(
 def _cutoff(
     log: LogPartition, earliest: EarliestShareOffset, counted: Mapping[str, int], suspect: np.ndarray, *, hidden: bool
 ) -> pa.Table:
-    """The table `cutoff`; `suspect` is of the groups that count, `hidden` whether control records may be missing."""
+    """The table `cutoff`; `suspect` is of the groups with a subscription, `hidden`: control records may be missing."""
     reasons = []
     if earliest.offset is None and earliest.blocked_by:
         first_of_them, *others = earliest.blocked_by

@@ -1,6 +1,6 @@
-"""The cutoff of a log partition: the offset below which every record is redundant, and whether to rely on it.
+"""The cutoff of a log: the offset below which every record is redundant, and whether deleting up to it is safe.
 
-The earliest share offset: up to where the control records of a topic-partition may be cleaned away.
+`cutoff` is for `__share_group_state`; `earliest_share_offset` is for control records of the KIP-932 draft.
 """
 
 from collections.abc import Collection
@@ -18,10 +18,10 @@ class Cutoff:
     """The cutoff of one log partition.
 
     Attributes:
-        offset: records before it are redundant; None where nothing may go.
-        held_by: row (of the live chains) of the share-partition that holds it back, None where none does.
-        next_offset: where the offset would be without that share-partition, None where none holds it back.
-        unsafe_because: why deleting up to it could lose state; empty where it is safe.
+        offset: records before it are redundant; None if there is no cutoff.
+        held_by: row (of the live chains) of the share-partition that limits it, None for none.
+        next_offset: the cutoff without that share-partition, None if none limits it.
+        unsafe_because: why deleting up to it could lose state; empty if it is safe.
     """
 
     offset: int | None
@@ -31,12 +31,12 @@ class Cutoff:
 
 
 def cutoff(chains: Chains, suspect: np.ndarray, *, hidden: bool = False) -> Cutoff:
-    """What the broker's own pruning would delete up to, judged.
+    """The offset up to which the broker's own pruning would delete, and whether that is safe.
 
     Args:
         chains: live chains of one log partition.
-        suspect: bool, one a chain.
-        hidden: whether records are missing or unreadable that may be all there is of a share-partition.
+        suspect: bool, one per chain.
+        hidden: whether missing or unreadable records may be the only ones of a share-partition.
     Returns:
         The smallest snapshot offset over live share-partitions; with no live one, the offset of the last tombstone.
     Source: Kafka ShareCoordinatorOffsetsManager.lastRedundantOffset, ShareCoordinatorService.performRecordPruning;
@@ -48,7 +48,7 @@ def cutoff(chains: Chains, suspect: np.ndarray, *, hidden: bool = False) -> Cuto
     offset = int(snapshots[holder]) if holder is not None else chains.last_snapshot_record
     others = snapshots[held][snapshots[held] != offset]
     following = None if holder is None else int(others.min()) if len(others) else chains.last_snapshot_record
-    # Kafka's offsets manager knows snapshots only: a state that rests on an update alone would go with its records.
+    # Kafka's offsets manager knows only snapshots: it would delete a state that has none.
     orphans = chains.chains["orphan_offset"]
     endangered = int(((orphans != NOWHERE) & (orphans < offset)).sum())
     reasons = []
@@ -66,13 +66,13 @@ def cutoff(chains: Chains, suspect: np.ndarray, *, hidden: bool = False) -> Cuto
 
 @dataclass(frozen=True, slots=True)
 class EarliestShareOffset:
-    """The cut-off of one topic-partition; no number for a cluster, as offsets of two partitions do not compare.
+    """The cutoff of one topic-partition.
 
     Attributes:
-        offset: control records before it are redundant, the one at it is kept; None where nothing may go.
-        held_by: the group whose checkpoint lies there, None where there is none.
-        blocked_by: groups that count and have no checkpoint: while there is one, nothing may go.
-        ignored: groups that were seen and have no subscription.
+        offset: control records before it are redundant; None if there is no cutoff.
+        held_by: the group whose checkpoint is at this offset, None for none.
+        blocked_by: groups with a subscription and without a checkpoint; one is enough to prevent a cutoff.
+        ignored: groups of the log without a subscription.
     """
 
     offset: int | None
@@ -88,14 +88,14 @@ def earliest_share_offset(
     *,
     ignore_uncheckpointed: bool = False,
 ) -> EarliestShareOffset:
-    """The smallest share checkpoint offset (SCO) over the groups that count.
+    """The smallest share checkpoint offset (SCO) over the groups with a subscription.
 
     Args:
-        groups: ids of the groups that were seen.
-        checkpoint_offsets: int64, the SCO of each; -1 where it has no checkpoint.
-        subscribed: groups with a subscription to the topic; every group that was seen where None.
-        ignore_uncheckpointed: let groups without a checkpoint not block.
-    Source: KIP-932 draft, log cleaning (SCO, ESO); spec D-39 to D-44.
+        groups: ids of the groups of the log.
+        checkpoint_offsets: int64, the SCO of each; -1 without a checkpoint.
+        subscribed: groups with a subscription to the topic; None for all groups of the log.
+        ignore_uncheckpointed: groups without a checkpoint do not block.
+    Source: KIP-932 draft, log cleaning (SCO, ESO).
     """
     counts, unseen = subscriptions_among(groups, subscribed)
     has_checkpoint = checkpoint_offsets != NOWHERE
@@ -109,7 +109,7 @@ def earliest_share_offset(
 
 
 def subscriptions_among(groups: pa.Array, subscribed: Collection[str] | None) -> tuple[np.ndarray, list[str]]:
-    """Which of the groups that were seen count, and the subscribed ones that were not seen at all."""
+    """Which groups of the log have a subscription, and which subscribed groups are not in the log."""
     if subscribed is None:
         return np.ones(len(groups), bool), []
     listed = pa.array(sorted(subscribed), pa.string())

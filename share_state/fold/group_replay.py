@@ -1,9 +1,4 @@
-"""What a group coordinator holds of share groups: plain data, changed by one record after the other.
-
-What is met while `__consumer_offsets` is replayed, and is judged or read later.
-
-Replays the records of one partition of `__consumer_offsets` into what its group coordinator holds.
-"""
+"""Replays the records of one partition of `__consumer_offsets` into the share groups that its coordinator holds."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -20,7 +15,7 @@ from share_state.kafka.group_records import (
 )
 
 NOT_JOINED = -1
-"""Epoch of a member without an assignment, and of an assignment that was never made."""
+"""Epoch of a member without an assignment, and of an assignment that was never computed."""
 
 TopicPartitions = dict[str, tuple[int, ...]]
 """topic id -> partitions"""
@@ -33,9 +28,9 @@ class ShareMember:
     """A member of a share group.
 
     Attributes:
-        is_described: whether a record tells who it is; without one only its assignment is known.
-        member_epoch: epoch of the assignment that it has reached.
-        assigned: what it has.
+        is_described: whether a member record exists; without one only its assignment is known.
+        member_epoch: epoch of its current assignment.
+        assigned: its current assignment.
     """
 
     member_id: str
@@ -56,19 +51,18 @@ class ShareGroup:
 
     Attributes:
         group_id: its name.
-        partition: of `__consumer_offsets`, None where the log does not tell.
-        is_live: False once its record was deleted and nothing of it is left.
-        epoch: None where no record tells it: of a group that was only given offsets, up to 4.2 takes 0 and 4.3 takes 1.
-        metadata_hash: over its topics; None where 4.0 wrote the record.
-        epoch_time: ms, stamp of the record that told the epoch.
-        assignment_epoch: epoch that its assignment answers, -1 for none, None where no record tells it.
-        assignment_time: ms, 0 unknown.
+        partition: of `__consumer_offsets`, None if unknown.
+        is_live: False after its deletion.
+        epoch: None without a group record: for a group that only has offsets, 4.2 and older start at 0, 4.3 at 1.
+        metadata_hash: of its topics; None if 4.0 wrote the record.
+        epoch_time: ms, timestamp of the record with the epoch.
+        assignment_epoch: epoch of its target assignment, -1 for none, None without a record.
+        assignment_time: ms, 0 if unknown.
         members: by member id.
-        targets: member id -> what it is to have.
-        topic_sizes: topic name -> number of partitions, which 4.0 alone writes.
-        is_early: whether 4.0 wrote it, whose assignor shares every partition among all members.
-        last_offset: of its latest record.
-        last_time: ms, stamp of that.
+        targets: member id -> target assignment.
+        topic_sizes: topic name -> number of partitions, which only 4.0 writes.
+        is_early: whether 4.0 wrote it; its assignor assigns every partition to all members.
+        last_offset, last_time: offset and timestamp in ms of its latest record.
 
     Source: Kafka ShareGroup, ModernGroup.
     """
@@ -90,28 +84,27 @@ class ShareGroup:
 
     @property
     def state(self) -> str:
-        """As Kafka derives it from the members. Source: Kafka ShareGroup.maybeUpdateGroupState."""
+        """State that Kafka derives from the members. Source: Kafka ShareGroup.maybeUpdateGroupState."""
         if not self.is_live:
             return "Dead"
         return "Stable" if self.members else "Empty"
 
     def member(self, member_id: str) -> ShareMember:
-        """The member of that id, made where there is none."""
+        """The member of that id, created if missing."""
         return self.members.setdefault(member_id, ShareMember(member_id))
 
 
 @dataclass(slots=True)
 class StatePartitions:
-    """The share-partitions that a share group keeps state of.
+    """The share-partitions for which a share group has state.
 
     Attributes:
-        partition: of `__consumer_offsets`, None where the log does not tell.
-        initializing: share-partitions whose state is being made.
+        partition: of `__consumer_offsets`, None if unknown.
+        initializing: share-partitions whose state is being created.
         initialized: share-partitions with state.
         deleting: ids of topics whose state is being deleted.
         names: topic id -> name.
-        offset: of the record that says so.
-        time: ms, its stamp.
+        offset, time: offset and timestamp in ms of the record.
     """
 
     partition: int | None
@@ -124,29 +117,29 @@ class StatePartitions:
 
 
 def topic_partitions(structs: list[dict[str, Any]]) -> TopicPartitions:
-    """Decoded structs of topic_id and partitions; a topic that is told twice has the partitions of both."""
+    """Decoded structs of topic_id and partitions; entries of one topic are combined."""
     found: TopicPartitions = {}
     for struct in structs:
         found[struct["topic_id"]] = found.get(struct["topic_id"], ()) + tuple(struct["partitions"])
     return found
 
 
-def pairs(partitions: TopicPartitions) -> set[tuple[str, int]]:
+def to_pairs(partitions: TopicPartitions) -> set[tuple[str, int]]:
     """Every (topic id, partition)."""
     return {(topic_id, partition) for topic_id, of_topic in partitions.items() for partition in of_topic}
 
 
 @dataclass(frozen=True, slots=True)
 class GroupFault:
-    """Something in the log that cannot be read or should not be there.
+    """A record or batch that cannot be read or should not exist.
 
     Attributes:
-        code: the rule that it breaks.
-        partition: of `__consumer_offsets`, None where the log does not tell.
-        offset: where it is, -1 where it has none.
+        code: the rule that reports it.
+        partition: of `__consumer_offsets`, None if unknown.
+        offset: of the record, -1 if it has none.
         message: what is wrong, in a sentence.
-        group_id: whom it is about, where that is known.
-        is_harmless: whether Kafka reads it in spite of it.
+        group_id: the group, None if unknown.
+        is_harmless: whether Kafka can read it.
     """
 
     code: str
@@ -169,14 +162,13 @@ class EpochStep:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One record of a group of the classic protocol, still bytes.
+    """A record of a group of the classic protocol, not yet decoded.
 
     Attributes:
         group_id: the group.
-        partition: of `__consumer_offsets`, None where the log does not tell.
-        offset: of the record.
-        time: ms, its stamp.
-        value: a GroupMetadataValue, its version in front.
+        partition: of `__consumer_offsets`, None if unknown.
+        offset, time: offset and timestamp in ms of the record.
+        value: bytes of a GroupMetadataValue with its version.
     """
 
     group_id: str
@@ -191,19 +183,19 @@ _STICKY = b"sticky"
 
 @dataclass(slots=True)
 class GroupReplay:
-    """What the coordinator of one partition holds, and what was met on the way.
+    """The groups of one partition of `__consumer_offsets`, and irregularities found while replaying it.
 
     Attributes:
-        partition: of `__consumer_offsets`, None where the log does not tell.
-        groups: share groups by id, deleted ones among them.
+        partition: of `__consumer_offsets`, None if unknown.
+        groups: share groups by id, including deleted ones.
         state_partitions: by group id.
         classic: latest record of every live group of the classic protocol.
-        sticky: every record of a group whose assignor may be a sticky one, in offset order, deleted groups included.
-        consumer_groups: ids of live consumer groups of the newer protocol, and the offset of their latest record.
+        sticky: every record of groups that may use a sticky assignor, in offset order, including deleted groups.
+        consumer_groups: id of each live group of the consumer protocol -> offset of its latest record.
         names: topic id -> latest name.
-        faults: what is wrong, in log order.
-        epoch_steps: epochs that do not rise by one.
-        newest_time: ms, stamp of the latest record of a group.
+        faults: in log order.
+        epoch_steps: group epochs that do not increase by one.
+        newest_time: ms, latest timestamp of any group record.
     """
 
     partition: int | None
@@ -216,108 +208,108 @@ class GroupReplay:
     faults: list[GroupFault] = field(default_factory=list)
     epoch_steps: list[EpochStep] = field(default_factory=list)
     newest_time: int = 0
-    _seen: dict[str, tuple[int, int]] = field(default_factory=dict)  # what is told once: first offset and number
+    _seen: dict[str, tuple[int, int]] = field(default_factory=dict)  # reported once: first offset and count
 
-    def apply(self, told: GroupRecord) -> None:
-        """Replay one record; one that cannot be read is noted and left out.
+    def apply(self, record: GroupRecord) -> None:
+        """Replay one record; one that cannot be read becomes a fault.
 
         Source: Kafka GroupMetadataManager.replay.
         """
         try:
-            key = read_key(told)
+            key = read_key(record)
             if key is None:
-                self._note(f"type {told.type}", told.offset)
+                self._note(f"type {record.type}", record.offset)
                 return
-            self.newest_time = max(self.newest_time, told.timestamp)
-            if told.type == GroupRecordType.CLASSIC_GROUP:
-                self._classic_group(key, told)
-            elif told.type == GroupRecordType.CONSUMER_GROUP:
-                self._consumer_group(key, told)
-            elif told.value is None:
-                self._deleted(key, told)
+            self.newest_time = max(self.newest_time, record.timestamp)
+            if record.type == GroupRecordType.CLASSIC_GROUP:
+                self._classic_group(key, record)
+            elif record.type == GroupRecordType.CONSUMER_GROUP:
+                self._consumer_group(key, record)
+            elif record.value is None:
+                self._deleted(key, record)
             else:
-                self._told(key, told, told.value)
+                self._apply_value(key, record, record.value)
         except GroupRecordError as error:
-            self.faults.append(GroupFault(error.code, self.partition, told.offset, str(error)))
+            self.faults.append(GroupFault(error.code, self.partition, record.offset, str(error)))
 
-    def _classic_group(self, key: GroupKey, told: GroupRecord) -> None:
-        if told.value is None:
+    def _classic_group(self, key: GroupKey, record: GroupRecord) -> None:
+        if record.value is None:
             self.classic.pop(key.group_id, None)
             return
-        generation = Generation(key.group_id, self.partition, told.offset, told.timestamp, told.value)
+        generation = Generation(key.group_id, self.partition, record.offset, record.timestamp, record.value)
         self.classic[key.group_id] = generation
-        if _STICKY in told.value:
+        if _STICKY in record.value:
             self.sticky.append(generation)
 
-    def _consumer_group(self, key: GroupKey, told: GroupRecord) -> None:
-        if told.value is None:
+    def _consumer_group(self, key: GroupKey, record: GroupRecord) -> None:
+        if record.value is None:
             self.consumer_groups.pop(key.group_id, None)
         else:
-            self.consumer_groups[key.group_id] = told.offset
+            self.consumer_groups[key.group_id] = record.offset
 
-    def _deleted(self, key: GroupKey, told: GroupRecord) -> None:
-        group = self._touched(key.group_id, told)
-        if told.type == GroupRecordType.SHARE_STATE_PARTITIONS:
+    def _deleted(self, key: GroupKey, record: GroupRecord) -> None:
+        group = self._touch(key.group_id, record)
+        if record.type == GroupRecordType.SHARE_STATE_PARTITIONS:
             self.state_partitions.pop(key.group_id, None)
-        elif told.type == GroupRecordType.SHARE_GROUP:
-            self._delete_group(group, told)
-        elif told.type == GroupRecordType.SHARE_MEMBER:
-            self._delete_member(group, key.member_id, told)
-        elif told.type == GroupRecordType.SHARE_TARGET_EPOCH:
+        elif record.type == GroupRecordType.SHARE_GROUP:
+            self._delete_group(group, record)
+        elif record.type == GroupRecordType.SHARE_MEMBER:
+            self._delete_member(group, key.member_id, record)
+        elif record.type == GroupRecordType.SHARE_TARGET_EPOCH:
             if group.targets:
-                self._in_use("the assignment", f"{len(group.targets)} members have one", group, told)
+                self._in_use("the assignment", f"{len(group.targets)} members have one", group, record)
             group.assignment_epoch, group.assignment_time = NOT_JOINED, 0
-        elif told.type == GroupRecordType.SHARE_TARGET_MEMBER:
+        elif record.type == GroupRecordType.SHARE_TARGET_MEMBER:
             group.targets.pop(key.member_id, None)
-        elif told.type == GroupRecordType.SHARE_CURRENT_MEMBER and key.member_id in group.members:
+        elif record.type == GroupRecordType.SHARE_CURRENT_MEMBER and key.member_id in group.members:
             member = group.members[key.member_id]
             member.member_epoch = member.previous_member_epoch = NOT_JOINED
             member.assigned = {}
-        elif told.type == GroupRecordType.SHARE_PARTITION_METADATA:
+        elif record.type == GroupRecordType.SHARE_PARTITION_METADATA:
             group.topic_sizes = {}
 
-    def _delete_group(self, group: ShareGroup, told: GroupRecord) -> None:
+    def _delete_group(self, group: ShareGroup, record: GroupRecord) -> None:
         if group.members or group.targets or group.assignment_epoch not in (None, NOT_JOINED):
             left = f"{len(group.members)} members and {len(group.targets)} assignments are left"
-            self._in_use("the group", left, group, told)
+            self._in_use("the group", left, group, record)
         self.groups[group.group_id] = ShareGroup(
-            group.group_id, self.partition, last_offset=told.offset, last_time=told.timestamp
+            group.group_id, self.partition, last_offset=record.offset, last_time=record.timestamp
         )
 
-    def _delete_member(self, group: ShareGroup, member_id: str, told: GroupRecord) -> None:
+    def _delete_member(self, group: ShareGroup, member_id: str, record: GroupRecord) -> None:
         member = group.members.pop(member_id, None)
         if member is not None and (member.member_epoch != NOT_JOINED or member_id in group.targets):
-            self._in_use(f"member {member_id}", f"it is at epoch {member.member_epoch}", group, told)
+            self._in_use(f"member {member_id}", f"it is at epoch {member.member_epoch}", group, record)
 
-    def _in_use(self, what: str, left: str, group: ShareGroup, told: GroupRecord) -> None:
+    def _in_use(self, what: str, left: str, group: ShareGroup, record: GroupRecord) -> None:
         text = f"{what} is deleted while {left}; the broker could not load this"
-        self.faults.append(GroupFault("GROUP_DELETED_IN_USE", self.partition, told.offset, text, group.group_id))
+        self.faults.append(GroupFault("GROUP_DELETED_IN_USE", self.partition, record.offset, text, group.group_id))
 
-    def _touched(self, group_id: str, told: GroupRecord) -> ShareGroup:
+    def _touch(self, group_id: str, record: GroupRecord) -> ShareGroup:
         group = self.groups.setdefault(group_id, ShareGroup(group_id, self.partition))
-        group.last_offset, group.last_time = told.offset, told.timestamp
+        group.last_offset, group.last_time = record.offset, record.timestamp
         return group
 
-    def _told(self, key: GroupKey, told: GroupRecord, value: bytes) -> None:
-        read = read_value(told.type, value)
+    def _apply_value(self, key: GroupKey, record: GroupRecord, value: bytes) -> None:
+        read = read_value(record.type, value)
         if read.trailing:
             self.faults.append(
-                GroupFault("VALUE_MALFORMED", self.partition, told.offset,
-                           f"{read.trailing} bytes behind the value, which Kafka ignores", key.group_id, True)
+                GroupFault("VALUE_MALFORMED", self.partition, record.offset,
+                           f"{read.trailing} bytes after the value, which Kafka ignores", key.group_id, True)
             )  # fmt: skip
         if _has_unknown_tags(read.fields):
-            self._note("tags", told.offset)
-        if told.type in (GroupRecordType.SHARE_GROUP, GroupRecordType.SHARE_STATE_PARTITIONS):
-            self._note("early" if read.is_early else "current", told.offset)
-        group = self._touched(key.group_id, told)
+            self._note("tags", record.offset)
+        if record.type in (GroupRecordType.SHARE_GROUP, GroupRecordType.SHARE_STATE_PARTITIONS):
+            self._note("early" if read.is_early else "current", record.offset)
+        group = self._touch(key.group_id, record)
         group.is_live = True
         group.is_early |= read.is_early
-        _APPLY[GroupRecordType(told.type)](self, group, key, read.fields, told)
+        _APPLY[GroupRecordType(record.type)](self, group, key, read.fields, record)
 
-    def _share_group(self, group: ShareGroup, _: GroupKey, fields: dict[str, Any], told: GroupRecord) -> None:
+    def _share_group(self, group: ShareGroup, _: GroupKey, fields: dict[str, Any], record: GroupRecord) -> None:
         if group.epoch is not None and fields["epoch"] != group.epoch + 1:
-            self.epoch_steps.append(EpochStep(group.group_id, told.offset, group.epoch, fields["epoch"]))
-        group.epoch, group.epoch_time = fields["epoch"], told.timestamp
+            self.epoch_steps.append(EpochStep(group.group_id, record.offset, group.epoch, fields["epoch"]))
+        group.epoch, group.epoch_time = fields["epoch"], record.timestamp
         group.metadata_hash = fields.get("metadata_hash")
 
     def _member(self, group: ShareGroup, key: GroupKey, fields: dict[str, Any], _: GroupRecord) -> None:
@@ -327,7 +319,7 @@ class GroupReplay:
         member.client_id, member.client_host = fields["client_id"], fields["client_host"]
         member.subscribed_topics = tuple(fields["subscribed_topic_names"])
 
-    def _target_epoch(self, group: ShareGroup, _: GroupKey, fields: dict[str, Any], _told: GroupRecord) -> None:
+    def _target_epoch(self, group: ShareGroup, _: GroupKey, fields: dict[str, Any], _record: GroupRecord) -> None:
         group.assignment_epoch = fields["assignment_epoch"]
         group.assignment_time = fields["assignment_timestamp"]
 
@@ -340,11 +332,11 @@ class GroupReplay:
         member.state = fields["state"]
         member.assigned = topic_partitions(fields["assigned_partitions"])
 
-    def _partition_metadata(self, group: ShareGroup, _: GroupKey, fields: dict[str, Any], _told: GroupRecord) -> None:
+    def _partition_metadata(self, group: ShareGroup, _: GroupKey, fields: dict[str, Any], _record: GroupRecord) -> None:
         group.topic_sizes = {one["topic_name"]: one["num_partitions"] for one in fields["topics"]}
         self.names.update({one["topic_id"]: one["topic_name"] for one in fields["topics"]})
 
-    def _state_partitions(self, _: ShareGroup, key: GroupKey, fields: dict[str, Any], told: GroupRecord) -> None:
+    def _state_partitions(self, _: ShareGroup, key: GroupKey, fields: dict[str, Any], record: GroupRecord) -> None:
         initializing = fields.get("initializing_topics", [])
         every = [*initializing, *fields["initialized_topics"], *fields["deleting_topics"]]
         names = {one["topic_id"]: one["topic_name"] for one in every}
@@ -355,8 +347,8 @@ class GroupReplay:
             topic_partitions(fields["initialized_topics"]),
             tuple(one["topic_id"] for one in fields["deleting_topics"]),
             names,
-            told.offset,
-            told.timestamp,
+            record.offset,
+            record.timestamp,
         )
 
     def _note(self, what: str, offset: int) -> None:
@@ -364,7 +356,7 @@ class GroupReplay:
         self._seen[what] = (first, count + 1)
 
     def finish(self) -> None:
-        """Add the faults that are told once a log."""
+        """Add the faults that are reported once per log."""
         for what, (offset, count) in self._seen.items():
             if what.startswith("type "):
                 text = f"{count} records of unknown {what} were skipped, the first here"
@@ -379,9 +371,9 @@ class GroupReplay:
         self._seen = {}
 
     def forget_offsets(self) -> None:
-        """Set offsets to -1: the form of the export has none, and records were numbered as they came.
+        """Set offsets to -1, because the input has none and records were numbered in order of reading.
 
-        Generations of classic groups keep their numbers, which tell them apart.
+        Generations of classic groups keep their numbers, which distinguish them.
         """
         for group in self.groups.values():
             group.last_offset = -1

@@ -1,11 +1,4 @@
-"""Topics as the groups tell them, and as a person gives them: one list of names, and the numbers of partitions.
-
-Replayed share groups as the tables `share_groups`, `share_group_members` and `share_group_partitions`.
-
-Folds `__consumer_offsets` into the share groups that live there; keeps classic groups for the sticky audit.
-
-How many partitions Kafka's own share assignor gives to each member of a group that subscribes to the same topics.
-"""
+"""Folds `__consumer_offsets` into share groups and their tables; keeps classic groups for sticky.py."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,23 +20,24 @@ from share_state.fold.group_replay import (
     StatePartitions,
     TopicPartitions,
 )
-from share_state.kafka.group_records import record_types, told_records
-from share_state.kafka.record_batches import CHUNK, Chunk, Trust
+from share_state.kafka.group_records import read_group_records, record_types
+from share_state.kafka.record_batches import CHUNK_SIZE, BatchStatus, Chunk
 from share_state.kafka.state_records import Fault
 from share_state.schema.declarations import table_schema
-from share_state.sources.discovery import LogPartition, Window, group_partition_of, partitions_shown
-from share_state.sources.segments import Located, located, read_into
+from share_state.sources.as_of import Window
+from share_state.sources.discovery import LogPartition, group_partition_of, infer_partition_count
+from share_state.sources.segments import RecordIndex, index_records, read_into
 from share_state.sources.topics import Topics
 
 
-def completed(given: Topics, names: Mapping[str, str]) -> Topics:
-    """Given topics, with the names of others added; a name that is given wins.
+def add_topic_names(given: Topics, names: Mapping[str, str]) -> Topics:
+    """Topics with more names added; known names win.
 
     Args:
-        given: names and end offsets from elsewhere.
-        names: topic id -> name, as of FoldedGroups.
+        given: names and end offsets.
+        names: topic id -> name, from FoldedGroups.
     """
-    every = dict(names) | names_of(given)
+    every = dict(names) | topic_names(given)
     table = pa.table({
         "topic_id": pa.array(list(every), pa.string()),
         "topic": pa.array(list(every.values()), pa.string()),
@@ -51,23 +45,23 @@ def completed(given: Topics, names: Mapping[str, str]) -> Topics:
     return Topics(table, given.ends)
 
 
-def names_of(topics: Topics) -> dict[str, str]:
+def topic_names(topics: Topics) -> dict[str, str]:
     """Topic id -> name."""
     return {row["topic_id"]: row["topic"] for row in topics.names.to_pylist()}
 
 
-def sizes_by_id(topics: Topics) -> dict[str, int]:
-    """Topic id -> number of partitions, as the end offsets show it."""
+def partition_counts_by_id(topics: Topics) -> dict[str, int]:
+    """Topic id -> number of partitions, from the end offsets."""
     sizes: dict[str, int] = {}
     for row in topics.ends.to_pylist():
         sizes[row["topic_id"]] = max(sizes.get(row["topic_id"], 0), row["partition"] + 1)
     return sizes
 
 
-def sizes_by_name(topics: Topics) -> dict[str, int]:
-    """Topic name -> number of partitions; of several topics of one name the largest."""
-    names, sizes = names_of(topics), dict[str, int]()
-    for topic_id, size in sizes_by_id(topics).items():
+def partition_counts_by_name(topics: Topics) -> dict[str, int]:
+    """Topic name -> number of partitions; the largest if several topics share a name."""
+    names, sizes = topic_names(topics), dict[str, int]()
+    for topic_id, size in partition_counts_by_id(topics).items():
         if topic_id in names:
             sizes[names[topic_id]] = max(sizes.get(names[topic_id], 0), size)
     return sizes
@@ -88,8 +82,8 @@ def groups_table(groups: Iterable[ShareGroup]) -> pa.Table:
             "group_epoch": group.epoch,
             "assignment_epoch": group.assignment_epoch,
             "metadata_hash": group.metadata_hash,
-            "group_epoch_time": time(group.epoch_time),
-            "assignment_time": time(group.assignment_time),
+            "group_epoch_time": to_datetime(group.epoch_time),
+            "assignment_time": to_datetime(group.assignment_time),
             "last_offset": _offset(group.last_offset),
         }
         for group in sorted(groups, key=lambda one: one.group_id)
@@ -144,7 +138,7 @@ def partitions_table(listed: Mapping[str, StatePartitions]) -> pa.Table:
             "topic_id": topic_id,
             "topic": of_group.names[topic_id],
             "status": status,
-            "since": time(of_group.time),
+            "since": to_datetime(of_group.time),
             "offset": _offset(of_group.offset),
         }
         for group_id, of_group, status, topic_id, _ in topics
@@ -154,7 +148,7 @@ def partitions_table(listed: Mapping[str, StatePartitions]) -> pa.Table:
 
 
 def _listed(of_group: StatePartitions) -> Iterator[tuple[str, str, Sequence[int | None]]]:
-    """Status, topic id and partitions; a topic that is being deleted is one row without a partition."""
+    """Status, topic id and partitions; a topic in deletion is one row without a partition."""
     for topic_id in sorted(of_group.deleting):
         yield "deleting", topic_id, (None,)
     for status, partitions in (("initialized", of_group.initialized), ("initializing", of_group.initializing)):
@@ -163,7 +157,7 @@ def _listed(of_group: StatePartitions) -> Iterator[tuple[str, str, Sequence[int 
 
 
 def _named(every: Sequence[TopicPartitions], names: Mapping[str, str]) -> pa.ListArray:
-    """For each a list of topic id, topic and partition, by topic, topic id and partition."""
+    """Lists of (topic id, topic, partition), sorted by topic, topic id and partition."""
     lists = [
         [(topic_id, names.get(topic_id), sorted({*of_member[topic_id]})) for topic_id in of_member]
         for of_member in every
@@ -179,7 +173,7 @@ def _named(every: Sequence[TopicPartitions], names: Mapping[str, str]) -> pa.Lis
 
 
 def _spread(lists: Sequence[Sequence[int | None]]) -> tuple[pa.Array, pa.Array]:
-    """For each partition the number of its list; the partitions."""
+    """The list number of each partition, and the partitions."""
     lengths = np.array([len(one) for one in lists], np.int64)
     return pa.array(np.repeat(np.arange(len(lists)), lengths)), pa.array(chain.from_iterable(lists), pa.int32())
 
@@ -189,8 +183,8 @@ def _with(rows: pa.Table, column: str, values: pa.Array) -> pa.Table:
     return rows.set_column(place, rows.schema.field(place), values.cast(rows.schema.field(place).type))
 
 
-def time(milliseconds: int) -> datetime | None:
-    """Milliseconds since 1970 as a time; None for 0 and less and for what lies behind the year 9999."""
+def to_datetime(milliseconds: int) -> datetime | None:
+    """Milliseconds since 1970 as a time; None for 0, negative values and years after 9999."""
     return _EPOCH + timedelta(milliseconds=milliseconds) if 0 < milliseconds < _YEAR_10000 else None
 
 
@@ -203,33 +197,33 @@ def _table(name: str, rows: Iterable[dict[str, Any]]) -> pa.Table:
 
 
 _BATCH_FAULTS = {
-    Trust.CRC_MISMATCH: ("CRC_MISMATCH", "the CRC does not match; the batch was left out, take another copy"),
-    Trust.MAGIC_UNSUPPORTED: ("MAGIC_UNSUPPORTED", "not a batch of format version 2; it was left out"),
-    Trust.MALFORMED: ("BATCH_MALFORMED", "the batch's lengths and counts do not fit its bytes; it was left out"),
-    Trust.TORN: ("TORN_TAIL", "the file ends inside a batch; what is before it was read"),
-    Trust.CONFLICT: ("DUPLICATE_OFFSET_CONFLICT", "another copy holds other bytes under these offsets; left out"),
+    BatchStatus.CRC_MISMATCH: ("CRC_MISMATCH", "the CRC does not match; the batch was left out, take another copy"),
+    BatchStatus.MAGIC_UNSUPPORTED: ("MAGIC_UNSUPPORTED", "not a batch of format version 2; it was left out"),
+    BatchStatus.MALFORMED: ("BATCH_MALFORMED", "the batch's lengths and counts do not fit its bytes; it was left out"),
+    BatchStatus.TRUNCATED: ("TORN_TAIL", "the file ends inside a batch; what is before it was read"),
+    BatchStatus.CONFLICT: ("DUPLICATE_OFFSET_CONFLICT", "another copy holds other bytes under these offsets; left out"),
 }
 
 
 @dataclass(slots=True)
 class FoldedGroups:
-    """The groups of all partitions of `__consumer_offsets` that were read.
+    """The groups of the partitions of `__consumer_offsets` that were read.
 
     Attributes:
-        groups: share groups by id, deleted ones among them; of one that lies in several partitions, that of the
-            partition where it belongs, else the one with the newest record.
-        state_partitions: what share-partitions the groups list, by group id.
-        places: (group partition, group id) of every live group of any type, once a partition.
-        partitions: the log partitions that were read, by number.
-        partition_count: how many partitions the topic has, None where unknown.
-        count_is_told: whether somebody said so; else the logs only make it likely.
+        groups: share groups by id, including deleted ones; if several partitions have one, that of its own partition,
+            else the one with the newest record.
+        state_partitions: the share-partitions of each group, by group id.
+        places: (group partition, group id) of every live group of any type, once per partition.
+        partitions: numbers of the log partitions that were read.
+        partition_count: number of partitions of the topic, None if unknown.
+        has_given_count: whether the caller gave that number; if not, it is inferred from the logs.
         classic: latest record of every live group of the classic protocol, by group id.
-        sticky: every record of a group whose assignor may be a sticky one, by partition and offset.
-        consumer_groups: ids of live consumer groups of the newer protocol.
+        sticky: every record of groups that may use a sticky assignor, by partition and offset.
+        consumer_groups: ids of live groups of the consumer protocol.
         names: topic id -> name.
-        faults: what cannot be read or should not be there.
-        epoch_steps: group epochs that do not rise by one.
-        newest_time: ms, stamp of the newest record of any group.
+        faults: records and batches that cannot be read or should not exist.
+        epoch_steps: group epochs that do not increase by one.
+        newest_time: ms, latest timestamp of any group record.
         record_counts: record type -> number of records, committed offsets included.
     """
 
@@ -238,7 +232,7 @@ class FoldedGroups:
     places: list[tuple[int | None, str]] = field(default_factory=list)
     partitions: tuple[int, ...] = ()
     partition_count: int | None = None
-    count_is_told: bool = False
+    has_given_count: bool = False
     classic: dict[str, Generation] = field(default_factory=dict)
     sticky: list[Generation] = field(default_factory=list)
     consumer_groups: set[str] = field(default_factory=set)
@@ -255,8 +249,8 @@ class FoldedGroups:
 
     @property
     def topics(self) -> Topics:
-        """The names that the groups tell of their topics."""
-        return completed(Topics(), self.names)
+        """The names of topics in group records."""
+        return add_topic_names(Topics(), self.names)
 
     @property
     def share_groups(self) -> pa.Table:
@@ -274,7 +268,7 @@ class FoldedGroups:
         return partitions_table(self.state_partitions)
 
     def covers(self, group_id: str) -> bool:
-        """Whether the log that a group's records belong to was read: only then does its absence mean anything."""
+        """Whether the log partition of a group was read: only then is its absence meaningful."""
         return self.partition_count is not None and (
             group_partition_of(group_id, self.partition_count) in self.partitions
         )
@@ -285,15 +279,15 @@ def fold_groups(
     window: Window | None = None,
     *,
     partition_count: int | None = None,
-    chunk: int = CHUNK,
+    chunk: int = CHUNK_SIZE,
 ) -> FoldedGroups:
     """Replay partitions of `__consumer_offsets`.
 
     Args:
-        logs: of `find_group_logs`; each may have several copies, which are merged by offset.
+        logs: from `find_group_logs`; copies of one log partition are merged by offset.
         window: which records of every log count; all of them by default.
-        partition_count: how many partitions the topic has; by default as many as `partitions_shown` tells where most
-            groups lie where that number puts them, else unknown.
+        partition_count: number of partitions of the topic; by default `infer_partition_count` of the logs, if it puts
+            most groups where they are.
         chunk: bytes of segments in memory at a time.
     Raises:
         InputError: if a segment cannot be read.
@@ -308,17 +302,17 @@ def fold_groups(
         | (replay.classic.keys() | replay.consumer_groups.keys())
     ]
     numbers = sorted({replay.partition for replay in replays if replay.partition is not None})
-    known = partition_count or _likely_count(partitions_shown(logs), places)
+    known = partition_count or _likely_count(infer_partition_count(logs), places)
     places.sort(key=lambda place: (place[1], -1 if place[0] is None else place[0]))
     folded = FoldedGroups(places=places, partitions=tuple(numbers), partition_count=known, record_counts=counts)
-    folded.count_is_told = partition_count is not None
+    folded.has_given_count = partition_count is not None
     for replay in sorted(replays, key=lambda one: one.partition if one.partition is not None else -1):
         _add(folded, replay)
     return folded
 
 
 def _likely_count(count: int | None, places: Iterable[tuple[int | None, str]]) -> int | None:
-    """The number of partitions that the logs show; some of a topic's partitions would put most groups elsewhere."""
+    """The inferred number of partitions; None if it puts most groups elsewhere, because partitions are missing."""
     if count is None:
         return None
     at_home = [group_partition_of(group_id, count) == partition for partition, group_id in places]
@@ -352,7 +346,7 @@ def _rank(group: ShareGroup, folded: FoldedGroups) -> tuple[bool, bool, int]:
 
 
 def _replay(log: LogPartition, window: Window, chunk: int, counts: dict[int, int]) -> GroupReplay:
-    run = read_into(lambda: _Run(log, window), log, chunk=chunk)
+    run = read_into(lambda: _GroupLogFold(log, window), log, chunk=chunk)
     run.replay.finish()
     if not log.has_offsets:
         run.replay.forget_offsets()
@@ -361,19 +355,19 @@ def _replay(log: LogPartition, window: Window, chunk: int, counts: dict[int, int
     return run.replay
 
 
-class _Run:
-    """Carries a partition of `__consumer_offsets` from chunk to chunk."""
+class _GroupLogFold:
+    """The fold of a partition of `__consumer_offsets`, chunk by chunk."""
 
     def __init__(self, log: LogPartition, window: Window) -> None:
         self.log, self.window = log, window
         self.replay = GroupReplay(log.partition)
         self.counts: dict[int, int] = {}
 
-    def prepared(self, part: Chunk) -> Located:
-        # The broker loads the batch that holds the log start whole, and nothing before it.
-        return located(part, self.log.log_start_offset, self.window)
+    def prepare(self, part: Chunk) -> RecordIndex:
+        # The broker loads the whole batch that contains the log start offset, and nothing before it.
+        return index_records(part, self.log.log_start_offset, self.window)
 
-    def take(self, part: Located) -> None:
+    def take(self, part: RecordIndex) -> None:
         records, chunk = part.records, part.part
         _note_batches(self.replay, self.log, chunk)
         if chunk.faults:
@@ -382,12 +376,12 @@ class _Run:
         types = record_types(chunk.data, records)
         for record_type, count in zip(*np.unique(types, return_counts=True), strict=True):
             self.counts[int(record_type)] = self.counts.get(int(record_type), 0) + int(count)
-        for told in told_records(chunk.data, records, types):
-            self.replay.apply(told)
+        for record in read_group_records(chunk.data, records, types):
+            self.replay.apply(record)
 
 
 def _note_unread(replay: GroupReplay, part: Chunk) -> None:
-    """Records that the tool which printed them could not read."""
+    """Note records that the tool which printed the log could not read."""
     codes = {Fault.KEY_MALFORMED: "KEY_MALFORMED", Fault.VALUE_VERSION: "VALUE_VERSION_UNKNOWN"}
     for offset, (fault, version) in part.faults.items():
         text = f"the tool that printed the log could not read this record{f' of version {version}' * bool(version)}"
@@ -396,33 +390,33 @@ def _note_unread(replay: GroupReplay, part: Chunk) -> None:
 
 
 def _note_batches(replay: GroupReplay, log: LogPartition, part: Chunk) -> None:
-    for row in np.flatnonzero(part.batches["trust"] != Trust.WHOLE):
+    for row in np.flatnonzero(part.batches["status"] != BatchStatus.VALID):
         batch = part.batches[row]
-        code, text = _BATCH_FAULTS[Trust(int(batch["trust"]))]
+        code, text = _BATCH_FAULTS[BatchStatus(int(batch["status"]))]
         where = f"{log.segments[batch['segment']].path}, position {batch['file_position']}"
-        reason = f" ({part.why[int(row)]})" if int(row) in part.why else ""
+        reason = f" ({part.errors[int(row)]})" if int(row) in part.errors else ""
         replay.faults.append(
             GroupFault(code, replay.partition, int(batch["base_offset"]), f"{where}: {text}{reason}",
                        is_harmless=code == "TORN_TAIL")
         )  # fmt: skip
 
 
-def sharing(members: int, partitions: int) -> int:
-    """How many members read each partition; 0 where there are none.
+def members_per_partition(members: int, partitions: int) -> int:
+    """Number of members per partition; 0 if there are none.
 
     Source: Kafka SimpleHomogeneousAssignmentBuilder; KIP-932, SimpleAssignor.
     """
     return (members + partitions - 1) // partitions if partitions else 0
 
 
-def expected_sizes(members: int, partitions: int) -> list[int]:
-    """How many partitions each member gets, in the order in which the coordinator meets them.
+def expected_assignment_sizes(members: int, partitions: int) -> list[int]:
+    """Number of partitions per member, in the coordinator's order.
 
-    Computed in doubles as Kafka does: their noise can give the last member one more than the sum allows.
+    Computed in doubles as Kafka does: rounding can give the last member one more than the sum allows.
 
     Source: Kafka SimpleHomogeneousAssignmentBuilder.
     """
     if not members or not partitions:
         return [0] * members
-    precise = sharing(members, partitions) * float(partitions) / members
+    precise = members_per_partition(members, partitions) * float(partitions) / members
     return [math.ceil(precise * (place + 1)) - math.ceil(precise * place) for place in range(members)]

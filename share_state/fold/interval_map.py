@@ -1,8 +1,8 @@
-"""The ranges of one share-partition, kept canonical in place while its records come in one by one: cut, raise, compare.
+"""The ranges of one share-partition, kept canonical in place while its records are folded one by one.
 
-All of them live in one array of STATE_BATCH rows, the room: a third for the ranges held, a third for those of one
-record, a third to merge them in. Lists in it are (first row, row behind the last), sorted, disjoint, and no two ranges
-that touch have one value. One array, because each array handed to a compiled function costs as much as a few ranges.
+One array of STATE_BATCH rows, the buffer, holds them: the first third the ranges held, the second those of the record,
+the last is scratch space of the merge. The ranges of a list are sorted and disjoint, and adjacent ranges differ in
+value. It is one array because each array argument of a compiled function costs as much as a few ranges.
 """
 
 import numpy as np
@@ -17,66 +17,66 @@ from share_state.fold.interval_merge import (
     sweep,
 )
 from share_state.jit.compile import allocating_kernel, inlined, kernel
-from share_state.kafka.buffers import move_rows
+from share_state.kafka.buffers import copy_rows
 from share_state.kafka.state_records import LARGEST_OFFSET, STATE_BATCH
 
 UNCOVERED = -(2**31)
-"""In place of a priority: no range covers the offset. Less than any priority."""
+"""Priority of an offset that no range covers: less than any other."""
 
 
-_ROWS_A_RANGE = 6
-"""Each third must take twice as many ranges as go in: a wide range may fill the gaps between all the others."""
+_ROWS_PER_RANGE = 6
+"""Each third must hold twice as many ranges as the input: a wide range may fill the gaps between all others."""
 
 
 @inlined
-def fits(room, size, count):
-    """Whether a room is large enough for `size` ranges and one record of `count` more."""
-    return _ROWS_A_RANGE * (size + np.int64(count) + 1) <= len(room)
+def has_capacity(buffer, size, count):
+    """Whether a buffer is large enough for `size` ranges and a record of `count` ranges."""
+    return _ROWS_PER_RANGE * (size + np.int64(count) + 1) <= len(buffer)
 
 
 @allocating_kernel
-def fitting(room, size, count):
-    """A room for `size` ranges and one record of `count` more; the ranges held are kept.
+def ensure_capacity(buffer, size, count):
+    """A buffer for `size` ranges and a record of `count` ranges; the ranges held are copied.
 
     Args:
-        room: the room so far.
+        buffer: the buffer so far.
         size: ranges held.
         count: state batches of the record.
     """
-    if fits(room, size, count):
-        return room
-    larger = np.empty(2 * _ROWS_A_RANGE * (size + count + 1), STATE_BATCH)
+    if has_capacity(buffer, size, count):
+        return buffer
+    larger = np.empty(2 * _ROWS_PER_RANGE * (size + count + 1), STATE_BATCH)
     for row in range(size):
-        larger[row] = room[row]
+        larger[row] = buffer[row]
     return larger
 
 
 @inlined
-def take_in(batches, begin, end, cut, room):
-    """Put the ranges of one record into the second third of the room, canonical.
+def load_incoming(batches, begin, end, cut, buffer):
+    """Write the ranges of a record to the second third of the buffer, in canonical form.
 
     Args:
         batches: STATE_BATCH rows; those of the record are rows `begin` to `end`, in any order.
-        cut: offset below which nothing counts; -1 for none.
+        cut: offsets below it do not count; -1 for none.
     Returns:
-        Row behind the last.
+        Row after the last.
     """
-    at = start = len(room) // 3
+    at = start = len(buffer) // 3
     for number in range(begin, end):
         first, last = batches[number].first, batches[number].last
-        # An inverted range covers nothing; the broker hangs or fails on it, and a rule says so.
+        # An inverted range covers nothing; the broker hangs or fails on it, and a rule reports it.
         if first > last or last == LARGEST_OFFSET or (cut != -1 and last < cut):
             continue
         if cut != -1:
             first = max(first, cut)
-        if at > start and first <= room[at - 1].last:
-            return _take_in_swept(batches, begin, end, cut, room)
-        at = _append(room, start, at, first, last, batches[number].count, batches[number].state)
+        if at > start and first <= buffer[at - 1].last:
+            return _load_swept(batches, begin, end, cut, buffer)
+        at = _append(buffer, start, at, first, last, batches[number].count, batches[number].state)
     return at
 
 
 @allocating_kernel
-def _take_in_swept(batches, begin, end, cut, room):
+def _load_swept(batches, begin, end, cut, buffer):
     """As `take_in`, where ranges overlap or are out of order, which no coordinator of a release writes."""
     first, last, packed = range_columns(end - begin)
     size = 0
@@ -88,118 +88,128 @@ def _take_in_swept(batches, begin, end, cut, room):
         last[size] = batch.last
         packed[size] = priority(batch.count, batch.state)
         size += 1
-    return sweep(first, last, packed, size, *range_columns(end - begin), room, len(room) // 3)
+    return sweep(first, last, packed, size, *range_columns(end - begin), buffer, len(buffer) // 3)
 
 
 @inlined
-def hold(room, end):
-    """Let the ranges taken in, up to row `end`, be the ranges held; returns how many there are."""
-    begin = len(room) // 3
-    move_rows(room, begin, room, 0, end - begin)
+def replace_with_incoming(buffer, end):
+    """Replace the ranges held by the incoming ones, up to row `end`; returns their number."""
+    begin = len(buffer) // 3
+    copy_rows(buffer, begin, buffer, 0, end - begin)
     return end - begin
 
 
 @inlined
-def cut_below(room, size, start, counted):
-    """Drop what lies before `start` of the ranges held (negative: nothing).
+def drop_below(buffer, size, start, counted):
+    """Drop the offsets before `start` from the ranges held; none if it is negative.
 
     Args:
-        counted: the offset from which on finished offsets were counted so far.
+        counted: terminal offsets were counted from this offset on so far.
     Returns:
-        (how many ranges are left, how many finished offsets from `counted` on went).
+        (ranges left, terminal offsets from `counted` on that were dropped).
     """
-    finished = np.int64(0)
-    if start < 0 or size == 0 or room[0].first >= start:
-        return size, finished
+    terminal = np.int64(0)
+    if start < 0 or size == 0 or buffer[0].first >= start:
+        return size, terminal
     dropped = 0
-    while dropped < size and room[dropped].last < start:
-        finished += _finished(room[dropped].first, room[dropped].last, room[dropped].state, counted)
+    while dropped < size and buffer[dropped].last < start:
+        terminal += _terminal_in(buffer[dropped].first, buffer[dropped].last, buffer[dropped].state, counted)
         dropped += 1
     if dropped > 0:
         size -= dropped
-        move_rows(room, dropped, room, 0, size)
-    if size > 0 and room[0].first < start:
-        finished += _finished(room[0].first, start - 1, room[0].state, counted)
-        room[0].first = start
-    return size, finished
+        copy_rows(buffer, dropped, buffer, 0, size)
+    if size > 0 and buffer[0].first < start:
+        terminal += _terminal_in(buffer[0].first, start - 1, buffer[0].state, counted)
+        buffer[0].first = start
+    return size, terminal
 
 
 @inlined
-def raise_to(room, size, incoming_end, start):
-    """Let each offset have the greater of its values as held and as taken in.
+def merge_incoming(buffer, size, incoming_end, start):
+    """Set each offset to the greater of its values, held and incoming.
 
     Args:
-        start: finished offsets count from here on.
+        start: terminal offsets are counted from here on.
     Returns:
-        (how many ranges are held, how many finished offsets more, then as of `first_left`).
+        (ranges held, additional terminal offsets, then the result of `first_illegal_transition`).
     """
-    incoming, spare = len(room) // 3, 2 * (len(room) // 3)
-    finished, row = np.int64(0), np.int64(0)
-    left, left_from, left_to = np.int64(-1), np.int32(UNCOVERED), np.int32(UNCOVERED)
-    # Only what overlaps or touches the incoming ranges can change: it is made anew in the last third.
-    while incoming < incoming_end and row < size and room[row].last < room[incoming].first:
+    incoming, spare = len(buffer) // 3, 2 * (len(buffer) // 3)
+    terminal, row = np.int64(0), np.int64(0)
+    illegal, illegal_from, illegal_to = np.int64(-1), np.int32(UNCOVERED), np.int32(UNCOVERED)
+    # Only ranges that overlap or touch the incoming ones can change: they are rebuilt in the last third.
+    while incoming < incoming_end and row < size and buffer[row].last < buffer[incoming].first:
         row += 1
     begin = max(row - 1, 0)
-    made = spare + row - begin
-    move_rows(room, begin, room, spare, row - begin)
+    filled = spare + row - begin
+    copy_rows(buffer, begin, buffer, spare, row - begin)
     for new in range(incoming, incoming_end):
-        first, last = room[new].first, room[new].last
-        count, state = room[new].count, room[new].state
+        first, last = buffer[new].first, buffer[new].last
+        count, state = buffer[new].count, buffer[new].state
         passed = row
-        while row < size and room[row].last < first:
+        while row < size and buffer[row].last < first:
             row += 1
         if passed < row:
-            made = _append(
-                room, spare, made, room[passed].first, room[passed].last, room[passed].count, room[passed].state
+            filled = _append(
+                buffer,
+                spare,
+                filled,
+                buffer[passed].first,
+                buffer[passed].last,
+                buffer[passed].count,
+                buffer[passed].state,
             )
-            move_rows(room, passed + 1, room, made, row - passed - 1)
-            made += row - passed - 1
-        if left < 0:
-            left, left_from, left_to = _left(room, row, size, new)
-        while row < size and room[row].first <= last:
-            held_count, held_state = room[row].count, room[row].state
-            if room[row].first < first:
-                made = _append(room, spare, made, room[row].first, first - 1, held_count, held_state)
-            elif first < room[row].first:
-                finished += _finished(first, room[row].first - 1, state, start)
-                made = _append(room, spare, made, first, room[row].first - 1, count, state)
-                first = room[row].first
-            end = min(room[row].last, last)
+            copy_rows(buffer, passed + 1, buffer, filled, row - passed - 1)
+            filled += row - passed - 1
+        if illegal < 0:
+            illegal, illegal_from, illegal_to = _illegal_transition(buffer, row, size, new)
+        while row < size and buffer[row].first <= last:
+            held_count, held_state = buffer[row].count, buffer[row].state
+            if buffer[row].first < first:
+                filled = _append(buffer, spare, filled, buffer[row].first, first - 1, held_count, held_state)
+            elif first < buffer[row].first:
+                terminal += _terminal_in(first, buffer[row].first - 1, state, start)
+                filled = _append(buffer, spare, filled, first, buffer[row].first - 1, count, state)
+                first = buffer[row].first
+            end = min(buffer[row].last, last)
             if priority(held_count, held_state) < priority(count, state):
-                finished += _finished(first, end, state, start) - _finished(first, end, held_state, start)
-                made = _append(room, spare, made, first, end, count, state)
+                terminal += _terminal_in(first, end, state, start) - _terminal_in(first, end, held_state, start)
+                filled = _append(buffer, spare, filled, first, end, count, state)
             else:
-                made = _append(room, spare, made, first, end, held_count, held_state)
+                filled = _append(buffer, spare, filled, first, end, held_count, held_state)
             first = end + 1
-            if room[row].last > end:
-                # The rest of it is for the next one.
-                room[row].first = first
+            if buffer[row].last > end:
+                # The next incoming range may overlap the rest of it.
+                buffer[row].first = first
                 break
             row += 1
         if first <= last:
-            finished += _finished(first, last, state, start)
-            made = _append(room, spare, made, first, last, count, state)
-    if row < size and made > spare and _carries_on(room, made - 1, room[row].first, room[row].count, room[row].state):
-        room[made - 1].last = room[row].last
+            terminal += _terminal_in(first, last, state, start)
+            filled = _append(buffer, spare, filled, first, last, count, state)
+    if (
+        row < size
+        and filled > spare
+        and _continues(buffer, filled - 1, buffer[row].first, buffer[row].count, buffer[row].state)
+    ):
+        buffer[filled - 1].last = buffer[row].last
         row += 1
-    move_rows(room, row, room, begin + made - spare, size - row)
-    move_rows(room, spare, room, begin, made - spare)
-    return begin + made - spare + size - row, finished, left, left_from, left_to
+    copy_rows(buffer, row, buffer, begin + filled - spare, size - row)
+    copy_rows(buffer, spare, buffer, begin, filled - spare)
+    return begin + filled - spare + size - row, terminal, illegal, illegal_from, illegal_to
 
 
 @inlined
-def _finished(first, last, state, start):
-    """How many offsets from `start` on a range finishes: as acknowledged or archived."""
-    # Without a branch: which ranges are terminal cannot be foretold.
+def _terminal_in(first, last, state, start):
+    """Number of terminal offsets of a range from `start` on."""
+    # Without a branch: which ranges are terminal is unpredictable.
     return max(last - max(first, start) + 1, 0) * is_terminal(state)
 
 
 @inlined
-def _first_ending_from(room, begin, end, offset):
-    """The first row of a list that ends at or after `offset`."""
+def _first_ending_from(buffer, begin, end, offset):
+    """The first row of a list whose range ends at or after `offset`."""
     while begin < end:
         middle = (begin + end) >> 1
-        if room[middle].last < offset:
+        if buffer[middle].last < offset:
             begin = middle + 1
         else:
             end = middle
@@ -207,56 +217,56 @@ def _first_ending_from(room, begin, end, offset):
 
 
 @inlined
-def _append(room, begin, made, first, last, count, state):
-    """Write a range behind the ones made so far, joined to the last of them where it carries on."""
-    if made > begin and _carries_on(room, made - 1, first, count, state):
-        room[made - 1].last = last
-        return made
-    room[made].first, room[made].last, room[made].count, room[made].state = first, last, count, state
-    return made + 1
+def _append(buffer, begin, filled, first, last, count, state):
+    """Append a range, joined to the last one if it continues it."""
+    if filled > begin and _continues(buffer, filled - 1, first, count, state):
+        buffer[filled - 1].last = last
+        return filled
+    buffer[filled].first, buffer[filled].last, buffer[filled].count, buffer[filled].state = first, last, count, state
+    return filled + 1
 
 
 @inlined
-def _carries_on(room, row, first, count, state):
-    return room[row].last == first - 1 and room[row].count == count and room[row].state == state
+def _continues(buffer, row, first, count, state):
+    return buffer[row].last == first - 1 and buffer[row].count == count and buffer[row].state == state
 
 
 @inlined
-def first_left(room, size, incoming_end):
-    """Where the ranges taken in say that an offset leaves a state that nothing leaves.
+def first_illegal_transition(buffer, size, incoming_end):
+    """The first offset that the incoming ranges move out of a state that it cannot leave.
 
-    An acknowledged or archived offset comes back (to a higher count, or to ARCHIVING where it was acknowledged) or
-    becomes the other of the two; an archiving offset becomes available or acknowledged.
+    An acknowledged or archived offset returns (with a higher count, or from acknowledged to ARCHIVING) or becomes the
+    other of the two; an archiving offset becomes available or acknowledged.
 
     Returns:
-        (first such offset or -1, its priority as held, the incoming priority).
+        (first such offset or -1, its priority held, its incoming priority).
     """
     row = 0
-    for new in range(len(room) // 3, incoming_end):
-        while row < size and room[row].last < room[new].first:
+    for new in range(len(buffer) // 3, incoming_end):
+        while row < size and buffer[row].last < buffer[new].first:
             row += 1
-        found = _left(room, row, size, new)
+        found = _illegal_transition(buffer, row, size, new)
         if found[0] >= 0:
             return found
     return np.int64(-1), np.int32(UNCOVERED), np.int32(UNCOVERED)
 
 
 @inlined
-def _left(room, row, size, new):
-    """`first_left` for one range taken in; the first range held that ends in it or behind it is `row`."""
-    while row < size and room[row].first <= room[new].last:
-        if _leaves(room[row].state, room[row].count, room[new].state, room[new].count):
+def _illegal_transition(buffer, row, size, new):
+    """`first_illegal_transition` of one incoming range; `row` is the first range held that does not end before it."""
+    while row < size and buffer[row].first <= buffer[new].last:
+        if _is_illegal(buffer[row].state, buffer[row].count, buffer[new].state, buffer[new].count):
             return (
-                max(room[row].first, room[new].first),
-                priority(room[row].count, room[row].state),
-                priority(room[new].count, room[new].state),
+                max(buffer[row].first, buffer[new].first),
+                priority(buffer[row].count, buffer[row].state),
+                priority(buffer[new].count, buffer[new].state),
             )
         row += 1
     return np.int64(-1), np.int32(UNCOVERED), np.int32(UNCOVERED)
 
 
 @inlined
-def _leaves(old_state, old_count, new_state, new_count):
+def _is_illegal(old_state, old_count, new_state, new_count):
     if new_state == old_state or new_count < old_count:
         return False
     if old_state == ARCHIVING:
@@ -265,84 +275,84 @@ def _leaves(old_state, old_count, new_state, new_count):
         return False
     if is_terminal(new_state):
         return True
-    # AVAILABLE at the same count is an older write that comes late: it changes nothing.
+    # AVAILABLE at the same count is an older write that arrives late: it changes nothing.
     return new_count > old_count or (new_state == ARCHIVING and old_state == ACKNOWLEDGED)
 
 
 @kernel
-def first_difference(room, size, incoming_end):
-    """The first offset that has another value in the ranges taken in than in those held.
+def first_difference(buffer, size, incoming_end):
+    """The first offset whose value differs between the incoming ranges and those held.
 
     Returns:
-        (that offset or -1, its priority as held, the incoming priority; UNCOVERED where no range covers it).
+        (that offset or -1, its priority held, its incoming priority; UNCOVERED if no range covers it).
     """
-    one, other = 0, len(room) // 3
+    one, other = 0, len(buffer) // 3
     at = np.int64(-1)
     while one < size and other < incoming_end:
-        if room[one].first != room[other].first:
-            at = min(room[one].first, room[other].first)
+        if buffer[one].first != buffer[other].first:
+            at = min(buffer[one].first, buffer[other].first)
             break
-        if room[one].count != room[other].count or room[one].state != room[other].state:
-            at = room[one].first
+        if buffer[one].count != buffer[other].count or buffer[one].state != buffer[other].state:
+            at = buffer[one].first
             break
-        if room[one].last != room[other].last:
-            at = min(room[one].last, room[other].last) + 1
+        if buffer[one].last != buffer[other].last:
+            at = min(buffer[one].last, buffer[other].last) + 1
             break
         one += 1
         other += 1
     else:
         if one == size and other == incoming_end:
             return np.int64(-1), np.int32(UNCOVERED), np.int32(UNCOVERED)
-        at = room[one].first if one < size else room[other].first
-    return at, _value_at(room, 0, size, at), _value_at(room, len(room) // 3, incoming_end, at)
+        at = buffer[one].first if one < size else buffer[other].first
+    return at, _value_at(buffer, 0, size, at), _value_at(buffer, len(buffer) // 3, incoming_end, at)
 
 
 @kernel
-def first_lowered(room, size, incoming_end, start):
-    """The first offset from `start` on whose value is lower as taken in; returned as by `first_difference`."""
-    other = len(room) // 3
+def first_lowered(buffer, size, incoming_end, start):
+    """The first offset from `start` on whose incoming value is lower; returns as `first_difference`."""
+    other = len(buffer) // 3
     for row in range(size):
-        if room[row].last < start:
+        if buffer[row].last < start:
             continue
-        here = priority(room[row].count, room[row].state)
-        at = max(room[row].first, start)
-        while at <= room[row].last:
-            while other < incoming_end and room[other].last < at:
+        here = priority(buffer[row].count, buffer[row].state)
+        at = max(buffer[row].first, start)
+        while at <= buffer[row].last:
+            while other < incoming_end and buffer[other].last < at:
                 other += 1
-            if other == incoming_end or room[other].first > at:
+            if other == incoming_end or buffer[other].first > at:
                 return at, here, np.int32(UNCOVERED)
-            there = priority(room[other].count, room[other].state)
+            there = priority(buffer[other].count, buffer[other].state)
             if there < here:
                 return at, here, there
-            at = room[other].last + 1
+            at = buffer[other].last + 1
     return np.int64(-1), np.int32(UNCOVERED), np.int32(UNCOVERED)
 
 
 @kernel
-def _value_at(room, begin, end, offset):
-    row = _first_ending_from(room, begin, end, offset)
-    if row < end and room[row].first <= offset:
-        return priority(room[row].count, room[row].state)
+def _value_at(buffer, begin, end, offset):
+    row = _first_ending_from(buffer, begin, end, offset)
+    if row < end and buffer[row].first <= offset:
+        return priority(buffer[row].count, buffer[row].state)
     return np.int32(UNCOVERED)
 
 
 @kernel
-def first_archiving(room, size, start, end):
-    """The first offset held in state ARCHIVING from `start` on and before `end`; -1 for none."""
+def first_archiving(buffer, size, start, end):
+    """The first offset in [start, end) held in state ARCHIVING; -1 for none."""
     for row in range(size):
-        if room[row].first >= end:
+        if buffer[row].first >= end:
             break
-        if room[row].state == ARCHIVING and room[row].last >= start:
-            at = max(room[row].first, start)
+        if buffer[row].state == ARCHIVING and buffer[row].last >= start:
+            at = max(buffer[row].first, start)
             if at < end:
                 return at
     return np.int64(-1)
 
 
 @inlined
-def finished_among(room, begin, end, start):
-    """How many offsets from `start` on rows `begin` to `end` hold as acknowledged or archived."""
+def count_terminal(buffer, begin, end, start):
+    """Number of terminal offsets from `start` on in rows `begin` to `end`."""
     total = np.int64(0)
     for row in range(begin, end):
-        total += _finished(room[row].first, room[row].last, room[row].state, start)
+        total += _terminal_in(buffer[row].first, buffer[row].last, buffer[row].state, start)
     return total

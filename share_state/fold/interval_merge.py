@@ -1,8 +1,8 @@
-"""The value of every offset under overlapping ranges: the maximum by (delivery count, delivery state), in maximal runs.
+"""Merges overlapping ranges: each offset has the greatest (delivery count, delivery state) of the ranges that cover it.
 
-Source: Kafka PersisterStateBatchCombiner of 4.4 (a sweep line); earlier releases agree offset by offset.
+The second half derives from merged ranges what a leader that loads them uses: start, end, in-flight window.
 
-What a leader makes of folded ranges: the start it moves to, the end, the in-flight window without holes.
+Source: Kafka PersisterStateBatchCombiner of 4.4 (a sweep line); earlier releases give the same value for each offset.
 """
 
 import numpy as np
@@ -10,12 +10,12 @@ import numpy as np
 from share_state.jit.compile import allocating_kernel, inlined, kernel
 
 _FEW = 128
-"""So many ranges are sorted by insertion; runs of them are merged."""
+"""Runs of this many ranges are sorted by insertion, then merged."""
 
 
 @inlined
 def priority(count, state):
-    """(delivery count, delivery state) as one integer that compares the same way, both signed."""
+    """(delivery count, delivery state), both signed, as one integer of the same order."""
     return (np.int32(count) << np.int32(8)) + np.int32(state)
 
 
@@ -33,21 +33,21 @@ def state_of(packed):
 
 @inlined
 def range_columns(size):
-    """Room for as many ranges: first offsets, last offsets, priorities."""
+    """Empty columns for `size` ranges: first offsets, last offsets, priorities."""
     return np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.int32)
 
 
 @kernel
 def sweep(first, last, packed, size, spare_first, spare_last, spare_packed, out, at):
-    """Write the canonical ranges of `size` ranges to `out`, from row `at` on.
+    """Merge `size` ranges into canonical ranges, written to `out` from row `at` on.
 
     Args:
         first, last: int64 offsets, inclusive, first <= last < 2^63 - 1; any order, overlaps allowed.
         packed: int32 priorities.
-        spare_first, spare_last, spare_packed: of the same types, room for `size` entries each.
-        out: STATE_BATCH rows with room for 2 * size more.
+        spare_first, spare_last, spare_packed: scratch space of the same types, `size` entries each.
+        out: STATE_BATCH rows with space for 2 * size more.
     Returns:
-        Row of `out` after the last one written. The rows are sorted, disjoint, and no two that touch have one value.
+        Row of `out` after the last one written. The rows are sorted and disjoint, and adjacent ones differ in value.
     """
     if size == 0:
         return at
@@ -72,7 +72,7 @@ def sweep(first, last, packed, size, spare_first, spare_last, spare_packed, out,
         if heaped == 0:
             continue
         top, end = heap_packed[0], heap_last[0]
-        # Whatever starts under the top's range and does not beat it cannot show before the top ends.
+        # A range that starts inside the top range with a lower priority is hidden until the top range ends.
         while taken < size and first[taken] <= end:
             if packed[taken] > top:
                 end = first[taken] - 1
@@ -87,7 +87,7 @@ def sweep(first, last, packed, size, spare_first, spare_last, spare_packed, out,
 
 @kernel
 def _sort(first, last, packed, size, spare_first, spare_last, spare_packed):
-    """By first offset, in place: the ranges mostly are a long sorted run and a few others."""
+    """Sort by first offset, in place: most inputs are a long sorted run and a few others."""
     for begin in range(0, size, _FEW):
         _insert(first, last, packed, begin, min(begin + _FEW, size))
     width, swapped = _FEW, False
@@ -163,7 +163,7 @@ def _emit(out, start, at, first, last, packed):
 
 @kernel
 def _push(heap_packed, heap_last, size, packed, last):
-    """Into a max-heap by priority, then by last offset."""
+    """Push to a max-heap ordered by priority, then last offset."""
     child = size
     while child > 0:
         parent = (child - 1) >> 1
@@ -204,26 +204,26 @@ AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVING, ARCHIVED = 0, 1, 2, 3, 4
 STATE_NAMES = {0: "AVAILABLE", 1: "ACQUIRED", 2: "ACKNOWLEDGED", 3: "ARCHIVING", 4: "ARCHIVED"}
 
 TILE = np.dtype([("first", "i8"), ("last", "i8"), ("count", "i2"), ("state", "i1"), ("gap", "?")], align=True)
-"""One row an in-flight range."""
+"""One row per in-flight range."""
 
 
 @inlined
 def is_terminal(state):
-    """True for a state that nothing leaves and that lets the start pass: acknowledged or archived."""
+    """True for a terminal state, which the start offset passes: acknowledged or archived."""
     return state == ACKNOWLEDGED or state == ARCHIVED
 
 
 @allocating_kernel
 def effective_starts(start_offsets, ends, batches):
-    """Where a leader that loads each state starts: behind the leading run of terminal ranges that touches the start.
+    """Where a leader that loads each state starts: after the terminal ranges that begin at the start offset.
 
     Args:
-        start_offsets: int64, one a share-partition; -1 not initialised.
+        start_offsets: int64, one per share-partition; -1 if not initialised.
         ends: int64, batches of number n are rows ends[n] to ends[n + 1].
         batches: canonical STATE_BATCH rows.
     Returns:
-        int64, one a share-partition; start_offsets[n] where nothing leads, or where a range begins below the start
-        (the broker refuses to load such a state).
+        int64, one per share-partition; start_offsets[n] if there are none, or if a range begins before the start (the
+        broker refuses to load such a state).
     Source: Kafka SharePartition.maybeInitialize.
     """
     effective = start_offsets.copy()
@@ -239,8 +239,8 @@ def effective_starts(start_offsets, ends, batches):
 
 
 @allocating_kernel
-def finish_behind(start_offsets, ends, batches):
-    """True for each share-partition of which a terminal range begins behind the start."""
+def has_terminal_after_start(start_offsets, ends, batches):
+    """True for each share-partition that has a terminal range after the start offset."""
     finished = np.zeros(len(start_offsets), np.bool_)
     for number in range(len(start_offsets)):
         for row in range(ends[number], ends[number + 1]):
@@ -252,7 +252,7 @@ def finish_behind(start_offsets, ends, batches):
 
 @allocating_kernel
 def end_offsets(start_offsets, ends, batches):
-    """The first offset behind the last range of each share-partition (its start where there is none); -1 like start."""
+    """SPEO of each share-partition: offset after its last range, its start if it has none; -1 if not initialised."""
     past = start_offsets.copy()
     for number in range(len(start_offsets)):
         if start_offsets[number] < 0:
@@ -264,7 +264,7 @@ def end_offsets(start_offsets, ends, batches):
 
 @allocating_kernel
 def tiles(start_offsets, ends, batches):
-    """Cut [start, end) of each share-partition into ranges without a hole; what no batch covers is a gap.
+    """Split [start, end) of each share-partition into adjacent ranges; offsets that no batch covers are gaps.
 
     Returns:
         (int64 tile_ends, TILE rows): the tiles of number n are rows tile_ends[n] to tile_ends[n + 1].

@@ -1,115 +1,127 @@
-"""One log partition, start to end: read, decode, fold; what one Spark task does, and what a notebook may call."""
+"""Reads, decodes and folds one log partition of `__share_group_state`: the work of one task."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 from share_state.fold.chains import NOWHERE, Chains
-from share_state.fold.checkpoint import Carried
+from share_state.fold.checkpoint import FoldCheckpoint
 from share_state.fold.cutoff import cutoff
-from share_state.fold.log_stats import Counts, Extent, Observed, Pieces, packed
+from share_state.fold.log_stats import LogCounts, LogExtent, LogObservations, Losses, Pieces, dictionary_encoded
 from share_state.fold.options import Limits
-from share_state.fold.record_context import Traced, Tracer
-from share_state.fold.states import SHARE_GROUP_STATE, in_flight_in_pieces, key_columns, live, states_in_pieces
-from share_state.kafka.buffers import Behind, RecordRoom
-from share_state.kafka.record_batches import CHUNK, BatchFacts, Chunk, Trust, is_continuous
+from share_state.fold.record_context import ContextFold, RecordJudge
+from share_state.fold.states import (
+    SHARE_GROUP_STATE,
+    existing_chains,
+    in_flight_in_pieces,
+    key_columns,
+    states_in_pieces,
+)
+from share_state.kafka.buffers import BackgroundWorker, RecordBuffer
+from share_state.kafka.record_batches import CHUNK_SIZE, BatchStatus, BatchSummary, Chunk, is_continuous
 from share_state.kafka.share_partition_keys import KeyTable, state_partitions_of
-from share_state.kafka.share_snapshot_file import IndexEntry
 from share_state.kafka.state_records import (
-    SPARE,
-    UNREADABLE,
+    RECORD_BUFFERS,
+    UNREADABLE_FAULTS,
     Fault,
     StateRecords,
     decode_state_records,
-    note_told_faults,
+    set_reported_faults,
 )
 from share_state.schema.declarations import table_schema
-from share_state.sources.as_of import AsOfPoint, as_of_window
-from share_state.sources.discovery import LogPartition, Window
-from share_state.sources.resume import Fate, Mark
-from share_state.sources.segments import Located, located, read_chunks, read_into
+from share_state.sources.as_of import AsOfPoint, Window, as_of_window
+from share_state.sources.discovery import LogPartition
+from share_state.sources.resume import ResumePoint, ResumeStatus
+from share_state.sources.segments import RecordIndex, index_records, read_chunks, read_into
+from share_state.sources.share_snapshots import ShareSnapshotEntry
 from share_state.sources.topics import Topics
 
-UNKNOWN_BEFORE = -2
-"""In place of a start offset: the share-partition had none at the last audit."""
+NO_PREVIOUS_START = -2
+"""Start offset at the last audit of a share-partition that had no state then."""
 
-STRETCHES = 2
-"""Parts of a chunk: what is framed and found in one of them is in the CPU's own memory when it is decoded."""
+SLICES_PER_CHUNK = 2
+"""A chunk is decoded in slices, so that the bytes that framing has read are still in the CPU cache."""
 
-CHUNKS_A_FOLD = 16
-"""So many bytes of decoded records as chunks have are folded at once, at least, as each fold copies what is live."""
+CHUNKS_PER_FOLD = 16
+"""A fold waits for decoded records of this many times the chunk size, because each fold copies the live state."""
 
 _SIZES = ("redundant_bytes", "pinned_bytes")
 _OFFSETS = ("cutoff_offset", "log_start_offset", "log_end_offset", "redundant_records", "next_cutoff_offset",
             "pinned_records", "limited_by_group", "limited_by_topic_id", "limited_by_partition")  # fmt: skip
-"""Columns of `cutoff` that a form without sizes or offsets cannot tell."""
+"""Columns of `cutoff` that are null if the input has no sizes or no offsets."""
 
 
 @dataclass(slots=True)
 class FoldedLog:
-    """A log partition folded.
+    """A folded log partition.
 
     Attributes:
         log: where it was read from.
-        keys: every share-partition that was seen.
-        all_chains: what is known of each of them, row n for number n.
-        chains: the live ones, in the same order.
-        numbers: int64, the number of each live one.
-        lost_at: offset from which records are missing or unreadable for any share-partition, -1 for none.
-        suspect: bool, one a chain: records were lost or could not be read since its latest snapshot.
-        observed: what the rules judge.
-        record_count: data records that were folded or skipped.
+        keys: every share-partition of the log.
+        all_chains: their states, row n for number n.
+        chains: those of live share-partitions, in the same order.
+        numbers: int64, the number of each live share-partition.
+        last_lost_offset: latest offset from which records of any share-partition may be missing, -1 for none.
+        suspect: bool, one per chain: records since its latest snapshot are missing or unreadable.
+        observations: what rules over the log check.
+        record_count: data records folded or skipped.
         redundant_records: those of them before the cutoff.
-        first_offset, next_offset: the log start, and the offset behind the last record.
-        folded_from: the log start when its first record was folded, maybe by an earlier audit.
-        has_whole_batches: whether any batch could be trusted, in the window or not.
-        limits: what the rules hold it against.
-        newest_time: ms, the latest stamp of any batch so far, earlier audits' included; -1 where none is known.
-        carried: what a later audit goes on from; None where there was no whole batch to go on from.
-        starts_before: int64, one a live chain: its start offset at the last audit, UNKNOWN_BEFORE where it had none.
-        judged: what rules over traced records found on the way.
+        first_offset, next_offset: the log start offset, and the offset after the last record.
+        folded_from: log start offset of the first fold, which may be an earlier audit.
+        has_valid_batches: whether any batch is valid, in the window or not.
+        limits: what the rules check the log against.
+        newest_time: ms, latest timestamp of any batch, including earlier audits; -1 if unknown.
+        checkpoint: where a later audit resumes; None if the log has no valid batch.
+        previous_starts: int64, one per live chain: start offset at the last audit, or NO_PREVIOUS_START.
+        judged: findings of the rules over records.
         state_pieces, in_flight_pieces: the tables `share_partition_state` and `in_flight`.
         cutoff: the table of that name.
     """
+
+    dialect: ClassVar[str] = SHARE_GROUP_STATE
 
     log: LogPartition
     keys: KeyTable
     all_chains: Chains
     chains: Chains
     numbers: np.ndarray
-    lost_at: int
+    last_lost_offset: int
     suspect: np.ndarray
-    observed: Observed
+    observations: LogObservations
     record_count: int
     redundant_records: int
     first_offset: int
     next_offset: int
     folded_from: int
-    has_whole_batches: bool
+    has_valid_batches: bool
     state_pieces: Pieces
     in_flight_pieces: Pieces
     cutoff: pa.Table
     limits: Limits
     newest_time: int
-    carried: Carried | None
-    starts_before: np.ndarray
+    checkpoint: FoldCheckpoint | None
+    previous_starts: np.ndarray
     judged: list[Any]
 
     @property
     def states(self) -> pa.Table:
-        """The table `share_partition_state`, made whole at each call."""
+        """The table `share_partition_state`, built at each call."""
         return self.state_pieces.whole()
 
     @property
     def in_flight(self) -> pa.Table:
-        """The table of that name, made whole at each call."""
+        """The table of that name, built at each call."""
         return self.in_flight_pieces.whole()
 
+    def key_columns(self, numbers: np.ndarray, topics: Topics) -> dict[str, pa.Array]:
+        """Key columns of share-partitions, by their numbers."""
+        return key_columns(self.keys, numbers, topics)
+
     @property
-    def index_entries(self) -> list[IndexEntry]:
+    def index_entries(self) -> list[ShareSnapshotEntry]:
         """None: the share snapshot file indexes control records."""
         return []
 
@@ -121,11 +133,11 @@ def fold_log(
     as_of: AsOfPoint | None = None,
     topics: Topics | None = None,
     state_partitions: int | None = None,
-    chunk: int = CHUNK,
+    chunk: int = CHUNK_SIZE,
     limits: Limits | None = None,
-    restore: Callable[[], Carried] | None = None,
-    fate: Fate | None = None,
-    judge: Callable[[Traced], Sequence[Any]] | None = None,
+    restore: Callable[[], FoldCheckpoint] | None = None,
+    resume_status: ResumeStatus | None = None,
+    judge: RecordJudge | None = None,
     cores: int = 1,
 ) -> FoldedLog:
     """Fold one log partition into what the coordinator would hold after loading it.
@@ -133,187 +145,211 @@ def fold_log(
     Args:
         log: a log partition from `find_logs`.
         window: which records count; all of them by default.
-        as_of: in place of a window: an offset, a moment or its ISO 8601 text; nothing later counts.
+        as_of: in place of a window: an offset, a time or its ISO 8601 text; later records do not count.
         topics: names and end offsets that are known.
-        state_partitions: how many partitions the state topic has, where known, to find records in the wrong one.
+        state_partitions: number of partitions of the state topic, to find records in the wrong one; None if unknown.
         chunk: bytes of segments in memory at a time.
-        limits: what rules are to hold it against.
-        restore: where an earlier fold of this log stopped, a new one at each call; `log` is then what `resume` left.
-        fate: what became of the log since then.
-        judge: is shown every chunk of records, traced; what it returns is gathered in `judged`.
-        cores: with more than one, chunks are read, decoded and folded side by side, slices of share-partitions too.
+        limits: what the rules check the log against.
+        restore: makes the checkpoint to resume from, a new one at each call; `log` is then what `resume` returned.
+        resume_status: what happened to the log since that checkpoint.
+        judge: rules over records; what they find is collected in `judged`.
+        cores: threads; with more than one, chunks are read, decoded and folded concurrently, as are share-partitions.
     Raises:
         InputError: if a segment cannot be read.
     Source: Kafka CoordinatorLoaderImpl.doLoad, ShareCoordinatorShard.replay.
     """
 
-    def begin() -> _Run:
-        carried = restore() if restore else None
-        return _Run(log, window or as_of_window(as_of), limits or Limits(), carried, fate, judge, cores, chunk)
+    def begin() -> _LogFold:
+        checkpoint = restore() if restore else None
+        counted = window or as_of_window(as_of)
+        return _LogFold(log, counted, limits or Limits(), checkpoint, resume_status, judge, cores, chunk)
 
-    run = read_into(begin, log, chunk=chunk, stretches=STRETCHES, cores=cores)
-    return run.finish(topics or Topics(), state_partitions)
+    fold = read_into(begin, log, chunk=chunk, slices=SLICES_PER_CHUNK, cores=cores)
+    return fold.finish(topics or Topics(), state_partitions)
 
 
 def decode_log(
-    log: LogPartition, window: Window, losses: list[int] | None = None
+    log: LogPartition, window: Window, losses: Losses | None = None
 ) -> Iterator[tuple[StateRecords, KeyTable]]:
-    """The decoded records of a log partition, chunk by chunk, with the numbers of its share-partitions so far.
+    """The decoded records of a log partition, chunk by chunk, with its share-partitions so far.
 
     Args:
         log: a log partition from `find_logs`.
         window: which records count.
-        losses: takes the offsets from which records are found to be missing or unreadable, before their chunk.
+        losses: collects where records are missing or unreadable, before their chunk is returned.
     """
-    run = _Run(log, window, Limits())
-    run.losses = losses
-    # What has been handed out cannot be taken back where segments turn out to overlap.
+    fold = _LogFold(log, window, Limits())
+    fold.losses = losses
+    # A record that is returned cannot be taken back if segments overlap: merge from the start.
     try:
         for part in read_chunks(log, merge=True):
-            yield run.decode(run.prepared(part)), run.keys
+            yield fold.decode(fold.prepare(part)), fold.keys
+        fold.note_open_damage()
     finally:
-        run.give_back_rooms()
+        fold.release_buffers()
 
 
-class _Run:
-    """Carries a log partition from chunk to chunk."""
+class _LogFold:
+    """The fold of a log partition, chunk by chunk."""
 
     def __init__(
         self,
         log: LogPartition,
         window: Window,
         limits: Limits,
-        carried: Carried | None = None,
-        fate: Fate | None = None,
-        judge: Callable[[Traced], Sequence[Any]] | None = None,
+        checkpoint: FoldCheckpoint | None = None,
+        resume_status: ResumeStatus | None = None,
+        judge: RecordJudge | None = None,
         cores: int = 1,
-        chunk: int = CHUNK,
+        chunk: int = CHUNK_SIZE,
     ) -> None:
         self.log, self.window, self.limits, self.judge = log, window, limits, judge
-        self.cores, self.folding = cores, Behind(cores)
-        self.mark = carried.mark if carried else None
-        self.keys = carried.keys if carried else KeyTable()
-        self.chains = carried.chains if carried else Chains()
-        self.extent = carried.extent if carried else Extent()
-        self.lost_at = carried.lost_at if carried else NOWHERE
-        self.observed = Observed(counts=carried.counts if carried else Counts(), fate=fate)
+        self.cores, self.folding = cores, BackgroundWorker(cores)
+        self.mark = checkpoint.mark if checkpoint else None
+        self.keys = checkpoint.keys if checkpoint else KeyTable()
+        self.chains = checkpoint.chains if checkpoint else Chains()
+        self.extent = checkpoint.extent if checkpoint else LogExtent()
+        self.last_lost_offset = checkpoint.last_lost_offset if checkpoint else NOWHERE
+        self.observations = LogObservations(
+            counts=checkpoint.counts if checkpoint else LogCounts(), resume_status=resume_status
+        )
         self.last: np.void | None = None
-        self.next_offset = self.observed.read_before = self.mark.next_offset if self.mark else NOWHERE
+        self.next_offset = self.observations.read_before = self.mark.next_offset if self.mark else NOWHERE
         self.newest_time = self.mark.newest_time if self.mark else NOWHERE
         self.folded_from = self.mark.log_start_offset if self.mark else self._first_offset()
-        self.starts_before = np.where(self.chains.chains["exists"], self.chains.chains["start_offset"], UNKNOWN_BEFORE)
-        self.tracer = Tracer(folded_from=self.folded_from, limits=limits)
-        self.tracer.archiving_since = carried.archiving_since if carried else NOWHERE
-        self.broken_since, self.record_count, self.has_whole_batches = False, 0, carried is not None
+        self.previous_starts = np.where(
+            self.chains.chains["exists"], self.chains.chains["start_offset"], NO_PREVIOUS_START
+        )
+        self.archiving_since = checkpoint.archiving_since if checkpoint else NOWHERE
+        self.context_fold = (
+            None
+            if judge is None
+            else ContextFold(
+                judge.broken_rules,
+                log_start_offset=self.folded_from,
+                limits=limits,
+                archiving_since=self.archiving_since,
+            )
+        )
+        self.broken_since, self.record_count, self.has_valid_batches = False, 0, checkpoint is not None
         self.judged: list[Any] = []
-        self.room = SPARE.room()
-        self.other_room = self.room if cores == 1 else SPARE.room()
-        self.least = chunk * CHUNKS_A_FOLD
-        self.enough = max(self.least, self.chains.size)
-        self.losses: list[int] | None = None
+        self.buffer = RECORD_BUFFERS.acquire()
+        self.spare_buffer = self.buffer if cores == 1 else RECORD_BUFFERS.acquire()
+        self.min_fold_size = chunk * CHUNKS_PER_FOLD
+        self.fold_size = max(self.min_fold_size, self.chains.size)
+        self.losses: Losses | None = None
 
     def _first_offset(self) -> int:
         return max(self.log.log_start_offset, self.window.from_offset or 0)
 
-    def prepared(self, part: Chunk) -> Located:
-        return located(part, max(self.log.log_start_offset, self.observed.read_before), self.window)
+    def prepare(self, part: Chunk) -> RecordIndex:
+        return index_records(part, max(self.log.log_start_offset, self.observations.read_before), self.window)
 
-    def take(self, part: Located) -> None:
-        self.decode(part, self.room)
-        if self.room.size >= self.enough:
+    def take(self, part: RecordIndex) -> None:
+        self.decode(part, self.buffer)
+        if self.buffer.size >= self.fold_size:
             self._fold_decoded()
 
     def _fold_decoded(self) -> None:
-        room, keys = self.room, len(self.keys)
+        buffer, keys = self.buffer, len(self.keys)
         self.folding.wait()
-        # Folding copies the state, so the next one waits for as much again: cost stays linear however many
-        # share-partitions live. What is there before this one is the same by any number of cores, and so the findings.
-        self.enough = max(self.least, self.chains.size)
-        if room.row_count:
-            self.room, self.other_room = self.other_room, room
-            self.folding.do(lambda: self._fold(room, keys))
+        # A fold copies the state, so the next one waits for that many bytes: the cost stays linear in any number of
+        # share-partitions. The size is taken before this fold, so that findings do not depend on the number of cores.
+        self.fold_size = max(self.min_fold_size, self.chains.size)
+        if buffer.row_count:
+            self.buffer, self.spare_buffer = self.spare_buffer, buffer
+            self.folding.submit(lambda: self._fold(buffer, keys))
 
-    def _fold(self, room: RecordRoom, keys: int) -> None:
-        records = StateRecords(room.rows, room.batches)
-        # Reading and decoding keep a core busy.
+    def _fold(self, buffer: RecordBuffer, keys: int) -> None:
+        records = StateRecords(buffer.rows, buffer.batches)
+        # Reading and decoding keep one core busy.
         slices = max(1, self.cores - 1)
-        if self.judge is None:
+        if self.judge is None or self.context_fold is None:
             self.chains.apply(records, keys, slices)
         else:
-            self.judged += self.judge(self.tracer.take(records, self.chains, keys, slices))
-        room.clear()
+            self.judged += self.judge(self.context_fold.apply(records, self.chains, keys, slices))
+        buffer.clear()
 
-    def decode(self, part: Located, room: RecordRoom | None = None) -> StateRecords:
-        """The records of a chunk that count, in the room that is given, or in their own."""
+    def decode(self, part: RecordIndex, buffer: RecordBuffer | None = None) -> StateRecords:
+        """Decode the records of a chunk that count, into the buffer if one is given."""
         chunk, facts = part.part, part.facts
-        self.observed.repeated_batches += chunk.repeated
-        self.has_whole_batches |= part.had_whole
-        self.observed.note_batches(chunk, facts)
+        self.observations.repeated_batches += chunk.repeated
+        self.has_valid_batches |= part.had_valid
+        self.observations.note_batches(chunk, facts)
         self._note_gaps(chunk.batches, facts)
         self._note_last(chunk.batches, facts)
-        decoded = decode_state_records(chunk.data, part.records, self.keys, room)
-        note_told_faults(decoded, chunk.faults)
+        decoded = decode_state_records(chunk.data, part.records, self.keys, buffer)
+        set_reported_faults(decoded, chunk.faults)
         self.record_count += len(decoded.rows)
         self.extent.take(chunk.batches, decoded.rows["offset"])
-        self.observed.counts.take(chunk.batches, facts, decoded)
-        self.observed.note_records(decoded)
-        if decoded.faults & (Fault.KEY_MALFORMED | UNREADABLE):
-            unkeyed = (decoded.rows["key"] < 0) & (decoded.rows["fault"] & (Fault.KEY_MALFORMED | UNREADABLE) != 0)
+        self.observations.counts.take(chunk.batches, facts, decoded)
+        self.observations.note_records(decoded)
+        if decoded.faults & (Fault.KEY_MALFORMED | UNREADABLE_FAULTS):
+            unkeyed = (decoded.rows["key"] < 0) & (
+                decoded.rows["fault"] & (Fault.KEY_MALFORMED | UNREADABLE_FAULTS) != 0
+            )
             self._lose(decoded.rows["offset"][unkeyed])
         return decoded
 
     def _lose(self, offsets: np.ndarray | Sequence[int]) -> None:
         """Note offsets from which records are missing or unreadable."""
         if len(offsets):
-            self.lost_at = max(self.lost_at, int(np.max(offsets)))
+            self.last_lost_offset = max(self.last_lost_offset, int(np.max(offsets)))
             if self.losses is not None:
-                self.losses += np.asarray(offsets).tolist()
+                self.losses.offsets += np.asarray(offsets).tolist()
 
-    def _note_gaps(self, batches: np.ndarray, facts: BatchFacts) -> None:
+    def note_open_damage(self) -> None:
+        """Note a loss at the end of the log if no valid batch follows a damaged one."""
+        if self.broken_since:
+            self._lose([max(self.next_offset, 0)])
+
+    def _note_gaps(self, batches: np.ndarray, facts: BatchSummary) -> None:
         until = self.window.until_offset
         if facts.rows and not self.broken_since and is_continuous(batches, self._expected(batches[0])):
             end = int(batches[-1]["last_offset"]) + 1
             self.next_offset = end if until is None else min(end, until)
             return
-        bad = batches["trust"] != Trust.WHOLE
+        bad = batches["status"] != BatchStatus.VALID
         good = np.flatnonzero(~bad)
-        # A torn tail is what a crash leaves: recovery cuts it off, so nothing that counts is missing there.
-        harmful = np.cumsum(bad & (batches["trust"] != Trust.TORN) & (batches["trust"] != Trust.CONFLICT))
+        # A crash leaves a truncated batch at the end; log recovery removes it, so no record is missing.
+        harmful = np.cumsum(
+            bad & (batches["status"] != BatchStatus.TRUNCATED) & (batches["status"] != BatchStatus.CONFLICT)
+        )
         if len(good):
             base, last = batches["base_offset"][good], batches["last_offset"][good]
             expected = np.concatenate(([self._expected(batches[good[0]])], last[:-1] + 1))
             broken_before = np.concatenate(([0], harmful[good[:-1]])) != harmful[good]
             broken_before[0] |= self.broken_since
             for row in np.flatnonzero(base > expected):
-                self.observed.gaps.append((int(expected[row]), int(base[row]), bool(broken_before[row])))
+                self.observations.gaps.append((int(expected[row]), int(base[row]), bool(broken_before[row])))
                 self._lose([int(expected[row])])
             if broken_before[0] and self.next_offset < 0:
-                # Nothing before the first good batch can be believed to be complete.
+                # The log may be incomplete before the first valid batch.
                 self._lose([int(base[0]) - 1])
             self.next_offset = int(last[-1]) + 1 if until is None else min(int(last[-1]) + 1, until)
             self.broken_since = bool(harmful[-1] > harmful[good[-1]])
         else:
             self.broken_since |= bool(len(harmful) and harmful[-1])
-        self._lose(batches["base_offset"][batches["trust"] == Trust.CONFLICT])
+        self._lose(batches["base_offset"][batches["status"] == BatchStatus.CONFLICT])
 
     def _expected(self, batch: np.ndarray) -> int:
-        """The offset at which a batch must begin; the first may hold the log start anywhere."""
+        """The offset at which a batch must begin; the first batch may contain the log start offset."""
         return self.next_offset if self.next_offset >= 0 else min(int(batch["base_offset"]), self.log.log_start_offset)
 
-    def _note_last(self, batches: np.ndarray, facts: BatchFacts) -> None:
-        """Remember the last whole batch: a later audit goes on behind it. Only segments can be gone on with."""
-        if not facts.whole:
+    def _note_last(self, batches: np.ndarray, facts: BatchSummary) -> None:
+        """Keep the last valid batch, after which a later audit resumes; only segments can be resumed."""
+        if not facts.valid:
             return
         self.newest_time = max(self.newest_time, facts.newest_time)
         if self.log.source is not None:
             return
         self.last = batches[facts.last].copy()
 
-    def _mark(self) -> Mark | None:
-        """Where a later audit goes on; where this one began if it met no whole batch."""
+    def _mark(self) -> ResumePoint | None:
+        """Where a later audit resumes; where this one started if it found no valid batch."""
         if self.last is None:
             return self.mark
-        return Mark(
+        return ResumePoint(
             segment=self.log.segments[self.last["segment"]].base_offset,
             position=int(self.last["file_position"]),
             size=int(self.last["size"]),
@@ -325,42 +361,45 @@ class _Run:
             topic_id=self.log.topic_id,
         )
 
-    def give_back_rooms(self) -> None:
-        SPARE.take_back(self.room)
-        if self.other_room is not self.room:
-            SPARE.take_back(self.other_room)
+    def release_buffers(self) -> None:
+        RECORD_BUFFERS.release(self.buffer)
+        if self.spare_buffer is not self.buffer:
+            RECORD_BUFFERS.release(self.spare_buffer)
 
     def finish(self, topics: Topics, state_partitions: int | None) -> FoldedLog:
         self._fold_decoded()
         self.folding.wait()
-        self.give_back_rooms()
+        self.release_buffers()
         first = self._first_offset()
         self.extent.forget_before(first)
-        carried = None
+        checkpoint = None
         if (mark := self._mark()) is not None:
-            since = self.tracer.archiving_since
-            counts = self.observed.counts
-            carried = Carried(mark, self.keys, self.chains, self.extent, counts, self.lost_at, since)
-        if self.broken_since:
-            # What a later audit carries does not know of these bytes: it reads them again.
-            self.lost_at = max(self.lost_at, self.next_offset, 0)
+            since = self.context_fold.archiving_since if self.context_fold else self.archiving_since
+            counts = self.observations.counts
+            checkpoint = FoldCheckpoint(mark, self.keys, self.chains, self.extent, counts, self.last_lost_offset, since)
+        # After the checkpoint is made: a later audit reads these bytes again.
+        self.note_open_damage()
         if state_partitions and self.log.partition is not None:
-            belongs = state_partitions_of(self.keys, state_partitions)
-            stray = np.flatnonzero(belongs != self.log.partition)
-            self.observed.misplaced = (stray, belongs[stray])
-        chains, numbers = live(self.chains), np.flatnonzero(self.chains.chains["exists"])
-        suspect = (chains.chains["suspect_offset"] != NOWHERE) | (self.lost_at > chains.chains["snapshot_offset"])
+            expected = state_partitions_of(self.keys, state_partitions)
+            stray = np.flatnonzero(expected != self.log.partition)
+            self.observations.misplaced = (stray, expected[stray])
+        chains, numbers = existing_chains(self.chains), np.flatnonzero(self.chains.chains["exists"])
+        suspect = (chains.chains["suspect_offset"] != NOWHERE) | (
+            self.last_lost_offset > chains.chains["snapshot_offset"]
+        )
         key = key_columns(self.keys, numbers, topics)
-        topic_ends, repeated = topics.end_of(key["topic_id"], key["partition"]), packed(key)
+        topic_ends, encoded = topics.end_of(key["topic_id"], key["partition"]), dictionary_encoded(key)
         unreadable = self.chains.chains["suspect_offset"] != NOWHERE
-        hidden = self.lost_at != NOWHERE or bool((unreadable & ~self.chains.chains["exists"]).any())
+        hidden = self.last_lost_offset != NOWHERE or bool((unreadable & ~self.chains.chains["exists"]).any())
         limit = cutoff(chains, suspect, hidden=hidden)
-        # The batch that holds the log start is folded whole, but what it has before the start is gone already.
+        # The batch that contains the log start offset is folded whole, but its records before that do not count.
         redundant = self.extent.records_before(limit.offset) - self.extent.records_before(first) if limit.offset else 0
         freed = self.extent.bytes_before(limit.offset) - self.extent.bytes_before(first) if limit.offset else 0
-        reached = max(limit.offset or 0, first)
-        following = limit.next_offset if limit.next_offset is not None else reached
-        held = {name: key[name][limit.held_by] if limit.held_by is not None else None for name in key}
+        current = max(limit.offset or 0, first)
+        following = limit.next_offset if limit.next_offset is not None else current
+        held_by = {
+            name: None if limit.held_by is None else column[limit.held_by].as_py() for name, column in key.items()
+        }
         unsafe_because = limit.unsafe_because if self.log.has_offsets else "this form holds no offsets"
         row = {
             "dialect": SHARE_GROUP_STATE,
@@ -371,44 +410,43 @@ class _Run:
             "log_end_offset": max(self.next_offset, first),
             "redundant_records": redundant,
             "live_share_partitions": len(numbers),
-            "limited_by_group": held["group_id"],
-            "limited_by_topic_id": held["topic_id"],
-            "limited_by_partition": held["partition"],
+            "limited_by_group": held_by["group_id"],
+            "limited_by_topic_id": held_by["topic_id"],
+            "limited_by_partition": held_by["partition"],
             "safe": not unsafe_because,
             "reason": unsafe_because or None,
             "redundant_bytes": freed,
             "next_cutoff_offset": limit.next_offset,
-            "pinned_records": self.extent.records_before(following) - self.extent.records_before(reached),
-            "pinned_bytes": self.extent.bytes_before(following) - self.extent.bytes_before(reached),
+            "pinned_records": self.extent.records_before(following) - self.extent.records_before(current),
+            "pinned_bytes": self.extent.bytes_before(following) - self.extent.bytes_before(current),
         }
-        untold = (*(() if self.log.has_offsets else _OFFSETS), *(() if self.log.has_sizes else _SIZES))
-        before = np.full(len(self.chains.chains), UNKNOWN_BEFORE)
-        before[: len(self.starts_before)] = self.starts_before
-        plain = {name: value.as_py() if isinstance(value, pa.Scalar) else value for name, value in row.items()}
-        plain |= dict.fromkeys(untold)
+        before = np.full(len(self.chains.chains), NO_PREVIOUS_START)
+        before[: len(self.previous_starts)] = self.previous_starts
+        unknown = (*(() if self.log.has_offsets else _OFFSETS), *(() if self.log.has_sizes else _SIZES))
+        row |= dict.fromkeys(unknown)
         return FoldedLog(
             log=self.log,
             keys=self.keys,
             all_chains=self.chains,
             chains=chains,
             numbers=numbers,
-            lost_at=self.lost_at,
+            last_lost_offset=self.last_lost_offset,
             suspect=suspect,
-            observed=self.observed,
+            observations=self.observations,
             record_count=self.record_count,
             redundant_records=redundant,
             first_offset=first,
             next_offset=max(self.next_offset, first),
             folded_from=self.folded_from,
-            has_whole_batches=self.has_whole_batches,
+            has_valid_batches=self.has_valid_batches,
             state_pieces=states_in_pieces(
-                chains, repeated, self.log.partition, suspect, topic_ends, placed=self.log.has_offsets
+                chains, encoded, self.log.partition, suspect, topic_ends, placed=self.log.has_offsets
             ),
-            in_flight_pieces=in_flight_in_pieces(chains, repeated),
-            cutoff=pa.Table.from_pylist([plain], schema=table_schema("cutoff")),
+            in_flight_pieces=in_flight_in_pieces(chains, encoded),
+            cutoff=pa.Table.from_pylist([row], schema=table_schema("cutoff")),
             limits=self.limits,
             newest_time=self.newest_time,
-            carried=carried,
-            starts_before=before[numbers],
+            checkpoint=checkpoint,
+            previous_starts=before[numbers],
             judged=self.judged,
         )

@@ -1,8 +1,6 @@
-"""What is noticed while a log partition is read, for the rules to judge.
+"""What reading a log partition collects beside its state: faults for the rules, losses, and its extent.
 
-What of a log partition was read: how many records and bytes lie before an offset.
-
-Rows of a table about many share-partitions, made a piece at a time, so that the whole is never in memory.
+`Pieces` builds a large table a piece at a time, so that the whole table is never in memory.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,24 +11,24 @@ import pyarrow as pa
 
 from share_state.fold.chains import NOWHERE
 from share_state.jit.compile import kernel
-from share_state.kafka.buffers import joined
-from share_state.kafka.record_batches import BATCH, CONTROL, TRANSACTIONAL, BatchFacts, Chunk, Trust
+from share_state.kafka.buffers import concat_rows
+from share_state.kafka.record_batches import BATCH, CONTROL, TRANSACTIONAL, BatchStatus, BatchSummary, Chunk
 from share_state.kafka.state_records import STATE_RECORD, Fault, Layout, StateRecords
 from share_state.schema.declarations import table_schema
-from share_state.sources.resume import Fate
+from share_state.sources.resume import ResumeStatus
 
 _COUNTED = Fault.UNKNOWN_TYPE | Fault.UNKNOWN_TAG
 
 
 @dataclass(slots=True)
-class Counts:
-    """What is told once a log partition, however often it is met; an audit carries it to the next.
+class LogCounts:
+    """Facts that rules report once per log partition; part of its checkpoint.
 
     Attributes:
         layouts: Layout -> offset of the first value in it.
         transactional: offset of the first batch with the transactional or control flag, and their number.
-        unknown_types: record type that no release knows -> offset of the first such record, and their number.
-        unknown_tags: the same for records with a tagged field that is not known.
+        unknown_types: unknown record type -> offset of the first such record, and their number.
+        unknown_tags: the same for records with an unknown tagged field.
     """
 
     layouts: dict[int, int] = field(default_factory=dict)
@@ -38,10 +36,12 @@ class Counts:
     unknown_types: dict[int, tuple[int, int]] = field(default_factory=dict)
     unknown_tags: tuple[int, int] = (NOWHERE, 0)
 
-    def take(self, batches: np.ndarray, facts: BatchFacts, records: StateRecords) -> None:
-        """Count a chunk: its BATCH rows, what is true of them all, and its records."""
+    def take(self, batches: np.ndarray, facts: BatchSummary, records: StateRecords) -> None:
+        """Count a chunk: its BATCH rows, their summary, and its records."""
         if facts.attributes & (TRANSACTIONAL | CONTROL):
-            flagged = (batches["trust"] == Trust.WHOLE) & (batches["attributes"] & (TRANSACTIONAL | CONTROL) != 0)
+            flagged = (batches["status"] == BatchStatus.VALID) & (
+                batches["attributes"] & (TRANSACTIONAL | CONTROL) != 0
+            )
             self.transactional = _more(self.transactional, batches["base_offset"][flagged])
         rows = records.rows
         for layout in (Layout.EARLY, Layout.CURRENT):
@@ -51,60 +51,73 @@ class Counts:
                     self.layouts[int(layout)] = int(of_layout[0])
         if not records.faults & _COUNTED:
             return
-        strange = rows[rows["fault"] & _COUNTED != 0]
-        if len(strange):
-            self.unknown_tags = _more(self.unknown_tags, strange["offset"][strange["fault"] & Fault.UNKNOWN_TAG != 0])
-            untyped = strange[strange["fault"] & Fault.UNKNOWN_TYPE != 0]
+        counted = rows[rows["fault"] & _COUNTED != 0]
+        if len(counted):
+            self.unknown_tags = _more(self.unknown_tags, counted["offset"][counted["fault"] & Fault.UNKNOWN_TAG != 0])
+            untyped = counted[counted["fault"] & Fault.UNKNOWN_TYPE != 0]
             for kind in np.unique(untyped["type"]).tolist():
                 seen = self.unknown_types.get(kind, (NOWHERE, 0))
                 self.unknown_types[kind] = _more(seen, untyped["offset"][untyped["type"] == kind])
 
 
 @dataclass(slots=True)
-class Observed:
-    """What was noticed on the way.
+class Losses:
+    """Where records of a log are missing or unreadable.
 
     Attributes:
-        batches: BATCH rows that are not WHOLE, in the order in which they were met.
-        why: beside each of `batches`, what the row alone does not say ("" for nothing).
-        followed: how many of `batches` come before the last whole batch; an audit does not read those again.
-        gaps: (first missing offset, first offset behind the gap, whether a bad batch lies in it).
+        offsets: records are missing from each of them on.
+        conflicting: control records: offsets at which copies of the log differ.
+    """
+
+    offsets: list[int] = field(default_factory=list)
+    conflicting: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class LogObservations:
+    """What the rules over a log check.
+
+    Attributes:
+        batches: BATCH rows that are not VALID, in log order.
+        reasons: for each of `batches`, details that its row lacks ("" for none).
+        followed: how many of `batches` precede the last valid batch; a later audit does not read those again.
+        gaps: (first missing offset, first offset after the gap, whether the gap contains an invalid batch).
         records: STATE_RECORD rows with a fault other than those that are only counted.
-        counts: what is told once.
-        repeated_batches: batches that several copies hold with the same bytes, each beyond the first.
-        misplaced: numbers of share-partitions that belong to another state partition, and which.
-        fate: what became of the log since the last audit; None where there was none.
-        read_before: the offset up to which the last audit had read.
+        counts: facts reported once.
+        repeated_batches: copies of batches, beyond the first, with the same bytes.
+        misplaced: numbers of share-partitions that belong to another state partition, and its number.
+        resume_status: what happened to the log since the last audit; None if there was none.
+        read_before: the offset up to which the last audit read.
     """
 
     batches: np.ndarray = field(default_factory=lambda: np.zeros(0, BATCH))
-    why: list[str] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
     followed: int = 0
     gaps: list[tuple[int, int, bool]] = field(default_factory=list)
     records: np.ndarray = field(default_factory=lambda: np.zeros(0, STATE_RECORD))
-    counts: Counts = field(default_factory=Counts)
+    counts: LogCounts = field(default_factory=LogCounts)
     repeated_batches: int = 0
     misplaced: tuple[np.ndarray, np.ndarray] = (np.zeros(0, np.int64), np.zeros(0, np.int64))
-    fate: Fate | None = None
+    resume_status: ResumeStatus | None = None
     read_before: int = NOWHERE
 
-    def note_batches(self, part: Chunk, facts: BatchFacts) -> None:
-        """Keep the batches of a chunk that cannot be trusted."""
-        if facts.all_whole:
+    def note_batches(self, part: Chunk, facts: BatchSummary) -> None:
+        """Keep the invalid batches of a chunk."""
+        if facts.all_valid:
             self.followed = len(self.batches) if facts.rows else self.followed
             return
-        bad = part.batches["trust"] != Trust.WHOLE
+        bad = part.batches["status"] != BatchStatus.VALID
         good = np.flatnonzero(~bad)
         if len(good):
             self.followed = len(self.batches) + int(bad[: good[-1]].sum())
-        self.why += [part.why.get(int(row), "") for row in np.flatnonzero(bad)]
+        self.reasons += [part.errors.get(int(row), "") for row in np.flatnonzero(bad)]
         self.batches = np.concatenate((self.batches, part.batches[bad]))
 
     def note_records(self, records: StateRecords) -> None:
-        """Keep the records of a chunk that are flawed."""
+        """Keep the records of a chunk that have a fault."""
         if records.faults & ~_COUNTED:
-            flawed = records.rows["fault"] & ~np.int16(_COUNTED) != 0
-            self.records = np.concatenate((self.records, records.rows[flawed]))
+            faulty = records.rows["fault"] & ~np.int16(_COUNTED) != 0
+            self.records = np.concatenate((self.records, records.rows[faulty]))
 
 
 def _more(seen: tuple[int, int], offsets: np.ndarray) -> tuple[int, int]:
@@ -115,59 +128,59 @@ def _more(seen: tuple[int, int], offsets: np.ndarray) -> tuple[int, int]:
 
 
 CELL = 4096
-"""Offsets whose bytes are counted together."""
+"""Number of offsets whose bytes are counted together."""
 
 _NONE = np.int64(-(2**63))
-"""Neither an offset nor a cell."""
+"""Not an offset and not the number of a cell."""
 
 _RUN = np.dtype([("first", "i8"), ("count", "i8")])
 _BYTES = np.dtype([("cell", "i8"), ("first", "i8"), ("end", "i8"), ("bytes", "i8")])
 
 
 @dataclass(slots=True)
-class Extent:
-    """Offsets of the records that were read, as runs without a hole, and the bytes of their batches by CELL offsets.
+class LogExtent:
+    """Offsets of the records read, as runs of consecutive offsets, and the bytes of their batches per CELL offsets.
 
     Attributes:
         runs: first offset and number of records of each run.
-        cells: number of the cell (offset // CELL), first offset, offset behind the last, bytes of its batches.
+        cells: number of the cell (offset // CELL), first offset, offset after the last, bytes of its batches.
     """
 
     runs: np.ndarray = field(default_factory=lambda: np.zeros(0, _RUN))
     cells: np.ndarray = field(default_factory=lambda: np.zeros(0, _BYTES))
 
     def take(self, batches: np.ndarray, offsets: np.ndarray) -> None:
-        """Count a chunk, later in the log than all before.
+        """Add a chunk; chunks come in log order.
 
         Args:
             batches: BATCH rows.
-            offsets: int64, of the chunk's records that count.
+            offsets: int64, of the records of the chunk that count.
         """
         runs, cells = np.empty(len(offsets), _RUN), np.empty(len(batches), _BYTES)
-        # Most chunks go on where the one before ended.
+        # Most chunks continue the last run.
         if new := _runs_of(offsets, self.runs, runs):
-            self.runs = joined((self.runs, runs[:new]))
+            self.runs = concat_rows((self.runs, runs[:new]))
         if new := _cells_of(batches, self.cells, cells):
-            self.cells = joined((self.cells, cells[:new]))
+            self.cells = concat_rows((self.cells, cells[:new]))
 
     def forget_before(self, offset: int) -> None:
-        """Drop what ends at or before an offset: the log has been cut there."""
+        """Drop what ends at or before an offset, the new log start offset."""
         self.runs = self.runs[self.runs["first"] + self.runs["count"] > offset]
         self.cells = self.cells[self.cells["end"] > offset]
 
     def records_before(self, offset: int) -> int:
-        """Records below an offset."""
+        """Number of records below an offset."""
         return int(np.clip(offset - self.runs["first"], 0, self.runs["count"]).sum())
 
     def bytes_before(self, offset: int) -> int:
-        """Bytes of batches below an offset, evenly shared out within the cell that holds it."""
+        """Bytes of batches below an offset, interpolated within the cell that contains it."""
         width = np.maximum(self.cells["end"] - self.cells["first"], 1)
         return int((np.clip(offset - self.cells["first"], 0, width) / width * self.cells["bytes"]).sum())
 
 
 @kernel
 def _runs_of(offsets, known, runs):
-    """Let the last known run go on; those behind it become rows of `runs`, as many as it returns."""
+    """Extend the last known run; write new runs to `runs` and return their number."""
     found, end = 0, known[-1].first + known[-1].count if len(known) else _NONE
     for offset in offsets:
         if offset != end:
@@ -181,10 +194,10 @@ def _runs_of(offsets, known, runs):
 
 @kernel
 def _cells_of(batches, known, cells):
-    """Let the last known cell go on; those behind it become rows of `cells`, as many as it returns."""
+    """Extend the last known cell; write new cells to `cells` and return their number."""
     found, last = 0, known[-1].cell if len(known) else _NONE
     for batch in batches:
-        if batch.trust != Trust.WHOLE:
+        if batch.status != BatchStatus.VALID:
             continue
         number = batch.base_offset // CELL
         if number != last:
@@ -198,7 +211,7 @@ def _cells_of(batches, known, cells):
     return found
 
 
-_ROWS_A_PIECE = 128 << 10
+_ROWS_PER_PIECE = 128 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,44 +220,44 @@ class Pieces:
 
     Attributes:
         table: its name.
-        size: int64; about how many rows and ranges there are before each share-partition, and in all.
-        made: the rows of share-partitions [begin, end); texts that repeat may be dictionary-encoded.
+        size: int64; approximate number of rows and ranges before each share-partition, and in total.
+        build: returns the rows of share-partitions [begin, end); repeated texts may be dictionary-encoded.
     """
 
     table: str
     size: np.ndarray
-    made: Callable[[int, int], pa.Table]
+    build: Callable[[int, int], pa.Table]
 
     def __iter__(self) -> Iterator[pa.Table]:
-        """Pieces of about as many rows; at least one, maybe empty."""
-        return (self.made(begin, end) for begin, end in stretches(self.size))
+        """Pieces of similar size; at least one, which may be empty."""
+        return (self.build(begin, end) for begin, end in piece_bounds(self.size))
 
     def whole(self) -> pa.Table:
-        """All of it, as declared."""
+        """The whole table, as declared."""
         schema = table_schema(self.table)
         return pa.concat_tables([piece.cast(schema) for piece in self])
 
 
-def stretches(size: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Share-partitions [begin, end) that together make a piece; `size` as in Pieces. At least one, maybe empty."""
+def piece_bounds(size: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Bounds [begin, end) of the share-partitions of each piece; `size` as in Pieces."""
     count, begin = len(size) - 1, 0
     while begin < count or begin == 0:
-        reach = np.searchsorted(size, size[begin] + _ROWS_A_PIECE, side="right") - 1
-        end = min(max(int(reach), begin + 1), count)
+        last = np.searchsorted(size, size[begin] + _ROWS_PER_PIECE, side="right") - 1
+        end = min(max(int(last), begin + 1), count)
         yield begin, end
         begin = end or 1
 
 
-def in_one_piece(name: str, table: pa.Table) -> Pieces:
-    """A table that is there already."""
+def single_piece(name: str, table: pa.Table) -> Pieces:
+    """An existing table as one piece."""
     return Pieces(name, np.arange(2), lambda *_: table)
 
 
-def packed(key: dict[str, pa.Array]) -> dict[str, pa.Array]:
-    """Columns, texts dictionary-encoded: in what is made of them each text is there once."""
-    return {name: packed_column(column) for name, column in key.items()}
+def dictionary_encoded(key: dict[str, pa.Array]) -> dict[str, pa.Array]:
+    """Columns with their texts dictionary-encoded, so that tables made of them hold each text once."""
+    return {name: dictionary_encoded_column(column) for name, column in key.items()}
 
 
-def packed_column(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """One column, dictionary-encoded where it is text."""
+def dictionary_encoded_column(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """A column, dictionary-encoded if it is text."""
     return column.dictionary_encode() if pa.types.is_string(column.type) else column

@@ -1,32 +1,40 @@
-"""The limits that a cluster works under, as far as they decide what is normal in its log.
+"""How logs are folded: the limits of the cluster, the share-partitions to select, and the options of each dialect."""
 
-Which share-partitions somebody asks for: by group, by topic (name or id), by partition.
-"""
-
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from share_state.fold.checkpoint import FoldCheckpoint
 from share_state.kafka.share_partition_keys import KeyTable
+from share_state.sources.resume import ResumeStatus
+from share_state.sources.share_snapshots import ShareSnapshotEntry
 from share_state.sources.topics import Topics
 
+if TYPE_CHECKING:
+    from share_state.fold.record_context import RecordJudge
+
 RELEASES = ("4.0", "4.1", "4.2", "4.3", "4.4")
+
+STRICT, BEST_EFFORT = "strict", "best-effort"
+MODES = (STRICT, BEST_EFFORT)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the rules hold a log against; the defaults are Kafka's own.
+    """Limits that the rules check a log against; the defaults are Kafka's.
 
     Attributes:
         delivery_count: deliveries before a record is archived (group.share.delivery.count.limit).
-        record_locks: records in flight a share-partition (group.share.partition.max.record.locks).
+        record_locks: in-flight records per share-partition (group.share.partition.max.record.locks).
         updates_per_snapshot: updates between two snapshots (share.coordinator.snapshot.update.records.per.snapshot).
-        chain_length: control records since the latest checkpoint before a chain is long.
-        stall_minutes: minutes that a start offset may stay while later offsets finish.
-        pinned_records: records that one share-partition may keep from being cleaned before it is worth a word.
-        writer_version: the release that wrote the log, one of RELEASES; None where it is to be inferred.
+        chain_length: control records since the latest checkpoint above which a chain is reported as long.
+        stall_minutes: minutes that a start offset may stay in place while later offsets finish.
+        pinned_records: records that one share-partition may keep from deletion before it is reported.
+        writer_version: the release that wrote the log, one of RELEASES; None to infer it.
     """
 
     delivery_count: int = 5
@@ -38,10 +46,10 @@ class Limits:
     writer_version: str | None = None
 
     def since_4_4(self, archiving_since: int) -> int | None:
-        """The offset behind which a writer of 4.4 or later made every record; None where none is known to have.
+        """The offset after which release 4.4 or later wrote every record; None if no such offset is known.
 
         Args:
-            archiving_since: offset of the first record that must be of such a writer, -1 for none.
+            archiving_since: offset of the first record that only such a release can have written, -1 for none.
         """
         if self.writer_version is not None:
             return -1 if self.writer_version == "4.4" else None
@@ -49,12 +57,12 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """What a share-partition must match; None matches all.
+class SharePartitionFilter:
+    """Selects share-partitions; None matches all.
 
     Attributes:
         group_id: the share group.
-        topic: name or id of the topic; a name only where it is known.
+        topic: name or id of the topic; a name matches only if it is known.
         partition: of the topic.
     """
 
@@ -62,19 +70,62 @@ class Chosen:
     topic: str | None = None
     partition: int | None = None
 
-    def of(self, keys: KeyTable, topics: Topics) -> np.ndarray:
-        """Whether each share-partition of a log is asked for: bool, entry n for number n."""
+    def matches(self, keys: KeyTable, topics: Topics) -> np.ndarray:
+        """Which share-partitions of a log match: bool, entry n for number n."""
         groups, ids, partitions = keys.columns()
-        chosen = np.ones(len(keys), bool)
+        matched = np.ones(len(keys), bool)
         if self.group_id is not None:
-            chosen &= _equal(groups, self.group_id)
+            matched &= _equal(groups, self.group_id)
         if self.partition is not None:
-            chosen &= partitions.to_numpy() == self.partition
+            matched &= partitions.to_numpy() == self.partition
         if self.topic is not None:
-            chosen &= _equal(ids, self.topic) | _equal(topics.name_of(ids), self.topic)
-        return chosen
+            matched &= _equal(ids, self.topic) | _equal(topics.name_of(ids), self.topic)
+        return matched
 
 
 def _equal(column: pa.Array, text: str) -> np.ndarray:
     same = pc.call_function("equal", [column, pa.scalar(text, pa.string())])
     return same.fill_null(False).to_numpy(zero_copy_only=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ControlOptions:
+    """How the control records of a topic-partition are folded.
+
+    Attributes:
+        mode: "strict" (a chain up to its first broken link) or "best-effort" (every delta that is not of an older
+            epoch).
+        subscriptions: topic -> groups with a subscription to it; None counts every group of the log.
+        ignore_uncheckpointed: groups without a checkpoint do not limit the cutoff.
+        index: entries of a share snapshot file to check against the log; they never change the fold.
+    """
+
+    mode: str = STRICT
+    subscriptions: Mapping[str, Collection[str]] | None = None
+    ignore_uncheckpointed: bool = False
+    index: Sequence[ShareSnapshotEntry] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FoldOptions:
+    """Everything but the log and the window that a fold may need; each dialect reads the fields that concern it.
+
+    Attributes:
+        topics: names and end offsets that are known.
+        limits: what the rules check the log against.
+        state_partitions: number of partitions of the state topic, None if unknown.
+        cores: threads that read, decode and fold one log.
+        control: of the KIP-932 draft's control records.
+        restore: makes the checkpoint of an earlier fold, to continue from; a new one at each call.
+        resume_status: what happened to the log since that fold.
+        judge: rules over records, applied to each chunk.
+    """
+
+    topics: Topics = field(default_factory=Topics)
+    limits: Limits = field(default_factory=Limits)
+    state_partitions: int | None = None
+    cores: int = 1
+    control: ControlOptions = field(default_factory=ControlOptions)
+    restore: Callable[[], FoldCheckpoint] | None = None
+    resume_status: ResumeStatus | None = None
+    judge: "RecordJudge | None" = None

@@ -1,12 +1,8 @@
-"""Folded chains as the tables `share_partition_state` and `in_flight`.
+"""Folded states of both dialects as the tables `share_partition_state` and `in_flight`."""
 
-Folded control records as the tables `share_partition_state` and `in_flight`.
-
-How far share-partitions are behind.
-"""
-
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +19,7 @@ from share_state.fold.interval_merge import (
     end_offsets,
     tiles,
 )
-from share_state.fold.log_stats import Pieces, in_one_piece, packed
+from share_state.fold.log_stats import Pieces, dictionary_encoded, single_piece
 from share_state.kafka.share_partition_keys import KeyTable
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import LogPartition
@@ -37,22 +33,71 @@ KEY = ("dialect", "group_id", "topic_id", "topic", "partition")
 _YEAR_1, _YEAR_10000 = -62_135_596_800_000, 253_402_300_800_000
 
 
-def live(chains: Chains) -> Chains:
-    """Only the share-partitions that have a state, in the same order."""
+def existing_chains(chains: Chains) -> Chains:
+    """The share-partitions that have a state, in the same order."""
     exists = chains.chains["exists"]
     if exists.all():
         return chains
     sizes = np.diff(chains.ends)[exists]
-    # A share-partition without state has no batches, so the batches of the others are whole.
+    # The others have no ranges, so the ranges that remain are adjacent.
     return Chains(
         chains.chains[exists], np.concatenate(([0], np.cumsum(sizes))), chains.batches, chains.last_snapshot_record
     )
 
 
-def part(chains: Chains, begin: int, end: int) -> Chains:
-    """Rows `begin` to `end` of live chains."""
+def slice_chains(chains: Chains, begin: int, end: int) -> Chains:
+    """Share-partitions `begin` to `end` of live chains."""
     ends = chains.ends[begin : end + 1]
     return Chains(chains.chains[begin:end], ends - ends[0], chains.batches[ends[0] : ends[-1]])
+
+
+class RecordView(NamedTuple):
+    """Fields of records that every dialect has; one entry per record.
+
+    Attributes:
+        numbers: share-partition numbers, -1 for none.
+        is_readable: bool, whether it can be folded.
+        repeats_state: bool, whether it only repeats the state before it.
+        range_begins, range_counts: int, its ranges are rows range_begins[n] and following of `ranges`.
+        ranges: STATE_BATCH rows of the chunk.
+    """
+
+    numbers: np.ndarray
+    is_readable: np.ndarray
+    repeats_state: np.ndarray
+    range_begins: np.ndarray
+    range_counts: np.ndarray
+    ranges: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class RecordStates:
+    """States of share-partitions, each after one record.
+
+    Attributes:
+        rows: the records, STATE_RECORD or CONTROL_RECORD; those of one share-partition are adjacent and in log order.
+        chains: CHAIN or CONTROL_CHAIN after each; `exists` is false if there is no state.
+        ends: int64; the ranges of state n are rows ends[n] to ends[n + 1] of `batches`.
+        batches: STATE_BATCH rows, canonical within each state.
+    """
+
+    rows: np.ndarray
+    chains: np.ndarray
+    ends: np.ndarray
+    batches: np.ndarray
+
+    def slice(self, begin: int, end: int) -> "RecordStates":
+        """States `begin` to `end`; their `ends` still point into all batches."""
+        return RecordStates(self.rows[begin:end], self.chains[begin:end], self.ends[begin : end + 1], self.batches)
+
+    def existing(self) -> "RecordStates":
+        """Only those with a state."""
+        exists = self.chains["exists"]
+        if exists.all():
+            return self
+        # The others have no ranges, so the ranges that remain are adjacent.
+        ends = np.concatenate((self.ends[:1], self.ends[1:][exists]))
+        return RecordStates(self.rows[exists], self.chains[exists], ends, self.batches)
 
 
 def key_columns(keys: KeyTable, numbers: np.ndarray, topics: Topics) -> dict[str, pa.Array]:
@@ -60,10 +105,10 @@ def key_columns(keys: KeyTable, numbers: np.ndarray, topics: Topics) -> dict[str
 
     Args:
         keys: the log's share-partitions.
-        numbers: which of them, in order.
+        numbers: their numbers; -1 gives nulls.
         topics: the names that are known.
     """
-    groups, ids, partitions = (column.take(pa.array(numbers)) for column in keys.columns())
+    groups, ids, partitions = (column.take(_places(numbers)) for column in keys.columns())
     return {
         "dialect": pa.repeat(SHARE_GROUP_STATE, len(numbers)),
         "group_id": groups,
@@ -71,6 +116,11 @@ def key_columns(keys: KeyTable, numbers: np.ndarray, topics: Topics) -> dict[str
         "topic": topics.name_of(ids),
         "partition": partitions,
     }
+
+
+def _places(numbers: np.ndarray) -> pa.Array:
+    unknown = numbers < 0
+    return pa.array(numbers, mask=unknown) if unknown.any() else pa.array(numbers)
 
 
 def state_table(
@@ -87,10 +137,10 @@ def state_table(
     Args:
         chains: live chains.
         key: their key columns.
-        state_partition: the log partition they come from, None where unknown.
-        suspect: bool, one a chain: the log cannot be trusted since its latest snapshot.
-        topic_ends: int64, the end offset of each one's topic-partition, null where it is not known.
-        placed: whether the offsets of the records are known; their columns are null where they are not.
+        state_partition: number of their log partition, None if unknown.
+        suspect: bool, one per chain: records since its latest snapshot are missing or unreadable.
+        topic_ends: int64, end offset of each topic-partition, null if unknown.
+        placed: whether record offsets are known; if not, their columns are null.
     Returns:
         Columns of schemas/tables/share_partition_state.yaml.
     """
@@ -107,8 +157,8 @@ def state_table(
         "leader_epoch": pa.array(rows["leader_epoch"].copy()),
         "delivery_complete_count": pa.array(rows["delivery_complete_count"].copy()),
         "state_batches": batch_lists(chains.ends, chains.batches),
-        "create_time": times(rows["create_time"]),
-        "write_time": times(rows["write_time"]),
+        "create_time": to_timestamps(rows["create_time"]),
+        "write_time": to_timestamps(rows["write_time"]),
         "max_leader_epoch": pa.array(rows["max_leader_epoch"].copy()),
         "max_state_epoch": pa.array(rows["max_state_epoch"].copy(), mask=~rows["has_max_state_epoch"]),
         "updates_since_snapshot": pa.array(rows["updates"].astype(np.int32)),
@@ -119,7 +169,7 @@ def state_table(
         "suspect": pa.array(suspect),
         "topic_end_offset": topic_ends,
     }
-    return declared("share_partition_state", columns)
+    return declared_table("share_partition_state", columns)
 
 
 def states_in_pieces(
@@ -131,39 +181,41 @@ def states_in_pieces(
     *,
     placed: bool = True,
 ) -> Pieces:
-    """The table of `state_table` in pieces; the arguments are the same, texts of `key` maybe packed."""
+    """The table of `state_table` in pieces; texts of `key` may be dictionary-encoded."""
 
-    def made(begin: int, end: int) -> pa.Table:
-        own, ends = part(chains, begin, end), topic_ends[begin:end]
+    def build(begin: int, end: int) -> pa.Table:
+        own, ends = slice_chains(chains, begin, end), topic_ends[begin:end]
         return state_table(own, _sliced(key, begin, end), state_partition, suspect[begin:end], ends, placed=placed)
 
-    return Pieces("share_partition_state", rows_before(chains), made)
+    return Pieces("share_partition_state", sizes_before(chains), build)
 
 
 def in_flight_in_pieces(chains: Chains, key: dict[str, pa.Array]) -> Pieces:
-    """The table `in_flight`: the rows of a share-partition tile its [start_offset, end_offset) exactly."""
+    """The table `in_flight`: the rows of a share-partition cover [start_offset, end_offset) without overlap."""
 
-    def made(begin: int, end: int) -> pa.Table:
-        own = part(chains, begin, end)
-        return flights(_sliced(key, begin, end), *tiles(own.chains["start_offset"].copy(), own.ends, own.batches))
+    def build(begin: int, end: int) -> pa.Table:
+        own = slice_chains(chains, begin, end)
+        return in_flight_table(
+            _sliced(key, begin, end), *tiles(own.chains["start_offset"].copy(), own.ends, own.batches)
+        )
 
-    return Pieces("in_flight", rows_before(chains), made)
+    return Pieces("in_flight", sizes_before(chains), build)
 
 
 def _sliced(key: dict[str, pa.Array], begin: int, end: int) -> dict[str, pa.Array]:
     return {name: column[begin:end] for name, column in key.items()}
 
 
-def rows_before(chains: Chains) -> np.ndarray:
-    """What Pieces goes by: about how many rows and ranges there are before each share-partition, and in all."""
+def sizes_before(chains: Chains) -> np.ndarray:
+    """`Pieces.size` of chains."""
     return chains.ends + np.arange(len(chains.ends))
 
 
-def flights(key: dict[str, pa.Array], tile_ends: np.ndarray, rows: np.ndarray) -> pa.Table:
-    """Tiles as the table `in_flight`.
+def in_flight_table(key: dict[str, pa.Array], tile_ends: np.ndarray, rows: np.ndarray) -> pa.Table:
+    """The table `in_flight`.
 
     Args:
-        key: key columns, one row a share-partition.
+        key: key columns, one row per share-partition.
         tile_ends: int64; the tiles of share-partition n are rows tile_ends[n] to tile_ends[n + 1].
         rows: TILE rows.
     """
@@ -180,7 +232,7 @@ def flights(key: dict[str, pa.Array], tile_ends: np.ndarray, rows: np.ndarray) -
         "terminal": pa.array((state == ACKNOWLEDGED) | (state == ARCHIVED)),
         "gap": pa.array(rows["gap"].copy()),
     }
-    return declared("in_flight", columns)
+    return declared_table("in_flight", columns)
 
 
 def batch_lists(ends: np.ndarray, rows: np.ndarray) -> pa.ListArray:
@@ -192,16 +244,16 @@ def batch_lists(ends: np.ndarray, rows: np.ndarray) -> pa.ListArray:
     return pa.ListArray.from_arrays(pa.array(ends.astype(np.int32)), structs)
 
 
-def times(milliseconds: np.ndarray) -> pa.Array:
-    """Milliseconds as timestamps; 0 and what lies outside the years 1 to 9999 are null."""
+def to_timestamps(milliseconds: np.ndarray) -> pa.Array:
+    """Milliseconds as timestamps; 0 and values outside the years 1 to 9999 are null."""
     unknown = (milliseconds == 0) | (milliseconds < _YEAR_1) | (milliseconds >= _YEAR_10000)
     return pa.array(np.where(unknown, 0, milliseconds) * 1000, pa.int64(), mask=unknown).cast(pa.timestamp("us", "UTC"))
 
 
-def declared(table: str, columns: dict[str, pa.Array]) -> pa.Table:
-    """Columns in the order and the types that the declaration of a table gives; null those that are not given.
+def declared_table(table: str, columns: dict[str, pa.Array]) -> pa.Table:
+    """A table with the declared columns and types; columns that are not given are null.
 
-    What is dictionary-encoded stays so.
+    Dictionary-encoded columns stay encoded.
     """
     schema, count = table_schema(table), len(next(iter(columns.values())))
     arrays = (_typed(columns[f.name], f.type) if f.name in columns else pa.nulls(count, f.type) for f in schema)
@@ -213,7 +265,7 @@ def _typed(column: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def fault_names(faults: np.ndarray, bits: type[IntEnum]) -> pa.Array:
-    """The names of the fault bits of each record, comma-separated; null where there is none."""
+    """The names of the fault bits of each record, comma-separated; null for none."""
     distinct, place = np.unique(faults, return_inverse=True)
     names = [",".join(bit.name for bit in bits if fault & bit) or None for fault in distinct.tolist()]
     return pa.array(names, pa.string()).take(pa.array(place))
@@ -227,13 +279,13 @@ def control_key_columns(groups: pa.Array, numbers: np.ndarray, log: LogPartition
 
     Args:
         groups: ids of the groups.
-        numbers: which of them, in order.
+        numbers: their numbers; -1 gives null.
         log: the topic-partition.
     """
     count = len(numbers)
     return {
         "dialect": pa.repeat(CONTROL_RECORDS, count),
-        "group_id": groups.take(pa.array(numbers)),
+        "group_id": groups.take(_places(numbers)),
         "topic_id": pa.nulls(count, pa.string()),
         "topic": pa.repeat(log.topic, count),
         "partition": pa.repeat(pa.scalar(log.partition, pa.int32()), count),
@@ -252,11 +304,11 @@ def control_state_table(
     Args:
         chains: every group of the topic-partition.
         key: key columns of those with a checkpoint.
-        effective: int64, one a group: where a leader that loads the state starts.
-        suspect: bool, one a group.
-        next_offset: end of the topic-partition's log; one number, or one a share-partition with a checkpoint.
+        effective: int64, one per group: where a leader that loads the state starts.
+        suspect: bool, one per group.
+        next_offset: end offset of the topic-partition; one number, or one per group with a checkpoint.
     Returns:
-        Columns of schemas/tables/share_partition_state.yaml; what the draft does not record is null (-1 in
+        Columns of schemas/tables/share_partition_state.yaml; fields that the draft lacks are null (-1 for
         delivery_complete_count).
     """
     exists = chains.chains["exists"]
@@ -279,22 +331,24 @@ def control_state_table(
         columns[name] = pa.nulls(count, pa.int32())
     for name in ("create_time", "write_time"):
         columns[name] = pa.nulls(count, pa.timestamp("us", "UTC"))
-    return declared("share_partition_state", columns)
+    return declared_table("share_partition_state", columns)
 
 
 def control_in_flight(chains: ControlChains, key: dict[str, pa.Array]) -> Pieces:
-    """The table `in_flight` of the groups that have a checkpoint: each one's rows tile [start_offset, end_offset)."""
+    """The table `in_flight` of the groups that have a checkpoint."""
     rows = chains.chains[chains.chains["exists"]]
-    return in_one_piece("in_flight", flights(packed(key), *_tiled(rows, _ends_of_live(chains), chains.batches)))
+    return single_piece(
+        "in_flight", in_flight_table(dictionary_encoded(key), *_tiled(rows, _ends_of_live(chains), chains.batches))
+    )
 
 
 def _ends_of_live(chains: ControlChains) -> np.ndarray:
-    """A group without a checkpoint has no ranges, so those of the others lie side by side."""
+    """Groups without a checkpoint have no ranges, so those of the others are adjacent."""
     return np.concatenate((chains.ends[:1], chains.ends[1:][chains.chains["exists"]]))
 
 
 def _tiled(rows: np.ndarray, ends: np.ndarray, batches: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The tiles of each share-partition; a checkpoint's end may lie behind its last range, which leaves a gap there."""
+    """The tiles of each share-partition; a gap follows the last range if the checkpoint's end is later."""
     start = rows["start_offset"].copy()
     tile_ends, found = tiles(start, ends, batches)
     covered = start.copy()
@@ -311,15 +365,15 @@ def _tiled(rows: np.ndarray, ends: np.ndarray, batches: np.ndarray) -> tuple[np.
     return tile_ends + np.cumsum(added), np.insert(found, tile_ends[open_end + 1], tails)
 
 
-def lags(end_offsets: Any, start_offsets: Any, complete_counts: Any) -> pa.Array:
-    """Records behind, as Kafka computes it: end offset - start offset - delivery complete count.
+def compute_lags(end_offsets: Any, start_offsets: Any, complete_counts: Any) -> pa.Array:
+    """Lag as Kafka computes it: end offset - start offset - delivery complete count.
 
     Args:
-        end_offsets: int64 column, the next offset to be written to each topic-partition; null where unknown.
-        start_offsets: int64 column, SPSO; -1 where it is not initialised.
-        complete_counts: int32 column; -1 where unknown.
+        end_offsets: int64 column, end offset of each topic-partition; null if unknown.
+        start_offsets: int64 column, SPSO; -1 if not initialised.
+        complete_counts: int32 column; -1 if unknown.
     Returns:
-        int64, null where one of them is unknown or they contradict each other.
+        int64, null if one of them is unknown or the result is negative.
     Source: Kafka GroupCoordinatorService.computeShareGroupLagAndBuildResponse.
     """
     ends, starts, complete = (_numbers(column) for column in (end_offsets, start_offsets, complete_counts))
@@ -329,5 +383,5 @@ def lags(end_offsets: Any, start_offsets: Any, complete_counts: Any) -> pa.Array
 
 
 def _numbers(column: Any) -> np.ndarray:
-    """int64, -1 for null: none of the three is negative where it is known."""
+    """int64, -1 for null: known values are not negative."""
     return column.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)

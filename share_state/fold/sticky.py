@@ -1,8 +1,6 @@
-"""One generation of a classic consumer group: its members, what they claim to have had (KIP-341), what they got.
+"""Previous assignments of classic consumer groups with a sticky assignor, from the claims of their members (KIP-341).
 
-Who had a partition where several members claim it: by the highest generation, and as Kafka's own rule goes.
-
-Folds classic consumer groups into what their members claim and what those claims amount to (KIP-341).
+If several members claim a partition, the highest generation wins; Kafka's own rule may depend on the order of members.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +13,7 @@ import pyarrow as pa
 from share_state.fold.group_replay import Generation, GroupFault
 from share_state.fold.groups import FoldedGroups
 from share_state.kafka.group_records import (
-    ABSENT,
+    NO_GENERATION,
     NO_USER_DATA,
     GroupRecordError,
     GroupRecordType,
@@ -43,29 +41,29 @@ class ClaimingMember:
 
     Attributes:
         instance_id: of a static member, None for others.
-        subscription: None where it cannot be read.
-        told: what its user data says; for cooperative-sticky its owned partitions and their generation.
-        assigned: what the leader gave it.
-        flaws: (rule, why) of bytes of it that cannot be read.
+        subscription: None if it cannot be read.
+        user_data: its decoded user data; for cooperative-sticky its owned partitions and their generation.
+        assigned: its assignment by the leader.
+        flaws: (rule, reason) for bytes that cannot be read.
     """
 
     member_id: str
     instance_id: str | None
     client_id: str
     subscription: Subscription | None
-    told: StickyUserData
+    user_data: StickyUserData
     assigned: tuple[TopicPartition, ...]
     flaws: tuple[tuple[str, str], ...] = ()
 
     @property
     def identity(self) -> tuple[str, str]:
-        """What names the member in later generations: static members come back under another member id."""
+        """Identity across generations: static members return with a new member id."""
         return ("member", self.member_id) if self.instance_id is None else ("instance", self.instance_id)
 
     @property
     def generation(self) -> int:
-        """Generation of its claims as they are compared: -1 where it told none."""
-        return ABSENT if self.told.generation is None else self.told.generation
+        """Generation of its claims for comparison: -1 without one."""
+        return NO_GENERATION if self.user_data.generation is None else self.user_data.generation
 
     @property
     def subscription_generation(self) -> int | None:
@@ -74,24 +72,24 @@ class ClaimingMember:
 
     @property
     def is_new(self) -> bool:
-        """Whether it tells of no earlier assignment at all."""
-        return self.subscription is not None and not self.told.claims and self.told.generation in (None, ABSENT) and (
-            not self.told.flaw and self.told.version is None
-        )  # fmt: skip
+        """Whether it claims no earlier assignment at all."""
+        data = self.user_data
+        has_data = data.claims or data.flaw or data.version is not None or data.generation not in (None, NO_GENERATION)
+        return self.subscription is not None and not has_data
 
 
 @dataclass(frozen=True, slots=True)
 class GroupGeneration:
-    """A record of a classic group, read.
+    """A decoded record of a classic group.
 
     Attributes:
         group_id: the group.
-        partition: of `__consumer_offsets`, None where the log does not tell.
+        partition: of `__consumer_offsets`, None if unknown.
         offset: of the record.
-        generation: that begins with it.
-        protocol: the assignor that was chosen, None for an empty group.
-        is_consumer: whether the group is one of consumers; of others the members' bytes mean something else.
-        members: in the order of the bytes.
+        generation: of the group from this record on.
+        protocol: the assignor, None for an empty group.
+        is_consumer: whether it is a group of consumers; the members' bytes of other groups have other meanings.
+        members: in record order.
     """
 
     group_id: str
@@ -104,17 +102,17 @@ class GroupGeneration:
 
     @property
     def is_sticky(self) -> bool:
-        """Whether its assignor keeps what it can of the previous assignment."""
+        """Whether its assignor is a sticky one."""
         return self.is_consumer and self.protocol in (STICKY, COOPERATIVE)
 
     @property
     def newest_claim(self) -> int:
-        """The highest generation that any member tells of; -1 for none."""
-        return max((member.generation for member in self.members), default=ABSENT)
+        """The highest generation of any claim; -1 for none."""
+        return max((member.generation for member in self.members), default=NO_GENERATION)
 
     @property
     def topics(self) -> frozenset[str]:
-        """Topics that any member wants."""
+        """Topics that any member subscribes to."""
         return frozenset(
             topic for member in self.members if member.subscription for topic in member.subscription.topics
         )
@@ -126,10 +124,10 @@ class GroupGeneration:
 
 
 def read_generation(record: Generation) -> GroupGeneration:
-    """Read the record of a classic group; of members whose bytes cannot be read the flaw is kept.
+    """Decode the record of a classic group; bytes of members that cannot be decoded become flaws.
 
     Raises:
-        GroupRecordError: if no layout reads the value.
+        GroupRecordError: if the value cannot be decoded.
     Source: Kafka ClassicGroup, GroupMetadataValue; KIP-341.
     """
     fields = read_value(GroupRecordType.CLASSIC_GROUP, record.value).fields
@@ -148,11 +146,11 @@ def read_generation(record: Generation) -> GroupGeneration:
 
 def _member(fields: dict[str, Any], protocol: str | None, is_consumer: bool) -> ClaimingMember:
     flaws: list[tuple[str, str]] = []
-    subscription, assigned, told = None, (), NO_USER_DATA
+    subscription, assigned, user_data = None, (), NO_USER_DATA
     if is_consumer:
         try:
             subscription = read_subscription(fields["subscription"])
-            told = _told(subscription, protocol)
+            user_data = _user_data(subscription, protocol)
         except SubscriptionError as error:
             flaws.append(("MALFORMED_SUBSCRIPTION", str(error)))
         try:
@@ -164,13 +162,13 @@ def _member(fields: dict[str, Any], protocol: str | None, is_consumer: bool) -> 
         fields.get("group_instance_id"),
         fields["client_id"],
         subscription,
-        told,
+        user_data,
         assigned,
         tuple(flaws),
     )
 
 
-def _told(subscription: Subscription, protocol: str | None) -> StickyUserData:
+def _user_data(subscription: Subscription, protocol: str | None) -> StickyUserData:
     if protocol == STICKY:
         return read_user_data(subscription.user_data)
     if protocol == COOPERATIVE:
@@ -185,7 +183,7 @@ UNCONTESTED, WON_BY_GENERATION, STALE_UNCONTESTED = "UNCONTESTED", "WON_BY_GENER
 INVALIDATED, UNCLAIMED = "INVALIDATED_SAME_GENERATION", "UNCLAIMED"
 
 _MOST_CLAIMANTS = 6
-"""Up to so many claimants are tried in every order, beyond that in two."""
+"""Up to this many claimants are tried in every order, more of them in two orders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,28 +191,28 @@ class Claim:
     """One member's claim to a partition, as Kafka compares it.
 
     Attributes:
-        member_id: who claims it.
+        member_id: the claimant.
         generation: of the claim, -1 where absent.
         subscription_generation: of the member's subscription, -1 where absent.
     """
 
     member_id: str
     generation: int
-    subscription_generation: int = ABSENT
+    subscription_generation: int = NO_GENERATION
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
-    """Who had a partition.
+class ResolvedOwner:
+    """Previous owner of a partition.
 
     Attributes:
         topic: its topic.
         partition: its number.
         owner: None for nobody.
-        generation: highest of the claims; None where there is none, or none tells one.
+        generation: highest of the claims; None without one.
         status: UNCONTESTED, WON_BY_GENERATION, STALE_UNCONTESTED, INVALIDATED_SAME_GENERATION or UNCLAIMED.
         losing: claims that did not win, by member id.
-        is_order_dependent: whether Kafka's own rule gives different owners for different orders of the members.
+        is_order_dependent: whether the owner by Kafka's own rule depends on the order of the members.
     """
 
     topic: str
@@ -226,18 +224,18 @@ class Resolved:
     is_order_dependent: bool = False
 
 
-def resolve(generation: GroupGeneration, sizes: Mapping[str, int] | None = None) -> list[Resolved]:
-    """The previous assignment that the claims of a generation amount to.
+def resolve(generation: GroupGeneration, sizes: Mapping[str, int] | None = None) -> list[ResolvedOwner]:
+    """The previous assignment according to the claims of a generation.
 
-    A partition belongs to the single claimant of the highest generation. Where several claim it at that generation
-    nobody has it, and those below do not inherit it. Claims to topics that nobody wants, or that do not exist, are left
-    out. No claim is compared in the order in which members stand, so the result does not depend on it.
+    A partition belongs to the single claimant of the highest generation. If several claim it at that generation, nobody
+    has it: claims of older generations do not count. Claims to topics without a subscriber or that do not exist are
+    ignored. The result does not depend on the order of the members.
 
     Args:
         generation: of a sticky group.
-        sizes: topic -> number of partitions, where known; then partitions without a claim have a row, too.
+        sizes: topic -> number of partitions; if given, partitions without a claim are included.
     Returns:
-        By topic and partition.
+        Sorted by topic and partition.
     Source: KIP-341; Kafka AbstractStickyAssignor.allSubscriptionsEqual, whose rule looks at two members at a time.
     """
     claims = claims_of(generation.members)
@@ -251,24 +249,24 @@ def resolve(generation: GroupGeneration, sizes: Mapping[str, int] | None = None)
 
 
 def claims_of(members: Iterable[ClaimingMember]) -> dict[TopicPartition, list[Claim]]:
-    """The claims to every partition, in the order of the members; one a member."""
+    """The claims to every partition, in the order of the members; one per member."""
     claims: dict[TopicPartition, list[Claim]] = {}
     for member in members:
         present = member.subscription_generation
-        claim = Claim(member.member_id, member.generation, ABSENT if present is None else present)
-        for place in dict.fromkeys(member.told.claims):
+        claim = Claim(member.member_id, member.generation, NO_GENERATION if present is None else present)
+        for place in dict.fromkeys(member.user_data.claims):
             claims.setdefault(place, []).append(claim)
     return claims
 
 
 def is_wanted(generation: GroupGeneration, topic: str, sizes: Mapping[str, int] | None) -> bool:
-    """Whether some member subscribes to a topic, and it exists as far as that is known."""
+    """Whether a member subscribes to a topic and the topic may exist."""
     return topic in generation.topics and (sizes is None or topic in sizes)
 
 
-def _resolved(place: TopicPartition, claims: Sequence[Claim], newest: int) -> Resolved:
+def _resolved(place: TopicPartition, claims: Sequence[Claim], newest: int) -> ResolvedOwner:
     if not claims:
-        return Resolved(*place, None, None, UNCLAIMED)
+        return ResolvedOwner(*place, None, None, UNCLAIMED)
     highest = max(claim.generation for claim in claims)
     best = [claim for claim in claims if claim.generation == highest]
     owner = best[0].member_id if len(best) == 1 else None
@@ -279,15 +277,15 @@ def _resolved(place: TopicPartition, claims: Sequence[Claim], newest: int) -> Re
     else:
         status = UNCONTESTED if highest == newest else STALE_UNCONTESTED
     losing = sorted((claim for claim in claims if claim.member_id != owner), key=lambda claim: claim.member_id)
-    known = None if highest == ABSENT else highest
-    return Resolved(*place, owner, known, status, tuple(losing), is_order_dependent(claims))
+    known = None if highest == NO_GENERATION else highest
+    return ResolvedOwner(*place, owner, known, status, tuple(losing), is_order_dependent(claims))
 
 
 def kafka_owner(claims: Iterable[Claim]) -> str | None:
-    """Who has a partition by Kafka's own rule, its claimants met in this order.
+    """The owner of a partition by Kafka's own rule, for claimants in this order.
 
-    Each claimant's generation is held against the generation in the subscription of the one that claimed it last with
-    success or at a draw, which differs from that one's own claim where its subscription is old or it had rejoined.
+    The rule compares each claim's generation with the subscription generation of the last claimant that won or drew,
+    which differs from the generation of its claim if its subscription is old or it has rejoined.
 
     Source: Kafka AbstractStickyAssignor.allSubscriptionsEqual.
     """
@@ -302,7 +300,7 @@ def kafka_owner(claims: Iterable[Claim]) -> str | None:
 
 
 def is_order_dependent(claims: Sequence[Claim]) -> bool:
-    """Whether Kafka's own rule gives a partition to different members where they stand in different orders."""
+    """Whether the owner of a partition by Kafka's own rule depends on the order of the members."""
     if len(claims) < 2:
         return False
     few = len(claims) <= _MOST_CLAIMANTS
@@ -313,26 +311,26 @@ def is_order_dependent(claims: Sequence[Claim]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FoldedSticky:
-    """The generations of classic consumer groups, read.
+    """The decoded generations of classic consumer groups.
 
     Attributes:
-        generations: by group and offset; of groups of a sticky assignor every record that was kept, in history mode,
-            else the latest one a group; of other groups the latest.
-        resolved: of each generation of a sticky assignor, by (group, offset of the record), who had which partition.
-        sizes: topic -> number of partitions, as far as known; None for not at all.
-        is_history: whether earlier records of a group are among them.
-        faults: records that cannot be read.
+        generations: by group and offset; the latest of each group, in history mode every one of groups with a sticky
+            assignor.
+        resolved: (group, offset of the record) -> previous owners, for generations of a sticky assignor.
+        sizes: topic -> number of partitions, None if unknown.
+        is_history: whether earlier records of a group are included.
+        faults: records that cannot be decoded.
     """
 
     generations: tuple[GroupGeneration, ...]
-    resolved: dict[tuple[str, int], list[Resolved]]
+    resolved: dict[tuple[str, int], list[ResolvedOwner]]
     sizes: Mapping[str, int] | None
     is_history: bool
     faults: tuple[GroupFault, ...]
 
     @property
     def sticky(self) -> list[GroupGeneration]:
-        """Those whose assignor is a sticky one."""
+        """Those with a sticky assignor."""
         return [generation for generation in self.generations if generation.is_sticky]
 
     @property
@@ -354,7 +352,7 @@ class FoldedSticky:
                 "owner_generation": one.generation,
                 "status": one.status,
                 "other_claims": [
-                    {"member_id": claim.member_id, "claim_generation": told(claim.generation)}
+                    {"member_id": claim.member_id, "claim_generation": known_generation(claim.generation)}
                     for claim in one.losing
                 ],
                 "kafka_order_dependent": one.is_order_dependent,
@@ -366,12 +364,12 @@ class FoldedSticky:
 
 
 def fold_sticky(folded: FoldedGroups, sizes: Mapping[str, int] | None = None, *, history: bool = False) -> FoldedSticky:
-    """Read the classic groups that `fold_groups` kept, and resolve the claims of their members.
+    """Decode the classic groups of `fold_groups`, and resolve the claims of their members.
 
     Args:
-        folded: with its classic groups.
-        sizes: topic name -> number of partitions, where known.
-        history: read every record of sticky groups instead of the latest one a group.
+        folded: result of `fold_groups`.
+        sizes: topic name -> number of partitions, None if unknown.
+        history: decode every record of sticky groups, not only the latest.
     Source: KIP-341.
     """
     records = {(one.group_id, one.partition, one.offset): one for one in folded.classic.values()}
@@ -401,7 +399,7 @@ def _read(record: Generation, faults: list[GroupFault]) -> GroupGeneration | Non
 
 def _claims(generation: GroupGeneration) -> Iterable[dict[str, Any]]:
     for member in generation.members:
-        for topic, partition in member.told.claims:
+        for topic, partition in member.user_data.claims:
             yield {
                 "group_id": generation.group_id,
                 "record_offset": generation.offset,
@@ -411,8 +409,8 @@ def _claims(generation: GroupGeneration) -> Iterable[dict[str, Any]]:
                 "client_id": member.client_id,
                 "subscription_version": member.subscription.version if member.subscription else None,
                 "subscription_generation": member.subscription_generation,
-                "userdata_version": member.told.version,
-                "claim_generation": told(member.generation),
+                "userdata_version": member.user_data.version,
+                "claim_generation": known_generation(member.generation),
                 "topic": topic,
                 "partition": partition,
                 "group_partition": generation.partition,
@@ -420,9 +418,9 @@ def _claims(generation: GroupGeneration) -> Iterable[dict[str, Any]]:
             }
 
 
-def told(generation: int) -> int | None:
-    """A generation, None where it is absent."""
-    return None if generation == ABSENT else generation
+def known_generation(generation: int) -> int | None:
+    """A generation, None for NO_GENERATION."""
+    return None if generation == NO_GENERATION else generation
 
 
 def _table(name: str, rows: Iterable[dict[str, Any]]) -> pa.Table:

@@ -1,1 +1,1 @@
-"""How kernels are compiled and kept."""
+"""Compiling kernels with numba."""

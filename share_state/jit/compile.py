@@ -1,143 +1,194 @@
-"""Where compiled kernels are kept: numba's own cache looks at one file at a time, a kernel is compiled from several.
+"""How numba compiles the kernels and where it caches them.
 
-How kernels are compiled: kept on disk, run without Python's lock.
-
-An array that a kernel is given lives until the kernel returns, since its caller holds it. So kernels that make no array
-do not count references to those they have: counting is atomic, and took an eighth of the time of decode and fold.
-
-Tells the CPU which row of an array a compiled kernel reads next, so that many rows are on their way at once.
+A kernel is a function over NumPy arrays that numba compiles to machine code. `kernel`, `allocating_kernel` and
+`inlined` are the decorators; `prefetch` is for kernels that read scattered rows. numba caches a compiled function by
+its own source file only, but a kernel includes the code of the kernels that it calls. `KernelCacheLocator` therefore
+names the cache folder after the sources of all kernels.
 """
 
 import hashlib
 import os
 import shutil
+import stat
 import sys
+import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, types
-from numba.core import cgutils
-from numba.core.caching import CacheImpl, _CacheLocator
+from numba import cfunc, njit, types
+from numba.core import caching, cgutils, config
+from numba.core.options import DefaultOptions
 from numba.extending import intrinsic
 
+KERNEL_PACKAGES = ("fold", "jit", "kafka", "rules", "sources")
+"""Packages of share_state whose functions are cached by `KernelCacheLocator`."""
+
 _PACKAGE = Path(__file__).parents[1]
-_ROOMS = ("fold", "jit", "kafka", "rules", "sources")
-_OF_KERNELS = (b"share_state.jit.compile import", b"numba")
-"""What a source with kernels, or with what they call, says."""
+_KERNEL_MARKERS = (b"share_state.jit.compile import", b"numba", b"record_rule")
+"""Text found in each source file that defines kernels or parts of one."""
+
+_NUMBA_LOCATORS = (
+    "UserProvidedCacheLocator",
+    "InTreeCacheLocator",
+    "UserWideCacheLocator",
+    "IPythonCacheLocator",
+    "ZipCacheLocator",
+)
 
 
-def keep() -> None:
-    """Let numba keep kernels under a name that changes with any of their sources; called before the first one."""
-    if _KeptKernel not in CacheImpl._locator_classes:
-        CacheImpl._locator_classes.insert(0, _KeptKernel)
+def register_cache_locator() -> None:
+    """Add `KernelCacheLocator` in front of numba's own locators, by numba's setting CACHE_LOCATOR_CLASSES (0.62+).
+
+    Later commands then start in under a second; without the setting, numba's own cache is used.
+    """
+    name = f"{__name__}.{KernelCacheLocator.__name__}"
+    configured = getattr(config, "CACHE_LOCATOR_CLASSES", None)
+    if configured is None or name in configured:
+        return
+    others = configured or ",".join(one for one in _NUMBA_LOCATORS if hasattr(caching, one))
+    config.CACHE_LOCATOR_CLASSES = f"{name},{others}"  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def forget_others() -> None:
-    """Remove the kernels of other versions of the sources."""
-    current = _folder()
-    for folder in current.parent.glob("*"):
-        if folder != current:
-            shutil.rmtree(folder, ignore_errors=True)
+def remove_stale_kernels() -> None:
+    """Remove the cached kernels of other versions of the sources."""
+    if (current := _kernel_folder()) is not None:
+        for folder in current.parent.glob("*"):
+            if folder != current:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 @cache
-def _folder() -> Path:
+def _kernel_folder() -> Path | None:
+    """The cache folder, named after a digest of all kernel sources; None if the kernels stay in memory."""
+    root = next(filter(_is_usable, _cache_roots()), None)
+    if root is None:
+        return None
     digest = hashlib.blake2b(digest_size=8)
-    for room in _ROOMS:
-        for source in sorted((_PACKAGE / room).glob("*.py")):
-            # Constants that kernels use are defined beside kernels, so other files cannot change one.
+    for package in KERNEL_PACKAGES:
+        for source in sorted((_PACKAGE / package).glob("*.py")):
             text = source.read_bytes()
-            if any(name in text for name in _OF_KERNELS):
+            if any(marker in text for marker in _KERNEL_MARKERS):
                 digest.update(text)
-    return _kept() / "kernels" / digest.hexdigest()
+    return root / "kernels" / digest.hexdigest()
 
 
-def _kept() -> Path:
-    """Where a person's own NUMBA_CACHE_DIR says; else in the environment, and goes when that goes; else at home."""
-    if chosen := os.environ.get("NUMBA_CACHE_DIR"):
-        return Path(chosen) / "share-state"
-    shared = Path(sys.prefix) / "share"
-    nearest = next(place for place in (shared / "share-state", shared, Path(sys.prefix)) if place.exists())
-    return shared / "share-state" if os.access(nearest, os.W_OK) else Path.home() / ".cache" / "share-state"
+def _cache_roots() -> list[Path]:
+    """NUMBA_CACHE_DIR if set, else the Python environment; then the home directory."""
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    return [
+        Path(chosen if chosen else Path(sys.prefix, "share")) / "share-state",
+        Path.home() / ".cache" / "share-state",
+    ]
 
 
-class _KeptKernel(_CacheLocator):
-    """Where numba keeps one kernel: not by the path of its source, which on a cluster is another one in every job."""
+def _is_usable(folder: Path) -> bool:
+    """Whether this user can write to a folder and not every other user can: numba unpickles what lies there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+        modes = [parent.stat().st_mode for parent in (folder, *folder.resolve().parents)]
+    except OSError:
+        return False
+    # In a sticky folder such as /tmp, other users cannot replace the folders of this user.
+    return not any(mode & stat.S_IWOTH and not mode & stat.S_ISVTX for mode in modes) and not modes[0] & stat.S_IWOTH
 
-    def __init__(self, kernel: Callable[..., object], source: Path) -> None:
-        self._place, self._line = _folder() / source.parent.name, kernel.__code__.co_firstlineno
+
+class KernelCacheLocator:
+    """Tells numba where the compiled code of a kernel is cached: the same place for every copy of the package.
+
+    On a cluster, each job unpacks the package to another path, so the path of the source is not part of it.
+    """
+
+    def __init__(self, kernel: Callable[..., object], source: Path, folder: Path) -> None:
+        self._py_file, self._line = str(source), kernel.__code__.co_firstlineno
+        self._folder = folder / source.parent.name
 
     @classmethod
-    def from_function(cls, py_func: Callable[..., object], py_file: str) -> "_KeptKernel | None":
-        if Path(py_file).parent not in [_PACKAGE / room for room in _ROOMS]:
+    def from_function(cls, py_func: Callable[..., object], py_file: str) -> "KernelCacheLocator | None":
+        """The locator of a function; None if numba's own locators are to be used."""
+        source, folder = Path(py_file), _kernel_folder()
+        if folder is None or source.parent not in [_PACKAGE / package for package in KERNEL_PACKAGES]:
             return None
-        kept = cls(py_func, Path(py_file))
+        locator = cls(py_func, source, folder)
         try:
-            kept.ensure_cache_path()
+            locator.ensure_cache_path()
         except OSError:
             return None
-        return kept
+        return locator
+
+    def ensure_cache_path(self) -> None:
+        """Create the folder."""
+        self._folder.mkdir(parents=True, exist_ok=True)
 
     def get_cache_path(self) -> str:
-        return str(self._place)
+        """The folder."""
+        return str(self._folder)
 
     def get_source_stamp(self) -> str:
-        # The folder's name is the digest of all sources.
+        """Constant: the name of the folder already depends on the sources."""
         return ""
 
     def get_disambiguator(self) -> str:
+        """Part of the file name that tells functions of the same name apart."""
         return str(self._line)
 
 
-keep()
+register_cache_locator()
+
+_IS_CACHED = _kernel_folder() is not None
+# Kernels that allocate no array need no (atomic) reference counts: decode and fold take an eighth less time.
+_WITHOUT_COUNTS = {"_nrt": False} if hasattr(DefaultOptions, "_nrt") else {}
+# Not the default: a kernel inherits the option of the kernel that calls it.
+_WITH_COUNTS = dict.fromkeys(_WITHOUT_COUNTS, True)
+
+kernel: Any = njit(nogil=True, cache=_IS_CACHED, **_WITHOUT_COUNTS)  # pyright: ignore[reportCallIssue, reportArgumentType]
+"""Decorator: compile a function that neither allocates nor returns arrays. Compiling fails if it does."""
+
+allocating_kernel: Any = njit(nogil=True, cache=_IS_CACHED, **_WITH_COUNTS)  # pyright: ignore[reportCallIssue, reportArgumentType]
+"""Decorator: compile a function that allocates or returns arrays."""
+
+inlined: Any = njit(cache=_IS_CACHED, inline="always")
+"""Decorator: compile a function into each of its callers."""
 
 
-def _kernel(*, counts: bool) -> Any:
-    # numba's own kernels are told _nrt, too, but its types do not say so.
-    return njit(nogil=True, cache=True, _nrt=counts)  # pyright: ignore[reportCallIssue]
+def first_class(function: Callable[..., object], signature: Any) -> Any:
+    """Compile a function for one signature. Kernels that take it as an argument do not depend on which one they get."""
+    return cfunc(signature, nogil=True, cache=_IS_CACHED)(function)
 
 
-kernel: Any = _kernel(counts=False)
-"""Compiles a function that makes no array and returns none. Where one is made, compiling fails."""
-
-allocating_kernel: Any = _kernel(counts=True)
-"""Compiles a function that makes arrays, or returns any."""
-
-inlined: Any = njit(cache=True, inline="always")
-"""Compiles a function as a part of those that call it."""
-
-
-_BYTE = ir.IntType(8).as_pointer()
-_NUMBER = ir.IntType(32)
-_WORD, _LINE = 8, 64
-_READ, _KEEP, _DATA = _NUMBER(0), _NUMBER(3), _NUMBER(1)
+_BYTE_POINTER, _INT = ir.IntType(8).as_pointer(), ir.IntType(32)
+_WORD, _CACHE_LINE = 8, 64
+_READ, _KEEP_IN_CACHE, _DATA = _INT(0), _INT(3), _INT(1)
 
 
 def _prefetch(typing_context: Any, array: Any, row: Any) -> Any:
     del typing_context, row
 
-    def made(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        kind = signature.args[0]
-        rows = context.make_array(kind)(context, builder, given[0])
-        at = cgutils.get_item_pointer(context, builder, kind, rows, [given[1]])
-        first = builder.bitcast(at, _BYTE)
-        size = context.get_abi_sizeof(context.get_data_type(kind.dtype))
-        asked = ir.FunctionType(ir.VoidType(), [_BYTE, _NUMBER, _NUMBER, _NUMBER])
-        function = cgutils.get_or_insert_function(builder.module, asked, "llvm.prefetch.p0i8")
-        # What is not larger than a word lies in one line.
-        places = [0] if size <= _WORD else [*range(0, size - 1, _LINE), size - 1]
-        for place in places:
-            builder.call(function, [builder.gep(first, [_NUMBER(place)]), _READ, _KEEP, _DATA])
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array_type = signature.args[0]
+        try:
+            rows = context.make_array(array_type)(context, builder, arguments[0])
+            pointer = cgutils.get_item_pointer(context, builder, array_type, rows, [arguments[1]])
+            first = builder.bitcast(pointer, _BYTE_POINTER)
+            size = context.get_abi_sizeof(context.get_data_type(array_type.dtype))
+            function_type = ir.FunctionType(ir.VoidType(), [_BYTE_POINTER, _INT, _INT, _INT])
+            function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0i8")
+            # An item of at most one word lies in one cache line.
+            for at in [0] if size <= _WORD else [*range(0, size - 1, _CACHE_LINE), size - 1]:
+                builder.call(function, [builder.gep(first, [_INT(at)]), _READ, _KEEP_IN_CACHE, _DATA])
+        except (AttributeError, TypeError, ValueError):
+            pass  # Another numba or llvmlite: the kernel is right without the hint.
         return context.get_dummy_value()
 
-    return types.void(array, types.intp), made
+    return types.void(array, types.intp), emit
 
 
+# Records of one share-partition lie far apart: with prefetching, the fold takes half the time.
 prefetch: Any = intrinsic(_prefetch)
-"""prefetch(array, row): begin to load array[row], all of it; the row must be there.
+"""prefetch(array, row): begin to load array[row] into the CPU's cache; the row must exist. Only the speed changes.
 
-Nothing changes but the time. Source: LLVM Language Reference, llvm.prefetch.
+Source: LLVM Language Reference, llvm.prefetch.
 """

@@ -1,14 +1,8 @@
-"""Memory for stretch after stretch of a log, the oldest used again: fresh memory costs as much as reading into it.
+"""Reused memory and fast copies for the arrays of a log: allocating fresh memory costs as much as filling it.
 
-Rows of several fields, copied as bytes: numpy copies them field by field, which takes fifteen times as long.
-
-Room for the decoded records of chunk after chunk, used again: fresh memory costs as much as what is put there.
-
-Moves rows between arrays in one go, for compiled kernels, which copy a row of several fields field by field.
-
-The bytes of Arrow's columns of texts and binaries, without an object of Python for each.
-
-Work that a log's stages do side by side, each in a thread: compiled kernels and reads let the others run.
+`BufferPool` reuses buffers chunk after chunk; `RecordBuffer` and `RecordBufferPool` hold decoded records. The functions
+`..._rows` copy structured arrays as bytes, because NumPy copies field by field, 15 times as slow; `copy_rows` is for
+kernels. `prefetched` and `BackgroundWorker` overlap the stages of a log in threads.
 """
 
 from collections import deque
@@ -24,111 +18,111 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-_Room = TypeVar("_Room")
+_Buffer = TypeVar("_Buffer")
 
 
-class Rooms(Generic[_Room]):
-    """Gives out rooms, the oldest again once what lay in it need not hold any more.
+class BufferPool(Generic[_Buffer]):
+    """Hands out buffers and reuses the oldest one when its contents are no longer needed.
 
     Attributes:
-        size: bytes that each has at least.
+        size: smallest size of a buffer in bytes.
     """
 
-    def __init__(self, make: Callable[[int], _Room], size: int, count: int) -> None:
-        """Begin with none.
+    def __init__(self, allocate: Callable[[int], _Buffer], size: int, count: int) -> None:
+        """Create an empty pool.
 
         Args:
-            make: one of so many bytes.
-            size: bytes that each has at least.
-            count: how many stretches hold at a time.
+            allocate: makes a buffer of a number of bytes.
+            size: smallest size of a buffer in bytes.
+            count: how many blocks (see `mark_used`) stay valid at the same time.
         """
-        self._make, self.size, self._count = make, size, count
-        self._made: list[_Made[_Room]] = []
-        self._handed_out = 0
+        self._allocate, self.size, self._count = allocate, size, count
+        self._buffers: list[_PooledBuffer[_Buffer]] = []
+        self._used = 0
 
-    def next(self, least: int = 0) -> _Room:
-        """One for what comes next, of `least` bytes at least."""
-        wanted = max(least, self.size)
-        is_free = bool(self._made) and self._handed_out - self._made[0].handed_out >= self._count
-        room = self._made.pop(0) if is_free else None
-        if room is None or room.size < wanted:
-            room = _Made(wanted, self._make(wanted))
-        room.handed_out = self._handed_out
-        self._made.append(room)
-        return room.room
+    def next(self, min_size: int = 0) -> _Buffer:
+        """A buffer of at least `min_size` bytes."""
+        wanted = max(min_size, self.size)
+        is_free = bool(self._buffers) and self._used - self._buffers[0].used >= self._count
+        pooled = self._buffers.pop(0) if is_free else None
+        if pooled is None or pooled.size < wanted:
+            pooled = _PooledBuffer(wanted, self._allocate(wanted))
+        pooled.used = self._used
+        self._buffers.append(pooled)
+        return pooled.buffer
 
-    def hand_out(self) -> None:
-        """A stretch that lies in the newest room is handed out."""
-        self._made[-1].handed_out = self._handed_out
-        self._handed_out += 1
+    def mark_used(self) -> None:
+        """Record that the newest buffer holds one more block, which must stay valid."""
+        self._buffers[-1].used = self._used
+        self._used += 1
 
-    def larger(self) -> _Room:
-        """One in place of the newest, of twice its size, as all will have that are made from now on."""
+    def grow(self) -> _Buffer:
+        """Replace the newest buffer by one of twice the size, which is also the size of later ones."""
         self.size *= 2
-        self._made[-1] = _Made(self.size, self._make(self.size), self._handed_out)
-        return self._made[-1].room
+        self._buffers[-1] = _PooledBuffer(self.size, self._allocate(self.size), self._used)
+        return self._buffers[-1].buffer
 
 
 @dataclass(slots=True)
-class _Made(Generic[_Room]):
-    """A room, how many bytes it has, and how many stretches were handed out before the last one that lies in it."""
+class _PooledBuffer(Generic[_Buffer]):
+    """A buffer, its size in bytes, and how many blocks were in use before the last one in it."""
 
     size: int
-    room: _Room
-    handed_out: int = 0
+    buffer: _Buffer
+    used: int = 0
 
 
-def byte_room(size: int) -> np.ndarray:
-    """A room of bytes."""
+def byte_buffer(size: int) -> np.ndarray:
+    """A buffer of uint8."""
     return np.empty(size, np.uint8)
 
 
-_MUCH = 128 << 20
-"""Bytes; where there is less, huge pages cost nothing that could be measured."""
+_HUGE_PAGES_FROM = 128 << 20
+"""Bytes from which huge pages cost measurable time."""
 
 
-def put(rows: np.ndarray, into: np.ndarray) -> None:
-    """Copy rows to the beginning of others of the same type; both contiguous."""
-    into[: len(rows)].view(np.uint8)[:] = rows.view(np.uint8)
+def write_rows(rows: np.ndarray, target: np.ndarray) -> None:
+    """Copy rows to the start of a target of the same type; both are contiguous."""
+    target[: len(rows)].view(np.uint8)[:] = rows.view(np.uint8)
 
 
-def fill(rows: np.ndarray, row: np.void) -> None:
-    """Make all of them, contiguous, equal to one of the same type."""
+def fill_rows(rows: np.ndarray, row: np.void) -> None:
+    """Set all rows, which are contiguous, to one row of the same type."""
     rows.view(np.uint8).reshape(-1, rows.itemsize)[:] = np.frombuffer(row.tobytes(), np.uint8)
 
 
-def used_once(count: int, rows: np.dtype) -> np.ndarray:
-    """Room for rows that are written once and never asked for again.
+def allocate_rows(count: int, dtype: np.dtype) -> np.ndarray:
+    """Uninitialised rows that are written once and not reused.
 
-    Much of it is in pages of the usual size: numpy would ask for huge ones, which take longer to be cleared.
+    Large arrays use pages of the normal size: NumPy would request huge pages, which take longer to clear.
     """
-    size = count * rows.itemsize
-    if size < _MUCH:
-        return np.empty(count, rows)
-    return np.frombuffer(mmap(-1, size, flags=MAP_PRIVATE | MAP_ANONYMOUS), rows)
+    size = count * dtype.itemsize
+    if size < _HUGE_PAGES_FROM:
+        return np.empty(count, dtype)
+    return np.frombuffer(mmap(-1, size, flags=MAP_PRIVATE | MAP_ANONYMOUS), dtype)
 
 
-def copied(rows: np.ndarray) -> np.ndarray:
-    """Contiguous rows in memory of their own."""
+def clone_rows(rows: np.ndarray) -> np.ndarray:
+    """A copy of contiguous rows."""
     return rows.view(np.uint8).copy().view(rows.dtype)
 
 
-def taken(rows: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """Some of the rows, by their int64 numbers, in memory of their own."""
+def take_rows(rows: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """A copy of the rows with these int64 numbers."""
     return rows.view(np.dtype((np.void, rows.itemsize)))[numbers].view(rows.dtype)
 
 
-def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Contiguous rows of one type, behind each other; at least one part."""
+def concat_rows(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Concatenate contiguous rows of one type; needs at least one part."""
     return np.concatenate([part.view(np.uint8) for part in parts]).view(parts[0].dtype)
 
 
-_LARGE = 256 << 20
-"""Bytes; a room that can take more is let go."""
+_MAX_POOLED = 256 << 20
+"""Bytes; larger record buffers are freed instead of reused."""
 
 
-class RecordRoom:
-    """Two growing arrays: rows of records, zero when they are handed out, and rows that those point into."""
+class RecordBuffer:
+    """Two growing arrays: record rows, and the batch rows that they refer to."""
 
     def __init__(self, record: np.dtype, batch: np.dtype) -> None:
         self._rows, self._batches = np.empty(0, record), np.empty(0, batch)
@@ -136,12 +130,12 @@ class RecordRoom:
 
     @property
     def rows(self) -> np.ndarray:
-        """The rows in use."""
+        """The record rows in use."""
         return self._rows[: self.row_count]
 
     @property
     def batches(self) -> np.ndarray:
-        """The rows in use that those point into."""
+        """The batch rows in use."""
         return self._batches[: self.batch_count]
 
     @property
@@ -151,89 +145,86 @@ class RecordRoom:
 
     @property
     def capacity(self) -> int:
-        """Bytes that it can take before it grows."""
+        """Bytes that fit before the buffer grows."""
         return self._rows.nbytes + self._batches.nbytes
 
-    def more(self, rows: int, batches: int) -> tuple[np.ndarray, np.ndarray]:
-        """So many rows more, all zero, and every row that they may point into: those in use and as many more.
+    def extend(self, rows: int, batches: int) -> tuple[np.ndarray, np.ndarray]:
+        """Append `rows` record rows of zeros and make space for `batches` batch rows.
 
-        Whoever fills them sets `batch_count`.
+        Returns:
+            The new record rows, and all batch rows including the new space. The caller sets `batch_count`.
         """
         begin, self.row_count = self.row_count, self.row_count + rows
-        self._rows = _with_room(self._rows, begin, self.row_count)
-        self._batches = _with_room(self._batches, self.batch_count, self.batch_count + batches)
+        self._rows = _with_capacity(self._rows, begin, self.row_count)
+        self._batches = _with_capacity(self._batches, self.batch_count, self.batch_count + batches)
         added = self._rows[begin : self.row_count]
         added.view(np.uint8)[:] = 0
         return added, self._batches
 
     def clear(self) -> None:
-        """Nothing is in use any more."""
+        """Drop all rows."""
         self.row_count = self.batch_count = 0
 
 
-class SpareRooms:
-    """Rooms that a log needs no more are for the next one, unless they have grown large."""
+class RecordBufferPool:
+    """Passes the record buffers of one log on to the next, except for very large ones."""
 
-    def __init__(self, make: Callable[[], RecordRoom]) -> None:
-        self._make, self._spare = make, list[RecordRoom]()
+    def __init__(self, make: Callable[[], RecordBuffer]) -> None:
+        self._make, self._free = make, list[RecordBuffer]()
 
-    def room(self) -> RecordRoom:
-        """One that nobody uses; it is empty."""
+    def acquire(self) -> RecordBuffer:
+        """An empty buffer that is not in use."""
         try:
-            return self._spare.pop()
+            return self._free.pop()
         except IndexError:
             return self._make()
 
-    def take_back(self, room: RecordRoom) -> None:
-        """Nobody looks at what is in a room any more."""
-        room.clear()
-        if room.capacity <= _LARGE:
-            self._spare.append(room)
+    def release(self, buffer: RecordBuffer) -> None:
+        """Return a buffer; its rows are no longer valid."""
+        buffer.clear()
+        if buffer.capacity <= _MAX_POOLED:
+            self._free.append(buffer)
 
 
-def _with_room(array: np.ndarray, used: int, wanted: int) -> np.ndarray:
+def _with_capacity(array: np.ndarray, used: int, wanted: int) -> np.ndarray:
     if wanted <= len(array):
         return array
     larger = np.empty(max(wanted, 2 * len(array)), array.dtype)
-    put(array[:used], larger)
+    write_rows(array[:used], larger)
     return larger
 
 
-def _move_rows(typing_context: Any, source: Any, begin: Any, target: Any, to: Any, count: Any) -> Any:
+def _copy_rows(typing_context: Any, source: Any, begin: Any, target: Any, to: Any, count: Any) -> Any:
     del typing_context, begin, to, count
-    kinds = source, target
+    array_types = source, target
 
-    def made(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         del signature
-        rows = [context.make_array(kind)(context, builder, at) for kind, at in zip(kinds, given[0:4:2], strict=True)]
         first, into = (
-            cgutils.get_item_pointer(context, builder, kind, array, [at])
-            for kind, array, at in zip(kinds, rows, given[1:4:2], strict=True)
+            cgutils.get_item_pointer(context, builder, kind, context.make_array(kind)(context, builder, array), [at])
+            for kind, array, at in zip(array_types, arguments[0:4:2], arguments[1:4:2], strict=True)
         )
         size = context.get_abi_sizeof(context.get_data_type(source.dtype))
-        cgutils.raw_memmove(builder, into, first, given[4], size)
+        cgutils.raw_memmove(builder, into, first, arguments[4], size)
         return context.get_dummy_value()
 
-    return types.void(source, types.intp, target, types.intp, types.intp), made
+    return types.void(source, types.intp, target, types.intp, types.intp), emit
 
 
-move_rows: Any = intrinsic(_move_rows)
-"""move_rows(source, begin, target, to, count): let rows `to` on of the target be what `begin` on of the source was.
+copy_rows: Any = intrinsic(_copy_rows)
+"""copy_rows(source, begin, target, to, count): copy `count` rows from source[begin:] to target[to:], in kernels.
 
-Both are contiguous and of one type, and may be one array; all these rows are there.
+Both arrays are contiguous and of one type, and may be the same array. The caller checks that the rows exist.
 
 Source: LLVM Language Reference, llvm.memmove.
 """
 
 
 def column_bytes(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """The bytes of a column.
+    """The bytes of a text or binary column, without one Python object per row.
 
-    Args:
-        column: of texts or binaries, large or not.
     Returns:
-        (uint8, those of a row behind those of the one before; int64, row n has bytes ends[n] to ends[n + 1]).
-        A null has none.
+        (uint8, the bytes of all rows; int64, row n has the bytes ends[n] to ends[n + 1]). A null has no bytes.
     """
     plain = column.cast(pa.large_string() if is_text(column) else pa.large_binary())
     _, ends_buffer, data_buffer = plain.buffers()
@@ -245,49 +236,48 @@ def column_bytes(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def is_text(column: pa.Array) -> bool:
-    """Whether a column is of texts."""
+    """Whether a column holds text."""
     return pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
 
 
 _T = TypeVar("_T")
 
+PREFETCH_COUNT = 2
+"""Items that are prepared ahead: with only one, the threads wait for each other at every item."""
 
-AHEAD = 2
-"""Items that are made before they are asked for: one alone lets the threads wait for each other at every item."""
 
-
-def made_ahead(items: Iterable[_T]) -> Iterator[_T]:
-    """The items of an iterable, the next ones made in a thread while one is in use.
+def prefetched(items: Iterable[_T]) -> Iterator[_T]:
+    """The items of an iterable; a thread prepares the next ones while one is in use.
 
     Args:
-        items: what one item stands on must hold while AHEAD more are made.
+        items: each item must stay valid while PREFETCH_COUNT more are prepared.
     """
     end, source = object(), iter(items)
     with ThreadPoolExecutor(1) as thread:
-        coming: deque[Future[_T | object]] = deque(thread.submit(next, source, end) for _ in range(AHEAD))
-        while (item := coming.popleft().result()) is not end:
-            coming.append(thread.submit(next, source, end))
-            yield item  # pyright: ignore[reportReturnType]  it is no end
+        pending: deque[Future[_T | object]] = deque(thread.submit(next, source, end) for _ in range(PREFETCH_COUNT))
+        while (item := pending.popleft().result()) is not end:
+            pending.append(thread.submit(next, source, end))
+            yield item  # pyright: ignore[reportReturnType]  it is not `end`
 
 
-class Behind:
-    """Does one thing after the other, at most one of them while its owner goes on."""
+class BackgroundWorker:
+    """Runs one function after the other, at most one at a time, while its owner continues."""
 
     def __init__(self, cores: int) -> None:
-        """With one core everything is done at once."""
+        """Create a worker; with one core, functions run at once in the caller's thread."""
         self._thread = ThreadPoolExecutor(1) if cores > 1 else None
-        self._doing: Future[None] | None = None
+        self._running: Future[None] | None = None
 
-    def do(self, work: Callable[[], None]) -> None:
-        """Begin something, when what was begun before it is done."""
+    def submit(self, work: Callable[[], None]) -> None:
+        """Start a function after the previous one has finished."""
         self.wait()
         if self._thread is None:
             work()
         else:
-            self._doing = self._thread.submit(work)
+            self._running = self._thread.submit(work)
 
     def wait(self) -> None:
-        """Until what was begun is done; what it raised is raised here."""
-        doing, self._doing = self._doing, None
-        if doing is not None:
-            doing.result()
+        """Wait for the running function and raise its exception, if any."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.result()

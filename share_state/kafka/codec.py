@@ -1,4 +1,4 @@
-"""Reads and writes any record that schemas/records declares: plain, for rare records and as the twin of the kernels."""
+"""Reads and writes any record declared in schemas/records: for rare records, and as reference for the kernels."""
 
 import base64
 import struct
@@ -8,8 +8,7 @@ from share_state.errors import InputError
 from share_state.schema.declarations import WireField, WireLayout
 
 UNKNOWN_TAGS = "unknown_tags"
-"""Name under which a decoded record or struct keeps tagged fields that its declaration does not know, where it has
-any: (tag, bytes) pairs in the order of the bytes."""
+"""Key of the undeclared tagged fields of a decoded record or struct, if any: (tag, bytes) in the order of the bytes."""
 
 _NUMBERS = {
     "int8": struct.Struct(">b"),
@@ -18,29 +17,29 @@ _NUMBERS = {
     "int64": struct.Struct(">q"),
     "uint16": struct.Struct(">H"),
 }
-_LONGEST_STRING = 0x7FFF
+_MAX_STRING = 0x7FFF
 _UVARINT_BYTES = 5
-_UVARINT_BITS = 0xFFFFFFFF
+_UVARINT_MAX = 0xFFFFFFFF
 
 
 class CodecError(InputError):
-    """Raised when bytes are not what a layout says, or a value cannot be written in it; says which field and where."""
+    """Raised when bytes or a value do not fit a layout; the message has the field and its position."""
 
 
 def decode(layout: WireLayout, data: bytes) -> tuple[dict[str, Any], int]:
-    """Read one key or value, as tolerant as Kafka's readers.
+    """Read one key or value as leniently as Kafka's readers.
 
-    A known tag is read whatever size is written before it, and bytes behind the record are left alone.
+    The size in front of a declared tagged field is ignored, and so are bytes after the record.
 
     Args:
-        layout: of `share_state.declarations.layout`.
-        data: the bytes, prefix included.
+        layout: from `share_state.schema.declarations.layout`.
+        data: the bytes including the prefix.
     Returns:
-        The fields by name, and how many bytes they took: fewer than len(data) where bytes are left over. A uuid is
-        Kafka's text of it, an array a list, a struct a dict, bytes are bytes; an absent field has its default.
+        The fields by name, and the number of bytes consumed. A uuid is its text in Kafka's form, an array a list, a
+        struct a dict; an absent field has its default.
     Raises:
-        CodecError: if the prefix is another, or the bytes end early, hold a null where none may be, or no UTF-8.
-    Source: Kafka MessageUtil, ByteBufferAccessor, the readers its message generator writes; KIP-482.
+        CodecError: if the prefix differs, the bytes end early, a text is not UTF-8, or a required field is null.
+    Source: Kafka MessageUtil, ByteBufferAccessor, generated message classes; KIP-482.
     """
     reader = _Reader(data, layout.record)
     prefix = layout.prefix if layout.prefix is None else reader.number("int16", "prefix")
@@ -53,31 +52,31 @@ def encode(layout: WireLayout, value: dict[str, Any]) -> bytes:
     """Write one key or value.
 
     Args:
-        layout: of `share_state.declarations.layout`.
-        value: fields by name, as `decode` returns them; those with a default may be left out.
+        layout: from `share_state.schema.declarations.layout`.
+        value: fields by name, as `decode` returns them; those with a default are optional.
     Returns:
-        The bytes, prefix included.
+        The bytes including the prefix.
     Raises:
-        CodecError: if a field is missing, unknown, or has a value that its type cannot hold.
-    Source: the writers Kafka's message generator writes; KIP-482.
+        CodecError: if a field is missing, unknown, or has a value that does not fit its type.
+    Source: Kafka's generated message classes; KIP-482.
     """
     prefix = b"" if layout.prefix is None else _NUMBERS["int16"].pack(layout.prefix)
-    return prefix + _written_fields(layout.fields, layout.flexible, value, layout.record)
+    return prefix + _write_fields(layout.fields, layout.flexible, value, layout.record)
 
 
 class _Reader:
-    """Bytes, the place in them, and the name of what is read, for messages."""
+    """Bytes, the position in them, and the name of the record for messages."""
 
     def __init__(self, data: bytes, record: str) -> None:
         self.data, self.record, self.at = bytes(data), record, 0
 
-    def wrong(self, field: str, why: str) -> CodecError:
+    def error(self, field: str, why: str) -> CodecError:
         return CodecError(f"{self.record}: {field} at byte {self.at}: {why}")
 
     def take(self, size: int, field: str) -> bytes:
         left = len(self.data) - self.at
         if not 0 <= size <= left:
-            raise self.wrong(field, f"{size} bytes wanted, {left} are left")
+            raise self.error(field, f"{size} bytes wanted, {left} are left")
         self.at += size
         return self.data[self.at - size : self.at]
 
@@ -85,14 +84,14 @@ class _Reader:
         return _NUMBERS[kind].unpack(self.take(_NUMBERS[kind].size, field))[0]
 
     def uvarint(self, field: str) -> int:
-        """An unsigned varint; as in Java, what its fifth byte has beyond 32 bits is dropped."""
+        """An unsigned varint; as in Java, the bits of the fifth byte beyond 32 are dropped."""
         value = 0
-        for place in range(_UVARINT_BYTES):
+        for number in range(_UVARINT_BYTES):
             byte = self.take(1, field)[0]
-            value |= (byte & 127) << 7 * place
+            value |= (byte & 127) << 7 * number
             if byte < 128:
-                return value & _UVARINT_BITS
-        raise self.wrong(field, "a varint of more than 5 bytes")
+                return value & _UVARINT_MAX
+        raise self.error(field, "a varint of more than 5 bytes")
 
 
 def _read_fields(reader: _Reader, fields: tuple[WireField, ...], flexible: bool) -> dict[str, Any]:
@@ -108,12 +107,12 @@ def _read_fields(reader: _Reader, fields: tuple[WireField, ...], flexible: bool)
 
 
 def _read_tags(reader: _Reader, fields: tuple[WireField, ...], value: dict[str, Any]) -> list[tuple[int, bytes]]:
-    """Read the tagged fields of a struct into it; returns those that are not declared."""
+    """Read the tagged fields of a struct into it; returns the undeclared ones."""
     tagged = {field.tag: field for field in fields if field.tag is not None}
     unknown: list[tuple[int, bytes]] = []
     count = reader.uvarint("number of tags")
     if count > len(reader.data) - reader.at:
-        raise reader.wrong("number of tags", f"{count} cannot fit")
+        raise reader.error("number of tags", f"{count} cannot fit")
     for _ in range(count):
         tag, size = reader.uvarint("tag"), reader.uvarint("size of a tag")
         if tag in tagged:
@@ -128,10 +127,10 @@ def _read_field(reader: _Reader, field: WireField, flexible: bool) -> Any:
         return _read_one(reader, field, flexible)
     count = reader.uvarint(field.name) - 1 if flexible else reader.number("int32", field.name)
     if count < 0:
-        raise reader.wrong(field.name, "a null array")
-    # No element is shorter than a byte, so a larger claim is a lie that must not be looped over.
+        raise reader.error(field.name, "a null array")
+    # Each element takes at least one byte, so a larger count is wrong and must not be looped over.
     if count > len(reader.data) - reader.at:
-        raise reader.wrong(field.name, f"{count} elements cannot fit")
+        raise reader.error(field.name, f"{count} elements cannot fit")
     return [_read_one(reader, field, flexible) for _ in range(count)]
 
 
@@ -152,12 +151,12 @@ def _read_string(reader: _Reader, field: WireField, flexible: bool) -> str | Non
     size = reader.uvarint(field.name) - 1 if compact else reader.number("int16", field.name)
     if size < 0 and field.type == "nullable_string":
         return None
-    if not 0 <= size <= _LONGEST_STRING:
-        raise reader.wrong(field.name, f"a string of {size} bytes")
+    if not 0 <= size <= _MAX_STRING:
+        raise reader.error(field.name, f"a string of {size} bytes")
     try:
         return reader.take(size, field.name).decode()
     except UnicodeDecodeError:
-        raise reader.wrong(field.name, "no UTF-8") from None
+        raise reader.error(field.name, "not UTF-8") from None
 
 
 def _read_bytes(reader: _Reader, field: WireField, flexible: bool) -> bytes | None:
@@ -165,82 +164,82 @@ def _read_bytes(reader: _Reader, field: WireField, flexible: bool) -> bytes | No
     return None if size < 0 and field.type == "nullable_bytes" else reader.take(size, field.name)
 
 
-def _written_fields(fields: tuple[WireField, ...], flexible: bool, value: dict[str, Any], where: str) -> bytes:
+def _write_fields(fields: tuple[WireField, ...], flexible: bool, value: dict[str, Any], where: str) -> bytes:
     given = {field.name: field.default for field in fields if field.default is not None} | value
     names = {field.name for field in fields}
     surplus = given.keys() - names - ({UNKNOWN_TAGS} if flexible else set())
     if surplus or names - given.keys():
         raise CodecError(f"{where}: fields {sorted(surplus)} are unknown, {sorted(names - given.keys())} missing")
     plain = [
-        _written_field(field, given[field.name], flexible, f"{where}.{field.name}")
+        _write_field(field, given[field.name], flexible, f"{where}.{field.name}")
         for field in fields
         if field.tag is None
     ]
-    return b"".join(plain) + (_written_tags(fields, given, where) if flexible else b"")
+    return b"".join(plain) + (_write_tags(fields, given, where) if flexible else b"")
 
 
-def _written_tags(fields: tuple[WireField, ...], given: dict[str, Any], where: str) -> bytes:
-    """The tagged fields of a struct, ascending: declared ones unless at their default, and those not declared."""
+def _write_tags(fields: tuple[WireField, ...], given: dict[str, Any], where: str) -> bytes:
+    """The tagged fields of a struct in ascending order, without those at their default."""
     declared = {field.tag for field in fields if field.tag is not None}
     tags = [
-        (field.tag, _written_field(field, given[field.name], True, f"{where}.{field.name}"))
+        (field.tag, _write_field(field, given[field.name], True, f"{where}.{field.name}"))
         for field in fields
         if field.tag is not None and given[field.name] != field.default
     ]
     for tag, data in given.get(UNKNOWN_TAGS, ()):
         if tag in declared:
-            raise CodecError(f"{where}: tag {tag} is declared, and given as unknown")
+            raise CodecError(f"{where}: tag {tag} is declared, but given as unknown")
         tags.append((tag, bytes(data)))
     tags.sort(key=lambda tagged: tagged[0])
-    parts = [_uvarint(tag, where) + _uvarint(len(data), where) + data for tag, data in tags]
-    return _uvarint(len(parts), where) + b"".join(parts)
+    parts = [encode_uvarint(tag, where) + encode_uvarint(len(data), where) + data for tag, data in tags]
+    return encode_uvarint(len(parts), where) + b"".join(parts)
 
 
-def _written_field(field: WireField, value: Any, flexible: bool, where: str) -> bytes:
+def _write_field(field: WireField, value: Any, flexible: bool, where: str) -> bytes:
     if not field.is_array:
-        return _written_one(field, value, flexible, where)
+        return _write_one(field, value, flexible, where)
     if not isinstance(value, list):
-        raise CodecError(f"{where}: {value!r} is no list")
-    count = _uvarint(len(value) + 1, where) if flexible else _number("int32", len(value), where)
-    elements = [_written_one(field, one, flexible, f"{where}[{place}]") for place, one in enumerate(value)]
+        raise CodecError(f"{where}: {value!r} is not a list")
+    count = encode_uvarint(len(value) + 1, where) if flexible else _number("int32", len(value), where)
+    elements = [_write_one(field, one, flexible, f"{where}[{place}]") for place, one in enumerate(value)]
     return count + b"".join(elements)
 
 
-def _written_one(field: WireField, value: Any, flexible: bool, where: str) -> bytes:
+def _write_one(field: WireField, value: Any, flexible: bool, where: str) -> bytes:
     if field.fields:
         if not isinstance(value, dict):
-            raise CodecError(f"{where}: {value!r} is no {field.type}")
-        return _written_fields(field.fields, flexible, value, where)
+            raise CodecError(f"{where}: {value!r} is not a {field.type}")
+        return _write_fields(field.fields, flexible, value, where)
     if field.type == "uuid":
         return _uuid(value, where)
     if field.type in _NUMBERS:
         return _number(field.type, value, where)
     if field.type.endswith("bytes"):
-        return _written_bytes(field, value, flexible, where)
-    return _written_string(field, value, flexible, where)
+        return _write_bytes(field, value, flexible, where)
+    return _write_string(field, value, flexible, where)
 
 
-def _written_string(field: WireField, value: Any, flexible: bool, where: str) -> bytes:
+def _write_string(field: WireField, value: Any, flexible: bool, where: str) -> bytes:
     compact = flexible or field.type == "compact_string"
     if value is None and field.type == "nullable_string":
-        return _uvarint(0, where) if compact else _number("int16", -1, where)
+        return encode_uvarint(0, where) if compact else _number("int16", -1, where)
     if not isinstance(value, str):
-        raise CodecError(f"{where}: {value!r} is no text")
+        raise CodecError(f"{where}: {value!r} is not text")
     try:
         data = value.encode()
     except UnicodeEncodeError:
-        raise CodecError(f"{where}: {value!r} is no text that UTF-8 can hold") from None
-    if len(data) > _LONGEST_STRING:
-        raise CodecError(f"{where}: {len(data)} bytes, more than {_LONGEST_STRING}")
-    return (_uvarint(len(data) + 1, where) if compact else _number("int16", len(data), where)) + data
+        raise CodecError(f"{where}: {value!r} cannot be encoded in UTF-8") from None
+    if len(data) > _MAX_STRING:
+        raise CodecError(f"{where}: {len(data)} bytes, more than {_MAX_STRING}")
+    return (encode_uvarint(len(data) + 1, where) if compact else _number("int16", len(data), where)) + data
 
 
-def _written_bytes(field: WireField, value: Any, flexible: bool, where: str) -> bytes:
+def _write_bytes(field: WireField, value: Any, flexible: bool, where: str) -> bytes:
     if value is None and field.type == "nullable_bytes":
-        return _uvarint(0, where) if flexible else _number("int32", -1, where)
+        return encode_uvarint(0, where) if flexible else _number("int32", -1, where)
     if not isinstance(value, bytes):
-        raise CodecError(f"{where}: {value!r} is no bytes")
-    return (_uvarint(len(value) + 1, where) if flexible else _number("int32", len(value), where)) + value
+        raise CodecError(f"{where}: {value!r} is not bytes")
+    return (encode_uvarint(len(value) + 1, where) if flexible else _number("int32", len(value), where)) + value
 
 
 def _uuid_text(data: bytes) -> str:
@@ -253,7 +252,7 @@ def _uuid(text: Any, where: str) -> bytes:
     except ValueError:
         data = b""
     if _uuid_text(data) != text or len(data) != 16:
-        raise CodecError(f"{where}: {text!r} is no uuid of 22 characters")
+        raise CodecError(f"{where}: {text!r} is not a uuid of 22 characters")
     return data
 
 
@@ -261,12 +260,13 @@ def _number(kind: str, value: Any, where: str) -> bytes:
     try:
         return _NUMBERS[kind].pack(value)
     except struct.error:
-        raise CodecError(f"{where}: {value!r} is no {kind}") from None
+        raise CodecError(f"{where}: {value!r} is not an {kind}") from None
 
 
-def _uvarint(value: int, where: str) -> bytes:
-    if not 0 <= value <= _UVARINT_BITS:
-        raise CodecError(f"{where}: {value!r} is no unsigned 32-bit number")
+def encode_uvarint(value: int, where: str = "") -> bytes:
+    """Encode an unsigned varint; `where` starts the message of an error."""
+    if not 0 <= value <= _UVARINT_MAX:
+        raise CodecError(f"{where}: {value!r} is not an unsigned 32-bit number")
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)

@@ -1,6 +1,6 @@
-"""Undoes the compression of a batch's records; the codecs are libraries', the framing of snappy is Kafka's.
+"""Decompresses the records of batches: the codecs are libraries, the framing of snappy is xerial's, as Kafka uses it.
 
-The bodies of batches, decompressed one behind the other into rooms of a bounded size that are used again.
+`decompress` handles the body of one batch; `decompress_bodies` puts the bodies of many batches into pooled buffers.
 """
 
 import struct
@@ -15,32 +15,32 @@ import numpy as np
 import zstandard
 from isal import isal_zlib
 
-from share_state.kafka.buffers import Rooms
-from share_state.kafka.record_batches import CODEC_BITS, CONTROL, Trust, facts_of
+from share_state.kafka.buffers import BufferPool
+from share_state.kafka.record_batches import CODEC_BITS, CONTROL, BatchStatus, summarize_batches
 
-LARGEST_BODY = 1 << 30
-"""A batch that inflates beyond this many bytes is refused; brokers bound batches far below it (message.max.bytes)."""
+MAX_BODY_SIZE = 1 << 30
+"""Bytes; larger decompressed batches are refused. Brokers limit batches far below it (message.max.bytes)."""
 
-_PIECE = 4096
-"""Compressed bytes that are inflated before their size is looked at: 4 of zstd can be 128 KiB."""
+_STEP = 4096
+"""Compressed bytes between two checks of the decompressed size: 4 bytes of zstd can expand to 128 KiB."""
 
 _XERIAL = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = 16
-_XERIAL_BEGIN = struct.Struct(">8s8xi")
+_XERIAL_START = struct.Struct(">8s8xi")
 """Magic, versions, and the size of the first block."""
 _GZIP_WINDOW = 16 + isal_zlib.MAX_WBITS
-_ENDS_EARLY = "the compressed bytes end early"
+_INCOMPLETE = "the compressed bytes end early"
 _GZIP_ERROR = cast(type[Exception], isal_zlib.error)
-_BROKEN = (_GZIP_ERROR, zstandard.ZstdError, cramjam.DecompressionError, RuntimeError, EOFError)
-"""What the libraries raise; RuntimeError is lz4's."""
+_CODEC_ERRORS = (_GZIP_ERROR, zstandard.ZstdError, cramjam.DecompressionError, RuntimeError, EOFError)
+"""What the libraries raise; lz4 raises RuntimeError."""
 
 
-class BodyError(ValueError):
-    """Raised when the records of a batch cannot be decompressed; the message says why."""
+class DecompressionError(ValueError):
+    """Raised when the records of a batch cannot be decompressed."""
 
 
 class _Frame(Protocol):
-    """One compressed frame, as gzip and zstd have it: `eof` once its end was seen, `unused_data` behind that."""
+    """A decompressor of one gzip or zstd frame: `eof` is set at its end, `unused_data` follows the end."""
 
     eof: bool
     unused_data: bytes | None
@@ -49,92 +49,92 @@ class _Frame(Protocol):
 
 
 class _Contexts(threading.local):
-    """What is used again from body to body; each thread has its own, as two cannot use one at a time."""
+    """Decompression contexts that are reused from body to body; one per thread."""
 
     def __init__(self) -> None:
         self.lz4 = lz4.frame.create_decompression_context()
         self.zstd = cast(Callable[[], _Frame], zstandard.ZstdDecompressor().decompressobj)
 
 
-_OWN = _Contexts()
+_CONTEXTS = _Contexts()
 _GZIP = cast(Callable[[], _Frame], partial(isal_zlib.decompressobj, _GZIP_WINDOW))
 
 
 def decompress(codec: int, body: memoryview | bytes) -> memoryview | bytes:
-    """The records of a batch whose attributes name `codec`.
+    """Decompress the records of one batch.
 
     Args:
-        codec: 1 gzip, 2 snappy, 3 lz4, 4 zstd.
+        codec: from the batch attributes: 1 gzip, 2 snappy, 3 lz4, 4 zstd.
         body: the compressed bytes behind the batch header.
     Raises:
-        BodyError: for an unknown codec, damaged bytes, or more than LARGEST_BODY bytes of output.
+        DecompressionError: for an unknown codec, damaged bytes, or more than MAX_BODY_SIZE bytes of output.
     Source: Kafka CompressionType, Lz4BlockInputStream, SnappyOutputStream of xerial.
     """
     if codec not in _CODECS:
-        raise BodyError(f"codec {codec} is unknown")
+        raise DecompressionError(f"codec {codec} is unknown")
     try:
         plain = _CODECS[codec](body)
-    except _BROKEN as error:
-        raise BodyError(str(error).partition("\n")[0]) from None
+    except _CODEC_ERRORS as error:
+        raise DecompressionError(str(error).partition("\n")[0]) from None
     _check_size(len(plain))
     return plain
 
 
-def _ungzip(body: memoryview | bytes) -> bytes:
-    return _inflated(_GZIP, body)
+def _gzip(body: memoryview | bytes) -> bytes:
+    return _frames(_GZIP, body)
 
 
-def _unzstd(body: memoryview | bytes) -> bytes:
-    return _inflated(_OWN.zstd, body)
+def _zstd(body: memoryview | bytes) -> bytes:
+    return _frames(_CONTEXTS.zstd, body)
 
 
-def _inflated(begin: Callable[[], _Frame], body: memoryview | bytes) -> bytes:
-    if len(body) <= _PIECE:
-        frame = begin()
+def _frames(new_frame: Callable[[], _Frame], body: memoryview | bytes) -> bytes:
+    if len(body) <= _STEP:
+        frame = new_frame()
         plain = frame.decompress(body)
-        # Nearly every body is one small frame.
+        # Most bodies are one small frame.
         if frame.eof and not frame.unused_data:
             return plain
-    return _joined(_frame_after_frame(begin, body))
+    return _concat(_all_frames(new_frame, body))
 
 
-def _frame_after_frame(begin: Callable[[], _Frame], body: memoryview | bytes) -> Iterator[bytes]:
-    frame = begin()
-    for at in range(0, len(body), _PIECE):
-        piece = body[at : at + _PIECE]
-        while piece:
-            frame = begin() if frame.eof else frame
-            yield frame.decompress(piece)
-            piece = frame.unused_data
+def _all_frames(new_frame: Callable[[], _Frame], body: memoryview | bytes) -> Iterator[bytes]:
+    frame = new_frame()
+    for at in range(0, len(body), _STEP):
+        part = body[at : at + _STEP]
+        while part:
+            frame = new_frame() if frame.eof else frame
+            yield frame.decompress(part)
+            part = frame.unused_data
     if not frame.eof:
-        raise BodyError(_ENDS_EARLY)
+        raise DecompressionError(_INCOMPLETE)
 
 
-def _unlz4(body: memoryview | bytes) -> bytes:
-    """The first frame alone: Kafka's stream ends with it."""
-    lz4.frame.reset_decompression_context(_OWN.lz4)
-    plain, used, is_end = lz4.frame.decompress_chunk(_OWN.lz4, body[:_PIECE])
-    # Nearly every body is small.
-    return plain if is_end else _joined(_lz4_frame(plain, body, used))
+def _lz4(body: memoryview | bytes) -> bytes:
+    """Only the first frame: Kafka's stream ends with it."""
+    lz4.frame.reset_decompression_context(_CONTEXTS.lz4)
+    plain, used, is_end = lz4.frame.decompress_chunk(_CONTEXTS.lz4, body[:_STEP])
+    # Most bodies are small.
+    return plain if is_end else _concat(_lz4_frame(plain, body, used))
 
 
-def _lz4_frame(begun: bytes, body: memoryview | bytes, begin: int) -> Iterator[bytes]:
-    yield begun
-    for at in range(begin, len(body), _PIECE):
-        piece, _, is_end = lz4.frame.decompress_chunk(_OWN.lz4, body[at : at + _PIECE])
-        yield piece
+def _lz4_frame(start: bytes, body: memoryview | bytes, begin: int) -> Iterator[bytes]:
+    yield start
+    for at in range(begin, len(body), _STEP):
+        part, _, is_end = lz4.frame.decompress_chunk(_CONTEXTS.lz4, body[at : at + _STEP])
+        yield part
         if is_end:
             return
-    raise BodyError(_ENDS_EARLY)
+    raise DecompressionError(_INCOMPLETE)
 
 
-def _unsnappy(body: memoryview | bytes) -> memoryview | bytes:
-    if len(body) >= _XERIAL_BEGIN.size:
-        magic, size = _XERIAL_BEGIN.unpack_from(body)
-        # Nearly every body is one block.
-        if magic == _XERIAL and size == len(body) - _XERIAL_BEGIN.size:
-            return _unsnappy_block(body[_XERIAL_BEGIN.size :])
-    return _joined(_snappy_blocks(body)) if body[: len(_XERIAL)] == _XERIAL else _unsnappy_block(body)
+def _snappy(body: memoryview | bytes) -> memoryview | bytes:
+    if len(body) >= _XERIAL_START.size:
+        magic, size = _XERIAL_START.unpack_from(body)
+        # Most bodies are one block.
+        if magic == _XERIAL and size == len(body) - _XERIAL_START.size:
+            return _snappy_block(body[_XERIAL_START.size :])
+    return _concat(_snappy_blocks(body)) if body[: len(_XERIAL)] == _XERIAL else _snappy_block(body)
 
 
 def _snappy_blocks(body: memoryview | bytes) -> Iterator[memoryview]:
@@ -143,96 +143,95 @@ def _snappy_blocks(body: memoryview | bytes) -> Iterator[memoryview]:
         size = int.from_bytes(body[at : at + 4], "big", signed=True)
         at += 4
         if size < 0 or at + size > len(body):
-            raise BodyError("a snappy block runs past the batch")
-        yield _unsnappy_block(body[at : at + size])
+            raise DecompressionError("a snappy block runs past the batch")
+        yield _snappy_block(body[at : at + size])
         at += size
 
 
-def _unsnappy_block(block: memoryview | bytes) -> memoryview:
+def _snappy_block(block: memoryview | bytes) -> memoryview:
     size = cramjam.snappy.decompress_raw_len(block)
-    # Snappy cannot shrink more than about 1:21, so a larger claim is a lie that must not be allocated.
-    if size > LARGEST_BODY or size > 64 * len(block) + 64:
-        raise BodyError(f"a snappy block claims {size} bytes")
+    # Snappy compresses to at most about 1:21, so a larger claim is false and must not be allocated.
+    if size > MAX_BODY_SIZE or size > 64 * len(block) + 64:
+        raise DecompressionError(f"a snappy block claims {size} bytes")
     return memoryview(cramjam.snappy.decompress_raw(block))
 
 
-def _joined(pieces: Iterable[memoryview | bytes]) -> bytes:
-    kept, total = [], 0
-    for piece in pieces:
-        kept.append(piece)
-        total += len(piece)
+def _concat(parts: Iterable[memoryview | bytes]) -> bytes:
+    joined, total = [], 0
+    for part in parts:
+        joined.append(part)
+        total += len(part)
         _check_size(total)
-    return b"".join(kept)
+    return b"".join(joined)
 
 
 def _check_size(size: int) -> None:
-    if size > LARGEST_BODY:
-        raise BodyError(f"more than {LARGEST_BODY} bytes when decompressed")
+    if size > MAX_BODY_SIZE:
+        raise DecompressionError(f"more than {MAX_BODY_SIZE} bytes when decompressed")
 
 
-_CODECS = {1: _ungzip, 2: _unsnappy, 3: _unlz4, 4: _unzstd}
+_CODECS = {1: _gzip, 2: _snappy, 3: _lz4, 4: _zstd}
 
 
-def is_compressed(batches: np.ndarray, only_control: bool) -> bool:
-    """Whether the body of any batch that is to be looked into must be decompressed first."""
-    if not facts_of(batches).attributes & CODEC_BITS:
+def needs_decompression(batches: np.ndarray, only_control: bool) -> bool:
+    """Whether any batch whose records will be read is compressed."""
+    if not summarize_batches(batches).attributes & CODEC_BITS:
         return False
-    return bool((batches["attributes"][_wanted(batches, only_control)] & CODEC_BITS).any())
+    return bool((batches["attributes"][_selected(batches, only_control)] & CODEC_BITS).any())
 
 
-def inflated(
-    data: np.ndarray, batches: np.ndarray, only_control: bool, rooms: Rooms[np.ndarray]
+def decompress_bodies(
+    data: np.ndarray, batches: np.ndarray, only_control: bool, buffers: BufferPool[np.ndarray]
 ) -> Iterator[tuple[np.ndarray, np.ndarray, dict[int, str]]]:
-    """Put the bodies of batches side by side, decompressed where they are not plain.
+    """Copy the bodies of batches into buffers, decompressed.
 
     Args:
         data: uint8, raw segment bytes.
-        batches: BATCH rows; `body`, `body_end` and `trust` are changed in place.
-        only_control: leave out the bodies of data batches, which must not be looked into then.
-        rooms: of bytes, where to put them; a part ends when one is full.
+        batches: BATCH rows; `body`, `body_end` and `status` are changed in place.
+        only_control: skip the bodies of data batches.
+        buffers: byte buffers to fill; a part ends when its buffer is full.
     Returns:
-        Parts in order: (uint8 bytes of the bodies, the rows they belong to, row of those -> why it cannot be
-        decompressed).
+        Parts in order: (uint8 bytes of the bodies, their BATCH rows, row number in the part -> decompression error).
     """
-    wanted, packed = np.flatnonzero(_wanted(batches, only_control)), data.data
-    codecs = (batches["attributes"][wanted] & CODEC_BITS).tolist()
-    begins, ends = batches["body"][wanted].tolist(), batches["body_end"][wanted].tolist()
-    trust, why = batches["trust"], dict[int, str]()
-    room, space, used, start = np.empty(0, np.uint8), 0, 0, 0
-    into, rows, lasts = room.data, list[int](), list[int]()
+    selected, packed = np.flatnonzero(_selected(batches, only_control)), data.data
+    codecs = (batches["attributes"][selected] & CODEC_BITS).tolist()
+    begins, ends = batches["body"][selected].tolist(), batches["body_end"][selected].tolist()
+    status, errors = batches["status"], dict[int, str]()
+    buffer, space, used, start = np.empty(0, np.uint8), 0, 0, 0
+    target, rows, body_ends = buffer.data, list[int](), list[int]()
 
     def part(end: int) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
-        batches["body"][rows], batches["body_end"][rows] = [0, *lasts[:-1]][: len(lasts)], lasts
-        faults = {row - start: reason for row, reason in why.items() if start <= row < end}
+        batches["body"][rows], batches["body_end"][rows] = [0, *body_ends[:-1]][: len(body_ends)], body_ends
+        part_errors = {row - start: error for row, error in errors.items() if start <= row < end}
         if rows:
-            rooms.hand_out()
-        return room[:used], batches[start:end], faults
+            buffers.mark_used()
+        return buffer[:used], batches[start:end], part_errors
 
-    for row, codec, begin, end in zip(wanted.tolist(), codecs, begins, ends, strict=True):
+    for row, codec, begin, end in zip(selected.tolist(), codecs, begins, ends, strict=True):
         body = packed[begin:end]
         if codec:
             try:
                 body = decompress(codec, body)
-            except BodyError as reason:
-                trust[row], why[row] = Trust.MALFORMED, str(reason)
+            except DecompressionError as error:
+                status[row], errors[row] = BatchStatus.MALFORMED, str(error)
                 continue
-        last = used + len(body)
-        if last > space:
+        body_end = used + len(body)
+        if body_end > space:
             if used:
                 yield part(row)
-                start, rows, lasts = row, [], []
-            # Not all of a room that a larger body once made larger: where a part ends does not depend on the room.
-            used, last, space = 0, len(body), max(len(body), rooms.size)
-            room = rooms.next(last)
-            into = room.data
-        into[used:last] = body
+                start, rows, body_ends = row, [], []
+            # A reused buffer may be larger than requested; parts must not depend on that.
+            used, body_end, space = 0, len(body), max(len(body), buffers.size)
+            buffer = buffers.next(body_end)
+            target = buffer.data
+        target[used:body_end] = body
         rows.append(row)
-        lasts.append(last)
-        used = last
+        body_ends.append(body_end)
+        used = body_end
     yield part(len(batches))
 
 
-def _wanted(batches: np.ndarray, only_control: bool) -> np.ndarray:
-    """Which rows of BATCH have a body that is to be looked into."""
-    wanted = batches["trust"] == Trust.WHOLE
-    return wanted & (batches["attributes"] & CONTROL != 0) if only_control else wanted
+def _selected(batches: np.ndarray, only_control: bool) -> np.ndarray:
+    """Mask of the batches whose records will be read."""
+    valid = batches["status"] == BatchStatus.VALID
+    return valid & (batches["attributes"] & CONTROL != 0) if only_control else valid

@@ -1,6 +1,6 @@
 """SHARE_CHECKPOINT and SHARE_DELTA control records of the KIP-932 draft as columns: the compiled, strict reader.
 
-`schemas/records/share_checkpoint_value.yaml` and its siblings declare the layouts.
+`schemas/records/share_checkpoint_*.yaml` and `share_delta_*.yaml` declare the layouts.
 """
 
 from dataclasses import dataclass
@@ -11,22 +11,22 @@ import pyarrow as pa
 
 from share_state.jit.compile import allocating_kernel, inlined, kernel
 from share_state.kafka.primitives import int16_at, int32_at, int64_at
-from share_state.kafka.share_partition_keys import KeyTable, number_of
+from share_state.kafka.share_partition_keys import KeyTable, number_of, utf8_texts
 from share_state.kafka.state_records import LARGEST_OFFSET, STATE_BATCH
 
 CHECKPOINT_TYPE = 5
 DELTA_TYPE = 6
-"""Draft ids. Released Kafka gives them to KRAFT_VERSION and KRAFT_VOTERS, which lie in `__cluster_metadata` only."""
+"""Ids in the draft. Released Kafka uses them for KRAFT_VERSION and KRAFT_VOTERS, only in `__cluster_metadata`."""
 
-EPOCHS = 65536
-"""Checkpoint epochs count modulo this number."""
+EPOCH_MODULUS = 65536
+"""Checkpoint epochs wrap around at this number."""
 
 _KEY_SIZE = 4
 _TUPLE_SIZE = 19
 
 
 class ControlKind(IntEnum):
-    """What a control record is. SKIPPED is a control record of another type, or one whose key cannot be read."""
+    """Kind of a control record; SKIPPED records have another type or an unreadable key."""
 
     CHECKPOINT = 0
     DELTA = 1
@@ -34,29 +34,29 @@ class ControlKind(IntEnum):
 
 
 class ControlFault(IntEnum):
-    """Bits: what is wrong with one control record."""
+    """Bits: the faults of one control record."""
 
     KEY_MALFORMED = 1  # null, shorter than 4 bytes, or of a negative version
     VALUE_MALFORMED = 2
-    VALUE_TRAILING = 4  # bytes behind the value, such as the tag section of a flexible writer
+    VALUE_TRAILING = 4  # bytes after the value, such as the tagged fields of a flexible writer
     INVERTED_RANGE = 8
     PERSISTED_ACQUIRED = 16
     UNKNOWN_STATE = 32
     NEGATIVE_COUNT = 64
-    OVERLAP = 128  # two tuples of one record cover an offset
-    WINDOW_INVALID = 256  # a checkpoint whose start is negative or behind its end
+    OVERLAP = 128  # two tuples of one record cover the same offset
+    WINDOW_INVALID = 256  # a checkpoint with a start that is negative or after its end
 
 
-UNREADABLE_CONTROL_RECORD = ControlFault.VALUE_MALFORMED | ControlFault.VALUE_TRAILING
-"""Faults that keep a whole record out of the fold."""
+UNREADABLE_CONTROL_FAULTS = ControlFault.VALUE_MALFORMED | ControlFault.VALUE_TRAILING
+"""Faults of records that are not folded."""
 
-DOUBTFUL = (
+SUSPECT_CONTROL_FAULTS = (
     ControlFault.INVERTED_RANGE
     | ControlFault.PERSISTED_ACQUIRED
     | ControlFault.UNKNOWN_STATE
     | ControlFault.WINDOW_INVALID
 )
-"""Faults of a record that is folded all the same, and leaves its chain suspect."""
+"""Faults of records that are folded but mark their chain as suspect."""
 
 CONTROL_RECORD = np.dtype(
     [
@@ -66,54 +66,44 @@ CONTROL_RECORD = np.dtype(
         ("end_offset", "i8"),  # of a checkpoint, exclusive; -1 in a delta
         ("back_offset", "i8"),  # of a delta; -1 in a checkpoint
         ("tuples", "i8"),  # first row among STATE_BATCH rows
-        ("group", "i4"),  # number in the GroupTable; -1 where no group can be read
+        ("group", "i4"),  # number in the GroupTable; -1 if the group cannot be read
         ("tuple_count", "i4"),
         ("epoch", "i4"),  # 0 to 65535
-        ("batch", "i4"),  # row of the record batch it came in
+        ("batch", "i4"),  # row of its record batch
         ("fault", "i2"),
         ("type", "i2"),  # control record type as written
         ("kind", "i1"),
         ("prefixed", "?"),  # the value begins with an int16 version
     ]
 )
-"""One row a control record."""
+"""One row per control record."""
 
 
 class GroupTable(KeyTable):
-    """Share groups <-> number, in order of first sight."""
+    """Share groups <-> number, in order of first occurrence."""
 
     def names(self) -> pa.Array:
         """The group ids, row n for number n; bytes that are not UTF-8 become U+FFFD."""
-        count = len(self)
-        binary = pa.LargeBinaryArray.from_buffers(
-            pa.large_binary(), count, [None, pa.py_buffer(self.starts[: count + 1].copy()), pa.py_buffer(self.arena)]
-        )
-        try:
-            return binary.cast(pa.large_string()).cast(pa.string())
-        except pa.ArrowInvalid:
-            return pa.array([value.decode("utf-8", "replace") for value in binary.to_pylist()], pa.string())
+        return utf8_texts(self.starts[: len(self) + 1].copy(), self.arena)
 
 
 @dataclass(slots=True)
 class ControlRecords:
-    """Decoded control records: CONTROL_RECORD rows in log order, and the STATE_BATCH rows that they point into.
-
-    The tuples lie in the order of the records, so a record's rows are also told by the counts alone.
-    """
+    """Decoded control records: CONTROL_RECORD rows in log order, and their STATE_BATCH rows in the same order."""
 
     rows: np.ndarray
     tuples: np.ndarray
 
-    def only(self, wanted: np.ndarray) -> "ControlRecords":
-        """The records of a mask, with their tuples and no others."""
-        rows = self.rows[wanted].copy()
-        tuples = self.tuples[np.repeat(wanted, self.rows["tuple_count"])]
+    def select(self, mask: np.ndarray) -> "ControlRecords":
+        """The records of a mask and their tuples."""
+        rows = self.rows[mask].copy()
+        tuples = self.tuples[np.repeat(mask, self.rows["tuple_count"])]
         rows["tuples"] = np.cumsum(rows["tuple_count"]) - rows["tuple_count"]
         return ControlRecords(rows, tuples)
 
 
-def joined(parts: list[ControlRecords]) -> ControlRecords:
-    """Consecutive stretches of a log as one."""
+def concat_control_records(parts: list[ControlRecords]) -> ControlRecords:
+    """Concatenate the records of consecutive parts of a log."""
     if not parts:
         return ControlRecords(np.zeros(0, CONTROL_RECORD), np.zeros(0, STATE_BATCH))
     rows = np.concatenate([part.rows for part in parts])
@@ -122,21 +112,21 @@ def joined(parts: list[ControlRecords]) -> ControlRecords:
 
 
 @inlined
-def covers_nothing(batch):
-    """True for a range that no offset lies in, or that no log can hold: it is left out of the fold."""
+def is_empty_range(batch):
+    """Whether a range holds no offset of a log; the fold ignores it."""
     return batch.first > batch.last or batch.first < 0 or batch.last == LARGEST_OFFSET
 
 
 def decode_control_records(data: np.ndarray, records: np.ndarray, groups: GroupTable) -> ControlRecords:
     """Decode the records of control batches.
 
-    The value may or may not begin with an int16 version. A group id is never empty, so a first int16 of 0 is the
-    version, and any other is the length of the group id. A value must be consumed exactly.
+    A value may start with an int16 version. Group ids are not empty, so a first int16 of 0 is the version; any other is
+    the length of the group id. A value must be consumed exactly.
 
     Args:
         data: uint8 bytes of the chunk.
         records: RECORD rows of its control batches.
-        groups: numbers of the share groups; new ones are added.
+        groups: table of the share groups; new ones are added.
     Source: KIP-932 draft, SHARE_CHECKPOINT and SHARE_DELTA; Kafka ControlRecordType.parse.
     """
     rows, done, total = np.zeros(len(records), CONTROL_RECORD), 0, 0
@@ -191,7 +181,7 @@ def _decode(data, records, done, total, rows, positions, slots, hashes, starts, 
 
 @kernel
 def _read_value(data, at, end, row, positions, number):
-    """Read what follows the group id into the row; returns the fault bits."""
+    """Read the fields after the group id into the row; returns the fault bits."""
     checkpoint = row.kind == ControlKind.CHECKPOINT
     fixed = 22 if checkpoint else 14
     if end - at < fixed:
@@ -216,7 +206,7 @@ def _read_value(data, at, end, row, positions, number):
 
 @kernel
 def _fill_tuples(data, rows, positions, tuples):
-    """Copy the tuples of every readable row, and judge them; `_read_value` has checked that they are there."""
+    """Copy and check the tuples of all readable rows; `_read_value` has checked their number."""
     for number in range(len(rows)):
         row = rows[number]
         at, begin = positions[number], row.tuples
@@ -229,7 +219,7 @@ def _fill_tuples(data, rows, positions, tuples):
             batch.first, batch.last = int64_at(data, at), int64_at(data, at + 8)
             batch.state, batch.count = np.int8(data[at + 16]), int16_at(data, at + 17)
             at += _TUPLE_SIZE
-            if covers_nothing(batch):
+            if is_empty_range(batch):
                 fault |= ControlFault.INVERTED_RANGE
             if batch.state == 1:
                 fault |= ControlFault.PERSISTED_ACQUIRED
@@ -246,11 +236,11 @@ def _fill_tuples(data, rows, positions, tuples):
 @allocating_kernel
 def _overlap(tuples):
     order = np.argsort(tuples["first"].copy(), kind="mergesort")
-    reached = np.int64(-1)
+    last_covered = np.int64(-1)
     for place in order:
-        if covers_nothing(tuples[place]):
+        if is_empty_range(tuples[place]):
             continue
-        if tuples[place].first <= reached:
+        if tuples[place].first <= last_covered:
             return True
-        reached = max(reached, tuples[place].last)
+        last_covered = max(last_covered, tuples[place].last)
     return False

@@ -1,8 +1,8 @@
-"""Records of `__consumer_offsets` that tell of groups; committed offsets, most of that topic, are never looked into.
+"""Records of `__consumer_offsets` about groups, and the client data inside them.
 
-What consumers of the classic protocol tell the group coordinator: subscriptions, and assignments made of them.
-
-User data of the sticky assignors (KIP-341): what a member claims to have had, and since which generation.
+Three layers: the group coordinator's records (`read_key`, `read_value`), the subscriptions and assignments of members
+of the classic protocol (`read_subscription`, `read_assignment`), and the user data of the sticky assignors (KIP-341).
+Committed offsets, most of the topic, are skipped.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +18,7 @@ from share_state.schema.declarations import layout, record
 
 
 class GroupRecordType(IntEnum):
-    """The int16 that the keys begin with, for the types that are read.
+    """The record types that are read, by the int16 at the start of the key.
 
     Source: Kafka GroupCoordinatorRecordSerde, CoordinatorRecordType.
     """
@@ -34,8 +34,8 @@ class GroupRecordType(IntEnum):
     SHARE_STATE_PARTITIONS = 15
 
 
-FOREIGN_TYPES = frozenset((0, 1, 4, 5, 6, 7, 8, *range(16, 24)))
-"""Committed offsets, the insides of consumer and streams groups: known to Kafka, and of no use here."""
+IGNORED_TYPES = frozenset((0, 1, 4, 5, 6, 7, 8, *range(16, 24)))
+"""Types of committed offsets and of members of consumer and streams groups: valid, but not needed."""
 
 _RECORDS = {
     GroupRecordType.CLASSIC_GROUP: "group_metadata",
@@ -48,11 +48,11 @@ _RECORDS = {
     GroupRecordType.SHARE_CURRENT_MEMBER: "share_group_current_member_assignment",
     GroupRecordType.SHARE_STATE_PARTITIONS: "share_group_state_partition_metadata",
 }
-_EARLIEST = "4.0"
+_FIRST_RELEASE = "4.0"
 
 
 class GroupRecordError(InputError):
-    """Raised when a record of a known type cannot be read; `code` is the rule that it breaks."""
+    """Raised when a record of a known type cannot be read; `code` is the rule that it violates."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -61,14 +61,14 @@ class GroupRecordError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class GroupRecord:
-    """One record about a group, its key and value still bytes.
+    """One undecoded record about a group.
 
     Attributes:
-        type: the int16 at the front of the key, -1 where the key is null or shorter.
+        type: the int16 at the start of the key, -1 if the key is null or shorter.
         offset: in its log partition.
         timestamp: ms since 1970.
-        key: the bytes of the key, None where it is null.
-        value: the bytes of the value, None for a tombstone.
+        key: bytes, None for null.
+        value: bytes, None for a tombstone.
     """
 
     type: int
@@ -80,7 +80,7 @@ class GroupRecord:
 
 @dataclass(frozen=True, slots=True)
 class GroupKey:
-    """Whom a record is about: the group, and its member where the record is about one ("" else)."""
+    """The group of a record and its member, "" if the record is about the whole group."""
 
     group_id: str
     member_id: str = ""
@@ -91,9 +91,9 @@ class GroupValue:
     """A decoded value.
 
     Attributes:
-        fields: by name, as the declaration of the layout has them.
-        is_early: whether only the layout of 4.0 reads it.
-        trailing: bytes behind it, which Kafka ignores.
+        fields: by name, as in the declared layout.
+        is_early: whether only the layout of 4.0 can read it.
+        trailing: number of bytes after the value, which Kafka ignores.
     """
 
     fields: dict[str, Any]
@@ -102,18 +102,18 @@ class GroupValue:
 
 
 def record_name(record_type: int) -> str:
-    """How the declarations of a type's key and value begin, of one of GroupRecordType."""
+    """The common prefix of the declarations of a type's key and value."""
     return _RECORDS[GroupRecordType(record_type)]
 
 
 def record_types(data: np.ndarray, records: np.ndarray) -> np.ndarray:
-    """The int16 that each key begins with.
+    """The record type of each record.
 
     Args:
         data: uint8 bytes of a chunk.
-        records: RECORD rows of it.
+        records: its RECORD rows.
     Returns:
-        int16, one a record; -1 where the key is null or shorter than that.
+        int16, one per record; -1 if the key is null or shorter than a type.
     """
     types = np.full(len(records), -1, np.int16)
     rows = np.flatnonzero(records["key_size"] >= 2)
@@ -122,16 +122,16 @@ def record_types(data: np.ndarray, records: np.ndarray) -> np.ndarray:
     return types
 
 
-def told_records(data: np.ndarray, records: np.ndarray, types: np.ndarray) -> Iterator[GroupRecord]:
-    """The records of a chunk that are about groups or that nothing is known of, in log order.
+def read_group_records(data: np.ndarray, records: np.ndarray, types: np.ndarray) -> Iterator[GroupRecord]:
+    """The records of a chunk in log order, without those of IGNORED_TYPES.
 
     Args:
         data: uint8 bytes of the chunk.
-        records: RECORD rows of it.
-        types: of `record_types`.
+        records: its RECORD rows.
+        types: from `record_types`.
     """
-    told = np.flatnonzero(~np.isin(types, np.array(sorted(FOREIGN_TYPES), np.int16)))
-    for row, record_type in zip(records[told], types[told].tolist(), strict=True):
+    selected = np.flatnonzero(~np.isin(types, np.array(sorted(IGNORED_TYPES), np.int16)))
+    for row, record_type in zip(records[selected], types[selected].tolist(), strict=True):
         key_at, key_size = int(row["key_at"]), int(row["key_size"])
         value_at, value_size = int(row["value_at"]), int(row["value_size"])
         yield GroupRecord(
@@ -143,20 +143,20 @@ def told_records(data: np.ndarray, records: np.ndarray, types: np.ndarray) -> It
         )
 
 
-def read_key(told: GroupRecord) -> GroupKey | None:
-    """Whom a record is about; None for a type that is not known.
+def read_key(group_record: GroupRecord) -> GroupKey | None:
+    """The group and member of a record; None for an unknown type.
 
     Raises:
-        GroupRecordError: if the key is null, short, or no text.
+        GroupRecordError: if the key is null, too short, or not UTF-8.
     Source: Kafka GroupCoordinatorRecordSerde.
     """
-    if told.key is None or (told.type == -1 and len(told.key) < 2):
+    if group_record.key is None or (group_record.type == -1 and len(group_record.key) < 2):
         raise GroupRecordError("KEY_MALFORMED", "a key that is null or shorter than its type")
-    if told.type not in _RECORDS:
+    if group_record.type not in _RECORDS:
         return None
-    name = f"{_RECORDS[GroupRecordType(told.type)]}_key"
+    name = f"{_RECORDS[GroupRecordType(group_record.type)]}_key"
     try:
-        fields, _ = decode(layout(name, record(name).layouts[0].releases), told.key)
+        fields, _ = decode(layout(name, record(name).layouts[0].releases), group_record.key)
     except CodecError as error:
         raise GroupRecordError("KEY_MALFORMED", str(error)) from None
     return GroupKey(fields["group_id"], fields.get("member_id", ""))
@@ -165,14 +165,14 @@ def read_key(told: GroupRecord) -> GroupKey | None:
 def read_value(record_type: int, value: bytes) -> GroupValue:
     """Decode the value of a record.
 
-    Of two layouts that call themselves the same version, the later one is taken if it consumes the value exactly,
-    else the one of 4.0 if that does, else the later one with bytes left over, as Kafka would.
+    If two layouts share a version number, the later one is used if it consumes the value exactly; otherwise the one of
+    4.0 if that does; otherwise the later one with trailing bytes, as Kafka does.
 
     Args:
-        record_type: one of GroupRecordType whose values are declared.
-        value: the bytes, version included.
+        record_type: one of GroupRecordType.
+        value: the bytes including the version.
     Raises:
-        GroupRecordError: if its version is not known, or no layout reads it.
+        GroupRecordError: if the version is unknown or no layout can read the value.
     Source: Kafka GroupCoordinatorRecordSerde, MessageUtil.
     """
     name = f"{_RECORDS[GroupRecordType(record_type)]}_value"
@@ -182,7 +182,7 @@ def read_value(record_type: int, value: bytes) -> GroupValue:
     layouts = [layout(name, one.releases) for one in reversed(record(name).layouts) if one.version == version]
     if not layouts:
         raise GroupRecordError("VALUE_VERSION_UNKNOWN", f"{record(name).name}: version {version} is not known")
-    read: GroupValue | None = None
+    partly_read: GroupValue | None = None
     failure: CodecError | None = None
     for number, one in enumerate(layouts):
         try:
@@ -191,35 +191,35 @@ def read_value(record_type: int, value: bytes) -> GroupValue:
             failure = failure or error
             continue
         if consumed == len(value):
-            return GroupValue(fields, one.releases == _EARLIEST, 0)
+            return GroupValue(fields, one.releases == _FIRST_RELEASE, 0)
         if number == 0:
-            read = GroupValue(fields, one.releases == _EARLIEST, len(value) - consumed)
-    if read is None:
+            partly_read = GroupValue(fields, one.releases == _FIRST_RELEASE, len(value) - consumed)
+    if partly_read is None:
         raise GroupRecordError("VALUE_MALFORMED", str(failure))
-    return read
+    return partly_read
 
 
 TopicPartition = tuple[str, int]
 """(topic, partition)"""
 
-ABSENT = -1
-"""A generation that is not there."""
+NO_GENERATION = -1
+"""A missing generation."""
 
 
 class SubscriptionError(Exception):
-    """Raised when bytes are no subscription or assignment; the message says which field and where."""
+    """Raised when a subscription or assignment cannot be read; the message has the field and its position."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a member wants, and what it says of itself.
+    """The subscription of a member of the classic protocol.
 
     Attributes:
-        version: as written, which may be later than the layout it was read in.
-        topics: names of the topics that it wants.
-        user_data: what its assignor adds, None where it adds nothing.
-        owned_partitions: what it keeps while it rejoins, in the order of the bytes.
-        generation: in which it got them, None where absent (-1 on the wire).
+        version: as written; may be later than the layout used to read it.
+        topics: names of the subscribed topics.
+        user_data: bytes that the assignor adds, if any.
+        owned_partitions: partitions that the member owned when it rejoined, in the order of the bytes.
+        generation: generation that assigned them, None if absent (-1 in the bytes).
         rack_id: rack of the client.
     """
 
@@ -232,36 +232,36 @@ class Subscription:
 
 
 def read_subscription(data: bytes) -> Subscription:
-    """Read a ConsumerProtocolSubscription; a version that is too new is read as the newest known, its tail ignored.
+    """Read a ConsumerProtocolSubscription; a newer version is read as the newest known one, its tail ignored.
 
     Raises:
-        SubscriptionError: if the version is negative, or its layout does not fit the bytes.
+        SubscriptionError: if the version is negative or the bytes do not fit the layout.
     Source: Kafka ConsumerProtocol.deserializeSubscription.
     """
     version, fields = _read("consumer_protocol_subscription", data)
-    generation = fields.get("generation_id", ABSENT)
+    generation = fields.get("generation_id", NO_GENERATION)
     return Subscription(
         version,
         tuple(fields["topics"]),
         fields["user_data"],
-        flat(fields.get("owned_partitions", ())),
+        _topic_partitions(fields.get("owned_partitions", ())),
         generation if generation >= 0 else None,
         fields.get("rack_id"),
     )
 
 
 def read_assignment(data: bytes) -> tuple[TopicPartition, ...]:
-    """What a member got, in the order of the bytes; nothing where there are no bytes, as for members of no assignment.
+    """The assigned partitions in the order of the bytes; none for empty bytes.
 
     Raises:
-        SubscriptionError: if the version is negative, or its layout does not fit the bytes.
+        SubscriptionError: if the version is negative or the bytes do not fit the layout.
     Source: Kafka ConsumerProtocol.deserializeAssignment.
     """
-    return flat(_read("consumer_protocol_assignment", data)[1]["assigned_partitions"]) if data else ()
+    return _topic_partitions(_read("consumer_protocol_assignment", data)[1]["assigned_partitions"]) if data else ()
 
 
-def flat(topics: Iterable[Mapping[str, Any]]) -> tuple[TopicPartition, ...]:
-    """Decoded ConsumerProtocolTopicPartition structs as topic-partitions, in order."""
+def _topic_partitions(topics: Iterable[Mapping[str, Any]]) -> tuple[TopicPartition, ...]:
+    """The topic-partitions of decoded ConsumerProtocolTopicPartition structs, in order."""
     return tuple((one["topic"], partition) for one in topics for partition in one["partitions"])
 
 
@@ -282,14 +282,14 @@ def _read(name: str, data: bytes) -> tuple[int, dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class StickyUserData:
-    """What a member claims.
+    """The user data of a sticky assignor: the partitions that a member claims to have owned.
 
     Attributes:
-        version: 0 or 1, None where there is no user data or it cannot be read.
-        claims: in the order of the bytes.
-        generation: in which it had them; None where absent (no user data, or version 0), -1 where it cannot be read.
-        trailing: bytes behind it, which Kafka ignores.
-        flaw: why it cannot be read, "" where it can.
+        version: 0 or 1, None if there is no user data or it cannot be read.
+        claims: claimed partitions in the order of the bytes.
+        generation: generation of the claims; None if absent (no user data, or version 0), -1 if it cannot be read.
+        trailing: number of bytes after it, which Kafka ignores.
+        flaw: why it cannot be read, "" if it can.
     """
 
     version: int | None
@@ -303,9 +303,9 @@ NO_USER_DATA = StickyUserData(None, (), None)
 
 
 def read_sticky_user_data(data: bytes | None) -> StickyUserData:
-    """Read the user data of the assignor "sticky": the later layout if it fits, else the earlier one.
+    """Read the user data of the assignor "sticky": in the later layout if it fits, otherwise in the earlier one.
 
-    No version is written, so version 0 with four or more bytes behind it is taken for version 1.
+    The bytes contain no version, so version 0 followed by four or more bytes is read as version 1.
 
     Source: Kafka StickyAssignor.deserializeTopicPartitionAssignment; KIP-341.
     """
@@ -319,16 +319,16 @@ def read_sticky_user_data(data: bytes | None) -> StickyUserData:
             failure = str(error)
             continue
         return StickyUserData(
-            version, flat(fields["previous_assignment"]), fields.get("generation"), len(data) - consumed
+            version, _topic_partitions(fields["previous_assignment"]), fields.get("generation"), len(data) - consumed
         )
-    return StickyUserData(None, (), ABSENT, flaw=failure)
+    return StickyUserData(None, (), NO_GENERATION, flaw=failure)
 
 
 def read_cooperative_generation(data: bytes | None) -> int | None:
-    """The generation in the user data of the assignor "cooperative-sticky", for clients whose subscription has none.
+    """The generation in the user data of "cooperative-sticky", for clients whose subscription has none.
 
     Returns:
-        None where there is no user data, -1 where it cannot be read.
+        None if there is no user data, -1 if it cannot be read.
     Source: Kafka CooperativeStickyAssignor.memberData.
     """
     if data is None:
@@ -336,4 +336,4 @@ def read_cooperative_generation(data: bytes | None) -> int | None:
     try:
         return decode(layout("cooperative_sticky_assignor_user_data", "v0"), data)[0]["generation"]
     except CodecError:
-        return ABSENT
+        return NO_GENERATION

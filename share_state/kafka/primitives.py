@@ -1,6 +1,6 @@
-"""Big-endian integers and varints in a byte array, for compiled kernels. The caller checks that the bytes are there.
+"""Big-endian integers, varints and CRC-32C for kernels. The caller of `int..._at` checks that the bytes exist.
 
-CRC-32C for compiled kernels: the C library that google-crc32c carries, called without leaving the kernel.
+`crc32c` calls the C library inside google-crc32c directly from a kernel.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ from numba import types
 from share_state.errors import SetupError
 from share_state.jit.compile import inlined, kernel
 
-# Positions are made unsigned, so that numba does not look for an index from the end; LLVM then loads one word.
+# With an unsigned position numba emits no check for negative indices, and LLVM loads one word.
 
 
 @inlined
@@ -56,7 +56,7 @@ def uvarint(data, at, end):
     """An unsigned LEB128 of at most 5 bytes inside [at, end).
 
     Returns:
-        (value, position after it); position -1 where it runs past `end` or is longer than Kafka's reader allows.
+        (value, position after it or -1 if it passes `end` or is longer than Kafka allows).
     Source: Kafka ByteUtils.readUnsignedVarint.
     """
     if at < end and data[at] < 128:
@@ -107,11 +107,11 @@ def _library() -> Path:
     ):
         for library in sorted(extension.parent.parent.glob(pattern)):
             return library
-    raise SetupError(f"{extension.parent}: google-crc32c was built without its C library; install it from its wheel")
+    raise SetupError(f"{extension.parent}: google-crc32c has no C library here; install it from a wheel")
 
 
-# A kernel read back from the cache refers to the function by name, so the library must be loaded before any kernel.
+# Cached kernels refer to the function by name, so the library must be loaded before any kernel.
 llvm.load_library_permanently(str(_library()))
 
 crc32c = types.ExternalFunction("crc32c_value", types.uint32(types.CPointer(types.uint8), types.uintp))
-"""crc32c(pointer to the first byte, number of bytes) -> uint32; picks the CPU's own instruction at run time."""
+"""crc32c(pointer to the first byte, number of bytes) -> uint32; uses the CPU's CRC instruction if there is one."""

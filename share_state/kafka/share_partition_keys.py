@@ -1,4 +1,7 @@
-"""The share-partitions of a log, each under a small number: a dictionary of key bytes that compiled kernels fill."""
+"""Numbers the share-partitions of a log: `KeyTable` is a hash table from key bytes to numbers, filled by kernels.
+
+The numbers run from 0 in the order of first occurrence, so columns over share-partitions are plain arrays.
+"""
 
 import base64
 
@@ -9,35 +12,35 @@ from share_state.jit.compile import allocating_kernel, inlined, kernel, prefetch
 from share_state.kafka.buffers import column_bytes
 from share_state.kafka.primitives import int16_at, int32_at, int64_at
 
-_START_KEYS = 1 << 10
-_BYTES_A_KEY = 64
+_INITIAL_KEYS = 1 << 10
+_BYTES_PER_KEY = 64
 
 
 class KeyTable:
-    """Key bytes (a record key without its type) <-> number, in order of first sight."""
+    """Key bytes (a record key without its type) <-> number, in order of first occurrence."""
 
-    def __init__(self, room: int = _START_KEYS, size: int = 0) -> None:
-        """Begin without keys.
+    def __init__(self, capacity: int = _INITIAL_KEYS, size: int = 0) -> None:
+        """Create an empty table.
 
         Args:
-            room: for so many keys, a power of two; it grows.
-            size: for so many bytes of keys beside the usual.
+            capacity: number of keys before it grows, a power of two.
+            size: additional bytes for keys.
         """
-        self.slots = np.full(4 * room, -1, np.int32)
-        self.hashes = np.empty(room, np.uint64)
-        self.starts = np.zeros(room + 1, np.int64)
-        self.arena = np.empty(size + room * _BYTES_A_KEY, np.uint8)
+        self.slots = np.full(4 * capacity, -1, np.int32)
+        self.hashes = np.empty(capacity, np.uint64)
+        self.starts = np.zeros(capacity + 1, np.int64)
+        self.arena = np.empty(size + capacity * _BYTES_PER_KEY, np.uint8)
         self.count = np.zeros(1, np.int64)
 
     @classmethod
     def of(cls, keys: pa.ChunkedArray) -> "KeyTable":
-        """A table of distinct keys that are known already, numbered in their order.
+        """A table of distinct keys, numbered in their order.
 
         Args:
-            keys: binary, key bytes as `binary` gives them.
+            keys: binary, key bytes as `binary` returns them.
         """
         count, parts = len(keys), [column_bytes(chunk) for chunk in keys.chunks]
-        table = cls(max(_START_KEYS, 1 << count.bit_length()), sum(len(data) for data, _ in parts))
+        table = cls(max(_INITIAL_KEYS, 1 << count.bit_length()), sum(len(data) for data, _ in parts))
         row = begin = 0
         for data, ends in parts:
             table.arena[begin : begin + len(data)] = data
@@ -45,34 +48,34 @@ class KeyTable:
             row, begin = row + len(ends) - 1, begin + len(data)
         table.count[0] = count
         _hash_all(table.arena, table.starts, table.hashes, count)
-        _place_again(table.slots, table.hashes, count)
+        _rebuild_slots(table.slots, table.hashes, count)
         return table
 
     def binary(self) -> pa.Array:
-        """The keys' bytes, row n for number n."""
+        """The key bytes, row n for number n."""
         count = len(self)
-        offsets, kept = self.starts[: count + 1].copy(), self.arena[: self.starts[count]].copy()
+        offsets, data = self.starts[: count + 1].copy(), self.arena[: self.starts[count]].copy()
         binary = pa.LargeBinaryArray.from_buffers(
-            pa.large_binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(kept)]
+            pa.large_binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
         )
         return binary.cast(pa.binary())
 
     def __len__(self) -> int:
-        """How many share-partitions have been seen."""
+        """Number of share-partitions."""
         return int(self.count[0])
 
-    def grow(self, room: int) -> None:
-        """Make room for twice as many keys, and for a key of `room` bytes."""
-        self.hashes = _longer(self.hashes, 2 * len(self.hashes))
-        self.starts = _longer(self.starts, 2 * len(self.starts))
-        self.arena = _longer(self.arena, 2 * len(self.arena) + room)
+    def grow(self, key_size: int) -> None:
+        """Double the capacity, and make space for a key of `key_size` bytes."""
+        self.hashes = _extended(self.hashes, 2 * len(self.hashes))
+        self.starts = _extended(self.starts, 2 * len(self.starts))
+        self.arena = _extended(self.arena, 2 * len(self.arena) + key_size)
         self.slots = np.full(2 * len(self.slots), -1, np.int32)
-        _place_again(self.slots, self.hashes, len(self))
+        _rebuild_slots(self.slots, self.hashes, len(self))
 
     def columns(self) -> tuple[pa.Array, pa.Array, pa.Array]:
         """The keys as Arrow columns, row n for number n: group_id string, topic_id string, partition int32.
 
-        Bytes of a group id that are not UTF-8 become U+FFFD, as Java reads them.
+        Bytes of a group id that are not UTF-8 become U+FFFD, as in Java.
         """
         count = len(self)
         ends = self.starts[1 : count + 1]
@@ -81,23 +84,31 @@ class KeyTable:
         groups, ids = np.empty(int(offsets[-1]), np.uint8), np.empty((count, 16), np.uint8)
         partitions = np.empty(count, np.int32)
         _split(self.arena, self.starts, count, offsets, groups, ids, partitions)
-        binary = pa.LargeBinaryArray.from_buffers(
-            pa.large_binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(groups)]
-        )
-        try:
-            names = binary.cast(pa.large_string()).cast(pa.string())
-        except pa.ArrowInvalid:
-            names = pa.array([value.decode("utf-8", "replace") for value in binary.to_pylist()], pa.string())
-        return names, uuid_texts(ids), pa.array(partitions)
+        return utf8_texts(offsets, groups), uuid_texts(ids), pa.array(partitions)
+
+
+def utf8_texts(offsets: np.ndarray, data: np.ndarray) -> pa.Array:
+    """A string column of UTF-8 texts; other bytes become U+FFFD, as in Java.
+
+    Args:
+        offsets: int64, row n has the bytes offsets[n] to offsets[n + 1].
+        data: uint8.
+    """
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    binary = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
+    try:
+        return binary.cast(pa.large_string()).cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([value.decode("utf-8", "replace") for value in binary.to_pylist()], pa.string())
 
 
 def uuid_texts(ids: np.ndarray) -> pa.Array:
-    """Kafka's text of uuids: URL-safe base64 without padding.
+    """UUIDs as Kafka prints them: URL-safe base64 without padding.
 
     Args:
         ids: uint8 of shape (n, 16).
     Returns:
-        string column of n texts of 22 characters.
+        string column, 22 characters each.
     Source: Kafka Uuid.toString.
     """
     padded = np.zeros((len(ids), 18), np.uint8)
@@ -107,10 +118,10 @@ def uuid_texts(ids: np.ndarray) -> pa.Array:
     return pa.StringArray.from_buffers(len(ids), pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(texts)))
 
 
-def _longer(array: np.ndarray, size: int) -> np.ndarray:
-    longer = np.empty(size, array.dtype)
-    longer[: len(array)] = array
-    return longer
+def _extended(array: np.ndarray, size: int) -> np.ndarray:
+    extended = np.empty(size, array.dtype)
+    extended[: len(array)] = array
+    return extended
 
 
 @inlined
@@ -124,7 +135,7 @@ def hash_of(data, at, size):
             value ^= value >> np.uint64(31)
             at += 1
     else:
-        # The last word overlaps the one before it, so that no byte is left over.
+        # The last word overlaps the previous one and covers the remaining bytes.
         while at < end - 8:
             value = (value ^ np.uint64(int64_at(data, at))) * np.uint64(0xBF58476D1CE4E5B9)
             value ^= value >> np.uint64(29)
@@ -134,35 +145,35 @@ def hash_of(data, at, size):
 
 
 @inlined
-def _same(arena, kept, data, at, size):
+def _same(arena, start, data, at, size):
     byte = 0
     if size < 8:
-        while byte < size and arena[kept + byte] == data[at + byte]:
+        while byte < size and arena[start + byte] == data[at + byte]:
             byte += 1
         return byte == size
     while byte + 8 < size:
-        if int64_at(arena, kept + byte) != int64_at(data, at + byte):
+        if int64_at(arena, start + byte) != int64_at(data, at + byte):
             return False
         byte += 8
-    # The last word may overlap the one before it.
-    return int64_at(arena, kept + size - 8) == int64_at(data, at + size - 8)
+    # The last word may overlap the previous one.
+    return int64_at(arena, start + size - 8) == int64_at(data, at + size - 8)
 
 
 @inlined
 def number_of(data, at, size, slots, hashes, starts, arena, count):
-    """The number of the key data[at:at+size], giving out the next one to a new key; -1: no room, grow."""
+    """The number of the key data[at:at+size], which is added if new; -1 if the table must grow first."""
     return number_of_hashed(hash_of(data, at, size), data, at, size, slots, hashes, starts, arena, count)
 
 
 @inlined
-def ask_for_slot(value, slots):
-    """Begin to load where the number of a key with this hash would be."""
+def prefetch_slot(value, slots):
+    """Begin to load the slot of a key with this hash."""
     prefetch(slots, np.int64(value & np.uint64(len(slots) - 1)))
 
 
 @inlined
-def ask_for_key(value, slots, hashes, starts):
-    """Begin to load what is known of the key that is there; `ask_for_slot` some time before."""
+def prefetch_key(value, slots, hashes, starts):
+    """Begin to load the entry of that key; call `prefetch_slot` some time before."""
     number = slots[np.int64(value & np.uint64(len(slots) - 1))]
     if number >= 0:
         prefetch(hashes, number)
@@ -170,8 +181,8 @@ def ask_for_key(value, slots, hashes, starts):
 
 
 @inlined
-def ask_for_bytes(value, slots, starts, arena):
-    """Begin to load the bytes of that key; `ask_for_key` some time before."""
+def prefetch_key_bytes(value, slots, starts, arena):
+    """Begin to load the bytes of that key; call `prefetch_key` some time before."""
     number = slots[np.int64(value & np.uint64(len(slots) - 1))]
     if number >= 0:
         prefetch(arena, starts[number])
@@ -180,13 +191,13 @@ def ask_for_bytes(value, slots, starts, arena):
 
 @inlined
 def number_of_hashed(value, data, at, size, slots, hashes, starts, arena, count):
-    """As `number_of`, for a key whose hash is known."""
+    """As `number_of`, for a known hash."""
     mask = len(slots) - 1
     slot = np.int64(value & np.uint64(mask))
     while slots[slot] >= 0:
         number = slots[slot]
-        kept = starts[number]
-        if hashes[number] == value and starts[number + 1] - kept == size and _same(arena, kept, data, at, size):
+        start = starts[number]
+        if hashes[number] == value and starts[number + 1] - start == size and _same(arena, start, data, at, size):
             return np.int64(number)
         slot = (slot + 1) & mask
     number = count[0]
@@ -209,7 +220,7 @@ def _hash_all(arena, starts, hashes, count):
 
 
 @kernel
-def _place_again(slots, hashes, count):
+def _rebuild_slots(slots, hashes, count):
     mask = len(slots) - 1
     for number in range(count):
         slot = np.int64(hashes[number] & np.uint64(mask))
@@ -229,10 +240,10 @@ def _split(arena, starts, count, offsets, groups, ids, partitions):
 
 
 def state_partitions_of(table: KeyTable, state_partitions: int) -> np.ndarray:
-    """Where the coordinator keeps each share-partition: |hash("group:topicId:partition")| mod `state_partitions`.
+    """The state partition of each share-partition: |hash("group:topicId:partition")| mod `state_partitions`.
 
     Returns:
-        int64, entry n for number n.
+        int64, row n for number n.
     Source: Kafka SharePartitionKey.asCoordinatorKey, Utils.abs, ShareCoordinatorService.partitionFor.
     """
     alphabet = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_", np.uint8)
@@ -248,13 +259,13 @@ def _java_hashes(arena, starts, hashes, alphabet):
         end = at + 2 + np.int64(int16_at(arena, at))
         value = _hash_utf8(arena, at + 2, end)
         value = value * np.uint32(31) + np.uint32(58)
-        bits, held = np.uint32(0), 0
+        bits, bit_count = np.uint32(0), 0
         for byte in range(end, end + 16):
             bits = (bits << np.uint32(8)) | np.uint32(arena[byte])
-            held += 8
-            while held >= 6:
-                held -= 6
-                value = value * np.uint32(31) + np.uint32(alphabet[(bits >> np.uint32(held)) & np.uint32(63)])
+            bit_count += 8
+            while bit_count >= 6:
+                bit_count -= 6
+                value = value * np.uint32(31) + np.uint32(alphabet[(bits >> np.uint32(bit_count)) & np.uint32(63)])
         # 128 bits are 21 characters of 6 bits and one of 2.
         value = value * np.uint32(31) + np.uint32(alphabet[(bits << np.uint32(4)) & np.uint32(63)])
         value = value * np.uint32(31) + np.uint32(58)

@@ -1,6 +1,6 @@
 """Records of `__share_group_state` as columns: the compiled reader of both layouts that call themselves version 0.
 
-`schemas/records/share_*.yaml` declare the layouts; tests hold this reader equal to the plain one of `wire/codec.py`.
+`schemas/records/share_*.yaml` declare the layouts; tests compare this reader with the generic one of `kafka.codec`.
 """
 
 from collections.abc import Mapping
@@ -10,20 +10,20 @@ from enum import IntEnum
 import numpy as np
 
 from share_state.jit.compile import inlined, kernel
-from share_state.kafka.buffers import RecordRoom, SpareRooms
+from share_state.kafka.buffers import RecordBuffer, RecordBufferPool
 from share_state.kafka.primitives import int16_at, int32_at, int64_at, uvarint
 from share_state.kafka.share_partition_keys import (
     KeyTable,
-    ask_for_bytes,
-    ask_for_key,
-    ask_for_slot,
     hash_of,
     number_of_hashed,
+    prefetch_key,
+    prefetch_key_bytes,
+    prefetch_slot,
 )
 
 
 class Kind(IntEnum):
-    """What a record is. SKIPPED records carry no state: another type, or a key that cannot be read."""
+    """Kind of a record; SKIPPED records have an unknown type or an unreadable key."""
 
     SNAPSHOT = 0
     UPDATE = 1
@@ -32,7 +32,7 @@ class Kind(IntEnum):
 
 
 class Layout(IntEnum):
-    """Which of the two layouts a value has; NONE for null and unreadable values."""
+    """Layout of a value; NONE for null and unreadable values."""
 
     NONE = 0
     EARLY = 1  # 4.0: SnapshotEpoch uint16, no timestamps
@@ -40,49 +40,49 @@ class Layout(IntEnum):
 
 
 class Fault(IntEnum):
-    """Bits: what is wrong with one record."""
+    """Bits: the faults of one record."""
 
-    KEY_MALFORMED = 1  # null, short, or of a negative length: no share-partition is known
-    KEY_TRAILING = 2  # bytes behind the key, which Kafka ignores
+    KEY_MALFORMED = 1  # null, short, or of a negative length: the share-partition is unknown
+    KEY_TRAILING = 2  # bytes after the key, which Kafka ignores
     UNKNOWN_TYPE = 4
     VALUE_MALFORMED = 8
-    VALUE_TRAILING = 16  # bytes behind the value, which Kafka ignores
+    VALUE_TRAILING = 16  # bytes after the value, which Kafka ignores
     VALUE_VERSION = 32
     UPDATE_TOMBSTONE = 64
     INVERTED_RANGE = 128
     UNKNOWN_TAG = 256
-    TAG_SIZE = 512  # tag 0 not of 4 bytes; Kafka reads 4 all the same
-    OVER_LIMIT = 1024  # more batches or tags than the readers of 4.4 take
+    TAG_SIZE = 512  # tag 0 with a size other than 4; Kafka reads 4 bytes anyway
+    OVER_LIMIT = 1024  # more batches or tags than Kafka 4.4 accepts
 
 
-UNREADABLE = Fault.VALUE_MALFORMED | Fault.VALUE_VERSION | Fault.UPDATE_TOMBSTONE
-"""Faults that keep a record of a known share-partition out of the fold: the broker could not load it either."""
+UNREADABLE_FAULTS = Fault.VALUE_MALFORMED | Fault.VALUE_VERSION | Fault.UPDATE_TOMBSTONE
+"""Faults of records that are not folded: a broker could not load them either."""
 
 LARGEST_OFFSET = 2**63 - 1
-_MOST_BATCHES = 1_000_000
-_MOST_TAGS = 10_000
+_MAX_BATCHES = 1_000_000
+_MAX_TAGS = 10_000
 _BLOCK = 64
-"""Records whose keys are numbered together."""
-_MANY_SLOTS = 1 << 16
-"""A table of fewer slots is near the CPU anyway."""
-_SMALLEST_BATCH = 20
+"""Records whose keys are looked up together."""
+_PREFETCH_FROM_SLOTS = 1 << 16
+"""Smaller key tables fit into the CPU's cache."""
+_MIN_BATCH_SIZE = 20
 
 STATE_RECORD = np.dtype(
     [
         ("offset", "i8"),
         ("timestamp", "i8"),
         ("start_offset", "i8"),
-        ("create_time", "i8"),  # ms; 0 where not recorded
+        ("create_time", "i8"),  # ms; 0 if not recorded
         ("write_time", "i8"),
         ("batches", "i8"),  # first row among STATE_BATCH rows
-        ("reach", "i8"),  # the greatest offset that one of them holds, -1 at least
+        ("max_offset", "i8"),  # greatest last offset of its batches, at least -1
         ("key", "i4"),  # number in the KeyTable; -1 for SKIPPED
         ("snapshot_epoch", "i4"),
         ("state_epoch", "i4"),
         ("leader_epoch", "i4"),
         ("delivery_complete_count", "i4"),
         ("batch_count", "i4"),
-        ("batch", "i4"),  # row of the record batch it came in
+        ("batch", "i4"),  # row of its record batch
         ("type", "i2"),
         ("value_version", "i2"),
         ("fault", "i2"),
@@ -90,10 +90,10 @@ STATE_RECORD = np.dtype(
         ("layout", "i1"),
     ]
 )
-"""One row a record of `__share_group_state`."""
+"""One row per record of `__share_group_state`."""
 
 STATE_BATCH = np.dtype([("first", "i8"), ("last", "i8"), ("count", "i2"), ("state", "i1")], align=True)
-"""One row a state batch: offsets first to last inclusive, delivery count, delivery state."""
+"""One row per state batch: offsets first to last inclusive, delivery count, delivery state."""
 
 
 @dataclass(slots=True)
@@ -102,9 +102,9 @@ class StateRecords:
 
     Attributes:
         rows: STATE_RECORD, in log order.
-        batches: STATE_BATCH rows that they point into.
-        faults: every Fault that a row may have, so that nobody looks for another.
-        layouts: the same of the layouts, bit n for Layout n.
+        batches: STATE_BATCH rows that they refer to.
+        faults: all Fault bits that occur in the rows, or more.
+        layouts: all layouts that occur, bit n for Layout n, or more.
     """
 
     rows: np.ndarray
@@ -113,32 +113,32 @@ class StateRecords:
     layouts: int = -1
 
 
-def _record_room() -> RecordRoom:
-    return RecordRoom(STATE_RECORD, STATE_BATCH)
+def _new_buffer() -> RecordBuffer:
+    return RecordBuffer(STATE_RECORD, STATE_BATCH)
 
 
-SPARE = SpareRooms(_record_room)
-"""Rooms for decoded records."""
+RECORD_BUFFERS = RecordBufferPool(_new_buffer)
+"""Buffers for decoded records."""
 
 
 def decode_state_records(
-    data: np.ndarray, records: np.ndarray, keys: KeyTable, room: RecordRoom | None = None
+    data: np.ndarray, records: np.ndarray, keys: KeyTable, buffer: RecordBuffer | None = None
 ) -> StateRecords:
     """Decode the records of a chunk.
 
-    A value is read in the layout of 4.1 and later if that consumes it exactly, else in the layout of 4.0 if that does,
-    else in the later layout with bytes left over, as Kafka would.
+    A value is read in the layout of 4.1 and later if that consumes it exactly; otherwise in the layout of 4.0 if that
+    does; otherwise in the later layout with trailing bytes, as Kafka does.
 
     Args:
         data: uint8 bytes of the chunk.
         records: RECORD rows of the chunk.
-        keys: numbers of the share-partitions; new ones are added.
-        room: where to put them, behind what is there; by default in a room of their own.
+        keys: table of the share-partitions; new ones are added.
+        buffer: where to append the rows; a new buffer if not given.
     Source: Kafka ShareCoordinatorRecordSerde, ShareSnapshotKey/Value, ShareUpdateKey/Value.
     """
-    room, done, faults, layouts = room or _record_room(), 0, 0, 0
-    rows, batches = room.more(len(records), _bytes_of_values(records) // _SMALLEST_BATCH)
-    total = room.batch_count
+    buffer, done, faults, layouts = buffer or _new_buffer(), 0, 0, 0
+    rows, batches = buffer.extend(len(records), _bytes_of_values(records) // _MIN_BATCH_SIZE)
+    total = buffer.batch_count
     block = np.empty(_BLOCK, np.int32), np.empty(_BLOCK, np.uint64)
     while True:
         table = keys.slots, keys.hashes, keys.starts, keys.arena, keys.count
@@ -147,20 +147,20 @@ def decode_state_records(
         if done == len(records):
             break
         keys.grow(int(records[done]["key_size"]))
-    room.batch_count = total
-    return StateRecords(rows, room.batches, faults, layouts)
+    buffer.batch_count = total
+    return StateRecords(rows, buffer.batches, faults, layouts)
 
 
-def note_told_faults(decoded: StateRecords, faults: Mapping[int, tuple[int, int]]) -> None:
-    """Say of records without key and value what the form of the export tells of them.
+def set_reported_faults(decoded: StateRecords, faults: Mapping[int, tuple[int, int]]) -> None:
+    """Set the faults that the format of the input reports for records without key and value.
 
     Args:
-        decoded: of a chunk; its rows are changed in place.
+        decoded: records of a chunk; changed in place.
         faults: offset -> (Fault, value version), as in `Chunk`.
     """
     for offset, (fault, version) in faults.items():
-        of_it = (decoded.rows["offset"] == offset) & (decoded.rows["fault"] == Fault.KEY_MALFORMED)
-        decoded.rows["fault"][of_it], decoded.rows["value_version"][of_it] = fault, version
+        selected = (decoded.rows["offset"] == offset) & (decoded.rows["fault"] == Fault.KEY_MALFORMED)
+        decoded.rows["fault"][selected], decoded.rows["value_version"][selected] = fault, version
         decoded.faults |= fault
 
 
@@ -192,22 +192,22 @@ def _decode(data, records, done, total, rows, batches, slots, hashes, starts, ar
 
 @kernel
 def _number_keys(data, records, begin, end, numbers, hashed, slots, hashes, starts, arena, count):
-    """The numbers of records `begin` to `end`, -1 where there is no key; returns where the table was full, or `end`."""
-    many = len(slots) >= _MANY_SLOTS
+    """Look up the keys of records [begin, end), -1 for none; returns where the key table was full, or `end`."""
+    is_large = len(slots) >= _PREFETCH_FROM_SLOTS
     for number in range(begin, end):
-        named = _size_of_name(data, records[number].key_at, np.int64(records[number].key_size))
+        named = _key_name_size(data, records[number].key_at, np.int64(records[number].key_size))
         hashed[number - begin] = hash_of(data, records[number].key_at + 2, named) if named >= 0 else np.uint64(0)
-        if many:
-            ask_for_slot(hashed[number - begin], slots)
-    # Among many keys each step to a known one waits for memory: a block takes each step together.
-    if many:
+        if is_large:
+            prefetch_slot(hashed[number - begin], slots)
+    # In a large table each step of a lookup waits for memory, so each step is done for a whole block.
+    if is_large:
         for number in range(end - begin):
-            ask_for_key(hashed[number], slots, hashes, starts)
+            prefetch_key(hashed[number], slots, hashes, starts)
         for number in range(end - begin):
-            ask_for_bytes(hashed[number], slots, starts, arena)
+            prefetch_key_bytes(hashed[number], slots, starts, arena)
     for number in range(begin, end):
         at, value = records[number].key_at, hashed[number - begin]
-        named = _size_of_name(data, at, np.int64(records[number].key_size))
+        named = _key_name_size(data, at, np.int64(records[number].key_size))
         numbers[number - begin] = -1
         if named >= 0:
             key = number_of_hashed(value, data, at + 2, named, slots, hashes, starts, arena, count)
@@ -218,8 +218,8 @@ def _number_keys(data, records, begin, end, numbers, hashed, slots, hashes, star
 
 
 @inlined
-def _size_of_name(data, at, size):
-    """Bytes of a key that name its share-partition, behind its type: group, topic id, partition; -1 for no such key."""
+def _key_name_size(data, at, size):
+    """Bytes of group, topic id and partition behind the type of a key; -1 if it is no share-partition key."""
     if size < 4 or not 0 <= int16_at(data, at) <= 1:
         return np.int64(-1)
     group = np.int64(int16_at(data, at + 2))
@@ -228,7 +228,7 @@ def _size_of_name(data, at, size):
 
 @inlined
 def _decode_one(data, record, row, key, batches, total):
-    """Fill the row of a record whose key has a number, or none; returns (rows of `batches` in use, fault bits)."""
+    """Fill the row of a record; returns (rows of `batches` in use, fault bits)."""
     row.offset = record.offset
     row.timestamp = record.timestamp
     row.batch = record.batch
@@ -268,20 +268,24 @@ def _decode_one(data, record, row, key, batches, total):
 
 @kernel
 def _read_value(data, at, end, snapshot, row, batches, filled):
-    """Read one value into its row, its batches into rows `filled` on; returns the fault bits."""
+    """Read one value into its row and its batches into batches[filled:]; returns the fault bits."""
     current = 36 if snapshot else 16
     early = 18 if snapshot else 14
     layout = Layout.CURRENT
-    after, count, complete, fault = _walk(data, at + current, end, True, batches, filled)
+    after, count, complete, fault = _read_batches(data, at + current, end, True, batches, filled)
     if after != end:
-        early_after, early_count, early_complete, early_fault = _walk(data, at + early, end, False, batches, filled)
+        early_after, early_count, early_complete, early_fault = _read_batches(
+            data, at + early, end, False, batches, filled
+        )
         if early_after == end:
             layout = Layout.EARLY
             count, complete, fault = early_count, early_complete, early_fault
         elif after < 0:
             return Fault.VALUE_MALFORMED
         else:
-            _walk(data, at + current, end, True, batches, filled)  # The other try has overwritten the batches.
+            _read_batches(
+                data, at + current, end, True, batches, filled
+            )  # The other layout has overwritten the batches.
             fault |= Fault.VALUE_TRAILING
     if layout == Layout.CURRENT:
         row.snapshot_epoch = int32_at(data, at)
@@ -302,20 +306,20 @@ def _read_value(data, at, end, snapshot, row, batches, filled):
     row.layout = np.int8(layout)
     row.batch_count = np.int32(count)
     row.delivery_complete_count = complete
-    reach = np.int64(-1)
+    max_offset = np.int64(-1)
     for number in range(filled, filled + count):
-        reach = max(reach, batches[number].last)
-    row.reach = reach
+        max_offset = max(max_offset, batches[number].last)
+    row.max_offset = max_offset
     return fault
 
 
 @kernel
-def _walk(data, at, end, counts, batches, filled):
+def _read_batches(data, at, end, counts, batches, filled):
     """Read the state batches and the tags that begin at `at`.
 
     Args:
         counts: whether tag 0 is the delivery complete count.
-        batches: STATE_BATCH rows with room for as many 20-byte batches as all values could hold.
+        batches: STATE_BATCH rows, enough for all values of the chunk.
         filled: how many of them are in use.
     Returns:
         (position after them or -1, number of batches, delivery complete count, fault bits).
@@ -324,12 +328,12 @@ def _walk(data, at, end, counts, batches, filled):
     complete = np.int32(-1)
     count, at = uvarint(data, at, end) if at < end else (np.int64(0), np.int64(-1))
     count -= 1
-    if at < 0 or count < 0 or count > (end - at) // _SMALLEST_BATCH:
+    if at < 0 or count < 0 or count > (end - at) // _MIN_BATCH_SIZE:
         return np.int64(-1), np.int64(0), complete, fault
-    if count > _MOST_BATCHES:
+    if count > _MAX_BATCHES:
         fault |= Fault.OVER_LIMIT
     for number in range(filled, filled + count):
-        if end - at < _SMALLEST_BATCH:
+        if end - at < _MIN_BATCH_SIZE:
             return np.int64(-1), np.int64(0), complete, fault
         batch = batches[number]
         batch.first = int64_at(data, at)
@@ -339,12 +343,12 @@ def _walk(data, at, end, counts, batches, filled):
         if batch.first > batch.last or batch.last == LARGEST_OFFSET:
             fault |= Fault.INVERTED_RANGE
         if data[at + 19] == 0:
-            at += _SMALLEST_BATCH
+            at += _MIN_BATCH_SIZE
             continue
         tags, at = uvarint(data, at + 19, end)
         if at < 0:
             return np.int64(-1), np.int64(0), complete, fault
-        if tags > _MOST_TAGS:
+        if tags > _MAX_TAGS:
             fault |= Fault.OVER_LIMIT
         for _tag in range(tags):
             at = _after_unknown_tag(data, at, end)
@@ -354,7 +358,7 @@ def _walk(data, at, end, counts, batches, filled):
     tags, at = uvarint(data, at, end)
     if at < 0:
         return np.int64(-1), np.int64(0), complete, fault
-    if tags > _MOST_TAGS:
+    if tags > _MAX_TAGS:
         fault |= Fault.OVER_LIMIT
     for _ in range(tags):
         tag, after_tag = uvarint(data, at, end)
@@ -364,7 +368,7 @@ def _walk(data, at, end, counts, batches, filled):
             fault |= Fault.UNKNOWN_TAG
             at = _after_unknown_tag(data, at, end)
         else:
-            # Kafka reads an int32 whatever the size says, and goes on behind it.
+            # Kafka ignores the size, reads an int32 and continues after it.
             size, at = uvarint(data, after_tag, end)
             if at < 0 or end - at < 4:
                 return np.int64(-1), np.int64(0), complete, fault

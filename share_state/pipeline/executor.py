@@ -1,68 +1,159 @@
-"""What a run needs of the place where its tasks are: this process, or Spark's workers.
+"""Where a plan runs: the `Executor` protocol, its threads of this process, and the progress that a command shows."""
 
-Tasks in this process: a thread a core, since kernels and Arrow hold no lock of Python's.
-"""
-
-from collections.abc import Sequence
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from pathlib import Path
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
+from rich.console import Console
 
 from share_state.delta.files import File, TableFiles
-from share_state.pipeline.plan import Work, cores_here, shares
-from share_state.pipeline.task import Finished, Made, Wanted, finish_drafts, run_task
+from share_state.pipeline.groups import GroupSide
+from share_state.pipeline.plan import FoldPlan, available_cores, cores_per_log
+from share_state.pipeline.result import check_batches
+from share_state.pipeline.task import (
+    CUTOFF,
+    FINDINGS,
+    RESULTS,
+    STATE,
+    FinishRows,
+    OutputSpec,
+    PerLog,
+    finalize_staged,
+    returned_table,
+    run_task,
+)
 from share_state.sources.discovery import LogPartition
 
+Rows = TypeVar("Rows")
+"""What an executor returns: an Arrow table, or in Spark a lazy DataFrame."""
 
-class Tasks(Protocol):
-    """Runs what is asked of every log partition."""
 
-    def fold(self, work: Work, wanted: Wanted) -> pa.Table:
+class Executor(Protocol[Rows]):
+    """Runs a plan over its log partitions. Everything that folds goes through one."""
+
+    def map_logs(self, plan: FoldPlan, per_log: PerLog, schema: pa.Schema) -> Rows:
+        """Run a function over every log partition.
+
+        Args:
+            plan: with the log partitions.
+            per_log: yields batches of `schema` for one of them; travels to the tasks.
+            schema: of the result.
+        """
+        ...
+
+    def fold(self, plan: FoldPlan, output: OutputSpec) -> Rows:
         """Fold and judge every log partition.
 
         Returns:
-            Rows of `wanted.schema`.
+            Rows of `output.schema`.
         Raises:
             InputError: if a segment cannot be read.
         """
         ...
 
-    def over_logs(self, work: Work, made: Made, schema: pa.Schema) -> pa.Table:
-        """What is made of every log partition of some work: batches of `schema` for each."""
+    def returned_tables(self, rows: Rows, tables: Sequence[str]) -> dict[str, Rows]:
+        """Tables that `fold` returned, by name."""
         ...
 
-    def finish(self, files: TableFiles, drafts: Sequence[File], finished: Finished) -> list[File]:
-        """Write what tasks set aside as files of its table, as `share_state.drafts.finish_drafts`."""
+    def result_tables(self, plan: FoldPlan, side: GroupSide | None = None) -> dict[str, Rows]:
+        """Every table that `reconstruct` writes, by name; findings include those of the group side."""
+        ...
+
+    def collect(self, rows: Rows) -> pa.Table:
+        """Rows as an Arrow table in this process."""
+        ...
+
+    def finalize(self, files: TableFiles, staged: Sequence[File], finish: FinishRows) -> list[File]:
+        """Write staged rows as files of their table; as `share_state.pipeline.task.finalize_staged`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class TasksHere:
-    """Runs what is asked of every log partition without Spark; as `share_state.runs.tasks.Tasks`."""
+class LocalExecutor:
+    """Runs a plan in threads of this process: kernels and Arrow release Python's lock."""
 
-    def fold(self, work: Work, wanted: Wanted) -> pa.Table:
-        """Fold and judge every log partition: rows of `wanted.schema`.
-
-        Raises:
-            InputError: if a segment cannot be read.
-        """
-        work = replace(work, cores=shares(work.logs, cores_here()))
-        return self.over_logs(work, partial(run_task, work, wanted), wanted.schema)
-
-    def over_logs(self, work: Work, made: Made, schema: pa.Schema) -> pa.Table:
-        """What is made of every log partition of some work: batches of `schema` for each."""
+    def map_logs(self, plan: FoldPlan, per_log: PerLog, schema: pa.Schema) -> pa.Table:
+        """Run a function over every log partition; the result is in the order of the logs."""
 
         def table_of(log: LogPartition) -> pa.Table:
-            return pa.Table.from_batches(list(made(log)), schema=schema)
+            return pa.Table.from_batches(list(per_log(log)), schema=schema)
 
-        # Biggest first, so that no core waits long for the last one.
-        logs = sorted(work.logs, key=lambda log: -log.size)
-        with ThreadPoolExecutor(cores_here()) as threads:
-            return pa.concat_tables(threads.map(table_of, logs))
+        with ThreadPoolExecutor(available_cores()) as threads:
+            # Biggest first, so that no core waits long for the last one.
+            logs = sorted(plan.logs, key=lambda log: -log.size)
+            tables = {log.name: threads.submit(table_of, log) for log in logs}
+            return pa.concat_tables([schema.empty_table(), *(tables[log.name].result() for log in plan.logs)])
 
-    def finish(self, files: TableFiles, drafts: Sequence[File], finished: Finished) -> list[File]:
-        """Write what tasks set aside as files of its table."""
-        return finish_drafts(files, drafts, finished)
+    def fold(self, plan: FoldPlan, output: OutputSpec) -> pa.Table:
+        """Fold and judge every log partition."""
+        plan = replace(plan, cores=cores_per_log(plan.logs, available_cores()))
+        return self.map_logs(plan, partial(run_task, plan, output), output.schema)
+
+    def returned_tables(self, rows: pa.Table, tables: Sequence[str]) -> dict[str, pa.Table]:
+        """Tables that `fold` returned, by name."""
+        return {name: returned_table(rows, name) for name in tables}
+
+    def result_tables(self, plan: FoldPlan, side: GroupSide | None = None) -> dict[str, pa.Table]:
+        """Every table that `reconstruct` writes, by name.
+
+        Raises:
+            InputError: if a segment cannot be read, or the input holds no valid batch.
+        """
+        rows = self.fold(plan, OutputSpec(returned=RESULTS))
+        check_batches(rows)
+        tables = self.returned_tables(rows, (*RESULTS, CUTOFF))
+        if side is None:
+            return tables
+        findings = pa.concat_tables([tables[FINDINGS], side.judge(tables[STATE], plan)])
+        return tables | {FINDINGS: findings} | side.tables()
+
+    def collect(self, rows: pa.Table) -> pa.Table:
+        """The same table."""
+        return rows
+
+    def finalize(self, files: TableFiles, staged: Sequence[File], finish: FinishRows) -> list[File]:
+        """Write staged rows as files of their table."""
+        return finalize_staged(files, staged, finish)
+
+
+_SHOWN_AFTER_SECONDS = 2.0
+
+
+class Progress:
+    """Times the phases of a command; `with progress("fold"):` around each.
+
+    A line on stderr shows the running phase if stderr is a terminal and `quiet` is off. The environment variable
+    SHARE_STATE_PHASES names a file that receives the seconds of each phase as JSON.
+    """
+
+    def __init__(self, *, quiet: bool = True) -> None:
+        self.seconds: dict[str, float] = {}
+        self._begun = time.monotonic()
+        self._console = Console(stderr=True, quiet=quiet or not sys.stderr.isatty())
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        """Time one phase."""
+        begun = time.monotonic()
+        with self._console.status(f"{phase} …"):
+            yield
+        self.seconds[phase] = round(self.seconds.get(phase, 0.0) + time.monotonic() - begun, 3)
+
+    def close(self) -> None:
+        """Print the seconds of all phases, and write them to SHARE_STATE_PHASES."""
+        target = os.environ.get("SHARE_STATE_PHASES")
+        if target:
+            Path(target).write_text(json.dumps(self.seconds), encoding="utf-8")
+        total = time.monotonic() - self._begun
+        if total > _SHOWN_AFTER_SECONDS:
+            phases = ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in self.seconds.items())
+            self._console.print(f"[dim]{total:.1f} s: {phases}[/dim]")

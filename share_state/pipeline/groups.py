@@ -1,4 +1,4 @@
-"""The group side of a run: share groups and consumers' claims, folded, as tables and as findings."""
+"""The group side of a run: share groups and claims of `__consumer_offsets`, as tables and findings."""
 
 import hashlib
 from collections import Counter
@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from share_state.config.inputs import HISTORY
 from share_state.delta.files import TableFiles
-from share_state.delta.warehouse import OF_CLAIMS, OF_GROUPS
-from share_state.fold.groups import FoldedGroups, completed, fold_groups, sizes_by_name
+from share_state.delta.warehouse import CLAIM_TABLES, GROUP_TABLES
+from share_state.fold.groups import FoldedGroups, add_topic_names, fold_groups, partition_counts_by_name
 from share_state.fold.sticky import FoldedSticky, fold_sticky
-from share_state.pipeline.plan import HISTORY, GroupInput, Work
-from share_state.pipeline.result import Outcome
+from share_state.pipeline.plan import FoldPlan, GroupInput
+from share_state.pipeline.result import RunResult
 from share_state.pipeline.task import STATE, Digest
 from share_state.rules.group_context import STATE_COLUMNS, AuditedGroups
 from share_state.rules.groups import judge_group_records, judge_groups, judge_sticky
@@ -21,10 +22,10 @@ from share_state.sources.discovery import STATE_TOPIC
 
 @dataclass(frozen=True, slots=True)
 class GroupSide:
-    """What `__consumer_offsets` tells.
+    """The folded group side.
 
     Attributes:
-        read: what was read, and how it is judged.
+        read: the logs, and the limits of the rules.
         folded: share groups, and the groups of consumers as bytes.
         sticky: claims and assignments of classic consumer groups.
     """
@@ -34,82 +35,80 @@ class GroupSide:
     sticky: FoldedSticky
 
     def tables(self) -> dict[str, pa.Table]:
-        """The tables of share groups, and those of claims where there are any."""
-        written = {name: getattr(self.folded, name) for name in OF_GROUPS}
-        claims = {name: getattr(self.sticky, name) for name in OF_CLAIMS}
+        """The tables of share groups, and those of claims that have rows."""
+        written = {name: getattr(self.folded, name) for name in GROUP_TABLES}
+        claims = {name: getattr(self.sticky, name) for name in CLAIM_TABLES}
         return written | {name: table for name, table in claims.items() if len(table)}
 
-    def judge(self, states: pa.Table, work: Work, now_ms: int | None = None) -> pa.Table:
+    def judge(self, states: pa.Table, plan: FoldPlan, now_ms: int | None = None) -> pa.Table:
         """The findings of every rule over groups.
 
-        Where the state side is cut at offsets it is of another time than the groups: then only what the groups alone
-        tell is judged.
+        If the state side ends at as-of offsets, its time differs from that of the groups: then only the rules over
+        groups alone apply.
 
         Args:
-            states: live share-partitions, at least STATE_COLUMNS of rules/groups_stated.py.
-            work: what was read of the state side.
-            now_ms: the time that ages are counted to; by default that of the newest record of any group.
+            states: live share-partitions, at least STATE_COLUMNS of rules/group_context.py.
+            plan: what was read of the state side.
+            now_ms: the time up to which ages are measured; by default that of the newest record of any group.
         Returns:
             The table `findings`, its run_id still null.
         """
-        if any(window.until_offset is not None for window in work.windows.values()):
-            found = [judge_group_records(self.folded.faults, work.severities)]
+        if any(window.until_offset is not None for window in plan.windows.values()):
+            found = [judge_group_records(self.folded.faults, plan.severities)]
         else:
-            numbers = [log.partition for log in work.logs if log.topic == STATE_TOPIC]
+            numbers = [log.partition for log in plan.logs if log.topic == STATE_TOPIC]
             audited = AuditedGroups(
                 self.folded,
                 states,
-                work.topics,
+                plan.topics,
                 None if now_ms is None else max(now_ms, self.folded.newest_time),
                 self.read.limits,
-                work.state_partitions,
+                plan.state_partitions,
                 frozenset(number for number in numbers if number is not None),
             )
-            found = [judge_groups(audited, work.severities)]
-        found.append(judge_sticky(self.sticky, work.severities))
+            found = [judge_groups(audited, plan.severities)]
+        found.append(judge_sticky(self.sticky, plan.severities))
         return pa.concat_tables([table_schema("findings").empty_table(), *found])
 
 
-def read_groups(work: Work) -> tuple[GroupSide | None, Work]:
-    """Fold the group side of the work, if it has one.
+def read_groups(plan: FoldPlan) -> tuple[GroupSide | None, FoldPlan]:
+    """Fold the group side of a plan, if it has one.
 
-    Args:
-        work: with its groups.
     Returns:
-        The group side; the work with the names that the groups tell, those that were given unchanged.
+        The group side; the plan without it, with the topic names that the groups hold added to those given.
     Raises:
         InputError: if a segment cannot be read.
     """
-    if work.groups is None:
-        return None, work
-    folded = fold_groups(work.groups.logs, work.window, partition_count=work.groups.partitions)
-    sticky = fold_sticky(folded, sizes_by_name(work.topics) or None, history=work.groups.claims == HISTORY)
-    topics = completed(work.topics, folded.names)
-    return GroupSide(work.groups, folded, sticky), replace(work, topics=topics, groups=None)
+    if plan.groups is None:
+        return None, plan
+    folded = fold_groups(plan.groups.logs, plan.window, partition_count=plan.groups.partitions)
+    sticky = fold_sticky(folded, partition_counts_by_name(plan.topics) or None, history=plan.groups.claims == HISTORY)
+    topics = add_topic_names(plan.topics, folded.names)
+    return GroupSide(plan.groups, folded, sticky), replace(plan, topics=topics, groups=None)
 
 
-def judged_groups(
-    side: GroupSide | None, work: Work, outcome: Outcome, files: TableFiles, now_ms: int | None = None
-) -> tuple[Outcome, pa.Table]:
-    """Hold the group side against the folded state.
+def judge_group_side(
+    side: GroupSide | None, plan: FoldPlan, result: RunResult, files: TableFiles, now_ms: int | None = None
+) -> tuple[RunResult, pa.Table]:
+    """Cross-check the group side and the folded state.
 
     Args:
-        side: None where the input has no group side; then nothing changes.
-        work: what was folded.
-        outcome: what the state side alone gave.
-        files: what the tasks wrote; of every share-partition a few columns come to the driver.
-        now_ms: the time that ages are counted to.
+        side: None if the input has no group side; then nothing changes.
+        plan: what was folded.
+        result: of the state side alone.
+        files: of the run; the driver reads a few columns of every share-partition.
+        now_ms: the time up to which ages are measured.
     Returns:
-        The outcome with the groups' findings counted, its run_id that of both sides; those findings.
+        The result with the groups' findings counted and a run_id of both sides; those findings.
     """
     if side is None:
-        return outcome, table_schema("findings").empty_table()
-    states = files.read(STATE, [file["path"] for file in outcome.files_of(STATE)], STATE_COLUMNS)
-    findings = side.judge(states, work, now_ms)
+        return result, table_schema("findings").empty_table()
+    states = files.read(STATE, [file["path"] for file in result.files_of(STATE)], STATE_COLUMNS)
+    findings = side.judge(states, plan, now_ms)
     own = Counter(zip(findings["severity"].to_pylist(), findings["rule"].to_pylist(), strict=True))
     digest = Digest()
     for table in (*side.tables().values(), findings):
         digest.take(table)
-    run_id = hashlib.sha256(f"{outcome.run_id} {digest.text}".encode()).hexdigest()[:16]
-    both = dict(sorted((Counter(outcome.findings) + own).items()))
-    return replace(outcome, findings=both, run_id=run_id), findings
+    run_id = hashlib.sha256(f"{result.run_id} {digest.text}".encode()).hexdigest()[:16]
+    both = dict(sorted((Counter(result.findings) + own).items()))
+    return replace(result, findings=both, run_id=run_id), findings

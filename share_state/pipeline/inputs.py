@@ -1,243 +1,76 @@
-"""The forms of export that are read, each recognised by what its files hold.
+"""Finds the log partitions of an export: the format of its files, the logs in them, and the group side beside them."""
 
-An export as commands, audits and Python calls read it: its logs, and the group side that goes with it.
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
 
-The work that an audit's configuration describes.
-"""
-
-import hashlib
-import logging
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-
-from share_state.config.model import AuditSettings
+from share_state.delta.reader import list_foreign_files
 from share_state.errors import InputError, ShareStateError
-from share_state.pipeline.plan import GroupInput, Work, group_logs
-from share_state.pipeline.table_inputs import HEAD, OpenSpark, data_files, is_table, table_logs
-from share_state.rules.registry import listed
 from share_state.sources.console_text import console_log, is_console_json
 from share_state.sources.discovery import (
     GROUP_TOPIC,
     STATE_TOPIC,
     LogPartition,
     find_group_logs,
-    logs_of,
-    partitions_shown,
-    state_partitions_found,
+    find_logs_of_dialect,
 )
 from share_state.sources.dump_text import dump_logs, is_dump_text
-from share_state.sources.kafka_client import ask_cluster, is_live, live_input
-from share_state.sources.object_stores import Place, head_of, place, places
+from share_state.sources.kafka_client import find_cluster_address, is_kafka_address
+from share_state.sources.object_stores import (
+    InputPath,
+    expand_paths,
+    read_head,
+    to_path,
+)
+from share_state.sources.table_plan import TableFile, TablePlan, list_table_files, plan_table
 from share_state.sources.tables import Columns
-from share_state.sources.topics import Topics, read_topics
+from share_state.sources.topics import Topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 AUTO, SEGMENTS = "auto", "segments"
 
+HEAD_SIZE = 1 << 20
+"""Bytes of a file that are enough to recognise its format."""
+
+_PARQUET = b"PAR1"
+_NOT_DATA = ("_", ".")
+
+SortedLogs = tuple[list[LogPartition], set[str]]
+"""Log partitions, and the topics whose rows are left out."""
+
+
+class RowSorter(Protocol):
+    """Sorts rows by log partition and offset. Spark does this; it is passed in, so that this package needs no Spark."""
+
+    def sort_tables(
+        self, tables: Sequence[tuple[str, str]], columns: Columns, name: str, topics: Sequence[str]
+    ) -> SortedLogs:
+        """Sort tables as one, given by format (parquet, delta or json) and path; messages call them `name`."""
+        ...
+
+    def sort_frame(self, frame: "DataFrame", columns: Columns, topics: Sequence[str]) -> SortedLogs:
+        """Sort the rows of a DataFrame."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What a person named, and how.
+class ExportPaths:
+    """Paths that are read as one export.
 
     Attributes:
-        inputs: paths and globs.
+        paths: files, folders and globs.
         dialect: of segments.
         columns: of tables.
-        open_spark: gives a session where a form needs one to be found.
+        sorter: None if Spark must not be started.
     """
 
-    inputs: Sequence[str]
-    dialect: str
-    columns: Columns
-    open_spark: OpenSpark
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What was found there.
-
-    Attributes:
-        logs: the log partitions.
-        notes: what a person should know of them, a line each.
-        groups: partitions of `__consumer_offsets` that are in the same tables or texts.
-    """
-
-    logs: list[LogPartition]
-    notes: tuple[str, ...] = ()
-    groups: tuple[LogPartition, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Format:
-    """A form of export.
-
-    Attributes:
-        called: as a message calls it.
-        begins: whether a file that begins with these bytes is of it.
-        find: the log partitions of inputs of this form.
-        find_groups: the partitions of `__consumer_offsets` of inputs of this form that hold them.
-    """
-
-    called: str
-    begins: Callable[[bytes], bool]
-    find: Callable[[Asked], Found]
-    find_groups: Callable[[Asked], list[LogPartition]]
-
-
-def _segments(asked: Asked) -> Found:
-    return Found(logs_of(asked.inputs, asked.dialect))
-
-
-def _groups_in_segments(asked: Asked) -> list[LogPartition]:
-    return find_group_logs(asked.inputs)
-
-
-def _table(asked: Asked) -> Found:
-    logs, others = table_logs(asked.inputs, asked.columns, asked.open_spark, (STATE_TOPIC, GROUP_TOPIC))
-    return _with_groups(logs, _passed_over(others, "rows"))
-
-
-def _groups_in_table(asked: Asked) -> list[LogPartition]:
-    return table_logs(asked.inputs, asked.columns, asked.open_spark, (GROUP_TOPIC,))[0]
-
-
-def _with_groups(logs: Sequence[LogPartition], notes: tuple[str, ...]) -> Found:
-    of_groups = [log for log in logs if log.topic == GROUP_TOPIC]
-    return Found([log for log in logs if log.topic != GROUP_TOPIC], notes, tuple(of_groups))
-
-
-def _console_json(asked: Asked) -> Found:
-    note = (
-        "this form holds no offsets, partitions or timestamps: columns that need them are null, and no cutoff is told"
-    )
-    return Found([console_log(_files(asked.inputs, is_console_json))], (note,))
-
-
-def _groups_in_console_json(asked: Asked) -> list[LogPartition]:
-    return [console_log(_files(asked.inputs, is_console_json), GROUP_TOPIC)]
-
-
-def _dump_log(asked: Asked) -> Found:
-    logs, others = dump_logs(_files(asked.inputs, is_dump_text), (STATE_TOPIC, GROUP_TOPIC))
-    return _with_groups(logs, _passed_over(others, "dumps"))
-
-
-def _groups_in_dump(asked: Asked) -> list[LogPartition]:
-    return dump_logs(_files(asked.inputs, is_dump_text), (GROUP_TOPIC,))[0]
-
-
-def _passed_over(others: set[str], what: str) -> tuple[str, ...]:
-    names = ", ".join(sorted(others)[:5])
-    return (f"{what} of other topics are passed over: {names}",) if others else ()
-
-
-FORMATS: Mapping[str, Format] = {
-    "table": Format("a table of keys and values", is_table, _table, _groups_in_table),
-    "dump-log": Format("the text of kafka-dump-log", is_dump_text, _dump_log, _groups_in_dump),
-    "console-json": Format("the JSON of the console consumer", is_console_json, _console_json, _groups_in_console_json),
-    SEGMENTS: Format(
-        "segments of a log", lambda head: len(head) > 16 and head[16] in (0, 1, 2), _segments, _groups_in_segments
-    ),
-}
-"""Every form by the name that `--format` takes; a file is of the first that knows its beginning."""
-
-
-def find(asked: Asked, form: str) -> Found:
-    """The log partitions that the inputs hold.
-
-    Args:
-        asked: what is meant.
-        form: one of FORMATS, or AUTO to look at the content.
-    Raises:
-        InputError: if an input is not of this form, or AUTO sees several.
-        ShareStateError: if there is no such form.
-    """
-    chosen = _chosen(asked.inputs, form)
-    found = FORMATS[chosen].find(asked)
-    if form == AUTO and chosen != SEGMENTS:
-        told = f"taken for {FORMATS[chosen].called} (--format {chosen})"
-        return replace(found, notes=(told, *found.notes))
-    return found
-
-
-def find_groups(asked: Asked, form: str = AUTO) -> tuple[LogPartition, ...]:
-    """The partitions of `__consumer_offsets` that the inputs hold.
-
-    Args:
-        asked: what is meant.
-        form: one of FORMATS, or AUTO to look at the content.
-    Raises:
-        InputError: if an input cannot be read, holds no such log, or is of another form.
-        ShareStateError: if there is no such form.
-    """
-    return tuple(FORMATS[_chosen(asked.inputs, form)].find_groups(asked))
-
-
-def _chosen(inputs: Sequence[str], form: str) -> str:
-    if form not in (AUTO, *FORMATS):
-        raise ShareStateError(f"--format {form}: give one of {', '.join((AUTO, *FORMATS))}")
-    return recognised(inputs) if form == AUTO else form
-
-
-def recognised(inputs: Sequence[str]) -> str:
-    """The form of the inputs, by their content; SEGMENTS where nothing is known, so that its reader says what is wrong.
-
-    Raises:
-        InputError: if two of them are of different forms.
-    """
-    seen: dict[str, str] = {}
-    for given in inputs:
-        for path in _places(given):
-            form = _form_of(path)
-            if form is not None:
-                seen.setdefault(form, str(path))
-    if len(seen) > 1:
-        (one, of_one), (other, of_other) = list(seen.items())[:2]
-        raise InputError(f"{of_one} is {FORMATS[one].called}, {of_other} is {FORMATS[other].called}; give one form")
-    return next(iter(seen), SEGMENTS)
-
-
-def _files(inputs: Sequence[str], begins: Callable[[bytes], bool]) -> list[Place]:
-    """The files that the inputs name, and those of this form in folders.
-
-    Raises:
-        InputError: if there are none.
-    """
-    found = []
-    for given in inputs:
-        named = _places(given)
-        if not named:
-            raise InputError(f"{given}: no such file or folder; give a text, or a folder of texts")
-        for one in named:
-            found += [one] if one.is_file() else [file for file in data_files(one) if begins(head_of(file, HEAD))]
-    if not found:
-        raise InputError(f"{inputs[0]}: no text of this form in this folder; give the files")
-    return found
-
-
-def _places(given: str) -> list[Place]:
-    try:
-        return places(given)
-    except OSError:
-        return []
-
-
-def _form_of(path: Place) -> str | None:
-    try:
-        if path.is_dir():
-            if (path / "_delta_log").is_dir():
-                return "table"
-            if next(path.rglob("*.log"), None) is not None:
-                return SEGMENTS
-        for file in data_files(path):
-            head = head_of(file, HEAD)
-            for name, form in FORMATS.items():
-                if form.begins(head):
-                    return name
-            break
-    except OSError:
-        return None
-    return None
+    paths: Sequence[str]
+    dialect: str = AUTO
+    columns: Columns = field(default_factory=Columns)
+    sorter: RowSorter | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,218 +79,298 @@ class Export:
 
     Attributes:
         logs: log partitions of the state topic, or of the topics of control records.
-        groups: partitions of `__consumer_offsets` that came with them.
-        topics: names and end offsets, None where the export does not tell them.
-        state_partitions: how many partitions the state topic has, None where the export does not say.
+        groups: partitions of `__consumer_offsets` in the same tables, texts or cluster.
+        notes: what the reader of the result should know, a line each.
+        topics: names and end offsets; None if the export does not hold them.
+        state_partitions: number of partitions of the state topic; None if the export does not show it.
         group_partitions: the same of `__consumer_offsets`.
-        notes: what a person should know, a line each.
     """
 
     logs: list[LogPartition]
     groups: tuple[LogPartition, ...] = ()
+    notes: tuple[str, ...] = ()
     topics: Topics | None = None
     state_partitions: int | None = None
     group_partitions: int | None = None
-    notes: tuple[str, ...] = ()
-
-    def work(self, topics: Topics | None = None, state_partitions: int | None = None) -> Work:
-        """Every record of it, to be folded with the group side that came with it.
-
-        Args:
-            topics: names and end offsets that a person gave; they win over those that the export tells.
-            state_partitions: how many partitions the state topic has, where the export does not say.
-        """
-        return Work(
-            logs=self.logs,
-            topics=topics or self.topics or Topics(),
-            state_partitions=self.state_partitions or state_partitions or state_partitions_found(self.logs),
-            groups=GroupInput(self.groups, self.group_partitions) if self.groups else None,
-        )
 
 
-def read_export(asked: Asked, form: str = AUTO, kafka_properties: str | None = None) -> Export:
-    """Find what there is to fold.
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A format of exports.
+
+    Attributes:
+        label: its name in messages.
+        matches: whether a file that begins with these bytes has it.
+        find: finds the log partitions of paths of this format.
+        find_groups: finds the partitions of `__consumer_offsets` alone.
+    """
+
+    label: str
+    matches: Callable[[bytes], bool]
+    find: Callable[[ExportPaths], Export]
+    find_groups: Callable[[ExportPaths], list[LogPartition]]
+
+
+def _find_segments(given: ExportPaths) -> Export:
+    return Export(find_logs_of_dialect(given.paths, given.dialect))
+
+
+def _find_tables(given: ExportPaths) -> Export:
+    logs, others = find_table_logs(given, (STATE_TOPIC, GROUP_TOPIC))
+    return _split_topics(logs, _other_topics(others, "rows"))
+
+
+def _find_console_json(given: ExportPaths) -> Export:
+    note = "this format has no offsets, partitions or timestamps: columns that need them are null, and no cutoff"
+    return Export([console_log(_text_files(given.paths, is_console_json))], notes=(note,))
+
+
+def _find_dumps(given: ExportPaths) -> Export:
+    logs, others = dump_logs(_text_files(given.paths, is_dump_text), (STATE_TOPIC, GROUP_TOPIC))
+    return _split_topics(logs, _other_topics(others, "dumps"))
+
+
+def _split_topics(logs: Sequence[LogPartition], notes: tuple[str, ...] = ()) -> Export:
+    groups = [log for log in logs if log.topic == GROUP_TOPIC]
+    return Export([log for log in logs if log.topic != GROUP_TOPIC], tuple(groups), notes)
+
+
+def _other_topics(others: set[str], what: str) -> tuple[str, ...]:
+    names = ", ".join(sorted(others)[:5])
+    return (f"{what} of other topics are skipped: {names}",) if others else ()
+
+
+FORMATS: Mapping[str, Format] = {
+    "table": Format(
+        "a table of keys and values",
+        lambda head: head.startswith(_PARQUET) or _is_json_table(head),
+        _find_tables,
+        lambda given: find_table_logs(given, (GROUP_TOPIC,))[0],
+    ),
+    "dump-log": Format(
+        "the text of kafka-dump-log",
+        is_dump_text,
+        _find_dumps,
+        lambda given: dump_logs(_text_files(given.paths, is_dump_text), (GROUP_TOPIC,))[0],
+    ),
+    "console-json": Format(
+        "the JSON of the console consumer",
+        is_console_json,
+        _find_console_json,
+        lambda given: [console_log(_text_files(given.paths, is_console_json), GROUP_TOPIC)],
+    ),
+    SEGMENTS: Format(
+        "segments of a log",
+        lambda head: len(head) > 16 and head[16] in (0, 1, 2),
+        _find_segments,
+        lambda given: find_group_logs(given.paths),
+    ),
+}
+"""Every format by the name that `--format` takes; a file has the first that matches its beginning."""
+
+
+def read_export(given: ExportPaths, format: str = AUTO, kafka_properties: str | None = None) -> Export:
+    """Find the log partitions of one export.
 
     Args:
-        asked: what is meant.
-        form: one of FORMATS, kafka, or AUTO to look at the content.
+        given: its paths, or the address of a cluster.
+        format: one of FORMATS, kafka, or AUTO to look at the content.
         kafka_properties: of a cluster: path of a properties file, as Kafka's own tools take it with --command-config.
     Raises:
-        InputError: if an input cannot be used, or is not of this form.
-        ShareStateError: if there is no such form.
+        InputError: if an input cannot be used, is not of this format, or AUTO sees several formats.
     """
-    address = live_input(asked.inputs, form)
-    if address is None:
-        found = find(asked, form)
-        return Export(found.logs, found.groups, notes=found.notes)
-    live = ask_cluster(address, kafka_properties)
-    return Export(list(live.logs), live.groups, live.topics, live.state_partitions, live.group_partitions)
+    address = find_cluster_address(given.paths, format)
+    if address is not None:
+        from share_state.sources.kafka_cluster import read_cluster  # noqa: PLC0415  the client library is an extra
+
+        live = read_cluster(address, kafka_properties)
+        return Export(
+            list(live.logs),
+            live.groups,
+            topics=live.topics,
+            state_partitions=live.state_partitions,
+            group_partitions=live.group_partitions,
+        )
+    name = detect_format(given.paths) if format == AUTO else format
+    found = FORMATS[name].find(given)
+    if format == AUTO and name != SEGMENTS:
+        return replace(found, notes=(f"read as {FORMATS[name].label} (--format {name})", *found.notes))
+    return found
 
 
-def named_group_logs(asked: Asked, form: str = AUTO) -> tuple[LogPartition, ...]:
-    """The partitions of `__consumer_offsets` in what a person named as the group side.
+def read_frame(frame: "DataFrame", columns: Columns, sorter: RowSorter) -> Export:
+    """The log partitions of a DataFrame of records with the columns of Spark's Kafka source.
 
     Raises:
-        InputError: if it is a cluster, cannot be read, holds no such log, or is not of this form.
+        InputError: if it lacks a column, or has one of another type.
     """
-    for given in asked.inputs:
-        if is_live(given):
+    return _split_topics(sorter.sort_frame(frame, columns, (STATE_TOPIC, GROUP_TOPIC))[0])
+
+
+def read_group_export(given: ExportPaths, format: str = AUTO) -> tuple[LogPartition, ...]:
+    """The partitions of `__consumer_offsets` in an export that is named as the group side.
+
+    Raises:
+        InputError: if it is a cluster, cannot be read, holds no such log, or is not of this format.
+    """
+    for path in given.paths:
+        if is_kafka_address(path):
             raise InputError(
-                f"{given}: the groups of a cluster are read with its state, or they would be of a later time; "
-                "give the cluster as the input"
+                f"{path}: the groups of a cluster must be read together with its state; give the cluster as the input"
             )
-    return find_groups(asked, form)
+    name = detect_format(given.paths) if format == AUTO else format
+    return tuple(FORMATS[name].find_groups(given))
 
 
-def with_group_side(
-    work: Work, inputs: Sequence[str], named: Asked | None = None, partitions: int | None = None
-) -> Work:
-    """Work with the group side that is named, that came with its logs, or that lies beside them.
+def detect_format(paths: Sequence[str]) -> str:
+    """The format of paths by their content; SEGMENTS if none matches, whose reader then says what is wrong.
 
-    Args:
-        work: the state side; what came with it is its group side already.
-        inputs: as the person named them.
-        named: where the group side is, None where nobody said.
-        partitions: how many `__consumer_offsets` has, None where nobody said.
     Raises:
-        InputError: if what is named cannot be used.
+        InputError: if two of them have different formats.
     """
-    if named is not None:
-        groups = GroupInput(named_group_logs(named), partitions)
-    elif work.groups is not None:
-        groups = replace(work.groups, partitions=partitions or work.groups.partitions)
-    else:
-        groups = GroupInput(group_logs(inputs, work.logs), partitions)
-    return replace(work, groups=groups) if groups.logs else work
+    seen: dict[str, str] = {}
+    for given in paths:
+        for path in _existing(given):
+            if (name := _format_of(path)) is not None:
+                seen.setdefault(name, str(path))
+    if len(seen) > 1:
+        (one, of_one), (other, of_other) = list(seen.items())[:2]
+        raise InputError(f"{of_one} is {FORMATS[one].label}, {of_other} is {FORMATS[other].label}; give one format")
+    return next(iter(seen), SEGMENTS)
 
 
-def told_of_partitions(groups: GroupInput | None) -> str | None:
-    """What is left unsaid where nothing shows how many partitions `__consumer_offsets` has; None where all is well."""
-    if groups is None or groups.partitions is not None or partitions_shown(groups.logs) is not None:
+def _format_of(path: InputPath) -> str | None:
+    try:
+        if path.is_dir():
+            if (path / "_delta_log").is_dir():
+                return "table"
+            if next(path.rglob("*.log"), None) is not None:
+                return SEGMENTS
+        files = data_files(path)
+        head = read_head(files[0], HEAD_SIZE) if files else b""
+    except OSError:
         return None
-    numbers = listed(log.partition for log in groups.logs if log.partition is not None)
-    found = f"found partition {numbers}" if numbers else "found records"
-    return f"{GROUP_TOPIC}: {found}, not how many there are: a group without a record is not taken for gone"
+    return next((name for name, format in FORMATS.items() if format.matches(head)), None)
 
 
-def check_cut(logs: Sequence[LogPartition], by_offset: str | None = None, by_time: str | None = None) -> None:
-    """Refuse to cut an export whose form does not tell where.
+def _text_files(paths: Sequence[str], matches: Callable[[bytes], bool]) -> list[InputPath]:
+    """The files that paths name, and those of this format in folders.
+
+    Raises:
+        InputError: if there are none.
+    """
+    found = []
+    for given in paths:
+        named = _existing(given)
+        if not named:
+            raise InputError(f"{given}: no such file or folder; give a text, or a folder of texts")
+        for path in named:
+            is_file = path.is_file()
+            found += [path] if is_file else [one for one in data_files(path) if matches(read_head(one, HEAD_SIZE))]
+    if not found:
+        raise InputError(f"{paths[0]}: no text of this format in this folder; give the files")
+    return found
+
+
+def _existing(given: str) -> list[InputPath]:
+    try:
+        return expand_paths(given)
+    except OSError:
+        return []
+
+
+def find_table_logs(given: ExportPaths, topics: Sequence[str] = (STATE_TOPIC,)) -> SortedLogs:
+    """The log partitions of tables: Parquet files and Delta tables are read in place, all else is sorted by Spark.
 
     Args:
-        logs: the log partitions.
-        by_offset: what the person calls a cut at offsets, None where none is asked for.
-        by_time: the same of a cut at a time.
+        given: Parquet or JSON files, folders of them, Delta tables, globs; several are one table.
+        topics: those to find; the first must be there. A table without topics is of the first.
     Raises:
-        InputError: if one is asked for and the form holds no offsets, or no timestamps.
+        InputError: if a path cannot be used as such a table.
+        ShareStateError: if the rows must be sorted and there is no sorter.
     """
-    for log in logs:
-        form = log.source.form if log.source else ""
-        if by_offset is not None and not log.has_offsets:
-            raise InputError(f"{by_offset}: {form} holds no offsets; give segments or a table")
-        if by_time is not None and not log.has_times:
-            raise InputError(f"{by_time}: this {form} holds no timestamps; give segments or a table that has them")
+    files, to_sort = list[TableFile](), list[tuple[str, str]]()
+    for name in given.paths:
+        paths = expand_paths(name)
+        if not paths:
+            raise InputError(f"{name}: no such file or folder; give Parquet or JSON files, or a Delta table")
+        for path in paths:
+            if (path / "_delta_log").is_dir():
+                names = list_foreign_files(str(path))
+                if names is None:
+                    to_sort.append(("delta", str(path)))
+                else:
+                    files += list_table_files([path / one for one in names], path)
+                continue
+            data = data_files(path)
+            if not data:
+                raise InputError(f"{path}: no data files; give a folder of Parquet or JSON files, or a Delta table")
+            head = read_head(data[0], HEAD_SIZE)
+            if head.startswith(_PARQUET):
+                files += list_table_files(data, path)
+            elif _is_json_table(head):
+                to_sort.append(("json", str(path)))
+            else:
+                raise InputError(f"{path}: neither Parquet nor lines of JSON with a record each; give such a table")
+    found = TablePlan([], set(), is_in_order=False) if to_sort else plan_table(files, given.columns, topics)
+    if found.is_in_order:
+        return found.logs, found.other_topics
+    if given.sorter is None:
+        raise ShareStateError("the rows of this table must be sorted by Spark; give spark=share_state.session()")
+    to_sort += [("parquet", file.path) for file in files]
+    return given.sorter.sort_tables(to_sort, given.columns, given.paths[0], topics)
 
 
-_LOG = logging.getLogger("share_state")
+def _is_json_table(head: bytes) -> bool:
+    """Whether a file begins with a line that is a flat JSON object, as a record is."""
+    line = head.lstrip().partition(b"\n")[0]
+    try:
+        first = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(first, dict) and not any(isinstance(value, dict) for value in first.values())
 
-_SHAPING = ("state_partitions", "limits", "rules", "topics", "clock", "groups")
-"""Sections of the configuration that change what the tables hold."""
 
-_Found = tuple[list[str], Export]
-"""What the sources of one export are called, and what they hold."""
+def data_files(path: InputPath) -> list[InputPath]:
+    """The data files of a table; Spark ignores names that begin with a dot or an underscore.
+
+    Source: Spark InMemoryFileIndex.
+    """
+    if path.is_file():
+        return [path]
+
+    def is_data(file: InputPath) -> bool:
+        return not any(part.startswith(_NOT_DATA) and "=" not in part for part in file.relative_to(str(path)).parts)
+
+    return [file for file in sorted(path.rglob("*")) if file.is_file() and is_data(file)]
 
 
-def work_of(settings: AuditSettings, open_spark: OpenSpark) -> Work:
-    """The log partitions of all sources, and how they are folded and judged.
+def adjacent_group_logs(paths: Sequence[str], logs: Sequence[LogPartition]) -> tuple[LogPartition, ...]:
+    """The partitions of `__consumer_offsets` in the folders that hold the logs of the state topic.
 
-    Sources of one form and dialect are one export: what several hold of a log partition is read as copies of it.
+    Only folders that the paths name, or that lie below one, are searched: a path to a single `__share_group_state-N`
+    selects that log alone.
 
+    Args:
+        paths: folders, files or globs.
+        logs: the log partitions found in them.
+    Returns:
+        By partition number; empty if there are none.
     Raises:
-        InputError: if a source, the group side or the topics file cannot be used, or sources of two forms hold the same
-            log partition.
+        InputError: if one cannot be read.
     """
-    found = list(_found(settings, open_spark))
-    logs = [log for _, export in found for log in export.logs]
-    _check_once(logs, "copies need one format and dialect")
-    _check_placed(logs)
-    topics = next((export.topics for _, export in found if export.topics is not None), None)
-    counted = next((export.state_partitions for _, export in found if export.state_partitions is not None), None)
-    return Work(
-        logs=logs,
-        topics=topics or Topics() if settings.topics is None else read_topics(settings.topics),
-        state_partitions=settings.state_partitions or counted or state_partitions_found(logs),
-        severities=settings.rules,
-        limits=settings.limits.to_limits(),
-        groups=_group_side(settings, found, open_spark),
-    )
+    segments = (segment.path for log in logs if log.topic == STATE_TOPIC for segment in log.segments)
+    folders = {to_path(path).parent.parent for path in segments}
+    found = [
+        log_folder
+        for folder in sorted(folders, key=str)
+        if any(_is_in(folder, given) for given in paths)
+        for log_folder in sorted(folder.glob(f"{GROUP_TOPIC}-*"))
+        if any(log_folder.glob("*.log"))
+    ]
+    return tuple(find_group_logs(found)) if found else ()
 
 
-def _found(settings: AuditSettings, open_spark: OpenSpark) -> Iterator[_Found]:
-    """What each export holds."""
-    exports: dict[tuple[str, ...], list[str]] = {}
-    for source in settings.sources:
-        columns = sorted(source.columns.items())
-        alike = (source.format, source.dialect, source.kafka_properties or "", *(f"{k}={v}" for k, v in columns))
-        exports.setdefault(alike, []).append(source.path)
-    for (form, dialect, properties, *columns), paths in exports.items():
-        asked = _asked(open_spark, paths, dict(one.split("=", 1) for one in columns), dialect)
-        export = read_export(asked, form, properties or None)
-        for note in export.notes:
-            _LOG.info("%s: %s", " ".join(paths), note)
-        yield paths, export
-
-
-def _group_side(settings: AuditSettings, found: Sequence[_Found], open_spark: OpenSpark) -> GroupInput | None:
-    """The group side that is named; else what came with the exports, and what lies beside those it did not come with.
-
-    Raises:
-        InputError: if what is named cannot be used, or a log partition of it is in two exports.
-    """
-    named, counted = settings.groups, None
-    if named.paths is not None:
-        logs = named_group_logs(_asked(open_spark, named.paths, named.columns), named.format)
-    else:
-        came = [log for _, export in found for log in export.groups]
-        alone = [(paths, export.logs) for paths, export in found if not export.groups]
-        beside = group_logs([path for paths, _ in alone for path in paths], [log for _, own in alone for log in own])
-        _check_once([*came, *beside], "say which counts by groups.paths")
-        logs = tuple(sorted([*came, *beside], key=lambda log: -1 if log.partition is None else log.partition))
-        counted = next((export.group_partitions for _, export in found if export.group_partitions is not None), None)
-    groups = named.to_input(logs, counted)
-    if (told := told_of_partitions(groups)) is not None:
-        _LOG.info("%s; say groups.partitions", told)
-    return groups
-
-
-def _asked(open_spark: OpenSpark, paths: Sequence[str], columns: Mapping[str, str], dialect: str = AUTO) -> Asked:
-    return Asked(paths, dialect, Columns.named(columns), open_spark)
-
-
-def _check_once(logs: Sequence[LogPartition], mend: str) -> None:
-    """Refuse log partitions that are in two exports.
-
-    Raises:
-        InputError: if one is, with the mend.
-    """
-    for name, count in Counter(log.name for log in logs).items():
-        if count > 1:
-            raise InputError(f"sources: {name} is in two of them that are not alike; {mend}")
-
-
-def _check_placed(logs: Sequence[LogPartition]) -> None:
-    """Refuse a form that does not tell its partitions beside one that does.
-
-    Raises:
-        InputError: if both are there.
-    """
-    whole = [log.name for log in logs if log.source is not None and not log.has_offsets]
-    if whole and len(logs) > len(whole):
-        raise InputError(f"sources: {whole[0]} does not tell its partitions, and others do; give one form")
-
-
-def told(settings: AuditSettings) -> dict[str, str]:
-    """What shapes the tables of an audit beside the logs; where it changed, an audit judges again."""
-    shown = {key: value for key, value in settings.describe().items() if key.partition(".")[0] in _SHAPING}
-    if settings.topics is not None:
-        shown["topics.digest"] = hashlib.sha256(place(settings.topics).read_bytes()).hexdigest()[:16]
-    return shown
+def _is_in(folder: InputPath, given: str) -> bool:
+    """Whether a path names a folder or one above it."""
+    return folder.is_relative_to(given) or any(one.match(given) for one in (folder, *folder.parents))

@@ -1,136 +1,71 @@
-"""How many cores there are, and how many of them each log is worth.
+"""The plan of a fold: `build_plan` turns an InputSpec into a FoldPlan, plain data that travels to every task."""
 
-A digest of log partitions: an audit whose group side has the same one as before need not judge it again.
-
-The group side of an input: the logs of `__consumer_offsets` that go with it, and how they are read.
-
-What a command is asked to fold, and how: plain data that travels to the tasks.
-"""
-
-import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.delta.files import asking, rows_of
-from share_state.fold.checkpoint import Carried, restored
-from share_state.fold.control_log import ControlOptions, FoldedControlLog, fold_control_log
-from share_state.fold.decoded import decoded_control_tables, decoded_tables
-from share_state.fold.log import FoldedLog, fold_log
-from share_state.fold.options import Chosen, Limits
-from share_state.fold.timeline import control_timeline_tables, timeline_tables
-from share_state.fold.verify import Proof, verify_control_cutoff, verify_cutoff
-from share_state.kafka.share_snapshot_file import IndexEntry
+from share_state.config.inputs import HISTORY, FieldNames, GroupSettings, InputSpec, Source
+from share_state.delta.reader import open_dataset, warehouse_errors
+from share_state.errors import InputError
+from share_state.fold.checkpoint import FoldCheckpoint, restore_checkpoint
+from share_state.fold.decoded import decoded_tables
+from share_state.fold.dialect import Folded, dialect_of
+from share_state.fold.options import ControlOptions, FoldOptions, Limits, SharePartitionFilter
+from share_state.fold.timeline import timeline_tables
+from share_state.fold.verify import Proof, verify_cutoff
+from share_state.pipeline.inputs import (
+    Export,
+    ExportPaths,
+    RowSorter,
+    adjacent_group_logs,
+    read_export,
+    read_frame,
+    read_group_export,
+)
 from share_state.rules.group_context import GroupLimits
-from share_state.rules.registry import judge, judge_records
+from share_state.rules.registry import RecordRules, judge, listed
 from share_state.schema.declarations import table_schema
-from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, LogPartition, Window, find_group_logs
-from share_state.sources.kafka_client import FORM as LIVE
-from share_state.sources.object_stores import NotOpenedError, Place, Store, StorePath, place, refusal, unreadable
-from share_state.sources.resume import Fate
-from share_state.sources.topics import Topics
-
-if TYPE_CHECKING:
-    from share_state.sources.kafka_cluster import LiveSource
+from share_state.sources.as_of import Window
+from share_state.sources.discovery import GROUP_TOPIC, LogPartition, infer_partition_count, infer_state_partition_count
+from share_state.sources.resume import ResumeStatus
+from share_state.sources.share_snapshots import ShareSnapshotEntry
+from share_state.sources.tables import Columns
+from share_state.sources.topics import Topics, read_subscriptions, read_topics
 
 
-def cores_here() -> int:
+def available_cores() -> int:
     """The cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def shares(logs: Sequence[LogPartition], cores: int, most: int | None = None) -> dict[str, int]:
-    """The logs that are worth more than one core while all are read at once, by name: so many as their bytes say.
+def cores_per_log(logs: Sequence[LogPartition], cores: int, most: int | None = None) -> dict[str, int]:
+    """Cores of each log that needs more than one, by name, in proportion to its bytes.
 
     Args:
-        logs: all of them.
-        cores: that there are for all together.
-        most: that one log may have; by default all.
+        logs: all logs, which are read at the same time.
+        cores: for all of them together.
+        most: for one log; by default all.
     """
     total = max(1, sum(log.size for log in logs))
     worth = {log.name: min(round(cores * log.size / total), most or cores) for log in logs}
     return {name: count for name, count in worth.items() if count > 1}
 
 
-def digest_of_logs(logs: Sequence[LogPartition]) -> str:
-    """A short text that is the same where the same is to be read.
-
-    Of a file on this machine it is the bytes that count, wherever they lie; of a file in a store, which would have to
-    be fetched whole, its size and when it was last written; of a cluster, how far each log partition is to be read.
-
-    Args:
-        logs: log partitions, in the order in which they were found.
-    Raises:
-        InputError: if a file cannot be read.
-    """
-    digest = hashlib.blake2b(digest_size=8)
-    contents = _contents(segment.path for log in logs for segment in log.segments)
-    for log in logs:
-        digest.update(f"{log.topic} {log.partition}\n".encode())
-        if log.source is not None and log.source.form == LIVE:
-            end = cast("LiveSource", log.source).end_offset
-            digest.update(f"{log.topic_id} {log.log_start_offset} {end}\n".encode())
-        for one in log.segments:
-            # Several log partitions may share a file, and each has its stretch of it.
-            digest.update(f"{one.base_offset} {one.begin} {one.size} {contents[one.path]}\n".encode())
-    return digest.hexdigest()
-
-
-def _contents(paths: Iterable[str]) -> dict[str, str]:
-    """Path -> what tells its content from another, each file looked at once."""
-    told, stored = dict[str, str](), dict[Store, list[tuple[str, StorePath]]]()
-    for path in dict.fromkeys(paths):
-        found = place(path)
-        if isinstance(found, StorePath):
-            stored.setdefault(found.store, []).append((path, found))
-        else:
-            told[path] = _hashed(path)
-    for store, files in stored.items():
-        told |= _last_written(store, files)
-    return told
-
-
-def _last_written(store: Store, files: Sequence[tuple[str, StorePath]]) -> dict[str, str]:
-    """Size and time of files of a store, asked for together; the bytes of those that it tells no time of."""
-    try:
-        infos = store.file_system.get_file_info([found.inner for _, found in files])
-    except (OSError, pa.ArrowException, NotOpenedError) as error:
-        raise refusal(files[0][0], error) from None
-    told = {}
-    for (path, _), info in zip(files, infos, strict=True):
-        if not info.is_file:
-            raise refusal(path, FileNotFoundError())
-        told[path] = _hashed(path) if info.mtime_ns is None else f"{info.size} {info.mtime_ns}"
-    return told
-
-
-def _hashed(path: str) -> str:
-    try:
-        with place(path).open("rb") as opened:
-            return hashlib.file_digest(opened, "sha256").hexdigest()
-    except OSError as error:
-        raise unreadable(path, error) from None
-
-
-HISTORY, LATEST = "history", "latest"
-CLAIMS = (HISTORY, LATEST)
-"""Which records of classic consumer groups are held against the rules: all that are left, or the latest of a group."""
-
-
 @dataclass(frozen=True, slots=True)
 class GroupInput:
-    """The group side of an input, and how it is read.
+    """The group side of a plan.
 
     Attributes:
         logs: partitions of `__consumer_offsets`.
-        partitions: how many the topic has, None where only the logs can tell.
-        claims: one of CLAIMS.
-        limits: what the groups are held against.
+        partitions: number of partitions of the topic; None to infer it from the logs.
+        claims: HISTORY or LATEST.
+        limits: of share groups.
     """
 
     logs: tuple[LogPartition, ...]
@@ -138,77 +73,38 @@ class GroupInput:
     claims: str = HISTORY
     limits: GroupLimits = field(default_factory=GroupLimits)
 
-    def described(self) -> dict[str, str]:
-        """What an audit compares to see whether anything is new: the same for the same bytes.
 
-        Raises:
-            InputError: if a file cannot be read.
-        """
-        return {"groups.digest": digest_of_logs(self.logs)}
-
-
-def group_logs(inputs: Sequence[str], logs: Sequence[LogPartition]) -> tuple[LogPartition, ...]:
-    """The partitions of `__consumer_offsets` that lie beside the logs of the state topic, as segments.
-
-    They are taken only from folders that the inputs name or hold: who names a single
-    `__share_group_state-N` gets that alone.
-
-    Args:
-        inputs: folders, files or globs, as the person named them.
-        logs: what was found in them.
-    Returns:
-        By partition number; nothing where there is none.
-    Raises:
-        InputError: if one cannot be read.
-    """
-    paths = (segment.path for log in logs if log.topic == STATE_TOPIC for segment in log.segments)
-    folders = {place(path).parent.parent for path in paths}
-    beside = [
-        found
-        for folder in sorted(folders, key=str)
-        if any(_is_in(folder, given) for given in inputs)
-        for found in sorted(folder.glob(f"{GROUP_TOPIC}-*"))
-        if any(found.glob("*.log"))
-    ]
-    return tuple(find_group_logs(beside)) if beside else ()
-
-
-def _is_in(folder: Place, given: str) -> bool:
-    """Whether a folder, or one above it, is what was named."""
-    return folder.is_relative_to(given) or any(one.match(given) for one in (folder, *folder.parents))
-
-
-_CARRIED = "carried_share_partitions"
+_CHECKPOINTS = "carried_share_partitions"
 
 
 @dataclass(frozen=True, slots=True)
-class Resumed:
-    """How an audit goes on with one log partition.
+class ResumedLog:
+    """How an audit resumes one log partition.
 
     Attributes:
-        fate: what became of it since the last audit.
-        carried: its row of `carried_logs`; None where it is read from its start.
-        files: Parquet files that hold its rows of `carried_share_partitions`, maybe beside those of others.
+        status: what happened to it since the last audit.
+        checkpoint: its row of `carried_logs`; None if it is read from its start.
+        files: Parquet files with its rows of `carried_share_partitions`, and maybe rows of other logs.
     """
 
-    fate: Fate
-    carried: str | None = None
+    status: ResumeStatus
+    checkpoint: str | None = None
     files: tuple[str, ...] = ()
 
-    def restore(self, log: LogPartition) -> Callable[[], Carried] | None:
-        """Gives what the last audit left for a log partition, a new one at each call; None where it left nothing."""
-        return None if self.carried is None else partial(_restored, self.carried, self.files, log.name)
+    def restore(self, log: LogPartition) -> Callable[[], FoldCheckpoint] | None:
+        """Returns a new copy of the last audit's checkpoint of a log at each call; None if there is no checkpoint."""
+        return None if self.checkpoint is None else partial(_read_checkpoint, self.checkpoint, self.files, log.name)
 
 
-def _restored(carried: str, files: Sequence[str], log: str) -> Carried:
+def _read_checkpoint(row: str, files: Sequence[str], log: str) -> FoldCheckpoint:
     if not files:
-        return restored(carried, table_schema(_CARRIED).empty_table())
-    with asking(files[0]):
-        return restored(carried, rows_of(_CARRIED, files).to_table(filter=pc.field("log") == log))
+        return restore_checkpoint(row, table_schema(_CHECKPOINTS).empty_table())
+    with warehouse_errors(files[0]):
+        return restore_checkpoint(row, open_dataset(_CHECKPOINTS, files).to_table(filter=pc.field("log") == log))
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class FoldPlan:
     """What is to be folded, and how.
 
     Attributes:
@@ -216,16 +112,17 @@ class Work:
         windows: name of a log partition -> which of its records count.
         window: the window of the log partitions that `windows` does not name.
         topics: names and end offsets that are known.
-        state_partitions: how many partitions the state topic has, None where unknown.
+        state_partitions: number of partitions of the state topic; None if unknown.
         control: how control records are folded.
-        indexes: name of a log partition -> entries of its share snapshot file, to be held against the log.
+        indexes: name of a log partition -> entries of its share snapshot file, to check against the log.
         severities: rule -> severity or "off".
-        verify: prove each cutoff by folding without what lies before it.
-        limits: what the rules hold the logs against.
-        audited: name of a log partition -> how an audit goes on with it; None where this is no audit.
-        timeline: the share-partitions whose state after every record is wanted; None for no timeline.
-        groups: the group side, None where there is none.
-        cores: name of a log partition -> how many cores fold it; one where none is named.
+        verify: prove each cutoff by folding again without the records before it.
+        limits: of the cluster, for the rules.
+        resumed: name of a log partition -> how an audit resumes it; None if this is no audit.
+        timeline: the share-partitions of the table `timeline`; None for no timeline.
+        groups: the group side; None if there is none.
+        cores: name of a log partition -> cores that fold it, 1 by default.
+        notes: what the reader of the result should know of the input, a line each.
     """
 
     logs: Sequence[LogPartition]
@@ -234,74 +131,194 @@ class Work:
     topics: Topics = field(default_factory=Topics)
     state_partitions: int | None = None
     control: ControlOptions = field(default_factory=ControlOptions)
-    indexes: Mapping[str, Sequence[IndexEntry]] = field(default_factory=dict)
+    indexes: Mapping[str, Sequence[ShareSnapshotEntry]] = field(default_factory=dict)
     severities: Mapping[str, str] = field(default_factory=dict)
     verify: bool = False
     limits: Limits = field(default_factory=Limits)
-    audited: Mapping[str, Resumed] | None = None
-    timeline: Chosen | None = None
+    resumed: Mapping[str, ResumedLog] | None = None
+    timeline: SharePartitionFilter | None = None
     groups: GroupInput | None = None
     cores: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def window_of(self, log: LogPartition) -> Window:
         """Which records of one of the logs count."""
         return self.windows.get(log.name, self.window)
 
-    def fold(self, log: LogPartition) -> FoldedLog | FoldedControlLog:
-        """Fold one of the logs, by the dialect of its topic."""
-        if log.topic == STATE_TOPIC:
-            known = {"topics": self.topics, "state_partitions": self.state_partitions, "limits": self.limits}
-            known |= {"cores": self.cores_of(log)}
-            if self.audited is None:
-                return fold_log(log, self.window_of(log), **known)
-            resumed = self.audited[log.name]
-            judge = partial(judge_records, severities=self.severities)
-            return fold_log(log, restore=resumed.restore(log), fate=resumed.fate, judge=judge, **known)
-        control = self.control
-        return fold_control_log(
-            log,
-            self.window_of(log),
-            mode=control.mode,
-            subscriptions=control.subscriptions,
-            ignore_uncheckpointed=control.ignore_uncheckpointed,
-            index=self.indexes.get(log.name),
+    def fold(self, log: LogPartition) -> Folded:
+        """Fold one of the logs."""
+        window = self.window_of(log) if self.resumed is None else Window()
+        return dialect_of(log).fold(log, window, self.fold_options(log))
+
+    def fold_options(self, log: LogPartition) -> FoldOptions:
+        """How one of the logs is folded."""
+        options = FoldOptions(
+            topics=self.topics,
+            limits=self.limits,
+            state_partitions=self.state_partitions,
+            cores=self.cores_of(log),
+            control=replace(self.control, index=self.indexes.get(log.name)),
         )
+        resumed = None if self.resumed is None else self.resumed.get(log.name)
+        if resumed is None:
+            return options
+        judge_chunk = RecordRules(self.severities)
+        return replace(options, restore=resumed.restore(log), resume_status=resumed.status, judge=judge_chunk)
 
     def cores_of(self, log: LogPartition) -> int:
-        """How many cores are for one of the logs, where this runs."""
-        return min(self.cores.get(log.name, 1), cores_here())
+        """Cores that fold one of the logs on this machine."""
+        return min(self.cores.get(log.name, 1), available_cores())
 
-    def alone(self) -> "Work":
-        """This work where one log is folded after the other: each has all cores."""
-        return replace(self, cores={log.name: cores_here() for log in self.logs})
-
-    def each(self) -> Iterator[FoldedLog | FoldedControlLog]:
-        """Fold the logs here, one after the other."""
-        return map(self.alone().fold, self.logs)
-
-    def judge(self, folded: FoldedLog | FoldedControlLog) -> pa.Table:
+    def judge(self, folded: Folded) -> pa.Table:
         """The findings of a folded log."""
-        traced = folded.judged if isinstance(folded, FoldedLog) else ()
-        return judge(folded, self.severities, self.topics, traced)
+        return judge(folded, self.severities, self.topics, folded.judged)
 
-    def prove(self, folded: FoldedLog | FoldedControlLog) -> Proof | None:
-        """Fold again without what lies before the cutoff, and compare."""
-        window = self.window_of(folded.log)
-        if isinstance(folded, FoldedControlLog):
-            return verify_control_cutoff(folded, window)
-        return verify_cutoff(folded, window, self.topics)
+    def prove(self, folded: Folded) -> Proof | None:
+        """Fold again without the records before the cutoff, and compare."""
+        return verify_cutoff(folded, self.window_of(folded.log), self.fold_options(folded.log))
 
     def states_of(self, log: LogPartition) -> Iterator[pa.Table]:
-        """The table `timeline` of one of the logs, piece by piece."""
-        if self.timeline is None:
-            return
-        if log.topic == STATE_TOPIC:
-            yield from timeline_tables(log, self.window_of(log), self.timeline, self.topics)
-        else:
-            yield from control_timeline_tables(log, self.window_of(log), self.timeline, self.control.mode)
+        """The table `timeline` of one of the logs, in pieces."""
+        if self.timeline is not None:
+            yield from timeline_tables(log, self.window_of(log), self.timeline, self.fold_options(log))
 
     def decode(self, log: LogPartition) -> Iterator[pa.Table]:
-        """The decoded records of one of the logs, a table a chunk."""
-        if log.topic == STATE_TOPIC:
-            return decoded_tables(log, self.window_of(log), self.topics)
-        return decoded_control_tables(log, self.window_of(log))
+        """The decoded records of one of the logs, one table per chunk."""
+        return decoded_tables(log, self.window_of(log), self.fold_options(log))
+
+
+def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = None) -> FoldPlan:
+    """Find the logs that a spec describes, and plan how to fold them.
+
+    Args:
+        spec: what to read, up to which record, and how to fold it.
+        names: how messages name the fields of the spec.
+        sorter: sorts tables that no single task could read in order; None if Spark must not be started.
+    Raises:
+        InputError: if an input cannot be used, or sources of two formats hold the same log partition.
+    """
+    given = read_topics(spec.topics) if isinstance(spec.topics, str) else spec.topics
+    exports = _read_exports(spec, sorter)
+    logs = [log for _, export in exports for log in export.logs]
+    _check_distinct(logs, "copies need one format and dialect")
+    _check_one_layout(logs)
+    _check_as_of(spec, names, logs)
+    windows = _windows(spec, names, logs)
+    groups = None if spec.groups is None else _group_input(spec.groups, spec.group_frame, exports, sorter)
+    notes = [f"{' '.join(paths)}: {note}" for paths, export in exports for note in export.notes]
+    if (warning := _partition_count_warning(groups, names)) is not None:
+        notes.append(warning)
+    return FoldPlan(
+        logs=logs,
+        windows=windows,
+        window=Window(until_time_ms=spec.as_of_time),
+        topics=given or next((export.topics for _, export in exports if export.topics is not None), Topics()),
+        state_partitions=spec.state_partitions
+        or next((export.state_partitions for _, export in exports if export.state_partitions is not None), None)
+        or infer_state_partition_count(logs),
+        control=ControlOptions(
+            mode=spec.mode,
+            subscriptions=read_subscriptions(spec.subscriptions),
+            ignore_uncheckpointed=spec.ignore_uncheckpointed,
+        ),
+        severities=spec.rules,
+        limits=spec.limits.to_limits(),
+        groups=groups,
+        notes=tuple(notes),
+    )
+
+
+_Export = tuple[list[str], Export]
+"""Paths that are read as one export, and what they hold."""
+
+
+def _read_exports(spec: InputSpec, sorter: RowSorter | None) -> list[_Export]:
+    """Read sources of one format and dialect together: several copies of a log partition are one log."""
+    if spec.frame is not None:
+        return [([], read_frame(spec.frame, Columns(**spec.columns), _needed(sorter)))]
+    alike: dict[tuple[object, ...], list[Source]] = {}
+    for source in spec.sources:
+        key = (source.format, source.dialect, source.kafka_properties, tuple(sorted(source.columns.items())))
+        alike.setdefault(key, []).append(source)
+    exports = list[_Export]()
+    for first, *others in alike.values():
+        paths = [first.path, *(source.path for source in others)]
+        given = ExportPaths(paths, first.dialect, Columns(**first.columns), sorter)
+        exports.append((paths, read_export(given, first.format, first.kafka_properties)))
+    return exports
+
+
+def _needed(sorter: RowSorter | None) -> RowSorter:
+    if sorter is None:
+        raise InputError("the rows of a DataFrame must be sorted by Spark; give spark=share_state.session()")
+    return sorter
+
+
+def _group_input(
+    given: GroupSettings, frame: Any, exports: Sequence[_Export], sorter: RowSorter | None
+) -> GroupInput | None:
+    """The group side that is named; else what came with the exports, and what lies beside the other exports' logs."""
+    counted = None
+    if frame is not None:
+        logs = tuple(_needed(sorter).sort_frame(frame, Columns(**given.columns), (GROUP_TOPIC,))[0])
+    elif given.paths is not None:
+        paths = ExportPaths(given.paths, columns=Columns(**given.columns), sorter=sorter)
+        logs = read_group_export(paths, given.format)
+    else:
+        found = [log for _, export in exports for log in export.groups]
+        without = [(paths, export.logs) for paths, export in exports if not export.groups]
+        # One search for all of them, since their folders may hold copies of a log partition.
+        searched = [path for paths, _ in without for path in paths]
+        found += adjacent_group_logs(searched, [log for _, own in without for log in own])
+        _check_distinct(found, "name the one to read by groups.paths")
+        logs = tuple(sorted(found, key=lambda log: -1 if log.partition is None else log.partition))
+        counted = next((export.group_partitions for _, export in exports if export.group_partitions is not None), None)
+    if not logs:
+        return None
+    return GroupInput(logs, given.partitions or counted, given.claims, given.to_limits())
+
+
+def _partition_count_warning(groups: GroupInput | None, names: FieldNames) -> str | None:
+    """What cannot be judged while the number of partitions of `__consumer_offsets` is unknown; None if it is known."""
+    if groups is None or groups.partitions is not None or infer_partition_count(groups.logs) is not None:
+        return None
+    numbers = listed(log.partition for log in groups.logs if log.partition is not None)
+    found = f"found partition {numbers}" if numbers else "found records"
+    fix = names.name("groups.partitions", value="N")
+    return f"{GROUP_TOPIC}: {found}, but not how many there are: groups without a record are not reported; give {fix}"
+
+
+def _check_distinct(logs: Sequence[LogPartition], fix: str) -> None:
+    for name, count in Counter(log.name for log in logs).items():
+        if count > 1:
+            raise InputError(f"sources: {name} is in two of them that differ in format or dialect; {fix}")
+
+
+def _check_one_layout(logs: Sequence[LogPartition]) -> None:
+    """Refuse a format without partition numbers together with one that has them."""
+    unplaced = [log.name for log in logs if log.source is not None and not log.has_offsets]
+    if unplaced and len(logs) > len(unplaced):
+        raise InputError(f"sources: {unplaced[0]} does not show its partitions, and others do; give one format")
+
+
+def _check_as_of(spec: InputSpec, names: FieldNames, logs: Sequence[LogPartition]) -> None:
+    """Refuse an as-of point if the format does not hold what it refers to."""
+    for log in logs:
+        form = log.source.form if log.source else ""
+        if spec.as_of_offsets and not log.has_offsets:
+            text = names.name("as_of_offsets", *next(iter(spec.as_of_offsets.items())))
+            raise InputError(f"{text}: {form} holds no offsets; give segments or a table")
+        if spec.as_of_time is not None and not log.has_times:
+            fix = "give segments or a table that has them"
+            raise InputError(f"{names.label('as_of_time')}: this {form} holds no timestamps; {fix}")
+
+
+def _windows(spec: InputSpec, names: FieldNames, logs: Sequence[LogPartition]) -> dict[str, Window]:
+    """Log partition -> its own window; a bare number in `as_of_offsets` names every log partition of that number."""
+    windows = dict[str, Window]()
+    for key, offset in spec.as_of_offsets.items():
+        named = [log.name for log in logs if key in (log.name, str(log.partition))]
+        if not named:
+            raise InputError(f"{names.name('as_of_offsets', key, offset)}: log partition {key} is not in the input")
+        windows |= dict.fromkeys(named, Window(until_offset=offset, until_time_ms=spec.as_of_time))
+    return windows

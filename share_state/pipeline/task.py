@@ -1,6 +1,7 @@
-"""Rows that lack what only a whole run can tell: set aside where they are made, finished once it is known.
+"""What a task does with one log partition: fold and judge it, and return, write or stage each table.
 
-What one task does with a log partition: fold, judge, prove; what becomes of each table it makes is the caller's.
+Rows that need a value of the whole run (its run_id, its newest timestamp) are staged where they are made, and finalized
+when the value is known.
 """
 
 import hashlib
@@ -9,43 +10,45 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 
-from share_state.delta.files import FILE, ROWS_A_GROUP, File, TableFiles, asking, filesystem_of
-from share_state.fold.checkpoint import carried_log, carried_share_partitions
-from share_state.fold.control_log import FoldedControlLog
-from share_state.fold.history import watched
+from share_state.delta.files import FILE_TYPE, ROW_GROUP_SIZE, File, TableFiles
+from share_state.delta.reader import open_filesystem, warehouse_errors
+from share_state.fold.checkpoint import checkpoint_row, checkpoint_share_partitions
+from share_state.fold.dialect import Folded
+from share_state.fold.history import history_pieces
 from share_state.fold.log import FoldedLog
 from share_state.fold.timeline import TIMELINE
-from share_state.pipeline.plan import Work
+from share_state.pipeline.plan import FoldPlan
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import LogPartition
 
-Finished = Callable[[pa.Table], pa.Table]
-"""The rows of a table from those of a draft."""
+FinishRows = Callable[[pa.Table], pa.Table]
+"""The rows of a table from staged rows."""
 
 
-def write_draft(files: TableFiles, table: str, batches: Iterable[pa.RecordBatch]) -> list[File]:
-    """Set rows aside in the folder of their table; no commit names them, so they go with the attempt.
+def write_staged(files: TableFiles, table: str, batches: Iterable[pa.RecordBatch]) -> list[File]:
+    """Write rows to a file in the folder of their table that no commit names.
 
     Args:
-        files: of the attempt.
+        files: of this run.
         table: its name.
-        batches: of the rows, all of one schema, which need not be the table's.
+        batches: all of one schema, which may differ from the table's.
     Returns:
-        What was written; no file where there is no row.
+        The file; none if there is no row.
     Raises:
-        WarehouseError: if a store says no.
+        WarehouseError: if it cannot be written.
     """
     rows = (batch for batch in batches if batch.num_rows)
     first, count = next(rows, None), 0
     if first is None:
         return []
     name, sink = files.new_file(table, "arrows")
-    with asking(files.folder(table)), sink:
+    with warehouse_errors(files.folder(table)), sink:
         with pa.ipc.new_stream(sink, first.schema) as stream:
             for batch in chain((first,), rows):
                 stream.write_batch(batch)
@@ -54,26 +57,26 @@ def write_draft(files: TableFiles, table: str, batches: Iterable[pa.RecordBatch]
     return [{"table": table, "path": name, "size": size, "rows": count, "stats": None}]
 
 
-def finish_drafts(files: TableFiles, drafts: Sequence[File], finished: Finished) -> list[File]:
-    """Write the rows of drafts of one table as files of that table.
+def finalize_staged(files: TableFiles, staged: Sequence[File], finish: FinishRows) -> list[File]:
+    """Write staged rows of one table as files of that table.
 
     Args:
-        files: of the attempt that wrote them.
-        drafts: of `write_draft`.
-        finished: what becomes of their rows, some thousand at a time.
+        files: of the run that staged them.
+        staged: files of `write_staged`.
+        finish: completes their rows, some thousand at a time.
     Raises:
-        WarehouseError: if a store says no.
+        WarehouseError: if a file cannot be read or written.
     """
-    if not drafts:
+    if not staged:
         return []
-    ready = (finished(rows) for draft in drafts for rows in _rows(files, draft))
-    return files.write(drafts[0]["table"], (batch for table in ready for batch in table.to_batches()))
+    ready = (finish(rows) for file in staged for rows in _staged_rows(files, file))
+    return files.write(staged[0]["table"], (batch for table in ready for batch in table.to_batches()))
 
 
-def _rows(files: TableFiles, draft: File) -> Iterator[pa.Table]:
-    place = f"{files.folder(draft['table'])}/{draft['path']}"
-    with asking(place):
-        filesystem, path = filesystem_of(place)
+def _staged_rows(files: TableFiles, file: File) -> Iterator[pa.Table]:
+    address = f"{files.folder(file['table'])}/{file['path']}"
+    with warehouse_errors(address):
+        filesystem, path = open_filesystem(address)
         with filesystem.open_input_stream(path) as source, pa.ipc.open_stream(source) as stream:
             for batch in stream:
                 yield pa.Table.from_batches([batch])
@@ -84,16 +87,16 @@ RESULTS = (STATE, IN_FLIGHT, FINDINGS)
 """Tables that every fold fills."""
 
 WATCHED, CARRIED = "share_partition_history", "carried_share_partitions"
-"""What an audit fills beside them; WATCHED is made without time and verdict, which need every log."""
+"""Tables that an audit fills too; rows of WATCHED are staged, since their time and verdict depend on every log."""
 
 CUTOFF, SUMMARY = "cutoff", "summary"
 
 _SMALL_LOG = 16 << 20
 _TASKS_A_CORE = 4
-"""So that no core waits long for the last task; each of them costs Spark 0.2 CPU s."""
+"""Few enough, as a task costs Spark 0.2 CPU s; enough that no core waits long for the last one."""
 
-Made = Callable[[LogPartition], Iterator[pa.RecordBatch]]
-"""What a task makes of one log partition."""
+PerLog = Callable[[LogPartition], Iterator[pa.RecordBatch]]
+"""Yields what a task makes of one log partition."""
 
 ROWS_A_BATCH = 20_000
 
@@ -112,97 +115,121 @@ SUMMARIES = pa.schema(
         ("differing", pa.list_(pa.string())),
         ("newest_time", pa.int64()),
         ("carried", pa.string()),
-        ("files", pa.list_(FILE)),
+        ("files", pa.list_(FILE_TYPE)),
     ]
 )
-"""What a task tells about a log partition beside its tables."""
+"""Schema of the summary of a log partition."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What becomes of the tables that a task makes.
+class OutputSpec:
+    """Which tables a task returns, writes or stages.
 
     Attributes:
-        sent: tables whose rows the task sends back.
-        written: tables whose rows it writes where it runs.
-        drafted: tables whose rows it sets aside there, as they lack what the whole run tells.
-        files: where it writes them.
+        returned: tables whose rows the task returns.
+        written: tables whose files it writes.
+        staged: tables whose rows it stages.
+        files: where it writes and stages.
     """
 
-    sent: tuple[str, ...] = ()
+    returned: tuple[str, ...] = ()
     written: tuple[str, ...] = ()
-    drafted: tuple[str, ...] = ()
+    staged: tuple[str, ...] = ()
     files: TableFiles | None = None
 
     @property
     def schema(self) -> pa.Schema:
-        """What a task yields: a column a table that is sent, a struct of its columns, and `cutoff` and `summary`.
+        """What a task yields: one struct column per returned table, and `cutoff` and `summary`.
 
-        In each row exactly one table's column is set, or `cutoff` and `summary` are.
+        Each row sets either the column of one table, or `cutoff` and `summary`.
         """
-        schemas = {name: table_schema(name) for name in (*self.sent, CUTOFF)} | {SUMMARY: SUMMARIES}
+        schemas = {name: table_schema(name) for name in (*self.returned, CUTOFF)} | {SUMMARY: SUMMARIES}
         return pa.schema([pa.field(name, pa.struct(list(columns))) for name, columns in schemas.items()])
 
 
-def run_task(work: Work, wanted: Wanted, log: LogPartition) -> Iterator[pa.RecordBatch]:
+def run_task(plan: FoldPlan, output: OutputSpec, log: LogPartition) -> Iterator[pa.RecordBatch]:
     """Fold and judge one log partition.
 
     Args:
-        work: how.
-        wanted: what becomes of the tables.
+        plan: how to fold it.
+        output: which tables to return, write or stage.
         log: the log partition.
     Yields:
-        Batches of `wanted.schema`; the row with the summary comes last.
+        Batches of `output.schema`; the row with the summary comes last.
     Raises:
         InputError: if a segment cannot be read.
     """
-    schema = wanted.schema
-    folded = work.fold(log)
-    findings, digest = work.judge(folded), Digest()
-    summary = _summary(work, folded, findings)
+    schema = output.schema
+    folded = plan.fold(log)
+    findings, digest = plan.judge(folded), Digest()
+    summary = _summary(plan, folded, findings)
     made: dict[str, Iterable[pa.Table]] = {
         STATE: digest.of_each(folded.state_pieces),
         IN_FLIGHT: folded.in_flight_pieces,
         FINDINGS: [findings],
-        TIMELINE: work.states_of(log),
+        TIMELINE: plan.states_of(log),
     }
-    if work.audited is not None and isinstance(folded, FoldedLog):
-        made[WATCHED] = watched(folded)
+    if plan.resumed is not None and isinstance(folded, FoldedLog):
+        made[WATCHED] = history_pieces(folded)
         summary |= {"newest_time": folded.newest_time if folded.newest_time >= 0 else None}
-        if folded.carried is not None:
-            made[CARRIED] = carried_share_partitions(log.name, folded.carried)
-            summary |= {"carried": carried_log(log.name, folded.carried)["carried"]}
-    for name in wanted.sent:
-        for batch in _batches(made.pop(name, ()), ROWS_A_BATCH):
-            yield _only(schema, {name: batch.to_struct_array()})
-    files = _written(made, wanted, work.cores_of(log))
+        if folded.checkpoint is not None:
+            made[CARRIED] = checkpoint_share_partitions(log.name, folded.checkpoint)
+            summary |= {"carried": checkpoint_row(log.name, folded.checkpoint)["carried"]}
+    for name in output.returned:
+        for batch in _to_batches(made.pop(name, ()), ROWS_A_BATCH):
+            yield _row_of(schema, {name: batch.to_struct_array()})
+    files = _written(made, output, plan.cores_of(log))
     deque(made.get(STATE, ()), maxlen=0)
     digest.take(folded.cutoff)
     limits = folded.cutoff.combine_chunks().to_batches()[0].to_struct_array()
-    told = pa.array([summary | {"digest": digest.text, "files": files}], pa.struct(list(SUMMARIES)))
-    yield _only(schema, {CUTOFF: limits, SUMMARY: told})
+    summaries = pa.array([summary | {"digest": digest.text, "files": files}], pa.struct(list(SUMMARIES)))
+    yield _row_of(schema, {CUTOFF: limits, SUMMARY: summaries})
 
 
-def _written(made: dict[str, Iterable[pa.Table]], wanted: Wanted, cores: int) -> list[File]:
-    """Write tables, as many at a time as there are cores, and take them out of those that were made."""
-    if wanted.files is None:
+def _written(made: dict[str, Iterable[pa.Table]], output: OutputSpec, cores: int) -> list[File]:
+    """Write and stage tables, as many at a time as there are cores, and remove them from `made`."""
+    if output.files is None:
         return []
-    ways = dict.fromkeys(wanted.written, TableFiles.write) | dict.fromkeys(wanted.drafted, write_draft)
+    stage = partial(write_staged, output.files)
+    writers = dict.fromkeys(output.written, output.files.write) | dict.fromkeys(output.staged, stage)
     with ThreadPoolExecutor(cores) as threads:
         written = [
-            threads.submit(write, wanted.files, name, _batches(made.pop(name), ROWS_A_GROUP))
-            for name, write in ways.items()
+            threads.submit(write, name, _to_batches(made.pop(name), ROW_GROUP_SIZE))
+            for name, write in writers.items()
             if name in made
         ]
         return [file for one in written for file in one.result()]
 
 
-def _batches(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.RecordBatch]:
+def _to_batches(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.RecordBatch]:
     return (batch for table in tables for batch in table.combine_chunks().to_batches(max_chunksize=rows))
 
 
-def spread(logs: Sequence[LogPartition], cores: int) -> list[list[LogPartition]]:
-    """Biggest first, each to the task that has least: a few tasks a core, fewer where the logs are small."""
+def returned_table(rows: pa.Table, table: str) -> pa.Table:
+    """One of the tables that tasks returned.
+
+    Args:
+        rows: of `OutputSpec.schema`.
+        table: one of `OutputSpec.returned`, or CUTOFF.
+    """
+    schema = table_schema(table)
+    structs = (chunk.drop_null() for chunk in rows[table].chunks)
+    batches = [pa.RecordBatch.from_struct_array(chunk).cast(schema) for chunk in structs if len(chunk)]
+    return pa.Table.from_batches(batches, schema=schema)
+
+
+def timeline_batches(plan: FoldPlan, log: LogPartition) -> Iterator[pa.RecordBatch]:
+    """The states after every record of one log partition: columns of schemas/tables/timeline.yaml."""
+    return _to_batches(plan.states_of(log), ROWS_A_BATCH)
+
+
+def decoded_batches(plan: FoldPlan, log: LogPartition) -> Iterator[pa.RecordBatch]:
+    """Every record of one log partition: columns of schemas/tables/decoded_records.yaml."""
+    return _to_batches(plan.decode(log), ROWS_A_BATCH)
+
+
+def balance_tasks(logs: Sequence[LogPartition], cores: int) -> list[list[LogPartition]]:
+    """Distribute logs over tasks: biggest first, each to the task with the fewest bytes; few tasks for small logs."""
     total = sum(log.size for log in logs)
     count = max(1, min(len(logs), max(cores, min(_TASKS_A_CORE * cores, total // _SMALL_LOG))))
     tasks: list[list[LogPartition]] = [[] for _ in range(count)]
@@ -215,40 +242,40 @@ def spread(logs: Sequence[LogPartition], cores: int) -> list[list[LogPartition]]
 
 
 class Digest:
-    """A number that other contents would almost surely not give."""
+    """A hash of the contents of tables."""
 
     def __init__(self) -> None:
         self._digest = hashlib.blake2b(digest_size=8)
 
     @property
     def text(self) -> str:
-        """The number so far."""
+        """The hash so far."""
         return self._digest.hexdigest()
 
     def take(self, table: pa.Table) -> None:
-        """Take the contents of one table more."""
+        """Add a table."""
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as stream:
             stream.write_table(table)
         self._digest.update(sink.getvalue())
 
     def of_each(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-        """The tables, taken on their way."""
+        """Pass tables on, adding each."""
         for table in tables:
             self.take(table)
             yield table
 
 
-def _summary(work: Work, folded: FoldedLog | FoldedControlLog, findings: pa.Table) -> dict[str, Any]:
+def _summary(plan: FoldPlan, folded: Folded, findings: pa.Table) -> dict[str, Any]:
     counted = (
         findings.group_by(["severity", "rule"]).aggregate([([], "count_all")]).rename_columns({"count_all": "count"})
     )
-    proof = work.prove(folded) if work.verify else None
+    proof = plan.prove(folded) if plan.verify else None
     return {
         "log": folded.log.name,
         "records": folded.record_count,
         "next_offset": folded.next_offset if folded.log.has_offsets else None,
-        "whole_batches": folded.has_whole_batches or folded.log.size == 0,
+        "whole_batches": folded.has_valid_batches or folded.log.size == 0,
         "findings": counted.to_pylist(),
         "index": [asdict(entry) for entry in folded.index_entries],
         "compared": proof and proof.compared,
@@ -256,7 +283,7 @@ def _summary(work: Work, folded: FoldedLog | FoldedControlLog, findings: pa.Tabl
     }
 
 
-def _only(schema: pa.Schema, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
+def _row_of(schema: pa.Schema, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
     count = len(next(iter(columns.values())))
     arrays = [
         columns[field.name].cast(field.type) if field.name in columns else pa.nulls(count, field.type)

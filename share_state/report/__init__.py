@@ -1,1 +1,6 @@
-"""What people read: tables on a console, the page of an audit, metrics for Prometheus, plots."""
+"""What people read: text and JSON on the console, the page of an audit, metrics for Prometheus, charts.
+
+`console` holds what all share. Each command has a module: `cutoff` (also `reconstruct` and `simulate`), `show` (also
+`groups`), `explain`, `diff`, `compare`. `audit_data` reads an audit with the help of
+`share_partitions`; `audit_text`, `page` and `prometheus` show it. `plots` draws charts.
+"""

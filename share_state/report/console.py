@@ -1,22 +1,15 @@
-"""One place to print: tables for a person, or one JSON document for a program.
+"""What all reports share: tables and JSON on the console, numbers and names as text, and report files.
 
-Numbers, times and names as people read them.
-
-Rows as JSON lines, a column at a time: Python takes ten times as long where it makes an object of each row.
-
-Files that other programs pick up: there whole or not at all.
-
-Decoded records as JSON lines.
+A command prints tables and lines for a person, or one JSON document (`--json`) for a program.
 """
 
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,41 +18,36 @@ from rich.console import Console
 
 from share_state.errors import ShareStateError
 from share_state.kafka.buffers import column_bytes
-from share_state.pipeline.plan import Work
+
+if TYPE_CHECKING:
+    from share_state.pipeline.plan import FoldPlan
 
 UNKNOWN = "-"
-"""What stands for a number that is not known, as in kafka-share-groups.sh."""
+"""Printed for a value that is not known, as kafka-share-groups.sh does."""
 
-_BETWEEN = "  "
-_ROWS_A_PIECE = 10_000
+_COLUMN_GAP = "  "
+_PIECE_ROWS = 10_000
+"""Rows that become Python objects at a time."""
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, numeric: Sequence[str] = ()) -> None:
-    """Print rows under a header, aligned and never cut; numbers to the right."""
-    # rich's own tables take half a millisecond a row.
-    cells = [[UNKNOWN if cell is None else printable(str(cell)) for cell in row] for row in rows]
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, numeric: Container[str] = ()) -> None:
+    """Print rows below a header, aligned and never cut; the `numeric` columns are right-aligned."""
+    # rich.table takes half a millisecond per row.
+    cells = [[UNKNOWN if cell is None else escape_unprintable(str(cell)) for cell in row] for row in rows]
     widths = [max(map(cell_len, column)) for column in zip(columns, *cells, strict=True)]
-    to_right = [column in numeric for column in columns]
 
     def line(texts: Sequence[str]) -> str:
         padded = (
-            f"{' ' * (width - cell_len(text))}{text}" if right else set_cell_size(text, width)
-            for text, width, right in zip(texts, widths, to_right, strict=True)
+            f"{' ' * (width - cell_len(text))}{text}" if column in numeric else set_cell_size(text, width)
+            for column, text, width in zip(columns, texts, widths, strict=True)
         )
-        return _BETWEEN.join(padded).rstrip()
+        return _COLUMN_GAP.join(padded).rstrip()
 
     Console(highlight=False, markup=False, emoji=False).print(line(columns), style="bold", soft_wrap=True)
     sys.stdout.writelines(f"{line(row)}\n" for row in cells)
 
 
-def printable(text: str) -> str:
-    """Without what would break a line or drive a terminal: a group id may hold any character."""
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
-
-
-def say(text: str = "") -> None:
+def print_line(text: str = "") -> None:
     """Print a line on stdout."""
     sys.stdout.write(f"{text}\n")
 
@@ -68,66 +56,130 @@ def print_json(document: Any, lists: Mapping[str, Iterable[list[Any]]] | None = 
     """Print one JSON document on stdout; times as ISO 8601.
 
     Args:
-        document: what it holds.
-        lists: by name, further lists that an object holds; they come in pieces, and only one piece is in memory.
+        document: plain data and times.
+        lists: further lists of the document, an object, by name; each is given and printed in pieces, to save memory.
     """
-    text = _encoded(document)
+    text = _encode(document)
     for name, pieces in (lists or {}).items():
-        sys.stdout.write(f"{text.removesuffix('}')}, {_encoded(name)}: [")
-        between = ""
+        sys.stdout.write(f"{text.removesuffix('}')}, {_encode(name)}: [")
+        separator = ""
         for piece in filter(None, pieces):
-            sys.stdout.write(f"{between}{_encoded(piece)[1:-1]}")
-            between = ", "
+            sys.stdout.write(f"{separator}{_encode(piece)[1:-1]}")
+            separator = ", "
         text = "]}"
     sys.stdout.write(f"{text}\n")
 
 
-def in_pieces(rows: pa.Table) -> Iterator[list[dict[str, Any]]]:
-    """Rows of a table as lists that `print_json` takes."""
-    return (batch.to_pylist() for batch in rows.to_batches(max_chunksize=_ROWS_A_PIECE))
+def row_pieces(rows: pa.Table) -> Iterator[list[dict[str, Any]]]:
+    """The rows of a table in pieces for `print_json`."""
+    return (batch.to_pylist() for batch in rows.to_batches(max_chunksize=_PIECE_ROWS))
 
 
-def _encoded(value: Any) -> str:
-    # json.dump would do it bit by bit in Python, five times as slowly.
-    return json.dumps(value, ensure_ascii=False, default=_plain)
+def _encode(value: Any) -> str:
+    # json.dump encodes in Python and takes five times as long.
+    return json.dumps(value, ensure_ascii=False, default=datetime.isoformat)
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return value.isoformat()
-    raise TypeError(f"{type(value).__name__} is not JSON")
+def print_records(plan: "FoldPlan") -> None:
+    """Print every record of a plan as one JSON object per line, one log partition after another; nulls are omitted."""
+    for log in plan.logs:
+        for table in plan.decode(log):
+            for batch in table.to_batches(max_chunksize=_PIECE_ROWS):
+                sys.stdout.write(json_lines(batch))
 
 
-_UNITS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
+def json_lines(rows: pa.RecordBatch) -> str:
+    """One JSON object per row and line, without fields that are null; ten times as fast as json.dumps of each row.
+
+    Args:
+        rows: integers, booleans, text, times in UTC, and lists and structs of these.
+    Returns:
+        The text that `json.dumps` writes, with times as `datetime.isoformat` writes them.
+    """
+    lines = pc.binary_join_element_wise(_encode_objects(rows.schema.names, map(_encode_column, rows.columns)), "\n", "")
+    return str(column_bytes(lines)[0].data, "utf-8")
 
 
-def number(value: int | None) -> str:
-    """A whole number with its thousands apart."""
+def _encode_objects(names: Sequence[str], texts: Iterable[pa.Array]) -> pa.Array:
+    fields = [
+        pc.binary_join_element_wise(f"{json.dumps(name)}: ", text, "") for name, text in zip(names, texts, strict=True)
+    ]
+    # Arrow omits a row if all that is to be joined is null; the brace keeps it.
+    joined = pc.binary_join_element_wise("{", *fields, ", ", null_handling="skip")
+    opened = pc.binary_replace_slice(joined, start=0, stop=len("{, "), replacement="{")
+    return pc.binary_join_element_wise(opened, "}", "")
+
+
+def _encode_column(column: pa.Array) -> pa.Array:
+    """The values as JSON; null remains null."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        quoted = [json.dumps(text, ensure_ascii=False) for text in column.dictionary.to_pylist()]
+        return pa.array(quoted, pa.string()).take(column.indices)
+    if pa.types.is_string(kind):
+        # Text repeats: groups, topics, kinds of record.
+        return _encode_column(column.dictionary_encode())
+    if pa.types.is_timestamp(kind):
+        text = pc.replace_substring(column.cast(pa.timestamp("us")).cast(pa.string()), " ", "T")
+        return pc.binary_join_element_wise('"', pc.replace_substring(text, ".000000", ""), '+00:00"', "")
+    if pa.types.is_list(kind):
+        sizes = pc.fill_null(pc.list_value_length(column), 0)
+        offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(sizes)])
+        elements = pc.fill_null(_encode_column(column.flatten()), "null")
+        lists = pa.ListArray.from_arrays(offsets, elements, mask=column.is_null())
+        return pc.binary_join_element_wise("[", pc.binary_join(lists, ", "), "]", "")
+    if pa.types.is_struct(kind):
+        fields = (pc.fill_null(_encode_column(field), "null") for field in column.flatten())
+        return pc.if_else(column.is_valid(), _encode_objects([field.name for field in kind], fields), None)
+    return column.cast(pa.string())
+
+
+def escape_unprintable(text: str) -> str:
+    """Escape characters that would break a line or control a terminal: a group id may hold any character."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def format_name(text: str | None) -> str:
+    """A group or topic name: unprintable characters are escaped, an empty name is quoted."""
+    if text is None:
+        return UNKNOWN
+    return escape_unprintable(text) if text else '""'
+
+
+def format_number(value: int | None) -> str:
+    """An integer with thousands separators."""
     return UNKNOWN if value is None else f"{value:,}"
 
 
-def moment(time: datetime | None) -> str:
+def pluralize(count: int, noun: str) -> str:
+    """A count and its noun."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def format_time(time: datetime | None) -> str:
     """A time in UTC, to the second."""
     return UNKNOWN if time is None else f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def span(begin: datetime | None, end: datetime | None) -> str:
-    """The time between two moments, in its two largest units."""
+def format_duration(begin: datetime | None, end: datetime | None) -> str:
+    """The time between two times in its two largest units, as "3 d 4 h"."""
     if begin is None or end is None:
         return UNKNOWN
     seconds = (end - begin).total_seconds()
     if 0 < seconds < 10:
         return f"{seconds:.1f} s"
     left, parts = abs(round(seconds)), []
-    for unit, size in _UNITS:
-        if left >= size:
-            parts.append(f"{left // size} {unit}")
-            left %= size
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
+        if left >= length:
+            parts.append(f"{left // length} {unit}")
+            left %= length
     return ("-" if seconds < 0 else "") + (" ".join(parts[:2]) or "0 s")
 
 
-def size(octets: int | None) -> str:
-    """A number of bytes."""
+def format_size(octets: int | None) -> str:
+    """A number of bytes in its largest decimal unit, as "5.2 MB"."""
     if octets is None:
         return UNKNOWN
     value, units = float(octets), iter(("B", "kB", "MB", "GB", "TB"))
@@ -137,114 +189,37 @@ def size(octets: int | None) -> str:
     return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
 
 
-def name(text: str | None) -> str:
-    """A name that may hold any character: what cannot be seen is escaped, what is empty is quoted."""
-    if text is None:
-        return UNKNOWN
-    return printable(text) if text else '""'
-
-
-_NO_FRACTION = ".000000"
-
-
-def json_lines(rows: pa.RecordBatch) -> str:
-    """A JSON object a row, a line each; fields of a row that are null are left out.
-
-    Args:
-        rows: of whole numbers, booleans, texts, times in UTC, and lists and structs of these.
-    Returns:
-        As `json.dumps` writes them, times as `datetime.isoformat` does.
-    """
-    lines = pc.binary_join_element_wise(_objects(rows.schema.names, map(_text, rows.columns)), "\n", "")
-    return str(column_bytes(lines)[0].data, "utf-8")
-
-
-def _objects(names: Sequence[str], texts: Iterable[pa.Array]) -> pa.Array:
-    fields = [
-        pc.binary_join_element_wise(f"{json.dumps(name)}: ", text, "") for name, text in zip(names, texts, strict=True)
-    ]
-    # Arrow leaves a row out where all that is to be joined is null, so the brace is one of them.
-    joined = pc.binary_join_element_wise("{", *fields, ", ", null_handling="skip")
-    begun = pc.binary_replace_slice(joined, start=0, stop=len("{, "), replacement="{")
-    return pc.binary_join_element_wise(begun, "}", "")
-
-
-def _text(column: pa.Array) -> pa.Array:
-    """Values in JSON; null where they are."""
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        quoted = [json.dumps(text, ensure_ascii=False) for text in column.dictionary.to_pylist()]
-        return pa.array(quoted, pa.string()).take(column.indices)
-    if pa.types.is_string(kind):
-        # Texts repeat: a group, a topic, a kind of record.
-        return _text(column.dictionary_encode())
-    if pa.types.is_timestamp(kind):
-        text = column.cast(pa.timestamp("us")).cast(pa.string())
-        text = pc.replace_substring(pc.replace_substring(text, " ", "T"), _NO_FRACTION, "")
-        return pc.binary_join_element_wise('"', text, '+00:00"', "")
-    if pa.types.is_list(kind):
-        sizes = pc.fill_null(pc.list_value_length(column), 0)
-        offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(sizes)])
-        elements = pc.fill_null(_text(column.flatten()), "null")
-        lists = pa.ListArray.from_arrays(offsets, elements, mask=column.is_null())
-        return pc.binary_join_element_wise("[", pc.binary_join(lists, ", "), "]", "")
-    if pa.types.is_struct(kind):
-        fields = (pc.fill_null(_text(field), "null") for field in column.flatten())
-        return pc.if_else(column.is_valid(), _objects([field.name for field in kind], fields), None)
-    return column.cast(pa.string())
-
-
 class ReportError(ShareStateError):
-    """Raised when a report cannot be written where it was asked for."""
+    """Raised if a report cannot be written."""
 
 
-def check_report_place(path: str) -> None:
-    """Refuse a place where no report can be written, before any work is done.
+def check_report_path(path: str) -> None:
+    """Refuse a path that no report can be written to.
 
     Raises:
-        ReportError: if it is a folder, its folder is not there, or that cannot be written to.
+        ReportError: if it is a folder, or its folder does not exist or is not writable.
     """
-    place = Path(path)
-    folder = place.parent
-    if place.is_dir():
+    folder = Path(path).parent
+    if Path(path).is_dir():
         raise ReportError(f"{path}: a folder is here; give the name of a file")
     if not folder.is_dir():
-        raise ReportError(f"{path}: the folder {folder} is not there; make it, or give another file")
+        raise ReportError(f"{path}: the folder {folder} does not exist; create it, or give another file")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise ReportError(f"{path}: the folder {folder} cannot be written to; allow it, or give another file")
+        raise ReportError(f"{path}: the folder {folder} is not writable; allow it, or give another file")
 
 
-def write_whole(path: str, text: str) -> None:
-    """Write a file under a temporary name beside its place, then rename it: readers see the old one or the new one.
+def write_atomically(path: str, text: str) -> None:
+    """Write a file under a temporary name, then rename it: readers see the old file or the new one.
 
     Raises:
-        ReportError: if it cannot be written; what was there before stays.
+        ReportError: if it cannot be written; an existing file stays.
     """
+    check_report_path(path)
     temporary = Path(f"{path}.{os.getpid()}.tmp")
-    with written_to(path):
-        try:
-            temporary.write_text(text, encoding="utf-8", newline="\n")
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-
-
-@contextmanager
-def written_to(path: str) -> Iterator[None]:
-    """Say in one line why writing this file failed."""
-    check_report_place(path)
     try:
-        yield
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+        temporary.replace(path)
     except OSError as error:
-        raise ReportError(f"{path}: cannot be written ({error.strerror}); the report before it stays") from None
-
-
-_ROWS_AT_A_TIME = 10_000
-
-
-def print_records(work: Work) -> None:
-    """Print every record as one JSON object a line, log partition after log partition; nulls are left out."""
-    for log in work.logs:
-        for table in work.decode(log):
-            for batch in table.to_batches(max_chunksize=_ROWS_AT_A_TIME):
-                sys.stdout.write(json_lines(batch))
+        raise ReportError(f"{path}: cannot be written ({error.strerror}); an existing file is unchanged") from None
+    finally:
+        temporary.unlink(missing_ok=True)

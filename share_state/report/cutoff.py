@@ -1,30 +1,22 @@
-"""The cutoff for people and for kafka-delete-records.sh.
-
-What a run found, in a few lines.
-
-What `share-state simulate` made, in a few lines.
-"""
+"""Prints what `cutoff`, `reconstruct` and `simulate` found, and writes the offsets for kafka-delete-records.sh."""
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from share_state.errors import InputError, WarehouseError
-from share_state.report.console import print_table, say
+from share_state.errors import InputError
+from share_state.report.console import print_line, print_table, write_atomically
 from share_state.rules.registry import SEVERITIES, registered
 from share_state.sources.discovery import STATE_TOPIC, LogPartition
 
 if TYPE_CHECKING:
     from share_state.simulator.simulation import Simulation
 
-
-_NUMERIC = ("PARTITION", "CUTOFF", "LOG-START", "LOG-END", "REDUNDANT", "LIVE")
+_COLUMNS = ("TOPIC", "PARTITION", "CUTOFF", "LOG-START", "LOG-END", "REDUNDANT", "LIVE", "SAFE", "HELD BACK BY")
 
 
 def print_cutoffs(rows: Sequence[Mapping[str, Any]]) -> None:
-    """One line a log partition."""
-    columns = ["TOPIC", "PARTITION", "CUTOFF", "LOG-START", "LOG-END", "REDUNDANT", "LIVE", "SAFE", "HELD BACK BY"]
+    """Print one line per log partition."""
     cells = []
     for row in rows:
         holder = None
@@ -34,27 +26,29 @@ def print_cutoffs(rows: Sequence[Mapping[str, Any]]) -> None:
         safe = "yes" if row["safe"] else f"no: {row['reason']}"
         numbers = ("partition", "cutoff_offset", "log_start_offset", "log_end_offset", "redundant_records")
         cells.append([row["topic"], *(row[name] for name in numbers), row["live_share_partitions"], safe, holder])
-    print_table(columns, cells, numeric=_NUMERIC)
+    print_table(_COLUMNS, cells, numeric=_COLUMNS[1:7])
 
 
-def print_proof(compared: int | None, differing: Sequence[str]) -> None:
-    """What folding again without the records before each cutoff showed."""
+def print_verification(compared: int | None, differing: Sequence[str]) -> None:
+    """Print whether folding again, without the records before each cutoff, gives the same state."""
     if compared is None:
-        say("nothing may be cleaned, so there is nothing to prove")
+        print_line("nothing may be cleaned, so there is nothing to prove")
     elif not differing:
-        say(f"proved: what is at or after the cutoff folds to the same state, for all {compared:,} share-partitions")
-        say(
+        print_line(
+            f"proved: what is at or after the cutoff folds to the same state, for all {compared:,} share-partitions"
+        )
+        print_line(
             "(compared: every column but max_leader_epoch and max_state_epoch, which a broker forgets with the records)"
         )
     else:
-        say(f"NOT SAFE: {len(differing):,} of {compared:,} share-partitions change: {', '.join(differing[:5])}")
+        print_line(f"NOT SAFE: {len(differing):,} of {compared:,} share-partitions change: {', '.join(differing[:5])}")
 
 
 def check_deletable(path: str, logs: Sequence[LogPartition]) -> None:
-    """Refuse to name logs whose records are not share-group state alone.
+    """Refuse logs that hold more than share-group state.
 
     Raises:
-        InputError: if there is one: DeleteRecords would take the user data between the control records with them.
+        InputError: if there is one: DeleteRecords would delete the user data between its control records.
     """
     for log in logs:
         if log.topic != STATE_TOPIC:
@@ -62,15 +56,13 @@ def check_deletable(path: str, logs: Sequence[LogPartition]) -> None:
 
 
 def write_delete_records(path: str, rows: Sequence[Mapping[str, Any]]) -> int:
-    """Write what `kafka-delete-records.sh --offset-json-file` takes: the safe cutoffs beyond the log start.
-
-    The file appears whole or not at all.
+    """Write the safe cutoffs beyond the log start as JSON for `kafka-delete-records.sh --offset-json-file`.
 
     Returns:
-        How many log partitions it names.
+        The number of log partitions in it.
     Raises:
         InputError: if a cutoff belongs to a log whose partition number is not known.
-        WarehouseError: if the file cannot be written.
+        ReportError: if the file cannot be written.
     """
     chosen = [row for row in rows if row["safe"] and (row["cutoff_offset"] or 0) > row["log_start_offset"]]
     if any(row["partition"] is None for row in chosen):
@@ -78,41 +70,34 @@ def write_delete_records(path: str, rows: Sequence[Mapping[str, Any]]) -> int:
             f"{path}: not written: a log's number is not known; keep its folder name __share_group_state-N"
         )
     entries = [{"topic": row["topic"], "partition": row["partition"], "offset": row["cutoff_offset"]} for row in chosen]
-    target = Path(path)
-    partial = target.with_name(f".{target.name}.partial")
-    try:
-        partial.write_text(json.dumps({"partitions": entries, "version": 1}, indent=2) + "\n", encoding="utf-8")
-        partial.replace(target)
-    except OSError as error:
-        raise WarehouseError(
-            f"{path}: cannot be written ({error.strerror}); give a file in a folder that exists"
-        ) from None
+    write_atomically(path, json.dumps({"partitions": entries, "version": 1}, indent=2) + "\n")
     return len(entries)
 
 
-def print_summary(found: Mapping[str, Any]) -> None:
-    """Print the outcome of `reconstruct`."""
+def print_reconstruction(found: Mapping[str, Any]) -> None:
+    """Print the result of `reconstruct`."""
     count = len(found["progress"])
     live = f"{found['share_partitions']:,} live share-partitions"
-    say(f"{found['records']:,} records of {count} log partitions hold {live}")
+    print_line(f"{found['records']:,} records of {count} log partitions hold {live}")
     redundant = sum(row["redundant_records"] or 0 for row in found["cutoff"])
-    say(f"{redundant:,} of the records lie before the cutoff: `share-state cutoff` says more")
+    print_line(f"{redundant:,} of the records lie before the cutoff: see `share-state cutoff`")
     print_findings(found["findings"])
-    say(f"tables are in {found['warehouse']} (run {found['run_id']}): `share-state show {found['warehouse']}`")
+    print_line(f"tables are in {found['warehouse']} (run {found['run_id']}): `share-state show {found['warehouse']}`")
 
 
 def print_findings(findings: Sequence[Mapping[str, Any]]) -> None:
-    """Print the number of findings of each rule and the statement that they break, the gravest first."""
+    """Print how many findings each rule has and the statement that they violate, the most severe first."""
     if not findings:
-        say("no findings")
+        print_line("no findings")
         return
     rules = registered()
     for found in sorted(findings, key=lambda found: (SEVERITIES.index(found["severity"]), found["rule"])):
-        say(f"{found['severity']}: {found['rule']} × {found['count']:,}: not true: {rules[found['rule']].statement}")
+        statement = rules[found["rule"]].statement
+        print_line(f"{found['severity']}: {found['rule']} × {found['count']:,}: not true: {statement}")
 
 
 def simulation_json(made: "Simulation") -> dict[str, Any]:
-    """The simulation as plain data."""
+    """A simulation as plain data."""
     return {
         "folder": str(made.folder),
         "events": made.events,
@@ -123,9 +108,9 @@ def simulation_json(made: "Simulation") -> dict[str, Any]:
 
 
 def print_simulation(made: "Simulation") -> None:
-    """Print what was played and written, and the finding that each planted fault must cause."""
-    say(f"{made.events:,} events left {made.records:,} records of {made.share_partitions:,} share-partitions")
+    """Print the size of a simulation and, per planted fault, the finding that it must cause."""
+    print_line(f"{made.events:,} events left {made.records:,} records of {made.share_partitions:,} share-partitions")
     if made.planted:
         rows = [[one.fault, one.finding, f"{one.log[0]}-{one.log[1]}", one.offset, one.group] for one in made.planted]
         print_table(["FAULT", "CAUSES", "LOG", "OFFSET", "GROUP"], rows, numeric=("OFFSET",))
-    say(f"logs, events and the truth are in {made.folder}: `share-state audit {made.folder} --out WAREHOUSE`")
+    print_line(f"logs, events and the truth are in {made.folder}: `share-state audit {made.folder} --out WAREHOUSE`")

@@ -1,8 +1,9 @@
-"""What became of the offsets of one share-partition between two points: ranges whose standing is another.
+"""`share-state diff`: what changed between two warehouses, or between two points of one export.
 
-`share-state diff`: what became different between two warehouses, or between two points of one export.
+State is compared per share-partition: its scalar columns, and the ranges of offsets that are in another state now.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -10,43 +11,72 @@ from typing import Any
 
 import pyarrow as pa
 
-from share_state.delta.reader import CommittedTables, of_key
+from share_state.delta.reader import CommittedTables, key_filter
 from share_state.fold.interval_merge import ACKNOWLEDGED, ARCHIVED, STATE_NAMES
-from share_state.fold.options import Chosen
-from share_state.pipeline.plan import Work
-from share_state.report.console import print_table, say
+from share_state.fold.options import SharePartitionFilter
+from share_state.pipeline.executor import LocalExecutor
+from share_state.pipeline.plan import FoldPlan
+from share_state.pipeline.task import OutputSpec
+from share_state.report.console import UNKNOWN, print_line, print_table
+from share_state.report.share_partitions import KEY_COLUMNS
 
-Value = tuple[str, bool]
-"""How a range is called, and whether it is finished: nobody gets it any more."""
+RangeState = tuple[str, bool]
+"""The name of a range's state, and whether it is terminal: the records are not delivered again."""
 
-BELOW: Value = ("below SPSO", True)
-BEYOND: Value = ("beyond SPEO", False)
+BELOW: RangeState = ("below SPSO", True)
+BEYOND: RangeState = ("beyond SPEO", False)
 
 NEW, FINISHED, PASSED, CHANGED, RETURNED, GONE = "new", "finished", "passed", "changed", "returned", "gone"
 
+StateTables = tuple[pa.Table, pa.Table]
+"""share_partition_state and in_flight."""
+
+_TABLES = ("share_partition_state", "in_flight")
+_EPOCHS = ("snapshot_epoch", "state_epoch", "leader_epoch")
+_SCALARS = ("start_offset", "end_offset", *_EPOCHS, "delivery_complete_count", "suspect")
+_MAX_RANGES = 8
+
 
 @dataclass(frozen=True, slots=True)
-class Flights:
+class InFlightWindow:
     """The in-flight window of a share-partition.
 
     Attributes:
         start, end: SPSO and SPEO.
-        tiles: (first offset, last offset, value), which tile [start, end) in order.
+        ranges: (first offset, last offset, state), sorted; they tile [start, end).
     """
 
     start: int
     end: int
-    tiles: Sequence[tuple[int, int, Value]]
+    ranges: Sequence[tuple[int, int, RangeState]]
+
+    @property
+    def bounds(self) -> set[int]:
+        """Offsets at which the state may change."""
+        return {self.start, self.end} | {bound for first, last, _ in self.ranges for bound in (first, last + 1)}
+
+    def states(self, bounds: Sequence[int]) -> Iterator[RangeState]:
+        """The state between each two neighbours of sorted bounds that include the window's own."""
+        at = 0
+        for first in bounds[:-1]:
+            while at < len(self.ranges) and self.ranges[at][1] < first:
+                at += 1
+            if first < self.start:
+                yield BELOW
+            elif at < len(self.ranges) and self.ranges[at][0] <= first:
+                yield self.ranges[at][2]
+            else:
+                yield BEYOND
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """Offsets first to last, inclusive, that stand elsewhere now.
+class RangeChange:
+    """Offsets first to last, inclusive, that are in another state now.
 
     Attributes:
-        kind: new (in flight now, and beyond SPEO before), finished, passed (by SPSO, finished before), changed (in
-            flight before and after), returned (finished before, in flight now) or gone (beyond SPEO now, not before).
-        before, after: where they stood and stand, in words.
+        kind: new (in flight now, beyond SPEO before), finished (terminal now), passed (by SPSO, terminal before),
+            changed (in flight before and after), returned (terminal before, in flight now) or gone (beyond SPEO now).
+        before, after: names of the states.
     """
 
     first: int
@@ -56,61 +86,35 @@ class Change:
     after: str
 
 
-def changes(before: Flights | None, after: Flights | None) -> list[Change]:
-    """The ranges that stand elsewhere, in order of offset.
+def compare_windows(before: InFlightWindow | None, after: InFlightWindow | None) -> list[RangeChange]:
+    """The ranges that are in another state, sorted by offset.
 
     Args:
-        before, after: the window at each point; None where there is none (no state, or no start yet).
+        before, after: the window at each point; None if there is no state or no start offset yet.
     Returns:
-        Ranges between the first and the last offset that is in either window, or between the two; what lies below both
-        or beyond both has not changed. Where one is None, all of the other is new or gone.
+        Ranges between the lowest and the highest offset of the windows. If one is None, the whole other is new or gone.
     """
     if before is None and after is None:
         return []
-    one, other = before or _nothing_at(after), after or _nothing_at(before)
-    bounds = sorted({*_bounds(one), *_bounds(other)})
-    found: list[Change] = []
-    values = zip(_values(one, bounds), _values(other, bounds), strict=True)
-    for (first, end), (was, is_now) in zip(pairwise(bounds), values, strict=True):
+    # A missing window is empty and begins where the other does.
+    before = before or InFlightWindow(after.start if after else 0, after.start if after else 0, ())
+    after = after or InFlightWindow(before.start, before.start, ())
+    bounds = sorted(before.bounds | after.bounds)
+    changes: list[RangeChange] = []
+    states = zip(before.states(bounds), after.states(bounds), strict=True)
+    for (first, end), (was, is_now) in zip(pairwise(bounds), states, strict=True):
         if was == is_now:
             continue
-        kind = _kind(was, is_now)
-        if found and found[-1].last == first - 1 and (found[-1].before, found[-1].after) == (was[0], is_now[0]):
-            found[-1] = Change(found[-1].first, end - 1, kind, was[0], is_now[0])
-        else:
-            found.append(Change(first, end - 1, kind, was[0], is_now[0]))
-    return found
+        change = RangeChange(first, end - 1, _kind(was, is_now), was[0], is_now[0])
+        previous = changes[-1] if changes else None
+        if previous and previous.last == first - 1 and (previous.before, previous.after) == (was[0], is_now[0]):
+            change = RangeChange(previous.first, end - 1, change.kind, was[0], is_now[0])
+            changes.pop()
+        changes.append(change)
+    return changes
 
 
-def _nothing_at(other: Flights | None) -> Flights:
-    """A window without offsets where another begins: all of the other is beyond it."""
-    start = other.start if other else 0
-    return Flights(start, start, [])
-
-
-def _bounds(window: Flights) -> Iterator[int]:
-    yield window.start
-    yield window.end
-    for first, last, _ in window.tiles:
-        yield first
-        yield last + 1
-
-
-def _values(window: Flights, bounds: Sequence[int]) -> Iterator[Value]:
-    """The value of each range between two neighbouring bounds."""
-    at = 0
-    for first in bounds[:-1]:
-        while at < len(window.tiles) and window.tiles[at][1] < first:
-            at += 1
-        if first < window.start:
-            yield BELOW
-        elif at < len(window.tiles) and window.tiles[at][0] <= first:
-            yield window.tiles[at][2]
-        else:
-            yield BEYOND
-
-
-def _kind(was: Value, is_now: Value) -> str:
+def _kind(was: RangeState, is_now: RangeState) -> str:
     if is_now is BEYOND:
         return GONE
     if was[1] and not is_now[1]:
@@ -122,183 +126,140 @@ def _kind(was: Value, is_now: Value) -> str:
     return PASSED if is_now is BELOW else CHANGED
 
 
-_KEY = ("dialect", "group_id", "topic_id", "topic", "partition")
-_SCALARS = (
-    "start_offset",
-    "end_offset",
-    "snapshot_epoch",
-    "state_epoch",
-    "leader_epoch",
-    "delivery_complete_count",
-    "suspect",
-)
-_RANGES_SHOWN = 8
-
-Tables = tuple[pa.Table, pa.Table]
-"""share_partition_state and in_flight."""
-
-
-def of_warehouse(warehouse: str, chosen: Chosen) -> Tables:
-    """What the last run of a warehouse says.
+def read_warehouse(warehouse: str, chosen: SharePartitionFilter) -> StateTables:
+    """The state that the last run of a warehouse committed.
 
     Raises:
         WarehouseError: if there is none, or a table cannot be read.
     """
-    tables, where = CommittedTables(warehouse), of_key(chosen.group_id, chosen.topic, chosen.partition)
-    return tables.read("share_partition_state", where), tables.read("in_flight", where)
+    tables, where = CommittedTables(warehouse), key_filter(chosen.group_id, chosen.topic, chosen.partition)
+    return tables.read(_TABLES[0], where), tables.read(_TABLES[1], where)
 
 
-def of_export(work: Work, chosen: Chosen) -> Tables:
-    """What an export says, folded here.
+def fold_export(plan: FoldPlan, chosen: SharePartitionFilter) -> StateTables:
+    """The state that an export folds to.
 
     Raises:
         InputError: if a segment cannot be read.
     """
-    where = of_key(chosen.group_id, chosen.topic, chosen.partition)
-    folded = list(work.each())
-    found = (pa.concat_tables([one.states for one in folded]), pa.concat_tables([one.in_flight for one in folded]))
-    return found if where is None else (found[0].filter(where), found[1].filter(where))
+    executor, where = LocalExecutor(), key_filter(chosen.group_id, chosen.topic, chosen.partition)
+    tables = executor.returned_tables(executor.fold(plan, OutputSpec(returned=_TABLES)), _TABLES)
+    states, in_flight = (tables[name] if where is None else tables[name].filter(where) for name in _TABLES)
+    return states, in_flight
 
 
-def differences(before: Tables, after: Tables) -> dict[str, Any]:
-    """What is different between two states.
+def compare_states(before: StateTables, after: StateTables) -> dict[str, Any]:
+    """What differs between two states.
 
     Args:
         before, after: tables share_partition_state and in_flight of each.
     Returns:
         `share_partitions`: how many are compared; `differing`: how many of them differ; `changed`: for each of those
-        its key, `change` (appeared, disappeared, changed), `scalars` (column -> [before, after], where they differ) and
-        `ranges` (first_offset, last_offset, record_count, before, after; `change` as report/changed_ranges.py says).
+        its key, `change` (appeared, disappeared, changed), `scalars` (column -> [before, after], if they differ) and
+        `ranges` (first_offset, last_offset, record_count, before, after; `change` is the kind of a RangeChange).
     """
-    old, new = (_by_key(tables[0]) for tables in (before, after))
-    flights = [_flights(tables[1]) for tables in (before, after)]
-    changed = [
-        row
-        for key in sorted({*old, *new}, key=str)
-        if (row := _changed(old.get(key), new.get(key), *(one.get(key, []) for one in flights)))
-    ]
+    old, new = (_states_by_key(tables[0]) for tables in (before, after))
+    old_ranges, new_ranges = _ranges_by_key(before[1]), _ranges_by_key(after[1])
+    changed = []
+    for key in sorted({*old, *new}, key=str):
+        windows = (_window(old.get(key), old_ranges.get(key, [])), _window(new.get(key), new_ranges.get(key, [])))
+        if row := _compare(old.get(key), new.get(key), compare_windows(*windows)):
+            changed.append(row)
     return {"share_partitions": len({*old, *new}), "differing": len(changed), "changed": changed}
 
 
-def print_differences(found: Mapping[str, Any]) -> None:
-    """Print what `differences` found: a line a share-partition, and what became of its ranges."""
-    changed = found["changed"]
-    if not changed:
-        say(f"nothing is different in {found['share_partitions']:,} share-partitions")
-        return
-    rows = []
-    for row in changed:
-        scalars = row["scalars"]
-        rows.append([
-            row["group_id"],
-            row["topic"] or row["topic_id"],
-            row["partition"],
-            row["change"],
-            _step(scalars.get("start_offset")),
-            _step(scalars.get("end_offset")),
-            ", ".join(f"{name.removesuffix('_epoch')} {_step(scalars[name])}" for name in _EPOCHS if name in scalars),
-            _totals(row["ranges"]),
-        ])  # fmt: skip
-    print_table(["GROUP", "TOPIC", "PARTITION", "CHANGE", "SPSO", "SPEO", "EPOCHS", "RECORDS"], rows,
-                numeric=("PARTITION",))  # fmt: skip
-    say()
-    for row in changed:
-        _print_ranges(row)
-    say(f"{found['differing']:,} of {found['share_partitions']:,} share-partitions differ")
-
-
-_EPOCHS = ("snapshot_epoch", "state_epoch", "leader_epoch")
-
-
-def _print_ranges(row: Mapping[str, Any]) -> None:
-    # That SPSO passes what is finished is no news, and there is much of it.
-    ranges = [one for one in row["ranges"] if one["change"] != PASSED]
-    if not ranges:
-        return
-    say(f"{row['group_id']} {row['topic'] or row['topic_id']} {row['partition']}")
-    for one in ranges[:_RANGES_SHOWN]:
-        span = f"{one['first_offset']}-{one['last_offset']}"
-        say(f"  {one['change']:<9} {span}: {one['before']} -> {one['after']}")
-    left = len(ranges) - _RANGES_SHOWN
-    if left > 0:
-        say(f"  and {left:,} more (--json has them all)")
-    say()
-
-
-def _step(step: Sequence[Any] | None) -> str | None:
-    if step is None:
-        return None
-    before, after = ("-" if value is None or value == -1 else value for value in step)
-    return f"{before} -> {after}"
-
-
-def _totals(ranges: Sequence[Mapping[str, Any]]) -> str:
-    totals: dict[str, int] = {}
-    for one in ranges:
-        totals[one["change"]] = totals.get(one["change"], 0) + one["record_count"]
-    return ", ".join(f"{count:,} {name}" for name, count in totals.items())
-
-
-def _by_key(states: pa.Table) -> dict[tuple[Any, ...], dict[str, Any]]:
-    return {_same(row): row for row in states.select([*_KEY, *_SCALARS]).to_pylist()}
-
-
-def _same(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The key without what may become known later: the name of a topic that has an id."""
+def _identity(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The key, without the topic's name if it has an id: the name may become known late."""
     return (row["dialect"], row["group_id"], row["topic_id"] or row["topic"], row["partition"])
 
 
-def _flights(rows: pa.Table) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
-    wanted = [*_KEY, "first_offset", "last_offset", "delivery_state", "delivery_count", "gap"]
-    found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for row in rows.select(wanted).sort_by("first_offset").to_pylist():
-        found.setdefault(_same(row), []).append(row)
-    return found
+def _states_by_key(rows: pa.Table) -> dict[tuple[Any, ...], dict[str, Any]]:
+    return {_identity(row): row for row in rows.select([*KEY_COLUMNS, *_SCALARS]).to_pylist()}
 
 
-def _changed(
-    old: Mapping[str, Any] | None,
-    new: Mapping[str, Any] | None,
-    old_flights: Sequence[Mapping[str, Any]],
-    new_flights: Sequence[Mapping[str, Any]],
-) -> dict[str, Any] | None:
-    one = new or old
-    if one is None:
-        return None
-    scalars = {
-        name: [old[name] if old else None, new[name] if new else None]
-        for name in _SCALARS
-        if (old[name] if old else None) != (new[name] if new else None)
-    }
-    ranges = [_told(change) for change in changes(_window(old, old_flights), _window(new, new_flights))]
-    if old and new and not scalars and not ranges:
-        return None
-    kind = "changed" if old and new else "appeared" if new else "disappeared"
-    return {name: one[name] for name in _KEY} | {"change": kind, "scalars": scalars, "ranges": ranges}
+def _ranges_by_key(rows: pa.Table) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
+    ranges: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    columns = [*KEY_COLUMNS, "first_offset", "last_offset", "delivery_state", "delivery_count", "gap"]
+    for row in rows.select(columns).sort_by("first_offset").to_pylist():
+        ranges.setdefault(_identity(row), []).append(row)
+    return ranges
 
 
-def _window(state: Mapping[str, Any] | None, flights: Sequence[Mapping[str, Any]]) -> Flights | None:
+def _window(state: Mapping[str, Any] | None, ranges: Sequence[Mapping[str, Any]]) -> InFlightWindow | None:
     if state is None or state["start_offset"] < 0:
         return None
-    tiles = [(row["first_offset"], row["last_offset"], _value(row)) for row in flights]
-    return Flights(state["start_offset"], state["end_offset"], tiles)
+    named = [(row["first_offset"], row["last_offset"], _range_state(row)) for row in ranges]
+    return InFlightWindow(state["start_offset"], state["end_offset"], named)
 
 
-def _value(row: Mapping[str, Any]) -> tuple[str, bool]:
-    """How a range is called, and whether it is finished."""
-    state = row["delivery_state"]
+def _range_state(row: Mapping[str, Any]) -> RangeState:
     if row["gap"]:
         return "gap", False
-    name = STATE_NAMES.get(state, f"UNKNOWN({state})")
-    return f"{name} ({row['delivery_count']})", state in (ACKNOWLEDGED, ARCHIVED)
+    state = row["delivery_state"]
+    return f"{STATE_NAMES.get(state, f'UNKNOWN({state})')} ({row['delivery_count']})", state in (ACKNOWLEDGED, ARCHIVED)
 
 
-def _told(change: Change) -> dict[str, Any]:
-    return {
-        "first_offset": change.first,
-        "last_offset": change.last,
-        "record_count": change.last - change.first + 1,
-        "change": change.kind,
-        "before": change.before,
-        "after": change.after,
-    }
+def _compare(
+    old: Mapping[str, Any] | None, new: Mapping[str, Any] | None, changes: Sequence[RangeChange]
+) -> dict[str, Any] | None:
+    values = {name: [row[name] if row else None for row in (old, new)] for name in _SCALARS}
+    scalars = {name: pair for name, pair in values.items() if pair[0] != pair[1]}
+    if old and new and not scalars and not changes:
+        return None
+    ranges = [
+        {
+            "first_offset": one.first,
+            "last_offset": one.last,
+            "record_count": one.last - one.first + 1,
+            "change": one.kind,
+            "before": one.before,
+            "after": one.after,
+        }
+        for one in changes
+    ]
+    kind = "changed" if old and new else "appeared" if new else "disappeared"
+    known = new or old or {}
+    return {name: known[name] for name in KEY_COLUMNS} | {"change": kind, "scalars": scalars, "ranges": ranges}
+
+
+def print_differences(found: Mapping[str, Any]) -> None:
+    """Print the result of `compare_states`: one line per share-partition, then its changed ranges."""
+    changed = found["changed"]
+    if not changed:
+        print_line(f"nothing is different in {found['share_partitions']:,} share-partitions")
+        return
+    rows = []
+    for row in changed:
+        scalars, totals = row["scalars"], Counter[str]()
+        for one in row["ranges"]:
+            totals[one["change"]] += one["record_count"]
+        epochs = [f"{name.removesuffix('_epoch')} {_step(scalars[name])}" for name in _EPOCHS if name in scalars]
+        key = [row["group_id"], row["topic"] or row["topic_id"], row["partition"], row["change"]]
+        steps = [_step(scalars[name]) if name in scalars else None for name in ("start_offset", "end_offset")]
+        records = ", ".join(f"{count:,} {kind}" for kind, count in totals.items())
+        rows.append([*key, *steps, ", ".join(epochs), records])
+    columns = ["GROUP", "TOPIC", "PARTITION", "CHANGE", "SPSO", "SPEO", "EPOCHS", "RECORDS"]
+    print_table(columns, rows, numeric=("PARTITION",))
+    print_line()
+    for row in changed:
+        _print_ranges(row)
+    print_line(f"{found['differing']:,} of {found['share_partitions']:,} share-partitions differ")
+
+
+def _print_ranges(row: Mapping[str, Any]) -> None:
+    # Most ranges are terminal ones that SPSO passes, which is expected.
+    ranges = [one for one in row["ranges"] if one["change"] != PASSED]
+    if not ranges:
+        return
+    print_line(f"{row['group_id']} {row['topic'] or row['topic_id']} {row['partition']}")
+    for one in ranges[:_MAX_RANGES]:
+        offsets = f"{one['first_offset']}-{one['last_offset']}"
+        print_line(f"  {one['change']:<9} {offsets}: {one['before']} -> {one['after']}")
+    if (left := len(ranges) - _MAX_RANGES) > 0:
+        print_line(f"  and {left:,} more (--json lists all)")
+    print_line()
+
+
+def _step(pair: Sequence[Any]) -> str:
+    before, after = (UNKNOWN if value is None or value == -1 else value for value in pair)
+    return f"{before} -> {after}"

@@ -1,6 +1,6 @@
-"""Pictures of one share-partition: what is in flight, and how its start and lag went from audit to audit.
+"""The page that people open after a nightly audit: one HTML file with inline pictures, which refers to nothing else.
 
-The page that people open after a nightly audit: one HTML file that needs nothing but itself.
+Pictures of a share-partition show what is in flight, and its start offset and lag over the kept audits.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,200 +9,59 @@ from datetime import datetime
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
-from matplotlib.path import Path
 
 from share_state.report import console
-from share_state.report.audit_data import AuditReport, TroubledSharePartition
-from share_state.report.audit_text import advice, counted, headline, level, show_command
-from share_state.report.console import write_whole
-from share_state.report.plots.charts import GAP, INK, LOOKS, OTHER, STYLE, inline_svg, whole_numbers
-from share_state.report.share_partitions import STATES
+from share_state.report.audit_data import AuditReport, FlaggedSharePartition
+from share_state.report.audit_text import advice, audit_level, headline, show_command
+from share_state.report.plots.charts import (
+    GAP,
+    INK,
+    OTHER_STYLE,
+    RC_STYLE,
+    STATE_STYLES,
+    TEMPLATES,
+    inline_svg,
+    integer_ticks,
+    rectangles,
+)
+from share_state.report.share_partitions import DELIVERY_STATES
 from share_state.rules.registry import SEVERITIES
 
 Rows = Sequence[Mapping[str, Any]]
 
-DRAWN_ONE_BY_ONE = 200
-"""With more ranges than this a lane shows shares of the offsets: no eye tells them apart."""
+MAX_SINGLE_BARS = 200
+"""With more ranges a lane shows the share of the offsets that they cover: single bars would be too thin."""
 
 _WIDTH, _LEFT, _RIGHT = 5.6, 1.05, 0.3
-_CELLS, _LANE = 160, 0.5
-_LABELS, _APART = 12, 0.06
-_TIME_LABEL = 1.0
+_CELLS, _LANE_HEIGHT = 160, 0.5
+_MAX_LABELS, _LABEL_DISTANCE = 12, 0.06
+_TIME_LABEL_WIDTH = 1.0
 
-_MAY_COME_AGAIN = ("AVAILABLE", "ACQUIRED", "ARCHIVING")
+_UNFINISHED = ("AVAILABLE", "ACQUIRED", "ARCHIVING")
 _MARKERS = {"OK": "o", "STALL": "s", "STOP": "X", "REWIND": "v"}
 
+_FIRST_RANGES, _RANGES_NEAR_START = 8, 40
+_MAX_CUTOFFS, _MAX_RUNS, _MAX_POISON = 60, 30, 20
 
-def window_picture(ranges: Rows, limit: int, name: str) -> Markup:
-    """What is in flight: offsets across, one lane a delivery state.
-
-    Args:
-        ranges: first_offset, last_offset, state, delivery_count and gap, sorted, at least one.
-        limit: the delivery count limit; ranges at or one below it that are not finished are marked.
-        name: unique in the page.
-    Returns:
-        An `svg` element.
-    """
-    origin, end = ranges[0]["first_offset"], ranges[-1]["last_offset"] + 1
-    lanes: dict[str, list[Mapping[str, Any]]] = {state: [] for state in (*LOOKS, *STATES)}
-    for one in ranges:
-        lanes.setdefault(GAP if one["gap"] else one["state"], []).append(one)
-    present = [lane for lane in lanes if lanes[lane]]
-    dense = len(ranges) > DRAWN_ONE_BY_ONE
-    with rc_context(STYLE):
-        figure, (axes,) = _figure(1, 0.38 * len(present), bottom=0.55, top=0.05)
-        for row, lane in enumerate(present):
-            _draw_lane(axes, row, lane, lanes[lane], (origin, end), limit, dense=dense)
-        axes.set_xlim(0, end - origin)
-        axes.set_ylim(len(present) - 0.5, -0.75)
-        axes.set_yticks(range(len(present)), [lane.lower() for lane in present])
-        axes.tick_params(axis="y", length=0)
-        axes.spines["right"].set_visible(True)
-        axes.set_xlabel("offset; height: share of the offsets" if dense else "offset; ×n: delivered n times")
-        whole_numbers(axes.xaxis, origin)
-    said = ", ".join(f"{sum(_size(one) for one in lanes[lane]):,} {lane.lower()}" for lane in present)
-    return inline_svg(figure, name, f"In flight from offset {origin:,} to {end - 1:,}: {said}.")
-
-
-def _figure(rows: int, height: float, *, bottom: float, top: float, left: float = _LEFT) -> tuple[Figure, list[Axes]]:
-    """Axes below each other, margins in inches: the longest label is known, so nothing needs measuring."""
-    whole = height + bottom + top
-    figure = Figure(figsize=(_WIDTH, whole), facecolor="none")
-    figure.subplots_adjust(left / _WIDTH, bottom / whole, 1 - _RIGHT / _WIDTH, 1 - top / whole, hspace=0.25)
-    grid = list(figure.subplots(rows, 1, sharex=True, squeeze=False)[:, 0])
-    for axes in grid:
-        axes.set_facecolor("none")
-    return figure, grid
-
-
-def _draw_lane(
-    axes: Axes, row: int, lane: str, ranges: Rows, window: tuple[int, int], limit: int, *, dense: bool
-) -> None:
-    origin, span = window[0], window[1] - window[0]
-    first = np.array([one["first_offset"] - origin for one in ranges], np.float64)
-    behind = np.array([one["last_offset"] + 1 - origin for one in ranges], np.float64)
-    colour, hatch = LOOKS.get(lane, OTHER)
-    bars = _bars(*_shares(first, behind, span), row) if dense else _bars(first, behind, np.ones_like(first), row)
-    lines = "dotted" if lane == GAP else "solid"
-    width = 0 if dense and lane != GAP else 0.5
-    axes.add_patch(PathPatch(bars, facecolor=colour, hatch=hatch, edgecolor=INK, linewidth=width, linestyle=lines))
-    if not dense and lane != GAP:
-        _label(axes, row, [_count(one, lane, limit) for one in ranges], (first, behind), span)
-
-
-def _count(one: Mapping[str, Any], lane: str, limit: int) -> str:
-    poison = lane in _MAY_COME_AGAIN and one["delivery_count"] >= max(1, limit - 1)
-    return f"×{one['delivery_count']}{'!' if poison else ''}"
-
-
-def _label(axes: Axes, row: int, counts: list[str], at: tuple[np.ndarray, np.ndarray], span: int) -> None:
-    """Delivery counts over the bars that are wide enough, and over all that are marked unless they would touch."""
-    labelled, free = 0, -np.inf
-    for count, left, right in zip(counts, *at, strict=True):
-        marked, middle = count.endswith("!"), (left + right) / 2
-        if (marked or right - left >= _APART * span) and middle >= free and labelled < _LABELS:
-            weight = "bold" if marked else "normal"
-            axes.text(middle, row - 0.26, count, size=7.5, ha="center", va="bottom", weight=weight)
-            labelled, free = labelled + 1, middle + _APART * span
-
-
-def _shares(first: np.ndarray, behind: np.ndarray, span: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cells of the window, and which share of the offsets of each the ranges cover."""
-    edges = np.linspace(0, span, _CELLS + 1)
-    covered = np.concatenate(([0], np.cumsum(behind - first)))
-    places = np.stack([first, behind], axis=1).ravel()
-    before = np.stack([covered[:-1], covered[1:]], axis=1).ravel()
-    share = np.diff(np.interp(edges, places, before)) / (span / _CELLS)
-    some = share > 0
-    return edges[:-1][some], edges[1:][some], np.minimum(share[some], 1)
-
-
-def _bars(left: np.ndarray, right: np.ndarray, share: np.ndarray, row: int) -> Path:
-    """All bars of a lane as one path: a page of many pictures stays small."""
-    low = np.full_like(left, row + _LANE / 2)
-    high = low - _LANE * share
-    corners = np.stack([left, low, right, low, right, high, left, high, left, low], axis=1)
-    one = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]
-    return Path(corners.reshape(-1, 2), np.tile(one, len(left)))
-
-
-def history_picture(nights: Rows, name: str) -> Markup | None:
-    """How start offset and lag went from audit to audit.
-
-    Args:
-        nights: time, start_offset, lag and verdict of each audit, the oldest first.
-        name: unique in the page.
-    Returns:
-        An `svg` element; None where there are not two times with a start offset.
-    """
-    known = [night for night in nights if night["start_offset"] is not None and night["start_offset"] >= 0]
-    if len({night["time"] for night in known}) < 2:
-        return None
-    with_lag = [night for night in known if night["lag"] is not None]
-    drawn = [("start offset", "start_offset", known)] + ([("lag (records)", "lag", with_lag)] if with_lag else [])
-    begin, first, last = known[0]["time"], known[0]["start_offset"], known[-1]["start_offset"]
-    longest = max(len(f"{night[column]:,}") for _, column, rows in drawn for night in rows)
-    with rc_context(STYLE):
-        left = max(_LEFT, 0.35 + 0.085 * longest)
-        figure, grid = _figure(len(drawn), 0.85 * len(drawn), bottom=0.5, top=0.3, left=left)
-        for axes, (title, column, rows) in zip(grid, drawn, strict=True):
-            _draw_line(axes, title, column, rows, begin)
-        _time_axis(grid[-1], [night["time"] for night in known], _WIDTH - left - _RIGHT)
-        handles = [line for line in grid[0].get_lines() if not str(line.get_label()).startswith("_")]
-        figure.legend(handles=handles, loc="upper right", ncols=5, frameon=False, fontsize=8)
-    return inline_svg(figure, name, f"Over {len(known)} audits the start offset went from {first:,} to {last:,}.")
-
-
-def _draw_line(axes: Axes, title: str, column: str, rows: Rows, begin: datetime) -> None:
-    origin = min(row[column] for row in rows)
-    across = np.array([(row["time"] - begin).total_seconds() for row in rows])
-    up = np.array([row[column] - origin for row in rows], np.float64)
-    axes.plot(across, up, color=INK, linewidth=0.8, drawstyle="steps-post")
-    verdicts = np.array([row["verdict"] for row in rows])
-    for verdict in dict.fromkeys(verdicts.tolist()):
-        of_verdict = verdicts == verdict
-        marker, (colour, size) = _MARKERS.get(verdict, "D"), ("#009e73", 3) if verdict == "OK" else ("#d55e00", 6)
-        axes.plot(across[of_verdict], up[of_verdict], marker, color=colour, ms=size, mec=INK, mew=0.4, label=verdict)
-    axes.set_ylabel(title, fontsize=8)
-    axes.margins(y=0.18)
-    whole_numbers(axes.yaxis, origin, most=3)
-
-
-def _time_axis(axes: Axes, times: Sequence[datetime], width: float) -> None:
-    """Ticks at some of the audits, so that each label is a time that an audit saw; the last is among them."""
-    apart = (times[-1] - times[0]).total_seconds() * _TIME_LABEL / width
-    shown = [times[0]]
-    for time in times:
-        if (time - shown[-1]).total_seconds() >= apart:
-            shown.append(time)
-    if shown[-1] != times[-1]:
-        shown[max(1, len(shown) - 1) :] = [times[-1]]
-    axes.set_xticks([(time - times[0]).total_seconds() for time in shown], [f"{time:%d %b %H:%M}" for time in shown])
-    axes.set_xlabel("time of the log (UTC); a mark an audit")
-
-
-def _size(one: Mapping[str, Any]) -> int:
-    return one["last_offset"] - one["first_offset"] + 1
-
-
-_FIRST_RANGES = 8
-_NEAR_THE_START = 40
-_CUTOFFS = 60
-_RUNS = 30
-_POISON = 20
+TEMPLATES.filters |= {
+    "number": console.format_number,
+    "moment": console.format_time,
+    "size": console.format_size,
+    "name": console.format_name,
+    "counted": console.pluralize,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class _Card:
-    """A troubled share-partition, ready for the page."""
+    """What the page shows of a flagged share-partition."""
 
-    about: TroubledSharePartition
+    about: FlaggedSharePartition
     states: str
     window: Markup | None
     near_start: Markup | None
@@ -215,56 +74,183 @@ def write_page(path: str, report: AuditReport) -> None:
     """Write the page of an audit.
 
     Args:
-        path: of the HTML file; it refers to nothing outside itself.
-        report: what `read_report` returned.
+        path: of the HTML file.
+        report: from `read_report`.
     Raises:
-        ReportError: if the file cannot be written; what was there before stays.
+        ReportError: if the file cannot be written; an existing file stays.
     """
-    write_whole(path, page(report))
+    console.write_atomically(path, render_page(report))
 
 
-def page(report: AuditReport) -> str:
+def render_page(report: AuditReport) -> str:
     """The page of an audit as text."""
-    environment = Environment(
-        loader=PackageLoader("share_state.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    told = (console.number, console.moment, console.size, console.name, counted)
-    environment.filters.update({one.__name__: one for one in told})
-    return environment.get_template("page.html").render(
+    return TEMPLATES.get_template("page.html").render(
         report=report,
-        level=level(report),
+        level=audit_level(report),
         headline=headline(report),
         advice=advice(report),
-        cards=[_card(report, one, f"p{place}") for place, one in enumerate(report.troubled, 1)],
+        cards=[_card(report, one, f"p{place}") for place, one in enumerate(report.flagged, 1)],
         severities=SEVERITIES,
-        cutoffs=report.cutoffs[:_CUTOFFS],
-        poison=report.poison.worst[:_POISON],
-        runs=report.runs[:_RUNS],
-        span=console.span,
+        cutoffs=report.cutoffs[:_MAX_CUTOFFS],
+        poison=report.poison.worst[:_MAX_POISON],
+        runs=report.runs[:_MAX_RUNS],
+        span=console.format_duration,
     )
 
 
-def _card(report: AuditReport, one: TroubledSharePartition, name: str) -> _Card:
-    ranges, limit = one.ranges, report.limits.delivery_count
+def _card(report: AuditReport, one: FlaggedSharePartition, name: str) -> _Card:
+    ranges, limit, now = one.ranges, report.limits.delivery_count, one.now
+    is_dense = len(ranges) > MAX_SINGLE_BARS
+    in_flight = {state.lower(): now[state.lower()] for state in DELIVERY_STATES}
     return _Card(
         about=one,
-        states=_states(one.now),
-        window=window_picture(ranges, limit, f"{name}w") if ranges else None,
-        near_start=window_picture(ranges[:_NEAR_THE_START], limit, f"{name}n") if _are_many(one) else None,
-        history=history_picture(one.history, f"{name}h"),
+        states=", ".join(f"{count:,} {state}" for state, count in in_flight.items() if count),
+        window=window_svg(ranges, limit, f"{name}w") if ranges else None,
+        near_start=window_svg(ranges[:_RANGES_NEAR_START], limit, f"{name}n") if is_dense else None,
+        history=history_svg(one.history, f"{name}h"),
         first_ranges=ranges[:_FIRST_RANGES],
-        command=show_command(report.warehouse, one.now),
+        command=show_command(report.warehouse, now),
     )
 
 
-def _are_many(one: TroubledSharePartition) -> bool:
-    return len(one.ranges) > DRAWN_ONE_BY_ONE
+def window_svg(ranges: Rows, limit: int, name: str) -> Markup:
+    """What is in flight: offsets across, one lane per delivery state.
+
+    Args:
+        ranges: first_offset, last_offset, state, delivery_count and gap, sorted, at least one.
+        limit: the delivery count limit; unfinished ranges at or one below it are marked.
+        name: unique in the page.
+    Returns:
+        An `svg` element.
+    """
+    origin, end = ranges[0]["first_offset"], ranges[-1]["last_offset"] + 1
+    lanes: dict[str, list[Mapping[str, Any]]] = {state: [] for state in (*STATE_STYLES, *DELIVERY_STATES)}
+    for one in ranges:
+        lanes.setdefault(GAP if one["gap"] else one["state"], []).append(one)
+    lanes = {lane: ranges for lane, ranges in lanes.items() if ranges}
+    is_dense = len(ranges) > MAX_SINGLE_BARS
+    with rc_context(RC_STYLE):
+        figure, (axes,) = _figure(1, 0.38 * len(lanes), bottom=0.55, top=0.05)
+        for row, (lane, in_lane) in enumerate(lanes.items()):
+            _draw_lane(axes, row, lane, in_lane, (origin, end), limit, is_dense=is_dense)
+        axes.set_xlim(0, end - origin)
+        axes.set_ylim(len(lanes) - 0.5, -0.75)
+        axes.set_yticks(range(len(lanes)), [lane.lower() for lane in lanes])
+        axes.tick_params(axis="y", length=0)
+        axes.spines["right"].set_visible(True)
+        axes.set_xlabel("offset; height: share of the offsets" if is_dense else "offset; ×n: delivered n times")
+        integer_ticks(axes.xaxis, origin)
+    sizes = {lane: sum(one["last_offset"] - one["first_offset"] + 1 for one in lanes[lane]) for lane in lanes}
+    counts = ", ".join(f"{size:,} {lane.lower()}" for lane, size in sizes.items())
+    return inline_svg(figure, name, f"In flight from offset {origin:,} to {end - 1:,}: {counts}.")
 
 
-def _states(now: Mapping[str, Any]) -> str:
-    """Records in flight by state; what waits or is stuck first."""
-    return ", ".join(f"{now[state.lower()]:,} {state.lower()}" for state in STATES if now[state.lower()])
+def _figure(rows: int, height: float, *, bottom: float, top: float, left: float = _LEFT) -> tuple[Figure, list[Axes]]:
+    """Axes below each other with fixed margins in inches, which saves measuring the labels."""
+    whole = height + bottom + top
+    figure = Figure(figsize=(_WIDTH, whole), facecolor="none")
+    figure.subplots_adjust(left / _WIDTH, bottom / whole, 1 - _RIGHT / _WIDTH, 1 - top / whole, hspace=0.25)
+    grid = list(figure.subplots(rows, 1, sharex=True, squeeze=False)[:, 0])
+    for axes in grid:
+        axes.set_facecolor("none")
+    return figure, grid
+
+
+def _draw_lane(
+    axes: Axes, row: int, lane: str, ranges: Rows, window: tuple[int, int], limit: int, *, is_dense: bool
+) -> None:
+    origin, length = window[0], window[1] - window[0]
+    left = np.array([one["first_offset"] - origin for one in ranges], np.float64)
+    right = np.array([one["last_offset"] + 1 - origin for one in ranges], np.float64)
+    share = np.ones_like(left)
+    if is_dense:
+        left, right, share = _covered_shares(left, right, length)
+    bottom = np.full_like(left, row + _LANE_HEIGHT / 2)
+    colour, hatch = STATE_STYLES.get(lane, OTHER_STYLE)
+    line = "dotted" if lane == GAP else "solid"
+    width = 0 if is_dense and lane != GAP else 0.5
+    bars = rectangles(left, right, bottom, bottom - _LANE_HEIGHT * share)
+    axes.add_patch(PathPatch(bars, facecolor=colour, hatch=hatch, edgecolor=INK, linewidth=width, linestyle=line))
+    if not is_dense and lane != GAP:
+        marked_from = max(1, limit - 1) if lane in _UNFINISHED else np.inf
+        counts = [one["delivery_count"] for one in ranges]
+        labels = [f"×{count}{'!' if count >= marked_from else ''}" for count in counts]
+        _draw_labels(axes, row, labels, (left, right), length)
+
+
+def _draw_labels(axes: Axes, row: int, labels: list[str], at: tuple[np.ndarray, np.ndarray], length: int) -> None:
+    """Write delivery counts above the bars that are wide enough or marked, as long as they do not touch."""
+    count, free = 0, -np.inf
+    for label, left, right in zip(labels, *at, strict=True):
+        is_marked, middle = label.endswith("!"), (left + right) / 2
+        is_wide = right - left >= _LABEL_DISTANCE * length
+        if (is_marked or is_wide) and middle >= free and count < _MAX_LABELS:
+            weight = "bold" if is_marked else "normal"
+            axes.text(middle, row - 0.26, label, size=7.5, ha="center", va="bottom", weight=weight)
+            count, free = count + 1, middle + _LABEL_DISTANCE * length
+
+
+def _covered_shares(left: np.ndarray, right: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Cells of the window (their left and right) and the share of each that ranges cover, if that is any."""
+    edges = np.linspace(0, length, _CELLS + 1)
+    covered = np.concatenate(([0], np.cumsum(right - left)))
+    places = np.stack([left, right], axis=1).ravel()
+    before = np.stack([covered[:-1], covered[1:]], axis=1).ravel()
+    share = np.diff(np.interp(edges, places, before)) / (length / _CELLS)
+    some = share > 0
+    return edges[:-1][some], edges[1:][some], np.minimum(share[some], 1)
+
+
+def history_svg(audits: Rows, name: str) -> Markup | None:
+    """Start offset and lag over the audits.
+
+    Args:
+        audits: time, start_offset, lag and verdict of each audit, the oldest first.
+        name: unique in the page.
+    Returns:
+        An `svg` element; None without a start offset at two times at least.
+    """
+    known = [audit for audit in audits if audit["start_offset"] is not None and audit["start_offset"] >= 0]
+    if len({audit["time"] for audit in known}) < 2:
+        return None
+    with_lag = [audit for audit in known if audit["lag"] is not None]
+    lines = [("start offset", "start_offset", known)] + ([("lag (records)", "lag", with_lag)] if with_lag else [])
+    begin, first, last = known[0]["time"], known[0]["start_offset"], known[-1]["start_offset"]
+    longest = max(len(f"{audit[column]:,}") for _, column, rows in lines for audit in rows)
+    with rc_context(RC_STYLE):
+        left = max(_LEFT, 0.35 + 0.085 * longest)
+        figure, grid = _figure(len(lines), 0.85 * len(lines), bottom=0.5, top=0.3, left=left)
+        for axes, (title, column, rows) in zip(grid, lines, strict=True):
+            _draw_line(axes, title, column, rows, begin)
+        _set_time_ticks(grid[-1], [audit["time"] for audit in known], _WIDTH - left - _RIGHT)
+        handles = [line for line in grid[0].get_lines() if not str(line.get_label()).startswith("_")]
+        figure.legend(handles=handles, loc="upper right", ncols=5, frameon=False, fontsize=8)
+    return inline_svg(figure, name, f"Over {len(known)} audits the start offset went from {first:,} to {last:,}.")
+
+
+def _draw_line(axes: Axes, title: str, column: str, rows: Rows, begin: datetime) -> None:
+    origin = min(row[column] for row in rows)
+    across = np.array([(row["time"] - begin).total_seconds() for row in rows])
+    up = np.array([row[column] - origin for row in rows], np.float64)
+    axes.plot(across, up, color=INK, linewidth=0.8, drawstyle="steps-post")
+    verdicts = np.array([row["verdict"] for row in rows])
+    for verdict in dict.fromkeys(verdicts.tolist()):
+        chosen = verdicts == verdict
+        marker, (colour, size) = _MARKERS.get(verdict, "D"), ("#009e73", 3) if verdict == "OK" else ("#d55e00", 6)
+        axes.plot(across[chosen], up[chosen], marker, color=colour, ms=size, mec=INK, mew=0.4, label=verdict)
+    axes.set_ylabel(title, fontsize=8)
+    axes.margins(y=0.18)
+    integer_ticks(axes.yaxis, origin, most=3)
+
+
+def _set_time_ticks(axes: Axes, times: Sequence[datetime], width: float) -> None:
+    """Set ticks at the times of some audits, the first and the last among them."""
+    distance = (times[-1] - times[0]).total_seconds() * _TIME_LABEL_WIDTH / width
+    shown = [times[0]]
+    for time in times:
+        if (time - shown[-1]).total_seconds() >= distance:
+            shown.append(time)
+    if shown[-1] != times[-1]:
+        shown[max(1, len(shown) - 1) :] = [times[-1]]
+    axes.set_xticks([(time - times[0]).total_seconds() for time in shown], [f"{time:%d %b %H:%M}" for time in shown])
+    axes.set_xlabel("time of the log (UTC); one mark per audit")

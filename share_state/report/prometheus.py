@@ -1,31 +1,35 @@
-"""The audit as a file for the textfile collector of Prometheus' node exporter."""
+"""The audit as metrics: a file for the textfile collector of Prometheus' node exporter."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from prometheus_client import CollectorRegistry, write_to_textfile
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from share_state.report.audit_data import AuditReport
-from share_state.report.console import written_to
-from share_state.report.share_partitions import STATES, of_latest_night, placed, share_partitions_now
+from share_state.report.console import write_atomically
+from share_state.report.share_partitions import (
+    DELIVERY_STATES,
+    latest_audit_filter,
+    latest_share_partitions,
+    number_rows,
+)
 
 Labels = dict[str, str]
 
-_OF_SHARE_PARTITIONS = {
+_SHARE_PARTITION_METRICS = {
     "start_offset": "Share-partition start offset (SPSO) as recorded; absent before it is initialised.",
     "end_offset": "Share-partition end offset (SPEO): first offset after the last in-flight range.",
-    "topic_end_offset": "Next offset of the topic-partition; absent where it was not told.",
-    "lag": "Records behind, as kafka-share-groups.sh counts them; absent where unknown.",
+    "topic_end_offset": "Next offset of the topic-partition; absent if it is not known.",
+    "lag": "Records behind, as kafka-share-groups.sh counts them; absent if unknown.",
     "poison_records": "Offsets at or one below the delivery limit, or archived by it.",
 }
-
-_OF_STATE_PARTITIONS = {
-    "cutoff_offset": "Records of the state partition before this offset are redundant; absent where none may go.",
+_LOG_PARTITION_METRICS = {
+    "cutoff_offset": "Records of the log partition before this offset are redundant; absent if none are.",
     "redundant_records": "Records before the cutoff.",
     "redundant_bytes": "Bytes of batches before the cutoff.",
     "pinned_records": "Records that one share-partition alone keeps from being cleaned.",
@@ -37,108 +41,97 @@ def write_metrics(path: str, report: AuditReport) -> None:
     """Write the metrics of the latest audit; share-partitions that are gone vanish from the file.
 
     Args:
-        path: of the file; node exporter reads those that end in .prom.
-        report: what `read_report` returned.
+        path: of the file; node exporter reads files that end in .prom.
+        report: from `read_report`.
     Raises:
-        ReportError: if the file cannot be written; what was there before stays.
+        ReportError: if the file cannot be written; an existing file stays.
     """
     registry = CollectorRegistry()
     registry.register(_Metrics(report))
-    with written_to(path):
-        write_to_textfile(path, registry)
+    write_atomically(path, generate_latest(registry).decode())
 
 
 class _Metrics(Collector):
-    """Makes one family at a time, so that only the text of a large cluster is ever held whole."""
+    """Makes one metric family at a time, to hold little more than the text of a large cluster's metrics."""
 
     def __init__(self, report: AuditReport) -> None:
         self._report = report
         self._cluster = {"cluster": report.cluster} if report.cluster else {}
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        rows = share_partitions_now(self._report.tables, of_latest_night(self._report.tables))
-        labels = self._labels(rows["group_id"].to_pylist(), _topic_names(rows).to_pylist(), rows["partition"])
-        for name, meaning in _OF_SHARE_PARTITIONS.items():
-            # Below 0 stands for a start that is not initialised; Prometheus says so by absence.
+        yield from self._share_partitions()
+        yield from self._log_partitions()
+        yield from self._run()
+
+    def _share_partitions(self) -> Iterator[GaugeMetricFamily]:
+        rows = latest_share_partitions(self._report.tables, latest_audit_filter(self._report.tables))
+        columns = (rows["group_id"], rows["partition"].cast(pa.string()), _topic_names(rows))
+        labels = [
+            {**self._cluster, "group_id": group, "partition_id": partition, "topic_name": topic}
+            for group, partition, topic in zip(*(column.to_pylist() for column in columns), strict=True)
+        ]
+        for name, help_text in _SHARE_PARTITION_METRICS.items():
+            # -1 is a start offset that is not initialised.
             known = pc.if_else(pc.less(rows[name], 0), None, rows[name])
-            yield _family(name, meaning, _known(labels, known.to_pylist()))
+            yield _family(name, help_text, _present(labels, known.to_pylist()))
+        unmoved = pc.divide(pc.cast(pc.subtract(rows["time"], rows["moved_time"]), pa.int64()), 1e6)
         yield _family(
             "start_offset_unmoved_seconds",
-            "Time by the log's own clock since the start offset came to where it is; absent where unknown.",
-            _known(
-                labels, pc.divide(pc.cast(pc.subtract(rows["time"], rows["moved_time"]), pa.int64()), 1e6).to_pylist()
-            ),
+            "Time by the log's own clock since the start offset reached its value; absent if unknown.",
+            _present(labels, unmoved.to_pylist()),
         )
+        counts = {state: rows[state.lower()] for state in DELIVERY_STATES}
         yield _family(
             "in_flight_records",
             "Records between start and end by delivery state, gaps as available; states without records are absent.",
-            _each_of("state", self._by_state(labels, rows)),
+            _labelled("state", labels, {state: count for state, count in counts.items() if pc.sum(count).as_py()}),
         )
-        verdicts = rows["verdict"]
+        is_verdict = {one: pc.cast(pc.equal(rows["verdict"], one), pa.int8()) for one in self._report.verdicts}
         yield _family(
             "verdict",
             "1 for the verdict of the share-partition, 0 for the others.",
-            _each_of("verdict", ((one, labels, _is(verdicts, one)) for one in self._report.verdicts)),
+            _labelled("verdict", labels, is_verdict),
         )
-        yield from self._of_state_partitions()
-        yield from self._of_the_run()
 
-    def _labels(self, groups: Sequence[str], topics: Sequence[str], partitions: pa.ChunkedArray) -> list[Labels]:
-        cluster, texts = self._cluster, partitions.cast(pa.string()).to_pylist()
-        return [
-            {**cluster, "group_id": group, "partition_id": partition, "topic_name": topic}
-            for group, topic, partition in zip(groups, topics, texts, strict=True)
-        ]
-
-    def _by_state(self, labels: list[Labels], rows: pa.Table) -> Iterator[tuple[str, list[Labels], list[int | None]]]:
-        for state in STATES:
-            records = rows[state.lower()]
-            if pc.sum(records).as_py():
-                yield state, labels, records.to_pylist()
-
-    def _of_state_partitions(self) -> Iterator[GaugeMetricFamily]:
+    def _log_partitions(self) -> Iterator[GaugeMetricFamily]:
         rows = self._report.cutoffs
         labels = [{**self._cluster, "topic_name": row["topic"], "partition_id": str(row["partition"])} for row in rows]
-        for name, meaning in _OF_STATE_PARTITIONS.items():
-            yield _family(name, meaning, _known(labels, [row[name] for row in rows]))
+        for name, help_text in _LOG_PARTITION_METRICS.items():
+            yield _family(name, help_text, _present(labels, [row[name] for row in rows]))
 
-    def _of_the_run(self) -> Iterator[GaugeMetricFamily]:
+    def _run(self) -> Iterator[GaugeMetricFamily]:
         report, run = self._report, self._report.run
         yield _family(
             "findings",
-            "Findings by severity and rule; rules that nothing breaks are absent.",
+            "Findings by severity and rule; rules without findings are absent.",
             (({**self._cluster, "severity": one.severity, "rule": one.rule}, one.count) for one in report.findings),
         )
-        for name, meaning, value in (
+        for name, help_text, value in (
             ("last_success_timestamp_seconds", "When the latest audit committed.", _seconds(run["finished"])),
             ("run_duration_seconds", "How long it took.", (run["finished"] - run["started"]).total_seconds()),
-            ("log_timestamp_seconds", "Stamp of the newest record of its input.", _seconds(report.log_time)),
+            ("log_timestamp_seconds", "Timestamp of the newest record of its input.", _seconds(report.log_time)),
             ("records_read", "Data records that it read.", run["records"]),
         ):
-            yield _family(name, meaning, _known([self._cluster], [value]))
+            yield _family(name, help_text, _present([self._cluster], [value]))
 
 
-def _family(name: str, meaning: str, samples: Iterable[tuple[Labels, float]]) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(f"share_state_{name}", meaning)
-    full_name = family.name
-    family.samples = [Sample(full_name, labels, value) for labels, value in samples]
+def _family(name: str, help_text: str, samples: Iterable[tuple[Labels, float]]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(f"share_state_{name}", help_text)
+    # add_metric would need the labels as lists of values in one order.
+    family.samples = [Sample(family.name, labels, value) for labels, value in samples]
     return family
 
 
-def _known(labels: Sequence[Labels], values: Sequence[float | None]) -> Iterator[tuple[Labels, float]]:
+def _present(labels: Sequence[Labels], values: Sequence[float | None]) -> Iterator[tuple[Labels, float]]:
     return ((of, value) for of, value in zip(labels, values, strict=True) if value is not None)
 
 
-def _each_of(
-    name: str, parts: Iterable[tuple[str, list[Labels], Sequence[float | None]]]
+def _labelled(
+    name: str, labels: Sequence[Labels], columns: dict[str, pa.ChunkedArray]
 ) -> Iterator[tuple[Labels, float]]:
-    for value, labels, numbers in parts:
-        for of, number in _known(labels, numbers):
-            yield {**of, name: value}, number
-
-
-def _is(verdicts: pa.ChunkedArray, one: str) -> list[int]:
-    return pc.cast(pc.equal(verdicts, one), pa.int8()).to_pylist()
+    for label, column in columns.items():
+        for of, value in _present(labels, column.to_pylist()):
+            yield {**of, name: label}, value
 
 
 def _seconds(time: datetime | None) -> float | None:
@@ -146,12 +139,11 @@ def _seconds(time: datetime | None) -> float | None:
 
 
 def _topic_names(rows: pa.Table) -> pa.ChunkedArray:
-    """The topic's name, or its id where the name is unknown or two topics have had it: no series may be there twice."""
+    """Topic names; the id if the name is unknown or has belonged to two topics, so that no series occurs twice."""
     named = rows.select(["group_id", "partition"]).append_column("name", pc.coalesce(rows["topic"], rows["topic_key"]))
-    numbered = placed(named)
-    counted = named.group_by(["group_id", "name", "partition"]).aggregate([([], "count_all")])
-    twice = numbered.join(
-        counted.filter(pc.field("count_all") > 1), ["group_id", "name", "partition"], join_type="inner"
-    )
-    ambiguous = pc.is_in(numbered["place"], twice["place"].combine_chunks())
-    return pc.if_else(ambiguous, rows["topic_key"], named["name"])
+    key = ["group_id", "name", "partition"]
+    counts = named.group_by(key).aggregate([([], "count_all")])
+    numbered = number_rows(named)
+    twice = numbered.join(counts.filter(pc.field("count_all") > 1), key, join_type="inner")
+    is_ambiguous = pc.is_in(numbered["place"], twice["place"].combine_chunks())
+    return pc.if_else(is_ambiguous, rows["topic_key"], named["name"])

@@ -1,6 +1,6 @@
-"""`share-state show`: the state as kafka-share-groups.sh describes it, and what is in flight.
+"""`share-state show` and `share-state groups`: state, in-flight ranges, lag, members and assignment, from tables.
 
-`share-state groups`: state, members, assignment and lag of share groups, as kafka-share-groups.sh describes them.
+Columns and words are those of kafka-share-groups.sh.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,13 +9,19 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.delta.reader import CommittedTables, of_key
-from share_state.fold.states import lags
-from share_state.report.console import in_pieces, print_json, print_table, printable, say
-from share_state.report.share_partitions import IDENTITY, KEY, grouped, identified, looked_up
+from share_state.delta.reader import CommittedTables, key_filter
+from share_state.fold.states import SHARE_GROUP_STATE, compute_lags
+from share_state.report.console import escape_unprintable, print_json, print_line, print_table, row_pieces
+from share_state.report.share_partitions import (
+    IDENTITY_COLUMNS,
+    KEY_COLUMNS,
+    add_topic_key,
+    ascending,
+    group_pieces,
+    left_join,
+)
 from share_state.schema.declarations import table_schema
 
-_BY_KEY = [("group_id", "ascending"), ("topic", "ascending"), ("topic_id", "ascending"), ("partition", "ascending")]
 _COLUMNS = {
     "GROUP": "group_id",
     "TOPIC": "topic",
@@ -26,209 +32,155 @@ _COLUMNS = {
     "IN-FLIGHT": "in_flight",
     "STATES": "states",
 }
+_RANGE_COLUMNS = {
+    "FIRST": "first_offset",
+    "LAST": "last_offset",
+    "RECORDS": "record_count",
+    "STATE": "state",
+    "DELIVERY-COUNT": "delivery_count",
+}
+_NUMERIC = {*_COLUMNS, *_RANGE_COLUMNS} - {"GROUP", "TOPIC", "STATES", "STATE"}
+_GROUP_COLUMNS = {
+    "GROUP": "group_id",
+    "STATE": "state",
+    "MEMBERS": "members",
+    "EPOCH": "group_epoch",
+    "ASSIGNED-EPOCH": "assignment_epoch",
+    "SHARE-PARTITIONS": "share_partitions",
+    "LAG": "lag",
+}
+_GROUP_KEY = ("group_id", "topic_id", "topic", "partition")
 _LAG = ("topic_end_offset", "start_offset", "delivery_complete_count")
-_NUMERIC = (
-    "PARTITION",
-    "START-OFFSET",
-    "LAG",
-    "LEADER-EPOCH",
-    "IN-FLIGHT",
-    "FIRST",
-    "LAST",
-    "RECORDS",
-    "DELIVERY-COUNT",
-)
+_BY_KEY = ascending("group_id", "topic", "topic_id", "partition")
 
 
-def print_everything(warehouse: str, group: str | None, topic: str | None, partition: int | None) -> None:
-    """Print all that `show` knows as JSON: the run, the share-partitions with their lag, the in-flight ranges."""
-    tables, where = CommittedTables(warehouse), of_key(group, topic, partition)
-    states, ranges = _states(tables, where), _ranges(tables, where)
-    print_json({"run": tables.run}, {"share_partitions": in_pieces(states), "in_flight": in_pieces(ranges)})
+def print_state_json(warehouse: str, group: str | None, topic: str | None, partition: int | None) -> None:
+    """Print the run, the share-partitions with their lag, and the in-flight ranges as JSON."""
+    tables, where = CommittedTables(warehouse), key_filter(group, topic, partition)
+    states, ranges = _read_states(tables, where), _read_ranges(tables, where)
+    print_json({"run": tables.run}, {"share_partitions": row_pieces(states), "in_flight": row_pieces(ranges)})
 
 
-def print_described(
+def print_state(
     warehouse: str, group: str | None, topic: str | None, partition: int | None, *, verbose: bool, ranges: bool
 ) -> None:
-    """Print share-partitions, a line each; their ranges one by one where asked, or where there is only one of them."""
-    tables, where = CommittedTables(warehouse), of_key(group, topic, partition)
-    states = _states(tables, where, [*KEY, "leader_epoch", "suspect", *_LAG])
+    """Print one line per share-partition, and its in-flight ranges if `ranges` is set or there is only one."""
+    tables, where = CommittedTables(warehouse), key_filter(group, topic, partition)
+    states = _read_states(tables, where, [*KEY_COLUMNS, "leader_epoch", "suspect", *_LAG])
     if not states.num_rows:
-        say("no share-partition here")
+        print_line("no share-partition here")
         return
-    rows = looked_up(identified(states), _in_flight(tables, where), {"in_flight": pa.int64(), "states": pa.string()})
-    columns = _COLUMNS if verbose else {head: name for head, name in _COLUMNS.items() if name != "leader_epoch"}
-    told = _told(rows.sort_by(_BY_KEY)).select([*columns.values()])
-    print_table([*columns], zip(*(column.to_pylist() for column in told), strict=True), numeric=_NUMERIC)
+    rows = left_join(
+        add_topic_key(states), _sum_in_flight(tables, where), {"in_flight": pa.int64(), "states": pa.string()}
+    )
+    columns = [head for head in _COLUMNS if verbose or head != "LEADER-EPOCH"]
+    shown = _printed_columns(rows.sort_by(_BY_KEY)).select([_COLUMNS[head] for head in columns])
+    print_table(columns, zip(*(column.to_pylist() for column in shown), strict=True), numeric=_NUMERIC)
     if ranges or states.num_rows == 1:
-        say()
-        _print_ranges(_ranges(tables, where).to_pylist(), one=states.num_rows == 1)
+        print_line()
+        _print_ranges(_read_ranges(tables, where), with_key=states.num_rows > 1)
 
 
-def _states(tables: CommittedTables, where: pc.Expression | None, columns: Sequence[str] | None = None) -> pa.Table:
+def _read_states(
+    tables: CommittedTables, where: pc.Expression | None, columns: Sequence[str] | None = None
+) -> pa.Table:
     states = tables.read("share_partition_state", where, columns).sort_by(_BY_KEY)
-    return states.append_column("lag", lags(*(states[name] for name in _LAG)))
+    return states.append_column("lag", compute_lags(*(states[name] for name in _LAG)))
 
 
-def _ranges(tables: CommittedTables, where: pc.Expression | None) -> pa.Table:
-    return tables.read("in_flight", where).sort_by([*_BY_KEY, ("first_offset", "ascending")])
+def _read_ranges(tables: CommittedTables, where: pc.Expression | None) -> pa.Table:
+    return tables.read("in_flight", where).sort_by([*_BY_KEY, *ascending("first_offset")])
 
 
-def _in_flight(tables: CommittedTables, where: pc.Expression | None) -> pa.Table | None:
-    """How many records are in flight, and in which states, in words: one row a share-partition; None where none is."""
-    pieces = map(_named, tables.batches("in_flight", [*KEY, "state", "gap", "record_count"], where))
-    counted = grouped(pieces, [*IDENTITY, "named"], {"record_count": "sum"})
-    if counted is None:
+def _sum_in_flight(tables: CommittedTables, where: pc.Expression | None) -> pa.Table | None:
+    """Records in flight per share-partition: in_flight (a number), states ("3 acquired, 5 gap"); None if none are."""
+    by_state = group_pieces(
+        (
+            add_topic_key(piece).append_column("name", pc.if_else(piece["gap"], "gap", pc.utf8_lower(piece["state"])))
+            for piece in tables.batches("in_flight", [*KEY_COLUMNS, "state", "gap", "record_count"], where)
+        ),
+        [*IDENTITY_COLUMNS, "name"],
+        {"record_count": "sum"},
+    )
+    if by_state is None:
         return None
-    counted = counted.sort_by("named")
-    text = pc.binary_join_element_wise(counted["record_count"].cast(pa.string()), counted["named"], " ")
-    summed = counted.append_column("text", text).group_by(list(IDENTITY), use_threads=False)
-    found = summed.aggregate([("record_count", "sum"), ("text", "list")])
-    states = pc.binary_join(found["text_list"], ", ")
-    return found.select(IDENTITY).append_column("in_flight", found["record_count_sum"]).append_column("states", states)
+    by_state = by_state.sort_by("name")
+    text = pc.binary_join_element_wise(by_state["record_count"].cast(pa.string()), by_state["name"], " ")
+    grouped = by_state.append_column("text", text).group_by(list(IDENTITY_COLUMNS), use_threads=False)
+    sums = grouped.aggregate([("record_count", "sum"), ("text", "list")])
+    states = pc.binary_join(sums["text_list"], ", ")
+    return (
+        sums.select(IDENTITY_COLUMNS)
+        .append_column("in_flight", sums["record_count_sum"])
+        .append_column("states", states)
+    )
 
 
-def _named(piece: pa.Table) -> pa.Table:
-    return identified(piece).append_column("named", pc.if_else(piece["gap"], "gap", pc.utf8_lower(piece["state"])))
-
-
-def _told(rows: pa.Table) -> pa.Table:
-    """Share-partitions as they are printed."""
-    known, nothing = pc.greater_equal(rows["start_offset"], 0), pa.scalar(None, pa.int64())
+def _printed_columns(rows: pa.Table) -> pa.Table:
+    is_initialised, unknown = pc.greater_equal(rows["start_offset"], 0), pa.scalar(None, pa.int64())
     columns = {name: rows[name] for name in rows.column_names} | {"topic": pc.coalesce(rows["topic"], rows["topic_id"])}
     columns["in_flight"] = pc.fill_null(rows["in_flight"], 0)
     for name in ("leader_epoch", "start_offset", "in_flight"):
-        columns[name] = pc.if_else(known, columns[name].cast(pa.int64()), nothing)
+        columns[name] = pc.if_else(is_initialised, columns[name].cast(pa.int64()), unknown)
     warning = pc.if_else(rows["suspect"], "  (suspect, see findings)", "")
     columns["states"] = pc.binary_join_element_wise(pc.fill_null(rows["states"], ""), warning, "")
     return pa.table(columns)
 
 
-def _print_ranges(flights: Sequence[Mapping[str, Any]], *, one: bool) -> None:
-    columns = [*([] if one else ["GROUP", "TOPIC", "PARTITION"]), "FIRST", "LAST", "RECORDS", "STATE", "DELIVERY-COUNT"]
-    rows = []
-    for row in flights:
-        state = f"{row['state']} (gap)" if row["gap"] else row["state"]
-        key = [] if one else [row["group_id"], row["topic"] or row["topic_id"], row["partition"]]
-        rows.append([*key, row["first_offset"], row["last_offset"], row["record_count"], state, row["delivery_count"]])
-    print_table(columns, rows, numeric=_NUMERIC) if rows else say("nothing in flight")
+def _print_ranges(ranges: pa.Table, *, with_key: bool) -> None:
+    if not ranges.num_rows:
+        print_line("nothing in flight")
+        return
+    cells = []
+    for row in ranges.to_pylist():
+        key = [row["group_id"], row["topic"] or row["topic_id"], row["partition"]] if with_key else []
+        row["state"] = f"{row['state']} (gap)" if row["gap"] else row["state"]
+        cells.append([*key, *(row[name] for name in _RANGE_COLUMNS.values())])
+    columns = [*(["GROUP", "TOPIC", "PARTITION"] if with_key else []), *_RANGE_COLUMNS]
+    print_table(columns, cells, numeric=_NUMERIC)
 
 
-_GROUP_SIDE = "share_groups"
-_KEY = ("group_id", "topic_id", "topic", "partition")
-_GROUPS_NUMERIC = (
-    "MEMBERS",
-    "EPOCH",
-    "ASSIGNED-EPOCH",
-    "SHARE-PARTITIONS",
-    "LAG",
-    "PARTITION",
-    "START-OFFSET",
-    "PARTITIONS",
-)
-
-
-def described_groups(warehouse: str, group: str | None = None) -> dict[str, Any]:
-    """What `groups` prints, as plain data. Starts no Spark.
+def describe_groups(warehouse: str, group: str | None = None) -> dict[str, Any]:
+    """The groups of a warehouse as plain data; starts no Spark.
 
     Args:
         warehouse: folder of the tables.
         group: only this group.
     Returns:
         `run`: the row of `runs`; `read`: whether the run read the group side at all; `groups`: rows of `share_groups`,
-        and of groups of which only state is known, each with its number of `share_partitions` and their `lag` (null
-        where that of any is not known); `members`: rows of `share_group_members`; `share_partitions`: of the groups,
-        with status, start_offset, lag and the `members` that hold them.
+        and groups of which only state is known, each with its number of `share_partitions` and their `lag` (null if
+        any is unknown); `members`: rows of `share_group_members`; `share_partitions`: of the given group, with status,
+        start_offset, lag and the `members` that have them.
     Raises:
-        WarehouseError: if no run was ever committed there, or a table is gone.
+        WarehouseError: if no run has committed there, or a table is gone.
     """
     tables = CommittedTables(warehouse)
-    where = of_key(group, None, None)
-    groups, members = (tables.read(name, where) for name in (_GROUP_SIDE, "share_group_members"))
+    where = key_filter(group, None, None)
+    # Groups of the draft's control records have no group side.
+    is_state_record = pc.field("dialect") == SHARE_GROUP_STATE
+    states = _read_states(tables, is_state_record if where is None else is_state_record & where)
+    groups, members = (tables.read(name, where) for name in ("share_groups", "share_group_members"))
     listed = tables.read("share_group_partitions", where)
-    states = tables.read("share_partition_state", _and_state_records(where))
-    states = states.append_column("lag", lags(*(states[name] for name in _LAG)))
     return {
         "run": tables.run,
-        "read": _GROUP_SIDE in tables.versions,
-        "groups": _with_totals(groups, states),
-        "members": members.sort_by([("group_id", "ascending"), ("member_id", "ascending")]).to_pylist(),
+        "read": tables.holds("share_groups"),
+        "groups": _add_totals(groups, states),
+        "members": members.sort_by(ascending("group_id", "member_id")).to_pylist(),
         "share_partitions": _share_partitions(states, listed, members.to_pylist()) if group is not None else [],
     }
 
 
-def print_groups(found: Mapping[str, Any], *, group: str | None, members: bool) -> None:
-    """Print what `described_groups` found: of one group all that is known, of several one line each.
-
-    Args:
-        found: what it found.
-        group: the group that was asked for.
-        members: print the members of every group, too.
-    """
-    if not found["read"]:
-        say("the input had no logs of __consumer_offsets: of groups only their state is known")
-    if not found["groups"]:
-        say("no share group here" if group is None else f"no share group {printable(group)} here")
-        return
-    columns = ["GROUP", "STATE", "MEMBERS", "EPOCH", "ASSIGNED-EPOCH", "SHARE-PARTITIONS", "LAG"]
-    names = ("group_id", "state", "members", "group_epoch", "assignment_epoch", "share_partitions", "lag")
-    print_table(columns, [[row[name] for name in names] for row in found["groups"]], numeric=_GROUPS_NUMERIC)
-    if group is not None:
-        say()
-        _print_share_partitions(found["share_partitions"])
-    if members or group is not None:
-        say()
-        _print_members(found["members"])
-
-
-def _print_share_partitions(rows: Sequence[Mapping[str, Any]]) -> None:
-    if not rows:
-        say("no share-partition")
-        return
-    columns = ["TOPIC", "PARTITION", "STATUS", "START-OFFSET", "LAG", "MEMBERS"]
-    cells = []
-    for row in rows:
-        place = [row["topic"] or row["topic_id"], row["partition"], row["status"]]
-        cells.append([*place, row["start_offset"], row["lag"], ", ".join(row["members"]) or None])
-    print_table(columns, cells, numeric=[name for name in _GROUPS_NUMERIC if name != "MEMBERS"])
-
-
-def _print_members(rows: Sequence[Mapping[str, Any]]) -> None:
-    if not rows:
-        say("no members")
-        return
-    columns = ["GROUP", "CONSUMER-ID", "CLIENT-ID", "HOST", "EPOCH", "PARTITIONS", "ASSIGNMENT", "TARGET"]
-    cells = []
-    for row in rows:
-        assigned, target = _assignment(row["assigned"]), _assignment(row["target"])
-        who = [row["group_id"], row["member_id"], row["client_id"], row["client_host"], row["member_epoch"]]
-        cells.append([*who, len(row["assigned"]), assigned, "same" if target == assigned else target or "nothing"])
-    print_table(columns, cells, numeric=_GROUPS_NUMERIC)
-
-
-def _assignment(places: Sequence[Mapping[str, Any]]) -> str | None:
-    """As kafka-share-groups.sh has it: topic:partition, parted by commas."""
-    return ",".join(f"{place['topic'] or place['topic_id']}:{place['partition']}" for place in places) or None
-
-
-def _and_state_records(where: Any) -> Any:
-    """Rows of `__share_group_state`: groups of the draft's control records have no group side."""
-    ours = pc.field("dialect") == "share_group_state"
-    return ours if where is None else ours & where
-
-
-def _with_totals(groups: pa.Table, states: pa.Table) -> list[dict[str, Any]]:
+def _add_totals(groups: pa.Table, states: pa.Table) -> list[dict[str, Any]]:
     totals = states.select(["group_id", "lag"]).group_by("group_id").aggregate([
         ([], "count_all"),
         ("lag", "sum", pc.ScalarAggregateOptions(skip_nulls=False)),
     ])  # fmt: skip
     of_group = {row["group_id"]: (row["count_all"], row["lag_sum"]) for row in totals.to_pylist()}
     rows = {row["group_id"]: row for row in groups.to_pylist()}
-    blank = dict.fromkeys(table_schema(_GROUP_SIDE).names)
-    rows |= {group_id: blank | {"group_id": group_id} for group_id in of_group.keys() - rows.keys()}
-    none = (0, 0)
+    unknown = dict.fromkeys(table_schema("share_groups").names)
+    rows |= {group_id: unknown | {"group_id": group_id} for group_id in of_group.keys() - rows.keys()}
     return [
-        row | dict(zip(("share_partitions", "lag"), of_group.get(group_id, none), strict=True))
+        row | dict(zip(("share_partitions", "lag"), of_group.get(group_id, (0, 0)), strict=True))
         for group_id, row in sorted(rows.items())
     ]
 
@@ -240,15 +192,67 @@ def _share_partitions(states: pa.Table, listed: pa.Table, members: Sequence[Mapp
         for place in member["assigned"]:
             holders.setdefault((place["topic_id"], place["partition"]), []).append(member["member_id"])
     found: dict[tuple[str, int], dict[str, Any]] = {}
-    of_topic = {row["topic_id"]: row["status"] for row in listed.to_pylist() if row["partition"] is None}
+    topic_status = {row["topic_id"]: row["status"] for row in listed.to_pylist() if row["partition"] is None}
     for row in listed.to_pylist():
         if row["partition"] is not None:
-            known = {name: row[name] for name in (*_KEY, "status")}
+            known = {name: row[name] for name in (*_GROUP_KEY, "status")}
             found[row["topic_id"], row["partition"]] = known | {"start_offset": None, "lag": None}
-    for row in states.select([*_KEY, "start_offset", "lag"]).to_pylist():
+    for row in states.select([*_GROUP_KEY, "start_offset", "lag"]).to_pylist():
         place = (row["topic_id"], row["partition"])
-        known = found.get(place, {"status": of_topic.get(row["topic_id"])})
+        known = found.get(place, {"status": topic_status.get(row["topic_id"])})
         start = row["start_offset"] if row["start_offset"] >= 0 else None
         found[place] = known | row | {"start_offset": start, "topic": row["topic"] or known.get("topic")}
     rows = [row | {"members": sorted(holders.get(place, ()))} for place, row in found.items()]
     return sorted(rows, key=lambda row: (row["topic"] or "", row["topic_id"], row["partition"]))
+
+
+def print_groups(found: Mapping[str, Any], *, group: str | None, members: bool) -> None:
+    """Print one line per group, or all about one group.
+
+    Args:
+        found: from `describe_groups`.
+        group: the group that was chosen, if any.
+        members: print the members of all groups, too.
+    """
+    if not found["read"]:
+        print_line("the input had no logs of __consumer_offsets: of groups only their state is known")
+    if not found["groups"]:
+        print_line("no share group here" if group is None else f"no share group {escape_unprintable(group)} here")
+        return
+    rows = [[row[name] for name in _GROUP_COLUMNS.values()] for row in found["groups"]]
+    print_table([*_GROUP_COLUMNS], rows, numeric=_GROUP_COLUMNS.keys() - {"GROUP", "STATE"})
+    if group is not None:
+        print_line()
+        _print_share_partitions(found["share_partitions"])
+    if members or group is not None:
+        print_line()
+        _print_members(found["members"])
+
+
+def _print_share_partitions(rows: Sequence[Mapping[str, Any]]) -> None:
+    if not rows:
+        print_line("no share-partition")
+        return
+    columns = ["TOPIC", "PARTITION", "STATUS", "START-OFFSET", "LAG", "MEMBERS"]
+    cells = []
+    for row in rows:
+        place = [row["topic"] or row["topic_id"], row["partition"], row["status"]]
+        cells.append([*place, row["start_offset"], row["lag"], ", ".join(row["members"]) or None])
+    print_table(columns, cells, numeric=("PARTITION", "START-OFFSET", "LAG"))
+
+
+def _print_members(rows: Sequence[Mapping[str, Any]]) -> None:
+    if not rows:
+        print_line("no members")
+        return
+    columns = ["GROUP", "CONSUMER-ID", "CLIENT-ID", "HOST", "EPOCH", "PARTITIONS", "ASSIGNMENT", "TARGET"]
+    cells = []
+    for row in rows:
+        # As kafka-share-groups.sh prints them: topic:partition, separated by commas.
+        assigned, target = (
+            ",".join(f"{one['topic'] or one['topic_id']}:{one['partition']}" for one in row[name]) or None
+            for name in ("assigned", "target")
+        )
+        member = [row["group_id"], row["member_id"], row["client_id"], row["client_host"], row["member_epoch"]]
+        cells.append([*member, len(row["assigned"]), assigned, "same" if target == assigned else target or "nothing"])
+    print_table(columns, cells, numeric=("EPOCH", "PARTITIONS"))

@@ -1,14 +1,21 @@
-"""The rules of the audit: `registry` runs them, every other module holds a family of rules."""
+"""The rules of an audit. `registry` declares and evaluates them; every other module holds a family of rules.
+
+Over state records: `records`, `record_batches`, then with the context of each record `epochs`, `state_batches` and
+`chains`, and `operations` over the folded state. `control_records` is about the draft's dialect. Over groups:
+`group_context` is what `groups` and `group_members` judge; `sticky` is about classic consumer groups.
+"""
 
 from share_state.rules import (
     chains,
     control_records,
     epochs,
+    group_members,
     groups,
     operations,
     record_batches,
     records,
     state_batches,
+    sticky,
 )
 from share_state.rules.registry import ERROR, INFO, OFF, SEVERITIES, WARNING, Rule, judge, judge_records, registered
 
@@ -22,6 +29,7 @@ __all__ = [
     "chains",
     "control_records",
     "epochs",
+    "group_members",
     "groups",
     "judge",
     "judge_records",
@@ -30,4 +38,5 @@ __all__ = [
     "records",
     "registered",
     "state_batches",
+    "sticky",
 ]

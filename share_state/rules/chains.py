@@ -1,46 +1,42 @@
-"""Share-partitions whose state rests on something that is missing.
-
-Records that contradict what was folded before them: the log's own check of itself.
-
-Tombstones of nothing, and records of a share-partition that was deleted.
-"""
+"""Rules over the chain of a share-partition's records: missing records, contradictions between them, and deletions."""
 
 import numpy as np
 import pyarrow as pa
 
-from share_state.fold.chains import NOWHERE, Columns
+from share_state.fold.chains import NOWHERE
 from share_state.fold.log import FoldedLog
-from share_state.fold.record_context import Traced
+from share_state.fold.record_context import ContextChunk
 from share_state.kafka.state_records import Kind
 from share_state.rules.registry import (
     ERROR,
     INFO,
     NOTHING,
     PLACE,
-    TRACED,
     WARNING,
-    Broken,
-    has_state,
+    Breaches,
+    Message,
+    Scope,
+    continues,
     in_words,
-    of_rows,
+    message,
+    record_rule,
     rule,
 )
 
 
 @rule(
     "ORPHAN_UPDATE",
+    Scope.STATE_LOG,
     severity=ERROR,
-    source="spec I17, I37",
-    statement="A share-partition's state begins with a snapshot.",
+    source="Kafka ShareCoordinatorShard.initializeState, generateShareStateRecord",
+    statement="The first record of a share-partition is a snapshot.",
 )
-def orphan_update(folded: FoldedLog) -> Broken:
-    """Live share-partitions without a snapshot; a warning where the log does not reach back to offset 0."""
+def orphan_update(folded: FoldedLog) -> Breaches:
+    """Live share-partitions without a snapshot; a warning if the log does not begin at offset 0."""
     rows = np.flatnonzero(folded.chains.chains["orphan_offset"] != NOWHERE)
-    if not len(rows):
-        return NOTHING
     chains = folded.chains.chains[rows]
     partial = folded.folded_from > 0
-    return Broken(
+    return Breaches(
         chains["orphan_offset"].copy(),
         (f"the state rests on an update at {PLACE} ", chains["orphan_offset"].copy(), " that no snapshot precedes",
          f" (the log begins at {PLACE} {folded.folded_from})" if partial else ""),
@@ -52,17 +48,18 @@ def orphan_update(folded: FoldedLog) -> Broken:
 
 @rule(
     "BASE_LOST",
+    Scope.STATE_LOG,
     severity=ERROR,
-    source="spec I36",
-    statement="The log reaches back to the latest snapshot of every live share-partition.",
+    source="Kafka ShareCoordinatorService.performRecordPruning",
+    statement="The log still holds the latest snapshot of every live share-partition.",
 )
-def base_lost(folded: FoldedLog) -> Broken:
-    """Live share-partitions whose snapshot was before the log start that the broker itself noted."""
+def base_lost(folded: FoldedLog) -> Breaches:
+    """Live share-partitions whose snapshot was before the log start offset that the broker recorded."""
     lost = folded.chains.chains["orphan_offset"] != NOWHERE
     rows = np.flatnonzero(lost & ~folded.chains.chains["was_deleted"])
-    if not len(rows) or not folded.log.start_is_noted:
+    if not len(rows) or not folded.log.start_is_recorded:
         return NOTHING
-    return Broken(
+    return Breaches(
         folded.chains.chains["orphan_offset"][rows].copy(),
         (f"its latest snapshot lies before the log start {folded.log.log_start_offset}: what it held is gone",),
         key=folded.numbers[rows],
@@ -71,18 +68,17 @@ def base_lost(folded: FoldedLog) -> Broken:
 
 @rule(
     "STATE_SUSPECT",
+    Scope.STATE_LOG,
     severity=WARNING,
-    source="ARCHITECTURE, Trust",
-    statement="Every record since a share-partition's latest snapshot could be read.",
+    source="Kafka ShareCoordinatorShard.replay",
+    statement="Every record since a share-partition's latest snapshot can be read.",
 )
-def state_suspect(folded: FoldedLog) -> Broken:
-    """Share-partitions whose row may be wrong, as records since their latest snapshot are missing or unreadable."""
+def state_suspect(folded: FoldedLog) -> Breaches:
+    """Share-partitions whose row may be wrong because records since their latest snapshot are missing or unreadable."""
     rows = np.flatnonzero(folded.suspect)
-    if not len(rows):
-        return NOTHING
     chains = folded.chains.chains[rows]
-    since = np.maximum(chains["suspect_offset"], folded.lost_at)
-    return Broken(
+    since = np.maximum(chains["suspect_offset"], folded.last_lost_offset)
+    return Breaches(
         since,
         (
             f"the state may be wrong: records from {PLACE} ",
@@ -94,81 +90,80 @@ def state_suspect(folded: FoldedLog) -> Broken:
     )
 
 
-@rule(
+# What the state before a record says about the record.
+
+
+@record_rule(
     "COLD_SNAPSHOT_MISMATCH",
     severity=ERROR,
-    source="spec I25; Kafka ShareCoordinatorShard.snapshotColdPartitions",
+    source="Kafka ShareCoordinatorShard.snapshotColdPartitions",
     statement="The snapshot of an idle share-partition repeats its state exactly.",
-    over=TRACED,
 )
-def cold_snapshot_mismatch(traced: Traced) -> Broken:
-    """Cold snapshots that differ from the state before them; judged where that is known from its own snapshot on."""
-    cold = traced.snapshots[traced.facts["cold"][traced.snapshots]]
-    rows, facts = traced.rows[cold], traced.facts[cold]
-    differs = {
-        "the start offset": rows["start_offset"] != facts["start_before"],
-        "the state epoch": rows["state_epoch"] != facts["state_epoch_before"],
-        "the leader epoch": rows["leader_epoch"] != facts["leader_epoch_before"],
-        "the delivery complete count": rows["delivery_complete_count"] != facts["complete_before"],
-        "the create time": rows["create_time"] != facts["create_time_before"],
-        "its ranges": facts["contradicted_offset"] >= 0,
+def cold_snapshot_mismatch(record, context):
+    """Cold snapshots that differ from the state before them, if that begins with a snapshot and is readable."""
+    if not context.is_cold or not context.rests_on_snapshot or context.is_suspect:
+        return False
+    return (
+        record.start_offset != context.start_before
+        or record.state_epoch != context.state_epoch_before
+        or record.leader_epoch != context.leader_epoch_before
+        or record.delivery_complete_count != context.complete_count_before
+        or record.create_time != context.create_time_before
+        or context.contradicted_offset >= 0
+    )
+
+
+@cold_snapshot_mismatch.message
+def _(records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
+    compared = {
+        "the start offset": ("start_offset", "start_before"),
+        "the state epoch": ("state_epoch", "state_epoch_before"),
+        "the leader epoch": ("leader_epoch", "leader_epoch_before"),
+        "the delivery complete count": ("delivery_complete_count", "complete_count_before"),
+        "the create time": ("create_time", "create_time_before"),
     }
-    judged = facts["rests_on_snapshot"] & ~facts["suspect"]
-    wrong = np.flatnonzero(judged & np.any(list(differs.values()), axis=0))
-    what = [", ".join(name for name, column in differs.items() if column[row]) for row in wrong]
-    return of_rows(
-        rows[wrong],
-        ("the cold snapshot differs from the state before it in ", pa.array(what, pa.string()),
-         _first_contradiction(facts[wrong])),
-        contradicted_offset=facts["contradicted_offset"][wrong],
-    )  # fmt: skip
+    differs = {name: records[now] != contexts[before] for name, (now, before) in compared.items()}
+    differs["its ranges"] = contexts["contradicted_offset"] >= 0
+    what = [", ".join(name for name, column in differs.items() if column[row]) for row in range(len(records))]
+    return message(
+        "the cold snapshot differs from the state before it in ",
+        pa.array(what, pa.string()),
+        _first_contradiction(contexts),
+        contradicted_offset=contexts["contradicted_offset"],
+    )
 
 
-@rule(
+@record_rule(
     "SNAPSHOT_MISMATCH",
     severity=ERROR,
-    source="spec I26; Kafka ShareCoordinatorShard.generateShareStateRecord",
-    statement="A snapshot holds what was folded before it, merged with one request.",
-    over=TRACED,
+    source="Kafka ShareCoordinatorShard.generateShareStateRecord",
+    statement="A snapshot holds the state before it, merged with one request.",
 )
-def snapshot_mismatch(traced: Traced) -> Broken:
+def snapshot_mismatch(record, context):
     """Snapshots that lower an offset, leave one out, or hold one below their start: a record before them is missing."""
-    rows, facts = traced.rows[traced.snapshots], traced.facts[traced.snapshots]
-    judged = facts["known"] & ~facts["cold"] & ~facts["initial"] & ~facts["suspect"]
-    at = np.flatnonzero(judged & (facts["contradicted_offset"] >= 0))
-    return of_rows(
-        rows[at],
-        ("the snapshot cannot follow from the records before it", _first_contradiction(facts[at])),
-        contradicted_offset=facts["contradicted_offset"][at],
+    return (
+        record.kind == Kind.SNAPSHOT
+        and continues(record, context)
+        and not context.is_cold
+        and not context.is_suspect
+        and context.contradicted_offset >= 0
     )
 
 
-@rule(
-    "TERMINAL_STATE_LEFT",
-    severity=ERROR,
-    source="spec I28; 4.4 addendum I28; Kafka RecordState",
-    statement="An acknowledged or archived offset stays what it is, and an archiving one can only be archived.",
-    over=TRACED,
-)
-def terminal_state_left(traced: Traced) -> Broken:
-    """Records that take an offset out of a state that nothing leaves: it may be delivered or counted twice."""
-    at = np.flatnonzero(traced.facts["left_offset"] >= 0)
-    facts = traced.facts[at]
-    offsets, old, new = facts["left_offset"], in_words(facts["left_from"]), in_words(facts["left_to"])
-    return of_rows(
-        traced.rows[at],
-        ("offset ", offsets, " was ", old, " and becomes ", new),
-        left_offset=offsets,
-        before=old,
-        found=new,
+@snapshot_mismatch.message
+def _(_records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
+    return message(
+        "the snapshot cannot follow from the records before it",
+        _first_contradiction(contexts),
+        contradicted_offset=contexts["contradicted_offset"],
     )
 
 
-def _first_contradiction(facts: Columns) -> pa.Array:
+def _first_contradiction(contexts: np.ndarray) -> pa.Array:
     """The first offset that two lists disagree on, in words; nothing where they agree."""
-    folded, snapshot = in_words(facts["contradicted_from"]), in_words(facts["contradicted_to"])
+    folded, snapshot = in_words(contexts["contradicted_from"]), in_words(contexts["contradicted_to"])
     texts = []
-    for at, before, found in zip(facts["contradicted_offset"].tolist(), folded, snapshot, strict=True):
+    for at, before, found in zip(contexts["contradicted_offset"].tolist(), folded, snapshot, strict=True):
         if at < 0:
             texts.append("")
         elif before.as_py() == found.as_py():
@@ -178,40 +173,59 @@ def _first_contradiction(facts: Columns) -> pa.Array:
     return pa.array(texts, pa.string())
 
 
-@rule(
+@record_rule(
+    "TERMINAL_STATE_LEFT",
+    severity=ERROR,
+    source="Kafka RecordState.validateTransition",
+    statement="An acknowledged or archived offset keeps its state, and an archiving one can only become archived.",
+)
+def terminal_state_left(context):
+    """Records that move an offset out of a terminal state: it may be delivered or counted twice."""
+    return context.left_offset >= 0
+
+
+@terminal_state_left.message
+def _(_records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
+    offsets, old, new = contexts["left_offset"], in_words(contexts["left_from"]), in_words(contexts["left_to"])
+    return message("offset ", offsets, " was ", old, " and becomes ", new, left_offset=offsets, before=old, found=new)
+
+
+@record_rule(
     "STATE_AFTER_DELETE",
     severity=WARNING,
-    source="spec I34; Kafka ShareCoordinatorShard.deleteState, initializeState",
-    statement="After a tombstone nothing follows but a snapshot that initialises the share-partition anew.",
-    over=TRACED,
+    source="Kafka ShareCoordinatorShard.deleteState, initializeState",
+    statement="The first record after a tombstone is a snapshot that initializes the share-partition again.",
 )
-def state_after_delete(traced: Traced) -> Broken:
-    """Records that bring a deleted share-partition back without initialising it: a load takes them as its state."""
-    deleted = np.flatnonzero(traced.facts["was_deleted"])
-    rows = traced.rows[deleted]
-    begins_anew = (rows["kind"] == Kind.SNAPSHOT) & (rows["batch_count"] == 0) & (rows["leader_epoch"] == 0)
-    rows = rows[has_state(rows, traced.facts[deleted]) & ~begins_anew]
-    what = np.where(rows["kind"] == Kind.UPDATE, "an update", "a snapshot with state")
-    return of_rows(
-        rows,
-        ("the share-partition was deleted, and ", what,
-         " follows that initialises nothing"),
-    )  # fmt: skip
+def state_after_delete(record, context):
+    """Records that bring a deleted share-partition back without initializing it: a load takes them as its state."""
+    initializes = record.kind == Kind.SNAPSHOT and record.batch_count == 0 and record.leader_epoch == 0
+    return context.was_deleted and record.kind != Kind.TOMBSTONE and not initializes
 
 
-@rule(
+@state_after_delete.message
+def _(records: np.ndarray, _contexts: np.ndarray, _: ContextChunk) -> Message:
+    what = np.where(records["kind"] == Kind.UPDATE, "an update", "a snapshot with state")
+    return message(
+        "the share-partition was deleted, and ", pa.array(what, pa.string()), " follows that does not initialize it"
+    )
+
+
+@record_rule(
     "TOMBSTONE_WITHOUT_STATE",
     severity=INFO,
-    source="spec I35; Kafka ShareCoordinatorShard.deleteState",
-    statement="A tombstone ends a share-partition that has state.",
-    over=TRACED,
+    source="Kafka ShareCoordinatorShard.deleteState",
+    statement="A tombstone deletes a share-partition that has state.",
 )
-def tombstone_without_state(traced: Traced) -> Broken:
-    """Tombstones of share-partitions that the log does not know; judged where it was read from its beginning."""
-    rows, facts = traced.rows[traced.tombstones], traced.facts[traced.tombstones]
-    at = np.flatnonzero(~facts["known"] & (facts["was_deleted"] | (traced.folded_from == 0)))
-    return of_rows(
-        rows[at],
-        ("a tombstone of a share-partition that ",
-         np.where(facts["was_deleted"][at], "was deleted already", "no record precedes")),
-    )  # fmt: skip
+def tombstone_without_state(record, context, limits):
+    """Tombstones of share-partitions without a record in the log, if the log was read from offset 0."""
+    return (
+        record.kind == Kind.TOMBSTONE
+        and not context.exists_before
+        and (context.was_deleted or limits.log_start_offset == 0)
+    )
+
+
+@tombstone_without_state.message
+def _(_records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
+    why = np.where(contexts["was_deleted"], "was deleted already", "has no record before it")
+    return message("a tombstone of a share-partition that ", pa.array(why, pa.string()))

@@ -1,4 +1,4 @@
-"""Chains of the draft's control records: links, epochs, tuples, and what the log no longer holds."""
+"""Rules over the control records of the KIP-932 draft: links, epochs, tuples, and records that are gone."""
 
 from collections.abc import Callable
 
@@ -7,52 +7,47 @@ import pyarrow as pa
 
 from share_state.fold.chains import NOWHERE
 from share_state.fold.control_log import LINK, FoldedControlLog
-from share_state.fold.states import CONTROL_RECORDS
-from share_state.kafka.control_records import EPOCHS, UNREADABLE_CONTROL_RECORD, ControlFault, ControlKind
-from share_state.rules import record_batches
-from share_state.rules.registry import ERROR, INFO, NOTHING, WARNING, Broken, judge_also, rule
+from share_state.kafka.control_records import EPOCH_MODULUS, UNREADABLE_CONTROL_FAULTS, ControlFault, ControlKind
+from share_state.rules.registry import ERROR, INFO, NOTHING, WARNING, Breaches, Column, Scope, rule
 
 LONGEST_CHAIN = 500
-"""Control records behind a checkpoint above which a leader has long to read (spec D-45, max_chain_length)."""
-
-for _code, _check in (
-    ("TORN_TAIL", record_batches.torn_tail),
-    ("CRC_MISMATCH", record_batches.crc_mismatch),
-    ("MAGIC_UNSUPPORTED", record_batches.magic_unsupported),
-    ("BATCH_MALFORMED", record_batches.batch_malformed),
-    ("DUPLICATE_OFFSET_CONFLICT", record_batches.duplicate_offset_conflict),
-):
-    judge_also(CONTROL_RECORDS, _code, _check)
+"""Control records after a checkpoint above which a new leader has much to read."""
 
 
 def _rule(
     code: str, severity: str, source: str, statement: str
-) -> Callable[[Callable[[FoldedControlLog], Broken]], Callable[[FoldedControlLog], Broken]]:
-    return rule(code, severity=severity, source=source, statement=statement, dialect=CONTROL_RECORDS)
+) -> Callable[[Callable[[FoldedControlLog], Breaches]], Callable[[FoldedControlLog], Breaches]]:
+    return rule(code, Scope.CONTROL_LOG, severity=severity, source=source, statement=statement)
 
 
-# Links. Only deltas behind the latest checkpoint of their group are judged: older ones may have lost their predecessors
-# to cleaning, and nothing rests on them.
+# Links. Only deltas after the latest checkpoint of their group are judged: the predecessors of older ones may have been
+# deleted, and no state depends on them.
 
 _SAME, _STALE, _FUTURE = 0, 1, 2
 
 
+def _each(rows: np.ndarray, *message: Column, severity: np.ndarray | None = None, **evidence: Column) -> Breaches:
+    """One breach per control record."""
+    key = rows["group"].astype(np.int64)
+    return Breaches(rows["offset"].copy(), message, key=key, evidence=evidence, severity=severity)
+
+
 def _deltas(folded: FoldedControlLog, epoch: int) -> np.ndarray:
-    """Readable deltas behind their group's checkpoint, whose epoch is the same, stale or ahead."""
+    """Readable deltas after their group's checkpoint, whose epoch is the same, stale or ahead."""
     rows = folded.records.rows
     known = folded.chains.chains[rows["group"]]
-    ahead = (rows["epoch"] - known["epoch"]) % EPOCHS
-    of_epoch = (ahead == 0, ahead >= EPOCHS // 2, (ahead > 0) & (ahead < EPOCHS // 2))[epoch]
-    readable = rows["fault"] & UNREADABLE_CONTROL_RECORD == 0
+    ahead = (rows["epoch"] - known["epoch"]) % EPOCH_MODULUS
+    of_epoch = (ahead == 0, ahead >= EPOCH_MODULUS // 2, (ahead > 0) & (ahead < EPOCH_MODULUS // 2))[epoch]
+    readable = rows["fault"] & UNREADABLE_CONTROL_FAULTS == 0
     return rows[of_epoch & readable & known["exists"] & (rows["kind"] == ControlKind.DELTA)]
 
 
 def _bad_links(folded: FoldedControlLog) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Deltas that do not name their predecessor.
+    """Deltas that do not refer to their predecessor.
 
     Returns:
-        (their rows, offset of the predecessor that each should name, LINK row that each names instead; group -1 where
-        that is no readable checkpoint or delta).
+        (their rows, offset of each one's predecessor, LINK row that it refers to instead; group -1 if that is no
+        readable checkpoint or delta).
     """
     rows = _deltas(folded, _SAME)
     rows = rows[np.argsort(rows["group"], kind="stable")]
@@ -61,7 +56,7 @@ def _bad_links(folded: FoldedControlLog) -> tuple[np.ndarray, np.ndarray, np.nda
     previous[first] = folded.chains.chains["snapshot_offset"][rows["group"][first]]
     bad = rows["back_offset"] != previous
     rows, previous = rows[bad], previous[bad]
-    links = folded.links[folded.links["fault"] & UNREADABLE_CONTROL_RECORD == 0]
+    links = folded.links[folded.links["fault"] & UNREADABLE_CONTROL_FAULTS == 0]
     place = np.minimum(np.searchsorted(links["offset"], rows["back_offset"]), max(len(links) - 1, 0))
     named = links[place] if len(links) else np.zeros(0, LINK)
     named["group"][named["offset"] != rows["back_offset"]] = -1
@@ -69,7 +64,7 @@ def _bad_links(folded: FoldedControlLog) -> tuple[np.ndarray, np.ndarray, np.nda
 
 
 def _has_sibling(folded: FoldedControlLog, rows: np.ndarray) -> np.ndarray:
-    """Of deltas: whether an earlier delta of the chain names the same predecessor."""
+    """Whether an earlier delta of the chain refers to the same predecessor, for each delta."""
     chain = _deltas(folded, _SAME)
     order = np.lexsort((chain["offset"], chain["back_offset"], chain["group"]))
     chain = chain[order]
@@ -95,11 +90,9 @@ def _links_of(folded: FoldedControlLog, kind: str) -> tuple[np.ndarray, np.ndarr
     return rows[chosen], previous[chosen], named[chosen]
 
 
-def _links(rows: np.ndarray, previous: np.ndarray, text: str, **evidence: np.ndarray | pa.Array) -> Broken:
-    if not len(rows):
-        return NOTHING
+def _links(rows: np.ndarray, previous: np.ndarray, text: str, **evidence: np.ndarray | pa.Array) -> Breaches:
     back = rows["back_offset"].copy()
-    return Broken(
+    return Breaches(
         rows["offset"].copy(),
         ("the delta names ", back, f" as its predecessor, {text}; the record before it is at offset ", previous),
         key=rows["group"].astype(np.int64),
@@ -107,9 +100,14 @@ def _links(rows: np.ndarray, previous: np.ndarray, text: str, **evidence: np.nda
     )
 
 
-@_rule("BROKEN_CHAIN", ERROR, "spec D-20, D-21", "Every delta names the control record of its group before it.")
-def broken_chain(folded: FoldedControlLog) -> Broken:
-    """Deltas whose predecessor is not in the log, or is not the record that they name."""
+@_rule(
+    "BROKEN_CHAIN",
+    ERROR,
+    "KIP-932 draft, ShareDelta BackOffset",
+    "Every delta refers to the previous control record of its group.",
+)
+def broken_chain(folded: FoldedControlLog) -> Breaches:
+    """Deltas whose predecessor is not in the log, or is not the record that they refer to."""
     rows, previous, named = _links_of(folded, "missing")
     known = named["group"] >= 0
     base = folded.chains.chains["snapshot_offset"][rows["group"]]
@@ -117,30 +115,35 @@ def broken_chain(folded: FoldedControlLog) -> Broken:
     return _links(rows, previous, "which it does not follow", reason=pa.array(reason, pa.string()))
 
 
-@_rule("FORWARD_BACK_OFFSET", ERROR, "spec D-21", "The predecessor that a delta names lies before it.")
-def forward_back_offset(folded: FoldedControlLog) -> Broken:
-    """Deltas that name themselves or a later record."""
+@_rule("FORWARD_BACK_OFFSET", ERROR, "KIP-932 draft, ShareDelta BackOffset", "A delta refers to an earlier offset.")
+def forward_back_offset(folded: FoldedControlLog) -> Breaches:
+    """Deltas that refer to themselves or a later record."""
     rows, previous, _ = _links_of(folded, "forward")
     return _links(rows, previous, "which is no earlier offset")
 
 
-@_rule("CROSS_GROUP", ERROR, "spec D-20, D-21; I-7", "The predecessor that a delta names is of its own group.")
-def cross_group(folded: FoldedControlLog) -> Broken:
-    """Deltas that name another group's record."""
+@_rule("CROSS_GROUP", ERROR, "KIP-932 draft, ShareDelta BackOffset", "A delta refers to a record of its own group.")
+def cross_group(folded: FoldedControlLog) -> Breaches:
+    """Deltas that refer to another group's record."""
     rows, previous, named = _links_of(folded, "group")
     return _links(rows, previous, "a record of another group", named_group=folded.groups.take(pa.array(named["group"])))
 
 
-@_rule("CROSS_EPOCH", ERROR, "spec D-20, D-21; I-7", "The predecessor that a delta names is of its own epoch.")
-def cross_epoch(folded: FoldedControlLog) -> Broken:
-    """Deltas that name a record of another checkpoint's chain."""
+@_rule(
+    "CROSS_EPOCH",
+    ERROR,
+    "KIP-932 draft, ShareDelta BackOffset",
+    "A delta refers to a record of its own checkpoint epoch.",
+)
+def cross_epoch(folded: FoldedControlLog) -> Breaches:
+    """Deltas that refer to a record of another checkpoint's chain."""
     rows, previous, named = _links_of(folded, "epoch")
     return _links(rows, previous, "a record of another epoch", named_epoch=named["epoch"].copy())
 
 
-@_rule("FORK", ERROR, "spec D-22", "No two deltas name the same predecessor.")
-def fork(folded: FoldedControlLog) -> Broken:
-    """The second and later deltas with one predecessor: two leaders wrote, or one wrote twice."""
+@_rule("FORK", ERROR, "KIP-932 draft, ShareDelta BackOffset", "No two deltas refer to the same record.")
+def fork(folded: FoldedControlLog) -> Breaches:
+    """The second and later deltas with the same predecessor: two leaders wrote, or one wrote twice."""
     rows, previous, _ = _links_of(folded, "fork")
     return _links(rows, previous, "as an earlier delta does")
 
@@ -148,23 +151,23 @@ def fork(folded: FoldedControlLog) -> Broken:
 # Epochs.
 
 
-@_rule("STALE_EPOCH", WARNING, "spec D-18", "No delta of an older epoch follows a checkpoint.")
-def stale_epoch(folded: FoldedControlLog) -> Broken:
-    """Deltas that belong to an earlier checkpoint, as a leader that was replaced writes them; they are not folded."""
+@_rule("STALE_EPOCH", WARNING, "KIP-932 draft, checkpoint epoch", "No delta of an older epoch follows a checkpoint.")
+def stale_epoch(folded: FoldedControlLog) -> Breaches:
+    """Deltas of an earlier checkpoint, as written by a leader that was replaced; they are not folded."""
     return _epochs(folded, _deltas(folded, _STALE), "an older epoch; it was left out")
 
 
-@_rule("FUTURE_EPOCH", ERROR, "spec D-18", "No delta belongs to a checkpoint that is not in the log.")
-def future_epoch(folded: FoldedControlLog) -> Broken:
+@_rule(
+    "FUTURE_EPOCH", ERROR, "KIP-932 draft, checkpoint epoch", "Every delta belongs to a checkpoint that is in the log."
+)
+def future_epoch(folded: FoldedControlLog) -> Breaches:
     """Deltas of a checkpoint that is missing: the chain is incomplete."""
     return _epochs(folded, _deltas(folded, _FUTURE), "a checkpoint that is missing")
 
 
-def _epochs(folded: FoldedControlLog, rows: np.ndarray, text: str) -> Broken:
-    if not len(rows):
-        return NOTHING
+def _epochs(folded: FoldedControlLog, rows: np.ndarray, text: str) -> Breaches:
     latest = folded.chains.chains["epoch"][rows["group"]]
-    return Broken(
+    return Breaches(
         rows["offset"].copy(),
         ("the delta's epoch ", rows["epoch"].copy(), f" is of {text}; the latest checkpoint has epoch ", latest),
         key=rows["group"].astype(np.int64),
@@ -173,34 +176,42 @@ def _epochs(folded: FoldedControlLog, rows: np.ndarray, text: str) -> Broken:
 
 
 def _epoch_steps(folded: FoldedControlLog) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Checkpoints with an earlier one of their group: their rows, the earlier epoch, the step modulo 65536."""
+    """Checkpoints with an earlier one of their group: their rows, the earlier epoch, the difference modulo 65536."""
     links = folded.links
-    rows = links[(links["kind"] == ControlKind.CHECKPOINT) & (links["fault"] & UNREADABLE_CONTROL_RECORD == 0)]
+    rows = links[(links["kind"] == ControlKind.CHECKPOINT) & (links["fault"] & UNREADABLE_CONTROL_FAULTS == 0)]
     rows = rows[np.argsort(rows["group"], kind="stable")]
     follows = rows["group"][1:] == rows["group"][:-1]
     later, earlier = rows[1:][follows], rows["epoch"][:-1][follows]
-    return later, earlier, (later["epoch"] - earlier) % EPOCHS
+    return later, earlier, (later["epoch"] - earlier) % EPOCH_MODULUS
 
 
-@_rule("EPOCH_GAP", WARNING, "spec D-19", "The checkpoints of a group count up by exactly one, 0 after 65535.")
-def epoch_gap(folded: FoldedControlLog) -> Broken:
+@_rule(
+    "EPOCH_GAP",
+    WARNING,
+    "KIP-932 draft, checkpoint epoch",
+    "The checkpoint epoch of a group increases by exactly one, from 65535 to 0.",
+)
+def epoch_gap(folded: FoldedControlLog) -> Breaches:
     """Checkpoints whose epoch is not the one after that of the checkpoint before."""
     rows, earlier, step = _epoch_steps(folded)
     gap = (step != 0) & (step != 1)
     return _steps(rows[gap], earlier[gap], missing=step[gap] - 1)
 
 
-@_rule("EPOCH_REPEAT", WARNING, "spec D-19", "No two consecutive checkpoints of a group have one epoch.")
-def epoch_repeat(folded: FoldedControlLog) -> Broken:
+@_rule(
+    "EPOCH_REPEAT",
+    WARNING,
+    "KIP-932 draft, checkpoint epoch",
+    "No two consecutive checkpoints of a group have the same epoch.",
+)
+def epoch_repeat(folded: FoldedControlLog) -> Breaches:
     """Checkpoints with the epoch of the checkpoint before."""
     rows, earlier, step = _epoch_steps(folded)
     return _steps(rows[step == 0], earlier[step == 0])
 
 
-def _steps(rows: np.ndarray, earlier: np.ndarray, **evidence: np.ndarray) -> Broken:
-    if not len(rows):
-        return NOTHING
-    return Broken(
+def _steps(rows: np.ndarray, earlier: np.ndarray, **evidence: np.ndarray) -> Breaches:
+    return Breaches(
         rows["offset"].copy(),
         ("the checkpoint has epoch ", rows["epoch"].copy(), ", the one before it ", earlier),
         key=rows["group"].astype(np.int64),
@@ -208,32 +219,35 @@ def _steps(rows: np.ndarray, earlier: np.ndarray, **evidence: np.ndarray) -> Bro
     )
 
 
-# What the log no longer holds.
+# Records that the log no longer holds.
 
 
-@_rule("ORPHAN_DELTA", WARNING, "spec D-43", "A group's control records begin with a checkpoint.")
-def orphan_delta(folded: FoldedControlLog) -> Broken:
-    """Groups with deltas and no checkpoint: they have no state, and hold back the cutoff."""
+@_rule(
+    "ORPHAN_DELTA", WARNING, "KIP-932 draft, ShareCheckpoint", "The first control record of a group is a checkpoint."
+)
+def orphan_delta(folded: FoldedControlLog) -> Breaches:
+    """Groups with deltas and no checkpoint: they have no state and hold the cutoff back."""
     rows = np.flatnonzero(folded.chains.chains["orphan_offset"] != NOWHERE)
-    if not len(rows):
-        return NOTHING
     offsets = folded.chains.chains["orphan_offset"][rows].copy()
-    return Broken(
+    return Breaches(
         offsets,
         ("no checkpoint of the group is in the log: its deltas from offset ", offsets, " on rest on nothing"),
         key=rows,
     )
 
 
-@_rule("BASE_LOST", ERROR, "spec D-46", "The log reaches back to the latest checkpoint of every group.")
-def base_lost(folded: FoldedControlLog) -> Broken:
-    """Groups whose first delta names a record before the log start: retention has passed their checkpoint."""
+@_rule(
+    "BASE_LOST",
+    ERROR,
+    "KIP-932 draft, earliest scannable offset",
+    "The log still holds the latest checkpoint of every group.",
+)
+def base_lost(folded: FoldedControlLog) -> Breaches:
+    """Groups whose first delta refers to a record before the log start: retention deleted their checkpoint."""
     orphans = folded.chains.chains["orphan_offset"]
     links, start = folded.links, folded.log.log_start_offset
     first = links[(links["offset"] == orphans[links["group"]]) & (links["back_offset"] < start)]
-    if not len(first):
-        return NOTHING
-    return Broken(
+    return Breaches(
         first["offset"].copy(),
         ("its checkpoint lies before the log start ", np.full(len(first), start), ": what it held is gone"),
         key=first["group"].astype(np.int64),
@@ -241,14 +255,17 @@ def base_lost(folded: FoldedControlLog) -> Broken:
     )
 
 
-@_rule("SPSO_BELOW_LOG_START", WARNING, "spec D-46", "No share-partition starts before the log does.")
-def spso_below_log_start(folded: FoldedControlLog) -> Broken:
-    """Share-partitions whose unread records retention has taken: a leader moves their start to where the log begins."""
+@_rule(
+    "SPSO_BELOW_LOG_START",
+    WARNING,
+    "KIP-932, share-partition start offset",
+    "No share-partition starts before the log start offset.",
+)
+def spso_below_log_start(folded: FoldedControlLog) -> Breaches:
+    """Share-partitions with unread records that retention deleted: a leader moves their start to the log start."""
     recorded, effective = (folded.states[name].to_numpy() for name in ("start_offset", "effective_start_offset"))
     rows = np.flatnonzero(effective > recorded)
-    if not len(rows):
-        return NOTHING
-    return Broken(
+    return Breaches(
         folded.states["snapshot_offset"].to_numpy()[rows],
         ("it starts at ", recorded[rows], f", the log at {folded.log.log_start_offset}; a leader goes on from ",
          effective[rows]),
@@ -257,20 +274,23 @@ def spso_below_log_start(folded: FoldedControlLog) -> Broken:
     )  # fmt: skip
 
 
-@_rule("LONG_CHAIN", WARNING, "spec D-45", f"No more than {LONGEST_CHAIN} control records follow a checkpoint.")
-def long_chain(folded: FoldedControlLog) -> Broken:
-    """Groups whose leader checkpoints too rarely: a new leader must read far back, and the cutoff stays behind."""
+@_rule(
+    "LONG_CHAIN",
+    WARNING,
+    "KIP-932 draft, ShareCheckpoint",
+    f"No more than {LONGEST_CHAIN} control records follow a checkpoint.",
+)
+def long_chain(folded: FoldedControlLog) -> Breaches:
+    """Groups whose leader writes checkpoints too rarely: a new leader reads far back, the cutoff does not advance."""
     return chains_longer_than(folded, LONGEST_CHAIN)
 
 
-def chains_longer_than(folded: FoldedControlLog, longest: int) -> Broken:
-    """Groups with more control records behind their checkpoint than `longest`."""
+def chains_longer_than(folded: FoldedControlLog, longest: int) -> Breaches:
+    """Groups with more control records after their checkpoint than `longest`."""
     chains = folded.chains.chains
     rows = np.flatnonzero(chains["exists"] & (chains["followers"] > longest))
-    if not len(rows):
-        return NOTHING
     base, followers = chains["snapshot_offset"][rows].copy(), chains["followers"][rows].copy()
-    return Broken(
+    return Breaches(
         base,
         (followers, " control records follow the checkpoint at offset ", base, f" (more than {longest})"),
         key=rows,
@@ -281,18 +301,16 @@ def chains_longer_than(folded: FoldedControlLog, longest: int) -> Broken:
 @_rule(
     "STATE_SUSPECT",
     WARNING,
-    "spec D-10, D-21; ARCHITECTURE, Trust",
-    "Every control record since a group's latest checkpoint is there, can be read and follows its predecessor.",
+    "KIP-932 draft, ShareDelta BackOffset",
+    "Every control record since a group's latest checkpoint is in the log, can be read and refers to its predecessor.",
 )
-def state_suspect(folded: FoldedControlLog) -> Broken:
-    """Share-partitions whose row may be wrong; under the mode strict it is what the valid part of the chain gives."""
+def state_suspect(folded: FoldedControlLog) -> Breaches:
+    """Share-partitions whose row may be wrong; in mode strict it is the state of the valid part of the chain."""
     rows = folded.numbers[folded.suspect[folded.numbers]]
-    if not len(rows):
-        return NOTHING
     chains = folded.chains.chains[rows]
     stopped, doubt = chains["stopped_offset"], chains["doubt_offset"]
-    since = np.where(stopped != NOWHERE, stopped, np.where(doubt != NOWHERE, doubt, folded.lost_at))
-    return Broken(
+    since = np.where(stopped != NOWHERE, stopped, np.where(doubt != NOWHERE, doubt, folded.last_lost_offset))
+    return Breaches(
         since,
         ("the state may be wrong from offset ", since, f" on; the mode {folded.options.mode} folded up to offset ",
          chains["last_offset"].copy()),
@@ -301,29 +319,34 @@ def state_suspect(folded: FoldedControlLog) -> Broken:
     )  # fmt: skip
 
 
-@_rule("STALE_INDEX", WARNING, "spec D-38", "The share snapshot file names the latest checkpoint of every group.")
-def stale_index(folded: FoldedControlLog) -> Broken:
-    """Groups of which the share snapshot file says something else than the log; the log counts."""
+@_rule(
+    "STALE_INDEX",
+    WARNING,
+    "KIP-932 draft, share snapshot file",
+    "The share snapshot file names the latest checkpoint of every group.",
+)
+def stale_index(folded: FoldedControlLog) -> Breaches:
+    """Groups for which the share snapshot file differs from the log; the log counts."""
     entries = folded.options.index
     if entries is None:
         return NOTHING
     numbers = dict(zip(folded.groups.to_pylist(), range(len(folded.groups)), strict=True))
     chains = folded.chains.chains
-    told = {numbers[entry.group]: entry for entry in entries if entry.group in numbers}
+    indexed = {numbers[entry.group]: entry for entry in entries if entry.group in numbers}
     gone = [entry for entry in entries if entry.group not in numbers or not chains[numbers[entry.group]]["exists"]]
     wrong = [
         number
         for number in folded.numbers.tolist()
-        if number not in told
-        or (told[number].checkpoint_offset, told[number].checkpoint_epoch)
+        if number not in indexed
+        or (indexed[number].checkpoint_offset, indexed[number].checkpoint_epoch)
         != (chains[number]["snapshot_offset"], chains[number]["epoch"])
     ]
     if not wrong and not gone:
         return NOTHING
-    named = [told.get(number) for number in wrong] + gone
+    named = [indexed.get(number) for number in wrong] + gone
     keys = [*wrong, *(numbers.get(entry.group, NOWHERE) for entry in gone)]
     actual = [int(chains[number]["snapshot_offset"]) for number in wrong] + [None] * len(gone)
-    return Broken(
+    return Breaches(
         np.array([entry.checkpoint_offset if entry else NOWHERE for entry in named], np.int64),
         ("the index names ", pa.array([str(entry.checkpoint_offset) if entry else "no checkpoint" for entry in named]),
          " for group ", pa.array([entry.group if entry else folded.groups[key].as_py()
@@ -341,90 +364,88 @@ def _with(folded: FoldedControlLog, fault: int) -> np.ndarray:
     return folded.faulty[folded.faulty["fault"] & fault != 0]
 
 
-def _each(rows: np.ndarray, text: str, severity: np.ndarray | None = None) -> Broken:
-    if not len(rows):
-        return NOTHING
-    return Broken(rows["offset"].copy(), (text,), key=rows["group"].astype(np.int64), severity=severity)
-
-
-@_rule(
-    "KEY_MALFORMED", ERROR, "spec D-03; Kafka ControlRecordType.parse", "Every control record has a version and type."
-)
-def key_malformed(folded: FoldedControlLog) -> Broken:
+@_rule("KEY_MALFORMED", ERROR, "Kafka ControlRecordType.parse", "Every control record has a version and a type.")
+def key_malformed(folded: FoldedControlLog) -> Breaches:
     """Control records whose key is shorter than 4 bytes."""
     return _each(_with(folded, ControlFault.KEY_MALFORMED), "the key of a control record cannot be read")
 
 
-@_rule("VALUE_MALFORMED", ERROR, "spec D-05 to D-08; C-02", "Every checkpoint and delta is read to its last byte.")
-def value_malformed(folded: FoldedControlLog) -> Broken:
-    """Values that are not exactly a checkpoint or delta; where no group can be read, it may be something else."""
-    rows = _with(folded, UNREADABLE_CONTROL_RECORD)
+@_rule(
+    "VALUE_MALFORMED",
+    ERROR,
+    "KIP-932 draft, ShareCheckpoint, ShareDelta",
+    "Every checkpoint and delta is read to its last byte.",
+)
+def value_malformed(folded: FoldedControlLog) -> Breaches:
+    """Values that are not exactly a checkpoint or delta; a warning if no group can be read."""
+    rows = _with(folded, UNREADABLE_CONTROL_FAULTS)
     severity = np.where(rows["group"] < 0, WARNING, ERROR).astype(object)
     text = np.where(
         rows["fault"] & ControlFault.VALUE_TRAILING != 0,
         "bytes follow the value, which the layout does not have; the record was left out",
         "the value is not a checkpoint or delta; the record was left out",
     )
-    if not len(rows):
-        return NOTHING
-    return Broken(
-        rows["offset"].copy(), (pa.array(text),), key=rows["group"].astype(np.int64),
-        evidence={"type": rows["type"].copy()}, severity=severity,
-    )  # fmt: skip
+    return _each(rows, pa.array(text), severity=severity, type=rows["type"].copy())
 
 
-@_rule("INVERTED_RANGE", ERROR, "spec D-11", "Every tuple ends at or after its first offset.")
-def inverted_range(folded: FoldedControlLog) -> Broken:
-    """Records with a tuple that covers nothing, or that no log can hold; the tuple was left out."""
+@_rule("INVERTED_RANGE", ERROR, "KIP-932 draft, ShareDelta States", "Every tuple ends at or after its first offset.")
+def inverted_range(folded: FoldedControlLog) -> Breaches:
+    """Records with a tuple that is inverted or has impossible offsets; the tuple was left out."""
     return _each(_with(folded, ControlFault.INVERTED_RANGE), "a tuple ends before it begins; it was left out")
 
 
-@_rule("PERSISTED_ACQUIRED", WARNING, "spec D-10, D-13", "The state Acquired is never written.")
-def persisted_acquired(folded: FoldedControlLog) -> Broken:
-    """Records with a tuple in state 1; it counts as available, delivered once less."""
+@_rule("PERSISTED_ACQUIRED", WARNING, "KIP-932 draft, delivery states", "The state Acquired is never written.")
+def persisted_acquired(folded: FoldedControlLog) -> Breaches:
+    """Records with a tuple in state 1; it counts as available, with one delivery less."""
     return _each(_with(folded, ControlFault.PERSISTED_ACQUIRED), "a tuple is acquired; it was taken for available")
 
 
-@_rule("UNKNOWN_DELIVERY_STATE", WARNING, "spec D-10", "The state of a tuple is 0, 2 or 4.")
-def unknown_delivery_state(folded: FoldedControlLog) -> Broken:
-    """Records with a tuple in a state that the draft does not know; it was folded as it is, and is not terminal."""
+@_rule("UNKNOWN_DELIVERY_STATE", WARNING, "KIP-932 draft, delivery states", "The state of a tuple is 0, 2 or 4.")
+def unknown_delivery_state(folded: FoldedControlLog) -> Breaches:
+    """Records with a tuple in a state that the draft does not define; it was folded as it is, and is not terminal."""
     return _each(_with(folded, ControlFault.UNKNOWN_STATE), "a tuple is in a state that the draft does not know")
 
 
-@_rule("DELIVERY_COUNT_INVALID", WARNING, "spec D-11", "No delivery count is negative.")
-def delivery_count_invalid(folded: FoldedControlLog) -> Broken:
+@_rule("DELIVERY_COUNT_INVALID", WARNING, "KIP-932 draft, ShareDelta States", "No delivery count is negative.")
+def delivery_count_invalid(folded: FoldedControlLog) -> Breaches:
     """Records with a tuple of a negative delivery count."""
     return _each(_with(folded, ControlFault.NEGATIVE_COUNT), "a tuple has a negative delivery count")
 
 
-@_rule("START_OFFSET_INVALID", WARNING, "spec D-06, D-12", "A checkpoint's start is not negative nor behind its end.")
-def start_offset_invalid(folded: FoldedControlLog) -> Broken:
-    """Checkpoints whose window cannot be."""
+@_rule(
+    "START_OFFSET_INVALID",
+    WARNING,
+    "KIP-932 draft, ShareCheckpoint StartOffset, EndOffset",
+    "A checkpoint's start offset is neither negative nor after its end offset.",
+)
+def start_offset_invalid(folded: FoldedControlLog) -> Breaches:
+    """Checkpoints with an impossible window."""
     rows = _with(folded, ControlFault.WINDOW_INVALID)
-    if not len(rows):
-        return NOTHING
     start, end = rows["start_offset"].copy(), rows["end_offset"].copy()
-    return Broken(rows["offset"].copy(), ("the checkpoint's window is from ", start, " to ", end),
+    return Breaches(rows["offset"].copy(), ("the checkpoint's window is from ", start, " to ", end),
                   key=rows["group"].astype(np.int64), evidence={"start_offset": start, "end_offset": end})  # fmt: skip
 
 
-@_rule("OVERLAP_IN_DELTA", WARNING, "spec D-28", "The tuples of one record do not overlap.")
-def overlap_in_delta(folded: FoldedControlLog) -> Broken:
-    """Records that tell one offset twice; the later tuple counts."""
+@_rule("OVERLAP_IN_DELTA", WARNING, "KIP-932 draft, ShareDelta States", "The tuples of a record do not overlap.")
+def overlap_in_delta(folded: FoldedControlLog) -> Breaches:
+    """Records that hold an offset twice; the later tuple counts."""
     return _each(_with(folded, ControlFault.OVERLAP), "tuples of the record overlap; the later one counts")
 
 
-# What folding met.
+# Found while folding.
 
 
-@_rule("BELOW_START", INFO, "spec D-26", "No tuple lies before the start of its share-partition.")
-def below_start(folded: FoldedControlLog) -> Broken:
-    """Records with tuples below the start, which count for nothing."""
+@_rule(
+    "BELOW_START",
+    INFO,
+    "KIP-932 draft, ShareDelta States",
+    "No tuple is below the start offset of its share-partition.",
+)
+def below_start(folded: FoldedControlLog) -> Breaches:
+    """Records with tuples below the start, which are ignored."""
     rows = np.flatnonzero(folded.chains.notes["below_start"] > 0)
-    if not len(rows):
-        return NOTHING
     found = folded.chains.notes["below_start"][rows].copy()
-    return Broken(
+    return Breaches(
         folded.records.rows["offset"][rows].copy(),
         (found, " offsets of the record lie before the start and were ignored"),
         key=folded.records.rows["group"][rows].astype(np.int64),
@@ -432,17 +453,20 @@ def below_start(folded: FoldedControlLog) -> Broken:
     )
 
 
-@_rule("UNCOVERED_GAP", WARNING, "spec D-27", "A delta that reaches past the end tells of every offset up to there.")
-def uncovered_gap(folded: FoldedControlLog) -> Broken:
-    """Deltas that leave out offsets between the end so far and their last tuple; these became available, count 0."""
+@_rule(
+    "UNCOVERED_GAP",
+    WARNING,
+    "KIP-932 draft, ShareDelta States",
+    "A delta that extends the window covers every offset up to its new end.",
+)
+def uncovered_gap(folded: FoldedControlLog) -> Breaches:
+    """Deltas that leave out offsets between the previous end and their last tuple; these became available, count 0."""
     rows = np.flatnonzero(folded.chains.notes["hole_offsets"] > 0)
-    if not len(rows):
-        return NOTHING
     notes = folded.chains.notes[rows]
     first, last = notes["hole_first"].copy(), notes["hole_last"].copy()
-    return Broken(
+    return Breaches(
         folded.records.rows["offset"][rows].copy(),
-        ("the delta tells nothing of offsets ", first, " to ", last, "; they were filled in as available"),
+        ("the delta leaves out offsets ", first, " to ", last, "; they were filled in as available"),
         key=folded.records.rows["group"][rows].astype(np.int64),
         evidence={"first_missing": first, "last_missing": last, "offsets": notes["hole_offsets"].copy()},
     )

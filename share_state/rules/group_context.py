@@ -1,6 +1,6 @@
-"""Share-partitions with state as the rules about groups see them: columns of numbers, until one is reported.
+"""What the rules over share groups judge: the group side and the state side of one cluster.
 
-What the rules about share groups judge: the group side and the state side of one cluster, together.
+Share-partitions stay in Arrow columns until a rule reports them: there may be millions.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.fold.group_replay import ShareGroup, StatePartitions
-from share_state.fold.groups import FoldedGroups, names_of, sizes_by_id
-from share_state.fold.log_stats import packed_column
+from share_state.fold.groups import FoldedGroups, partition_counts_by_id, topic_names
+from share_state.fold.log_stats import dictionary_encoded_column
 from share_state.fold.states import SHARE_GROUP_STATE
 from share_state.sources.discovery import group_partition_of
 from share_state.sources.topics import Topics
@@ -44,16 +44,18 @@ class StatedPartitions:
     """Live share-partitions of `__share_group_state`.
 
     Attributes:
-        rows: a row each, in the order that they came in; STATE_COLUMNS, every text once in a dictionary.
+        rows: one row per share-partition, in input order; STATE_COLUMNS, texts dictionary-encoded.
     """
 
     rows: pa.Table
 
     @classmethod
     def of(cls, states: pa.Table) -> "StatedPartitions":
-        """Those of a table with at least STATE_COLUMNS; control records' rows are left out."""
+        """Those of a table with at least STATE_COLUMNS; rows of control records are left out."""
         counted = pc.call_function("equal", [states["dialect"], pa.scalar(SHARE_GROUP_STATE)])
-        columns = {name: packed_column(states[name].filter(counted)).combine_chunks() for name in STATE_COLUMNS}
+        columns = {
+            name: dictionary_encoded_column(states[name].filter(counted)).combine_chunks() for name in STATE_COLUMNS
+        }
         return cls(pa.table(columns))
 
     @cached_property
@@ -63,11 +65,11 @@ class StatedPartitions:
 
     @property
     def state_epochs(self) -> np.ndarray:
-        """Of each row; where none is told, the least there is."""
+        """Of each row; the smallest int32 if unknown."""
         return self.rows["state_epoch"].fill_null(np.iinfo(np.int32).min).to_numpy()
 
     def each(self, of_groups: Mapping[str, int], otherwise: int) -> np.ndarray:
-        """The number of its group for each row.
+        """The value of its group for each row.
 
         Args:
             of_groups: group id -> number.
@@ -77,11 +79,11 @@ class StatedPartitions:
         return numbers[self._ids("group_id").indices.to_numpy()]
 
     def of_groups(self, chosen: Iterable[str]) -> np.ndarray:
-        """Whether each row is of one of these groups."""
+        """Whether each row belongs to one of these groups."""
         return self.each(dict.fromkeys(chosen, 1), 0) > 0
 
     def among(self, listed: Iterable[Listed]) -> np.ndarray:
-        """Whether each row is one of the share-partitions that are listed."""
+        """Whether each row is one of the listed share-partitions."""
         return self._found(self._numbered(list(listed)).select(_KEY))
 
     def of_topics(self, topics: Iterable[tuple[str, str]]) -> np.ndarray:
@@ -89,17 +91,17 @@ class StatedPartitions:
         return self._found(self._numbered([(*pair, (0,)) for pair in topics]).select(_KEY[:2]))
 
     def where(self, broken: np.ndarray) -> list[dict[str, Any]]:
-        """The rows of which that is true, as Python objects."""
+        """The rows that a mask selects, as Python objects."""
         return self.rows.filter(pa.array(broken)).to_pylist()
 
     def missing(self, listed: Iterable[Listed]) -> Iterator[tuple[str, str, int]]:
-        """Group id, topic id and partition of what is listed and has no row, in any order."""
-        told = list(listed)
+        """Group id, topic id and partition of listed share-partitions without a row, in any order."""
+        wanted = list(listed)
         for batch in (
-            self._numbered(told).join(self._keys.select(_KEY), _KEY, join_type="left anti").to_batches(_AT_ONCE)
+            self._numbered(wanted).join(self._keys.select(_KEY), _KEY, join_type="left anti").to_batches(_AT_ONCE)
         ):
             for place, partition in zip(batch["listed"].to_pylist(), batch["partition"].to_pylist(), strict=True):
-                yield *told[place][:2], partition
+                yield *wanted[place][:2], partition
 
     @cached_property
     def _keys(self) -> pa.Table:
@@ -115,7 +117,7 @@ class StatedPartitions:
         return self.rows[column].chunk(0)
 
     def _numbered(self, listed: Sequence[Listed]) -> pa.Table:
-        """What is listed, a row a partition, by the numbers that ids have in `rows`; -1 for those without a row."""
+        """Listed share-partitions, one row each, by the dictionary numbers of their ids in `rows`; -1 for none."""
         groups, topics = (_numbers(self._ids(column)) for column in ("group_id", "topic_id"))
         counts = np.array([len(partitions) for _, _, partitions in listed], np.int64)
         columns = {
@@ -128,7 +130,7 @@ class StatedPartitions:
         return pa.table(spread | {"partition": np.fromiter(partitions, np.int32, counts.sum())})
 
     def _found(self, numbered: pa.Table) -> np.ndarray:
-        """Whether each row's key is there; a join alone gives no order."""
+        """Whether each row's key is there; a join does not keep the order."""
         found = np.zeros(len(self.rows), bool)
         found[self._keys.join(numbered, numbered.column_names, join_type="left semi")["row"].to_numpy()] = True
         return found
@@ -140,12 +142,12 @@ def _numbers(ids: pa.DictionaryArray) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class GroupLimits:
-    """What the rules hold share groups against; the defaults are Kafka's own.
+    """Limits for the rules over share groups; the defaults are Kafka's.
 
     Attributes:
         members: of a share group (group.share.max.size).
-        retry_ms: after which a heartbeat asks again for state that was not made.
-        delete_grace_ms: how long the state of a topic that is being deleted may still be there.
+        retry_ms: time after which a heartbeat requests missing state again.
+        delete_grace_ms: time that the state of a topic may remain while the topic is deleted.
     """
 
     members: int = 200
@@ -159,11 +161,11 @@ class AuditedGroups:
 
     Attributes:
         folded: of `fold_groups`.
-        states: the table `share_partition_state` of every state partition, control records' rows left alone.
-        topics: names and end offsets from elsewhere; their partitions tell how many a topic has.
+        states: the table `share_partition_state` of every state partition.
+        topics: names and end offsets given by the user; they show the partitions of each topic.
         now_ms: the time of the audit, ms since 1970; by default the newest stamp of any record of a group.
-        limits: what the groups are held against.
-        state_partition_count: how many partitions `__share_group_state` has, None where unknown.
+        limits: for the rules over share groups.
+        state_partition_count: partitions of `__share_group_state`, None if unknown.
         state_partitions: those of them that were read; None for all.
     """
 
@@ -182,11 +184,11 @@ class AuditedGroups:
 
     @cached_property
     def stated(self) -> StatedPartitions:
-        """Live share-partitions, the columns that the rules need."""
+        """Live share-partitions."""
         return StatedPartitions.of(self.states)
 
     def knows_state_of(self, group_id: str, topic_id: str, partition: int) -> bool:
-        """Whether the log that a share-partition's state belongs to was read: only then does its absence mean anything.
+        """Whether the log that a share-partition's state belongs to was read; otherwise missing state means nothing.
 
         Source: Kafka SharePartitionKey.asCoordinatorKey, ShareCoordinatorService.partitionFor.
         """
@@ -199,13 +201,13 @@ class AuditedGroups:
 
     @cached_property
     def names(self) -> dict[str, str]:
-        """Topic id -> name: as given, and as the groups tell where that is silent."""
-        return self.folded.names | names_of(self.topics)
+        """Topic id -> name: as given, otherwise as recorded by the groups."""
+        return self.folded.names | topic_names(self.topics)
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """Topic id -> number of partitions, where the end offsets that were given show it."""
-        return sizes_by_id(self.topics)
+        """Topic id -> number of partitions, if the given end offsets show it."""
+        return partition_counts_by_id(self.topics)
 
     def listed(self) -> Iterator[tuple[ShareGroup, StatePartitions]]:
         """Live groups that list their share-partitions; those of 4.0 do not."""

@@ -1,4 +1,4 @@
-"""Share-partitions that stand still or hold others back: what an operator has to look after, in the state as it is."""
+"""Rules over the folded state: share-partitions that make no progress or keep old records from being deleted."""
 
 import numpy as np
 import pyarrow as pa
@@ -11,23 +11,25 @@ from share_state.fold.interval_merge import (
     ARCHIVING,
     effective_starts,
     end_offsets,
-    finish_behind,
+    has_terminal_after_start,
 )
 from share_state.fold.log import FoldedLog
-from share_state.rules.registry import INFO, LATER_THAN_4_1, NOTHING, PLACE, WARNING, Broken, rule
+from share_state.rules.registry import INFO, NOTHING, PLACE, WARNING, Breaches, Scope, rule
 
+_LATER_THAN_4_1 = ("4.2", "4.3", "4.4")
 _MOST_RANGES = 5
 _MINUTE_MS = 60_000
 
 
 @rule(
     "ARCHIVING_STUCK",
+    Scope.STATE_LOG,
     severity=WARNING,
-    source="4.4 addendum N03, 9.3; KIP-1191",
+    source="KIP-1191",
     statement="Every offset in ARCHIVING becomes ARCHIVED once its dead-letter write is done.",
 )
-def archiving_stuck(folded: FoldedLog) -> Broken:
-    """Share-partitions with offsets in ARCHIVING: the start cannot pass them until their dead-letter write ends."""
+def archiving_stuck(folded: FoldedLog) -> Breaches:
+    """Share-partitions with offsets in ARCHIVING: the start cannot pass them until the dead-letter write is done."""
     return _with_ranges(
         folded,
         np.flatnonzero(folded.chains.batches["state"] == ARCHIVING),
@@ -37,12 +39,13 @@ def archiving_stuck(folded: FoldedLog) -> Broken:
 
 @rule(
     "POISON_RECORDS",
+    Scope.STATE_LOG,
     severity=WARNING,
-    source="spec I10, section 9",
-    statement="No offset comes near the delivery limit (limits.delivery_count).",
+    source="Kafka group.share.delivery.count.limit",
+    statement="No offset is near the delivery limit (limits.delivery_count).",
 )
-def poison_records(folded: FoldedLog) -> Broken:
-    """Share-partitions with offsets one delivery below the limit, or that the limit has archived."""
+def poison_records(folded: FoldedLog) -> Breaches:
+    """Share-partitions with offsets one delivery below the limit, or archived at the limit."""
     batches, limit = folded.chains.batches, folded.limits.delivery_count
     rows = np.flatnonzero(batches["count"] >= limit - 1)
     states, is_past = batches["state"][rows], batches["count"][rows] >= limit
@@ -50,19 +53,17 @@ def poison_records(folded: FoldedLog) -> Broken:
     return _with_ranges(folded, rows[near], f"offsets at the delivery limit of {limit} or one delivery below it: ")
 
 
-def _with_ranges(folded: FoldedLog, rows: np.ndarray, text: str) -> Broken:
-    """One row a share-partition with such ranges from its start on: how many offsets, and the first few ranges."""
+def _with_ranges(folded: FoldedLog, rows: np.ndarray, text: str) -> Breaches:
+    """One finding per share-partition with such ranges at or after its start: offsets, and the first few ranges."""
     chains = folded.chains
     owner = np.searchsorted(chains.ends, rows, "right") - 1
     starts, last = chains.chains["start_offset"][owner], chains.batches["last"][rows]
     counts = last >= starts
     rows, owner, starts, last = rows[counts], owner[counts], starts[counts], last[counts]
-    if not len(rows):
-        return NOTHING
     first = np.maximum(chains.batches["first"][rows], starts)
     holders, begin, ranges = np.unique(owner, return_index=True, return_counts=True)
     offsets = np.add.reduceat(last - first + 1, begin)
-    return Broken(
+    return Breaches(
         chains.chains["last_offset"][holders].copy(),
         (text, offsets, " (", _listed(first, last, begin, ranges), ")"),
         key=folded.numbers[holders],
@@ -86,21 +87,22 @@ def _listed(first: np.ndarray, last: np.ndarray, begin: np.ndarray, ranges: np.n
 
 @rule(
     "SPSO_STALL",
+    Scope.STATE_LOG,
     severity=WARNING,
-    source="spec R-19; KIP-1222",
-    statement="The start offset moves while later offsets finish (limits.stall_minutes).",
+    source="KIP-1222; KIP-932, share-partition start offset",
+    statement="The start offset advances while later offsets finish (limits.stall_minutes).",
 )
-def spso_stall(folded: FoldedLog) -> Broken:
-    """Share-partitions whose start has not moved for long though somebody consumes and finishes what lies behind it."""
+def spso_stall(folded: FoldedLog) -> Breaches:
+    """Share-partitions whose start has not advanced for long, although consumers finish later offsets."""
     chains, batches = folded.chains.chains, folded.chains.batches
     start = chains["start_offset"].copy()
     stuck = effective_starts(start, folded.chains.ends, batches) == start
-    finished = finish_behind(start, folded.chains.ends, batches)
-    # From the first delivery since the start moved: a share-partition that was idle before has not stalled.
-    waited = np.where(chains["held_time"] < 0, 0, chains["active_time"] - chains["held_time"])
+    finished = has_terminal_after_start(start, folded.chains.ends, batches)
+    # Counted from the first delivery since the start advanced: an idle share-partition has not stalled.
+    waited = np.where(chains["first_delivery_at"] < 0, 0, chains["last_consumed_at"] - chains["first_delivery_at"])
     rows = np.flatnonzero(stuck & finished & (start >= 0) & (waited >= folded.limits.stall_minutes * _MINUTE_MS))
     minutes = waited[rows] // _MINUTE_MS
-    return Broken(
+    return Breaches(
         chains["last_offset"][rows].copy(),
         ("the start offset ", start[rows], " has not moved for ", minutes, " minutes while later offsets finished"),
         key=folded.numbers[rows],
@@ -110,19 +112,20 @@ def spso_stall(folded: FoldedLog) -> Broken:
 
 @rule(
     "IN_FLIGHT_LIMIT",
+    Scope.STATE_LOG,
     severity=WARNING,
-    source="spec I39; Kafka SharePartition.canAcquireRecords",
+    source="Kafka SharePartition.canAcquireRecords, group.share.partition.max.record.locks",
     statement="A share-partition has fewer offsets in flight than its limit (limits.record_locks).",
 )
-def in_flight_limit(folded: FoldedLog) -> Broken:
-    """Share-partitions that can acquire nothing more: the window from where a leader starts to the end is full."""
+def in_flight_limit(folded: FoldedLog) -> Breaches:
+    """Share-partitions that can acquire no more records: the window from the leader's start to the end is full."""
     chains, limit = folded.chains, folded.limits.record_locks
     recorded = chains.chains["start_offset"].copy()
-    # The recorded start lags by a write; a leader counts from behind what is finished already.
+    # The recorded start lags by a write; a leader starts after the offsets that are finished already.
     start = effective_starts(recorded, chains.ends, chains.batches)
     width = end_offsets(recorded, chains.ends, chains.batches) - start
     rows = np.flatnonzero((recorded >= 0) & (width >= limit))
-    return Broken(
+    return Breaches(
         chains.chains["last_offset"][rows].copy(),
         (width[rows], " offsets are in flight from ", start[rows],
          f" on; at {limit} nothing more is delivered until the first of them finishes"),
@@ -133,19 +136,20 @@ def in_flight_limit(folded: FoldedLog) -> Broken:
 
 @rule(
     "LONG_CHAIN",
+    Scope.STATE_LOG,
     severity=WARNING,
-    source="spec I20",
-    statement="No more updates follow a snapshot than the coordinator allows (limits.updates_per_snapshot).",
+    source="Kafka share.coordinator.snapshot.update.records.per.snapshot",
+    statement="A snapshot is followed by no more updates than configured (limits.updates_per_snapshot).",
 )
-def long_chain(folded: FoldedLog) -> Broken:
-    """Share-partitions with too many updates since their snapshot: loads read far back, the cutoff stays behind."""
+def long_chain(folded: FoldedLog) -> Breaches:
+    """Share-partitions with too many updates since their snapshot: loads read far back, the cutoff does not advance."""
     limits, chains = folded.limits, folded.chains.chains
-    # Up to 4.1 the first cycle after a load or a creation holds one more.
-    allowed = limits.updates_per_snapshot + (limits.writer_version not in LATER_THAN_4_1)
+    # Up to 4.1 the first cycle after a load or a creation has one more.
+    allowed = limits.updates_per_snapshot + (limits.writer_version not in _LATER_THAN_4_1)
     rows = np.flatnonzero(chains["updates"] > allowed)
     base, updates = chains["snapshot_offset"][rows].copy(), chains["updates"][rows].copy()
     since = np.where(base >= 0, base, chains["orphan_offset"][rows])
-    return Broken(
+    return Breaches(
         chains["last_offset"][rows].copy(),
         (
             updates,
@@ -160,12 +164,13 @@ def long_chain(folded: FoldedLog) -> Broken:
 
 @rule(
     "CUTOFF_PINNED",
+    Scope.STATE_LOG,
     severity=INFO,
-    source="KIP-932, ESO; Kafka ShareCoordinatorOffsetsManager",
-    statement="No single share-partition keeps many records from being cleaned (limits.pinned_records).",
+    source="Kafka ShareCoordinatorOffsetsManager",
+    statement="No single share-partition keeps many records from being deleted (limits.pinned_records).",
 )
-def cutoff_pinned(folded: FoldedLog) -> Broken:
-    """The share-partition whose old snapshot holds the cutoff back, where much could go without it."""
+def cutoff_pinned(folded: FoldedLog) -> Breaches:
+    """The share-partition whose old snapshot holds the cutoff back, if many records could be deleted without it."""
     (row,) = folded.cutoff.to_pylist()
     snapshots, pinned = folded.chains.chains["snapshot_offset"], row["pinned_records"] or 0
     holders = np.flatnonzero(snapshots != NOWHERE)
@@ -173,7 +178,7 @@ def cutoff_pinned(folded: FoldedLog) -> Broken:
         return NOTHING
     holder = holders[[np.argmin(snapshots[holders])]]
     at, size, following = snapshots[holder].copy(), row["pinned_bytes"], row["next_cutoff_offset"]
-    return Broken(
+    return Breaches(
         at,
         (f"its snapshot at {PLACE} ", at, f" alone keeps {pinned} records ({size} bytes) from being cleaned;"
          f" without it the cutoff would be {following}"),

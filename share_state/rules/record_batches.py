@@ -1,91 +1,97 @@
-"""Record batches that cannot be trusted, and offsets that are missing or told twice.
-
-What became of a log partition since the last audit.
-"""
+"""Rules over record batches and offsets: damaged batches, gaps, conflicts, and changes since the previous audit."""
 
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
+from share_state.fold.control_log import FoldedControlLog
 from share_state.fold.log import FoldedLog
-from share_state.kafka.record_batches import Trust
-from share_state.rules.registry import ERROR, INFO, NOTHING, WARNING, Broken, rule
-from share_state.sources.resume import Fate
+from share_state.kafka.record_batches import BatchStatus
+from share_state.rules.registry import ERROR, INFO, NOTHING, WARNING, Breaches, Scope, rule
+from share_state.sources.resume import ResumeStatus
 
 
 @rule(
     "TORN_TAIL",
+    Scope.RECORD_BATCHES,
     severity=WARNING,
     source="Kafka LogSegment.recover",
     statement="Every segment ends where a batch ends (preallocated zero bytes aside).",
 )
-def torn_tail(folded: FoldedLog) -> Broken:
-    """Files that end inside a batch: what a crash or a copy in mid-write leaves; the whole batches before it count."""
-    return _of_trust(folded, Trust.TORN, "the file ends inside a batch; what is before it was read")
+def torn_tail(folded: FoldedLog | FoldedControlLog) -> Breaches:
+    """Files that end inside a batch, after a crash or a copy during a write; the complete batches before it count."""
+    return _with_status(folded, BatchStatus.TRUNCATED, "the file ends inside a batch; what is before it was read")
 
 
 @rule(
     "CRC_MISMATCH",
+    Scope.RECORD_BATCHES,
     severity=ERROR,
     source="Kafka DefaultRecordBatch.ensureValid",
     statement="The CRC-32C of every batch matches its bytes.",
 )
-def crc_mismatch(folded: FoldedLog) -> Broken:
+def crc_mismatch(folded: FoldedLog | FoldedControlLog) -> Breaches:
     """Batches whose bytes changed after they were written; none of their records is used."""
-    return _of_trust(folded, Trust.CRC_MISMATCH, "the CRC does not match; the batch was left out, take another copy")
+    return _with_status(
+        folded, BatchStatus.CRC_MISMATCH, "the CRC does not match; the batch was left out, take another copy"
+    )
 
 
 @rule(
     "MAGIC_UNSUPPORTED",
+    Scope.RECORD_BATCHES,
     severity=ERROR,
     source="Kafka RecordBatch.CURRENT_MAGIC_VALUE",
     statement="Every batch is of format version 2.",
 )
-def magic_unsupported(folded: FoldedLog) -> Broken:
+def magic_unsupported(folded: FoldedLog | FoldedControlLog) -> Breaches:
     """Batches of another record format than 2, the only one that brokers with share groups write."""
-    broken = _of_trust(folded, Trust.MAGIC_UNSUPPORTED, "not a batch of format version 2; it was left out")
-    if broken is NOTHING:
-        return broken
-    magic = folded.observed.batches["magic"][folded.observed.batches["trust"] == Trust.MAGIC_UNSUPPORTED]
+    broken = _with_status(folded, BatchStatus.MAGIC_UNSUPPORTED, "not a batch of format version 2; it was left out")
+    magic = folded.observations.batches["magic"][folded.observations.batches["status"] == BatchStatus.MAGIC_UNSUPPORTED]
     return replace(broken, evidence={**broken.evidence, "magic": magic.copy()})
 
 
 @rule(
     "BATCH_MALFORMED",
+    Scope.RECORD_BATCHES,
     severity=ERROR,
     source="Kafka DefaultRecordBatch, DefaultRecord.readFrom",
     statement="The lengths and counts in every batch agree with its bytes.",
 )
-def batch_malformed(folded: FoldedLog) -> Broken:
-    """Batches that lie about their length, their records or their compression."""
-    return _of_trust(folded, Trust.MALFORMED, "the batch's lengths and counts do not fit its bytes; it was left out")
+def batch_malformed(folded: FoldedLog | FoldedControlLog) -> Breaches:
+    """Batches whose length, record count or compression contradicts their bytes."""
+    return _with_status(
+        folded, BatchStatus.MALFORMED, "the batch's lengths and counts do not fit its bytes; it was left out"
+    )
 
 
 @rule(
     "DUPLICATE_OFFSET_CONFLICT",
+    Scope.RECORD_BATCHES,
     severity=ERROR,
-    source="spec I41",
-    statement="Where an offset is found twice, both copies hold the same bytes.",
+    source="Kafka UnifiedLog.append, monotonic offsets",
+    statement="If an offset occurs twice, both copies have the same bytes.",
 )
-def duplicate_offset_conflict(folded: FoldedLog) -> Broken:
-    """Batches left out because another, of a higher leader epoch, fills their offsets with other bytes."""
-    return _of_trust(folded, Trust.CONFLICT, "another copy holds other bytes under these offsets; it was left out")
+def duplicate_offset_conflict(folded: FoldedLog | FoldedControlLog) -> Breaches:
+    """Batches left out because a batch of a higher leader epoch has other bytes at their offsets."""
+    return _with_status(
+        folded, BatchStatus.CONFLICT, "another copy holds other bytes under these offsets; it was left out"
+    )
 
 
 @rule(
     "OFFSET_GAP",
+    Scope.STATE_LOG,
     severity=WARNING,
-    source="spec I41",
-    statement="Between the log start and its end no offset is missing.",
+    source="Kafka UnifiedLog.append, monotonic offsets; cleanup.policy=delete of __share_group_state",
+    statement="No offset is missing between the log start and the log end.",
 )
-def offset_gap(folded: FoldedLog) -> Broken:
-    """Holes that no untrustworthy batch explains: a segment that was not copied, or records that were cut out."""
-    gaps = np.array([(start, end) for start, end, explained in folded.observed.gaps if not explained], np.int64)
-    if not len(gaps):
-        return NOTHING
-    start, end = gaps.T
-    return Broken(
+def offset_gap(folded: FoldedLog) -> Breaches:
+    """Gaps without a damaged batch: a segment was not copied, or records were removed."""
+    gaps = np.array([(start, end) for start, end, explained in folded.observations.gaps if not explained], np.int64)
+    start, end = gaps.reshape(-1, 2).T
+    return Breaches(
         start.copy(),
         ("offsets ", start, " to ", end - 1, " are missing; copy all segments of the folder"),
         evidence={"first_missing": start, "last_missing": end - 1, "missing": end - start},
@@ -95,95 +101,103 @@ def offset_gap(folded: FoldedLog) -> Broken:
 
 @rule(
     "TRANSACTIONAL_BATCH",
+    Scope.STATE_LOG,
     severity=WARNING,
-    source="spec I38",
-    statement="The state topic holds no transactional and no control batches.",
+    source="Kafka CoordinatorPartitionWriter",
+    statement="The state topic has no transactional and no control batches.",
 )
-def transactional_batch(folded: FoldedLog) -> Broken:
-    """Batches of another writer than the share coordinator; their records are folded, as the broker folds them."""
-    first, count = folded.observed.counts.transactional
+def transactional_batch(folded: FoldedLog) -> Breaches:
+    """Batches of a writer other than the share coordinator; their records are folded, as the broker folds them."""
+    first, count = folded.observations.counts.transactional
     if not count:
         return NOTHING
-    return Broken(np.array([first]), (f"{count} transactional or control batches, the first here",),
+    return Breaches(np.array([first]), (f"{count} transactional or control batches, the first here",),
                   evidence={"batches": np.array([count])})  # fmt: skip
 
 
-def _of_trust(folded: FoldedLog, trust: Trust, consequence: str) -> Broken:
-    of_it = np.flatnonzero(folded.observed.batches["trust"] == trust)
-    if not len(of_it):
-        return NOTHING
-    rows = folded.observed.batches[of_it]
+def _with_status(folded: FoldedLog | FoldedControlLog, status: BatchStatus, consequence: str) -> Breaches:
+    of_it = np.flatnonzero(folded.observations.batches["status"] == status)
+    rows = folded.observations.batches[of_it]
     files = pa.array([folded.log.segments[segment].path for segment in rows["segment"]])
-    why = pa.array([folded.observed.why[row] and f" ({folded.observed.why[row]})" for row in of_it])
+    why = pa.array([folded.observations.reasons[row] and f" ({folded.observations.reasons[row]})" for row in of_it])
     position = rows["file_position"].copy()
-    return Broken(
+    return Breaches(
         rows["base_offset"].copy(),
         (files, ", position ", position, f": {consequence}", why),
         evidence={"file": files, "position": position, "bytes": rows["size"].copy()},
-        settled=_torn_for_good(folded, rows) if trust == Trust.TORN else of_it < folded.observed.followed,
+        settled=_is_final(folded, rows) if status == BatchStatus.TRUNCATED else of_it < folded.observations.followed,
     )
 
 
-def _torn_for_good(folded: FoldedLog, rows: np.ndarray) -> np.ndarray:
-    """A copy's last segment may be completed yet."""
-    last = {segment.copy: number for number, segment in enumerate(folded.log.segments)}
-    return np.array([number != last[folded.log.segments[number].copy] for number in rows["segment"]])
+def _is_final(folded: FoldedLog | FoldedControlLog, rows: np.ndarray) -> np.ndarray:
+    """Whether each truncated batch stays so: only the last segment of a replica may still be completed."""
+    last = {segment.replica: number for number, segment in enumerate(folded.log.segments)}
+    return np.array([number != last[folded.log.segments[number].replica] for number in rows["segment"]])
 
 
-def _met(folded: FoldedLog, fate: Fate, text: str, *, settled: bool) -> Broken:
-    if folded.observed.fate != fate:
+def _since_last_audit(folded: FoldedLog, status: ResumeStatus, text: str, *, settled: bool) -> Breaches:
+    if folded.observations.resume_status != status:
         return NOTHING
-    before = folded.observed.read_before
-    return Broken(np.array([folded.first_offset if settled else before]), (text,), settled=np.array([settled]))
+    before = folded.observations.read_before
+    return Breaches(np.array([folded.first_offset if settled else before]), (text,), settled=np.array([settled]))
 
 
 @rule(
     "LOG_MISSING",
+    Scope.STATE_LOG,
     severity=WARNING,
-    source="the last audit",
-    statement="Every log partition that an audit has read is there for the next one.",
+    source="Kafka CreatePartitionsRequest: the partitions of a topic only increase",
+    statement="Every log partition that an earlier audit read is in the input.",
 )
-def log_missing(folded: FoldedLog) -> Broken:
-    """Log partitions that are not in the input any more; what the last audit knew of them is kept."""
-    return _met(
-        folded, Fate.MISSING, "not in the input; its share-partitions stand as the last audit left them", settled=False
+def log_missing(folded: FoldedLog) -> Breaches:
+    """Log partitions that are no longer in the input; their state of the previous audit is kept."""
+    return _since_last_audit(
+        folded,
+        ResumeStatus.MISSING,
+        "not in the input; its share-partitions keep the state of the previous audit",
+        settled=False,
     )
 
 
 @rule(
     "LOG_BEHIND",
+    Scope.STATE_LOG,
     severity=INFO,
-    source="the last audit",
-    statement="A log partition reaches at least as far as the last audit read.",
+    source="Kafka replication, high watermark",
+    statement="A log partition ends at or after the end that the previous audit read.",
 )
-def log_behind(folded: FoldedLog) -> Broken:
-    """Copies of a replica that lags; nothing is taken back."""
-    return _met(
+def log_behind(folded: FoldedLog) -> Breaches:
+    """Copies of a replica that lags; the state of the previous audit is kept."""
+    return _since_last_audit(
         folded,
-        Fate.BEHIND,
-        "ends before what the last audit read: a replica that lags; nothing was taken back",
+        ResumeStatus.BEHIND,
+        "ends before the end that the previous audit read: the replica lags; the earlier state was kept",
         settled=False,
     )
 
 
 @rule(
     "LOG_BEGUN_AGAIN",
+    Scope.STATE_LOG,
     severity=INFO,
-    source="the last audit",
-    statement="A log partition goes on where it ended.",
+    source="KIP-516, topic ids",
+    statement="A log partition continues where the previous audit stopped.",
 )
-def log_begun_again(folded: FoldedLog) -> Broken:
-    """Logs of a topic that was made anew: read from their start, what was known before is gone."""
-    return _met(folded, Fate.BEGUN_AGAIN, "the topic was made anew; its log was read from its start", settled=True)
+def log_begun_again(folded: FoldedLog) -> Breaches:
+    """Logs of a recreated topic, which were read from their start; the earlier state is dropped."""
+    return _since_last_audit(
+        folded, ResumeStatus.RECREATED, "the topic was recreated; its log was read from its start", settled=True
+    )
 
 
 @rule(
     "LOG_DIVERGED",
+    Scope.STATE_LOG,
     severity=ERROR,
-    source="spec I41",
-    statement="An offset that was read once holds the same bytes for good.",
+    source="KIP-101, leader epochs",
+    statement="An offset keeps the bytes that an earlier audit read.",
 )
-def log_diverged(folded: FoldedLog) -> Broken:
-    """Logs that hold other bytes where the last audit stopped, as an unclean leader election leaves them."""
-    text = "holds other bytes where the last audit stopped; it was read anew from its start"
-    return _met(folded, Fate.DIVERGED, text, settled=True)
+def log_diverged(folded: FoldedLog) -> Breaches:
+    """Logs with other bytes where the previous audit stopped, for example after an unclean leader election."""
+    text = "has other bytes where the previous audit stopped; it was read from its start again"
+    return _since_last_audit(folded, ResumeStatus.DIVERGED, text, settled=True)

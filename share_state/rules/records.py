@@ -1,131 +1,124 @@
-"""Single records that no coordinator of a released Kafka writes, or that a broker could not load."""
+"""Rules over faults of single records: records that no release of Kafka writes, or that a broker cannot load."""
 
 import numpy as np
 import pyarrow as pa
 
 from share_state.fold.log import FoldedLog
 from share_state.kafka.state_records import Fault, Layout
-from share_state.rules.registry import ERROR, INFO, NOTHING, PLACE, WARNING, Broken, rule
+from share_state.rules.registry import ERROR, INFO, NOTHING, PLACE, WARNING, Breaches, Column, Scope, rule
 
 _KEY_TEXT = "the broker could not load this partition"
 
 
 def _with(folded: FoldedLog, fault: int) -> np.ndarray:
-    rows = folded.observed.records
+    rows = folded.observations.records
     return rows[rows["fault"] & fault != 0]
 
 
-def _each(rows: np.ndarray, text: str, **evidence: np.ndarray) -> Broken:
-    return (
-        Broken(
-            rows["offset"].copy(),
-            (text,),
-            key=rows["key"].astype(np.int64),
-            evidence=evidence,
-            settled=np.ones(len(rows), bool),
-        )
-        if len(rows)
-        else NOTHING
+def _each(rows: np.ndarray, text: Column, severity: np.ndarray | None = None, **evidence: np.ndarray) -> Breaches:
+    return Breaches(
+        rows["offset"].copy(),
+        (text,),
+        key=rows["key"].astype(np.int64),
+        evidence=evidence,
+        severity=severity,
+        settled=np.ones(len(rows), bool),
     )
 
 
 @rule(
     "UNKNOWN_RECORD_TYPE",
+    Scope.STATE_LOG,
     severity=INFO,
-    source="spec I05; Kafka ShareCoordinatorRecordSerde",
+    source="Kafka ShareCoordinatorRecordSerde",
     statement="Every record is a ShareSnapshot or a ShareUpdate.",
 )
-def unknown_record_type(folded: FoldedLog) -> Broken:
-    """Record types of a newer release, skipped as the broker skips them: one row a type, with their number."""
-    seen = folded.observed.counts.unknown_types
+def unknown_record_type(folded: FoldedLog) -> Breaches:
+    """Record types of a newer release, skipped as the broker skips them: one finding per type."""
+    seen = folded.observations.counts.unknown_types
     if not seen:
         return NOTHING
     types, (first, count) = np.array(list(seen)), np.array(list(seen.values()), np.int64).T
-    return Broken(first.copy(), (count.copy(), " records of unknown type ", types, " were skipped, the first here"),
+    return Breaches(first.copy(), (count.copy(), " records of unknown type ", types, " were skipped, the first here"),
                   evidence={"type": types, "records": count.copy()})  # fmt: skip
 
 
 @rule(
     "UNKNOWN_TAG",
+    Scope.STATE_LOG,
     severity=INFO,
-    source="spec I05, 2.6",
-    statement="No record carries a tagged field that this version does not know.",
+    source="KIP-482",
+    statement="No record has a tagged field that is unknown to this version.",
 )
-def unknown_tag(folded: FoldedLog) -> Broken:
+def unknown_tag(folded: FoldedLog) -> Breaches:
     """Tagged fields of a newer release, ignored as Kafka ignores them."""
-    first, count = folded.observed.counts.unknown_tags
-    return Broken(np.array([first]), (f"{count} records carry unknown tagged fields, the first here",),
+    first, count = folded.observations.counts.unknown_tags
+    return Breaches(np.array([first]), (f"{count} records carry unknown tagged fields, the first here",),
                   evidence={"records": np.array([count])}) if count else NOTHING  # fmt: skip
 
 
 @rule(
     "LAYOUT_MIXED",
+    Scope.STATE_LOG,
     severity=WARNING,
-    source="spec 2.6",
+    source="Kafka ShareSnapshotValue.json, ShareUpdateValue.json of 4.0 and 4.1",
     statement="All values of a log have one layout: that of 4.0, or that of 4.1 and later.",
 )
-def layout_mixed(folded: FoldedLog) -> Broken:
-    """A log that a 4.0 broker and a later one wrote: neither of them can load all of it."""
-    layouts = folded.observed.counts.layouts
+def layout_mixed(folded: FoldedLog) -> Breaches:
+    """A log written by a 4.0 broker and a later one: neither of them can load all of it."""
+    layouts = folded.observations.counts.layouts
     if len(layouts) < 2:
         return NOTHING
     early, current = layouts[Layout.EARLY], layouts[Layout.CURRENT]
-    return Broken(np.array([max(early, current)]),
+    return Breaches(np.array([max(early, current)]),
                   (f"values in the layout of 4.0 (from {PLACE} {early}) and of 4.1 or later (from {PLACE} {current})",),
                   evidence={"first_4.0": np.array([early]), "first_4.1": np.array([current])})  # fmt: skip
 
 
 @rule(
     "KEY_MALFORMED",
+    Scope.STATE_LOG,
     severity=ERROR,
-    source="spec I01",
+    source="Kafka ShareSnapshotKey.json, ShareUpdateKey.json",
     statement="Every key is a type, a group id, a topic id and a partition, and nothing more.",
 )
-def key_malformed(folded: FoldedLog) -> Broken:
-    """Keys that name no share-partition, and keys with bytes to spare (which Kafka ignores: a warning)."""
+def key_malformed(folded: FoldedLog) -> Breaches:
+    """Keys that cannot be read, and keys with trailing bytes (which Kafka ignores: a warning)."""
     rows = _with(folded, Fault.KEY_MALFORMED | Fault.KEY_TRAILING)
-    if not len(rows):
-        return NOTHING
     trailing = rows["fault"] & Fault.KEY_TRAILING != 0
-    text = np.where(
-        trailing, "the key has bytes behind it, which Kafka ignores", f"the key cannot be read; {_KEY_TEXT}"
-    )
-    return Broken(rows["offset"].copy(), (pa.array(text),), key=rows["key"].astype(np.int64),
-                  severity=np.where(trailing, WARNING, ERROR).astype(object),
-                  settled=np.ones(len(rows), bool))  # fmt: skip
+    text = np.where(trailing, "the key has trailing bytes, which Kafka ignores", f"the key cannot be read; {_KEY_TEXT}")
+    return _each(rows, pa.array(text), np.where(trailing, WARNING, ERROR).astype(object))
 
 
 @rule(
     "VALUE_MALFORMED",
+    Scope.STATE_LOG,
     severity=ERROR,
-    source="spec I04; 4.4 addendum 2.8",
+    source="Kafka CoordinatorRecordSerde.deserialize",
     statement="Every value is read to its last byte by one of the known layouts.",
 )
-def value_malformed(folded: FoldedLog) -> Broken:
-    """Values that no layout reads; values that Kafka reads in spite of a flaw are a warning, and were folded."""
+def value_malformed(folded: FoldedLog) -> Breaches:
+    """Values that no layout reads. Values that Kafka reads in spite of a fault are a warning, and were folded."""
     flaws = {
         Fault.VALUE_MALFORMED: f"the value fits no layout; {_KEY_TEXT}",
-        Fault.VALUE_TRAILING: "the value has bytes behind it, which Kafka ignores",
+        Fault.VALUE_TRAILING: "the value has trailing bytes, which Kafka ignores",
         Fault.TAG_SIZE: "tag 0 is not 4 bytes long; Kafka reads 4 all the same",
         Fault.OVER_LIMIT: "more batches or tags than Kafka 4.4 reads; older releases load it",
     }
     rows = _with(folded, sum(flaws))
-    if not len(rows):
-        return NOTHING
     text = np.select([rows["fault"] & flaw != 0 for flaw in flaws], list(flaws.values()), "")
     fatal = rows["fault"] & (Fault.VALUE_MALFORMED | Fault.OVER_LIMIT) != 0
-    return Broken(rows["offset"].copy(), (pa.array(text),), key=rows["key"].astype(np.int64),
-                  severity=np.where(fatal, ERROR, WARNING).astype(object),
-                  settled=np.ones(len(rows), bool))  # fmt: skip
+    return _each(rows, pa.array(text), np.where(fatal, ERROR, WARNING).astype(object))
 
 
 @rule(
     "VALUE_VERSION_UNKNOWN",
+    Scope.STATE_LOG,
     severity=ERROR,
-    source="spec I03",
-    statement="Every value says version 0.",
+    source="Kafka CoordinatorRecordSerde.deserialize",
+    statement="Every value has version 0.",
 )
-def value_version_unknown(folded: FoldedLog) -> Broken:
+def value_version_unknown(folded: FoldedLog) -> Breaches:
     """Values of a version that no release reads."""
     rows = _with(folded, Fault.VALUE_VERSION)
     return _each(rows, f"the value's version is unknown; {_KEY_TEXT}", version=rows["value_version"].copy())
@@ -133,39 +126,40 @@ def value_version_unknown(folded: FoldedLog) -> Broken:
 
 @rule(
     "UPDATE_TOMBSTONE",
+    Scope.STATE_LOG,
     severity=ERROR,
-    source="spec I02",
-    statement="A null value stands only under a snapshot key.",
+    source="Kafka ShareCoordinatorShard.replay",
+    statement="Only a snapshot key has a null value.",
 )
-def update_tombstone(folded: FoldedLog) -> Broken:
-    """Null values under an update key: replay ends in a NullPointerException."""
+def update_tombstone(folded: FoldedLog) -> Breaches:
+    """Null values with an update key: replay fails with a NullPointerException."""
     return _each(_with(folded, Fault.UPDATE_TOMBSTONE), f"an update without a value; {_KEY_TEXT}")
 
 
 @rule(
     "INVERTED_RANGE",
+    Scope.STATE_LOG,
     severity=ERROR,
-    source="spec I07, 4.6; 4.4 addendum 4.4",
+    source="Kafka PersisterStateBatchCombiner",
     statement="Every range ends at or after its first offset, and before 2^63 - 1.",
 )
-def inverted_range(folded: FoldedLog) -> Broken:
-    """Records with a range that covers nothing: merging it hangs a broker up to 4.3 and fails the load of 4.4."""
+def inverted_range(folded: FoldedLog) -> Breaches:
+    """Records with an inverted range: merging it hangs a broker up to 4.3 and fails the load of 4.4."""
     rows = _with(folded, Fault.INVERTED_RANGE)
     return _each(rows, "a range ends before it begins; it was left out of the state, a broker hangs or fails on it")
 
 
 @rule(
     "WRONG_PARTITION",
+    Scope.STATE_LOG,
     severity=ERROR,
-    source="spec I06; Kafka ShareCoordinatorService.partitionFor",
-    statement="The records of a share-partition lie in the state partition that its key hashes to.",
+    source="Kafka ShareCoordinatorService.partitionFor",
+    statement="The records of a share-partition are in the state partition that its key hashes to.",
 )
-def wrong_partition(folded: FoldedLog) -> Broken:
+def wrong_partition(folded: FoldedLog) -> Breaches:
     """Share-partitions in a state partition where the broker will not look for them."""
-    stray, belongs = folded.observed.misplaced
-    if not len(stray):
-        return NOTHING
-    return Broken(
+    stray, belongs = folded.observations.misplaced
+    return Breaches(
         folded.all_chains.chains["last_offset"][stray].copy(),
         ("its key belongs to state partition ", belongs),
         key=stray,

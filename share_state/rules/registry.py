@@ -1,14 +1,16 @@
-"""How a rule is declared, kept and run.
+"""The registry of rules: how a rule is declared, evaluated, and turned into rows of the table `findings`.
 
-What the rules over traced records share: rows that break one, and what an offset holds in words.
-
-How a rule about groups is stated, what it answers, and how answers become rows of the table `findings`.
-
-Rules over folded log partitions answer with columns (rules/registry.py). Groups are few, so these answer with rows.
+A rule over records or state batches (`record_rule`, `state_batch_rule`) is a predicate that is compiled into the fold
+and a function that words what it finds. A rule over anything else (`rule`) is a function that returns what breaks it.
 """
 
+import hashlib
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,13 +18,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.errors import DeclarationError
-from share_state.fold.chains import Columns
 from share_state.fold.control_log import FoldedControlLog
 from share_state.fold.interval_map import UNCOVERED
 from share_state.fold.interval_merge import STATE_NAMES
 from share_state.fold.log import FoldedLog
-from share_state.fold.record_context import Traced
-from share_state.fold.states import CONTROL_RECORDS, SHARE_GROUP_STATE, control_key_columns, key_columns
+from share_state.fold.record_context import BROKEN_BY_BATCH, BROKEN_RULES, ContextChunk
+from share_state.fold.states import SHARE_GROUP_STATE, control_key_columns, key_columns
+from share_state.jit.compile import first_class, inlined, kernel
+from share_state.kafka.buffers import take_rows
 from share_state.kafka.state_records import Kind
 from share_state.schema.declarations import table_schema
 from share_state.sources.topics import Topics
@@ -31,121 +34,195 @@ ERROR, WARNING, INFO, OFF = "error", "warning", "info", "off"
 SEVERITIES = (ERROR, WARNING, INFO)
 NO_KEY = -1
 
-Folded = FoldedLog | FoldedControlLog
-"""What a log partition of either dialect folds to."""
+PLACE = "{place}"
+"""In a message, before the offset of a record: becomes "offset", or "record" if the input form has no offsets and
+records are counted instead."""
+
+
+class Scope(StrEnum):
+    """What a rule judges at a time."""
+
+    RECORD = "record"  # of `__share_group_state`, with its context
+    STATE_BATCH = "state batch"  # of such a record
+    RECORD_BATCHES = "record batches"  # of a folded log partition of either dialect
+    STATE_LOG = "state log"  # a folded partition of `__share_group_state`
+    CONTROL_LOG = "control log"  # a folded log partition with control records of the draft
+    GROUPS = "groups"  # share groups and the state of their share-partitions
+    CLAIMS = "claims"  # claims and assignments of classic consumer groups
+    GROUP_RECORDS = "group records"  # of `__consumer_offsets`, as far as they are faulty
+
+
+COMPILED = (Scope.RECORD, Scope.STATE_BATCH)
+"""Scopes of the rules that are evaluated by the fold of an audit."""
 
 Column = str | np.ndarray | pa.Array | pa.ChunkedArray
-
-PLACE = "{place}"
-"""In the text of a message, before the offset of a record in the log: "offset", or "record" where the form of the
-export tells no offsets and records are counted instead. Offsets of the user's topic are offsets in any form."""
+"""One value per finding, or one text for all of them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
-    """The rows that break a rule.
+class Breaches:
+    """What breaks a rule, one row per finding.
 
     Attributes:
-        offset: int64, offset in the log partition, one a row.
-        message: pieces of one sentence: plain text, in which PLACE may stand, or a column with a value a row.
-        key: int64, number of the share-partition, NO_KEY where the row is about none.
-        evidence: name -> column, for whoever looks closer.
-        severity: one a row, where a rule is milder in some cases; the rule's own otherwise.
-        settled: bool, one a row, where a rule over folded logs is about records that no later audit reads again.
+        offset: int64, offset in the log partition, -1 for none.
+        message: pieces of one sentence; PLACE may stand in a text.
+        key: int64, number of the share-partition, NO_KEY if the finding is about none.
+        evidence: the values behind the finding: name -> column, or a map per row.
+        severity: None entries for the rule's own severity.
+        settled: bool: no later audit reads the records that the finding is about again; false by default.
+        identity: columns of `findings` that say what a finding about groups is about; replaces `key`.
     """
 
     offset: np.ndarray
     message: tuple[Column, ...]
     key: np.ndarray | None = None
-    evidence: Mapping[str, Column] = field(default_factory=dict)
+    evidence: Mapping[str, Column] | pa.MapArray = field(default_factory=dict)
     severity: np.ndarray | None = None
     settled: np.ndarray | None = None
+    identity: Mapping[str, pa.Array] | None = None
 
 
-NOTHING = Broken(np.zeros(0, np.int64), ("",))
+NOTHING = Breaches(np.zeros(0, np.int64), ("",))
 
 
-Check = Callable[[Any], Broken]
-"""Takes the FoldedLog or FoldedControlLog of the dialect that it is registered for, or a chunk of traced records."""
+@dataclass(frozen=True, slots=True)
+class GroupBreach:
+    """One breach of a rule about groups.
 
-FOLDED, TRACED = "folded", "traced"
-"""What a rule looks at: a whole log partition once it is folded, or the remarkable records of each chunk beside the
-state before each (only the audit traces). What rules of the second kind look for, fold/remarkable.py must tell, too."""
+    Attributes:
+        message: what is wrong, in a sentence.
+        group_id: None if unknown.
+        topic_id: Kafka's text of the topic's uuid; None for groups that only name topics.
+        topic: name of the topic; None if unknown.
+        partition: of the topic.
+        state_partition: partition of `__share_group_state`, if the breach is about state.
+        offset: in `__consumer_offsets`, with a state partition in `__share_group_state`; None or -1 for none.
+        evidence: the values behind it.
+        severity: if it differs from the rule's own.
+        dialect: share_group_state for share groups, None for groups without share-partitions.
+    """
+
+    message: str
+    group_id: str | None = None
+    topic_id: str | None = None
+    topic: str | None = None
+    partition: int | None = None
+    state_partition: int | None = None
+    offset: int | None = None
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    severity: str | None = None
+    dialect: str | None = SHARE_GROUP_STATE
+
+
+Check = Callable[[Any], "Breaches | list[GroupBreach]"]
+"""Takes what its scope judges: FoldedLog, FoldedControlLog, AuditedGroups, FoldedSticky, or faults of group records."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """How the records that break a rule are reported: pieces of a sentence and the evidence, one value per record."""
+
+    pieces: tuple[Column, ...]
+    evidence: Mapping[str, Column]
+
+
+def message(*pieces: Column, **evidence: Column) -> Message:
+    """What the message function of a rule over records or state batches returns."""
+    return Message(pieces, evidence)
+
+
+@dataclass(eq=False, slots=True)
+class Predicate:
+    """The condition of a rule over records or state batches, compiled into the fold.
+
+    Attributes:
+        condition: takes any of `record`, `context`, `limits`, and for state batches `batch` and `previous`, by name.
+            A condition with `previous` is not evaluated for a record's first batch.
+        describe: takes the STATE_RECORD rows that break the rule, their RECORD_CONTEXT rows (for state batches the
+            first STATE_BATCH row of each that breaks it), and the ContextChunk.
+    """
+
+    condition: Any
+    describe: Any = None
+
+    def message(self, describe: Callable[[np.ndarray, np.ndarray, ContextChunk], Message]) -> None:
+        """Register the function that words what the condition finds."""
+        self.describe = describe
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A registered rule: its code, default severity, the statement that must hold, where it comes from.
+    """A registered rule.
 
     Attributes:
-        checks: dialect -> the function that judges a log of that dialect; most rules judge one.
-        over: dialect -> FOLDED or TRACED.
+        severity: the default.
+        statement: what must hold.
+        source: where Kafka or a KIP says so.
+        checks: how it is evaluated in each scope; most rules have one.
     """
 
     code: str
     severity: str
     statement: str
     source: str
-    checks: Mapping[str, Check]
-    over: Mapping[str, str]
+    checks: Mapping[Scope, Check | Predicate]
 
 
 _RULES: dict[str, Rule] = {}
 
-
 _Checked = TypeVar("_Checked", bound=Check)
 
 
-def rule(
-    code: str, *, severity: str, source: str, statement: str, dialect: str = SHARE_GROUP_STATE, over: str = FOLDED
-) -> Callable[[_Checked], _Checked]:
-    """Register a function over a log as a rule, or as the check of another dialect of a rule that is there.
+def rule(code: str, scope: Scope, *, severity: str, source: str, statement: str) -> Callable[[_Checked], _Checked]:
+    """Register a function as a rule, or as the check of a registered rule in another scope.
 
     Raises:
-        DeclarationError: if the code is taken in this dialect, or has another severity in the other.
+        DeclarationError: if the code is taken in this scope, or has another severity in another.
     """
 
     def register(check: _Checked) -> _Checked:
-        known = _RULES.get(code, Rule(code, severity, statement, source, {}, {}))
-        if dialect in known.checks:
-            raise DeclarationError(f"rule {code} is registered twice for {dialect}")
-        if known.severity != severity:
-            raise DeclarationError(f"rule {code} is {known.severity} and {severity}; a rule has one default severity")
-        _RULES[code] = replace(
-            known,
-            statement=_both(known.statement, statement, " "),
-            source=_both(known.source, source, "; "),
-            checks={**known.checks, dialect: check},
-            over={**known.over, dialect: over},
-        )
+        _register(code, scope, check, severity, source, statement)
         return check
 
     return register
 
 
-def judge_also(dialect: str, code: str, check: Check) -> None:
-    """Let a rule that is there judge another dialect, under the same statement.
-
-    Raises:
-        DeclarationError: if the code is taken in this dialect.
-    """
-    known = _RULES[code]
-    rule(code, severity=known.severity, source=known.source, statement=known.statement, dialect=dialect)(check)
+def record_rule(code: str, *, severity: str, source: str, statement: str) -> Callable[[Any], Predicate]:
+    """Register a condition over single records of `__share_group_state`; see `Predicate`."""
+    return _compiled(code, Scope.RECORD, severity, source, statement)
 
 
-def list_rule(code: str, *, severity: str, source: str, statement: str) -> None:
-    """Register a rule that is no check over a log partition: it is listed and configured here, and judged elsewhere.
-
-    Raises:
-        DeclarationError: if the code is taken.
-    """
-    if code in _RULES:
-        raise DeclarationError(f"rule {code} is registered twice")
-    _RULES[code] = Rule(code, severity, statement, source, {}, {})
+def state_batch_rule(code: str, *, severity: str, source: str, statement: str) -> Callable[[Any], Predicate]:
+    """Register a condition over single state batches of a record; see `Predicate`."""
+    return _compiled(code, Scope.STATE_BATCH, severity, source, statement)
 
 
-def _both(first: str, second: str, between: str) -> str:
-    return first if first == second else f"{first}{between}{second}"
+def _compiled(code: str, scope: Scope, severity: str, source: str, statement: str) -> Callable[[Any], Predicate]:
+    def register(condition: Any) -> Predicate:
+        predicate = Predicate(condition)
+        _register(code, scope, predicate, severity, source, statement)
+        return predicate
+
+    return register
+
+
+def _register(code: str, scope: Scope, check: Check | Predicate, severity: str, source: str, statement: str) -> None:
+    known = _RULES.get(code, Rule(code, severity, statement, source, {}))
+    if scope in known.checks:
+        raise DeclarationError(f"rule {code} is registered twice for {scope}")
+    if known.severity != severity:
+        raise DeclarationError(f"rule {code} is {known.severity} and {severity}; a rule has one default severity")
+    _RULES[code] = replace(
+        known,
+        statement=statement if statement in known.statement else f"{known.statement} {statement}",
+        source=source if source in known.source else f"{known.source}; {source}",
+        checks={**known.checks, scope: check},
+    )
+
+
+def unregister(code: str) -> None:
+    """Remove a rule."""
+    del _RULES[code]
 
 
 def registered() -> dict[str, Rule]:
@@ -153,83 +230,284 @@ def registered() -> dict[str, Rule]:
     return dict(_RULES)
 
 
-def judge_records(traced: Any, severities: Mapping[str, str] | None = None) -> list[tuple[str, Broken]]:
-    """Run every rule over traced records on a chunk of them.
+def find_breaches(
+    scope: Scope, subject: Any, severities: Mapping[str, str] | None = None
+) -> list[tuple[str, Breaches]]:
+    """Evaluate every rule of a scope that is not off.
 
     Args:
-        traced: records of `__share_group_state` beside the state before each (fold/traced.py).
-        severities: as for `judge`.
+        scope: any but those of COMPILED.
+        subject: what the rules of that scope take.
+        severities: code -> severity, or OFF.
     Returns:
-        (code, broken rows) of the rules that something breaks.
+        (code, breaches) of the rules that something breaks.
     """
-    chosen = severities or {}
-    judged = [
-        (declared.code, declared.checks[SHARE_GROUP_STATE](traced))
-        for declared in _RULES.values()
-        if declared.over.get(SHARE_GROUP_STATE) == TRACED and chosen.get(declared.code) != OFF
-    ]
-    return [(code, broken) for code, broken in judged if len(broken.offset)]
+    chosen, found = severities or {}, []
+    for code, declared in _RULES.items():
+        check = declared.checks.get(scope)
+        if check is None or isinstance(check, Predicate) or chosen.get(code) == OFF:
+            continue
+        breaches = check(subject)
+        found.append((code, breaches if isinstance(breaches, Breaches) else _of_groups(breaches)))
+    return [(code, breaches) for code, breaches in found if len(breaches.offset)]
+
+
+def _of_groups(breaches: Sequence[GroupBreach]) -> Breaches:
+    schema = table_schema("findings")
+    names = ("dialect", "group_id", "topic_id", "topic", "partition", "state_partition")
+    evidence = [[(name, str(value)) for name, value in one.evidence.items()] for one in breaches]
+    return Breaches(
+        np.array([-1 if one.offset is None else one.offset for one in breaches], np.int64),
+        (pa.array([one.message for one in breaches], pa.string()),),
+        evidence=pa.array(evidence, schema.field("evidence").type),
+        severity=np.array([one.severity for one in breaches], object),
+        identity={name: pa.array([getattr(one, name) for one in breaches], schema.field(name).type) for name in names},
+    )
+
+
+# Rules over records and state batches.
+
+
+@dataclass(frozen=True, slots=True)
+class _Composed:
+    """The conditions of all rules over records and state batches, as two compiled functions."""
+
+    rules: tuple[tuple[str, Scope, Predicate], ...]
+    broken_rules: Any
+    broken_by_batch: Any
+
+
+def _composed() -> _Composed:
+    return _compose(
+        tuple(
+            (code, scope, check)
+            for code, declared in _RULES.items()
+            for scope, check in declared.checks.items()
+            if isinstance(check, Predicate)
+        )
+    )
+
+
+@lru_cache(maxsize=4)
+def _compose(rules: tuple[tuple[str, Scope, Predicate], ...]) -> _Composed:
+    """Compile the conditions of rules into the functions that BROKEN_RULES and BROKEN_BY_BATCH describe.
+
+    A function is written and executed because numba cannot cache one that loops over functions or closes over them.
+    """
+    if len(rules) > _MOST_RULES:
+        raise DeclarationError(f"{len(rules)} rules over records and state batches; at most {_MOST_RULES} are possible")
+    per_record, per_batch, per_pair, names = [], [], [], {}
+    digest = hashlib.blake2b(digest_size=8)
+    for number, (code, scope, predicate) in enumerate(rules):
+        if predicate.describe is None:
+            raise DeclarationError(f"rule {code} has no message")
+        names[code] = inlined(predicate.condition)
+        needed = inspect.signature(predicate.condition).parameters
+        lines = per_record if scope == Scope.RECORD else per_pair if "previous" in needed else per_batch
+        lines.append(f"if {code}({', '.join(needed)}):\n        broken |= {1 << number}")
+        written = predicate.condition.__code__
+        digest.update(repr((lines[-1], written.co_code, written.co_names, str(written.co_consts))).encode())
+    source = _SOURCE.format(*("\n    ".join(lines) for lines in (per_batch, per_pair, per_record)))
+    # numba caches the functions as if they were in this folder; another set of rules has another name.
+    file = Path(__file__).with_name(f"composed-{digest.hexdigest()}.py")
+    names |= {"__name__": __name__, "inlined": inlined}
+    exec(compile(source, str(file), "exec"), names)
+    by_batch = first_class(names["broken_by_batch"].py_func, BROKEN_BY_BATCH)
+    return _Composed(rules, first_class(names["broken_rules"], BROKEN_RULES), by_batch)
+
+
+_MOST_RULES = 63
+_SOURCE = """
+@inlined
+def broken_by_batch(record, context, batches, number, limits):
+    broken = 0
+    batch = batches[number]
+    {}
+    if number == record.batches:
+        return broken
+    previous = batches[number - 1]
+    {}
+    return broken
+
+def broken_rules(record, context, batches, limits):
+    broken = 0
+    if not context.is_folded:
+        return broken
+    {}
+    for number in range(record.batches, record.batches + record.batch_count):
+        broken |= broken_by_batch(record, context, batches, number, limits)
+    return broken
+"""
+
+
+class RecordRules:
+    """The rules over records and state batches, as a fold evaluates them (fold/record_context.py, `RecordJudge`)."""
+
+    def __init__(self, severities: Mapping[str, str] | None = None) -> None:
+        """Choose rules.
+
+        Args:
+            severities: code -> severity; the findings of rules that are OFF are dropped.
+        """
+        self._severities = severities or {}
+
+    @property
+    def broken_rules(self) -> Any:
+        """The compiled conditions of all rules."""
+        return _composed().broken_rules
+
+    def __call__(self, chunk: ContextChunk) -> list[tuple[str, Breaches]]:
+        """The breaches in a chunk of records.
+
+        Returns:
+            (code, breaches) of the rules that something breaks.
+        """
+        composed, found = _composed(), []
+        any_broken = int(np.bitwise_or.reduce(chunk.broken))
+        for number, (code, scope, predicate) in enumerate(composed.rules):
+            if any_broken & (1 << number) and self._severities.get(code) != OFF:
+                rows = np.flatnonzero(chunk.broken & (1 << number))
+                found.append((code, _described(predicate, scope, chunk, rows, 1 << number, composed.broken_by_batch)))
+        return found
+
+
+judge_records = RecordRules()
+"""All rules over records and state batches, with their own severities."""
+
+
+def _described(
+    predicate: Predicate, scope: Scope, chunk: ContextChunk, rows: np.ndarray, bit: int, broken_by_batch: Any
+) -> Breaches:
+    records, subject = take_rows(chunk.records, rows), take_rows(chunk.contexts, rows)
+    evidence: dict[str, Column] = {}
+    if scope == Scope.STATE_BATCH:
+        first, count = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
+        _find_batches(records, subject, chunk.batches, chunk.rule_limits, broken_by_batch, bit, first, count)
+        subject, evidence["batches"] = take_rows(chunk.batches, first), count
+    described = predicate.describe(records, subject, chunk)
+    return Breaches(
+        records["offset"].copy(),
+        tuple(map(_contiguous, described.pieces)),
+        key=records["key"].astype(np.int64),
+        evidence={name: _contiguous(column) for name, column in described.evidence.items()} | evidence,
+        settled=np.ones(len(rows), bool),
+    )
+
+
+@kernel
+def _find_batches(records, contexts, batches, limits, broken_by_batch, bit, first, count):
+    """Find the state batches of each record that break a rule.
+
+    Args:
+        records, contexts: STATE_RECORD and RECORD_CONTEXT rows, as long as each other.
+        batches: STATE_BATCH rows that the records point into.
+        limits: one row of RULE_LIMITS.
+        broken_by_batch, bit: which of the broken rules counts.
+        first, count: int64, zeros; take the row of the first such batch of each record, and their number.
+    """
+    for row in range(len(records)):
+        record = records[row]
+        for number in range(record.batches, record.batches + record.batch_count):
+            if broken_by_batch(record, contexts[row], batches, number, limits[0]) & bit:
+                if count[row] == 0:
+                    first[row] = number
+                count[row] += 1
+
+
+def _contiguous(column: Column) -> Column:
+    return np.ascontiguousarray(column) if isinstance(column, np.ndarray) else column
+
+
+@inlined
+def continues(record, context):
+    """Whether a record is a snapshot or an update that continues the state before it."""
+    return record.kind != Kind.TOMBSTONE and context.exists_before and not context.is_initial
+
+
+# The table `findings`.
 
 
 def judge(
-    folded: Folded,
+    folded: FoldedLog | FoldedControlLog,
     severities: Mapping[str, str] | None = None,
     topics: Topics | None = None,
-    records: Sequence[tuple[str, Broken]] = (),
+    records: Sequence[tuple[str, Breaches]] = (),
 ) -> pa.Table:
-    """Run every rule of its dialect over a folded log partition.
+    """Evaluate every rule of its dialect over a folded log partition.
 
     Args:
         folded: the log partition.
         severities: code -> severity, or OFF, in place of the rule's own.
-        topics: names that are known.
-        records: what `judge_records` found in its chunks.
+        topics: known names.
+        records: what `RecordRules` found in its chunks.
     Returns:
         The table `findings`, its run_id still null.
     """
-    chosen = severities or {}
-    judged = list(records)
-    dialect = _dialect_of(folded)
-    for declared in _RULES.values():
-        if declared.over.get(dialect) == FOLDED and chosen.get(declared.code) != OFF:
-            judged.append((declared.code, declared.checks[dialect](folded)))
-    tables = [table_schema("findings").empty_table()]
-    tables += [
-        _findings(_RULES[code], broken, chosen.get(code), folded, topics or Topics())
-        for code, broken in judged
-        if len(broken.offset)
+    of_dialect = Scope.CONTROL_LOG if isinstance(folded, FoldedControlLog) else Scope.STATE_LOG
+    found = [
+        *records,
+        *find_breaches(Scope.RECORD_BATCHES, folded, severities),
+        *find_breaches(of_dialect, folded, severities),
     ]
+    return findings_table(found, severities, lambda breaches: _identity(folded, breaches, topics or Topics()))
+
+
+def findings(scope: Scope, subject: Any, severities: Mapping[str, str] | None = None) -> pa.Table:
+    """The table `findings` of the rules of one scope over groups; arguments as of `find_breaches`."""
+    return findings_table(find_breaches(scope, subject, severities), severities)
+
+
+def findings_table(
+    found: Iterable[tuple[str, Breaches]],
+    severities: Mapping[str, str] | None = None,
+    identity: Callable[[Breaches], tuple[Mapping[str, pa.Array], str]] = lambda _: ({}, "offset"),
+) -> pa.Table:
+    """The table `findings`, its run_id still null.
+
+    Args:
+        found: (code, breaches).
+        severities: code -> severity in place of the rule's own.
+        identity: gives the columns that say what breaches are about, unless they have their own, and what PLACE is.
+    """
+    schema, tables = table_schema("findings"), [table_schema("findings").empty_table()]
+    for code, breaches in found:
+        count, declared = len(breaches.offset), _RULES[code]
+        about, place = (breaches.identity, "offset") if breaches.identity else identity(breaches)
+        pieces = [piece.replace(PLACE, place) if isinstance(piece, str) else piece for piece in breaches.message]
+        own = [None] * count if breaches.severity is None else breaches.severity.tolist()
+        chosen = (severities or {}).get(code)
+        columns = {
+            "settled": pa.array(np.zeros(count, bool) if breaches.settled is None else breaches.settled),
+            "rule": pa.repeat(code, count),
+            "severity": pa.array([chosen or one or declared.severity for one in own], pa.string()),
+            "offset": pa.array(breaches.offset, mask=(breaches.offset < 0) | (place != "offset")),
+            "message": _texts(pieces, count),
+            "evidence": _maps(breaches.evidence, count),
+            "run_id": pa.nulls(count, pa.string()),
+            **about,
+        }
+        arrays = [columns[name].cast(schema.field(name).type) for name in schema.names]
+        tables.append(pa.table(arrays, schema=schema))
     return pa.concat_tables(tables)
 
 
-def _findings(declared: Rule, broken: Broken, chosen: str | None, folded: Folded, topics: Topics) -> pa.Table:
-    count = len(broken.offset)
-    key = np.full(count, NO_KEY, np.int64) if broken.key is None else broken.key
+def _identity(
+    folded: FoldedLog | FoldedControlLog, breaches: Breaches, topics: Topics
+) -> tuple[dict[str, pa.Array], str]:
+    """What breaches in a log partition are about, and what an offset in it is called."""
+    count = len(breaches.offset)
+    key = np.full(count, NO_KEY, np.int64) if breaches.key is None else breaches.key
     known = key != NO_KEY
     # Row n of the distinct keys, or null, for every finding.
     distinct, row = np.unique(key[known], return_inverse=True)
     owner = np.zeros(count, np.int64)
     owner[known] = row
-    columns = {
-        name: column.take(pa.array(owner, mask=~known))
-        for name, column in _key_columns(folded, distinct, topics).items()
-    }
-    own = np.full(count, declared.severity, object) if broken.severity is None else broken.severity
-    severities = own if chosen is None else np.full(count, chosen, object)
-    traced = declared.over[_dialect_of(folded)] == TRACED
-    is_placed = isinstance(folded, FoldedControlLog) or folded.log.has_offsets
-    place = "offset" if is_placed else "record"
-    message = tuple(piece.replace(PLACE, place) if isinstance(piece, str) else piece for piece in broken.message)
-    columns |= {
-        "settled": pa.array(np.full(count, traced) if broken.settled is None else broken.settled),
-        "dialect": pa.repeat(_dialect_of(folded), count),
-        "rule": pa.repeat(declared.code, count),
-        "severity": pa.array(severities.tolist()),
-        "offset": pa.array(broken.offset.astype(np.int64), mask=(broken.offset < 0) | (not is_placed)),
-        "message": _texts(message, count),
-        "evidence": _maps(broken.evidence, count),
-        "run_id": pa.nulls(count, pa.string()),
-    }
+    if isinstance(folded, FoldedControlLog):
+        keys, place = control_key_columns(folded.groups, distinct, folded.log), "offset"
+    else:
+        keys, place = key_columns(folded.keys, distinct, topics), "offset" if folded.log.has_offsets else "record"
+    columns = {name: column.take(pa.array(owner, mask=~known)) for name, column in keys.items()}
+    columns["dialect"] = pa.repeat(folded.dialect, count)
     if isinstance(folded, FoldedControlLog):
         # A finding about no share-partition is still about this topic-partition.
         columns["topic"] = pa.repeat(folded.log.topic, count)
@@ -237,18 +515,7 @@ def _findings(declared: Rule, broken: Broken, chosen: str | None, folded: Folded
         columns["state_partition"] = pa.nulls(count, pa.int32())
     else:
         columns["state_partition"] = pa.repeat(pa.scalar(folded.log.partition, pa.int32()), count)
-    schema = table_schema("findings")
-    return pa.table([columns[name].cast(schema.field(name).type) for name in schema.names], schema=schema)
-
-
-def _dialect_of(folded: Folded) -> str:
-    return CONTROL_RECORDS if isinstance(folded, FoldedControlLog) else SHARE_GROUP_STATE
-
-
-def _key_columns(folded: Folded, numbers: np.ndarray, topics: Topics) -> dict[str, pa.Array]:
-    if isinstance(folded, FoldedControlLog):
-        return control_key_columns(folded.groups, numbers, folded.log)
-    return key_columns(folded.keys, numbers, topics)
+    return columns, place
 
 
 def _text(piece: Column, count: int) -> pa.Array:
@@ -259,11 +526,13 @@ def _text(piece: Column, count: int) -> pa.Array:
     return column.cast(pa.string())
 
 
-def _texts(pieces: tuple[Column, ...], count: int) -> pa.Array:
+def _texts(pieces: Sequence[Column], count: int) -> pa.Array:
     return pc.call_function("binary_join_element_wise", [*(_text(piece, count) for piece in pieces), pa.scalar("")])
 
 
-def _maps(evidence: Mapping[str, Column], count: int) -> pa.Array:
+def _maps(evidence: Mapping[str, Column] | pa.MapArray, count: int) -> pa.Array:
+    if isinstance(evidence, pa.MapArray):
+        return evidence
     names, width = list(evidence), len(evidence)
     offsets = pa.array(np.arange(count + 1, dtype=np.int32) * width)
     if not width:
@@ -273,81 +542,19 @@ def _maps(evidence: Mapping[str, Column], count: int) -> pa.Array:
     return pa.MapArray.from_arrays(offsets, pa.array(names * count), stacked.take(pa.array(by_row)))
 
 
-LATER_THAN_4_1 = ("4.2", "4.3", "4.4")
-"""Releases that record how many offsets are complete."""
+# Words for messages.
 
 
-def of_rows(rows: Columns, message: tuple[Column, ...], **evidence: Column) -> Broken:
-    """The records `rows` as a finding each.
-
-    Args:
-        rows: STATE_RECORD.
-        message: pieces of the sentence, columns as long as `rows`.
-        evidence: columns as long as `rows`.
-    """
-    if not len(rows):
-        return NOTHING
-    return Broken(
-        rows["offset"],
-        tuple(_whole(piece) for piece in message),
-        key=rows["key"].astype(np.int64),
-        evidence={name: _whole(column) for name, column in evidence.items()},
-    )
-
-
-def has_state(rows: Columns, facts: Columns) -> np.ndarray:
-    """bool, one a record: a snapshot or an update that was folded."""
-    return facts["folded"] & (rows["kind"] != Kind.TOMBSTONE)
-
-
-def goes_on(rows: Columns, facts: Columns) -> np.ndarray:
-    """bool, one a record: a snapshot or an update that goes on from the state before it."""
-    return has_state(rows, facts) & facts["known"] & ~facts["initial"]
-
-
-def first_of_each(traced: Traced, batches: np.ndarray) -> tuple[Columns, Columns, np.ndarray]:
-    """The records that hold state batches which are wrong.
-
-    Args:
-        batches: int64, numbers of state batches that are wrong, ascending.
-    Returns:
-        (their STATE_RECORD rows, the first wrong STATE_BATCH of each, how many each holds).
-    """
-    if not len(batches):
-        return traced.rows[batches], traced.batches[batches], batches
-    # Only those that matter are led back to their record, as nearly always there is none.
-    rows, first, count = np.unique(owners(traced, batches), return_index=True, return_counts=True)
-    return traced.rows[rows], traced.batches[batches[first]], count
-
-
-def owners(traced: Traced, batches: np.ndarray) -> np.ndarray:
-    """int64: the numbers of the records that hold state batches, given by their numbers."""
-    return np.searchsorted(traced.begins, batches, side="right") - 1
-
-
-def within_records(traced: Traced, pairs: np.ndarray) -> np.ndarray:
-    """The state batches that have something to do with the one before them in the same record.
-
-    Args:
-        pairs: bool, changed in place; entry n is about batches n and n + 1 of all of them.
-    Returns:
-        int64: the number of the second batch of each such pair.
-    """
-    edges = traced.begins[(traced.begins > 0) & (traced.begins <= len(pairs))]
-    pairs[edges - 1] = False
-    return np.flatnonzero(pairs) + 1
-
-
-def span(batches: Columns) -> tuple[Column, ...]:
-    """The offsets of STATE_BATCH rows, for a message."""
+def span(batches: np.ndarray) -> tuple[Column, ...]:
+    """The offsets of STATE_BATCH rows."""
     return batches["first"], "-", batches["last"]
 
 
 def in_words(values: np.ndarray) -> pa.Array:
-    """What an offset holds: a state and a delivery count.
+    """Delivery state and count of offsets.
 
     Args:
-        values: int32 priorities (fold/sweep.py), UNCOVERED for none.
+        values: int32 priorities (fold/interval_merge.py), UNCOVERED for none.
     """
     counts = (values.astype(np.int64) + 128) >> 8
     states = values - (counts << 8)
@@ -370,104 +577,8 @@ def state_name(state: int) -> str:
     return STATE_NAMES.get(state, f"UNKNOWN({state})")
 
 
-def _whole(piece: Column) -> Column:
-    return np.ascontiguousarray(piece) if isinstance(piece, np.ndarray) else piece
-
-
-DIALECT = "share_group_state"
-
-
-@dataclass(frozen=True, slots=True)
-class RuleText:
-    """What a person needs to know of a rule: its code, default severity, the statement that must hold, its source."""
-
-    code: str
-    severity: str
-    statement: str
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
-class GroupFinding:
-    """One broken rule about a group.
-
-    Attributes:
-        message: what is wrong, in a sentence.
-        group_id: the group, None where none is known.
-        topic_id: Kafka's text of the topic's uuid, None for groups that name topics only.
-        topic: name of the topic, None where unknown.
-        partition: of the topic.
-        state_partition: of `__share_group_state`, where the finding is about state.
-        offset: in `__consumer_offsets`, with a state partition in `__share_group_state`; None or -1 for none.
-        evidence: the numbers behind it.
-        severity: where the rule is milder or graver than by default.
-        dialect: share_group_state for share groups, None for groups without share-partitions.
-    """
-
-    message: str
-    group_id: str | None = None
-    topic_id: str | None = None
-    topic: str | None = None
-    partition: int | None = None
-    state_partition: int | None = None
-    offset: int | None = None
-    evidence: Mapping[str, Any] = field(default_factory=dict)
-    severity: str | None = None
-    dialect: str | None = DIALECT
-
-
-_Audited = TypeVar("_Audited")
-
-Rules = tuple[tuple[RuleText, Callable[[_Audited], list[GroupFinding]]], ...]
-"""Every rule of a file beside the function that judges it."""
-
-
-def judged(rules: Rules[_Audited], audited: _Audited, severities: Mapping[str, str] | None = None) -> pa.Table:
-    """Run rules over what they judge.
-
-    Args:
-        rules: texts and functions.
-        audited: what the functions take.
-        severities: code -> severity, or OFF, in place of the rule's own.
-    Returns:
-        The table `findings`, its run_id still null.
-    """
-    chosen = severities or {}
-    found = [(text, check(audited)) for text, check in rules if chosen.get(text.code) != OFF]
-    return findings_table(found, chosen)
-
-
-def findings_table(found: Iterable[tuple[RuleText, Sequence[GroupFinding]]], severities: Mapping[str, str]) -> pa.Table:
-    """Findings as the table of that name.
-
-    Args:
-        found: each rule with what breaks it.
-        severities: code -> severity in place of the rule's own.
-    """
-    rows = [
-        {
-            "rule": text.code,
-            "severity": severities.get(text.code, one.severity or text.severity),
-            "dialect": one.dialect,
-            "group_id": one.group_id,
-            "topic_id": one.topic_id,
-            "topic": one.topic,
-            "partition": one.partition,
-            "state_partition": one.state_partition,
-            "offset": one.offset if one.offset is not None and one.offset >= 0 else None,
-            "message": one.message,
-            "evidence": [(name, str(value)) for name, value in one.evidence.items()],
-            "run_id": None,
-            "settled": False,
-        }
-        for text, findings in found
-        for one in findings
-    ]
-    return pa.Table.from_pylist(rows, schema=table_schema("findings"))
-
-
-def listed(numbers: Iterable[object], most: int = 10) -> str:
-    """A few of many, for a message: "1, 2, 3 and 7 more"."""
-    every = [str(number) for number in numbers]
+def listed(items: Iterable[object], most: int = 10) -> str:
+    """The first few of many: "1, 2, 3 and 7 more"."""
+    every = [str(item) for item in items]
     more = f" and {len(every) - most} more" if len(every) > most else ""
     return ", ".join(every[:most]) + more

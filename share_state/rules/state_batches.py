@@ -1,258 +1,223 @@
-"""State batches that no release writes: unknown states, impossible delivery counts, ranges in disorder.
+"""Rules over the state batches of a record, and over what writers from 4.4 on guarantee.
 
-What writers from 4.4 on guarantee: judged where the configuration names them, or their records give them away.
+The latter apply if the configuration names such a writer, or once a record in the log can only be from one.
 """
 
 import numpy as np
 
-from share_state.fold.interval_merge import ACKNOWLEDGED, ARCHIVING, AVAILABLE
-from share_state.fold.record_context import Traced, written_states
+from share_state.fold.interval_merge import ACKNOWLEDGED, ARCHIVED, ARCHIVING, AVAILABLE
+from share_state.fold.record_context import ContextChunk
 from share_state.kafka.state_records import Kind, Layout
 from share_state.rules.registry import (
     INFO,
-    NOTHING,
     PLACE,
-    TRACED,
     WARNING,
-    Broken,
-    first_of_each,
-    goes_on,
-    of_rows,
-    owners,
-    rule,
+    Message,
+    continues,
+    message,
+    record_rule,
     span,
+    state_batch_rule,
     state_names,
-    within_records,
 )
 
 
-@rule(
+@state_batch_rule(
     "UNKNOWN_DELIVERY_STATE",
     severity=WARNING,
-    source="spec I08; 4.4 addendum I08, N04",
+    source="Kafka RecordState; KIP-1191 for ARCHIVING",
     statement="A persisted state is AVAILABLE, ACKNOWLEDGED, ARCHIVED or, from 4.4 on, ARCHIVING.",
-    over=TRACED,
 )
-def unknown_delivery_state(traced: Traced) -> Broken:
+def unknown_delivery_state(batch, limits):
     """State batches in a state that is never persisted: a broker may refuse the partition, or its start stays stuck."""
-    written = written_states(traced.limits)
-    wrong = np.logical_and.reduce([traced.batches["state"] != state for state in written])
-    why = "" if ARCHIVING in written else f", which {traced.limits.writer_version} does not write"
-    rows, batch, count = first_of_each(traced, np.flatnonzero(wrong))
-    return of_rows(
-        rows,
-        ("the state batch ", *span(batch), " is in state ", state_names(batch["state"]), why),
-        state=batch["state"],
-        batches=count,
-    )
+    state = batch.state
+    is_known = state == AVAILABLE or state == ACKNOWLEDGED or state == ARCHIVED
+    return not is_known and not (state == ARCHIVING and limits.writes_archiving)
 
 
-@rule(
+@unknown_delivery_state.message
+def _(_: np.ndarray, batches: np.ndarray, chunk: ContextChunk) -> Message:
+    writes_archiving = chunk.rule_limits["writes_archiving"][0]
+    why = "" if writes_archiving else f", which {chunk.limits.writer_version} does not write"
+    state = batches["state"]
+    return message("the state batch ", *span(batches), " is in state ", state_names(state), why, state=state)
+
+
+@state_batch_rule(
     "DELIVERY_COUNT_INVALID",
     severity=WARNING,
-    source="spec I09; 4.4 addendum I09",
-    statement="Whatever was delivered has a delivery count of 1 or more.",
-    over=TRACED,
+    source="Kafka InFlightState.tryUpdateState",
+    statement="Offsets that were delivered have a delivery count of 1 or more.",
 )
-def delivery_count_invalid(traced: Traced) -> Broken:
-    """Delivery counts below 0, or 0 for what was delivered; only 4.1 lowers the count of a released offset."""
-    counts, states = traced.batches["count"], traced.batches["state"]
-    zero = np.flatnonzero(counts == 0)
-    wrong = counts < 0
-    wrong[zero] = (states[zero] == ACKNOWLEDGED) | (states[zero] == ARCHIVING)
-    released = zero[states[zero] == AVAILABLE]
-    if len(released):
-        wrong[released] = _never_lowers_counts(traced)[owners(traced, released)]
-    rows, batch, count = first_of_each(traced, np.flatnonzero(wrong))
-    return of_rows(
-        rows,
-        (
-            "the state batch ",
-            *span(batch),
-            " is ",
-            state_names(batch["state"]),
-            " with delivery count ",
-            batch["count"],
-        ),
-        delivery_count=batch["count"],
-        batches=count,
+def delivery_count_invalid(record, batch, limits):
+    """Delivery counts below 0, or 0 for delivered offsets; only 4.1 lowers the count of a released offset."""
+    if batch.count != 0:
+        return batch.count < 0
+    if batch.state != AVAILABLE:
+        return batch.state == ACKNOWLEDGED or batch.state == ARCHIVING
+    if limits.writer_is_known:
+        return not limits.lowers_counts
+    # A snapshot may still hold what 4.1 wrote; an update with a delivery complete count is one request of 4.2 or later.
+    return record.layout == Layout.EARLY or (record.kind == Kind.UPDATE and record.delivery_complete_count >= 0)
+
+
+@delivery_count_invalid.message
+def _(_: np.ndarray, batches: np.ndarray, _chunk: ContextChunk) -> Message:
+    state, count = state_names(batches["state"]), batches["count"]
+    return message(
+        "the state batch ", *span(batches), " is ", state, " with delivery count ", count, delivery_count=count
     )
 
 
-def _never_lowers_counts(traced: Traced) -> np.ndarray:
-    """bool, one a record: not written by 4.1, which may let a released offset fall back to 0."""
-    rows, writer = traced.rows, traced.limits.writer_version
-    if writer is not None:
-        return np.full(len(rows), writer != "4.1")
-    # A snapshot may still hold what 4.1 wrote; an update with a count of complete offsets is one request of 4.2 on.
-    later = (rows["kind"] == Kind.UPDATE) & (rows["delivery_complete_count"] >= 0)
-    return later | (rows["layout"] == Layout.EARLY)
-
-
-@rule(
+@state_batch_rule(
     "DELIVERY_COUNT_OVER_LIMIT",
     severity=WARNING,
-    source="spec I10",
-    statement="No delivery count exceeds the limit of the configuration (limits.delivery_count).",
-    over=TRACED,
+    source="Kafka group.share.delivery.count.limit",
+    statement="No delivery count exceeds the configured limit (limits.delivery_count).",
 )
-def delivery_count_over_limit(traced: Traced) -> Broken:
-    """Delivery counts above the limit: another limit is in force than the audit was told, or a writer ignores it."""
-    limit = traced.limits.delivery_count
-    rows, batch, count = first_of_each(traced, np.flatnonzero(traced.batches["count"] > limit))
-    return of_rows(
-        rows,
-        ("the state batch ", *span(batch), " was delivered ", batch["count"], f" times; the limit is {limit}"),
-        delivery_count=batch["count"],
-        batches=count,
-    )
+def delivery_count_over_limit(batch, limits):
+    """Delivery counts above the limit: the brokers use another limit than the audit, or a writer ignores it."""
+    return batch.count > limits.delivery_count
 
 
-@rule(
+@delivery_count_over_limit.message
+def _(_: np.ndarray, batches: np.ndarray, chunk: ContextChunk) -> Message:
+    count, limit = batches["count"], chunk.limits.delivery_count
+    return message(
+        "the state batch ", *span(batches), " was delivered ", count, f" times; the limit is {limit}",
+        delivery_count=count,
+    )  # fmt: skip
+
+
+@state_batch_rule(
     "BATCHES_OVERLAP",
     severity=WARNING,
-    source="spec I11; Kafka PersisterStateBatchCombiner",
+    source="Kafka PersisterStateBatchCombiner",
     statement="The state batches of a record are in order and do not overlap.",
-    over=TRACED,
 )
-def batches_overlap(traced: Traced) -> Broken:
+def batches_overlap(batch, previous):
     """Records whose state batches overlap or are out of order; the greatest value of each offset was folded."""
-    first, last = traced.batches["first"], traced.batches["last"]
-    # The next record begins anew.
-    suspects = within_records(traced, first[1:] <= last[:-1])
-    # INVERTED_RANGE speaks for ranges that cover nothing.
-    ordered = (first[suspects] <= last[suspects]) & (first[suspects - 1] <= last[suspects - 1])
-    rows, batch, count = first_of_each(traced, suspects[ordered])
-    return of_rows(
-        rows,
-        ("the state batch ", *span(batch), " does not begin behind the one before it"),
-        batches=count,
-    )
+    # INVERTED_RANGE reports ranges that end before they begin.
+    return previous.first <= previous.last and batch.first <= batch.last and batch.first <= previous.last
 
 
-@rule(
+@batches_overlap.message
+def _(_: np.ndarray, batches: np.ndarray, _chunk: ContextChunk) -> Message:
+    return message("the state batch ", *span(batches), " does not begin after the one before it")
+
+
+@state_batch_rule(
     "BATCH_BELOW_START",
     severity=WARNING,
-    source="spec I13; Kafka SharePartition.maybeInitialize",
-    statement="No state batch of a record begins below the start offset that the record carries.",
-    over=TRACED,
+    source="Kafka SharePartition.maybeInitialize",
+    statement="No state batch of a record begins below the record's start offset.",
 )
-def batch_below_start(traced: Traced) -> Broken:
+def batch_below_start(record, batch):
     """State batches below their record's start; a leader refuses to load a snapshot that holds one."""
-    starts = np.repeat(traced.rows["start_offset"], traced.rows["batch_count"])
-    below = np.flatnonzero(traced.batches["first"] < starts)
-    rows, batch, count = first_of_each(traced, below[traced.batches["first"][below] <= traced.batches["last"][below]])
-    return of_rows(
-        rows,
-        ("the state batch ", *span(batch), " begins below the start offset ", rows["start_offset"]),
-        batches=count,
-    )
+    return batch.first < record.start_offset and batch.first <= batch.last
 
 
-def _by_4_4(traced: Traced) -> tuple[int, str] | None:
-    """(`Limits.since_4_4`; how that is known, for the message), None where 4.4 is not known to have made any record."""
-    if (since := traced.limits.since_4_4(traced.archiving_since)) is None:
-        return None
-    if traced.limits.writer_version is not None:
-        return since, ""
-    return since, f" (the writer must be 4.4 or later: ARCHIVING is in the log since {PLACE} {since})"
+@batch_below_start.message
+def _(records: np.ndarray, batches: np.ndarray, _: ContextChunk) -> Message:
+    return message("the state batch ", *span(batches), " begins below the start offset ", records["start_offset"])
 
 
-@rule(
+def _why_4_4(chunk: ContextChunk) -> str:
+    """How the audit knows that 4.4 or a later release wrote the records."""
+    if chunk.limits.writer_version is not None:
+        return ""
+    return f" (the writer must be 4.4 or later: ARCHIVING is in the log since {PLACE} {chunk.archiving_since})"
+
+
+@record_rule(
     "START_NOT_CARRIED",
     severity=WARNING,
-    source="4.4 addendum N02, 3.6",
-    statement="From 4.4 on every update carries the start offset once there is one.",
-    over=TRACED,
+    source="Kafka 4.4 ShareCoordinatorShard.generateShareStateRecord",
+    statement="From 4.4 on every update has the start offset once there is one.",
 )
-def start_not_carried(traced: Traced) -> Broken:
+def start_not_carried(record, context, limits):
     """Updates that leave the start offset out: an older broker, or another writer, is still at work."""
-    if (by_4_4 := _by_4_4(traced)) is None:
-        return NOTHING
-    since, why = by_4_4
-    at = np.flatnonzero(traced.updates & (traced.rows["start_offset"] == -1))
-    rows, facts = traced.rows[at], traced.facts[at]
-    wrong = facts["known"] & (facts["start_before"] >= 0) & (rows["offset"] > since)
-    before = facts["start_before"][wrong]
-    return of_rows(rows[wrong], ("the update leaves out the start offset, which is ", before, why), before=before)
+    return (
+        record.offset > limits.since_4_4
+        and record.kind == Kind.UPDATE
+        and record.start_offset == -1
+        and context.exists_before
+        and context.start_before >= 0
+    )
 
 
-@rule(
+@start_not_carried.message
+def _(_: np.ndarray, contexts: np.ndarray, chunk: ContextChunk) -> Message:
+    before = contexts["start_before"]
+    return message("the update leaves out the start offset, which is ", before, _why_4_4(chunk), before=before)
+
+
+@record_rule(
     "COUNT_REGRESSION",
     severity=WARNING,
-    source="4.4 addendum N01, 3.6",
-    statement="From 4.4 on the delivery complete count does not fall while the start offset stays.",
-    over=TRACED,
+    source="Kafka 4.4 ShareCoordinatorShard.generateShareStateRecord; KIP-1226",
+    statement="From 4.4 on the delivery complete count does not decrease while the start offset stays.",
 )
-def count_regression(traced: Traced) -> Broken:
+def count_regression(record, context, limits):
     """Records whose delivery complete count is lower than before at the same start offset."""
-    if (by_4_4 := _by_4_4(traced)) is None:
-        return NOTHING
-    since, why = by_4_4
-    at = np.flatnonzero(traced.rows["delivery_complete_count"] < traced.facts["complete_before"])
-    rows, facts = traced.rows[at], traced.facts[at]
-    stays = facts["start_after"] == facts["start_before"]
-    wrong = goes_on(rows, facts) & stays & (rows["offset"] > since)
-    found, before = rows["delivery_complete_count"][wrong], facts["complete_before"][wrong]
-    return of_rows(
-        rows[wrong],
-        ("the delivery complete count falls from ", before, " to ", found, " while the start offset stays at ",
-         facts["start_after"][wrong], why),
-        found=found,
-        before=before,
+    return (
+        record.offset > limits.since_4_4
+        and continues(record, context)
+        and record.delivery_complete_count < context.complete_count_before
+        and context.start_after == context.start_before
+    )
+
+
+@count_regression.message
+def _(records: np.ndarray, contexts: np.ndarray, chunk: ContextChunk) -> Message:
+    found, before = records["delivery_complete_count"], contexts["complete_count_before"]
+    return message(
+        "the delivery complete count decreases from ", before, " to ", found, " while the start offset stays at ",
+        contexts["start_after"], _why_4_4(chunk), found=found, before=before,
     )  # fmt: skip
 
 
-@rule(
+@record_rule(
     "ARCHIVING_PASSED",
     severity=WARNING,
-    source="4.4 addendum N06, 9.3",
-    statement="The start offset passes no offset that waits in ARCHIVING.",
-    over=TRACED,
+    source="KIP-1191; Kafka 4.4 SharePartition",
+    statement="The start offset does not pass an offset in state ARCHIVING.",
 )
-def archiving_passed(traced: Traced) -> Broken:
+def archiving_passed(record, context, limits):
     """Records whose start offset passes an ARCHIVING offset: its dead-letter write was never seen to finish."""
-    if (by_4_4 := _by_4_4(traced)) is None:
-        return NOTHING
-    since, why = by_4_4
-    at = np.flatnonzero(traced.facts["archiving_passed_offset"] >= 0)
-    rows, facts = traced.rows[at], traced.facts[at]
-    wrong = rows["offset"] > since
-    passed, start = facts["archiving_passed_offset"][wrong], facts["start_after"][wrong]
-    return of_rows(
-        rows[wrong],
-        ("the start offset moves to ", start, " past offset ", passed, ", which was last in state ARCHIVING",
-         why),
-        passed_offset=passed,
+    return record.offset > limits.since_4_4 and context.archiving_passed_offset >= 0
+
+
+@archiving_passed.message
+def _(_: np.ndarray, contexts: np.ndarray, chunk: ContextChunk) -> Message:
+    passed = contexts["archiving_passed_offset"]
+    return message(
+        "the start offset moves to ", contexts["start_after"], " past offset ", passed,
+        ", which was last in state ARCHIVING", _why_4_4(chunk), passed_offset=passed,
     )  # fmt: skip
 
 
-@rule(
+@state_batch_rule(
     "BATCHES_NOT_JOINED",
     severity=INFO,
-    source="4.4 addendum N08, 4.2",
-    statement="From 4.4 on no two state batches of a record that touch have the same state and count.",
-    over=TRACED,
+    source="Kafka 4.4 PersisterStateBatchCombiner",
+    statement="From 4.4 on no two adjacent state batches of a record have the same state and delivery count.",
 )
-def batches_not_joined(traced: Traced) -> Broken:
+def batches_not_joined(record, context, batch, previous, limits):
     """Records with state batches that 4.4 would have joined: an older broker wrote them; harmless."""
-    if (by_4_4 := _by_4_4(traced)) is None:
-        return NOTHING
-    since, why = by_4_4
-    batches = traced.batches
-    suspects = within_records(
-        traced,
-        (batches["first"][1:] == batches["last"][:-1] + 1)
-        & (batches["state"][1:] == batches["state"][:-1])
-        & (batches["count"][1:] == batches["count"][:-1]),
+    return (
+        record.offset > limits.since_4_4
+        and batch.first == previous.last + 1
+        and batch.state == previous.state
+        and batch.count == previous.count
+        # A cold snapshot repeats what an older writer left.
+        and not context.is_cold
     )
-    owner = owners(traced, suspects)
-    # A cold snapshot repeats what an older writer left.
-    judged = (traced.rows["offset"][owner] > since) & ~traced.facts["cold"][owner]
-    rows, batch, count = first_of_each(traced, suspects[judged])
-    return of_rows(
-        rows,
-        ("the state batch ", *span(batch), " and the one it touches are both ", state_names(batch["state"]),
-         " at delivery count ", batch["count"], why),
-        batches=count,
+
+
+@batches_not_joined.message
+def _(_: np.ndarray, batches: np.ndarray, chunk: ContextChunk) -> Message:
+    return message(
+        "the state batch ", *span(batches), " and the one before it are both ", state_names(batches["state"]),
+        " at delivery count ", batches["count"], _why_4_4(chunk),
     )  # fmt: skip

@@ -1,1 +1,1 @@
-"""The declarations under schemas/: tables and record layouts, as Arrow, Spark and the docs need them."""
+"""The declarations of tables and records under schemas/."""

@@ -1,6 +1,7 @@
-"""Files that are not code: in the package where it was installed as a wheel, beside it in a checkout.
+"""The declarations under schemas/: loaded, checked and turned into Arrow schemas and record layouts.
 
-The declarations under schemas/: loaded, checked, and turned into what Arrow, Spark and the docs need.
+`table` and `table_schema` describe the tables that commands write; `record`, `struct` and `layout` describe Kafka's
+records for the codec. `resource_folder` finds schemas/ and conf/.
 """
 
 import re
@@ -8,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
@@ -18,9 +20,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, mo
 from share_state.errors import DeclarationError
 
 
-def folder(name: str) -> Path:
-    """The folder `schemas` or `conf`."""
-    package = Path(__file__).parents[1]
+def resource_folder(name: str) -> Path:
+    """The folder `schemas` or `conf`: a package resource in a wheel, the folder at the root of a checkout."""
+    package = Path(str(resources.files("share_state")))
     installed = package / f"_{name}"
     return installed if installed.is_dir() else package.parent / name
 
@@ -30,7 +32,7 @@ class _Declared(BaseModel):
 
 
 class Column(_Declared):
-    """A column of a table: its name, its type as Spark writes it, what it means."""
+    """A column of a table: name, type in Spark's notation, meaning."""
 
     name: str
     type: str
@@ -47,7 +49,7 @@ class Column(_Declared):
 
 
 class ColumnsOf(_Declared):
-    """In place of a column: all columns of a declared group."""
+    """Includes all columns of a column group."""
 
     columns_of: str
 
@@ -61,7 +63,7 @@ class ColumnGroup(_Declared):
 
 
 class Table(_Declared):
-    """A table as declared, its groups not yet written out."""
+    """A table as declared, with its column groups not yet expanded."""
 
     table: str
     doc: str
@@ -72,12 +74,12 @@ class Field(_Declared):
     """A field of a record or struct.
 
     Attributes:
-        name: as the decoded record calls it.
-        type: one of FIELD_TYPES, the name of a struct, or `[]` and one of these.
-        doc: what it means.
-        tag: its number, where it is written only when it differs from its default.
-        default: what an absent field means.
-        since: first release that writes it, where it came after the layout.
+        name: key in the decoded record.
+        type: one of FIELD_TYPES, the name of a struct, or `[]` followed by one of these.
+        doc: meaning.
+        tag: number of a tagged field, which is written only if it differs from its default.
+        default: value of an absent field.
+        since: first Kafka release that writes it, if later than the layout.
     """
 
     name: str
@@ -88,7 +90,7 @@ class Field(_Declared):
     since: str | None = None
 
     @model_validator(mode="after")
-    def _has_a_default_where_it_may_be_absent(self) -> Self:
+    def _check_default_of_tagged_field(self) -> Self:
         if self.tag is not None and self.default is None:
             raise ValueError(f"{self.name}: a tagged field needs a default")
         return self
@@ -97,11 +99,11 @@ class Field(_Declared):
 def _check_unique(what: str, values: Iterable[object]) -> None:
     repeated = [value for value, number in Counter(values).items() if number > 1]
     if repeated:
-        raise ValueError(f"{what} {repeated[0]!r} is there twice")
+        raise ValueError(f"{what} {repeated[0]!r} is declared twice")
 
 
 class Struct(_Declared):
-    """Fields that belong together inside a record, most often in an array."""
+    """A group of fields inside a record, mostly the element of an array."""
 
     struct: str
     doc: str
@@ -114,13 +116,13 @@ class Struct(_Declared):
 
 
 class RecordLayout(_Declared):
-    """One way to write a record.
+    """One binary layout of a record.
 
     Attributes:
-        releases: of Kafka that write it, as in "4.0" or "4.1+".
-        version: of the value, written in front of it; keys have none, and data inside a value may have none.
+        releases: Kafka releases that write it, as in "4.0" or "4.1+".
+        version: version number in front of a value; None for keys and for nested data without one.
         flexible: whether lengths are varints and every struct ends with tagged fields (KIP-482).
-        fields: in the order of the bytes, tagged ones anywhere.
+        fields: in the order of the bytes; the position of tagged fields does not matter.
     """
 
     releases: str
@@ -139,14 +141,14 @@ class RecordLayout(_Declared):
 
 
 class Record(_Declared):
-    """A key or a value as Kafka writes it, or data of a client that a value carries.
+    """A record key or value as Kafka writes it, or client data nested in a value.
 
     Attributes:
-        name: Kafka's own name of it.
+        name: Kafka's name.
         log: topic that it is written to.
-        part: whether it is a record's key, its value, or data inside a value.
-        key_type: the int16 that every key begins with; a value and the data inside have that of its key.
-        doc: what it says.
+        part: key, value, or data nested in a value.
+        key_type: the int16 at the start of the key; values and nested data repeat that of their key.
+        doc: meaning.
         layouts: in the order of the releases.
     """
 
@@ -168,19 +170,19 @@ class Record(_Declared):
 
 @cache
 def table(name: str) -> tuple[str, tuple[Column, ...]]:
-    """What a table is for, and its columns in order.
+    """The description of a table and its columns in order.
 
     Raises:
-        DeclarationError: if schemas/tables says something that is no table.
+        DeclarationError: if the file in schemas/tables does not declare a table.
     """
-    declared = _load(f"tables/{name}.yaml", Table)
+    declaration_names = _load(f"tables/{name}.yaml", Table)
     columns: list[Column] = []
-    for column in declared.columns:
+    for column in declaration_names.columns:
         if isinstance(column, ColumnsOf):
             columns += _load(f"tables/{column.columns_of}.yaml", ColumnGroup).columns
         else:
             columns.append(column)
-    return declared.doc, tuple(columns)
+    return declaration_names.doc, tuple(columns)
 
 
 @cache
@@ -188,7 +190,7 @@ def table_schema(name: str) -> pa.Schema:
     """The Arrow schema of a table.
 
     Raises:
-        DeclarationError: if a column has a type that is not known.
+        DeclarationError: if a column has an unknown type.
     """
     return pa.schema([(column.name, arrow_type(column.type)) for column in table(name)[1]])
 
@@ -206,10 +208,10 @@ _SIMPLE = {
 
 
 def arrow_type(text: str) -> pa.DataType:
-    """The Arrow type that a type in Spark's notation stands for.
+    """The Arrow type for a type in Spark's notation.
 
     Raises:
-        DeclarationError: if it is not known.
+        DeclarationError: if the type is unknown.
     """
     text = text.strip()
     if text in _SIMPLE:
@@ -223,11 +225,11 @@ def arrow_type(text: str) -> pa.DataType:
     if nested and nested[1] == "struct":
         named = [part.partition(" ") for part in parts]
         return pa.struct([(name, arrow_type(kind)) for name, _, kind in named])
-    raise DeclarationError(f"type {text!r} is not known; use one of {', '.join(_SIMPLE)}, array, map or struct")
+    raise DeclarationError(f"type {text!r} is unknown; use one of {', '.join(_SIMPLE)}, array, map or struct")
 
 
 def _split(text: str) -> list[str]:
-    """At the commas that no bracket encloses."""
+    """Split at the commas outside of brackets."""
     parts, depth = [""], 0
     for character in text:
         depth += (character == "<") - (character == ">")
@@ -238,33 +240,20 @@ def _split(text: str) -> list[str]:
     return [part.strip() for part in parts]
 
 
-FIELD_TYPES = frozenset(
-    (
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "uint16",
-        "uuid",
-        "string",
-        "nullable_string",
-        "compact_string",
-        "bytes",
-        "nullable_bytes",
-    )
-)
-"""Types of a field that is no struct. Lengths are varints in flexible layouts, else int16 for strings and int32 for
-bytes and arrays; compact_string has a varint in any."""
+FIELD_TYPES = frozenset(("int8", "int16", "int32", "int64", "uint16", "uuid", "string", "nullable_string",
+                         "compact_string", "bytes", "nullable_bytes"))  # fmt: skip
+"""Field types that are not structs. Lengths are varints in flexible layouts; otherwise int16 for strings, int32 for
+bytes and arrays. The length of a compact_string is always a varint."""
 
 
 @dataclass(frozen=True, slots=True)
 class WireField:
-    """A field, its struct looked up.
+    """A field with its struct resolved.
 
     Attributes:
         type: one of FIELD_TYPES, or the name of the struct.
-        is_array: whether it repeats.
-        fields: of the struct, empty for FIELD_TYPES.
+        is_array: whether it is an array of that type.
+        fields: fields of the struct; empty for FIELD_TYPES.
     """
 
     name: str
@@ -277,10 +266,10 @@ class WireField:
 
 @dataclass(frozen=True, slots=True)
 class WireLayout:
-    """Everything a codec needs to know of one layout.
+    """All that a codec needs of one layout.
 
     Attributes:
-        prefix: the int16 in front: the record type before a key, the version before a value; None for data without.
+        prefix: the int16 in front: record type of a key, version of a value; None for data without one.
     """
 
     record: str
@@ -295,9 +284,9 @@ def record(name: str) -> Record:
     """A record as declared.
 
     Args:
-        name: of its file, as in share_snapshot_value.
+        name: name of its file, as in share_snapshot_value.
     Raises:
-        DeclarationError: if schemas/records says something that is no record.
+        DeclarationError: if the file in schemas/records does not declare a record.
     """
     return _load(f"records/{name}.yaml", Record)
 
@@ -307,30 +296,30 @@ def struct(name: str) -> Struct:
     """A struct as declared.
 
     Args:
-        name: of its file, as in state_batch.
+        name: name of its file, as in state_batch.
     Raises:
-        DeclarationError: if schemas/records says something that is no struct.
+        DeclarationError: if the file in schemas/records does not declare a struct.
     """
     return _load(f"records/{name}.yaml", Struct)
 
 
 @cache
 def layout(name: str, releases: str) -> WireLayout:
-    """One layout of a record, its structs looked up.
+    """One layout of a record with its structs resolved.
 
     Args:
-        name: of its file, as in share_snapshot_value.
+        name: name of its file, as in share_snapshot_value.
         releases: as declared, "4.0" or "4.1+".
     Raises:
-        DeclarationError: if there is no such layout, or a field has a type that is not known.
+        DeclarationError: if the layout does not exist or a field has an unknown type.
     """
-    declared = record(name)
-    for one in declared.layouts:
+    declaration_names = record(name)
+    for one in declaration_names.layouts:
         if one.releases == releases:
-            prefix = declared.key_type if declared.part == "key" else one.version
+            prefix = declaration_names.key_type if declaration_names.part == "key" else one.version
             fields = _wire_fields(f"records/{name}.yaml", one.fields)
-            return WireLayout(declared.name, releases, prefix, one.flexible, fields)
-    known = ", ".join(one.releases for one in declared.layouts)
+            return WireLayout(declaration_names.name, releases, prefix, one.flexible, fields)
+    known = ", ".join(one.releases for one in declaration_names.layouts)
     raise DeclarationError(f"records/{name}.yaml: no layout {releases!r}; there are {known}")
 
 
@@ -350,7 +339,7 @@ def _fields_inside(file: str, field: Field) -> tuple[WireField, ...]:
     struct_file = f"records/{struct_name}.yaml"
     if not re.fullmatch("([A-Z][a-z0-9]*)+", type_name) or not _path(struct_file).is_file():
         known = ", ".join(sorted(FIELD_TYPES))
-        raise DeclarationError(f"{_path(file)}: {field.name}: type {field.type!r} is not known; use one of {known}"
+        raise DeclarationError(f"{_path(file)}: {field.name}: type {field.type!r} is unknown; use one of {known}"
                                f" or a struct that has a file in schemas/records")  # fmt: skip
     return _wire_fields(struct_file, struct(struct_name).fields)
 
@@ -361,7 +350,7 @@ def _snake(name: str) -> str:
 
 _Model = TypeVar("_Model", bound=_Declared)
 
-# Ten times as fast where PyYAML was built with libyaml, and as safe.
+# libyaml's loader is ten times as fast; PyYAML may be built without it.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -375,19 +364,19 @@ def _load(name: str, model: type[_Model]) -> _Model:
         raise DeclarationError(f"{path}: {_first(error)}") from None
 
 
-def declared(folder: str, first_key: str) -> list[str]:
-    """Names of the files in a folder of schemas/ that declare one kind of thing.
+def declaration_names(folder: str, first_key: str) -> list[str]:
+    """Names of the files in a folder of schemas/ that hold one kind of declaration.
 
     Args:
         folder: tables or records.
-        first_key: the key that a declaration of the kind begins with: table, columns_group, name or struct.
+        first_key: first key of such a declaration: table, columns_group, name or struct.
     """
     paths = sorted(_path(folder).glob("*.yaml"))
     return [path.stem for path in paths if path.read_text(encoding="utf-8").startswith(f"{first_key}:")]
 
 
 def _path(name: str) -> Path:
-    return folder("schemas") / name
+    return resource_folder("schemas") / name
 
 
 def _first(error: Any) -> str:

@@ -1,1 +1,7 @@
-"""The share-partition state machine of a broker, made-up histories of share groups, and planted faults."""
+"""Simulates share-partitions, their leaders and share coordinators, and writes their logs.
+
+`share_partition` is the state machine of one share-partition on its leader; `window`, `acquisition`, `acknowledgement`
+and `durability` are its parts. `player` plays `events` on leaders. `coordinator` and `log_writer` write
+`__share_group_state`, `draft` writes control records. `workload` generates events for a `cluster`, `faults` damages its
+logs, and `simulation` runs it all for `share-state simulate`.
+"""

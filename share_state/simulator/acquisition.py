@@ -1,9 +1,4 @@
-"""When acquisition locks run out.
-
-Handing fetched records to a member: which offsets, in which batches, how many at once.
-
-Locks that end without an acknowledgement: they run out, or their member leaves.
-"""
+"""Acquisition locks: acquiring fetched records for a member, and releasing locks that expire or whose member leaves."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,30 +7,26 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from share_state.simulator.durability import (
-    Changed,
-    Changes,
+    ChangedRuns,
     DeadLetter,
     DeadLetterReason,
     Operation,
     PendingWrite,
+    StateTransitions,
     Trigger,
-    dead_letters_of,
-    joined,
+    build_dead_letters,
+    merge_adjacent,
 )
 from share_state.simulator.settings import PartitionSettings
 from share_state.simulator.types import DeliveryState, Release, StateBatch
-from share_state.simulator.window import TERMINAL, InFlightBatch, Run, Window
+from share_state.simulator.window import TERMINAL, InFlightBatch, OffsetRun, Window
 
 
 class AcquisitionLocks:
-    """Deadlines of the locks that members hold, looked up by batch when they pass.
+    """Deadlines of acquisition locks, looked up by batch; stale entries are skipped when due.
 
-    A deadline that was moved or whose lock has ended stays in the queue and finds nothing when it is due.
-
-    Source: Kafka AcquisitionLockTimerTask and the broker's timer.
+    Source: Kafka AcquisitionLockTimerTask.
     """
-
-    __slots__ = ("_queue", "_turn")
 
     def __init__(self) -> None:
         self._queue: list[tuple[int, int, InFlightBatch]] = []
@@ -43,57 +34,47 @@ class AcquisitionLocks:
 
     @property
     def next_deadline(self) -> int | None:
-        """No lock runs out before this one is passed, None where none is watched."""
+        """No lock expires before this deadline has passed; None without locks."""
         return self._queue[0][0] if self._queue else None
 
-    def next_turn(self) -> int:
-        """A turn for locks that are set up now, after all others."""
+    def next_lock_seq(self) -> int:
+        """Sequence number for locks that are acquired now."""
         self._turn += 1
         return self._turn
 
-    def watch(self, batch: InFlightBatch, deadline: int) -> None:
-        """Look at the batch once the deadline has passed."""
-        if batch.watched != deadline:
-            batch.watched = deadline
-            heappush(self._queue, (deadline, self.next_turn(), batch))
+    def schedule(self, batch: InFlightBatch, deadline: int) -> None:
+        """Check the batch for expired locks after the deadline."""
+        if batch.timer_deadline != deadline:
+            batch.timer_deadline = deadline
+            heappush(self._queue, (deadline, self.next_lock_seq(), batch))
 
-    def expired(self, now_ms: int) -> list[tuple[InFlightBatch, Run]]:
-        """The locks of the earliest deadline before now that some member still holds.
-
-        Args:
-            now_ms: the time; a lock runs out when it is greater than the deadline.
-        Returns:
-            Runs whose lock has run out, each with its batch, in the order their locks were set up.
-        """
+    def expired(self, now_ms: int) -> list[tuple[InFlightBatch, OffsetRun]]:
+        """Runs of the earliest deadline before `now_ms` whose lock expired, in order of acquisition."""
         queue = self._queue
         while queue and queue[0][0] < now_ms:
             deadline = queue[0][0]
             batches: dict[int, InFlightBatch] = {}
             while queue and queue[0][0] == deadline:
                 batch = heappop(queue)[2]
-                if batch.watched == deadline:
-                    batch.watched = None
+                if batch.timer_deadline == deadline:
+                    batch.timer_deadline = None
                 batches[batch.first] = batch
             found = [
                 (batch, run)
                 for batch in batches.values()
                 for run in batch.runs
-                if run.is_held and run.deadline is not None and run.deadline <= deadline
+                if run.is_acquired and run.deadline is not None and run.deadline <= deadline
             ]
             if found:
-                return sorted(found, key=_order)
+                return sorted(found, key=lambda one: (one[1].lock_seq, one[1].first))
         return []
-
-
-def _order(expired: tuple[InFlightBatch, Run]) -> tuple[int, int]:
-    return expired[1].turn, expired[1].first
 
 
 NO_LIMIT = 2**31 - 1
 
 
 class AcquireMode(IntEnum):
-    """Whether a fetch may hand out whole log batches, or keeps to the number of records asked for.
+    """Whether a fetch acquires whole log batches or respects `max_records`.
 
     Source: Kafka org.apache.kafka.server.share.fetch.ShareAcquireMode; KIP-1206.
     """
@@ -103,7 +84,7 @@ class AcquireMode(IntEnum):
 
 
 class AcquiredRecords(NamedTuple):
-    """Neighbouring offsets handed to a member at one delivery count. Source: ShareFetchResponse AcquiredRecords."""
+    """Adjacent offsets acquired with the same delivery count. Source: ShareFetchResponse AcquiredRecords."""
 
     first_offset: int
     last_offset: int
@@ -111,7 +92,7 @@ class AcquiredRecords(NamedTuple):
 
 
 class LogBatch(NamedTuple):
-    """The offsets of one record batch of the log, both inclusive."""
+    """Offsets of one record batch of the log, both inclusive."""
 
     first_offset: int
     last_offset: int
@@ -119,15 +100,14 @@ class LogBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """What a member asks for, and what the log gave.
+    """A member's fetch and the log batches read for it.
 
     Args:
-        member: who asks.
-        log_batches: what was read, ascending, at least one.
-        fetch_offset: where the log was read from; what could be delivered before the first batch is no longer there.
-        max_records: how many records the member wants.
-        batch_size: how many records a batch in flight should hold, rounded up to log batches.
-        mode: what `max_records` means where it cuts a log batch.
+        log_batches: ascending, at least one.
+        fetch_offset: where the read began; available offsets before the first batch no longer exist.
+        max_records: requested number of records.
+        batch_size: minimum size of an in-flight batch, rounded up to log batches.
+        mode: how `max_records` applies within a log batch.
     """
 
     member: str
@@ -139,17 +119,7 @@ class Fetch:
 
 
 class Acquisition:
-    """One fetch being handed out.
-
-    Args:
-        window: of the share-partition.
-        locks: where the deadlines are watched.
-        settings: limits in force.
-        release: what the broker can do.
-        fetch: who asks for what.
-        now_ms: the time.
-    Source: Kafka SharePartition.acquire.
-    """
+    """Acquires the records of one fetch. Source: Kafka SharePartition.acquire."""
 
     def __init__(
         self,
@@ -165,57 +135,53 @@ class Acquisition:
         self._settings = settings
         self._fetch = fetch
         self._deadline = now_ms + settings.record_lock_duration_ms
-        self._keeps_to_limit = release.limits_records and fetch.mode is AcquireMode.RECORD_LIMIT
+        self._is_record_limited = release.limits_records and fetch.mode is AcquireMode.RECORD_LIMIT
         self._throttle_from = settings.throttle_from if release.throttles else NO_LIMIT
         self._acquired: list[AcquiredRecords] = []
         self._count = 0
 
     def run(self) -> tuple[AcquiredRecords, ...]:
-        """Hand out what may be handed out.
-
-        Returns:
-            Ascending; equal neighbours within one batch in flight are one entry.
-        """
+        """Acquire; returns ascending ranges, equal neighbours within an in-flight batch merged."""
         window, fetch = self._window, self._fetch
         first, last = fetch.log_batches[0].first_offset, fetch.log_batches[-1].last_offset
-        limit, last = (0, last) if last < window.start_offset else self._room(last)
+        limit, last = (0, last) if last < window.start_offset else self._acquire_limit(last)
         if limit <= 0:
             return ()
         if fetch.fetch_offset < first:
             window.archive(fetch.fetch_offset, first - 1, DeliveryState.AVAILABLE)
-        base = self._base(first)
+        base = self._base_offset(first)
         if min(first, base) > last:
-            # A full window, and what could be delivered again is no longer there: Kafka's fetch fails on it.
+            # The window is full and the available offsets no longer exist in the log: Kafka's fetch fails too.
             return ()
         batches = window.between(min(first, base), last)
         if not batches:
             self._acquire_new(base, last, limit)
             return tuple(self._acquired)
-        if self._acquire_again(batches, base, first, last, limit) and batches[-1].last < last:
+        if self._reacquire(batches, base, first, last, limit) and batches[-1].last < last:
             self._acquire_new(batches[-1].last + 1, last, limit - self._count)
         if self._acquired:
-            window.fetched_up_to(self._acquired[-1].last_offset + 1)
+            window.update_load_gap(self._acquired[-1].last_offset + 1)
         return tuple(self._acquired)
 
-    def _room(self, last: int) -> tuple[int, int]:
-        """How many records may be acquired, and up to where. Source: lastOffsetAndMaxRecordsToAcquire."""
+    def _acquire_limit(self, last: int) -> tuple[int, int]:
+        """Maximum number of records and last offset. Source: lastOffsetAndMaxRecordsToAcquire."""
         window, wanted = self._window, self._fetch.max_records
-        room = min(wanted, self._settings.max_record_locks - window.in_flight)
-        if room > 0 or self._fetch.fetch_offset > window.end_offset:
-            return room, last
-        # A full window still delivers again what was in it before.
+        remaining = min(wanted, self._settings.max_record_locks - window.in_flight_count)
+        if remaining > 0 or self._fetch.fetch_offset > window.end_offset:
+            return remaining, last
+        # A full window still redelivers its available offsets.
         return min(wanted, window.end_offset - self._fetch.fetch_offset + 1), min(last, window.end_offset)
 
-    def _base(self, first: int) -> int:
+    def _base_offset(self, first: int) -> int:
         window = self._window
-        i = window.floor(first)
+        i = window.floor_index(first)
         if i < 0:
             return max(first, window.start_offset)
-        floor = window.batches[i]
-        return floor.first if floor.last >= first else first
+        floor_index = window.batches[i]
+        return floor_index.first if floor_index.last >= first else first
 
-    def _acquire_again(self, batches: list[InFlightBatch], base: int, first: int, last: int, limit: int) -> bool:
-        """Acquire what is free in batches in flight, and the load gaps between them; whether more may follow."""
+    def _reacquire(self, batches: list[InFlightBatch], base: int, first: int, last: int, limit: int) -> bool:
+        """Acquire available offsets of in-flight batches and load gaps; returns whether more may follow."""
         window, gap_from = self._window, base
         for batch in batches:
             if self._count >= limit:
@@ -231,27 +197,27 @@ class Acquisition:
                 return False
             remaining = limit - self._count
             is_whole = first <= batch.first and batch.last <= last
-            is_cut = self._keeps_to_limit and batch.last - batch.first + 1 > remaining
-            if batch.by_offset or throttled or is_cut or not is_whole:
+            is_cut = self._is_record_limited and batch.last - batch.first + 1 > remaining
+            if batch.per_offset or throttled or is_cut or not is_whole:
                 before = self._count
-                self._acquire_part(batch, first, last, remaining if self._keeps_to_limit else NO_LIMIT)
+                self._acquire_part(batch, first, last, remaining if self._is_record_limited else NO_LIMIT)
                 if throttled and self._count > before:
                     return False
-            elif batch.runs[0].is_free:
-                self._lock(batch, batch.runs[0], self._locks.next_turn())
+            elif batch.runs[0].is_available:
+                self._lock(batch, batch.runs[0], self._locks.next_lock_seq())
         return self._count < limit
 
     def _is_throttled(self, batch: InFlightBatch, first: int, last: int) -> bool:
-        """Whether something free in the range nears the delivery count limit. Source: shouldThrottleRecordsDelivery."""
-        return any(run.is_free and run.count >= self._throttle_from for run in batch.overlapping(first, last))
+        """True if an available offset nears the delivery count limit. Source: shouldThrottleRecordsDelivery."""
+        return any(run.is_available and run.count >= self._throttle_from for run in batch.overlapping(first, last))
 
     def _acquire_part(self, batch: InFlightBatch, first: int, last: int, limit: int) -> None:
-        """Acquire the free offsets of a batch in a range. Source: acquireSubsetBatchRecords."""
-        free = [run for run in batch.overlapping(first, last) if run.is_free]
+        """Acquire the available offsets of a batch within a range. Source: acquireSubsetBatchRecords."""
+        free = [run for run in batch.overlapping(first, last) if run.is_available]
         if free:
-            batch.by_offset = True
+            batch.per_offset = True
         limit_of_deliveries = self._settings.delivery_count_limit
-        taken, turn = 0, self._locks.next_turn()
+        taken, lock_seq = 0, self._locks.next_lock_seq()
         for run in free:
             is_last_delivery = limit_of_deliveries > 2 and run.count == limit_of_deliveries - 1
             if is_last_delivery:
@@ -263,44 +229,44 @@ class Acquisition:
             high = min(last, run.last, low + limit - taken - 1)
             if high < low:
                 break
-            for part in batch.carve(low, high):
-                self._lock(batch, part, turn)
+            for part in batch.split_out(low, high):
+                self._lock(batch, part, lock_seq)
             taken += high - low + 1
-        batch.join()
+        batch.merge_runs()
 
     def _acquire_new(self, first: int, last: int, limit: int) -> None:
-        """Put offsets in flight that never were. Source: acquireNewBatchRecords."""
+        """Acquire offsets that were never in flight. Source: acquireNewBatchRecords."""
         window = self._window
         if limit < last - first + 1:
             aligned = self._log_batch_end(first + limit - 1)
             last = min(aligned, last) if window.gap_start is not None else aligned
         is_foremost = not window.batches or first < window.batches[0].first
-        room = limit
-        for low, high in self._cut_at_log_batches(first, last):
-            size = min(high - low + 1, room) if self._keeps_to_limit else high - low + 1
-            runs = [Run(low, low + size - 1, DeliveryState.AVAILABLE, 0)]
+        remaining = limit
+        for low, high in self._split_at_log_batches(first, last):
+            size = min(high - low + 1, remaining) if self._is_record_limited else high - low + 1
+            runs = [OffsetRun(low, low + size - 1, DeliveryState.AVAILABLE, 0)]
             if low + size <= high:
-                runs.append(Run(low + size, high, DeliveryState.AVAILABLE, 0))
-                window.freed(low + size)
-            batch = InFlightBatch(runs, by_offset=low + size <= high)
+                runs.append(OffsetRun(low + size, high, DeliveryState.AVAILABLE, 0))
+                window.mark_available_from(low + size)
+            batch = InFlightBatch(runs, per_offset=low + size <= high)
             window.insert(batch)
-            self._lock(batch, runs[0], self._locks.next_turn())
-            room -= size
+            self._lock(batch, runs[0], self._locks.next_lock_seq())
+            remaining -= size
         if is_foremost:
             window.move_start(first)
-        window.fetched_up_to((min(last, first + limit - 1) if self._keeps_to_limit else last) + 1)
+        window.update_load_gap((min(last, first + limit - 1) if self._is_record_limited else last) + 1)
 
     def _log_batch_end(self, offset: int) -> int:
-        """Where the log batch that holds the offset ends; the offset itself where none holds it."""
+        """Last offset of the log batch that contains the offset, or the offset itself."""
         for batch in self._fetch.log_batches:
             if batch.first_offset <= offset <= batch.last_offset:
                 return batch.last_offset
         return offset
 
-    def _cut_at_log_batches(self, first: int, last: int) -> list[LogBatch]:
-        """Ranges of at least `batch_size` offsets that begin where log batches do. Source: createBatches."""
+    def _split_at_log_batches(self, first: int, last: int) -> list[LogBatch]:
+        """Ranges of at least `batch_size` offsets, starting at log batches. Source: createBatches."""
         size = self._fetch.batch_size
-        if self._keeps_to_limit or last - first + 1 <= size:
+        if self._is_record_limited or last - first + 1 <= size:
             return [LogBatch(first, last)]
         cut, begin = [], first
         for batch in self._fetch.log_batches:
@@ -312,9 +278,9 @@ class Acquisition:
         cut.append(LogBatch(begin, last))
         return cut
 
-    def _lock(self, batch: InFlightBatch, run: Run, turn: int) -> None:
-        run.lock(self._fetch.member, self._deadline, turn)
-        self._locks.watch(batch, self._deadline)
+    def _lock(self, batch: InFlightBatch, run: OffsetRun, lock_seq: int) -> None:
+        run.lock(self._fetch.member, self._deadline, lock_seq)
+        self._locks.schedule(batch, self._deadline)
         acquired = self._acquired
         if (
             acquired
@@ -327,99 +293,90 @@ class Acquisition:
         self._count += run.last - run.first + 1
 
 
-class Lapse:
-    """Takes records back from members that did not say what became of them.
+class LockRelease:
+    """Releases acquired records that were not acknowledged.
 
-    Args:
-        window: of the share-partition.
-        changes: where the writes are made.
-        settings: limits in force.
     Source: Kafka SharePartition.releaseAcquisitionLockOnTimeout, releaseAcquiredRecords.
     """
 
-    __slots__ = ("_changes", "_settings", "_window")
-
-    def __init__(self, window: Window, changes: Changes, settings: PartitionSettings):
+    def __init__(self, window: Window, transitions: StateTransitions, settings: PartitionSettings):
         self._window = window
-        self._changes = changes
+        self._transitions = transitions
         self._settings = settings
 
-    def of_member(self, member: str, *, lowers_count: bool) -> Operation | None:
-        """Take back everything a member holds, in one write.
-
-        Args:
-            member: who left.
-            lowers_count: whether its deliveries do not count.
-        """
-        lowered = 1 if lowers_count else 0
-        changed: Changed = []
+    def release_member(self, member: str, *, decrements_count: bool) -> Operation | None:
+        """Release everything a member holds, in one write."""
+        decrement = 1 if decrements_count else 0
+        changed: ChangedRuns = []
         for batch in self._window.batches:
-            held = [run for run in batch.runs if run.owner == member and run.is_held]
-            for part in self._cut_at_start(batch, held):
-                part.become_tentatively(self._state_of(part, part.count - lowered))
+            acquired = [run for run in batch.runs if run.owner == member and run.is_acquired]
+            for part in self._split_at_start(batch, acquired):
+                part.start_transition(self._state_of(part, part.count - decrement))
                 if part.state is DeliveryState.AVAILABLE:
-                    part.count -= lowered
-                self._window.completes(part)
+                    part.count -= decrement
+                self._window.count_terminal(part)
                 changed.append((batch, part))
-        return self._changes.tentative(Trigger.MEMBER_LEAVE, changed, [DeadLetterReason.EXHAUSTED] * len(changed))
+        return self._transitions.build_operation(
+            Trigger.MEMBER_LEAVE, changed, [DeadLetterReason.EXHAUSTED] * len(changed)
+        )
 
-    def of_locks(self, expired: Sequence[tuple[InFlightBatch, Run]]) -> Operation | None:
-        """Take back runs whose lock ran out: one write a batch, or one an offset where it is tracked so.
-
-        Args:
-            expired: the runs in question, each with its batch, in the order that the writes come in.
-        """
+    def release_expired(self, expired: Sequence[tuple[InFlightBatch, OffsetRun]]) -> Operation | None:
+        """Release expired runs: one write per batch, or per offset if the batch is tracked so."""
         changed: list[StateBatch] = []
         writes: list[PendingWrite] = []
         for batch, run in expired:
-            by_offset = batch.by_offset
-            parts = self._cut_at_start(batch, [run])
+            per_offset = batch.per_offset
+            parts = self._split_at_start(batch, [run])
             for part in parts:
-                part.become(self._state_of(part, part.count))
+                part.transition_to(self._state_of(part, part.count))
                 if part.state is DeliveryState.AVAILABLE:
-                    self._window.freed(part.first)
-            writes += self._by_offset(parts) if by_offset else [self._at_once(batch, parts)]
+                    self._window.mark_available_from(part.first)
+            writes += self._write_per_offset(parts) if per_offset else [self._write_batch(batch, parts)]
             changed += _state_batches(parts)
         for batch, _ in expired:
-            batch.join()
-        return Operation(Trigger.LOCK_TIMEOUT, joined(sorted(changed)), tuple(writes)) if writes else None
+            batch.merge_runs()
+        return Operation(Trigger.LOCK_TIMEOUT, merge_adjacent(sorted(changed)), tuple(writes)) if writes else None
 
-    def _at_once(self, batch: InFlightBatch, parts: list[Run]) -> PendingWrite:
+    def _write_batch(self, batch: InFlightBatch, parts: list[OffsetRun]) -> PendingWrite:
         for part in parts:
-            self._window.completes(part)
-        letters = dead_letters_of([(batch, part) for part in parts], [DeadLetterReason.EXHAUSTED] * len(parts))
-        return self._changes.final(tuple(_state_batches(parts)), letters)
+            self._window.count_terminal(part)
+        dead_letters = build_dead_letters([(batch, part) for part in parts], [DeadLetterReason.EXHAUSTED] * len(parts))
+        return self._transitions.build_final_write(tuple(_state_batches(parts)), dead_letters)
 
-    def _by_offset(self, parts: list[Run]) -> list[PendingWrite]:
+    def _write_per_offset(self, parts: list[OffsetRun]) -> list[PendingWrite]:
         writes = []
         for part in parts:
             for offset in range(part.first, part.last + 1):
                 if part.state in TERMINAL and offset >= self._window.start_offset:
-                    self._window.completed += 1
-                letters = ()
+                    self._window.delivery_complete_count += 1
+                dead_letters = ()
                 if part.state is DeliveryState.ARCHIVING:
-                    letters = (DeadLetter(offset, offset, part.count, DeadLetterReason.EXHAUSTED),)
-                writes.append(self._changes.final((StateBatch(offset, offset, part.state, part.count),), letters))
+                    dead_letters = (DeadLetter(offset, offset, part.count, DeadLetterReason.EXHAUSTED),)
+                writes.append(
+                    self._transitions.build_final_write(
+                        (StateBatch(offset, offset, part.state, part.count),), dead_letters
+                    )
+                )
         return writes
 
-    def _cut_at_start(self, batch: InFlightBatch, runs: list[Run]) -> list[Run]:
-        """The runs, cut where the start lies within one: what is before it ends, whatever the rest may do."""
+    def _split_at_start(self, batch: InFlightBatch, runs: list[OffsetRun]) -> list[OffsetRun]:
+        """Split runs at the start offset: offsets before it are archived."""
         start = self._window.start_offset
-        parts: list[Run] = []
+        parts: list[OffsetRun] = []
         for run in runs:
             first, last = run.first, run.last
             if first < start <= last:
-                batch.by_offset = True
-                parts += batch.carve(first, start - 1) + batch.carve(start, last)
+                batch.per_offset = True
+                parts += batch.split_out(first, start - 1) + batch.split_out(start, last)
             else:
                 parts.append(run)
         return parts
 
-    def _state_of(self, run: Run, count: int) -> DeliveryState:
+    def _state_of(self, run: OffsetRun, count: int) -> DeliveryState:
         if run.last < self._window.start_offset:
             return DeliveryState.ARCHIVED
         return self._settings.state_after_release(count)
 
 
-def _state_batches(runs: list[Run]) -> list[StateBatch]:
+def _state_batches(runs: list[OffsetRun]) -> list[StateBatch]:
     return [StateBatch(run.first, run.last, run.state, run.count) for run in runs]

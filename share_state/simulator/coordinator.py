@@ -1,9 +1,4 @@
-"""What a request is recorded as: which record, and what it says.
-
-The share coordinator of one state partition: answers requests, and writes a record where one changes something.
-
-State records read back from disk, one by one, and a coordinator that loads them.
-"""
+"""The share coordinator of one state partition: validates requests, writes records and replays them."""
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
@@ -21,8 +16,8 @@ from share_state.simulator.state_records import (
     StateRecord,
     UpdateValue,
     WriterRelease,
-    combine,
-    merged,
+    combine_state_batches,
+    merge_update,
 )
 from share_state.simulator.types import (
     NO_DELIVERY_COMPLETE_COUNT,
@@ -40,17 +35,11 @@ from share_state.sources.segments import read_chunks
 def initial_snapshot(
     state: DurableState | None, state_epoch: int, start_offset: int, now_ms: int, release: WriterRelease
 ) -> DurableState:
-    """The snapshot that makes a share-partition, or sets it to another start.
+    """The snapshot that initializes a share-partition; NO_START_OFFSET leaves the start to the leader.
 
-    Args:
-        state: what is known of it; None where it is new.
-        state_epoch: the group's epoch.
-        start_offset: NO_START_OFFSET where the leader is to decide.
-        now_ms: the time.
-        release: that writes.
     Source: Kafka ShareCoordinatorShard.generateInitializeStateRecord.
     """
-    is_unknown = start_offset == NO_START_OFFSET or not release.tells_complete_count
+    is_unknown = start_offset == NO_START_OFFSET or not release.writes_complete_count
     return DurableState(
         snapshot_epoch=state.snapshot_epoch + 1 if state else 0,
         state_epoch=state_epoch,
@@ -62,7 +51,7 @@ def initial_snapshot(
     )
 
 
-def value_written(
+def build_value(
     state: DurableState | None,
     request: StateWrite,
     now_ms: int,
@@ -71,29 +60,26 @@ def value_written(
     is_due: bool,
     changes_leader: bool,
 ) -> DurableState | UpdateValue:
-    """The record of a write, or of a read with a new leader epoch.
+    """The record value for a write, or for a read with a new leader epoch.
 
     Args:
-        state: what is known; None only where reads and writes make the state (4.0).
-        request: what is written.
-        now_ms: the time.
-        release: that writes.
-        is_due: whether it is time for a snapshot.
-        changes_leader: whether the request's leader epoch is to be recorded.
+        state: before it; None only in 4.0, where reads and writes create the state.
+        is_due: whether the updates-per-snapshot limit is reached.
+        changes_leader: whether to record the request's leader epoch.
     Source: Kafka ShareCoordinatorShard.generateShareStateRecord.
     """
-    joins = release.joins_neighbours
+    merges = release.merges_neighbours
     if state is None:
-        batches = combine((), request.batches, request.start_offset, joins=joins)
+        batches = combine_state_batches((), request.batches, request.start_offset, merges=merges)
         return DurableState(0, request.state_epoch, request.leader_epoch, request.start_offset, batches=batches)
     start, count = _start_and_count(state, request, release)
-    leader_epoch = request.leader_epoch if changes_leader or release.takes_epochs_of_request else state.leader_epoch
+    leader_epoch = request.leader_epoch if changes_leader or release.uses_request_epochs else state.leader_epoch
     renews = release.snapshots_higher_state_epoch and request.state_epoch > state.state_epoch
     if not (is_due or renews):
-        batches = combine((), request.batches, start, joins=joins)
+        batches = combine_state_batches((), request.batches, start, merges=merges)
         return UpdateValue(state.snapshot_epoch, leader_epoch, start, count, batches)
     start = state.start_offset if start == NO_START_OFFSET else start
-    state_epoch = request.state_epoch if release.takes_epochs_of_request else NO_EPOCH
+    state_epoch = request.state_epoch if release.uses_request_epochs else NO_EPOCH
     time = NO_TIME if release.layout == "4.0" else now_ms
     return DurableState(
         snapshot_epoch=state.snapshot_epoch + 1,
@@ -101,18 +87,18 @@ def value_written(
         leader_epoch=state.leader_epoch if leader_epoch == NO_EPOCH else leader_epoch,
         start_offset=start,
         delivery_complete_count=count,
-        batches=combine(state.batches, request.batches, start, joins=joins),
+        batches=combine_state_batches(state.batches, request.batches, start, merges=merges),
         create_timestamp=time,
         write_timestamp=time,
     )
 
 
 def _start_and_count(state: DurableState, request: StateWrite, release: WriterRelease) -> tuple[int, int]:
-    """What a write records as start and delivery complete count."""
+    """The start offset and delivery complete count that a write records."""
     start, count = request.start_offset, request.delivery_complete_count
-    if not release.tells_complete_count:
+    if not release.writes_complete_count:
         return start, NO_DELIVERY_COMPLETE_COUNT
-    if not release.carries_start or start > state.start_offset:
+    if not release.keeps_greater_start or start > state.start_offset:
         return start, count
     if start == state.start_offset:
         return start, max(count, state.delivery_complete_count)
@@ -124,21 +110,20 @@ COLD_AFTER_MS = 300_000
 
 
 class RecordLog(Protocol):
-    """Where the records of a state partition go."""
+    """The log of a state partition."""
 
     def append(self, record: StateRecord, now_ms: int) -> int:
-        """Write a record stamped `now_ms`; returns its offset."""
+        """Append a record with timestamp `now_ms`; returns its offset."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What came of a request.
+class CoordinatorResponse:
+    """A response of the coordinator.
 
     Attributes:
-        error: NONE where it was done.
-        offset: of the record that it wrote, None where it wrote none.
-        state: what a read returns.
+        offset: of the record that the request wrote, or None.
+        state: result of a read.
     """
 
     error: ErrorCode = ErrorCode.NONE
@@ -147,15 +132,15 @@ class Answer:
 
 
 @dataclass(slots=True)
-class Held:
-    """What the coordinator keeps of one live share-partition.
+class CoordinatorEntry:
+    """What the coordinator knows about one live share-partition.
 
     Attributes:
-        state: the folded state.
-        max_leader_epoch, max_state_epoch: what requests are fenced by; no state epoch is known of an orphan update.
-        updates: since the counter was last set back; None before the first.
-        snapshot_offset: of its latest snapshot, None for an orphan update.
-        last_offset: of its latest record.
+        state: the merged state.
+        max_leader_epoch, max_state_epoch: lower epochs are fenced; None if only updates were seen.
+        updates: snapshotUpdateCount; None before the first update.
+        snapshot_offset: of the latest snapshot, or None.
+        last_offset: of the latest record.
     """
 
     state: DurableState
@@ -167,18 +152,14 @@ class Held:
 
 
 class ShareCoordinator:
-    """The coordinator of one partition of `__share_group_state`.
-
-    Every method takes the time, in ms, that its record is stamped with. A request that is refused writes nothing.
+    """The coordinator of one partition of `__share_group_state`; rejected requests write nothing.
 
     Args:
-        log: where records go; each is replayed as soon as it has an offset.
-        release: how it writes.
-        updates_per_snapshot: after how many updates of a share-partition the next write is a snapshot.
-        cold_after_ms: how old a snapshot is when the cold job repeats it.
-        topic_ids: the topics that exist; every topic does where None.
-        observe: told of each record once it is replayed: its offset, its time, itself, what is then held of its
-            share-partition.
+        log: where records are appended; each is replayed at once.
+        updates_per_snapshot: updates of a share-partition after which the next write is a snapshot.
+        cold_after_ms: age of a snapshot at which the cold job repeats it.
+        topic_ids: existing topics; None accepts every topic.
+        observe: called after each replay with offset, timestamp, record and the share-partition's entry.
     Source: Kafka ShareCoordinatorShard.
     """
 
@@ -190,150 +171,139 @@ class ShareCoordinator:
         updates_per_snapshot: int = UPDATES_PER_SNAPSHOT,
         cold_after_ms: int = COLD_AFTER_MS,
         topic_ids: Collection[str] | None = None,
-        observe: Callable[[int, int, StateRecord, Held | None], None] | None = None,
+        observe: Callable[[int, int, StateRecord, CoordinatorEntry | None], None] | None = None,
     ) -> None:
         self.log, self.release, self.observe = log, release, observe
         self.updates_per_snapshot, self.cold_after_ms, self.topic_ids = updates_per_snapshot, cold_after_ms, topic_ids
-        self.held: dict[StateKey, Held] = {}
+        self.entries: dict[StateKey, CoordinatorEntry] = {}
         self._last_snapshot_offset = -1
 
-    def initialize(self, key: StateKey, state_epoch: int, start_offset: int, now_ms: int) -> Answer:
-        """Make a share-partition, or set it to another start: nothing of its old state is kept.
+    def initialize(self, key: StateKey, state_epoch: int, start_offset: int, now_ms: int) -> CoordinatorResponse:
+        """Initialize or re-initialize a share-partition; earlier state is discarded.
 
-        Args:
-            key: of the share-partition.
-            state_epoch: the group's epoch.
-            start_offset: NO_START_OFFSET the first time, an offset where somebody altered it.
-            now_ms: the time.
         Source: Kafka ShareCoordinatorShard.initializeState.
         """
         if not self.release.has_initialize:
-            return Answer(ErrorCode.UNSUPPORTED_VERSION)
-        error = self._error(key, state_epoch=state_epoch)
+            return CoordinatorResponse(ErrorCode.UNSUPPORTED_VERSION)
+        error = self._validate(key, state_epoch=state_epoch)
         if error:
-            return Answer(error)
-        held = self.held.get(key)
-        snapshot = initial_snapshot(held.state if held else None, state_epoch, start_offset, now_ms, self.release)
-        return Answer(offset=self._write(key, snapshot, now_ms))
+            return CoordinatorResponse(error)
+        entry = self.entries.get(key)
+        snapshot = initial_snapshot(entry.state if entry else None, state_epoch, start_offset, now_ms, self.release)
+        return CoordinatorResponse(offset=self._write(key, snapshot, now_ms))
 
-    def write(self, key: StateKey, request: StateWrite, now_ms: int) -> Answer:
-        """Record what one operation changed: an update, or a snapshot of everything when it is time for one.
+    def write(self, key: StateKey, request: StateWrite, now_ms: int) -> CoordinatorResponse:
+        """Record an operation as an update, or as a snapshot when one is due.
 
         Source: Kafka ShareCoordinatorShard.writeState, generateShareStateRecord.
         """
-        error = self._error(key, request.leader_epoch, request.state_epoch, needs_state=self.release.has_initialize)
+        error = self._validate(key, request.leader_epoch, request.state_epoch, needs_state=self.release.has_initialize)
         if error:
-            return Answer(error)
-        return Answer(offset=self._write(key, self._value(key, request, now_ms), now_ms))
+            return CoordinatorResponse(error)
+        return CoordinatorResponse(offset=self._write(key, self._value(key, request, now_ms), now_ms))
 
-    def read(self, key: StateKey, leader_epoch: int, now_ms: int) -> Answer:
-        """What a new partition leader loads; its leader epoch is recorded where it is another than the known one.
+    def read(self, key: StateKey, leader_epoch: int, now_ms: int) -> CoordinatorResponse:
+        """Read the state for a partition leader; a new leader epoch is recorded.
 
         Source: Kafka ShareCoordinatorShard.readStateAndMaybeUpdateLeaderEpoch.
         """
-        error = self._error(key, leader_epoch, needs_state=self.release.has_initialize, is_read=True)
+        error = self._validate(key, leader_epoch, needs_state=self.release.has_initialize, is_read=True)
         if error:
-            return Answer(error)
-        held = self.held.get(key)
-        state = held.state if held else DurableState(0, 0, NO_EPOCH, NO_START_OFFSET)
+            return CoordinatorResponse(error)
+        entry = self.entries.get(key)
+        state = entry.state if entry else DurableState(0, 0, NO_EPOCH, NO_START_OFFSET)
         answer = StateRead(state.state_epoch, state.start_offset, state.delivery_complete_count, state.batches)
-        if leader_epoch == NO_EPOCH or (held and held.max_leader_epoch == leader_epoch):
-            return Answer(state=answer)
+        if leader_epoch == NO_EPOCH or (entry and entry.max_leader_epoch == leader_epoch):
+            return CoordinatorResponse(state=answer)
         own = StateWrite(leader_epoch, state.state_epoch, state.start_offset, state.delivery_complete_count, ())
         value = self._value(key, own, now_ms, changes_leader=True)
-        return Answer(offset=self._write(key, value, now_ms), state=answer)
+        return CoordinatorResponse(offset=self._write(key, value, now_ms), state=answer)
 
-    def delete(self, key: StateKey, now_ms: int) -> Answer:
-        """Forget a share-partition; one that is not known needs no record.
+    def delete(self, key: StateKey, now_ms: int) -> CoordinatorResponse:
+        """Write a tombstone, unless the share-partition is unknown.
 
         Source: Kafka ShareCoordinatorShard.deleteState.
         """
         if not self.release.has_initialize:
-            return Answer(ErrorCode.UNSUPPORTED_VERSION)
-        error = self._error(key)
-        if error or key not in self.held:
-            return Answer(error)
-        return Answer(offset=self._write(key, None, now_ms))
+            return CoordinatorResponse(ErrorCode.UNSUPPORTED_VERSION)
+        error = self._validate(key)
+        if error or key not in self.entries:
+            return CoordinatorResponse(error)
+        return CoordinatorResponse(offset=self._write(key, None, now_ms))
 
     def delete_topic(self, topic_id: str, now_ms: int) -> list[int]:
-        """Forget every share-partition of a topic that is gone; returns the offsets of the tombstones.
+        """Write tombstones for every share-partition of a deleted topic; returns their offsets.
 
         Source: Kafka ShareCoordinatorShard.maybeCleanupShareState.
         """
-        gone = [key for key in self.held if key.topic_id == topic_id] if self.release.has_initialize else []
+        gone = [key for key in self.entries if key.topic_id == topic_id] if self.release.has_initialize else []
         return [self._write(key, None, now_ms) for key in gone]
 
     def snapshot_cold(self, now_ms: int) -> list[int]:
-        """Repeat the states of share-partitions without a recent snapshot, so that older records may go.
+        """Repeat snapshots that are older than `cold_after_ms`; returns their offsets.
 
-        Returns:
-            Offsets of the snapshots; none where every state is a cold one already.
         Source: Kafka ShareCoordinatorShard.snapshotColdPartitions.
         """
-        return [self.repeat(key, now_ms) for key in self.cold_keys(now_ms)]
+        return [self.write_cold_snapshot(key, now_ms) for key in self.cold_keys(now_ms)]
 
     def cold_keys(self, now_ms: int) -> list[StateKey]:
-        """Share-partitions that the cold job would repeat now; none before 4.1, or where every state is cold."""
-        if not self.release.has_initialize or all(held.state.is_cold for held in self.held.values()):
+        """Share-partitions with a cold snapshot due; none before 4.1, or if all snapshots are cold."""
+        if not self.release.has_initialize or all(entry.state.is_cold for entry in self.entries.values()):
             return []
-        return [key for key, held in self.held.items() if now_ms - held.state.write_timestamp >= self.cold_after_ms]
+        return [
+            key for key, entry in self.entries.items() if now_ms - entry.state.write_timestamp >= self.cold_after_ms
+        ]
 
-    def repeat(self, key: StateKey, now_ms: int) -> int:
-        """Write the cold snapshot of one known share-partition; returns its offset."""
-        state = self.held[key].state
+    def write_cold_snapshot(self, key: StateKey, now_ms: int) -> int:
+        """Write the cold snapshot of a share-partition; returns its offset."""
+        state = self.entries[key].state
         cold = replace(state, snapshot_epoch=state.snapshot_epoch + 1, write_timestamp=now_ms)
         return self._write(key, cold, now_ms)
 
     def replay(self, offset: int, record: StateRecord) -> None:
-        """Take in a record of the log, as at a load; nothing is checked.
-
-        Source: Kafka ShareCoordinatorShard.replay.
-        """
+        """Apply a record of the log, without checks. Source: Kafka ShareCoordinatorShard.replay."""
         key, value = record.key, record.value
-        held = self.held.get(key)
+        entry = self.entries.get(key)
         if not isinstance(value, UpdateValue):
             self._last_snapshot_offset = offset
         if value is None:
-            self.held.pop(key, None)
+            self.entries.pop(key, None)
         elif isinstance(value, UpdateValue):
-            state = merged(held.state if held else None, value, self.release)
-            held = self._hold(key, state, value.leader_epoch, offset)
+            state = merge_update(entry.state if entry else None, value, self.release)
+            entry = self._update_entry(key, state, value.leader_epoch, offset)
             first = 1 if self.release.counts_first_update else 0
-            held.updates = first if held.updates is None else held.updates + 1
+            entry.updates = first if entry.updates is None else entry.updates + 1
         else:
-            held = self._hold(key, value, value.leader_epoch, offset)
-            known = held.max_state_epoch
-            held.max_state_epoch = value.state_epoch if known is None else max(known, value.state_epoch)
-            held.snapshot_offset = offset
-            if held.updates is not None and held.updates >= self.updates_per_snapshot:
-                held.updates = 0
+            entry = self._update_entry(key, value, value.leader_epoch, offset)
+            known = entry.max_state_epoch
+            entry.max_state_epoch = value.state_epoch if known is None else max(known, value.state_epoch)
+            entry.snapshot_offset = offset
+            if entry.updates is not None and entry.updates >= self.updates_per_snapshot:
+                entry.updates = 0
 
-    def _hold(self, key: StateKey, state: DurableState, leader_epoch: int, offset: int) -> Held:
-        held = self.held.get(key)
-        if held is None:
-            held = self.held[key] = Held(state, leader_epoch, offset)
-        held.state, held.last_offset = state, offset
-        held.max_leader_epoch = max(held.max_leader_epoch, leader_epoch)
-        return held
+    def _update_entry(self, key: StateKey, state: DurableState, leader_epoch: int, offset: int) -> CoordinatorEntry:
+        entry = self.entries.get(key)
+        if entry is None:
+            entry = self.entries[key] = CoordinatorEntry(state, leader_epoch, offset)
+        entry.state, entry.last_offset = state, offset
+        entry.max_leader_epoch = max(entry.max_leader_epoch, leader_epoch)
+        return entry
 
     def unload(self) -> None:
-        """Forget everything, as a broker does that gives the state partition away."""
-        self.held.clear()
+        """Forget all state, as on resignation."""
+        self.entries.clear()
         self._last_snapshot_offset = -1
 
     def last_redundant_offset(self) -> int | None:
-        """The offset before which every record may be deleted, None where none may.
+        """The offset before which every record is redundant, or None.
 
         Source: Kafka ShareCoordinatorOffsetsManager.lastRedundantOffset.
         """
-        known = list(self._snapshot_offsets())
+        known = [entry.snapshot_offset for entry in self.entries.values() if entry.snapshot_offset is not None]
         offset = min(known) if known else self._last_snapshot_offset
         return offset if offset > 0 else None
 
-    def _snapshot_offsets(self) -> Iterator[int]:
-        return (held.snapshot_offset for held in self.held.values() if held.snapshot_offset is not None)
-
-    def _error(
+    def _validate(
         self,
         key: StateKey,
         leader_epoch: int | None = None,
@@ -342,15 +312,15 @@ class ShareCoordinator:
         needs_state: bool = False,
         is_read: bool = False,
     ) -> ErrorCode:
-        """The first check that a request fails, in Kafka's order; an epoch that it does not have is None."""
-        held, release = self.held.get(key), self.release
+        """The first check that a request fails, in Kafka's order; absent epochs are None."""
+        entry, release = self.entries.get(key), self.release
         negative = any(epoch is not None and epoch < 0 for epoch in (leader_epoch, state_epoch))
-        if key.partition < 0 or (release.refuses_negative_epochs and negative) or (needs_state and not held):
+        if key.partition < 0 or (release.refuses_negative_epochs and negative) or (needs_state and not entry):
             return ErrorCode.INVALID_REQUEST
-        is_fenced = leader_epoch is not None and held is not None and leader_epoch < held.max_leader_epoch
+        is_fenced = leader_epoch is not None and entry is not None and leader_epoch < entry.max_leader_epoch
         if is_fenced and (leader_epoch != NO_EPOCH or (is_read and not release.exempts_reads_without_epoch)):
             return ErrorCode.FENCED_LEADER_EPOCH
-        known = held.max_state_epoch if held else None
+        known = entry.max_state_epoch if entry else None
         if known is not None and state_epoch is not None and NO_EPOCH != state_epoch < known:
             return ErrorCode.FENCED_STATE_EPOCH
         if self.topic_ids is not None and key.topic_id not in self.topic_ids:
@@ -360,32 +330,26 @@ class ShareCoordinator:
     def _value(
         self, key: StateKey, request: StateWrite, now_ms: int, *, changes_leader: bool = False
     ) -> DurableState | UpdateValue:
-        held = self.held.get(key)
-        is_due = held is not None and (held.updates or 0) >= self.updates_per_snapshot
-        state = held.state if held else None
-        return value_written(state, request, now_ms, self.release, is_due=is_due, changes_leader=changes_leader)
+        entry = self.entries.get(key)
+        is_due = entry is not None and (entry.updates or 0) >= self.updates_per_snapshot
+        state = entry.state if entry else None
+        return build_value(state, request, now_ms, self.release, is_due=is_due, changes_leader=changes_leader)
 
     def _write(self, key: StateKey, value: DurableState | UpdateValue | None, now_ms: int) -> int:
         record = StateRecord(key, value)
         offset = self.log.append(record, now_ms)
         self.replay(offset, record)
         if self.observe:
-            self.observe(offset, now_ms, record, self.held.get(key))
+            self.observe(offset, now_ms, record, self.entries.get(key))
         return offset
 
 
 _SNAPSHOT = 0
 
 
-def stored_records(folder: Path, log_start_offset: int, release: WriterRelease) -> Iterator[tuple[int, StateRecord]]:
-    """The records that a broker would load from a sound log.
+def read_records(folder: Path, log_start_offset: int, release: WriterRelease) -> Iterator[tuple[int, StateRecord]]:
+    """Yield (offset, record) of a valid log, as a broker loads it from the batch with the log start offset.
 
-    Args:
-        folder: of the log partition.
-        log_start_offset: the batch that holds it is loaded as a whole.
-        release: that wrote the log.
-    Returns:
-        Offset and record, in log order.
     Source: Kafka CoordinatorLoaderImpl.doLoad, ShareCoordinatorRecordSerde.
     """
     (log,) = find_logs([str(folder)])
@@ -399,10 +363,12 @@ def stored_records(folder: Path, log_start_offset: int, release: WriterRelease) 
                 yield offset, _record(bytes(data[key_at : key_at + key_size]), value, release)
 
 
-def loaded(coordinator: ShareCoordinator, folder: Path, log_start_offset: int) -> Iterator[tuple[int, StateRecord]]:
-    """Load a log into a coordinator that holds nothing else; yields each record once it is replayed."""
+def load_coordinator(
+    coordinator: ShareCoordinator, folder: Path, log_start_offset: int
+) -> Iterator[tuple[int, StateRecord]]:
+    """Load a log into a coordinator; yields each record after its replay."""
     coordinator.unload()
-    for offset, record in stored_records(folder, log_start_offset, coordinator.release):
+    for offset, record in read_records(folder, log_start_offset, coordinator.release):
         coordinator.replay(offset, record)
         yield offset, record
 
@@ -413,7 +379,7 @@ def _record(key: bytes, value: bytes | None, release: WriterRelease) -> StateRec
     fields, _ = decode(layout(f"{name}_key", release.layout), key)
     if value is None:
         return StateRecord(StateKey(**fields), None)
-    told, _ = decode(layout(f"{name}_value", release.layout), value)
-    batches = tuple(StateBatch(**batch) for batch in told.pop("state_batches"))
+    fields_of_value, _ = decode(layout(f"{name}_value", release.layout), value)
+    batches = tuple(StateBatch(**batch) for batch in fields_of_value.pop("state_batches"))
     made = DurableState if is_snapshot else UpdateValue
-    return StateRecord(StateKey(**fields), made(**told, batches=batches))
+    return StateRecord(StateKey(**fields), made(**fields_of_value, batches=batches))

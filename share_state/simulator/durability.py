@@ -1,9 +1,4 @@
-"""Operations of a share-partition that want to be persisted, and the dead letters that follow some of them.
-
-Changes of a share-partition on their way to being durable: handed out as writes, then kept or taken back.
-
-From recorded batches to a window, as a new leader builds it.
-"""
+"""Pending state writes of a share-partition, dead letters, and loading of persisted state."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -13,11 +8,11 @@ from typing import NamedTuple
 from share_state.errors import ShareStateError
 from share_state.simulator.settings import PartitionSettings
 from share_state.simulator.types import NO_DELIVERY_COMPLETE_COUNT, DeliveryState, Release, StateBatch, StateWrite
-from share_state.simulator.window import InFlightBatch, LoadGap, Run, Window
+from share_state.simulator.window import InFlightBatch, LoadGap, OffsetRun, Window
 
 
 class Trigger(StrEnum):
-    """What made a share-partition change durably."""
+    """What caused a state change that must be persisted."""
 
     ACKNOWLEDGE = "acknowledge"
     LOCK_TIMEOUT = "lock_timeout"
@@ -33,7 +28,7 @@ class DeadLetterReason(StrEnum):
 
 
 class DeadLetter(NamedTuple):
-    """Offsets on their way to the dead letter queue; they stay in state ARCHIVING until it has answered."""
+    """Offsets in state ARCHIVING that are sent to the dead letter queue."""
 
     first_offset: int
     last_offset: int
@@ -43,30 +38,29 @@ class DeadLetter(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class PendingWrite:
-    """A write that was not answered yet.
+    """A state write without a response yet.
 
     Args:
-        write: what is to be persisted.
-        is_final: memory keeps the change even if the write fails (lock timeouts, dead letters).
-        runs: what changes, each with the batch it is in.
-        dead_letters: to be sent once the write is answered.
+        write: the request.
+        is_final: True if a failure does not undo the change in memory (lock timeouts, dead letters).
+        runs: changed runs, each with its batch.
+        dead_letters: sent after the response.
     """
 
     write: StateWrite
     is_final: bool
-    runs: list[tuple[InFlightBatch, Run]]
+    runs: list[tuple[InFlightBatch, OffsetRun]]
     dead_letters: tuple[DeadLetter, ...] = ()
     is_answered: bool = field(default=False, init=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One change of the share-partition: one SHARE_DELTA of the draft, one or more writes to the share coordinator.
+    """One state change: one SHARE_DELTA of the draft, or one or more writes to the share coordinator.
 
     Args:
-        trigger: what made it.
-        changes: what changed, ascending, equal neighbours joined.
-        writes: to be persisted in this order; only per-offset lock timeouts make more than one.
+        changes: ascending, equal neighbours merged.
+        writes: in order; only lock timeouts of batches tracked per offset make more than one.
     """
 
     trigger: Trigger
@@ -74,12 +68,8 @@ class Operation:
     writes: tuple[PendingWrite, ...]
 
 
-def joined(batches: list[StateBatch]) -> tuple[StateBatch, ...]:
-    """The batches with equal neighbours made one.
-
-    Args:
-        batches: ascending, disjoint.
-    """
+def merge_adjacent(batches: list[StateBatch]) -> tuple[StateBatch, ...]:
+    """Merge equal neighbours of ascending, disjoint batches."""
     out: list[StateBatch] = []
     for batch in batches:
         if out:
@@ -91,41 +81,33 @@ def joined(batches: list[StateBatch]) -> tuple[StateBatch, ...]:
     return tuple(out)
 
 
-def dead_letters_of(
-    runs: Sequence[tuple[InFlightBatch, Run]], reasons: Sequence[DeadLetterReason]
+def build_dead_letters(
+    runs: Sequence[tuple[InFlightBatch, OffsetRun]], reasons: Sequence[DeadLetterReason]
 ) -> tuple[DeadLetter, ...]:
-    """What goes to the dead letter queue: one entry a batch in flight, or one an offset where it is tracked so.
-
-    Args:
-        runs: what changed.
-        reasons: one a run; it counts for those that are ARCHIVING now.
-    """
-    letters = []
+    """Dead letters of the changed runs that are ARCHIVING; `reasons` has one entry per run."""
+    dead_letters = []
     for (batch, run), reason in zip(runs, reasons, strict=True):
         if run.state is DeliveryState.ARCHIVING:
-            if batch.by_offset:
-                letters += [DeadLetter(offset, offset, run.count, reason) for offset in range(run.first, run.last + 1)]
+            if batch.per_offset:
+                dead_letters += [
+                    DeadLetter(offset, offset, run.count, reason) for offset in range(run.first, run.last + 1)
+                ]
             else:
-                letters.append(DeadLetter(run.first, run.last, run.count, reason))
-    return tuple(letters)
+                dead_letters.append(DeadLetter(run.first, run.last, run.count, reason))
+    return tuple(dead_letters)
 
 
-Changed = list[tuple[InFlightBatch, Run]]
-"""Runs that changed, ascending, each with its batch."""
+ChangedRuns = list[tuple[InFlightBatch, OffsetRun]]
+"""Changed runs, ascending, each with its batch."""
 
 
-class Changes:
-    """Makes the writes of one share-partition, and settles them once they are answered.
+class StateTransitions:
+    """Creates the state writes of one share-partition and completes or rolls back their transitions.
 
     Args:
-        window: of the share-partition.
-        leader_epoch: what writes are fenced by.
-        state_epoch: what writes are fenced by.
         counts_completed: whether writes carry the delivery complete count.
     Source: Kafka SharePartition.writeShareGroupState, rollbackOrProcessStateUpdates.
     """
-
-    __slots__ = ("_counts_completed", "_leader_epoch", "_state_epoch", "_window")
 
     def __init__(self, window: Window, leader_epoch: int, state_epoch: int, *, counts_completed: bool):
         self._window = window
@@ -133,125 +115,115 @@ class Changes:
         self._state_epoch = state_epoch
         self._counts_completed = counts_completed
 
-    def tentative(self, trigger: Trigger, runs: Changed, reasons: Sequence[DeadLetterReason]) -> Operation | None:
-        """One write for changes that are taken back if it fails.
-
-        Args:
-            trigger: what made them.
-            runs: what changed, already counted; nothing makes no operation.
-            reasons: one a run, for those that go to the dead letter queue.
-        """
+    def build_operation(
+        self, trigger: Trigger, runs: ChangedRuns, reasons: Sequence[DeadLetterReason]
+    ) -> Operation | None:
+        """One write for changes that are rolled back if it fails; None without changes."""
         if not runs:
             return None
-        changes = joined([StateBatch(run.first, run.last, run.state, run.count) for _, run in runs])
-        letters = dead_letters_of(runs, reasons)
-        return Operation(trigger, changes, (PendingWrite(self._write(changes), False, runs, letters),))
+        changes = merge_adjacent([StateBatch(run.first, run.last, run.state, run.count) for _, run in runs])
+        dead_letters = build_dead_letters(runs, reasons)
+        return Operation(trigger, changes, (PendingWrite(self._write(changes), False, runs, dead_letters),))
 
-    def final(self, changes: tuple[StateBatch, ...], letters: tuple[DeadLetter, ...] = ()) -> PendingWrite:
-        """A write for changes that stand in memory whatever becomes of it.
+    def build_final_write(
+        self, changes: tuple[StateBatch, ...], dead_letters: tuple[DeadLetter, ...] = ()
+    ) -> PendingWrite:
+        """A write for changes that stay in memory even if it fails."""
+        return PendingWrite(self._write(changes), True, [], dead_letters)
 
-        Args:
-            changes: already made and counted.
-            letters: to be sent once the write is answered.
-        """
-        return PendingWrite(self._write(changes), True, [], letters)
-
-    def keep(self, pending: PendingWrite) -> None:
-        """The write is durable: what it holds may be delivered, or be let go of."""
-        self._answer(pending)
+    def commit(self, pending: PendingWrite) -> None:
+        """Complete the transitions of a write that succeeded."""
+        self._mark_answered(pending)
         for _, run in pending.runs:
-            run.before = None
-            self._settle(run)
-        _join(pending.runs)
-        self._window.advance()
+            run.rollback_state = None
+            self._make_available(run)
+        _merge_runs(pending.runs)
+        self._window.advance_start()
 
-    def drop(self, pending: PendingWrite, settings: PartitionSettings, now_ms: int) -> None:
-        """The write failed: what it holds never happened, unless it stands anyway."""
-        self._answer(pending)
-        self.take_back(pending.runs, settings, now_ms)
-        _join(pending.runs)
+    def roll_back(self, pending: PendingWrite, settings: PartitionSettings, now_ms: int) -> None:
+        """Roll back the transitions of a write that failed, unless they are final."""
+        self._mark_answered(pending)
+        self.revert(pending.runs, settings, now_ms)
+        _merge_runs(pending.runs)
         if pending.is_final:
-            self._window.advance()
+            self._window.advance_start()
 
-    def take_back(self, runs: Changed, settings: PartitionSettings, now_ms: int) -> None:
-        """Give back the locks that tentative changes ended, unless they have run out since. Counts stay as they are.
+    def revert(self, runs: ChangedRuns, settings: PartitionSettings, now_ms: int) -> None:
+        """Restore locks that have not expired since; delivery counts stay.
 
         Source: Kafka InFlightState.completeStateTransition.
         """
         for _, run in runs:
-            before = run.before
-            assert before is not None
-            self._window.reopens(run)
-            run.before = None
-            if now_ms <= before.deadline:
+            previous = run.rollback_state
+            assert previous is not None
+            self._window.uncount_terminal(run)
+            run.rollback_state = None
+            if now_ms <= previous.deadline:
                 run.state = DeliveryState.ACQUIRED
-                run.owner, run.deadline, run.turn = before.owner, before.deadline, before.turn
+                run.owner, run.deadline, run.lock_seq = previous.owner, previous.deadline, previous.lock_seq
             else:
-                # Not to the dead letter queue: nothing was recorded that it could be resumed from.
-                exhausted = before.delivery_count >= settings.delivery_count_limit
+                # Not to the dead letter queue: no persisted state would let a new leader resume it.
+                exhausted = previous.delivery_count >= settings.delivery_count_limit
                 run.state = DeliveryState.ARCHIVED if exhausted else DeliveryState.AVAILABLE
-                self._window.completes(run)
-                self._settle(run)
+                self._window.count_terminal(run)
+                self._make_available(run)
 
     def _write(self, changes: tuple[StateBatch, ...]) -> StateWrite:
-        completed = self._window.completed if self._counts_completed else NO_DELIVERY_COMPLETE_COUNT
+        completed = self._window.delivery_complete_count if self._counts_completed else NO_DELIVERY_COMPLETE_COUNT
         return StateWrite(self._leader_epoch, self._state_epoch, self._window.start_offset, completed, changes)
 
-    def _answer(self, pending: PendingWrite) -> None:
-        assert not pending.is_answered, "a write is answered once"
+    def _mark_answered(self, pending: PendingWrite) -> None:
+        assert not pending.is_answered, "a write gets one response"
         pending.is_answered = True
 
-    def _settle(self, run: Run) -> None:
-        """Make a run that became free deliverable, but for what the log start has passed meanwhile."""
+    def _make_available(self, run: OffsetRun) -> None:
+        """Make a run available; archive the part that is before the start offset."""
         if run.state is DeliveryState.AVAILABLE:
-            self._window.freed(run.first)
+            self._window.mark_available_from(run.first)
             if run.first < self._window.start_offset:
                 self._window.archive(run.first, self._window.start_offset - 1, DeliveryState.AVAILABLE)
 
 
-def _join(runs: Changed) -> None:
+def _merge_runs(runs: ChangedRuns) -> None:
     for batch in {id(batch): batch for batch, _ in runs}.values():
-        batch.join()
+        batch.merge_runs()
 
 
 class UnloadableStateError(ShareStateError):
-    """Raised when no share-partition can be built from what was recorded."""
+    """Raised when persisted state cannot be loaded."""
 
 
-def loaded_window(start_offset: int, batches: Iterable[StateBatch], release: Release) -> Window:
-    """The window that recorded batches make.
+def load_window(start_offset: int, batches: Iterable[StateBatch], release: Release) -> Window:
+    """Build the window from persisted batches; the start is not advanced yet.
 
     Args:
-        start_offset: the start, known.
-        batches: as recorded.
+        start_offset: persisted SPSO.
+        batches: as persisted.
         release: of the broker that loads them.
-    Returns:
-        Start not yet moved past what has ended.
     Raises:
-        UnloadableStateError: a batch before the start, inverted, across another, or in an unknown state.
+        UnloadableStateError: a batch is before the start, inverted, overlapping, or in an unknown state.
     Source: Kafka SharePartition.maybeInitialize.
     """
     by_first = {}
-    previous, gap = start_offset - 1, None
+    last, gap = start_offset - 1, None
     for batch in batches:
         _check(batch, start_offset, release)
-        if gap is None and batch.first_offset > previous + 1:
-            gap = previous + 1
-        previous = batch.last_offset
+        if gap is None and batch.first_offset > last + 1:
+            gap = last + 1
+        last = batch.last_offset
         by_first[batch.first_offset] = batch
     window = Window(start_offset)
     for first in sorted(by_first):
         _, last, state, count = by_first[first]
         if window.batches and window.batches[-1].last >= first:
             raise UnloadableStateError(
-                f"recorded batch {first}-{last}: begins before the one ahead of it ends, at {window.batches[-1].last}; "
-                "two states of one offset cannot be held"
+                f"persisted batch {first}-{last}: overlaps the previous batch, which ends at {window.batches[-1].last}"
             )
-        run = Run(first, last, DeliveryState(state), count)
+        run = OffsetRun(first, last, DeliveryState(state), count)
         window.insert(InFlightBatch([run]))
-        window.completes(run)
+        window.count_terminal(run)
     if window.batches:
-        window.freed(start_offset)
+        window.mark_available_from(start_offset)
         if gap is not None and release.fetches_load_gaps:
             window.load_gap = LoadGap(gap, window.end_offset)
     return window
@@ -260,22 +232,17 @@ def loaded_window(start_offset: int, batches: Iterable[StateBatch], release: Rel
 def _check(batch: StateBatch, start_offset: int, release: Release) -> None:
     first, last, state, _ = batch
     if first < start_offset:
-        raise UnloadableStateError(f"recorded batch {first}-{last}: begins before the start offset {start_offset}")
+        raise UnloadableStateError(f"persisted batch {first}-{last}: starts before the start offset {start_offset}")
     if last < first and release.refuses_inverted_batches:
-        raise UnloadableStateError(f"recorded batch {first}-{last}: ends before it begins")
+        raise UnloadableStateError(f"persisted batch {first}-{last}: ends before it starts")
     if state == DeliveryState.ARCHIVING and release.archiving == "refused":
-        raise UnloadableStateError(f"recorded batch {first}-{last}: state 3, which {release.name} does not know")
+        raise UnloadableStateError(f"persisted batch {first}-{last}: {release.name} does not support state 3")
     if state not in set(DeliveryState):
-        raise UnloadableStateError(f"recorded batch {first}-{last}: state {state}, which nothing knows")
+        raise UnloadableStateError(f"persisted batch {first}-{last}: unknown state {state}")
 
 
-def unfinished(window: Window, delivery_count_limit: int) -> tuple[DeadLetter, ...]:
-    """What was on its way to the dead letter queue when it was recorded.
-
-    Args:
-        window: as loaded.
-        delivery_count_limit: in force; the reason is not recorded, so it is told from the count.
-    """
+def pending_dead_letters(window: Window, delivery_count_limit: int) -> tuple[DeadLetter, ...]:
+    """Dead letters that were pending when the state was persisted; the delivery count tells the reason."""
     return tuple(
         DeadLetter(
             run.first,
@@ -283,6 +250,6 @@ def unfinished(window: Window, delivery_count_limit: int) -> tuple[DeadLetter, .
             run.count,
             DeadLetterReason.EXHAUSTED if run.count >= delivery_count_limit else DeadLetterReason.REJECTED,
         )
-        for run in window.tiles()
+        for run in window.runs()
         if run.state is DeliveryState.ARCHIVING
     )

@@ -1,7 +1,4 @@
-"""What happens to share-partitions, as JSON lines.
-
-What became of an event: the answer, and everything that was persisted because of it.
-"""
+"""Events of a share-partition's history as JSON lines, and their results."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -18,30 +15,30 @@ from share_state.simulator.types import CheckpointWrite, DeltaWrite, ErrorCode, 
 
 
 class EventError(ShareStateError):
-    """Raised when a line is no event."""
+    """Raised when a line is not a valid event."""
 
 
 class _Event(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    seq: int = Field(description="rises by one with every event")
-    ts_ms: int = Field(description="when it happens; never falls")
+    seq: int = Field(description="increases by one with each event")
+    ts_ms: int = Field(description="time in ms; never decreases")
     group: str = Field(min_length=1, description="the share group")
     topic: str = Field(min_length=1, description="the topic")
     partition: int = Field(default=0, ge=0, description="the topic's partition")
 
     @property
     def key(self) -> SharePartitionKey:
-        """The share-partition it happens to."""
+        """The share-partition."""
         return SharePartitionKey(self.group, self.topic, self.partition)
 
 
 class Init(_Event):
-    """The group coordinator begins the state, or begins it anew. Source: InitializeShareGroupState."""
+    """The group coordinator initializes the state. Source: InitializeShareGroupState."""
 
     event: Literal["init"] = "init"
     state_epoch: int
-    start_offset: int = Field(ge=-1, description="-1: not known, the leader finds out")
+    start_offset: int = Field(ge=-1, description="-1: unknown, the leader decides")
 
 
 class Open(_Event):
@@ -49,25 +46,23 @@ class Open(_Event):
 
     event: Literal["open"] = "open"
     leader_epoch: int
-    reset_offset: int = Field(default=0, ge=0, description="where to start if no start was ever recorded")
+    reset_offset: int = Field(default=0, ge=0, description="start offset if none is persisted")
 
 
 class Acquire(_Event):
-    """A member fetches, and the log gives these batches. Source: ShareFetch."""
+    """A member fetches, and these batches are read from the log. Source: ShareFetch."""
 
     event: Literal["acquire"] = "acquire"
     member: str = Field(min_length=1)
     log_batches: tuple[LogBatch, ...] = Field(min_length=1, description="[first, last] each, ascending")
-    fetch_offset: int | None = Field(
-        default=None, description="where the log was read from; the first batch, if not said"
-    )
+    fetch_offset: int | None = Field(default=None, description="offset of the read; default: the first batch")
     max_records: int = Field(default=NO_LIMIT, ge=1)
     batch_size: int = Field(default=NO_LIMIT, ge=1)
     mode: AcquireMode = AcquireMode.BATCH_OPTIMIZED
 
 
 class Ack(_Event):
-    """A member acknowledges what it holds. Source: ShareAcknowledge, or ShareFetch that carries acknowledgements."""
+    """A member acknowledges records. Source: ShareAcknowledge, or ShareFetch with acknowledgements."""
 
     event: Literal["ack"] = "ack"
     member: str = Field(min_length=1)
@@ -76,36 +71,36 @@ class Ack(_Event):
     is_renew_ack: bool = False
     version: int = Field(default=2, ge=1, le=2)
     leader_epoch: int | None = Field(
-        default=None, description="of the leader it is sent to; the current one, if not said"
+        default=None, description="epoch of the receiving leader; default: the current one"
     )
-    max_wait_ms: int = Field(default=0, ge=0, description="the four limits of a fetch, which renewals demand to be 0")
+    max_wait_ms: int = Field(default=0, ge=0, description="fetch limits, which must be 0 with renewals")
     min_bytes: int = Field(default=0, ge=0)
     max_bytes: int = Field(default=0, ge=0)
     max_records: int = Field(default=0, ge=0)
 
 
 class Advance(_Event):
-    """Time passes until `ts_ms`; locks run out."""
+    """Time passes until `ts_ms`; locks expire."""
 
     event: Literal["advance"] = "advance"
 
 
 class MemberLeave(_Event):
-    """A member's session ends, in whatever way."""
+    """A member's share session ends."""
 
     event: Literal["member_leave"] = "member_leave"
     member: str = Field(min_length=1)
 
 
 class LsoMove(_Event):
-    """The log start moves: retention, or DeleteRecords."""
+    """The log start offset moves: retention, or DeleteRecords."""
 
     event: Literal["lso_move"] = "lso_move"
     offset: int = Field(ge=0)
 
 
 class LogHole(_Event):
-    """The log holds nothing there any more: compaction."""
+    """Compaction removed these offsets from the log."""
 
     event: Literal["log_hole"] = "log_hole"
     first: int = Field(ge=0)
@@ -113,7 +108,7 @@ class LogHole(_Event):
 
 
 class Aborted(_Event):
-    """What was acquired there belongs to an aborted transaction, and the group reads committed records only."""
+    """Acquired records belong to an aborted transaction, and the group reads committed records only."""
 
     event: Literal["aborted"] = "aborted"
     first: int = Field(ge=0)
@@ -133,7 +128,7 @@ class Crash(_Event):
 
 
 class Config(_Event):
-    """A setting of the group changes; a Kafka group configuration key, for example share.record.lock.duration.ms."""
+    """A group config changes, for example share.record.lock.duration.ms."""
 
     event: Literal["config"] = "config"
     name: str
@@ -141,28 +136,28 @@ class Config(_Event):
 
 
 class FailWrites(_Event):
-    """From now on writes of the share-partition fail, or no longer do."""
+    """Writes of the share-partition fail while on."""
 
     event: Literal["fail_writes"] = "fail_writes"
     on: bool
 
 
 class HoldWrites(_Event):
-    """From now on writes of the share-partition stay unanswered; off answers them, in order."""
+    """Writes of the share-partition get no response while on; off sends the responses in order."""
 
     event: Literal["hold_writes"] = "hold_writes"
     on: bool
 
 
 class HoldDeadLetters(_Event):
-    """From now on the dead letter queue stays silent; off has it answer, in order."""
+    """The dead letter queue does not respond while on; off sends the responses in order."""
 
     event: Literal["hold_dead_letters"] = "hold_dead_letters"
     on: bool
 
 
 class ColdSnapshot(_Event):
-    """The share coordinator records the state whole although nothing changed."""
+    """The share coordinator writes a snapshot of the unchanged state."""
 
     event: Literal["cold_snapshot"] = "cold_snapshot"
 
@@ -174,7 +169,7 @@ class Delete(_Event):
 
 
 class Prune(_Event):
-    """The share coordinator deletes records that nothing needs any more."""
+    """The share coordinator deletes redundant records."""
 
     event: Literal["prune"] = "prune"
 
@@ -205,14 +200,10 @@ _EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 
 
 def read_events(lines: Iterable[str | bytes]) -> Iterator[Event]:
-    """Events of JSON lines.
+    """Yield the events of JSON lines; blank lines are skipped.
 
-    Args:
-        lines: one event each; blank ones are passed over.
-    Returns:
-        Events, lazily.
     Raises:
-        EventError: a line is no event, naming the line and the field.
+        EventError: names the line and the invalid field.
     """
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -226,31 +217,29 @@ def read_events(lines: Iterable[str | bytes]) -> Iterator[Event]:
 
 
 def write_event(event: Event) -> str:
-    """One event as a JSON line, without the newline; what is at its default is left out."""
-    said = {"event": event.event} | event.model_dump(mode="json", exclude_defaults=True)
-    return json.dumps(said, separators=(",", ":"), ensure_ascii=False)
+    """One event as a JSON line without newline; default values are omitted."""
+    row = {"event": event.event} | event.model_dump(mode="json", exclude_defaults=True)
+    return json.dumps(row, separators=(",", ":"), ensure_ascii=False)
 
 
 @dataclass(slots=True)
-class Outcome:
-    """One step of a history.
+class EventResult:
+    """The result of an event, or of something that followed from it (a lock timeout, a held write).
 
     Args:
-        seq: of the event; what comes about by itself carries the seq of the event that lets time pass.
-        ts_ms: when.
-        key: the share-partition.
-        cause: the event's kind, or lock_timeout, dead_letter, written, failed for what comes about by itself.
-        error: what the request was answered with.
-        message: why, one line.
-        acquired: what a fetch handed out.
-        lock_timeout_ms: the lock duration in force, told to whoever acquires or acknowledges.
-        writes: became durable, in this order.
-        refused: writes that did not, each with the share coordinator's answer.
-        delta: became durable in the draft's dialect.
-        checkpoint: became durable in the draft's dialect.
-        start_offset: the start (SPSO) afterwards, None where there is no share-partition in memory.
-        end_offset: the end (SPEO) afterwards, exclusive.
-        memory: what is in flight afterwards, None unless traced.
+        seq: of the event, or of the event that advanced the time.
+        cause: the event's kind, or the trigger of what followed.
+        error: the request's error code.
+        message: the reason, one line.
+        acquired: records that a fetch acquired.
+        lock_timeout_ms: current lock duration, returned for fetches and acknowledgements.
+        writes: durable writes, in order.
+        refused: failed writes, each with the share coordinator's error code.
+        delta: durable delta of the draft dialect.
+        checkpoint: durable checkpoint of the draft dialect.
+        start_offset: SPSO afterwards; None if no leader has loaded the share-partition.
+        end_offset: SPEO afterwards, exclusive.
+        memory: in-flight batches afterwards; None unless traced.
     """
 
     seq: int
@@ -270,7 +259,7 @@ class Outcome:
     memory: tuple[StateBatch, ...] | None = None
 
     def to_json(self) -> str:
-        """One JSON line, without the newline; what is empty is left out."""
+        """One JSON line without newline; empty fields are omitted."""
         row: dict[str, object] = {
             "seq": self.seq,
             "ts_ms": self.ts_ms,

@@ -1,9 +1,4 @@
-"""Damage to segments: what disks, copies and people do to a log that was sound.
-
-The table of faults: each breaks a finished log in one place, and says which finding that must cause, and where.
-
-Plants faults in finished logs: chooses who is hit, so that no fault hides another.
-"""
+"""Plants faults in valid logs: damaged record batches and segments, invalid records, lost bases."""
 
 import json
 import random
@@ -23,21 +18,21 @@ from share_state.simulator.record_faults import (
     STATE_FAULTS,
     STRANGER,
     ControlFault,
-    ControlVictim,
+    ControlFaultTarget,
+    FaultTarget,
     StateFault,
-    Victim,
 )
 from share_state.simulator.types import NO_START_OFFSET, SimulationError
 from share_state.sources.discovery import STATE_TOPIC
 
 _LENGTH_AT, _MAGIC_AT, _CRC_AT, _CHECKED_AT, _LAST_DELTA_AT, _TIMESTAMP_AT = 8, 16, 17, 21, 23, 27
-_BEFORE_LENGTH_COUNTS = 12
+_LENGTH_OVERHEAD = 12
 _TRANSACTIONAL = 0x10
 _OLD_MAGIC = 1
 
 
-class Span(NamedTuple):
-    """Where a record batch lies in its segment, in bytes, and its first and last offset."""
+class BatchSpan(NamedTuple):
+    """Byte range of a record batch in its segment, and its first and last offset."""
 
     begin: int
     end: int
@@ -46,56 +41,49 @@ class Span(NamedTuple):
 
 
 class LogOnDisk:
-    """The segments of one log partition, none of them damaged so far.
-
-    Args:
-        folder: of the log partition.
-        rng: chooses where the damage is done.
-    """
+    """The valid segments of one log partition."""
 
     def __init__(self, folder: Path, rng: random.Random) -> None:
         self.segments = sorted(path for path in folder.glob("*.log") if path.stat().st_size)
         self.folder, self.rng = folder, rng
 
-    def inner_batch(self) -> tuple[Path, Span]:
-        """A batch that is neither the log's first nor its last."""
+    def inner_batch(self) -> tuple[Path, BatchSpan]:
+        """A random batch that is neither the log's first nor its last."""
         places = [(path, span) for path in self.segments for span in spans(path.read_bytes())][1:-1]
         if not places:
             raise SimulationError(f"{self.folder}: has no batch between others to damage; simulate more")
         return self.rng.choice(places)
 
-    def last_batch(self) -> tuple[Path, Span]:
+    def last_batch(self) -> tuple[Path, BatchSpan]:
         """The log's last batch."""
         if not self.segments:
             raise SimulationError(f"{self.folder}: has no batch to damage; simulate more")
         return self.segments[-1], spans(self.segments[-1].read_bytes())[-1]
 
 
-def spans(data: bytes) -> list[Span]:
-    """The batches of a sound segment."""
+def spans(data: bytes) -> list[BatchSpan]:
+    """The batches of a valid segment."""
     found, at = [], 0
     while at < len(data):
         base, length = struct.unpack_from(">qi", data, at)
-        end = at + _BEFORE_LENGTH_COUNTS + length
-        found.append(Span(at, end, base, base + struct.unpack_from(">i", data, at + _LAST_DELTA_AT)[0]))
+        end = at + _LENGTH_OVERHEAD + length
+        found.append(BatchSpan(at, end, base, base + struct.unpack_from(">i", data, at + _LAST_DELTA_AT)[0]))
         at = end
     return found
 
 
 class BatchFault(NamedTuple):
-    """One way to damage a log.
+    """Damage to a log.
 
     Attributes:
-        name: of the fault.
-        finding: code of the rule that it breaks.
-        what: in words.
-        damage: does it; returns the offset that is hit.
-        is_for_any_topic: whether it means anything in logs that may have holes and transactions.
+        finding: rule that reports it.
+        damage: does it; returns the offset of the damaged batch.
+        is_for_any_topic: False if it is no fault in logs that may have gaps and transactions.
     """
 
     name: str
     finding: str
-    what: str
+    description: str
     damage: Callable[[LogOnDisk], int]
     is_for_any_topic: bool = True
 
@@ -106,39 +94,39 @@ def _write_at(path: Path, at: int, data: bytes) -> None:
         file.write(data)
 
 
-def _flip_a_byte(log: LogOnDisk) -> int:
+def _flip_byte(log: LogOnDisk) -> int:
     path, span = log.inner_batch()
     _write_at(path, span.end - 1, bytes([path.read_bytes()[span.end - 1] ^ 0x40]))
     return span.base_offset
 
 
-def _tear(log: LogOnDisk) -> int:
+def _truncate_tail(log: LogOnDisk) -> int:
     path, span = log.last_batch()
     with path.open("r+b") as file:
         file.truncate(span.end - log.rng.randint(1, span.end - span.begin - 1))
     return span.base_offset
 
 
-def _age(log: LogOnDisk) -> int:
+def _set_old_magic(log: LogOnDisk) -> int:
     path, span = log.inner_batch()
     _write_at(path, span.begin + _MAGIC_AT, bytes([_OLD_MAGIC]))
     return span.base_offset
 
 
-def _lie_about_the_length(log: LogOnDisk) -> int:
+def _corrupt_length(log: LogOnDisk) -> int:
     path, span = log.inner_batch()
     _write_at(path, span.begin + _LENGTH_AT, struct.pack(">i", 1))
     return span.base_offset
 
 
-def _cut_out(log: LogOnDisk) -> int:
+def _remove_batch(log: LogOnDisk) -> int:
     path, span = log.inner_batch()
     data = path.read_bytes()
     path.write_bytes(data[: span.begin] + data[span.end :])
     return span.base_offset
 
 
-def _drop_a_segment(log: LogOnDisk) -> int:
+def _remove_segment(log: LogOnDisk) -> int:
     inner = log.segments[1:-1]
     if not inner:
         raise SimulationError(f"{log.folder}: has no segment between others to drop; let segments be smaller")
@@ -147,41 +135,41 @@ def _drop_a_segment(log: LogOnDisk) -> int:
     return int(path.stem)
 
 
-def _rewritten(batch: bytes, at: int, data: bytes) -> bytes:
-    """A batch with other bytes in its checked part, and the checksum that belongs to them."""
+def _patch_batch(batch: bytes, at: int, data: bytes) -> bytes:
+    """Replace bytes of a batch after its CRC field and update the CRC."""
     whole = bytearray(batch)
     whole[at : at + len(data)] = data
     struct.pack_into(">I", whole, _CRC_AT, google_crc32c.value(bytes(whole[_CHECKED_AT:])))
     return bytes(whole)
 
 
-def _tell_it_twice(log: LogOnDisk) -> int:
+def _duplicate_batch(log: LogOnDisk) -> int:
     path, span = log.last_batch()
     batch = path.read_bytes()[span.begin : span.end]
     (timestamp,) = struct.unpack_from(">q", batch, _TIMESTAMP_AT)
     with path.open("ab") as file:
-        file.write(_rewritten(batch, _TIMESTAMP_AT, struct.pack(">q", timestamp + 1)))
+        file.write(_patch_batch(batch, _TIMESTAMP_AT, struct.pack(">q", timestamp + 1)))
     return span.base_offset
 
 
-def _make_it_transactional(log: LogOnDisk) -> int:
+def _make_transactional(log: LogOnDisk) -> int:
     path, span = log.inner_batch()
     batch = path.read_bytes()[span.begin : span.end]
     (attributes,) = struct.unpack_from(">h", batch, _CHECKED_AT)
-    _write_at(path, span.begin, _rewritten(batch, _CHECKED_AT, struct.pack(">h", attributes | _TRANSACTIONAL)))
+    _write_at(path, span.begin, _patch_batch(batch, _CHECKED_AT, struct.pack(">h", attributes | _TRANSACTIONAL)))
     return span.base_offset
 
 
 BATCH_FAULTS = (
-    BatchFault("crc-mismatch", "CRC_MISMATCH", "a flipped bit in a batch", _flip_a_byte),
-    BatchFault("torn-tail", "TORN_TAIL", "a log that ends inside a batch", _tear),
-    BatchFault("magic-unsupported", "MAGIC_UNSUPPORTED", "a batch of an older format", _age),
-    BatchFault("batch-malformed", "BATCH_MALFORMED", "a batch whose length is wrong", _lie_about_the_length),
-    BatchFault("offset-gap", "OFFSET_GAP", "a batch that is not there", _cut_out, False),
-    BatchFault("missing-segment", "OFFSET_GAP", "a segment that is not there", _drop_a_segment, False),
-    BatchFault("duplicate-offset-conflict", "DUPLICATE_OFFSET_CONFLICT", "an offset told twice, differently",
-               _tell_it_twice),
-    BatchFault("transactional-batch", "TRANSACTIONAL_BATCH", "a batch of a transaction", _make_it_transactional, False),
+    BatchFault("crc-mismatch", "CRC_MISMATCH", "a flipped bit in a batch", _flip_byte),
+    BatchFault("torn-tail", "TORN_TAIL", "a truncated last batch", _truncate_tail),
+    BatchFault("magic-unsupported", "MAGIC_UNSUPPORTED", "a batch of an older format", _set_old_magic),
+    BatchFault("batch-malformed", "BATCH_MALFORMED", "a batch whose length is wrong", _corrupt_length),
+    BatchFault("offset-gap", "OFFSET_GAP", "a missing batch", _remove_batch, False),
+    BatchFault("missing-segment", "OFFSET_GAP", "a missing segment", _remove_segment, False),
+    BatchFault("duplicate-offset-conflict", "DUPLICATE_OFFSET_CONFLICT", "two different batches with the same offset",
+               _duplicate_batch),
+    BatchFault("transactional-batch", "TRANSACTIONAL_BATCH", "a batch of a transaction", _make_transactional, False),
 )  # fmt: skip
 
 
@@ -189,27 +177,21 @@ ALL = "all"
 BASE_LOST = "base-lost"
 
 
-def name_of(fault: StateFault | ControlFault | BatchFault) -> str:
-    """What a fault is asked for by: the finding's code in small letters, or the name it has of its own."""
+def fault_name(fault: StateFault | ControlFault | BatchFault) -> str:
+    """The option value of a fault: its name, or its finding's code in lower case."""
     return fault.name if isinstance(fault, BatchFault) else fault.finding.lower().replace("_", "-")
 
 
-STATE = {name_of(fault): fault for fault in STATE_FAULTS}
-CONTROL = {name_of(fault): fault for fault in CONTROL_FAULTS}
-BATCH = {name_of(fault): fault for fault in BATCH_FAULTS}
+STATE = {fault_name(fault): fault for fault in STATE_FAULTS}
+CONTROL = {fault_name(fault): fault for fault in CONTROL_FAULTS}
+BATCH = {fault_name(fault): fault for fault in BATCH_FAULTS}
 
 
-class Kind(NamedTuple):
-    """A fault that can be asked for.
-
-    Attributes:
-        finding: code of the finding that it causes.
-        what: in words.
-        dialects: whose logs it can befall.
-    """
+class FaultInfo(NamedTuple):
+    """A fault that can be requested, and the dialects whose logs it applies to."""
 
     finding: str
-    what: str
+    description: str
     dialects: tuple[str, ...]
 
 
@@ -217,26 +199,26 @@ _OF_STATE, _OF_CONTROL = ("share_group_state",), ("control_records",)
 _OF_BOTH = _OF_STATE + _OF_CONTROL
 
 FAULTS = {
-    **{name: Kind(one.finding, one.what, _OF_BOTH if one.is_for_any_topic else _OF_STATE)
+    **{name: FaultInfo(one.finding, one.description, _OF_BOTH if one.is_for_any_topic else _OF_STATE)
        for name, one in BATCH.items()},
-    **{name: Kind(one.finding, one.what, _OF_STATE) for name, one in STATE.items()},
-    **{name: Kind(one.finding, one.what, _OF_CONTROL) for name, one in CONTROL.items()},
-    BASE_LOST: Kind("BASE_LOST", "a log start beyond what the state of a share-partition rests on", _OF_BOTH),
+    **{name: FaultInfo(one.finding, one.description, _OF_STATE) for name, one in STATE.items()},
+    **{name: FaultInfo(one.finding, one.description, _OF_CONTROL) for name, one in CONTROL.items()},
+    BASE_LOST: FaultInfo("BASE_LOST", "a log start past the snapshot of a live share-partition", _OF_BOTH),
 }  # fmt: skip
 """Every fault by name."""
 
 
 @dataclass(frozen=True, slots=True)
-class Planted:
-    """A fault that was planted.
+class PlantedFault:
+    """A planted fault.
 
     Attributes:
         fault: its name.
-        finding: code of the finding it must cause.
-        log: topic and partition of the log it is in.
+        finding: rule that must report it.
+        log: topic and partition of the log.
         offset: of the record or batch at fault.
-        group: of the share-partition that the finding is about, None where it is about the log.
-        topic_id: of the share-partition's topic, None in topics that are their own log.
+        group: of the share-partition that the finding names; None if it names the log.
+        topic_id: of the share-partition's topic; None in the draft dialect.
         partition: of the share-partition.
     """
 
@@ -249,27 +231,26 @@ class Planted:
     partition: int | None = None
 
     def to_json(self) -> str:
-        """One JSON line, without the newline."""
+        """One JSON line without newline."""
         row = {"fault": self.fault, "finding": self.finding, "log": f"{self.log[0]}-{self.log[1]}"}
         row |= {"offset": self.offset, "group": self.group, "topicId": self.topic_id, "partition": self.partition}
         return json.dumps({name: value for name, value in row.items() if value is not None}, ensure_ascii=False)
 
 
-Place = tuple[str, int]
+TopicPartition = tuple[str, int]
 """Topic and partition of a log."""
 
 
 @dataclass(slots=True)
-class Logs:
-    """Everything that faults can befall.
+class SimulatedLogs:
+    """The logs in which faults can be planted.
 
     Attributes:
-        state: the state topic, None where the draft's dialect alone is written.
+        state: the state topic, or None.
         control: topic, partition and writer of each log with control records.
         all: every log in the folder.
-        folder: that holds the log folders.
-        now_ms: the time at the end of the simulation.
-        delivery_count_limit: in force.
+        folder: that contains the log folders.
+        now_ms: time at the end of the simulation.
     """
 
     state: StateTopic | None
@@ -281,7 +262,7 @@ class Logs:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """See that faults are known.
+    """Check that faults are known.
 
     Raises:
         SimulationError: if one is not.
@@ -291,73 +272,70 @@ def check_names(names: Sequence[str]) -> None:
         raise SimulationError(f"fault {unknown[0]!r} is not known; use one of {', '.join(sorted(FAULTS))}, or {ALL}")
 
 
-def plant(names: Sequence[str], logs: Logs, seed: int) -> list[Planted]:
-    """Plant faults: records first, then, once everything is on disk, damage.
+def plant_faults(names: Sequence[str], logs: SimulatedLogs, seed: int) -> list[PlantedFault]:
+    """Plant faults: first records, then, once the logs are on disk, damage.
 
     Args:
-        names: of FAULTS; ALL stands for each that the logs have a victim for.
-        logs: finished, without a fault.
-        seed: decides on the victims. None is hit twice, and as long as there are logs enough, damage is done where no
-            record is at fault.
-    Returns:
-        What was planted, in the order it was.
+        names: of FAULTS; ALL means each that has a target in these logs.
+        logs: complete and valid.
+        seed: decides the targets. No target is used twice; logs without other faults are damaged if there are enough.
     Raises:
-        SimulationError: if a fault is not known, or has no victim here.
+        SimulationError: if a fault is unknown or has no target.
     """
     check_names(names)
     wanted = list(FAULTS) if ALL in names else list(dict.fromkeys(names))
     wanted.sort(key=lambda name: (name in BATCH, name != BASE_LOST))
-    planting = _Planting(logs, random.Random(f"faults {seed}"), damages=sum(name in BATCH for name in wanted))
+    planting = _FaultPlanter(logs, random.Random(f"faults {seed}"), damages=sum(name in BATCH for name in wanted))
     planted = []
     for name in wanted:
         if name in BATCH:
             planting.flush()
         found = planting.plant(name)
         if found is None and ALL not in names:
-            raise SimulationError(f"fault {name}: nothing here can be its victim; simulate more groups or minutes")
+            raise SimulationError(f"fault {name}: no log or share-partition suits it; simulate more groups or minutes")
         planted += [found] if found else []
     planting.flush()
     return planted
 
 
-class _Planting:
-    """Hands out victims, none of them twice."""
+class _FaultPlanter:
+    """Chooses targets, none of them twice."""
 
-    def __init__(self, logs: Logs, rng: random.Random, damages: int) -> None:
+    def __init__(self, logs: SimulatedLogs, rng: random.Random, damages: int) -> None:
         self.logs, self.rng = logs, rng
-        self.state_victims = list(self._state_victims())
-        self.control_victims = [
-            ((topic, partition), ControlVictim(writer, group, logs.now_ms))
+        self.state_targets = list(self._state_targets())
+        self.control_targets = [
+            ((topic, partition), ControlFaultTarget(writer, group, logs.now_ms))
             for topic, partition, writer in logs.control
             for group in writer.states
         ]
-        rng.shuffle(self.state_victims)
-        rng.shuffle(self.control_victims)
-        # The longest logs have batches and segments enough to lose some.
+        rng.shuffle(self.state_targets)
+        rng.shuffle(self.control_targets)
+        # The longest logs have enough batches and segments to remove some.
         self.to_damage = self._longest_first()
         self.reserved = set(self.to_damage[:damages])
 
     def flush(self) -> None:
         flush_logs(self.logs.folder, self.logs.all)
 
-    def plant(self, name: str) -> Planted | None:
+    def plant(self, name: str) -> PlantedFault | None:
         if name in BATCH:
-            return self._in_a_batch(BATCH[name])
+            return self._plant_in_batch(BATCH[name])
         if name == BASE_LOST:
-            return self._before_the_log_start() if self.logs.state else self._before_the_control_log_start()
+            return self._plant_base_lost() if self.logs.state else self._plant_control_base_lost()
         if name in STATE:
-            return self._in_state(name, STATE[name])
-        return self._in_control(name, CONTROL[name])
+            return self._plant_in_state(name, STATE[name])
+        return self._plant_in_control(name, CONTROL[name])
 
-    def _state_victims(self) -> Iterator[Victim]:
+    def _state_targets(self) -> Iterator[FaultTarget]:
         topic = self.logs.state
         for number, coordinator in enumerate(topic.coordinators if topic else ()):
             assert topic
-            for key, held in coordinator.held.items():
-                if held.state.start_offset != NO_START_OFFSET:
-                    yield Victim(
+            for key, entry in coordinator.entries.items():
+                if entry.state.start_offset != NO_START_OFFSET:
+                    yield FaultTarget(
                         key=key,
-                        held=held,
+                        entry=entry,
                         release=topic.settings.release,
                         state_partition=number,
                         state_partitions=topic.settings.state_partitions,
@@ -366,70 +344,73 @@ class _Planting:
                         now_ms=self.logs.now_ms,
                     )
 
-    def _in_state(self, name: str, fault: StateFault) -> Planted | None:
+    def _plant_in_state(self, name: str, fault: StateFault) -> PlantedFault | None:
         topic = self.logs.state
         if topic is None or topic.settings.release.name < fault.since:
             return None
-        suited = [victim for victim in self.state_victims if fault.suits(victim)]
-        free = [victim for victim in suited if (STATE_TOPIC, victim.state_partition) not in self.reserved]
-        victim = next(iter(free or suited), None)
-        if victim is None:
+        candidates = [target for target in self.state_targets if fault.applies_to(target)]
+        free = [target for target in candidates if (STATE_TOPIC, target.state_partition) not in self.reserved]
+        target = next(iter(free or candidates), None)
+        if target is None:
             return None
-        self.state_victims.remove(victim)
-        log, offset = topic.logs[victim.state_partition], -1
+        self.state_targets.remove(target)
+        log, offset = topic.logs[target.state_partition], -1
         log.end_batch()
-        for place, (key, value, after_ms) in enumerate(fault.craft(victim)):
-            offset = log.append(victim.now_ms + place + after_ms, key, value)
+        for index, (key, value, after_ms) in enumerate(fault.build(target)):
+            offset = log.append(target.now_ms + index + after_ms, key, value)
         log.end_batch()
-        planted, who = Planted(name, fault.finding, (STATE_TOPIC, victim.state_partition), offset), fault.whose(victim)
+        planted, who = (
+            PlantedFault(name, fault.finding, (STATE_TOPIC, target.state_partition), offset),
+            fault.subject(target),
+        )
         if who is None:
             return planted
         return replace(planted, group=who.group_id, topic_id=who.topic_id, partition=who.partition)
 
-    def _in_control(self, name: str, fault: ControlFault) -> Planted | None:
-        suited = [(where, victim) for where, victim in self.control_victims if fault.suits(victim)]
-        free = [(where, victim) for where, victim in suited if where not in self.reserved]
-        for where, victim in (free or suited)[:1]:
-            self.control_victims.remove((where, victim))
-            group = STRANGER if name == "orphan-delta" else victim.group_id
-            return Planted(name, fault.finding, where, fault.craft(victim), group, None, where[1])
+    def _plant_in_control(self, name: str, fault: ControlFault) -> PlantedFault | None:
+        candidates = [(where, target) for where, target in self.control_targets if fault.applies_to(target)]
+        free = [(where, target) for where, target in candidates if where not in self.reserved]
+        for where, target in (free or candidates)[:1]:
+            self.control_targets.remove((where, target))
+            group = STRANGER if name == "orphan-delta" else target.group_id
+            return PlantedFault(name, fault.finding, where, fault.build(target), group, None, where[1])
         return None
 
-    def _before_the_log_start(self) -> Planted | None:
-        """Everything else in the log is lost with it, so that is one with few share-partitions."""
-        free = [victim for victim in self.state_victims if (STATE_TOPIC, victim.state_partition) not in self.reserved]
-        topic, victims = self.logs.state, free or self.state_victims
-        if topic is None or not victims:
+    def _plant_base_lost(self) -> PlantedFault | None:
+        """Lose the base of a share-partition in a log with few others, since theirs is lost too."""
+        free = [target for target in self.state_targets if (STATE_TOPIC, target.state_partition) not in self.reserved]
+        topic, targets = self.logs.state, free or self.state_targets
+        if topic is None or not targets:
             return None
-        crowd = Counter(victim.state_partition for victim in victims)
-        chosen = min(victims, key=lambda victim: crowd[victim.state_partition])
-        self.state_victims = [one for one in self.state_victims if one.state_partition != chosen.state_partition]
+        crowd = Counter(target.state_partition for target in targets)
+        chosen = min(targets, key=lambda target: crowd[target.state_partition])
+        self.state_targets = [one for one in self.state_targets if one.state_partition != chosen.state_partition]
         self.to_damage.remove((STATE_TOPIC, chosen.state_partition))
         log = topic.logs[chosen.state_partition]
         while True:
             log.end_batch()
-            crafted = chosen.update()
-            offset = log.append(chosen.now_ms + 1, crafted.key, crafted.value)
+            record = chosen.update()
+            offset = log.append(chosen.now_ms + 1, record.key, record.value)
             log.end_batch()
             log.delete_before(offset)
-            # A log start at a segment's beginning is not noted, and then nobody can tell what was before it.
-            if log.is_cut_inside:
-                return Planted(BASE_LOST, "BASE_LOST", (STATE_TOPIC, chosen.state_partition), offset, *chosen.key)
+            # Brokers checkpoint only log starts inside a segment; others would hide that records are missing.
+            if log.starts_inside_segment:
+                return PlantedFault(BASE_LOST, "BASE_LOST", (STATE_TOPIC, chosen.state_partition), offset, *chosen.key)
 
-    def _before_the_control_log_start(self) -> Planted | None:
-        """As above, in a log of the draft: a delta is left whose checkpoint is gone."""
-        free = [one for one in self.control_victims if one[0] not in self.reserved] or self.control_victims
+    def _plant_control_base_lost(self) -> PlantedFault | None:
+        """Leave a delta in a log of the draft whose checkpoint is gone."""
+        free = [one for one in self.control_targets if one[0] not in self.reserved] or self.control_targets
         if not free:
             return None
         crowd = Counter(where for where, _ in free)
-        chosen, victim = min(free, key=lambda one: crowd[one[0]])
-        self.control_victims = [one for one in self.control_victims if one[0] != chosen]
+        chosen, target = min(free, key=lambda one: crowd[one[0]])
+        self.control_targets = [one for one in self.control_targets if one[0] != chosen]
         self.to_damage.remove(chosen)
-        offset = victim.delta()
-        victim.writer.log.delete_before(offset)
-        return Planted(BASE_LOST, "BASE_LOST", chosen, offset, victim.group_id, None, chosen[1])
+        offset = target.delta()
+        target.writer.log.delete_before(offset)
+        return PlantedFault(BASE_LOST, "BASE_LOST", chosen, offset, target.group_id, None, chosen[1])
 
-    def _in_a_batch(self, fault: BatchFault) -> Planted | None:
+    def _plant_in_batch(self, fault: BatchFault) -> PlantedFault | None:
         if self.logs.state is None and not fault.is_for_any_topic:
             return None
         for where in self.to_damage:
@@ -438,10 +419,10 @@ class _Planting:
             except SimulationError:
                 continue
             self.to_damage.remove(where)
-            return Planted(fault.name, fault.finding, where, offset)
+            return PlantedFault(fault.name, fault.finding, where, offset)
         return None
 
-    def _longest_first(self) -> list[Place]:
+    def _longest_first(self) -> list[TopicPartition]:
         topic = self.logs.state
         if topic is None:
             sizes = {(name, partition): writer.log.next_offset for name, partition, writer in self.logs.control}

@@ -1,9 +1,4 @@
-"""Record batches (magic 2) as a broker writes them: records, compression, header, CRC-32C.
-
-One log partition on disk: batches gathered, appended and rolled into segments, with little of it in memory.
-
-The topic `__share_group_state` on disk: every share-partition has the coordinator that its key hashes to.
-"""
+"""Writes log partitions as brokers do: record batches (magic 2), segments, and the topic `__share_group_state`."""
 
 import gzip
 import struct
@@ -15,14 +10,14 @@ from typing import NamedTuple
 import google_crc32c
 import pyarrow as pa
 
-from share_state.simulator.coordinator import COLD_AFTER_MS, UPDATES_PER_SNAPSHOT, Held, ShareCoordinator
+from share_state.simulator.coordinator import COLD_AFTER_MS, UPDATES_PER_SNAPSHOT, CoordinatorEntry, ShareCoordinator
 from share_state.simulator.state_records import (
     LATEST,
     StateKey,
     StateRecord,
     WriterRelease,
-    bytes_of,
-    state_partition_of,
+    encode_record,
+    state_partition_for,
 )
 from share_state.simulator.types import SimulationError
 from share_state.sources.discovery import STATE_TOPIC
@@ -31,49 +26,48 @@ MAGIC = 2
 _LEADER_EPOCH = 0  # of the log itself, which has had one leader
 _CONTROL = 0x20
 _NO_PRODUCER = (-1, -1, -1)  # producer id, producer epoch, base sequence
-_HEAD = struct.Struct(">qiibI")  # base offset, length, partition leader epoch, magic, crc
-_CHECKED_HEAD = struct.Struct(">hiqqqhii")
-_BEFORE_LENGTH_COUNTS = 12
+_HEADER = struct.Struct(">qiibI")  # base offset, length, partition leader epoch, magic, crc
+_CHECKED_HEADER = struct.Struct(">hiqqqhii")
+_LENGTH_OVERHEAD = 12
 _SMALL = 1 << 13
 
 
-class Stamped(NamedTuple):
-    """A record before it has an offset: its time in ms, its key and its value."""
+class DataRecord(NamedTuple):
+    """A record without offset; the timestamp is in ms."""
 
     timestamp: int
     key: bytes | None
     value: bytes | None
 
 
-def record_batch(
+def encode_batch(
     base_offset: int,
-    records: Sequence[Stamped],
+    records: Sequence[DataRecord],
     *,
     codec: str = "none",
     is_control: bool = False,
 ) -> bytes:
-    """One record batch.
+    """Encode a record batch with consecutive offsets.
 
     Args:
-        base_offset: of its first record; the others follow without a gap.
         records: at least one, in order.
         codec: one of CODECS.
-        is_control: whether it holds control records, which no consumer is given.
+        is_control: whether the batch has control records, which consumers do not see.
     Source: Kafka DefaultRecordBatch, DefaultRecord.
     """
     number, pack = _CODECS[codec]
     first = records[0].timestamp
-    body = pack(b"".join([_record(place, first, record) for place, record in enumerate(records)]))
+    body = pack(b"".join([_record(index, first, record) for index, record in enumerate(records)]))
     attributes = number | (_CONTROL if is_control else 0)
     latest = max(record.timestamp for record in records)
-    checked = _CHECKED_HEAD.pack(attributes, len(records) - 1, first, latest, *_NO_PRODUCER, len(records)) + body
-    length = _HEAD.size - _BEFORE_LENGTH_COUNTS + len(checked)
-    return _HEAD.pack(base_offset, length, _LEADER_EPOCH, MAGIC, google_crc32c.value(checked)) + checked
+    checked = _CHECKED_HEADER.pack(attributes, len(records) - 1, first, latest, *_NO_PRODUCER, len(records)) + body
+    length = _HEADER.size - _LENGTH_OVERHEAD + len(checked)
+    return _HEADER.pack(base_offset, length, _LEADER_EPOCH, MAGIC, google_crc32c.value(checked)) + checked
 
 
-def _record(place: int, first: int, record: Stamped) -> bytes:
+def _record(index: int, first: int, record: DataRecord) -> bytes:
     timestamp, key, value = record
-    parts = [b"\0", _varint(timestamp - first), _varint(place)]
+    parts = [b"\0", _varint(timestamp - first), _varint(index)]
     for content in (key, value):
         parts += (_NULL,) if content is None else (_varint(len(content)), content)
     parts.append(b"\0")  # no headers
@@ -99,24 +93,20 @@ def _varint(number: int) -> bytes:
     return _VARINTS[number] if 0 <= number < _SMALL else _zigzag(number)
 
 
-def _plain(body: bytes) -> bytes:
-    return body
-
-
 def _gzip(body: bytes) -> bytes:
-    # No time of day in it, so that the same records give the same bytes.
+    # Without mtime the output is deterministic.
     return gzip.compress(body, compresslevel=6, mtime=0)
 
 
 def _snappy(body: bytes) -> bytes:
-    """The frame of snappy-java's streams: magic, version and lowest compatible version, then sized blocks."""
+    """The framing of snappy-java: magic, version, lowest compatible version, then sized blocks."""
     blocks = [pa.compress(body[at : at + _SNAPPY_BLOCK], codec="snappy", asbytes=True)
               for at in range(0, len(body), _SNAPPY_BLOCK)]  # fmt: skip
     return _SNAPPY_HEAD + b"".join(struct.pack(">i", len(block)) + block for block in blocks)
 
 
 def _lz4(body: bytes) -> bytes:
-    """An LZ4 frame of independent blocks: Kafka reads no others, and pyarrow's own streams link theirs."""
+    """An LZ4 frame of independent blocks: Kafka reads no others, and pyarrow's streams link theirs."""
     parts = [_LZ4_HEAD]
     for at in range(0, len(body), _LZ4_BLOCK):
         plain = body[at : at + _LZ4_BLOCK]
@@ -139,14 +129,14 @@ _LZ4_HEAD = bytes.fromhex("04224d18 60 40 82")
 _LZ4_STORED = 1 << 31
 
 _CODECS: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
-    "none": (0, _plain),
+    "none": (0, bytes),
     "gzip": (1, _gzip),
     "snappy": (2, _snappy),
     "lz4": (3, _lz4),
     "zstd": (4, _zstd),
 }
 CODECS = tuple(_CODECS)
-"""Names of the codecs, as the broker's settings have them."""
+"""Codec names, as in Kafka's compression.type."""
 
 
 SEGMENT_BYTES = 104_857_600
@@ -159,20 +149,20 @@ _LOG_STARTS = "log-start-offset-checkpoint"
 
 
 class LogWriter:
-    """Appends records to one log partition; offsets are known at once, bytes come a batch at a time.
+    """Appends records to one log partition; batches are written and segments rolled as limits are reached.
 
-    A batch is closed when the next record would make it larger than `batch_bytes`, or is stamped more than `linger_ms`
-    after its first. Files are opened only to be appended to, so any number of logs can be written side by side.
+    A batch is closed when the next record would exceed `batch_bytes` or comes more than `linger_ms` after the first.
+    Files are open only while they are appended to, so that many logs can be written at once.
 
     Args:
-        folder: of the log partition, `<topic>-<partition>`; made where it is missing.
+        folder: of the log partition, `<topic>-<partition>`; created if missing.
         base_offset: of the first record.
-        codec: of data batches; control batches are never compressed.
-        segment_bytes: a batch that would make a segment larger begins the next one.
-        batch_bytes: of records, before compression; 0 gives every record a batch of its own.
+        codec: of data batches; control batches are not compressed.
+        segment_bytes: maximum segment size.
+        batch_bytes: maximum batch size before compression; 0 writes one record per batch.
         linger_ms: how long a batch stays open.
     Raises:
-        SimulationError: if the codec is not known.
+        SimulationError: if the codec is unknown.
     Source: Kafka CoordinatorRuntime (batches), UnifiedLog.maybeRoll (segments).
     """
 
@@ -191,7 +181,7 @@ class LogWriter:
         self.folder, self.codec = folder, codec
         self.segment_bytes, self.batch_bytes, self.linger_ms = segment_bytes, batch_bytes, linger_ms
         self.next_offset = self._batch_base = self.log_start_offset = base_offset
-        self._batch: list[Stamped] = []
+        self._batch: list[DataRecord] = []
         self._batch_size = 0
         self._buffer: list[bytes] = []
         self._buffered = 0
@@ -200,32 +190,32 @@ class LogWriter:
         self._roll(base_offset)
 
     def append(self, timestamp_ms: int, key: bytes | None, value: bytes | None) -> int:
-        """Add a data record; returns its offset."""
+        """Append a data record; returns its offset."""
         size = len(key or b"") + len(value or b"")
         batch = self._batch
         if batch and (
             self._batch_size + size > self.batch_bytes or not 0 <= timestamp_ms - batch[0].timestamp <= self.linger_ms
         ):
             self.end_batch()
-        self._batch.append(Stamped(timestamp_ms, key, value))
+        self._batch.append(DataRecord(timestamp_ms, key, value))
         self._batch_size += size
         self.next_offset += 1
         return self.next_offset - 1
 
     def append_control(self, timestamp_ms: int, key: bytes, value: bytes) -> int:
-        """Add a control record, in a batch of its own; returns its offset."""
+        """Append a control record in its own batch; returns its offset."""
         self.end_batch()
         offset = self.next_offset
         self.next_offset += 1
-        self._write(offset, record_batch(offset, [Stamped(timestamp_ms, key, value)], is_control=True))
+        self._write(offset, encode_batch(offset, [DataRecord(timestamp_ms, key, value)], is_control=True))
         self._batch_base = self.next_offset
         return offset
 
     def delete_before(self, offset: int) -> None:
-        """Move the log start forward to an offset; segments that lie before it as a whole are deleted.
+        """Move the log start offset forward and delete segments that lie before it.
 
         Raises:
-            SimulationError: if the log has not got that far.
+            SimulationError: if the offset is past the log end.
         Source: Kafka ReplicaManager.deleteRecords, UnifiedLog.maybeIncrementLogStartOffset.
         """
         if offset > self.next_offset:
@@ -237,38 +227,38 @@ class LogWriter:
             self._segments.pop(0).unlink()
 
     @property
-    def is_cut_inside(self) -> bool:
-        """Whether the log start lies behind the first segment's base offset, so that a broker would note it."""
+    def starts_inside_segment(self) -> bool:
+        """True if the log start is past the first segment's base offset."""
         return self.log_start_offset > int(self._segments[0].stem)
 
     def flush(self) -> None:
-        """Bring everything to disk."""
+        """Write everything to disk."""
         self.end_batch()
-        self._spill()
+        self._write_buffer()
 
     def end_batch(self) -> None:
-        """Let the next record begin a batch, whatever its time and size."""
+        """Close the open batch."""
         if self._batch:
-            self._write(self._batch_base, record_batch(self._batch_base, self._batch, codec=self.codec))
+            self._write(self._batch_base, encode_batch(self._batch_base, self._batch, codec=self.codec))
             self._batch, self._batch_size = [], 0
             self._batch_base = self.next_offset
 
     def _write(self, base_offset: int, data: bytes) -> None:
         if self._segment_size and self._segment_size + len(data) > self.segment_bytes:
-            self._spill()
+            self._write_buffer()
             self._roll(base_offset)
         self._buffer.append(data)
         self._buffered += len(data)
         self._segment_size += len(data)
         if self._buffered > _BUFFER:
-            self._spill()
+            self._write_buffer()
 
     def _roll(self, base_offset: int) -> None:
         self._segments.append(self.folder / f"{base_offset:020}.log")
         self._segments[-1].touch()
         self._segment_size = 0
 
-    def _spill(self) -> None:
+    def _write_buffer(self) -> None:
         if self._buffer:
             with self._segments[-1].open("ab") as file:
                 file.writelines(self._buffer)
@@ -276,17 +266,16 @@ class LogWriter:
 
 
 def flush_logs(folder: Path, logs: Iterable[LogWriter]) -> None:
-    """Bring every log of a broker to disk, and note beside them the log starts that no segment's name tells.
+    """Flush every log, and checkpoint log starts that differ from the first segment's base offset.
 
     Args:
         folder: the broker's log directory.
-        logs: all that have a folder in it.
     Source: Kafka LogManager.checkpointLogStartOffsetsInDir.
     """
     starts = []
     for log in logs:
         log.flush()
-        if log.is_cut_inside:
+        if log.starts_inside_segment:
             topic, _, partition = log.folder.name.rpartition("-")
             starts.append(f"{topic} {partition} {log.log_start_offset}")
     if starts:
@@ -296,18 +285,16 @@ def flush_logs(folder: Path, logs: Iterable[LogWriter]) -> None:
 
 STATE_PARTITIONS = 50
 
-Observer = Callable[[int, int, int, StateRecord, Held | None], None]
-"""Told of each record once it is replayed: state partition, offset, time in ms, the record, and what the coordinator
-then holds of its share-partition."""
+Observer = Callable[[int, int, int, StateRecord, CoordinatorEntry | None], None]
+"""Called after each replay with state partition, offset, timestamp in ms, record and the share-partition's entry."""
 
 
 @dataclass(frozen=True, slots=True)
-class TopicSettings:
-    """How the state topic is kept.
+class StateTopicSettings:
+    """Settings of the state topic.
 
     Attributes:
-        release: of Kafka that writes.
-        state_partitions: partitions of the topic.
+        release: of the brokers that write.
         updates_per_snapshot, cold_after_ms: see ShareCoordinator.
         codec, segment_bytes, batch_bytes, linger_ms: see LogWriter.
     Source: Kafka ShareCoordinatorConfig.
@@ -324,25 +311,23 @@ class TopicSettings:
 
 
 class StateTopic:
-    """All state partitions of one cluster.
+    """The state partitions of one cluster, in folders `__share_group_state-N`, and their coordinators.
 
     Args:
-        folder: gets a folder `__share_group_state-N` for each partition.
-        settings: how they are kept.
-        topic_ids: the topics that exist; every topic does where None.
-        observe: told of every record.
+        topic_ids: existing topics; None accepts every topic.
+        observe: called for every record.
     """
 
     def __init__(
         self,
         folder: Path,
-        settings: TopicSettings | None = None,
+        settings: StateTopicSettings | None = None,
         *,
         topic_ids: Collection[str] | None = None,
         observe: Observer | None = None,
     ) -> None:
         self._partitions: dict[StateKey, int] = {}
-        self.settings = settings = settings or TopicSettings()
+        self.settings = settings = settings or StateTopicSettings()
         self.logs = [
             LogWriter(
                 folder / f"{STATE_TOPIC}-{partition}",
@@ -360,28 +345,24 @@ class StateTopic:
                 updates_per_snapshot=settings.updates_per_snapshot,
                 cold_after_ms=settings.cold_after_ms,
                 topic_ids=topic_ids,
-                observe=_numbered(partition, observe),
+                observe=_with_partition(partition, observe),
             )
             for partition, log in enumerate(self.logs)
         ]
 
     def partition_of(self, key: StateKey) -> int:
-        """The state partition that keeps a share-partition."""
+        """The state partition of a share-partition."""
         known = self._partitions.get(key)
         if known is None:
-            known = self._partitions[key] = state_partition_of(key, self.settings.state_partitions)
+            known = self._partitions[key] = state_partition_for(key, self.settings.state_partitions)
         return known
 
     def coordinator_of(self, key: StateKey) -> ShareCoordinator:
         """The coordinator of a share-partition."""
         return self.coordinators[self.partition_of(key)]
 
-    def snapshot_cold(self, now_ms: int) -> int:
-        """Run the cold job of every coordinator; returns how many snapshots it wrote."""
-        return sum(len(coordinator.snapshot_cold(now_ms)) for coordinator in self.coordinators)
-
     def prune(self) -> None:
-        """Delete the records that are redundant in each state partition.
+        """Delete redundant records of every state partition.
 
         Source: Kafka ShareCoordinatorService.performRecordPruning.
         """
@@ -392,16 +373,18 @@ class StateTopic:
 
 
 class _StateLog:
-    """Encodes state records on their way to a log."""
+    """Encodes state records and appends them to a log."""
 
     def __init__(self, log: LogWriter, release: WriterRelease) -> None:
         self.log, self.release = log, release
 
     def append(self, record: StateRecord, now_ms: int) -> int:
-        return self.log.append(now_ms, *bytes_of(record, self.release))
+        return self.log.append(now_ms, *encode_record(record, self.release))
 
 
-def _numbered(partition: int, observe: Observer | None) -> Callable[[int, int, StateRecord, Held | None], None] | None:
+def _with_partition(
+    partition: int, observe: Observer | None
+) -> Callable[[int, int, StateRecord, CoordinatorEntry | None], None] | None:
     if observe is None:
         return None
-    return lambda offset, now_ms, record, held: observe(partition, offset, now_ms, record, held)
+    return lambda offset, now_ms, record, entry: observe(partition, offset, now_ms, record, entry)

@@ -1,12 +1,6 @@
-"""The leaders of many share-partitions, each with what it persists and where.
+"""Plays events on the leaders of share-partitions, and persists what they change."""
 
-What each event does to the leaders of share-partitions.
-
-Plays events to share-partitions, in order, and tells what became of each.
-"""
-
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import singledispatchmethod
 from heapq import heappop, heappush
@@ -16,15 +10,13 @@ from share_state.simulator import events as ev
 from share_state.simulator.acquisition import Fetch
 from share_state.simulator.draft import DraftRecord
 from share_state.simulator.durability import DeadLetter, Operation, PendingWrite, UnloadableStateError
-from share_state.simulator.events import Outcome
+from share_state.simulator.events import EventResult
 from share_state.simulator.recorded_state import MemoryPersister, Persister, SharePartitionKey
 from share_state.simulator.settings import (
-    AckBatch,
-    AckType,
     BrokerConfigs,
     DraftConfigs,
     PartitionSettings,
-    Rules,
+    PlayerSettings,
     with_config,
 )
 from share_state.simulator.share_partition import SharePartition
@@ -32,20 +24,19 @@ from share_state.simulator.types import FENCED, CheckpointWrite, ErrorCode, Stat
 
 
 @dataclass(slots=True)
-class Seat:
-    """One share-partition as the simulation holds it.
+class SharePartitionSlot:
+    """One share-partition of a player.
 
     Args:
-        key: which one.
-        leaders: every leader there was, by leader epoch; an old one does not know yet that it is.
+        leaders: by leader epoch; earlier ones do not know yet that they are fenced.
         leader: the current one.
-        draft: what control records hold, None where the draft's dialect is not written or nothing was initialized.
-        fails: writes fail.
-        holds: writes stay unanswered.
-        held: unanswered operations, in order.
-        holds_letters: the dead letter queue is silent.
-        letters: on their way to it.
-        watched: the deadline that the player waits for.
+        draft: persisted control records, or None.
+        fail_writes: writes fail.
+        hold_writes: writes get no response.
+        held_operations: operations without a response, in order.
+        hold_dead_letters: the dead letter queue does not respond.
+        dead_letters: sent to the queue, without a response.
+        timer_deadline: the deadline that the player has scheduled.
     """
 
     key: SharePartitionKey
@@ -53,20 +44,20 @@ class Seat:
     leader: SharePartition | None = None
     draft: DraftRecord | None = None
     state_epoch: int = 0
-    fails: bool = False
-    holds: bool = False
-    held: list[tuple[SharePartition, Operation]] = field(default_factory=list)
-    holds_letters: bool = False
-    letters: list[tuple[SharePartition, DeadLetter]] = field(default_factory=list)
-    watched: int | None = None
+    fail_writes: bool = False
+    hold_writes: bool = False
+    held_operations: list[tuple[SharePartition, Operation]] = field(default_factory=list)
+    hold_dead_letters: bool = False
+    dead_letters: list[tuple[SharePartition, DeadLetter]] = field(default_factory=list)
+    timer_deadline: int | None = None
 
 
-class Desk:
-    """Has operations persisted and tells their share-partition how it went.
+class WriteDispatcher:
+    """Persists operations and reports the results to their share-partition.
 
     Args:
-        persister: the state dialect's, None where only the draft's is written.
-        checkpoint_every: how many deltas make a checkpoint due in the draft's dialect, None for never.
+        persister: of the state dialect, or None.
+        checkpoint_every: deltas before a checkpoint in the draft dialect; None for never.
     Source: Kafka SharePartition.writeShareGroupState.
     """
 
@@ -75,287 +66,261 @@ class Desk:
         self._checkpoint_every = checkpoint_every
 
     def persist(
-        self, seat: Seat, partition: SharePartition, operation: Operation, outcome: Outcome, now_ms: int
+        self,
+        slot: SharePartitionSlot,
+        partition: SharePartition,
+        operation: Operation,
+        result: EventResult,
+        now_ms: int,
     ) -> ErrorCode:
-        """Persist one operation, or hold it back.
+        """Persist an operation, or hold it; returns the coordinator's error, NONE while it is held.
 
         Args:
-            seat: where the share-partition sits.
-            partition: which of its leaders made it.
-            operation: what is to be persisted.
-            outcome: what was persisted is told there.
-            now_ms: the time.
-        Returns:
-            What the share coordinator answered; NONE while it is silent.
+            partition: the leader that made the operation.
+            result: gets what was persisted.
         """
-        if seat.holds:
-            seat.held.append((partition, operation))
+        if slot.hold_writes:
+            slot.held_operations.append((partition, operation))
             return ErrorCode.NONE
-        # The delta is made while the change is under way, before a start moves or a lock is given back.
-        delta = seat.draft.delta(operation.changes, partition) if seat.draft is not None else None
+        # Built while the transition is pending: the response may move the start or restore locks.
+        delta = slot.draft.build_delta(operation.changes, partition) if slot.draft is not None else None
         worst = ErrorCode.NONE
         for pending in operation.writes:
-            code = self._answer(seat, partition, pending, outcome, now_ms)
+            code = self._write(slot, partition, pending, result, now_ms)
             worst = worst if code is ErrorCode.NONE else code
-        if delta is not None and seat.draft is not None and worst is ErrorCode.NONE:
-            seat.draft.written(delta)
-            outcome.delta = delta
-            if self._checkpoint_every is not None and seat.draft.deltas >= self._checkpoint_every:
-                self.checkpoint(seat, outcome)
+        if delta is not None and slot.draft is not None and worst is ErrorCode.NONE:
+            slot.draft.apply_delta(delta)
+            result.delta = delta
+            if self._checkpoint_every is not None and slot.draft.deltas >= self._checkpoint_every:
+                self.checkpoint(slot, result)
         return worst
 
-    def _answer(
-        self, seat: Seat, partition: SharePartition, pending: PendingWrite, outcome: Outcome, now_ms: int
+    def _write(
+        self,
+        slot: SharePartitionSlot,
+        partition: SharePartition,
+        pending: PendingWrite,
+        result: EventResult,
+        now_ms: int,
     ) -> ErrorCode:
-        if seat.fails:
+        if slot.fail_writes:
             code = ErrorCode.KAFKA_STORAGE_ERROR
         elif self._persister is not None:
-            code = self._persister.write(seat.key, pending.write, now_ms)
+            code = self._persister.write(slot.key, pending.write, now_ms)
         else:
-            code = ErrorCode.NONE if partition is seat.leader else ErrorCode.FENCED_LEADER_EPOCH
+            code = ErrorCode.NONE if partition is slot.leader else ErrorCode.FENCED_LEADER_EPOCH
         if code is ErrorCode.NONE:
-            outcome.writes.append(pending.write)
-            letters = partition.written(pending)
+            result.writes.append(pending.write)
+            dead_letters = partition.write_succeeded(pending)
         else:
-            outcome.refused.append((pending.write, code))
-            letters = partition.failed(pending, now_ms, code)
-        seat.letters += [(partition, letter) for letter in letters]
+            result.refused.append((pending.write, code))
+            dead_letters = partition.write_failed(pending, now_ms, code)
+        slot.dead_letters += [(partition, dead_letter) for dead_letter in dead_letters]
         return code
 
-    def checkpoint(self, seat: Seat, outcome: Outcome) -> None:
-        """Write a checkpoint of the current leader's state, where the draft's dialect is written."""
-        if seat.draft is not None and seat.leader is not None:
-            checkpoint = seat.draft.checkpoint(seat.leader)
-            seat.draft.checkpointed(checkpoint)
-            outcome.checkpoint = checkpoint
+    def checkpoint(self, slot: SharePartitionSlot, result: EventResult) -> None:
+        """Write a checkpoint of the current leader's state, if the draft dialect is written."""
+        if slot.draft is not None and slot.leader is not None:
+            checkpoint = slot.draft.build_checkpoint(slot.leader)
+            slot.draft.apply_checkpoint(checkpoint)
+            result.checkpoint = checkpoint
 
 
-def told_client(code: ErrorCode) -> ErrorCode:
-    """What a client hears of a failed write: a fenced leader is none. Source: SharePartition.fetchPersisterError."""
+def client_error(code: ErrorCode) -> ErrorCode:
+    """The error that clients get for a failed write. Source: SharePartition.fetchPersisterError."""
     return ErrorCode.NOT_LEADER_OR_FOLLOWER if code in FENCED else code
 
 
-COUNTED: dict[int, str] = {
-    AckType.ACCEPT: "Accept",
-    AckType.RELEASE: "Release",
-    AckType.REJECT: "Reject",
-    AckType.RENEW: "Renew",
-}
-"""Tag ackType of RecordAcknowledgementsPerSec; gaps are not counted. Source: KIP-1222."""
+class EventHandlers:
+    """Applies each event to one share-partition."""
 
-
-class Handlers:
-    """Applies events, each to one share-partition, at the event's own time.
-
-    Args:
-        persister: who keeps the states, None where only control records are written.
-        desk: has operations persisted.
-        rules: under what conditions.
-    """
-
-    def __init__(self, persister: Persister | None, desk: Desk, rules: Rules):
+    def __init__(self, persister: Persister | None, dispatcher: WriteDispatcher, settings: PlayerSettings):
         self._persister = persister
-        self._desk = desk
-        self._rules = rules
-        self.seats: dict[SharePartitionKey, Seat] = {}
+        self._dispatcher = dispatcher
+        self._player_settings = settings
+        self.slots: dict[SharePartitionKey, SharePartitionSlot] = {}
         self._settings: dict[str, PartitionSettings] = {}
-        self._default_settings = rules.settings or rules.configs.settings()
+        self._default_settings = settings.settings or settings.configs.settings()
         self._groups: set[str] = set()
-        self.acknowledged: Counter[str] = Counter()
-        """Records acknowledged so far, by type."""
 
-    def apply(self, event: ev.Event, seat: Seat, outcome: Outcome) -> None:
-        """Apply an event.
+    def apply(self, event: ev.Event, slot: SharePartitionSlot, result: EventResult) -> None:
+        """Apply an event and set its result."""
+        if not self._is_refused(event, result):
+            self._on(event, slot, result)
 
-        Args:
-            event: what happens.
-            seat: where its share-partition sits.
-            outcome: what became of it is told there.
-        """
-        if not self._is_refused(event, outcome):
-            self._on(event, seat, outcome)
-
-    def _is_refused(self, event: ev.Event, outcome: Outcome) -> bool:
-        """Whether the draft's brokers would not have the event at all."""
-        configs = self._rules.configs
+    def _is_refused(self, event: ev.Event, result: EventResult) -> bool:
+        """True if brokers of the draft refuse the event."""
+        configs = self._player_settings.configs
         if not isinstance(configs, DraftConfigs):
             return False
         if not configs.enable:
-            outcome.error, outcome.message = ErrorCode.UNSUPPORTED_VERSION, "group.share.enable is false"
+            result.error, result.message = ErrorCode.UNSUPPORTED_VERSION, "group.share.enable is false"
             return True
         self._groups.add(event.group)
         if len(self._groups) > configs.max_groups:
             self._groups.discard(event.group)
-            outcome.error = ErrorCode.GROUP_MAX_SIZE_REACHED
-            outcome.message = f"{configs.max_groups} share groups are there already (group.share.max.groups)"
+            result.error = ErrorCode.GROUP_MAX_SIZE_REACHED
+            result.message = f"{configs.max_groups} share groups are there already (group.share.max.groups)"
             return True
         return False
 
-    def _leader(self, seat: Seat, outcome: Outcome, leader_epoch: int | None = None) -> SharePartition | None:
-        leader = seat.leader if leader_epoch is None else seat.leaders.get(leader_epoch)
+    def _leader(
+        self, slot: SharePartitionSlot, result: EventResult, leader_epoch: int | None = None
+    ) -> SharePartition | None:
+        leader = slot.leader if leader_epoch is None else slot.leaders.get(leader_epoch)
         if leader is None:
-            outcome.error, outcome.message = (
-                ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                "no leader has loaded the share-partition",
-            )
+            result.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            result.message = "no leader has loaded the share-partition"
         return leader
 
     @singledispatchmethod
-    def _on(self, event: ev.Event, seat: Seat, outcome: Outcome) -> None:
+    def _on(self, event: ev.Event, slot: SharePartitionSlot, result: EventResult) -> None:
         raise NotImplementedError(event.event)
 
     @_on.register
-    def _(self, event: ev.Init, seat: Seat, outcome: Outcome) -> None:
+    def _(self, event: ev.Init, slot: SharePartitionSlot, result: EventResult) -> None:
         if self._persister is not None:
-            outcome.error = self._persister.initialize(seat.key, event.state_epoch, event.start_offset, event.ts_ms)
-            if outcome.error is not ErrorCode.NONE:
+            result.error = self._persister.initialize(slot.key, event.state_epoch, event.start_offset, event.ts_ms)
+            if result.error is not ErrorCode.NONE:
                 return
-        seat.state_epoch = event.state_epoch
-        if self._rules.dialect != "share_group_state":
+        slot.state_epoch = event.state_epoch
+        if self._player_settings.dialect != "share_group_state":
             start = max(event.start_offset, 0)
-            outcome.checkpoint = CheckpointWrite(start, start, ())
-            seat.draft = DraftRecord(outcome.checkpoint)
+            result.checkpoint = CheckpointWrite(start, start, ())
+            slot.draft = DraftRecord(result.checkpoint)
 
     @_on.register
-    def _(self, event: ev.Open, seat: Seat, outcome: Outcome) -> None:
-        self._load(seat, event.leader_epoch, event.reset_offset, outcome)
+    def _(self, event: ev.Open, slot: SharePartitionSlot, result: EventResult) -> None:
+        self._load(slot, event.leader_epoch, event.reset_offset, result)
 
     @_on.register
-    def _(self, event: ev.Crash, seat: Seat, outcome: Outcome) -> None:
-        leader = self._leader(seat, outcome)
+    def _(self, event: ev.Crash, slot: SharePartitionSlot, result: EventResult) -> None:
+        leader = self._leader(slot, result)
         if leader is not None:
-            seat.held.clear()
-            self._load(seat, leader.leader_epoch, leader.start_offset, outcome)
+            slot.held_operations.clear()
+            self._load(slot, leader.leader_epoch, leader.start_offset, result)
 
-    def _load(self, seat: Seat, leader_epoch: int, reset_offset: int, outcome: Outcome) -> None:
-        read = self._read(seat, leader_epoch, outcome.ts_ms)
+    def _load(self, slot: SharePartitionSlot, leader_epoch: int, reset_offset: int, result: EventResult) -> None:
+        read = self._read(slot, leader_epoch, result.ts_ms)
         if isinstance(read, ErrorCode):
-            outcome.error, outcome.message = read, "the share coordinator gives no state to load"
+            result.error, result.message = read, "the share coordinator gives no state to load"
             return
-        settings = self._settings.get(seat.key.group, self._default_settings)
-        leader = seat.leaders[leader_epoch] = SharePartition(leader_epoch, settings, self._rules.release)
+        settings = self._settings.get(slot.key.group, self._default_settings)
+        leader = slot.leaders[leader_epoch] = SharePartition(leader_epoch, settings, self._player_settings.release)
         try:
-            letters = leader.load(read, reset_offset)
+            dead_letters = leader.load(read, reset_offset)
         except UnloadableStateError as error:
-            outcome.error, outcome.message = ErrorCode.UNKNOWN_SERVER_ERROR, str(error)
-            letters = ()
-        seat.leader = leader
-        seat.letters += [(leader, letter) for letter in letters]
+            result.error, result.message = ErrorCode.UNKNOWN_SERVER_ERROR, str(error)
+            dead_letters = ()
+        slot.leader = leader
+        slot.dead_letters += [(leader, dead_letter) for dead_letter in dead_letters]
 
-    def _read(self, seat: Seat, leader_epoch: int, now_ms: int) -> StateRead | ErrorCode:
+    def _read(self, slot: SharePartitionSlot, leader_epoch: int, now_ms: int) -> StateRead | ErrorCode:
         if self._persister is not None:
-            return self._persister.read(seat.key, leader_epoch, now_ms)
-        return ErrorCode.INVALID_REQUEST if seat.draft is None else seat.draft.read(seat.state_epoch)
+            return self._persister.read(slot.key, leader_epoch, now_ms)
+        return ErrorCode.INVALID_REQUEST if slot.draft is None else slot.draft.read(slot.state_epoch)
 
     @_on.register
-    def _(self, event: ev.Acquire, seat: Seat, outcome: Outcome) -> None:
-        leader = self._leader(seat, outcome)
+    def _(self, event: ev.Acquire, slot: SharePartitionSlot, result: EventResult) -> None:
+        leader = self._leader(slot, result)
         if leader is None:
             return
         fetch_offset = event.log_batches[0].first_offset if event.fetch_offset is None else event.fetch_offset
         fetch = Fetch(event.member, event.log_batches, fetch_offset, event.max_records, event.batch_size, event.mode)
-        outcome.acquired = leader.acquire(fetch, event.ts_ms)
-        outcome.lock_timeout_ms = leader.settings.record_lock_duration_ms
+        result.acquired = leader.acquire(fetch, event.ts_ms)
+        result.lock_timeout_ms = leader.settings.record_lock_duration_ms
 
     @_on.register
-    def _(self, event: ev.Ack, seat: Seat, outcome: Outcome) -> None:
-        leader = self._leader(seat, outcome, event.leader_epoch)
+    def _(self, event: ev.Ack, slot: SharePartitionSlot, result: EventResult) -> None:
+        leader = self._leader(slot, result, event.leader_epoch)
         if leader is None:
             return
         if limits := _limits_of_renewal(event):
-            outcome.error = ErrorCode.INVALID_REQUEST
-            outcome.message = f"a fetch that renews must have 0 for {', '.join(limits)}"
+            result.error = ErrorCode.INVALID_REQUEST
+            result.message = f"a fetch that renews must have 0 for {', '.join(limits)}"
             return
         answer = leader.acknowledge(
             event.member, event.batches, event.ts_ms, is_renew_ack=event.is_renew_ack, version=event.version
         )
-        outcome.error, outcome.message = answer.error, answer.message
-        outcome.lock_timeout_ms = answer.lock_timeout_ms
-        if answer.error is ErrorCode.NONE:
-            self._count(event.batches)
+        result.error, result.message = answer.error, answer.message
+        result.lock_timeout_ms = answer.lock_timeout_ms
         if answer.operation is not None:
-            code = self._desk.persist(seat, leader, answer.operation, outcome, event.ts_ms)
-            outcome.error = told_client(code)
-
-    def _count(self, batches: Iterable[AckBatch]) -> None:
-        for first, last, types in batches:
-            for kind, count in Counter(types).items():
-                if kind in COUNTED:
-                    self.acknowledged[COUNTED[kind]] += count if len(types) > 1 else last - first + 1
+            code = self._dispatcher.persist(slot, leader, answer.operation, result, event.ts_ms)
+            result.error = client_error(code)
 
     @_on.register
-    def _(self, event: ev.MemberLeave, seat: Seat, outcome: Outcome) -> None:
-        leader = self._leader(seat, outcome)
+    def _(self, event: ev.MemberLeave, slot: SharePartitionSlot, result: EventResult) -> None:
+        leader = self._leader(slot, result)
         if leader is not None and (operation := leader.release_member(event.member)) is not None:
-            outcome.error = told_client(self._desk.persist(seat, leader, operation, outcome, event.ts_ms))
+            result.error = client_error(self._dispatcher.persist(slot, leader, operation, result, event.ts_ms))
 
     @_on.register
-    def _(self, event: ev.LsoMove, seat: Seat, outcome: Outcome) -> None:
-        if (leader := self._leader(seat, outcome)) is not None:
+    def _(self, event: ev.LsoMove, slot: SharePartitionSlot, result: EventResult) -> None:
+        if (leader := self._leader(slot, result)) is not None:
             leader.move_log_start(event.offset)
 
     @_on.register
-    def _(self, event: ev.LogHole, seat: Seat, outcome: Outcome) -> None:
-        if (leader := self._leader(seat, outcome)) is not None:
+    def _(self, event: ev.LogHole, slot: SharePartitionSlot, result: EventResult) -> None:
+        if (leader := self._leader(slot, result)) is not None:
             leader.archive_hole(event.first, event.last)
 
     @_on.register
-    def _(self, event: ev.Aborted, seat: Seat, outcome: Outcome) -> None:
-        if (leader := self._leader(seat, outcome)) is not None:
+    def _(self, event: ev.Aborted, slot: SharePartitionSlot, result: EventResult) -> None:
+        if (leader := self._leader(slot, result)) is not None:
             leader.archive_aborted(event.first, event.last)
 
     @_on.register
-    def _(self, event: ev.Checkpoint, seat: Seat, outcome: Outcome) -> None:
-        if self._leader(seat, outcome) is not None:
-            self._desk.checkpoint(seat, outcome)
+    def _(self, event: ev.Checkpoint, slot: SharePartitionSlot, result: EventResult) -> None:
+        if self._leader(slot, result) is not None:
+            self._dispatcher.checkpoint(slot, result)
 
     @_on.register
-    def _(self, event: ev.Config, seat: Seat, outcome: Outcome) -> None:
-        group = seat.key.group
-        configs = self._rules.configs
+    def _(self, event: ev.Config, slot: SharePartitionSlot, result: EventResult) -> None:
+        group = slot.key.group
+        configs = self._player_settings.configs
         bounds = configs if isinstance(configs, BrokerConfigs) else None
         settings = with_config(self._settings.get(group, self._default_settings), event.name, event.value, bounds)
         self._settings[group] = settings
-        for other in self.seats.values():
+        for other in self.slots.values():
             if other.key.group == group and other.leader is not None:
                 other.leader.configure(settings)
 
     @_on.register
-    def _(self, event: ev.FailWrites, seat: Seat, outcome: Outcome) -> None:
-        seat.fails = event.on
+    def _(self, event: ev.FailWrites, slot: SharePartitionSlot, result: EventResult) -> None:
+        slot.fail_writes = event.on
 
     @_on.register
-    def _(self, event: ev.HoldWrites, seat: Seat, outcome: Outcome) -> None:
-        seat.holds = event.on
+    def _(self, event: ev.HoldWrites, slot: SharePartitionSlot, result: EventResult) -> None:
+        slot.hold_writes = event.on
 
     @_on.register
-    def _(self, event: ev.HoldDeadLetters, seat: Seat, outcome: Outcome) -> None:
-        seat.holds_letters = event.on
+    def _(self, event: ev.HoldDeadLetters, slot: SharePartitionSlot, result: EventResult) -> None:
+        slot.hold_dead_letters = event.on
 
     @_on.register
-    def _(self, event: ev.ColdSnapshot, seat: Seat, outcome: Outcome) -> None:
+    def _(self, event: ev.ColdSnapshot, slot: SharePartitionSlot, result: EventResult) -> None:
         if self._persister is not None:
-            self._persister.cold_snapshot(seat.key, event.ts_ms)
+            self._persister.cold_snapshot(slot.key, event.ts_ms)
 
     @_on.register
-    def _(self, event: ev.Delete, seat: Seat, outcome: Outcome) -> None:
+    def _(self, event: ev.Delete, slot: SharePartitionSlot, result: EventResult) -> None:
         if self._persister is not None:
-            outcome.error = self._persister.delete(seat.key, event.ts_ms)
-        self.seats[seat.key] = Seat(seat.key)
-        seat.leader = None
+            result.error = self._persister.delete(slot.key, event.ts_ms)
+        self.slots[slot.key] = SharePartitionSlot(slot.key)
+        slot.leader = None
 
     @_on.register
-    def _(self, event: ev.Prune, seat: Seat, outcome: Outcome) -> None:
+    def _(self, event: ev.Prune, slot: SharePartitionSlot, result: EventResult) -> None:
         if self._persister is not None:
             self._persister.prune(event.ts_ms)
 
     @_on.register
-    def _(self, event: ev.Advance, seat: Seat, outcome: Outcome) -> None:
+    def _(self, event: ev.Advance, slot: SharePartitionSlot, result: EventResult) -> None:
         """Time has passed already."""
 
 
 def _limits_of_renewal(event: ev.Ack) -> list[str]:
-    """The limits of a renewing fetch that are not 0. Source: KIP-1222, ShareFetch."""
+    """The nonzero limits of a renewing fetch. Source: KIP-1222, ShareFetch."""
     if event.route != "fetch" or not event.is_renew_ack:
         return []
     names = ("max_wait_ms", "min_bytes", "max_bytes", "max_records")
@@ -363,131 +328,119 @@ def _limits_of_renewal(event: ev.Ack) -> list[str]:
 
 
 class HistoryError(ShareStateError):
-    """Raised when events cannot be played in the order they come in."""
+    """Raised when events are not in time order."""
 
 
-class Player:
-    """Plays events one at a time.
+class EventPlayer:
+    """Plays events in time order.
 
     Args:
-        persister: who keeps the states; in memory if not given, unused where only control records are written.
-        rules: under what conditions.
+        persister: in memory if None; unused if only control records are written.
     """
 
-    def __init__(self, persister: Persister | None = None, rules: Rules | None = None):
-        self._rules = rules or Rules()
-        self._persister = (persister or MemoryPersister()) if self._rules.dialect != "control_records" else None
-        self._desk = Desk(self._persister, self._rules.checkpoint_every)
-        self._handlers = Handlers(self._persister, self._desk, self._rules)
-        self._seats = self._handlers.seats
+    def __init__(self, persister: Persister | None = None, settings: PlayerSettings | None = None):
+        self._settings = settings or PlayerSettings()
+        self._persister = (persister or MemoryPersister()) if self._settings.dialect != "control_records" else None
+        self._dispatcher = WriteDispatcher(self._persister, self._settings.checkpoint_every)
+        self._handlers = EventHandlers(self._persister, self._dispatcher, self._settings)
+        self._slots = self._handlers.slots
         self._deadlines: list[tuple[int, SharePartitionKey]] = []
         self._now_ms = -1
 
-    def apply(self, event: ev.Event) -> Iterator[Outcome]:
-        """Let time pass until an event and apply it.
+    def apply(self, event: ev.Event) -> Iterator[EventResult]:
+        """Advance the time to an event and apply it.
 
-        Args:
-            event: not before the ones applied already.
         Returns:
-            What came about by itself until then, then what became of the event, then what followed from it.
+            Results of lock timeouts until then, of the event, and of what followed from it.
         Raises:
-            HistoryError: the event lies in the past.
+            HistoryError: the event is in the past.
         """
         if event.ts_ms < self._now_ms:
             raise HistoryError(f"event {event.seq}: at {event.ts_ms} ms, but it is {self._now_ms} ms already")
         yield from self._expire(event.seq, event.ts_ms)
         self._now_ms = event.ts_ms
-        seat = self._seats.get(event.key)
-        if seat is None:
-            seat = self._seats[event.key] = Seat(event.key)
-        outcome = Outcome(event.seq, event.ts_ms, event.key, event.event)
-        self._handlers.apply(event, seat, outcome)
-        self._watch(seat)
-        yield self._finished(seat, outcome)
+        slot = self._slots.get(event.key)
+        if slot is None:
+            slot = self._slots[event.key] = SharePartitionSlot(event.key)
+        result = EventResult(event.seq, event.ts_ms, event.key, event.event)
+        self._handlers.apply(event, slot, result)
+        self._schedule_expiry(slot)
+        yield self._with_offsets(slot, result)
         if isinstance(event, ev.HoldWrites) and not event.on:
-            yield from self._answer_held(seat, event.seq)
-        yield from self._dead_letters(seat, event.seq)
-
-    @property
-    def acknowledged(self) -> Mapping[str, int]:
-        """Records acknowledged so far, by type. Source: KIP-1222, RecordAcknowledgementsPerSec."""
-        return self._handlers.acknowledged
+            yield from self._release_held_writes(slot, event.seq)
+        yield from self._dead_letters(slot, event.seq)
 
     def leader(self, key: SharePartitionKey) -> SharePartition | None:
-        """The current leader of a share-partition, None where none has loaded it."""
-        seat = self._seats.get(key)
-        return None if seat is None else seat.leader
+        """The current leader of a share-partition, or None."""
+        slot = self._slots.get(key)
+        return None if slot is None else slot.leader
 
     def draft(self, key: SharePartitionKey) -> DraftRecord | None:
-        """What control records hold of a share-partition, None where none were written."""
-        seat = self._seats.get(key)
-        return None if seat is None else seat.draft
+        """The persisted control records of a share-partition, or None."""
+        slot = self._slots.get(key)
+        return None if slot is None else slot.draft
 
-    # By itself
-
-    def _expire(self, seq: int, until_ms: int) -> Iterator[Outcome]:
+    def _expire(self, seq: int, until_ms: int) -> Iterator[EventResult]:
         deadlines = self._deadlines
         while deadlines and deadlines[0][0] < until_ms:
             deadline, key = heappop(deadlines)
-            seat = self._seats[key]
-            if seat.watched == deadline:
-                seat.watched = None
-            if seat.leader is None:
+            slot = self._slots[key]
+            if slot.timer_deadline == deadline:
+                slot.timer_deadline = None
+            if slot.leader is None:
                 continue
-            # A lock runs out in the first millisecond after its deadline.
+            # A lock expires in the first ms after its deadline.
             self._now_ms = max(self._now_ms, deadline + 1)
-            while operation := seat.leader.expire(deadline + 1):
-                outcome = Outcome(seq, deadline + 1, key, operation.trigger)
-                self._desk.persist(seat, seat.leader, operation, outcome, self._now_ms)
-                yield self._finished(seat, outcome)
-                yield from self._dead_letters(seat, seq)
-            self._watch(seat)
+            while operation := slot.leader.expire_locks(deadline + 1):
+                yield self._persist(slot, slot.leader, operation, seq, deadline + 1)[0]
+                yield from self._dead_letters(slot, seq)
+            self._schedule_expiry(slot)
 
-    def _dead_letters(self, seat: Seat, seq: int) -> Iterator[Outcome]:
-        while seat.letters and not seat.holds_letters:
-            partition, letter = seat.letters.pop(0)
-            operation = partition.dead_lettered(letter) if partition is seat.leader else None
+    def _dead_letters(self, slot: SharePartitionSlot, seq: int) -> Iterator[EventResult]:
+        while slot.dead_letters and not slot.hold_dead_letters:
+            partition, dead_letter = slot.dead_letters.pop(0)
+            operation = partition.dead_letter_answered(dead_letter) if partition is slot.leader else None
             if operation is not None:
-                outcome = Outcome(seq, self._now_ms, seat.key, operation.trigger)
-                self._desk.persist(seat, partition, operation, outcome, self._now_ms)
-                yield self._finished(seat, outcome)
+                yield self._persist(slot, partition, operation, seq, self._now_ms)[0]
 
-    def _answer_held(self, seat: Seat, seq: int) -> Iterator[Outcome]:
-        while seat.held and not seat.holds:
-            partition, operation = seat.held.pop(0)
-            outcome = Outcome(seq, self._now_ms, seat.key, operation.trigger)
-            code = self._desk.persist(seat, partition, operation, outcome, self._now_ms)
-            outcome.error = told_client(code)
-            yield self._finished(seat, outcome)
+    def _release_held_writes(self, slot: SharePartitionSlot, seq: int) -> Iterator[EventResult]:
+        while slot.held_operations and not slot.hold_writes:
+            partition, operation = slot.held_operations.pop(0)
+            result, code = self._persist(slot, partition, operation, seq, self._now_ms)
+            result.error = client_error(code)
+            yield result
 
-    def _finished(self, seat: Seat, outcome: Outcome) -> Outcome:
-        if seat.leader is not None:
-            outcome.start_offset, outcome.end_offset = seat.leader.start_offset, seat.leader.end_offset
-            if self._rules.traces:
-                outcome.memory = seat.leader.memory()
-        return outcome
+    def _persist(
+        self, slot: SharePartitionSlot, partition: SharePartition, operation: Operation, seq: int, ts_ms: int
+    ) -> tuple[EventResult, ErrorCode]:
+        result = EventResult(seq, ts_ms, slot.key, operation.trigger)
+        code = self._dispatcher.persist(slot, partition, operation, result, self._now_ms)
+        return self._with_offsets(slot, result), code
 
-    def _watch(self, seat: Seat) -> None:
-        deadline = None if seat.leader is None else seat.leader.next_deadline
-        if deadline is not None and (seat.watched is None or deadline < seat.watched):
-            seat.watched = deadline
-            heappush(self._deadlines, (deadline, seat.key))
+    def _with_offsets(self, slot: SharePartitionSlot, result: EventResult) -> EventResult:
+        if slot.leader is not None:
+            result.start_offset, result.end_offset = slot.leader.start_offset, slot.leader.end_offset
+            if self._settings.traces:
+                result.memory = slot.leader.in_flight_batches()
+        return result
+
+    def _schedule_expiry(self, slot: SharePartitionSlot) -> None:
+        deadline = None if slot.leader is None else slot.leader.next_deadline
+        if deadline is not None and (slot.timer_deadline is None or deadline < slot.timer_deadline):
+            slot.timer_deadline = deadline
+            heappush(self._deadlines, (deadline, slot.key))
 
 
 def play(
-    events: Iterable[ev.Event], persister: Persister | None = None, rules: Rules | None = None
-) -> Iterator[Outcome]:
-    """Play events in order.
+    events: Iterable[ev.Event], persister: Persister | None = None, settings: PlayerSettings | None = None
+) -> Iterator[EventResult]:
+    """Play events in time order; yields at least one result per event.
 
     Args:
-        events: times never fall.
-        persister: who keeps the states; in memory if not given.
-        rules: under what conditions.
-    Returns:
-        Outcomes, lazily; at least one an event.
+        persister: in memory if None.
     Raises:
-        HistoryError: an event lies in the past.
+        HistoryError: an event is in the past.
     """
-    player = Player(persister, rules)
+    player = EventPlayer(persister, settings)
     for event in events:
         yield from player.apply(event)

@@ -1,4 +1,4 @@
-"""ShareFetch and ShareAcknowledge as brokers log them in JSON, turned into events."""
+"""Converts logged ShareFetch and ShareAcknowledge requests (JSON) to events."""
 
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
@@ -12,11 +12,11 @@ from share_state.simulator.events import Ack, Acquire, Event, MemberLeave
 from share_state.simulator.settings import AckBatch
 
 FINAL_EPOCH = -1
-"""A request with this session epoch closes the member's share session."""
+"""Session epoch of a request that closes the share session."""
 
 
 class RequestError(ShareStateError):
-    """Raised when a logged request cannot be read."""
+    """Raised when a logged request cannot be parsed."""
 
 
 class _Message(BaseModel):
@@ -24,7 +24,7 @@ class _Message(BaseModel):
 
 
 class AcknowledgementBatch(_Message):
-    """Acknowledgements of neighbouring offsets."""
+    """Acknowledgements of adjacent offsets."""
 
     first_offset: int
     last_offset: int
@@ -32,14 +32,14 @@ class AcknowledgementBatch(_Message):
 
 
 class RequestPartition(_Message):
-    """What a request has to say of one partition."""
+    """One partition of a request."""
 
     partition_index: int
     acknowledgement_batches: tuple[AcknowledgementBatch, ...] = ()
 
 
 class RequestTopic(_Message):
-    """What a request has to say of one topic."""
+    """One topic of a request."""
 
     topic_id: str
     partitions: tuple[RequestPartition, ...] = ()
@@ -55,7 +55,7 @@ class _Request(_Message):
 
 
 class ShareFetchRequest(_Request):
-    """Fetches, and may carry acknowledgements. Source: Kafka ShareFetchRequest.json (key 78)."""
+    """Fetches, and may contain acknowledgements. Source: Kafka ShareFetchRequest.json (key 78)."""
 
     key: Literal[78] = 78
     max_wait_ms: int = 500
@@ -78,12 +78,10 @@ _REQUEST: TypeAdapter[Request] = TypeAdapter(Request)
 
 
 def read_request(line: str | bytes) -> Request:
-    """One logged request.
+    """Parse one logged request: the message's JSON plus `key` (78 or 79) and `version`.
 
-    Args:
-        line: the message's JSON with `key` (78 or 79) and `version` beside its fields.
     Raises:
-        RequestError: it is none, naming the field.
+        RequestError: names the invalid field.
     """
     try:
         return _REQUEST.validate_json(line)
@@ -101,20 +99,17 @@ def events_of(
     topics: Mapping[str, str],
     fetched: Mapping[tuple[str, int], tuple[LogBatch, ...]] | None = None,
 ) -> Iterator[Event]:
-    """What a request does to each share-partition: acknowledgements, fetch, end of the session.
+    """Yield a request's events per share-partition: acknowledgements, fetch, end of the session.
 
     Args:
-        request: as logged.
         seq: of the first event.
-        ts_ms: when it was handled.
+        ts_ms: when the request was handled.
         topics: topic id -> name.
-        fetched: (topic name, partition) -> what the log gave, for a ShareFetch.
-    Returns:
-        Events, seq rising by one.
+        fetched: (topic name, partition) -> log batches read, for a ShareFetch.
     Raises:
         RequestError: a topic id has no name.
-    Source: Kafka KafkaApis.handleShareFetchRequest, handleShareAcknowledgeRequest; KIP-1222: a fetch that renews gets
-        no records.
+    Source: Kafka KafkaApis.handleShareFetchRequest, handleShareAcknowledgeRequest; KIP-1222: a fetch that renews
+    returns no records.
     """
     for topic in request.topics:
         if topic.topic_id not in topics:
@@ -134,7 +129,7 @@ _Fetched = Mapping[tuple[str, int], tuple[LogBatch, ...]]
 
 
 def _about(request: Request, topic: str, part: RequestPartition, ts_ms: int) -> dict[str, Any]:
-    """What every event of a request says of one partition; `events_of` numbers them."""
+    """Fields that all events of one partition share; `events_of` sets seq."""
     return {
         "seq": 0,
         "ts_ms": ts_ms,

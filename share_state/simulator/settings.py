@@ -1,11 +1,4 @@
-"""What a member says about the records it holds, and the checks a request must pass before anything is looked up.
-
-What a share group is configured to do, as far as a share-partition asks for it.
-
-Configuration of share groups, in the draft and in Kafka 4.3.1: keys, defaults, ranges.
-
-Under what conditions events are played.
-"""
+"""Settings of share groups and of the event player, and the acknowledgement types that requests may carry."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +12,7 @@ from share_state.simulator.types import RELEASES, DeliveryState, Release
 
 
 class AckType(IntEnum):
-    """How a delivery ended. A gap is an offset that holds no record.
+    """Acknowledgement type of a delivery; a gap is an offset without a record.
 
     Source: Kafka org.apache.kafka.clients.consumer.AcknowledgeType; KIP-932, KIP-1222.
     """
@@ -32,7 +25,7 @@ class AckType(IntEnum):
 
 
 class AckBatch(NamedTuple):
-    """Acknowledgements of neighbouring offsets: one type for all of them, or one an offset.
+    """Acknowledgements of adjacent offsets: one type for all, or one per offset.
 
     Source: Kafka ShareAcknowledgementBatch.
     """
@@ -43,7 +36,7 @@ class AckBatch(NamedTuple):
 
 
 class AckSegment(NamedTuple):
-    """Neighbouring offsets of one request that are acknowledged alike."""
+    """Adjacent offsets with the same acknowledgement type."""
 
     first_offset: int
     last_offset: int
@@ -53,24 +46,24 @@ class AckSegment(NamedTuple):
 RENEW_SINCE_VERSION = 2
 
 
-def complaint(batches: Sequence[AckBatch], *, is_renew_ack: bool, version: int = RENEW_SINCE_VERSION) -> str | None:
-    """Why a share-partition's part of a request is refused with INVALID_REQUEST, None where it is not.
+def validate_ack_batches(
+    batches: Sequence[AckBatch], *, is_renew_ack: bool, version: int = RENEW_SINCE_VERSION
+) -> str | None:
+    """Why a share-partition's acknowledgements are rejected with INVALID_REQUEST, or None.
 
     Args:
         batches: in the order of the request.
-        is_renew_ack: the request says that it holds renewals.
-        version: of ShareFetch or ShareAcknowledge; renewals are known from 2 on.
-    Returns:
-        The first reason, one line.
+        is_renew_ack: the request's IsRenewAck field.
+        version: of ShareFetch or ShareAcknowledge; renewals need version 2.
     Source: Kafka KafkaApis.validateAcknowledgementBatches; KIP-1222.
     """
     greatest = AckType.RENEW if version >= RENEW_SINCE_VERSION else AckType.REJECT
     previous = -1
     for first, last, types in batches:
         if first > last:
-            return f"acknowledgement {first}-{last} ends before it begins"
+            return f"acknowledgement {first}-{last} ends before it starts"
         if first < previous:
-            return f"acknowledgement {first}-{last} begins before the one ahead of it ends, at {previous}"
+            return f"acknowledgement {first}-{last} starts before the previous one ends, at {previous}"
         if not types:
             return f"acknowledgement {first}-{last} has no type"
         if len(types) > 1 and len(types) != last - first + 1:
@@ -78,13 +71,13 @@ def complaint(batches: Sequence[AckBatch], *, is_renew_ack: bool, version: int =
         if not 0 <= min(types) <= max(types) <= greatest:
             return f"acknowledgement {first}-{last} has a type outside 0 to {greatest.value}"
         if not is_renew_ack and AckType.RENEW in types:
-            return f"acknowledgement {first}-{last} renews in a request that does not say so"
+            return f"acknowledgement {first}-{last} renews in a request without IsRenewAck"
         previous = last
     return None
 
 
-def segments(batch: AckBatch) -> Iterator[AckSegment]:
-    """The acknowledgement as ranges of one type, ascending."""
+def split_by_type(batch: AckBatch) -> Iterator[AckSegment]:
+    """Split an acknowledgement into ranges of one type, ascending."""
     first, last, types = batch
     if len(types) == 1:
         yield AckSegment(first, last, AckType(types[0]))
@@ -98,15 +91,15 @@ def segments(batch: AckBatch) -> Iterator[AckSegment]:
 
 @dataclass(frozen=True, slots=True)
 class PartitionSettings:
-    """Limits in force; a new one takes effect on the next transition, locks that run keep their deadline.
+    """Limits of a share-partition; a change applies to later transitions, held locks keep their deadline.
 
     Args:
-        delivery_count_limit: how often a record is delivered before it is archived.
-        record_lock_duration_ms: how long a member holds a record.
-        max_record_locks: how wide the window may become before nothing new is fetched.
-        renews: whether members may renew their locks.
+        delivery_count_limit: deliveries before a record is archived.
+        record_lock_duration_ms: duration of an acquisition lock.
+        max_record_locks: maximum in-flight offsets.
+        renews: whether members may renew locks.
         has_dead_letter_queue: whether rejected and exhausted records go to a dead letter queue.
-        reads_committed: whether records of aborted transactions are kept from members.
+        reads_committed: whether records of aborted transactions are hidden.
     Source: Kafka ShareGroupConfig, GroupConfig; KIP-1191 for the dead letter queue.
     """
 
@@ -119,26 +112,15 @@ class PartitionSettings:
 
     @property
     def throttle_from(self) -> int:
-        """From how many deliveries on a batch is delivered in parts. Source: shouldThrottleRecordsDelivery."""
+        """Delivery count from which batches are throttled. Source: shouldThrottleRecordsDelivery."""
         return max(2, (self.delivery_count_limit + 1) // 2)
 
     def state_after_release(self, count: int) -> DeliveryState:
-        """What becomes of a record that was not processed.
-
-        Args:
-            count: how often it was delivered.
-        Source: Kafka InFlightState.tryUpdateState.
-        """
+        """State of a released record with `count` deliveries. Source: InFlightState.tryUpdateState."""
         return DeliveryState.AVAILABLE if count < self.delivery_count_limit else self._discarded
 
     def state_after(self, ack: AckType, count: int) -> DeliveryState:
-        """What becomes of an acquired record that is acknowledged, other than by RENEW.
-
-        Args:
-            ack: how.
-            count: how often it was delivered.
-        Source: KIP-932; with a dead letter queue KIP-1191.
-        """
+        """State of a record acknowledged with any type but RENEW. Source: KIP-932, KIP-1191."""
         if ack is AckType.ACCEPT:
             return DeliveryState.ACKNOWLEDGED
         if ack is AckType.RELEASE:
@@ -154,11 +136,11 @@ Value = str | int | bool
 
 
 class ConfigError(ShareStateError):
-    """Raised when a key is unknown or its value out of range."""
+    """Raised when a config key is unknown or its value is out of range."""
 
 
 def _setting(key: str, default: int, low: int, high: int | None = None) -> Any:
-    """A number of the brokers' configuration, with its default and the range that the broker takes."""
+    """A broker config with its default and range."""
     return Field(default=default, ge=low, le=high, alias=key)
 
 
@@ -166,21 +148,13 @@ class _Configs(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     delivery_count_limit: int = _setting("group.share.delivery.count.limit", 5, 2, 10)
-    session_timeout_ms: int = _setting("group.share.session.timeout.ms", 45_000, 1)
-    min_session_timeout_ms: int = _setting("group.share.min.session.timeout.ms", 45_000, 1)
-    max_session_timeout_ms: int = _setting("group.share.max.session.timeout.ms", 60_000, 1)
-    heartbeat_interval_ms: int = _setting("group.share.heartbeat.interval.ms", 5_000, 1)
-    min_heartbeat_interval_ms: int = _setting("group.share.min.heartbeat.interval.ms", 5_000, 1)
-    max_heartbeat_interval_ms: int = _setting("group.share.max.heartbeat.interval.ms", 15_000, 1)
 
     @classmethod
     def of(cls, values: Mapping[str, Value]) -> Self:
-        """Configuration from keys and values as brokers are given them.
+        """Configs from broker properties; missing keys have their default.
 
-        Args:
-            values: by key; what is missing is at its default.
         Raises:
-            ConfigError: naming the first key that is wrong, and what it must be.
+            ConfigError: names the first invalid key and the accepted range.
         """
         try:
             return cls.model_validate(dict(values))
@@ -190,29 +164,15 @@ class _Configs(BaseModel):
             text = first["msg"].removeprefix("Value error, ")
             raise ConfigError(f"{key}: {first['input']}: {text}" if key else text) from None
 
-    @model_validator(mode="after")
-    def _bounded(self) -> Self:
-        """Each interval lies between its own min and max settings."""
-        for name in ("session_timeout_ms", "heartbeat_interval_ms"):
-            low, value, high = (getattr(self, prefix + name) for prefix in ("min_", "", "max_"))
-            if not low <= value <= high:
-                key = type(self).model_fields[name].alias
-                raise ValueError(f"{key}: {value}: must lie between its min and max settings, {low} and {high}")
-        return self
-
 
 class DraftConfigs(_Configs):
-    """The brokers' configuration of share groups in the draft. Source: KIP-932 draft, broker properties."""
+    """Broker configs of share groups in the draft. Source: KIP-932 draft, broker properties."""
 
     enable: bool = Field(default=False, alias="group.share.enable")
     record_lock_duration_ms: int = _setting("group.share.record.lock.duration.ms", 30_000, 1_000, 60_000)
     record_lock_duration_max_ms: int = _setting("group.share.record.lock.duration.max.ms", 60_000, 1_000, 3_600_000)
     record_lock_partition_limit: int = _setting("group.share.record.lock.partition.limit", 200, 100, 10_000)
     max_groups: int = _setting("group.share.max.groups", 10, 1, 100)
-    max_size: int = _setting("group.share.max.size", 200, 10, 1_000)
-    assignors: tuple[str, ...] = Field(
-        default=("org.apache.server.group.share.SimpleAssignor",), min_length=1, alias="group.share.assignors"
-    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -223,20 +183,15 @@ class DraftConfigs(_Configs):
             )
         return self
 
-    @property
-    def assignor(self) -> str:
-        """The one assignor that is used, the first."""
-        return self.assignors[0]
-
     def settings(self) -> PartitionSettings:
-        """What share-partitions go by; the draft knows no renewals."""
+        """Default limits of share-partitions; the draft has no renewals."""
         return PartitionSettings(
             self.delivery_count_limit, self.record_lock_duration_ms, self.record_lock_partition_limit, renews=False
         )
 
 
 class BrokerConfigs(_Configs):
-    """The brokers' configuration of share groups in Kafka 4.3.1. Source: ShareGroupConfig, GroupCoordinatorConfig."""
+    """Broker configs of share groups in Kafka 4.3.1. Source: ShareGroupConfig, GroupCoordinatorConfig."""
 
     min_delivery_count_limit: int = _setting("group.share.min.delivery.count.limit", 2, 2, 5)
     max_delivery_count_limit: int = _setting("group.share.max.delivery.count.limit", 10, 5, 25)
@@ -246,21 +201,16 @@ class BrokerConfigs(_Configs):
     partition_max_record_locks: int = _setting("group.share.partition.max.record.locks", 2_000, 100, 10_000)
     min_partition_max_record_locks: int = _setting("group.share.min.partition.max.record.locks", 100, 100, 2_000)
     max_partition_max_record_locks: int = _setting("group.share.max.partition.max.record.locks", 4_000, 2_000, 10_000)
-    max_size: int = _setting("group.share.max.size", 200, 1, 1_000)
-    assignors: tuple[str, ...] = Field(default=("simple",), min_length=1, max_length=1, alias="group.share.assignors")
 
     def settings(self) -> PartitionSettings:
-        """What share-partitions go by where their group sets nothing of its own."""
+        """Default limits of share-partitions."""
         return PartitionSettings(
             self.delivery_count_limit, self.record_lock_duration_ms, self.partition_max_record_locks
         )
 
 
-PROFILES = {"draft": DraftConfigs, "4.3.1": BrokerConfigs}
-
-
 class GroupConfigs(BaseModel):
-    """What a group sets for itself in Kafka 4.3.1, over the brokers' configuration. Source: Kafka GroupConfig."""
+    """Dynamic group configs in Kafka 4.3.1. Source: Kafka GroupConfig."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -280,15 +230,13 @@ _BOUNDED = ("delivery_count_limit", "record_lock_duration_ms", "partition_max_re
 def with_config(
     settings: PartitionSettings, key: str, value: Value, brokers: BrokerConfigs | None = None
 ) -> PartitionSettings:
-    """Settings of a group after it sets one key.
+    """Settings of a group after one group config changes.
 
     Args:
-        settings: before.
-        key: of the group, for example share.record.lock.duration.ms.
-        value: its new value.
-        brokers: whose min and max settings bound it; the defaults, if not given.
+        key: group config, for example share.record.lock.duration.ms.
+        brokers: whose min and max settings bound the value.
     Raises:
-        ConfigError: the key is unknown, or the value out of bounds.
+        ConfigError: the key is unknown or the value out of bounds.
     """
     brokers = brokers or BrokerConfigs()
     try:
@@ -317,16 +265,16 @@ Dialect = Literal["share_group_state", "control_records", "both"]
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """The conditions of one simulation.
+class PlayerSettings:
+    """Settings of an event player.
 
     Args:
-        release: what the brokers can do.
-        configs: of the brokers, which bound what groups may set.
-        settings: what every group begins with; what `configs` say, if not given.
-        dialect: what is persisted; with both, what is loaded comes from the share coordinator.
-        checkpoint_every: how many deltas make a checkpoint due in the draft's dialect, None for never.
-        traces: outcomes carry what is in flight.
+        release: features of the brokers.
+        configs: broker configs, which bound the group configs.
+        settings: initial settings of every group; from `configs` if None.
+        dialect: what is persisted; with "both", state is loaded from the share coordinator.
+        checkpoint_every: deltas before a checkpoint in the draft dialect; None for never.
+        traces: whether results contain the in-flight batches.
     """
 
     release: Release = RELEASES["4.3"]

@@ -1,7 +1,4 @@
-"""Whole histories of simulated share groups: topics, groups with a behaviour each, and everything they do.
-
-One call: a history simulated, written as logs with the truth beside them, and broken where that is wanted.
-"""
+"""Simulates share groups and writes the logs of their brokers, the expected state, and planted faults."""
 
 import shutil
 from collections.abc import Iterator, Sequence
@@ -9,17 +6,24 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from share_state.simulator.consumer import Member
+from share_state.simulator.cluster import ClusterSettings, SimulatedCluster
 from share_state.simulator.coordinator import UPDATES_PER_SNAPSHOT
 from share_state.simulator.events import read_events
-from share_state.simulator.faults import Logs, Planted, check_names, plant
-from share_state.simulator.log_writer import CODECS, SEGMENT_BYTES, STATE_PARTITIONS, TopicSettings
+from share_state.simulator.faults import PlantedFault, SimulatedLogs, check_names, plant_faults
+from share_state.simulator.log_writer import CODECS, SEGMENT_BYTES, STATE_PARTITIONS, StateTopicSettings
 from share_state.simulator.recorded_state import SharePartitionKey
-from share_state.simulator.settings import BrokerConfigs, DraftConfigs, Rules
-from share_state.simulator.stage import Stage, StageSettings
+from share_state.simulator.settings import BrokerConfigs, DraftConfigs, PlayerSettings
 from share_state.simulator.state_records import LATEST, writer_release
-from share_state.simulator.types import SimulationError, release_of
-from share_state.simulator.world import BEHAVIOURS, Administration, Behaviour, World, cold_job, prune_job
+from share_state.simulator.types import SimulationError, find_release
+from share_state.simulator.workload import (
+    BEHAVIOURS,
+    Behaviour,
+    GroupAdmin,
+    Member,
+    Workload,
+    run_cold_snapshots,
+    run_pruning,
+)
 
 START_MS = 1_700_000_000_000
 _GROUPS_A_TOPIC = 3
@@ -27,54 +31,51 @@ _PARTITIONS = (1, 3)
 _RECORDS_A_SECOND = (5, 40)
 
 
-def play_history(stage: Stage, *, seed: int, groups: int, minutes: int, prunes: bool = False) -> None:
-    """Let share groups live for a while.
+def run_workload(cluster: SimulatedCluster, *, seed: int, groups: int, minutes: int, prunes: bool = False) -> None:
+    """Run share groups with a behaviour each; group n has behaviour n of BEHAVIOURS, repeating.
 
     Args:
-        stage: where their history is played.
-        seed: everything random follows from it.
-        groups: how many; group n behaves as row n of BEHAVIOURS, over and over.
         minutes: of simulated time.
         prunes: whether redundant records are deleted as time passes.
     """
-    world = World(stage, seed, START_MS)
-    rng = world.rng("topics")
+    workload = Workload(cluster, seed, START_MS)
+    rng = workload.rng("topics")
     partitions = [rng.randint(*_PARTITIONS) for _ in range(-(-groups // _GROUPS_A_TOPIC))]
     for topic, count in enumerate(partitions):
         for partition in range(count):
-            world.produce(_topic(topic), partition, rng.uniform(*_RECORDS_A_SECOND))
+            workload.produce(_topic(topic), partition, rng.uniform(*_RECORDS_A_SECOND))
     members = []
     for number in range(groups):
         behaviour = BEHAVIOURS[number % len(BEHAVIOURS)]
-        if behaviour.dead_letters and not _has_dead_letters(stage):
+        if behaviour.dead_letters and not _has_dead_letters(cluster):
             behaviour = replace(behaviour, dead_letters=False)
         topic = number % len(partitions)
         for partition in range(partitions[topic]):
             key = SharePartitionKey(f"{behaviour.name}-{number}", _topic(topic), partition)
             members.append(key)
-            _let_live(world, key, behaviour)
+            _add_share_partition(workload, key, behaviour)
     if members:
-        world.add(cold_job(world, members))
+        workload.add(run_cold_snapshots(workload, members))
         if prunes:
-            world.add(prune_job(world, members[0]))
-    world.run(START_MS + minutes * 60_000)
+            workload.add(run_pruning(workload, members[0]))
+    workload.run(START_MS + minutes * 60_000)
 
 
 def _topic(number: int) -> str:
     return f"topic-{number}"
 
 
-def _has_dead_letters(stage: Stage) -> bool:
-    """The draft has no state for a record on its way to a dead letter queue."""
-    return stage.settings.dialect == "share_group_state" and stage.settings.rules.release.dead_letters
+def _has_dead_letters(cluster: SimulatedCluster) -> bool:
+    """True unless the dialect (the draft) or the release has no dead letter queue."""
+    return cluster.settings.dialect == "share_group_state" and cluster.settings.player.release.dead_letters
 
 
-def _let_live(world: World, key: SharePartitionKey, behaviour: Behaviour) -> None:
-    after_ms = world.rng("birth", *key).randint(0, 5_000)
-    for agent in Administration(world, key, behaviour).agents():
-        world.add(agent, after_ms)
+def _add_share_partition(workload: Workload, key: SharePartitionKey, behaviour: Behaviour) -> None:
+    after_ms = workload.rng("birth", *key).randint(0, 5_000)
+    for agent in GroupAdmin(workload, key, behaviour).agents():
+        workload.add(agent, after_ms)
     for number in range(behaviour.members):
-        world.add(Member(world, key, number, behaviour).agent(), after_ms + 1_000)
+        workload.add(Member(workload, key, number, behaviour).agent(), after_ms + 1_000)
 
 
 FAULTS_FILE = "faults.jsonl"
@@ -87,21 +88,20 @@ _DRAFT_CONFIGS = {"group.share.enable": True, "group.share.max.groups": _DRAFT_G
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """What was simulated.
+    """Result of a simulation.
 
     Attributes:
-        folder: holds the log folders, events.jsonl, topics.json, the truth, and faults.jsonl where there are any.
-        events: how many events were played.
-        records: state records and control records written, faults left out.
-        share_partitions: that have a durable state at the end, one for each dialect.
-        planted: faults.
+        folder: contains the log folders, events.jsonl, topics.json, the expected state, and faults.jsonl.
+        events: number of events.
+        records: state records and control records written, without faults.
+        share_partitions: with durable state at the end, counted per dialect.
     """
 
     folder: Path
     events: int
     records: int
     share_partitions: int
-    planted: tuple[Planted, ...]
+    planted: tuple[PlantedFault, ...]
 
 
 def simulate(
@@ -123,40 +123,40 @@ def simulate(
     prunes: bool = False,
     traces: bool = False,
 ) -> Simulation:
-    """Simulate share groups and write what their brokers would have written.
+    """Simulate share groups and write the logs that their brokers would write.
 
-    The same arguments give the same bytes. Beside the logs stand events.jsonl (what happened; it can be played
-    again), topics.json, and the durable state at the end, before any fault: truth.jsonl, redundant.json and
-    deleted-keys.jsonl of the state topic, control-truth.jsonl of control records. faults.jsonl says what was broken.
+    Runs are deterministic: the same arguments yield the same bytes. The folder also gets events.jsonl (which can be
+    played again), topics.json, and the durable state at the end, before any fault: truth.jsonl, redundant.json and
+    deleted-keys.jsonl of the state topic, control-truth.jsonl of control records. faults.jsonl lists planted faults.
 
     Args:
-        out: a folder that is new or empty.
-        events: JSON lines to play; None lets the groups live by themselves.
-        seed: everything random follows from it: topic ids, histories, faults.
-        groups: how many share groups live, each with one of the stated behaviours.
+        out: a new or empty folder.
+        events: JSON lines to play; None generates a workload.
+        seed: of topic ids, workload and faults.
+        groups: number of share groups.
         minutes: of simulated time.
         dialect: one of DIALECTS.
-        faults: names of share_state.partition.faults.FAULTS, or ALL.
+        faults: names of faults.FAULTS, or ALL.
         release: of the brokers, 4.0 to 4.4.
-        state_partitions: of the topic `__share_group_state`.
-        updates_per_snapshot: after which the next write of a share-partition is a snapshot.
-        checkpoint_every: how many deltas the draft's leaders write before a checkpoint.
+        state_partitions: partitions of `__share_group_state`.
+        updates_per_snapshot: updates after which the next write of a share-partition is a snapshot.
+        checkpoint_every: deltas before a checkpoint in the draft dialect.
         codec: of data batches: none, gzip, snappy, lz4 or zstd.
-        segment_bytes: at which segments roll.
-        version_prefix: whether the draft's values begin with a version.
+        segment_bytes: maximum segment size.
+        version_prefix: whether the draft's values start with a version.
         prunes: whether redundant records are deleted as time passes.
-        traces: also write results.jsonl (an outcome a line) and the state behind every record (history.jsonl,
+        traces: also write results.jsonl (one result per line) and the state after every record (history.jsonl,
             control-history.jsonl).
-    Returns:
-        Where everything is, and how much of it.
     Raises:
         ShareStateError: if an argument, an event or the folder cannot be used.
     """
     if dialect not in DIALECTS:
         raise SimulationError(f"dialect {dialect!r} is not known; use one of {', '.join(DIALECTS)}")
     configs = DraftConfigs.of(_DRAFT_CONFIGS) if dialect == CONTROL_RECORDS else BrokerConfigs()
-    rules = Rules(release_of(release), configs, dialect=dialect, checkpoint_every=checkpoint_every, traces=traces)
-    topic = TopicSettings(
+    player_settings = PlayerSettings(
+        find_release(release), configs, dialect=dialect, checkpoint_every=checkpoint_every, traces=traces
+    )
+    topic = StateTopicSettings(
         writer_release(release),
         state_partitions,
         updates_per_snapshot=updates_per_snapshot,
@@ -166,36 +166,43 @@ def simulate(
     if codec not in CODECS:
         raise SimulationError(f"codec {codec!r} is not known; use one of {', '.join(CODECS)}")
     check_names(faults)
-    least = {"groups": groups, "minutes": minutes, "state_partitions": state_partitions, "segment_bytes": segment_bytes}
-    for name, value in (least | {"checkpoint_every": checkpoint_every}).items():
+    minimums = {
+        "groups": groups,
+        "minutes": minutes,
+        "state_partitions": state_partitions,
+        "segment_bytes": segment_bytes,
+    }
+    for name, value in (minimums | {"checkpoint_every": checkpoint_every}).items():
         if value < 1:
             raise SimulationError(f"{name}: {value}: must be 1 or more")
     if dialect == CONTROL_RECORDS and groups > _DRAFT_GROUPS:
-        raise SimulationError(f"groups: {groups}: the draft knows at most {_DRAFT_GROUPS} (group.share.max.groups)")
-    settings = StageSettings(rules, topic, version_prefix=version_prefix, traces=traces, seed=seed)
-    with _whole_or_not_at_all(out), closing(Stage(out, settings)) as stage:
+        raise SimulationError(f"groups: {groups}: the draft allows at most {_DRAFT_GROUPS} (group.share.max.groups)")
+    settings = ClusterSettings(player_settings, topic, version_prefix=version_prefix, traces=traces, seed=seed)
+    with _remove_on_failure(out), closing(SimulatedCluster(out, settings)) as cluster:
         if events is None:
-            play_history(stage, seed=seed, groups=groups, minutes=minutes, prunes=prunes)
+            run_workload(cluster, seed=seed, groups=groups, minutes=minutes, prunes=prunes)
         else:
-            _play_file(stage, events)
-        stage.finish()
-        records, share_partitions = stage.size
-        planted = _plant(faults, stage, seed) if faults else []
-    return Simulation(out, stage.events, records, share_partitions, tuple(planted))
+            _play_file(cluster, events)
+        cluster.finish()
+        records, share_partitions = cluster.counts
+        planted = _plant_faults(faults, cluster, seed) if faults else []
+    return Simulation(out, cluster.events, records, share_partitions, tuple(planted))
 
 
-def _plant(faults: Sequence[str], stage: Stage, seed: int) -> list[Planted]:
-    limit = stage.settings.rules.configs.settings().delivery_count_limit
-    control = list(stage.topic_logs.writers()) if stage.topic_logs else []
-    planted = plant(faults, Logs(stage.state_topic, control, stage.logs, stage.folder, stage.now_ms, limit), seed)
+def _plant_faults(faults: Sequence[str], cluster: SimulatedCluster, seed: int) -> list[PlantedFault]:
+    limit = cluster.settings.player.configs.settings().delivery_count_limit
+    control = list(cluster.topic_logs.writers()) if cluster.topic_logs else []
+    planted = plant_faults(
+        faults, SimulatedLogs(cluster.state_topic, control, cluster.logs, cluster.folder, cluster.now_ms, limit), seed
+    )
     lines = "".join(f"{one.to_json()}\n" for one in planted)
-    (stage.folder / FAULTS_FILE).write_text(lines, encoding="utf-8")
+    (cluster.folder / FAULTS_FILE).write_text(lines, encoding="utf-8")
     return planted
 
 
 @contextmanager
-def _whole_or_not_at_all(out: Path) -> Iterator[None]:
-    """The folder, new or empty; what was written to it goes again if something stops the simulation."""
+def _remove_on_failure(out: Path) -> Iterator[None]:
+    """Create the folder, or check that it is empty; remove its content if the simulation fails."""
     existed = out.exists()
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -203,7 +210,7 @@ def _whole_or_not_at_all(out: Path) -> Iterator[None]:
     except OSError as error:
         raise SimulationError(f"{out}: cannot be written ({error.strerror}); give another folder") from None
     if not is_empty:
-        raise SimulationError(f"{out}: holds something already; give a folder that is new or empty")
+        raise SimulationError(f"{out}: is not empty; give a new or empty folder")
     try:
         yield
     except BaseException:
@@ -213,10 +220,10 @@ def _whole_or_not_at_all(out: Path) -> Iterator[None]:
         raise
 
 
-def _play_file(stage: Stage, events: Path) -> None:
+def _play_file(cluster: SimulatedCluster, events: Path) -> None:
     try:
         with events.open("rb") as lines:
             for event in read_events(lines):
-                stage.apply(event)
+                cluster.apply(event)
     except OSError as error:
         raise SimulationError(f"{events}: cannot be read ({error.strerror}); give a file of JSON lines") from None

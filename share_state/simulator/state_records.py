@@ -1,13 +1,4 @@
-"""How the coordinators of each Kafka release write, as one table.
-
-Merges lists of state batches as the coordinator does: per offset the greatest (delivery count, state) stays.
-
-The records of `__share_group_state` as plain values, and what a coordinator makes of each.
-
-The bytes of state records, in the layout of the release that writes them.
-
-Which partition of `__share_group_state` keeps a share-partition, for one key at a time.
-"""
+"""State records of `__share_group_state`: values, merging, encoding and routing, as each Kafka release does it."""
 
 import heapq
 import struct
@@ -30,42 +21,42 @@ from share_state.simulator.types import (
 
 @dataclass(frozen=True, slots=True)
 class WriterRelease:
-    """What one release does differently from the others when it turns requests into records.
+    """How the share coordinator of one release turns requests into records.
 
     Attributes:
-        name: as typed: 4.0 to 4.4.
-        layout: of its values, as schemas/records declares it.
-        tells_complete_count: whether values carry the delivery complete count (tag 0).
-        has_initialize: whether share-partitions are initialized, deleted and snapshotted when cold; where not, the
-            first read or write makes the state.
-        counts_first_update: whether the first update after the creation counts towards the next snapshot.
-        takes_epochs_of_request: whether a write records the epochs of its request, not those of the state.
-        snapshots_higher_state_epoch: whether a write with a higher state epoch becomes a snapshot.
-        exempts_reads_without_epoch: whether a read with leader epoch -1 passes the fence.
-        refuses_negative_epochs: whether requests with epochs below 0 are invalid.
-        carries_start: whether updates carry the greater start, and the count that belongs to it.
-        joins_neighbours: whether merged lists come out in maximal runs (the sweep line).
+        name: 4.0 to 4.4.
+        layout: of its values, as in schemas/records.
+        writes_complete_count: values have the delivery complete count (tag 0).
+        has_initialize: share-partitions are initialized, deleted and snapshotted when cold; otherwise the first read
+            or write creates the state.
+        counts_first_update: the first update counts towards the next snapshot.
+        uses_request_epochs: a write records the request's epochs instead of the state's.
+        snapshots_higher_state_epoch: a write with a higher state epoch becomes a snapshot.
+        exempts_reads_without_epoch: a read with leader epoch -1 is not fenced.
+        refuses_negative_epochs: requests with negative epochs are invalid.
+        keeps_greater_start: updates keep the greater start and its delivery complete count.
+        merges_neighbours: merged batches are maximal runs (the sweep-line combiner).
     Source: Kafka ShareCoordinatorShard of 4.0.2, 4.1.2, 4.2.1, 4.3.1 and 4.4.0.
     """
 
     name: str
     layout: str = "4.1+"
-    tells_complete_count: bool = True
+    writes_complete_count: bool = True
     has_initialize: bool = True
     counts_first_update: bool = True
-    takes_epochs_of_request: bool = False
+    uses_request_epochs: bool = False
     snapshots_higher_state_epoch: bool = False
     exempts_reads_without_epoch: bool = True
     refuses_negative_epochs: bool = False
-    carries_start: bool = False
-    joins_neighbours: bool = False
+    keeps_greater_start: bool = False
+    merges_neighbours: bool = False
 
 
 _BEFORE_4_2 = WriterRelease(
     "",
-    tells_complete_count=False,
+    writes_complete_count=False,
     counts_first_update=False,
-    takes_epochs_of_request=True,
+    uses_request_epochs=True,
     exempts_reads_without_epoch=False,
 )
 
@@ -76,7 +67,7 @@ RELEASES = {
         replace(_BEFORE_4_2, name="4.1", snapshots_higher_state_epoch=True),
         WriterRelease("4.2", exempts_reads_without_epoch=False),
         WriterRelease("4.3"),
-        WriterRelease("4.4", refuses_negative_epochs=True, carries_start=True, joins_neighbours=True),
+        WriterRelease("4.4", refuses_negative_epochs=True, keeps_greater_start=True, merges_neighbours=True),
     )
 }
 """Name -> release."""
@@ -85,7 +76,7 @@ LATEST = RELEASES["4.4"]
 
 
 def writer_release(name: str) -> WriterRelease:
-    """The release of a name.
+    """The release with a name.
 
     Raises:
         SimulationError: if there is none.
@@ -100,16 +91,16 @@ Batches = tuple[StateBatch, ...]
 _STATES = tuple(DeliveryState)
 
 
-def combine(recorded: Sequence[StateBatch], written: Iterable[StateBatch], start: int, *, joins: bool) -> Batches:
-    """The union of two lists from a start on.
+def combine_state_batches(
+    recorded: Sequence[StateBatch], written: Iterable[StateBatch], start: int, *, merges: bool
+) -> Batches:
+    """Merge two lists of batches; per offset the greatest (delivery count, state) wins.
 
     Args:
-        recorded: what is known so far.
-        written: what comes on top.
-        start: offsets below it are cut off; NO_START_OFFSET cuts nothing.
-        joins: True for maximal runs (4.4), False for the lists of 4.0 to 4.3, which may leave equal neighbours apart.
+        start: offsets before it are removed, unless it is NO_START_OFFSET.
+        merges: True for maximal runs (4.4); 4.0 to 4.3 may leave equal neighbours apart.
     Returns:
-        Batches by first offset, none over another; a single batch comes back as it is.
+        Ascending, disjoint batches; a single batch is returned unchanged.
     Source: Kafka PersisterStateBatchCombiner.combineStateBatches.
     """
     union = [*recorded, *written]
@@ -121,11 +112,11 @@ def combine(recorded: Sequence[StateBatch], written: Iterable[StateBatch], start
         ]
     if len(union) < 2:
         return tuple(union)
-    return _in_maximal_runs(union) if joins else _one_pair_at_a_time(union)
+    return _combine_by_sweep(union) if merges else _combine_pairwise(union)
 
 
-def _in_maximal_runs(union: list[StateBatch]) -> Batches:
-    """Slices between all bounds, the greatest open batch in each, equal neighbours joined."""
+def _combine_by_sweep(union: list[StateBatch]) -> Batches:
+    """Sweep over all bounds: in each slice the greatest open batch wins, equal neighbours are merged."""
     union.sort()
     out: list[StateBatch] = []
     open_batches: list[tuple[int, int, int]] = []
@@ -154,8 +145,8 @@ def _append(out: list[StateBatch], batch: StateBatch) -> None:
         out.append(batch)
 
 
-def _one_pair_at_a_time(union: list[StateBatch]) -> Batches:
-    """The two foremost batches are joined, or the lesser gives way; what no other touches is never looked at again."""
+def _combine_pairwise(union: list[StateBatch]) -> Batches:
+    """Combine the two first batches until none overlap, as 4.0 to 4.3 do."""
     queue: list[tuple[int, int, int, int]] = [(first, last, count, state) for first, last, state, count in union]
     heapq.heapify(queue)
     out: list[tuple[int, int, int, int]] = []
@@ -190,7 +181,7 @@ NO_TIME = 0
 
 
 class StateKey(NamedTuple):
-    """A share-partition as records name it: the topic by Kafka's text of its id."""
+    """The key of a share-partition's records; the topic id is in Kafka's text form."""
 
     group_id: str
     topic_id: str
@@ -199,11 +190,10 @@ class StateKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DurableState:
-    """The state of a share-partition as the coordinator holds it, and as a snapshot says it.
+    """The state of a share-partition, as the coordinator keeps it and a snapshot stores it.
 
     Attributes:
-        create_timestamp, write_timestamp: ms since 1970; NO_TIME in 4.0 and where an update made the state.
-        batches: as recorded.
+        create_timestamp, write_timestamp: ms since 1970; NO_TIME in 4.0 and if an update created the state.
     Source: Kafka ShareGroupOffset, ShareSnapshotValue.
     """
 
@@ -218,13 +208,13 @@ class DurableState:
 
     @property
     def is_cold(self) -> bool:
-        """True for a snapshot that only repeats an idle share-partition's state."""
+        """True for a snapshot that repeats an idle share-partition's state."""
         return self.create_timestamp != self.write_timestamp
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateValue:
-    """What an update says. Source: Kafka ShareUpdateValue."""
+    """The value of an update. Source: Kafka ShareUpdateValue."""
 
     snapshot_epoch: int
     leader_epoch: int
@@ -235,26 +225,22 @@ class UpdateValue:
 
 @dataclass(frozen=True, slots=True)
 class StateRecord:
-    """A record of the log: a snapshot, an update, or a tombstone, whose value is None."""
+    """A snapshot, an update, or a tombstone (value None)."""
 
     key: StateKey
     value: DurableState | UpdateValue | None
 
     @property
     def kind(self) -> str:
-        """In a word: snapshot, update or tombstone."""
+        """The kind of record: snapshot, update or tombstone."""
         if self.value is None:
             return "tombstone"
         return "snapshot" if isinstance(self.value, DurableState) else "update"
 
 
-def merged(state: DurableState | None, update: UpdateValue, release: WriterRelease) -> DurableState:
-    """The state after an update is replayed, which checks nothing.
+def merge_update(state: DurableState | None, update: UpdateValue, release: WriterRelease) -> DurableState:
+    """The state after an update; None before it makes the update itself the state.
 
-    Args:
-        state: before it; None where no snapshot precedes the update, so that the update itself becomes the state.
-        update: of the log.
-        release: whose coordinator replays.
     Source: Kafka ShareCoordinatorShard.handleShareUpdate, merge.
     """
     if state is None:
@@ -272,20 +258,15 @@ def merged(state: DurableState | None, update: UpdateValue, release: WriterRelea
         leader_epoch=state.leader_epoch if update.leader_epoch == NO_EPOCH else update.leader_epoch,
         start_offset=start,
         delivery_complete_count=update.delivery_complete_count,
-        batches=combine(state.batches, update.batches, start, joins=release.joins_neighbours),
+        batches=combine_state_batches(state.batches, update.batches, start, merges=release.merges_neighbours),
     )
 
 
-def bytes_of(record: StateRecord, release: WriterRelease) -> tuple[bytes, bytes | None]:
-    """Key and value of a record.
+def encode_record(record: StateRecord, release: WriterRelease) -> tuple[bytes, bytes | None]:
+    """Encode key and value of a record in the layout of a release; a tombstone's value is None.
 
-    Args:
-        record: what it says.
-        release: whose layout is written.
-    Returns:
-        (key, value); the value of a tombstone is None.
     Raises:
-        CodecError: if a number does not fit, as a snapshot epoch beyond 65535 in the layout of 4.0.
+        CodecError: if a number does not fit, such as a snapshot epoch above 65535 in the layout of 4.0.
     Source: Kafka ShareCoordinatorRecordHelpers, CoordinatorRecordSerde.
     """
     value, releases = record.value, release.layout
@@ -295,9 +276,9 @@ def bytes_of(record: StateRecord, release: WriterRelease) -> tuple[bytes, bytes 
         "snapshot_epoch": value.snapshot_epoch,
         "leader_epoch": value.leader_epoch,
         "start_offset": value.start_offset,
-        "state_batches": _structs(value.batches),
+        "state_batches": [batch._asdict() for batch in value.batches],
     }
-    if release.tells_complete_count:
+    if release.writes_complete_count:
         fields["delivery_complete_count"] = value.delivery_complete_count
     if not isinstance(value, DurableState):
         return _key(record.key, "share_update_key", releases), encode(layout("share_update_value", releases), fields)
@@ -312,16 +293,9 @@ def _key(key: StateKey, record: str, releases: str) -> bytes:
     return encode(layout(record, releases), key._asdict())
 
 
-def _structs(batches: Batches) -> list[dict[str, int]]:
-    return [batch._asdict() for batch in batches]
+def state_partition_for(key: StateKey, state_partitions: int) -> int:
+    """The partition of the state topic that a key's records are written to.
 
-
-def state_partition_of(key: StateKey, state_partitions: int) -> int:
-    """The partition of the state topic that the records of a key go to.
-
-    Args:
-        key: of the share-partition.
-        state_partitions: how many partitions the state topic has.
     Source: Kafka StateKey.asCoordinatorKey, Utils.abs, ShareCoordinatorService.partitionFor.
     """
     code = java_hash(f"{key.group_id}:{key.topic_id}:{key.partition}")
@@ -329,7 +303,7 @@ def state_partition_of(key: StateKey, state_partitions: int) -> int:
 
 
 def java_hash(text: str) -> int:
-    """Java's String.hashCode: an int32 over the UTF-16 units."""
+    """Java's String.hashCode."""
     data = text.encode("utf-16-be")
     code = 0
     for unit in struct.unpack(f">{len(data) // 2}H", data):

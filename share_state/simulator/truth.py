@@ -1,4 +1,4 @@
-"""What a simulated log must fold to, in files beside it: the durable state at the end and, if asked, at each record."""
+"""Files with the expected fold of a simulated log: the durable state at the end and, if traced, after each record."""
 
 import json
 from collections import Counter
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from share_state.simulator.coordinator import Held
+from share_state.simulator.coordinator import CoordinatorEntry
 from share_state.simulator.draft import ControlState, DraftWriter
 from share_state.simulator.log_writer import StateTopic
 from share_state.simulator.state_records import StateKey, StateRecord, WriterRelease
@@ -18,71 +18,70 @@ HISTORY, CONTROL_HISTORY = "history.jsonl", "control-history.jsonl"
 
 
 @dataclass(slots=True)
-class Tally:
-    """How many records of each kind a share-partition has had, and where the last one is."""
+class RecordCounts:
+    """Number of records of a share-partition by kind, and the offset of the last."""
 
     counts: Counter[str] = field(default_factory=Counter)
     last_offset: int = -1
 
 
-class Tallies:
-    """Counts the records of every share-partition, those that are deleted again too.
+class RecordCounter:
+    """Counts the records of every share-partition, deleted ones included.
 
     Args:
-        history: gets a line a record, the state behind it; None for none.
-        release: that writes, which decides the fields of a line.
+        release: which decides the fields of a line.
+        history: gets one line per record with the state after it; None for none.
     """
 
     def __init__(self, release: WriterRelease, history: TextIO | None = None) -> None:
         self.release, self.history = release, history
-        self.by_partition: dict[int, dict[StateKey, Tally]] = {}
+        self.by_partition: dict[int, dict[StateKey, RecordCounts]] = {}
 
     @property
     def records(self) -> int:
-        """Of all state partitions."""
-        return sum(tally.counts.total() for own in self.by_partition.values() for tally in own.values())
+        """Number of records of all state partitions."""
+        return sum(counts_of_key.counts.total() for own in self.by_partition.values() for counts_of_key in own.values())
 
     def count(self, partition: int, offset: int, record: StateRecord) -> None:
         """Count a record."""
-        tally = self.by_partition.setdefault(partition, {}).setdefault(record.key, Tally())
-        tally.last_offset = offset
-        tally.counts[record.kind] += 1
+        counts_of_key = self.by_partition.setdefault(partition, {}).setdefault(record.key, RecordCounts())
+        counts_of_key.last_offset = offset
+        counts_of_key.counts[record.kind] += 1
 
-    def observe(self, partition: int, offset: int, now_ms: int, record: StateRecord, held: Held | None) -> None:
-        """Take note of a record as it is written; see `state_topic.Observer`."""
+    def observe(
+        self, partition: int, offset: int, now_ms: int, record: StateRecord, entry: CoordinatorEntry | None
+    ) -> None:
+        """Count a record as it is written; see `log_writer.Observer`."""
         self.count(partition, offset, record)
         if self.history:
-            line = {"offset": offset, "timestamp": now_ms, "kind": record.kind} | _key(record.key, partition)
-            if held:
-                line |= _state(held, self.release)
-            print(line_of(line), file=self.history)
+            line = {"offset": offset, "timestamp": now_ms, "kind": record.kind} | _key_fields(record.key, partition)
+            if entry:
+                line |= _state_fields(entry, self.release)
+            print(to_json_line(line), file=self.history)
 
 
-def write_state_truth(folder: Path, topic: StateTopic, tallies: Tallies) -> None:
-    """Write the state at the end of every state partition.
+def write_state_truth(folder: Path, topic: StateTopic, record_counter: RecordCounter) -> None:
+    """Write the state of every state partition at the end.
 
-    Args:
-        folder: gets truth.jsonl (a line a live share-partition), redundant.json (a row a state partition: its cutoff,
-            its offsets, its records) and deleted-keys.jsonl (share-partitions without a state).
-        topic: all records written.
-        tallies: that observed it.
+    Writes truth.jsonl (one line per live share-partition), redundant.json (one row per state partition: cutoff,
+    offsets, record counts) and deleted-keys.jsonl (share-partitions without state).
     """
     live, deleted, rows = [], [], []
     for partition, (coordinator, log) in enumerate(zip(topic.coordinators, topic.logs, strict=True)):
-        own = tallies.by_partition.get(partition, {})
-        for key, tally in own.items():
+        own = record_counter.by_partition.get(partition, {})
+        for key, counts_of_key in own.items():
             counts = {
-                "nSnapshots": tally.counts["snapshot"],
-                "nUpdates": tally.counts["update"],
-                "nTombstones": tally.counts["tombstone"],
-                "lastRecordOffset": tally.last_offset,
+                "nSnapshots": counts_of_key.counts["snapshot"],
+                "nUpdates": counts_of_key.counts["update"],
+                "nTombstones": counts_of_key.counts["tombstone"],
+                "lastRecordOffset": counts_of_key.last_offset,
             }
-            held = coordinator.held.get(key)
-            if held is None:
-                deleted.append(_key(key, partition) | counts)
+            entry = coordinator.entries.get(key)
+            if entry is None:
+                deleted.append(_key_fields(key, partition) | counts)
             else:
-                live.append(_key(key, partition) | _state(held, topic.settings.release) | counts)
-        kinds = sum((tally.counts for tally in own.values()), Counter[str]())
+                live.append(_key_fields(key, partition) | _state_fields(entry, topic.settings.release) | counts)
+        kinds = sum((counts_of_key.counts for counts_of_key in own.values()), Counter[str]())
         rows.append(
             {
                 "statePartition": partition,
@@ -93,7 +92,7 @@ def write_state_truth(folder: Path, topic: StateTopic, tallies: Tallies) -> None
                 "snapshots": kinds["snapshot"],
                 "updates": kinds["update"],
                 "tombstones": kinds["tombstone"],
-                "liveKeys": len(coordinator.held),
+                "liveKeys": len(coordinator.entries),
             }
         )
     _write_lines(folder / TRUTH, live)
@@ -101,8 +100,8 @@ def write_state_truth(folder: Path, topic: StateTopic, tallies: Tallies) -> None
     (folder / REDUNDANT).write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 
-def control_line(topic: str, partition: int, group_id: str, state: ControlState) -> dict[str, Any]:
-    """A group's durable state in a topic-partition, as a line of control-truth.jsonl says it."""
+def control_state_row(topic: str, partition: int, group_id: str, state: ControlState) -> dict[str, Any]:
+    """A group's durable state in a topic-partition, as a line of control-truth.jsonl."""
     return {
         "group": group_id,
         "topic": topic,
@@ -118,22 +117,17 @@ def control_line(topic: str, partition: int, group_id: str, state: ControlState)
 
 
 def write_control_truth(folder: Path, writers: Iterable[tuple[str, int, DraftWriter]]) -> None:
-    """Write the durable state of every group in every topic-partition to control-truth.jsonl.
-
-    Args:
-        folder: gets the file.
-        writers: topic, partition and writer of each log.
-    """
+    """Write the durable state of every group and topic-partition to control-truth.jsonl."""
     _write_lines(folder / CONTROL_TRUTH, _control_lines(writers))
 
 
 def _control_lines(writers: Iterable[tuple[str, int, DraftWriter]]) -> Iterator[dict[str, Any]]:
     for topic, partition, writer in writers:
         for group_id, state in writer.states.items():
-            yield control_line(topic, partition, group_id, state)
+            yield control_state_row(topic, partition, group_id, state)
 
 
-def _key(key: StateKey, state_partition: int) -> dict[str, Any]:
+def _key_fields(key: StateKey, state_partition: int) -> dict[str, Any]:
     return {
         "group": key.group_id,
         "topicId": key.topic_id,
@@ -142,32 +136,32 @@ def _key(key: StateKey, state_partition: int) -> dict[str, Any]:
     }
 
 
-def _state(held: Held, release: WriterRelease) -> dict[str, Any]:
-    state = held.state
+def _state_fields(entry: CoordinatorEntry, release: WriterRelease) -> dict[str, Any]:
+    state = entry.state
     line: dict[str, Any] = {
         "snapshotEpoch": state.snapshot_epoch,
         "stateEpoch": state.state_epoch,
         "leaderEpoch": state.leader_epoch,
         "startOffset": state.start_offset,
     }
-    if release.tells_complete_count:
+    if release.writes_complete_count:
         line["deliveryCompleteCount"] = state.delivery_complete_count
     if release.has_initialize:
         line |= {"createTimestamp": state.create_timestamp, "writeTimestamp": state.write_timestamp}
     return line | {
         "stateBatches": [list(batch) for batch in state.batches],
-        "maxLeaderEpoch": held.max_leader_epoch,
-        "maxStateEpoch": held.max_state_epoch,
-        "snapshotUpdateCount": held.updates,
-        "lastSnapshotOffset": held.snapshot_offset,
+        "maxLeaderEpoch": entry.max_leader_epoch,
+        "maxStateEpoch": entry.max_state_epoch,
+        "snapshotUpdateCount": entry.updates,
+        "lastSnapshotOffset": entry.snapshot_offset,
     }
 
 
 def _write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:
     with path.open("w", encoding="utf-8") as file:
-        file.writelines(f"{line_of(line)}\n" for line in lines)
+        file.writelines(f"{to_json_line(line)}\n" for line in lines)
 
 
-def line_of(line: dict[str, Any]) -> str:
-    """A JSON line, without the newline."""
+def to_json_line(line: dict[str, Any]) -> str:
+    """A JSON line without newline."""
     return json.dumps(line, ensure_ascii=False, separators=(",", ":"))

@@ -1,7 +1,4 @@
-"""Records in flight: runs of offsets alike, within the batches they were acquired in.
-
-The window of a share-partition between its start (SPSO) and its end (SPEO), and the batches in flight in it.
-"""
+"""The in-flight window of a share-partition: start offset (SPSO), end offset (SPEO) and the batches between."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
@@ -17,30 +14,28 @@ TERMINAL = frozenset({DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED})
 _first = attrgetter("first")
 
 
-class Held(NamedTuple):
-    """How a member held a run before a change that is not durable yet, to go back to."""
+class RollbackState(NamedTuple):
+    """The lock that a run had before a pending state transition. Source: InFlightState.rollbackState."""
 
     delivery_count: int
     owner: str
     deadline: int
-    turn: int
+    lock_seq: int
 
 
-class Run:
-    """Neighbouring offsets that are alike in everything.
+class OffsetRun:
+    """Adjacent offsets with the same delivery state, delivery count and lock; offsets are inclusive.
 
     Args:
-        first: first offset.
-        last: last offset, inclusive.
-        state: as deliveries see it, even before a change is durable.
-        count: how often delivered.
-        owner: the member that holds the lock, None where no lock is held.
-        deadline: milliseconds after which the lock is lost, None where no lock is held.
-        turn: when the lock was set up, counted; locks of one deadline run out in this order.
-    Source: Kafka InFlightState, for all the offsets that share one.
+        state: in memory, including a transition that is not durable yet.
+        count: delivery count.
+        owner: member that holds the acquisition lock, or None.
+        deadline: last ms at which the lock is valid, or None.
+        lock_seq: order of acquisition; locks with the same deadline expire in this order.
+    Source: Kafka InFlightState.
     """
 
-    __slots__ = ("before", "count", "deadline", "first", "last", "owner", "state", "turn")
+    __slots__ = ("count", "deadline", "first", "last", "lock_seq", "owner", "rollback_state", "state")
 
     def __init__(
         self,
@@ -50,7 +45,7 @@ class Run:
         count: int,
         owner: str | None = None,
         deadline: int | None = None,
-        turn: int = 0,
+        lock_seq: int = 0,
     ):
         self.first = first
         self.last = last
@@ -58,143 +53,133 @@ class Run:
         self.count = count
         self.owner = owner
         self.deadline = deadline
-        self.turn = turn
-        self.before: Held | None = None
+        self.lock_seq = lock_seq
+        self.rollback_state: RollbackState | None = None
 
     @property
-    def is_settled_terminal(self) -> bool:
-        """The run has ended for good, and durably so as far as it ever will be."""
-        return self.before is None and self.state in TERMINAL
+    def is_terminal(self) -> bool:
+        """True if the run is terminal and no write is pending."""
+        return self.rollback_state is None and self.state in TERMINAL
 
     @property
-    def is_free(self) -> bool:
-        """The run may be delivered."""
-        return self.state is DeliveryState.AVAILABLE and self.before is None
+    def is_available(self) -> bool:
+        """True if the run can be acquired."""
+        return self.state is DeliveryState.AVAILABLE and self.rollback_state is None
 
     @property
-    def is_held(self) -> bool:
-        """A member holds the run, and no change to it is under way."""
-        return self.state is DeliveryState.ACQUIRED and self.before is None
+    def is_acquired(self) -> bool:
+        """True if a member holds the run and no write is pending."""
+        return self.state is DeliveryState.ACQUIRED and self.rollback_state is None
 
-    def lock(self, owner: str, deadline: int, turn: int) -> None:
-        """Deliver the run once more."""
-        self.turn = turn
+    def lock(self, owner: str, deadline: int, lock_seq: int) -> None:
+        """Acquire the run for a member."""
+        self.lock_seq = lock_seq
         self.state = DeliveryState.ACQUIRED
         self.count += 1
         self.owner = owner
         self.deadline = deadline
 
-    def become(self, state: DeliveryState) -> None:
-        """End the lock for good, in another state."""
+    def transition_to(self, state: DeliveryState) -> None:
+        """Change the state and release the lock."""
         self.state = state
         self.owner = None
         self.deadline = None
-        self.turn = 0
+        self.lock_seq = 0
 
-    def become_tentatively(self, state: DeliveryState) -> None:
-        """End the lock until the change is durable or has failed. Source: Kafka InFlightState.startStateTransition."""
+    def start_transition(self, state: DeliveryState) -> None:
+        """Change the state, keeping the lock for a rollback. Source: InFlightState.startStateTransition."""
         assert self.owner is not None and self.deadline is not None
-        self.before = Held(self.count, self.owner, self.deadline, self.turn)
-        self.become(state)
+        self.rollback_state = RollbackState(self.count, self.owner, self.deadline, self.lock_seq)
+        self.transition_to(state)
 
-    def is_like(self, other: "Run") -> bool:
-        """Whether two runs of one state and count are held alike, and no change to them is under way."""
+    def has_same_lock(self, other: "OffsetRun") -> bool:
+        """True if both runs have the same lock and neither has a pending write."""
         return (
             self.owner == other.owner
             and self.deadline == other.deadline
-            and self.turn == other.turn
-            and self.before is None
-            and other.before is None
+            and self.lock_seq == other.lock_seq
+            and self.rollback_state is None
+            and other.rollback_state is None
         )
 
 
 class InFlightBatch:
-    """Offsets acquired together: alike throughout, or tracked offset by offset once they no longer are.
+    """Offsets that were acquired together.
 
     Args:
-        runs: tiling the batch, ascending.
-        by_offset: whether each offset has a lock of its own; this decides how many writes a lock timeout makes.
+        runs: ascending, without gaps.
+        per_offset: True if each offset has its own lock, so that a lock timeout makes one write per offset.
     Source: Kafka InFlightBatch.
     """
 
-    __slots__ = ("by_offset", "first", "last", "runs", "watched")
+    __slots__ = ("first", "last", "per_offset", "runs", "timer_deadline")
 
-    def __init__(self, runs: list[Run], *, by_offset: bool = False):
+    def __init__(self, runs: list[OffsetRun], *, per_offset: bool = False):
         self.first = runs[0].first
         self.last = runs[-1].last
         self.runs = runs
-        self.by_offset = by_offset
-        self.watched: int | None = None
+        self.per_offset = per_offset
+        self.timer_deadline: int | None = None
 
-    def split(self, turn: int) -> None:
-        """Track offset by offset from now on: every lock is set up anew, to run out when it did.
-
-        Args:
-            turn: of the new locks.
-        Source: Kafka InFlightBatch.maybeInitializeOffsetStateUpdate.
-        """
-        if not self.by_offset:
-            self.by_offset = True
+    def track_per_offset(self, lock_seq: int) -> None:
+        """Give each offset its own lock. Source: InFlightBatch.maybeInitializeOffsetStateUpdate."""
+        if not self.per_offset:
+            self.per_offset = True
             for run in self.runs:
-                if run.is_held:
-                    run.turn = turn
+                if run.is_acquired:
+                    run.lock_seq = lock_seq
 
-    def carve(self, first: int, last: int) -> list[Run]:
-        """The runs that cover exactly these offsets of the batch; runs across the edges are cut.
-
-        Args:
-            first: first offset, within the batch.
-            last: last offset, within the batch.
-        Returns:
-            Runs of the batch, ascending.
-        """
+    def split_out(self, first: int, last: int) -> list[OffsetRun]:
+        """Return the runs that cover exactly [first, last], splitting runs at both ends."""
         runs = self.runs
-        begin = self._cut(first) if first > self.first else 0
-        end = self._cut(last + 1) if last < self.last else len(runs)
+        begin = self._split_at(first) if first > self.first else 0
+        end = self._split_at(last + 1) if last < self.last else len(runs)
         return runs[begin:end]
 
-    def overlapping(self, first: int, last: int) -> Iterator[Run]:
-        """The runs that share an offset with the range, uncut."""
+    def overlapping(self, first: int, last: int) -> Iterator[OffsetRun]:
+        """Yield the runs that overlap [first, last]."""
         runs = self.runs
         for i in range(max(bisect_right(runs, first, key=_first) - 1, 0), len(runs)):
             if runs[i].first > last:
                 return
             yield runs[i]
 
-    def join(self) -> None:
-        """Make one run of neighbours that are alike."""
+    def merge_runs(self) -> None:
+        """Merge adjacent runs that are equal."""
         if len(self.runs) == 1:
             return
         last = self.runs[0]
-        joined = [last]
+        merged = [last]
         for run in islice(self.runs, 1, None):
-            if run.state is last.state and run.count == last.count and run.is_like(last):
+            if run.state is last.state and run.count == last.count and run.has_same_lock(last):
                 last.last = run.last
             else:
-                joined.append(run)
+                merged.append(run)
                 last = run
-        self.runs = joined
+        self.runs = merged
 
-    def _cut(self, offset: int) -> int:
-        """Have a run begin at the offset; its index."""
+    def _split_at(self, offset: int) -> int:
+        """Split the run that contains the offset; return the index of the run that starts there."""
         runs = self.runs
         i = bisect_right(runs, offset, key=_first) - 1
         left = runs[i]
         if left.first == offset:
             return i
-        assert left.before is None, "a change under way is never cut"
-        runs.insert(i + 1, Run(offset, left.last, left.state, left.count, left.owner, left.deadline, left.turn))
+        assert left.rollback_state is None, "a run with a pending write is never split"
+        runs.insert(
+            i + 1, OffsetRun(offset, left.last, left.state, left.count, left.owner, left.deadline, left.lock_seq)
+        )
         left.last = offset - 1
         return i + 1
 
 
 @dataclass(slots=True)
 class LoadGap:
-    """Offsets that no recorded batch covered when the share-partition was loaded; they are fetched again.
+    """Offsets that no loaded batch covers; they are fetched again.
 
     Args:
-        start_offset: the first such offset that was not fetched since.
-        end_offset: the end of the window at the load; the gap counts only while that has not moved.
+        start_offset: first offset of the gap that was not fetched yet.
+        end_offset: end of the window at load; the gap is closed once the window's end moves.
     Source: Kafka SharePartition.GapWindow.
     """
 
@@ -203,92 +188,94 @@ class LoadGap:
 
 
 class Window:
-    """Start, end and batches of one share-partition, kept consistent through every move.
+    """Start, end and in-flight batches of one share-partition.
 
-    Args:
-        start_offset: the start.
     Source: Kafka SharePartition: cachedState, startOffset, endOffset, deliveryCompleteCount, findNextFetchOffset.
     """
 
-    __slots__ = ("_firsts", "_free_from", "batches", "completed", "end_offset", "load_gap", "start_offset")
+    __slots__ = (
+        "_available_from",
+        "_firsts",
+        "batches",
+        "delivery_complete_count",
+        "end_offset",
+        "load_gap",
+        "start_offset",
+    )
 
     def __init__(self, start_offset: int):
         self.start_offset = start_offset
         self.end_offset = start_offset
-        """The last offset ever fetched; equal to the start while nothing is in flight."""
+        """The last fetched offset, inclusive; the start offset while nothing is in flight."""
         self.batches: list[InFlightBatch] = []
-        self.completed = 0
-        """Terminal offsets at or after the start, changes under way included."""
+        self.delivery_complete_count = 0
+        """Terminal offsets at or after the start, pending writes included."""
         self.load_gap: LoadGap | None = None
         self._firsts: list[int] = []
-        self._free_from: int | None = None
-
-    # Looking
+        self._available_from: int | None = None
 
     @property
     def gap_start(self) -> int | None:
-        """Where the open load gap begins, None where there is none."""
+        """Start of the open load gap, or None."""
         gap = self.load_gap
         return gap.start_offset if gap is not None and gap.end_offset == self.end_offset else None
 
     @property
     def is_past_batches(self) -> bool:
-        """Nothing at or after the start is in flight."""
+        """True if no batch reaches the start offset."""
         return not self.batches or self.start_offset > self.batches[-1].last
 
     @property
-    def in_flight(self) -> int:
-        """Offsets from start to end, gaps and terminal ones included. Source: SharePartition.numInFlightRecords."""
+    def in_flight_count(self) -> int:
+        """Offsets from start to end, gaps included. Source: SharePartition.numInFlightRecords."""
         return self.end_offset - self.start_offset + 1 if self.batches else 0
 
     @property
-    def next_end(self) -> int:
+    def next_new_offset(self) -> int:
         """The first offset that was never fetched."""
         return self.end_offset if self.is_past_batches else self.end_offset + 1
 
-    def floor(self, offset: int) -> int:
-        """Index of the last batch that begins at or before the offset, -1 where none does."""
+    def floor_index(self, offset: int) -> int:
+        """Index of the last batch that starts at or before the offset, or -1."""
         return bisect_right(self._firsts, offset) - 1
 
     def between(self, first: int, last: int) -> list[InFlightBatch]:
-        """Batches that begin within the range, ascending."""
+        """Batches that start within [first, last]."""
         return self.batches[bisect_left(self._firsts, first) : bisect_right(self._firsts, last)]
 
-    def overlapping(self, first: int, last: int) -> Iterator[tuple[InFlightBatch, Run]]:
-        """Runs that share an offset with the range, ascending, each with its batch."""
-        for batch in self.batches[max(self.floor(first), 0) : bisect_right(self._firsts, last)]:
+    def overlapping(self, first: int, last: int) -> Iterator[tuple[InFlightBatch, OffsetRun]]:
+        """Yield (batch, run) for each run that overlaps [first, last]."""
+        for batch in self.batches[max(self.floor_index(first), 0) : bisect_right(self._firsts, last)]:
             if batch.last >= first:
                 for run in batch.overlapping(first, last):
                     yield batch, run
 
-    # Fetching
-
     def next_fetch_offset(self) -> int:
-        """The offset to read the log from. Source: Kafka SharePartition.nextFetchOffset."""
-        if self._free_from is None or self.is_past_batches:
-            self._free_from = None
-            return self.next_end
+        """The offset to fetch from. Source: Kafka SharePartition.nextFetchOffset."""
+        if self._available_from is None or self.is_past_batches:
+            self._available_from = None
+            return self.next_new_offset
         gap = self.gap_start
-        # Before `_free_from` all is held or has ended, but a load gap may be open there, or filled up to there.
-        begin = 0 if gap is not None else max(self.floor(self._free_from), 0)
+        # No offset before `_available_from` is available, but a load gap may be open there.
+        begin = 0 if gap is not None else max(self.floor_index(self._available_from), 0)
         for batch in islice(self.batches, begin, None):
             if gap is not None:
                 if batch.first > gap:
                     return gap
                 gap = max(batch.last + 1, gap)
             for run in batch.runs:
-                if run.is_free:
-                    self._free_from = run.first
+                if run.is_available:
+                    self._available_from = run.first
                     return run.first
-        self._free_from = None
-        return self.next_end
+        self._available_from = None
+        return self.next_new_offset
 
-    def freed(self, offset: int) -> None:
-        """Tell that something may be fetched again, at or after the offset."""
-        self._free_from = offset if self._free_from is None else min(self._free_from, offset)
+    def mark_available_from(self, offset: int) -> None:
+        """Note that an offset at or after `offset` is available."""
+        self._available_from = offset if self._available_from is None else min(self._available_from, offset)
 
-    def fetched_up_to(self, next_offset: int) -> None:
-        """Tell the load gap which offset follows what was handed out last, be that before the gap or behind.
+    def update_load_gap(self, next_offset: int) -> None:
+        """Move the load gap's start after an acquisition.
 
         Source: Kafka SharePartition.maybeUpdatePersisterGapWindowStartOffset.
         """
@@ -299,26 +286,24 @@ class Window:
             self.load_gap = None
 
     def insert(self, batch: InFlightBatch) -> None:
-        """Put a batch in flight where there is none; the end follows it."""
-        i = self.floor(batch.first) + 1
+        """Add a batch and extend the end offset."""
+        i = self.floor_index(batch.first) + 1
         self.batches.insert(i, batch)
         self._firsts.insert(i, batch.first)
         self.end_offset = max(self.end_offset, batch.last)
 
-    # Moving the start
-
-    def completes(self, run: Run) -> None:
-        """Count a run that became terminal."""
+    def count_terminal(self, run: OffsetRun) -> None:
+        """Add a run that became terminal to the delivery complete count."""
         if run.state in TERMINAL:
-            self.completed += max(run.last - max(run.first, self.start_offset) + 1, 0)
+            self.delivery_complete_count += max(run.last - max(run.first, self.start_offset) + 1, 0)
 
-    def reopens(self, run: Run) -> None:
-        """Take back `completes`, while the run still is terminal."""
+    def uncount_terminal(self, run: OffsetRun) -> None:
+        """Undo `count_terminal`, before the run's state is restored."""
         if run.state in TERMINAL:
-            self.completed -= max(run.last - max(run.first, self.start_offset) + 1, 0)
+            self.delivery_complete_count -= max(run.last - max(run.first, self.start_offset) + 1, 0)
 
     def move_start(self, offset: int) -> None:
-        """Move the start forward; terminal offsets that fall behind it are no longer counted."""
+        """Move the start forward; terminal offsets before it leave the delivery complete count."""
         if offset <= self.start_offset:
             return
         for batch in self.batches:
@@ -328,89 +313,88 @@ class Window:
                 for run in batch.runs:
                     if run.state in TERMINAL:
                         overlap = min(run.last + 1, offset) - max(run.first, self.start_offset)
-                        self.completed -= max(overlap, 0)
+                        self.delivery_complete_count -= max(overlap, 0)
         self.start_offset = offset
         self.end_offset = max(self.end_offset, offset)
 
-    def advance(self) -> None:
-        """Move the start past what has ended at the front, and let go of the batches that lie wholly before it.
+    def advance_start(self) -> None:
+        """Move the start past leading terminal offsets and drop the batches before it.
 
         Source: Kafka SharePartition.maybeUpdateCachedStateAndOffsets, findLastOffsetAcknowledged.
         """
-        if not self._may_advance():
+        if not self._can_advance():
             return
-        ended = self._last_leading_ended()
+        ended = self._last_leading_terminal()
         if ended is None:
             return
         if ended == self.batches[-1].last:
             self.move_start(ended + 1)
             self.end_offset = self.start_offset
-            self._drop(len(self.batches))
+            self._remove_first(len(self.batches))
             return
-        i = self.floor(ended)
+        i = self.floor_index(ended)
         if ended == self.batches[i].last:
             gap = self.gap_start
             follower = self.batches[i + 1].first
             self.move_start(follower if gap is None else min(gap, follower))
-            self._drop(i + 1)
+            self._remove_first(i + 1)
         else:
             self.move_start(ended + 1)
-            self._drop(i)
+            self._remove_first(i)
 
-    def _may_advance(self) -> bool:
-        i = self.floor(self.start_offset)
+    def _can_advance(self) -> bool:
+        i = self.floor_index(self.start_offset)
         if i < 0:
-            # Nothing was fetched at the start yet: a gap there holds it.
+            # The start offset was not fetched yet.
             return False
         batch = self.batches[i]
-        if batch.by_offset and batch.last < self.start_offset:
-            # The log start went past a batch tracked by offset: Kafka looks the start up in it, and fails.
+        if batch.per_offset and batch.last < self.start_offset:
+            # The log start passed a batch tracked per offset: Kafka's lookup of the start fails here too.
             return False
         at = min(self.start_offset, batch.last)
-        return next(batch.overlapping(at, at)).is_settled_terminal
+        return next(batch.overlapping(at, at)).is_terminal
 
-    def _last_leading_ended(self) -> int | None:
+    def _last_leading_terminal(self) -> int | None:
         ended, gap = None, self.gap_start
         for batch in self.batches:
             if gap is not None and batch.last >= gap:
                 return ended
             for run in batch.runs:
-                if not run.is_settled_terminal:
+                if not run.is_terminal:
                     return ended
                 ended = run.last
         return ended
 
-    def _drop(self, count: int) -> None:
+    def _remove_first(self, count: int) -> None:
         del self.batches[:count]
         del self._firsts[:count]
 
-    def archive(self, first: int, last: int, state: DeliveryState, turn: int = 0) -> bool:
-        """Archive what is in a state within a range; changes under way are left alone.
+    def archive(self, first: int, last: int, state: DeliveryState, lock_seq: int = 0) -> bool:
+        """Archive offsets of [first, last] that have the given state and no pending write.
 
         Args:
-            first: first offset.
-            last: last offset, inclusive.
-            state: what is archived.
-            turn: of the locks that are set up anew where a batch is split by this.
+            lock_seq: of the locks of a batch that becomes tracked per offset.
         Returns:
-            Whether anything was.
+            Whether an offset was archived.
         Source: Kafka SharePartition.archiveRecords.
         """
         touched = [
-            (batch, run) for batch, run in self.overlapping(first, last) if run.state is state and run.before is None
+            (batch, run)
+            for batch, run in self.overlapping(first, last)
+            if run.state is state and run.rollback_state is None
         ]
         for batch, run in touched:
             low, high = max(first, run.first), min(last, run.last)
             if low > batch.first or high < batch.last:
-                batch.split(turn)
-            for part in batch.carve(low, high):
-                part.become(DeliveryState.ARCHIVED)
-                self.completes(part)
+                batch.track_per_offset(lock_seq)
+            for part in batch.split_out(low, high):
+                part.transition_to(DeliveryState.ARCHIVED)
+                self.count_terminal(part)
         for batch, _ in touched:
-            batch.join()
+            batch.merge_runs()
         return bool(touched)
 
-    def tiles(self) -> Iterator[Run]:
-        """Every run in flight, ascending."""
+    def runs(self) -> Iterator[OffsetRun]:
+        """Yield every in-flight run, ascending."""
         for batch in self.batches:
             yield from batch.runs

@@ -1,1 +1,7 @@
-"""Where records come from: log folders, tables, texts, object stores, a running cluster."""
+"""Where records come from: each source yields the chunks of a log partition in offset order.
+
+Read `discovery` first (`LogPartition` and how logs are found), then `segments` (reading them) and `resume` (what is new
+since an earlier run). Other formats: `tables` and `table_plan` (Parquet), `dump_text` and `console_text` (output of
+Kafka's tools), `kafka_cluster` with `kafka_client` and `kafka_admin` (a running cluster). `object_stores` has the
+paths, `as_of` the time windows, `topics` and `share_snapshots` files that accompany an input.
+"""

@@ -1,4 +1,4 @@
-"""Reads what kafka-console-consumer prints with the formatters for share groups: JSON objects without a separator."""
+"""Reads the output of kafka-console-consumer with the formatters for share groups: JSON objects without separators."""
 
 import codecs
 import json
@@ -10,34 +10,34 @@ from typing import IO, Any, NoReturn
 import numpy as np
 
 from share_state.errors import InputError
-from share_state.kafka.record_batches import BATCH, Chunk, Trust
+from share_state.kafka.record_batches import BATCH, BatchStatus, Chunk
 from share_state.kafka.text_records import (
-    MOST_TEXT,
-    Gathered,
-    StateTextError,
-    key_bytes,
-    record_bytes,
-    record_kind,
-    value_bytes,
+    TEXT_CHUNK_SIZE,
+    RecordAccumulator,
+    TextRecordError,
+    encode_group_record,
+    encode_state_key,
+    encode_state_value,
+    parse_record_type,
 )
 from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, LogPartition, Segment
-from share_state.sources.object_stores import Place, place, size_of, unreadable
+from share_state.sources.object_stores import InputPath, read_error, to_path
 from share_state.sources.tables import NO_TIME
 
-_STEP = 1 << 20
-_LONGEST = 256 << 20
-"""Characters of one object; the largest value that Kafka 4.4 reads prints to about 80 million."""
+_READ_STEP = 1 << 20
+_MAX_OBJECT = 256 << 20
+"""Characters of one object; the largest value that Kafka 4.4 reads is printed as about 80 million."""
 
-_LONGEST_NAME = 1 << 18
-_CUT_TOKEN = 8
+_MAX_NAME = 1 << 18
+_MAX_TOKEN = 8
 _SPACE = re.compile(r"\s*")
-_LAST_WORD = re.compile(r"Processed a total of \d+ messages\s*")
-_STATED_KEYS = re.compile(rb'\s*\{\s*"key"\s*:\s*\{\s*"(type|version)"\s*:')
+_SUMMARY_LINE = re.compile(r"Processed a total of \d+ messages\s*")
+_FIRST_KEY = re.compile(rb'\s*\{\s*"key"\s*:\s*\{\s*"(type|version)"\s*:')
 
 
 @dataclass(frozen=True, slots=True)
 class ConsoleJson:
-    """The records of one or several partitions of a topic in the order of the stream, as a Source."""
+    """The records of one or more partitions of a topic in the order of the output; a `RecordSource`."""
 
     form: str = "console-json"
     has_offsets: bool = False
@@ -45,135 +45,135 @@ class ConsoleJson:
     has_sizes: bool = False
 
     def chunks(self, log: LogPartition, chunk: int, *, merge: bool) -> Iterator[Chunk]:
-        """The chunks of the stream; the records are numbered as they come.
+        """The chunks of the output; records are numbered in their order.
 
         Raises:
-            InputError: if a text holds something else than records, or ends inside one.
+            InputError: if a text contains anything but records, or ends inside one.
         """
-        gathered, first = Gathered(), 0
+        records, first = RecordAccumulator(), 0
         for number, segment in enumerate(log.segments):
             for key, value in _records(segment.path, log.topic):
-                gathered.add(first + len(gathered), NO_TIME, key, value, 0)
-                if gathered.size >= min(chunk, MOST_TEXT):
-                    part = _chunk(gathered, first, number)
+                records.add(first + len(records), NO_TIME, key, value, 0)
+                if records.size >= min(chunk, TEXT_CHUNK_SIZE):
+                    part = _chunk(records, first, number)
                     first = int(part.batches[0]["last_offset"]) + 1
                     yield part
-        if len(gathered) or not first:
-            yield _chunk(gathered, first, len(log.segments) - 1)
+        if len(records) or not first:
+            yield _chunk(records, first, len(log.segments) - 1)
 
 
-def _chunk(gathered: Gathered, first: int, file: int) -> Chunk:
-    """What was gathered, as if it were one batch."""
-    data, records = gathered.taken()
+def _chunk(collected: RecordAccumulator, first: int, file: int) -> Chunk:
+    """The collected records as one batch."""
+    data, records = collected.flush()
     batch = np.zeros(1, BATCH)
     batch["base_offset"], batch["last_offset"], batch["count"] = first, first + len(records) - 1, len(records)
-    batch["magic"], batch["trust"], batch["segment"], batch["max_timestamp"] = 2, Trust.WHOLE, file, NO_TIME
+    batch["magic"], batch["status"], batch["segment"], batch["max_timestamp"] = 2, BatchStatus.VALID, file, NO_TIME
     return Chunk(data, batch, records=records)
 
 
-def console_log(files: Sequence[Place], topic: str = STATE_TOPIC) -> LogPartition:
-    """Texts of the console consumer as one stream, in the order in which they are given.
+def console_log(files: Sequence[InputPath], topic: str = STATE_TOPIC) -> LogPartition:
+    """Files of console output as one log, in the given order.
 
     Args:
-        files: texts.
-        topic: whose records they are.
+        files: text files.
+        topic: topic of the records.
     Raises:
-        InputError: if one cannot be read.
+        InputError: if a file cannot be read.
     """
     try:
-        segments = tuple(Segment(str(file), 0, size_of(file)) for file in files)
+        segments = tuple(Segment(str(file), 0, file.stat().st_size) for file in files)
     except OSError as error:
-        raise unreadable(str(error.filename), error) from None
+        raise read_error(str(error.filename), error) from None
     return LogPartition(topic, None, segments, 0, source=ConsoleJson())
 
 
 def is_console_json(head: bytes) -> bool:
-    """Whether a file begins as the formatter's output does."""
-    return _STATED_KEYS.match(head) is not None
+    """Whether a file starts like the output of the formatter."""
+    return _FIRST_KEY.match(head) is not None
 
 
 def _records(path: str, topic: str) -> Iterator[tuple[bytes, bytes | None]]:
-    """The key and the value of each record of a text."""
-    read = record_bytes if topic == GROUP_TOPIC else _state_record
+    """Key and value of each record of a text."""
+    read = encode_group_record if topic == GROUP_TOPIC else _state_record
     try:
-        with place(path).open("rb") as file:
+        with to_path(path).open("rb") as file:
             for position, printed in _objects(file, path):
                 try:
                     if not printed.keys() >= {"key", "value"}:
-                        raise StateTextError("no key or no value")
+                        raise TextRecordError("no key or no value")
                     yield read(printed["key"], printed["value"])
-                except StateTextError as error:
+                except TextRecordError as error:
                     raise InputError(f"{path}: byte {position}: not a record of {topic} ({error})") from None
     except OSError as error:
-        raise unreadable(path, error) from None
+        raise read_error(path, error) from None
 
 
 def _state_record(key: Any, value: Any) -> tuple[bytes, bytes | None]:
-    kind = record_kind(key)
-    written = key_bytes(kind, key.get("data"))
+    kind = parse_record_type(key)
+    encoded_key = encode_state_key(kind, key.get("data"))
     if value is None:
-        return written, None
+        return encoded_key, None
     if not isinstance(value, dict) or value.get("version") != 0:
-        raise StateTextError("the value is not of version 0")
-    # The tool of 4.0 says `version` where later ones say `type`, and reads its own layout only.
-    return written, value_bytes(kind, value.get("data"), early="version" in key)
+        raise TextRecordError("the value is not of version 0")
+    # The tool of 4.0 prints `version` instead of `type`, and reads only its own layout.
+    return encoded_key, encode_state_value(kind, value.get("data"), early="version" in key)
 
 
-def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number")
+def _reject_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not a number")
 
 
 def _objects(file: IO[bytes], path: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The JSON objects of a stream, each with the byte at which it begins; memory holds one object and a step."""
+    """The JSON objects of a file with their first byte; holds one object and one read step in memory."""
     read, decode = (
-        json.JSONDecoder(parse_constant=_no_number).raw_decode,
+        json.JSONDecoder(parse_constant=_reject_constant).raw_decode,
         codecs.getincrementaldecoder("utf-8")().decode,
     )
-    text, at, begun, ended = "", 0, 0, False
+    text, at, position, is_end = "", 0, 0, False
 
-    def wrong(why: str) -> InputError:
-        return InputError(f"{path}: byte {begun}: {why}")
+    def input_error(why: str) -> InputError:
+        return InputError(f"{path}: byte {position}: {why}")
 
     while True:
-        behind = _after_space(text, at)
-        at, begun = behind, begun + behind - at
+        after = _after_space(text, at)
+        at, position = after, position + after - at
         if at < len(text):
             if text[at] != "{":
-                if ended and _LAST_WORD.fullmatch(text, at):
+                if is_end and _SUMMARY_LINE.fullmatch(text, at):
                     return
-                if text[at] != "P" or len(text) - at > _STEP:
-                    raise wrong("not a JSON object; give what the formatter prints, and nothing else")
+                if text[at] != "P" or len(text) - at > _READ_STEP:
+                    raise input_error("not a JSON object; give what the formatter prints, and nothing else")
             else:
                 try:
                     printed, end = read(text, at)
-                    yield begun, printed
-                    at, begun = end, begun + len(text[at:end].encode())
+                    yield position, printed
+                    at, position = end, position + len(text[at:end].encode())
                     continue
                 except json.JSONDecodeError as error:
-                    if not _is_cut(error, text):
-                        raise wrong(f"not JSON ({error.msg})") from None
-                    if ended or len(text) - at > _LONGEST:
-                        raise wrong("the text ends inside a record; print it again, or cut this one off") from None
+                    if not _is_incomplete(error, text):
+                        raise input_error(f"not JSON ({error.msg})") from None
+                    if is_end or len(text) - at > _MAX_OBJECT:
+                        raise input_error("the text ends inside a record; print it again, or remove the rest") from None
                 except (ValueError, RecursionError) as error:
-                    raise wrong(f"not JSON ({error})") from None
-        if ended:
+                    raise input_error(f"not JSON ({error})") from None
+        if is_end:
             return
-        # A cut object is read again from its start, so each look must be at twice as much.
+        # An incomplete object is parsed again from its start, so read twice as much each time.
         text, at = text[at:], 0
-        more = file.read(max(_STEP, len(text)))
-        ended = not more
+        more = file.read(max(_READ_STEP, len(text)))
+        is_end = not more
         try:
-            text += decode(more, final=ended)
+            text += decode(more, final=is_end)
         except UnicodeDecodeError as error:
             raise InputError(f"{path}: byte {file.tell() - len(more) + error.start}: not UTF-8") from None
 
 
 def _after_space(text: str, at: int) -> int:
-    found = _SPACE.match(text, at)
-    return found.end() if found else at
+    space = _SPACE.match(text, at)
+    return space.end() if space else at
 
 
-def _is_cut(error: json.JSONDecodeError, text: str) -> bool:
-    """Whether the text may only have ended too early."""
+def _is_incomplete(error: json.JSONDecodeError, text: str) -> bool:
+    """Whether the error may be due to the end of the text."""
     left = len(text) - error.pos
-    return left <= _CUT_TOKEN or (error.msg.startswith("Unterminated string") and left <= _LONGEST_NAME)
+    return left <= _MAX_TOKEN or (error.msg.startswith("Unterminated string") and left <= _MAX_NAME)

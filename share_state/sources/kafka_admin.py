@@ -1,9 +1,7 @@
-"""What a broker answers about share groups, asked with Kafka's own Admin client: librdkafka has no such question.
+"""Asks a broker for the offsets of share groups with Kafka's Java Admin client: librdkafka has no such request.
 
-A small JVM beside this process holds the client, so every way of security that Kafka knows works. It reads the
-properties file itself: no secret crosses the connection to it.
-
-What a running cluster says of its share-partitions, between two looks at how far its logs have come.
+The client runs in a small JVM next to this process, so it supports every security setting of Kafka. It reads the
+properties file itself: no secret passes the connection to the JVM.
 """
 
 import os
@@ -19,30 +17,30 @@ from py4j.protocol import Py4JJavaError
 
 from share_state.errors import InputError, SetupError
 from share_state.sources.kafka_client import ClientProperties, bootstrap_servers, read_client_properties
-from share_state.sources.kafka_cluster import Cluster, Found
+from share_state.sources.kafka_cluster import Cluster, ClusterOffsets
 
-_PATIENCE_MS = 15_000
-_QUICK_START = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xmx256m"]
+_TIMEOUT_MS = 15_000
+_JAVA_OPTIONS = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xmx256m"]
 _NO_SUCH_GROUP = "GroupIdNotFoundException"
-_MEND = {
-    "TimeoutException": "check that it is up, or security.protocol where it wants one",
+_FIXES = {
+    "TimeoutException": "check that it is running, and security.protocol if it requires one",
     "SaslAuthenticationException": "check the properties file",
     "SslAuthenticationException": "check ssl.* in the properties file",
-    "GroupAuthorizationException": "let this user have DESCRIBE on the groups",
-    "ClusterAuthorizationException": "let this user have DESCRIBE on the cluster",
-    "UnsupportedVersionException": "share groups are described by brokers of 4.1 and later",
+    "GroupAuthorizationException": "grant this user DESCRIBE on the groups",
+    "ClusterAuthorizationException": "grant this user DESCRIBE on the cluster",
+    "UnsupportedVersionException": "share groups need brokers of 4.1 and later",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What the broker says of one share-partition.
+class ShareGroupOffset:
+    """The state of one share-partition according to the broker.
 
     Attributes:
-        group_id, topic, partition: which.
+        group_id, topic, partition: the share-partition.
         start_offset: SPSO.
-        leader_epoch: None where the broker does not tell.
-        lag: records behind; None where the broker cannot tell.
+        leader_epoch: None if the broker does not return it.
+        lag: in records; None if the broker does not know it.
     Source: Kafka Admin.listShareGroupOffsets (DescribeShareGroupOffsets).
     """
 
@@ -54,60 +52,95 @@ class Answer:
     lag: int | None
 
 
-def share_group_offsets(
-    address: str, properties: ClientProperties, class_path: Sequence[Path], groups: Collection[str] = ()
-) -> list[Answer]:
-    """Every share-partition with a start offset, of every share group that this user may see.
+@dataclass(frozen=True, slots=True)
+class BrokerOffsets:
+    """The share-partitions of a cluster according to its brokers.
+
+    Attributes:
+        share_partitions: those with a start offset.
+        before, after: offsets of the cluster before and after the request.
+    """
+
+    share_partitions: Sequence[ShareGroupOffset]
+    before: ClusterOffsets
+    after: ClusterOffsets
+
+
+def fetch_broker_offsets(
+    address: str, properties: str | None, class_path: Sequence[Path], groups: Collection[str] = ()
+) -> BrokerOffsets:
+    """Ask a cluster for the offsets of all share groups.
 
     Args:
         address: `kafka://host:port[,host:port…]`.
-        properties: how to reach the cluster.
+        properties: path of a properties file, as for `--command-config` of Kafka's tools.
         class_path: jars of kafka-clients 4.2 or later.
-        groups: asked for in any case: a list leaves out what a user may not see, a question does not.
+        groups: share groups to ask for in addition to those that the broker lists.
     Raises:
-        InputError: if no broker answers, or it refuses.
-        SetupError: if there is no Java.
+        InputError: if no broker answers, access is denied, or there is no `__share_group_state`.
+        SetupError: if Java is missing.
+    """
+    client_properties = read_client_properties(properties)
+    cluster = Cluster(address, client_properties)
+    before = cluster.fetch_offsets()
+    offsets = list_share_group_offsets(address, client_properties, class_path, groups)
+    return BrokerOffsets(offsets, before, cluster.fetch_offsets())
+
+
+def list_share_group_offsets(
+    address: str, properties: ClientProperties, class_path: Sequence[Path], groups: Collection[str] = ()
+) -> list[ShareGroupOffset]:
+    """All share-partitions with a start offset, of all share groups that this user may see.
+
+    Args:
+        address: `kafka://host:port[,host:port…]`.
+        properties: client settings.
+        class_path: jars of kafka-clients 4.2 or later.
+        groups: groups to ask for in any case: a list omits what the user may not see, a request for a group fails.
+    Raises:
+        InputError: if no broker answers or access is denied.
+        SetupError: if Java is missing.
     """
     with _jvm(class_path) as jvm:
         try:
             admin = _admin(jvm, address, properties)
             try:
-                return list(_answers(jvm, admin, groups))
+                return list(_offsets(jvm, admin, groups))
             finally:
                 admin.close()
         except Py4JJavaError as error:
-            raise _refusal(address, properties, error.java_exception) from None
+            raise _java_error(address, properties, error.java_exception) from None
 
 
-def _answers(jvm: Any, admin: Any, groups: Collection[str]) -> Iterator[Answer]:
-    clients, asked = jvm.org.apache.kafka.clients.admin, jvm.java.util.HashMap()
+def _offsets(jvm: Any, admin: Any, groups: Collection[str]) -> Iterator[ShareGroupOffset]:
+    clients, specs = jvm.org.apache.kafka.clients.admin, jvm.java.util.HashMap()
     listed = admin.listGroups(clients.ListGroupsOptions.forShareGroups()).all().get()
-    names = sorted({found.groupId() for found in listed} | set(groups))
+    names = sorted({group.groupId() for group in listed} | set(groups))
     for name in names:
-        asked.put(name, clients.ListShareGroupOffsetsSpec())
+        specs.put(name, clients.ListShareGroupOffsetsSpec())
     if not names:
         return
-    answered = admin.listShareGroupOffsets(asked)
+    result = admin.listShareGroupOffsets(specs)
     for name in names:
         try:
-            places = answered.partitionsToOffsetInfo(name).get()
+            offsets = result.partitionsToOffsetInfo(name).get()
         except Py4JJavaError as error:
             if _cause(error.java_exception).getClass().getSimpleName() == _NO_SUCH_GROUP:
                 continue
             raise
-        for place in places.entrySet():
-            told = place.getValue()
-            if told is not None and told.startOffset() >= 0:
-                where, epoch, lag = place.getKey(), told.leaderEpoch().orElse(None), told.lag().orElse(None)
-                yield Answer(name, where.topic(), where.partition(), told.startOffset(), epoch, lag)
+        for entry in offsets.entrySet():
+            info = entry.getValue()
+            if info is not None and info.startOffset() >= 0:
+                where, epoch, lag = entry.getKey(), info.leaderEpoch().orElse(None), info.lag().orElse(None)
+                yield ShareGroupOffset(name, where.topic(), where.partition(), info.startOffset(), epoch, lag)
 
 
 def _admin(jvm: Any, address: str, properties: ClientProperties) -> Any:
     settings = jvm.org.apache.kafka.common.utils.Utils.loadProps(properties.path) if properties.path else None
     settings = settings or jvm.java.util.Properties()
     settings.put("bootstrap.servers", bootstrap_servers(address))
-    settings.put("request.timeout.ms", str(_PATIENCE_MS // 2))
-    settings.put("default.api.timeout.ms", str(_PATIENCE_MS))
+    settings.put("request.timeout.ms", str(_TIMEOUT_MS // 2))
+    settings.put("default.api.timeout.ms", str(_TIMEOUT_MS))
     return jvm.org.apache.kafka.clients.admin.Admin.create(settings)
 
 
@@ -116,10 +149,11 @@ def _jvm(class_path: Sequence[Path]) -> Iterator[Any]:
     java = shutil.which("java")
     if java is None:
         raise SetupError("no `java` on the PATH: install a Java 17 runtime")
-    port, token, process = launch_gateway(
-        jarpath=_py4j(), classpath=os.pathsep.join(map(str, class_path)), javaopts=_QUICK_START, java_path=java,
+    launched: Any = launch_gateway(
+        classpath=os.pathsep.join(map(str, class_path)), javaopts=_JAVA_OPTIONS, java_path=java,
         die_on_exit=True, enable_auth=True, return_proc=True,
     )  # fmt: skip
+    port, token, process = launched
     gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token, auto_convert=True))
     try:
         yield gateway.jvm
@@ -129,60 +163,19 @@ def _jvm(class_path: Sequence[Path]) -> Iterator[Any]:
         process.wait()
 
 
-def _py4j() -> str:
-    import pyspark  # noqa: PLC0415  for the jar that it ships; no Spark is started
-
-    return str(next((Path(pyspark.__file__).parent / "jars").glob("py4j-*.jar")))
-
-
 def _cause(thrown: Any) -> Any:
     while thrown.getCause() is not None:
         thrown = thrown.getCause()
     return thrown
 
 
-def _refusal(address: str, properties: ClientProperties, thrown: Any) -> InputError:
+def _java_error(address: str, properties: ClientProperties, thrown: Any) -> InputError:
     cause = _cause(thrown)
-    name, said = cause.getClass().getSimpleName(), str(cause.getMessage()).rstrip(".")
-    if (mend := _MEND.get(name)) is not None:
-        return InputError(f"{address}: {said}; {mend}")
+    name, message = cause.getClass().getSimpleName(), str(cause.getMessage()).rstrip(".")
+    if (fix := _FIXES.get(name)) is not None:
+        return InputError(f"{address}: {message}; {fix}")
     if properties.path is None:
-        return InputError(f"{address}: {said} ({name})")
-    # What a client says of a setting that it cannot use may quote it, and it may be a password.
-    which = ", ".join(properties.hidden_in(said)) or "one of the settings"
-    return InputError(f"{properties.path}: {which}: Kafka's client cannot use it ({name})")
-
-
-@dataclass(frozen=True, slots=True)
-class Answers:
-    """A broker's answers.
-
-    Attributes:
-        share_partitions: those with a start offset.
-        before, after: logs and topics when the question was put, and when it had been answered.
-    """
-
-    share_partitions: Sequence[Answer]
-    before: Found
-    after: Found
-
-
-def broker_answers(
-    address: str, properties: str | None, class_path: Sequence[Path], groups: Collection[str] = ()
-) -> Answers:
-    """Ask a running cluster about every share group.
-
-    Args:
-        address: `kafka://host:port[,host:port…]`.
-        properties: path of a properties file, as Kafka's own tools take it with --command-config.
-        class_path: jars of kafka-clients (`share_state.spark.jars.KAFKA_CLIENTS`).
-        groups: share groups to ask for beside those that the broker lists.
-    Raises:
-        InputError: if no broker answers, refuses, or has no `__share_group_state`.
-        SetupError: if there is no Java.
-    """
-    given = read_client_properties(properties)
-    cluster = Cluster(address, given)
-    before = cluster.look()
-    answered = share_group_offsets(address, given, class_path, groups)
-    return Answers(answered, before, cluster.look())
+        return InputError(f"{address}: {message} ({name})")
+    # The message of an invalid setting may contain its value, which may be a password.
+    settings = ", ".join(properties.secrets_in(message)) or "one of the settings"
+    return InputError(f"{properties.path}: {settings}: Kafka's client cannot use it ({name})")

@@ -1,11 +1,11 @@
-"""What a running cluster tells before anything is read: the log to read and how far, names and ends of its topics.
+"""Reads a running Kafka cluster with confluent-kafka: the offsets of its logs, its topics, and the records.
 
-Reads one partition of a running cluster's state topic, between the offsets taken at the start.
-
-A running cluster as what a command folds: the state topic's partitions, and what is known of the other topics.
+`read_cluster` returns the log partitions to fold, each read by a `KafkaSource` between the offsets taken at the start.
+Needs the extra `share-state[kafka]`; import this module only when an address is given.
 """
 
 import base64
+import re
 import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,46 +15,139 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
-from confluent_kafka.admin import AclOperation, AdminClient, OffsetSpec
 
-from share_state.errors import InputError
+from share_state.errors import InputError, SetupError
 from share_state.kafka.record_batches import RECORD, Chunk
 from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, LogPartition
-from share_state.sources.kafka_client import (
-    FORM,
-    ClientProperties,
-    Complaints,
-    bootstrap_servers,
-    read_client_properties,
-    refusal,
-)
-from share_state.sources.tables import Rows, chunk_of
+from share_state.sources.kafka_client import KAFKA_FORM, ClientProperties, bootstrap_servers, read_client_properties
+from share_state.sources.tables import Rows, rows_to_chunk
 from share_state.sources.topics import Topics
+
+try:
+    import confluent_kafka
+    from confluent_kafka import KafkaError, KafkaException, admin
+except ModuleNotFoundError:
+    raise SetupError("confluent-kafka is needed to read a cluster: run `pip install 'share-state[kafka]'`") from None
+
+# The type stubs of confluent-kafka are incomplete.
+_kafka: Any = confluent_kafka
+_admin: Any = admin
+
+_NEEDED_PERMISSIONS = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "DESCRIBE and READ on the topic",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "DESCRIBE on the cluster",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "DESCRIBE on the groups",
+}
+_AUTHENTICATION_ERRORS = {
+    KafkaError._AUTHENTICATION,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError.UNSUPPORTED_SASL_MECHANISM,
+    KafkaError.ILLEGAL_SASL_STATE,
+}
+_CONNECTION_ERRORS = {
+    KafkaError._TRANSPORT,
+    KafkaError._RESOLVE,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._TIMED_OUT,
+    KafkaError._TIMED_OUT_QUEUE,
+    KafkaError._WAIT_COORD,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.BROKER_NOT_AVAILABLE,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+}
+_DELETED_RECORDS = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
+_UNKNOWN_TOPICS = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+
+
+class ClientErrors:
+    """The errors that librdkafka reports in the background: a call that times out does not give the reason."""
+
+    def __init__(self) -> None:
+        self._latest: dict[int, KafkaError] = {}
+
+    def __call__(self, error: KafkaError) -> None:
+        """Store an error; librdkafka's `error_cb`."""
+        self._latest[error.code()] = error
+
+    @property
+    def are_permanent(self) -> bool:
+        """Whether a broker rejected the user or the connection, so that waiting is useless."""
+        return bool(self._latest.keys() & {KafkaError._SSL, *_AUTHENTICATION_ERRORS})
+
+    @property
+    def no_broker_reachable(self) -> bool:
+        """Whether no broker could be reached."""
+        return KafkaError._ALL_BROKERS_DOWN in self._latest
+
+    def worst(self, otherwise: KafkaError) -> KafkaError:
+        """The error that explains a failure best."""
+        ranked = [*_AUTHENTICATION_ERRORS, KafkaError._SSL, KafkaError._RESOLVE, KafkaError._TRANSPORT]
+        return next((self._latest[code] for code in ranked if code in self._latest), otherwise)
+
+
+def client_error(where: str, error: KafkaException | KafkaError, earlier: ClientErrors | None = None) -> InputError:
+    """The one-line error for an error of librdkafka.
+
+    Args:
+        where: the cluster and what was requested of it.
+        error: as librdkafka raised or returned it.
+        earlier: errors that it reported before.
+    """
+    found = error.args[0] if isinstance(error, KafkaException) else error
+    if not isinstance(found, KafkaError):
+        return InputError(f"{where}: {_plain(found)}")
+    code = found.code()
+    if code in _CONNECTION_ERRORS and earlier is not None:
+        found = earlier.worst(found)
+        code = found.code()
+    if code in _NEEDED_PERMISSIONS:
+        return InputError(f"{where}: not authorised ({_plain(found)}); grant this user {_NEEDED_PERMISSIONS[code]}")
+    if code in _AUTHENTICATION_ERRORS:
+        return InputError(f"{where}: the broker refuses this user ({_plain(found)}); check the properties file")
+    if code == KafkaError._SSL:
+        return InputError(f"{where}: no TLS connection ({_plain(found)}); check ssl.* in the properties file")
+    if code in _UNKNOWN_TOPICS:
+        return InputError(f"{where}: no such topic; a cluster has it once a share group was used on it")
+    if code in _DELETED_RECORDS:
+        return InputError(f"{where}: the broker deleted records while they were read; run the command again")
+    if code in _CONNECTION_ERRORS:
+        fix = "check that it is running, and security.protocol if it requires one"
+        return InputError(f"{where}: no broker answers ({_plain(found)}); {fix}")
+    return InputError(f"{where}: {_plain(found)}")
+
+
+def _plain(error: Any) -> str:
+    """The message of librdkafka without its client and thread names."""
+    text = error.str() if isinstance(error, KafkaError) else str(error)
+    text = re.sub(r"^(\[thrd:[^\]]*\]: ?)+", "", text)
+    text = re.sub(r"^(\w+://)?[\w.\[\]:-]+:\d+/\w+: ", "", text)
+    return re.sub(r" \(after \d+ms in state [\w_]+(, [^)]*)?\)", "", text).strip().rstrip(".")
+
 
 _Key = TypeVar("_Key")
 
-_PASSED_OVER = {
+_SKIPPED_ERRORS = {
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
 }
-"""Of a topic that was deleted between two questions, has no leader, or is another's: its lag stays unknown."""
+"""Topics that were deleted meanwhile, have no leader or may not be read are skipped: their lag is unknown."""
 
-PATIENCE = 15.0
-"""Seconds that a cluster has for an answer."""
+TIMEOUT = 15.0
+"""Seconds to wait for a response."""
 
-_PATIENCE_IF_DOWN = 2.5
+_TIMEOUT_IF_DOWN = 2.5
 
 
 @dataclass(frozen=True, slots=True)
-class LiveLog:
-    """One partition of a topic, as it was when the command began.
+class PartitionOffsets:
+    """The offsets of one partition when the command started.
 
     Attributes:
         partition: its number.
-        start_offset: first offset that the broker still has.
-        end_offset: the high watermark: the offset behind the last record that counts.
+        start_offset: log start offset.
+        end_offset: high watermark.
     """
 
     partition: int
@@ -63,112 +156,113 @@ class LiveLog:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What a cluster told.
+class ClusterOffsets:
+    """Offsets of a cluster at one time.
 
     Attributes:
-        topic_id: of the state topic.
+        topic_id: id of the state topic.
         logs: its partitions, by number.
-        topics: names and end offsets of every topic that is not the broker's own.
+        topics: names and end offsets of all topics that are not internal.
     """
 
     topic_id: str
-    logs: tuple[LiveLog, ...]
+    logs: tuple[PartitionOffsets, ...]
     topics: Topics
 
 
 @dataclass(frozen=True, slots=True)
-class LiveGroups:
-    """`__consumer_offsets` of a cluster.
+class GroupTopicOffsets:
+    """The topic `__consumer_offsets` of a cluster.
 
     Attributes:
-        topic_id: of the topic.
-        partitions: how many it has.
-        logs: those that have a leader, by number.
+        topic_id: id of the topic.
+        partitions: number of its partitions.
+        logs: partitions that have a leader, by number.
     """
 
     topic_id: str
     partitions: int
-    logs: tuple[LiveLog, ...]
+    logs: tuple[PartitionOffsets, ...]
 
 
 class Cluster:
-    """A connection for questions.
+    """An admin connection.
 
     Args:
         address: `kafka://host:port[,host:port…]`.
-        properties: how to reach it.
+        properties: client settings.
     Raises:
-        InputError: if the address or a setting cannot be used, or no broker answers.
+        InputError: if the address or a setting is invalid, or no broker answers.
     """
 
     def __init__(self, address: str, properties: ClientProperties) -> None:
-        self.address, self._complaints = address, Complaints()
-        settings = client_settings(address, properties) | {"error_cb": self._complaints}
+        self.address, self._errors = address, ClientErrors()
+        settings = client_settings(address, properties) | {"error_cb": self._errors}
         try:
-            self._admin = AdminClient(settings)
+            self._admin = _admin.AdminClient(settings)
         except KafkaException as error:
             raise unusable_setting(properties, error) from None
-        self._reach()
+        self._connect()
 
-    def _reach(self) -> None:
-        """Ask for anything until a broker answers; no user who is refused, and no dead address, is waited for long."""
-        begun = time.monotonic()
+    def _connect(self) -> None:
+        """Send requests until a broker answers; gives up early if the user is rejected or no broker is running."""
+        started = time.monotonic()
         while True:
             try:
                 self._admin.list_topics(STATE_TOPIC, timeout=1)
                 return
             except KafkaException as error:
                 self._admin.poll(0)
-                waited = time.monotonic() - begun
-                # A host may have several addresses, and the first need not be the one that listens.
-                given_up = self._complaints.are_final or (self._complaints.say_down and waited > _PATIENCE_IF_DOWN)
-                if given_up or waited > PATIENCE:
-                    raise refusal(self.address, error, self._complaints) from None
+                waited = time.monotonic() - started
+                # A host may have several addresses, and the first may not be the one that listens.
+                timeout = _TIMEOUT_IF_DOWN if self._errors.no_broker_reachable else TIMEOUT
+                if self._errors.are_permanent or waited > timeout:
+                    raise client_error(self.address, error, self._errors) from None
 
-    def look(self) -> Found:
-        """Take the bounds of the state topic's partitions, then names and ends of the other topics.
+    def fetch_offsets(self) -> ClusterOffsets:
+        """Fetch the offsets of the state topic, then names and end offsets of the other topics.
 
         Raises:
-            InputError: if no broker answers, refuses, or has no state topic.
+            InputError: if no broker answers, access is denied, or there is no state topic.
         """
         state = self._described([STATE_TOPIC])[STATE_TOPIC]
         logs = self._logs(STATE_TOPIC, state)
-        # The ends of the topics come later than those of the log, or a lag could be negative.
-        return Found(topic_id_text(state.topic_id), logs, self.topics())
+        # Fetch the ends of the topics after those of the log; otherwise a lag could be negative.
+        return ClusterOffsets(topic_id_text(state.topic_id), logs, self.topics())
 
-    def groups(self) -> LiveGroups | None:
-        """Take the bounds of the partitions of `__consumer_offsets`; None where there is none that this user may read.
+    def fetch_group_offsets(self) -> GroupTopicOffsets | None:
+        """Fetch the offsets of `__consumer_offsets`; None if this user may not read it or it does not exist.
 
         Raises:
-            InputError: if no broker answers, or it refuses.
+            InputError: if no broker answers or access is denied.
         """
-        found = self._described([GROUP_TOPIC]).get(GROUP_TOPIC)
-        if found is None or AclOperation.READ not in (found.authorized_operations or ()):
+        topic = self._described([GROUP_TOPIC]).get(GROUP_TOPIC)
+        if topic is None or _admin.AclOperation.READ not in (topic.authorized_operations or ()):
             return None
-        return LiveGroups(topic_id_text(found.topic_id), len(found.partitions), self._logs(GROUP_TOPIC, found))
+        return GroupTopicOffsets(topic_id_text(topic.topic_id), len(topic.partitions), self._logs(GROUP_TOPIC, topic))
 
-    def _logs(self, topic: str, described: Any) -> tuple[LiveLog, ...]:
-        """The earliest and the latest offset of each partition of a topic."""
-        places = [(topic, partition.id) for partition in described.partitions]
-        starts, ends = self._offsets(places, OffsetSpec.earliest()), self._offsets(places, OffsetSpec.latest())
-        return tuple(LiveLog(place[1], starts[place], ends[place]) for place in sorted(starts.keys() & ends.keys()))
+    def _logs(self, topic: str, described: Any) -> tuple[PartitionOffsets, ...]:
+        """The earliest and latest offsets of the partitions of a topic."""
+        partitions = [(topic, partition.id) for partition in described.partitions]
+        starts = self._offsets(partitions, _admin.OffsetSpec.earliest())
+        ends = self._offsets(partitions, _admin.OffsetSpec.latest())
+        return tuple(PartitionOffsets(one[1], starts[one], ends[one]) for one in sorted(starts.keys() & ends.keys()))
 
     def topics(self) -> Topics:
-        """Names and end offsets of every topic that this user may see and that is not the broker's own.
+        """Names and end offsets of all topics that this user may see and that are not internal.
 
         Raises:
-            InputError: if no broker answers, or it refuses.
+            InputError: if no broker answers or access is denied.
         """
         try:
-            listed = self._admin.list_topics(timeout=PATIENCE).topics
+            listed = self._admin.list_topics(timeout=TIMEOUT).topics
         except KafkaException as error:
-            raise refusal(self.address, error, self._complaints) from None
+            raise client_error(self.address, error, self._errors) from None
         names = sorted(name for name, topic in listed.items() if topic.error is None)
         described = {name: topic for name, topic in self._described(names).items() if not topic.is_internal}
-        places = [(name, partition.id) for name, topic in described.items() for partition in topic.partitions
-                  if partition.leader is not None]  # fmt: skip
-        ends = self._offsets(places, OffsetSpec.latest()) if places else {}
+        partitions = [(name, partition.id) for name, topic in described.items() for partition in topic.partitions
+                      if partition.leader is not None]  # fmt: skip
+        ends = self._offsets(partitions, _admin.OffsetSpec.latest()) if partitions else {}
         ids = {name: topic_id_text(topic.topic_id) for name, topic in described.items()}
         return Topics(
             pa.table({"topic_id": pa.array(ids.values(), pa.string()), "topic": pa.array(ids.keys(), pa.string())}),
@@ -182,72 +276,72 @@ class Cluster:
         )
 
     def _described(self, names: Sequence[str]) -> dict[str, Any]:
-        asked = self._admin.describe_topics(
-            TopicCollection(list(names)), include_authorized_operations=True, request_timeout=PATIENCE
+        futures = self._admin.describe_topics(
+            _kafka.TopicCollection(list(names)), include_authorized_operations=True, request_timeout=TIMEOUT
         )
-        return self._answers({name: (name, future) for name, future in asked.items()})
+        return self._results({name: (name, future) for name, future in futures.items()})
 
-    def _offsets(self, places: Sequence[tuple[str, int]], spec: OffsetSpec) -> dict[tuple[str, int], int]:
+    def _offsets(self, partitions: Sequence[tuple[str, int]], spec: Any) -> dict[tuple[str, int], int]:
         """The earliest or latest offset of each (topic, partition)."""
-        wanted = {TopicPartition(*place): spec for place in places}
-        asked = self._admin.list_offsets(
-            wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=PATIENCE
+        specs = {_kafka.TopicPartition(*one): spec for one in partitions}
+        listed = self._admin.list_offsets(
+            specs, isolation_level=_kafka.IsolationLevel.READ_UNCOMMITTED, request_timeout=TIMEOUT
         )
-        futures = {(at.topic, at.partition): (f"{at.topic}-{at.partition}", future) for at, future in asked.items()}
-        return {place: found.offset for place, found in self._answers(futures).items()}
+        futures = {(at.topic, at.partition): (f"{at.topic}-{at.partition}", future) for at, future in listed.items()}
+        return {partition: result.offset for partition, result in self._results(futures).items()}
 
-    def _answers(self, asked: Mapping[_Key, tuple[str, Future[Any]]]) -> dict[_Key, Any]:
-        """What was answered of each; what went away, or cannot be told of a user's own topic now, is left out."""
-        answers = {}
-        for key, (called, future) in asked.items():
-            is_state = called.rpartition("-")[0] == STATE_TOPIC or called == STATE_TOPIC
+    def _results(self, requests: Mapping[_Key, tuple[str, Future[Any]]]) -> dict[_Key, Any]:
+        """The results of requests; topics with one of _SKIPPED_ERRORS are left out, except for the state topic."""
+        results = {}
+        for key, (name, future) in requests.items():
+            is_state = STATE_TOPIC in (name, name.rpartition("-")[0])
             try:
-                answers[key] = future.result(timeout=2 * PATIENCE)
+                results[key] = future.result(timeout=2 * TIMEOUT)
             except KafkaException as error:
-                if not is_state and error.args[0].code() in _PASSED_OVER:
+                if not is_state and error.args[0].code() in _SKIPPED_ERRORS:
                     continue
                 self._admin.poll(0)
-                raise refusal(f"{self.address}: {called}", error, self._complaints) from None
+                raise client_error(f"{self.address}: {name}", error, self._errors) from None
             except TimeoutError:
-                silence = KafkaError(KafkaError._TIMED_OUT)
-                raise refusal(f"{self.address}: {called}", silence, self._complaints) from None
-        return answers
+                timed_out = KafkaError(KafkaError._TIMED_OUT)
+                raise client_error(f"{self.address}: {name}", timed_out, self._errors) from None
+        return results
 
 
-def topic_id_text(topic_id: Uuid) -> str:
-    """Kafka's own text of a topic id: librdkafka's is base64 of another alphabet."""
+def topic_id_text(topic_id: Any) -> str:
+    """A topic id as Kafka prints it: librdkafka uses another base64 alphabet."""
     halves = topic_id.get_most_significant_bits(), topic_id.get_least_significant_bits()
     return base64.urlsafe_b64encode(struct.pack(">qq", *halves)).decode().rstrip("=")
 
 
 def client_settings(address: str, properties: ClientProperties) -> dict[str, Any]:
-    """The settings that every client of a cluster shares; librdkafka itself logs nothing.
+    """The settings of all clients of a cluster; librdkafka logs nothing.
 
     Raises:
-        InputError: if the address or a setting cannot be used.
+        InputError: if the address or a setting is invalid.
     """
     given = properties.for_librdkafka()
-    given.pop("debug", None)  # it would bring a log of what the client does
+    given.pop("debug", None)  # it turns logging on
     own = {"bootstrap.servers": bootstrap_servers(address), "log_level": 0, "socket.connection.setup.timeout.ms": 5000}
     return {"client.id": "share-state"} | given | own
 
 
 def unusable_setting(properties: ClientProperties, error: KafkaException) -> InputError:
-    """What librdkafka said of a setting that it cannot use, by the setting's name."""
+    """The error for a setting that librdkafka rejects; it has the name of the setting, not its value."""
     path = properties.path or "client settings"
-    said = error.args[0].str() if error.args and isinstance(error.args[0], KafkaError) else str(error)
-    shown = properties.hidden_in(said)
-    return InputError(f"{path}: {', '.join(shown)}: not a value that the client takes" if shown else f"{path}: {said}")
+    text = error.args[0].str() if error.args and isinstance(error.args[0], KafkaError) else str(error)
+    shown = properties.secrets_in(text)
+    return InputError(f"{path}: {', '.join(shown)}: not a valid value" if shown else f"{path}: {text}")
 
 
-READ_PATIENCE = 30.0
-"""Seconds without a record after which a cluster has stopped answering."""
+READ_TIMEOUT = 30.0
+"""Seconds without a record after which reading fails."""
 
-_AT_ONCE = 10_000
+_MAX_MESSAGES = 10_000
 _BUFFERED_KIB = 32 << 10
-_A_FETCH = 8 << 20
+_FETCH_SIZE = 8 << 20
 _READER = {
-    "group.id": "share-state",  # the client wants one; no group is joined and no offset committed
+    "group.id": "share-state",  # required by the client; it joins no group and commits no offset
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
     "auto.offset.reset": "error",
@@ -255,76 +349,76 @@ _READER = {
     "isolation.level": "read_uncommitted",  # as the coordinator reads it
     "check.crcs": True,
     "queued.max.messages.kbytes": _BUFFERED_KIB,
-    "fetch.message.max.bytes": _A_FETCH,
+    "fetch.message.max.bytes": _FETCH_SIZE,
 }
 
 
 @dataclass(frozen=True, slots=True)
-class LiveSource:
-    """Where a log partition of a running cluster is read from; see `share_state.wire.source.Source`.
+class KafkaSource:
+    """Reads a log partition from a running cluster; a `RecordSource`.
 
     Attributes:
         address: `kafka://host:port[,host:port…]`.
-        end_offset: where to stop: the records from here on came later than the command.
-        properties: how to reach the cluster.
+        end_offset: offset to stop at; later records were written after the command started.
+        properties: client settings.
     """
 
     address: str
     end_offset: int
     properties: ClientProperties
 
-    form = FORM
+    form = KAFKA_FORM
     has_offsets = True
     has_times = True
-    has_sizes = False  # a consumer is shown records, not the batches they came in
+    has_sizes = False  # a consumer returns records, not batches
 
     def chunks(self, log: LogPartition, chunk: int, *, merge: bool) -> Iterator[Chunk]:
-        """The records of a partition in offset order, each once, up to `chunk` bytes of keys and values at a time.
+        """The records of a partition in offset order, about `chunk` bytes of keys and values at a time.
 
         Raises:
-            InputError: if the cluster refuses, stops answering, or deletes what is about to be read.
+            InputError: if the cluster denies access, stops answering, or deletes records that are still to be read.
         """
         messages, size = list[Any](), 0
         for message in self._messages(log):
             messages.append(message)
             size += len(message)
             if size >= chunk:
-                yield chunk_of(_rows(messages))
+                yield rows_to_chunk(_rows(messages))
                 messages, size = [], 0
         if messages:
-            yield chunk_of(_rows(messages))
+            yield rows_to_chunk(_rows(messages))
 
     def _messages(self, log: LogPartition) -> Iterator[Any]:
         if log.log_start_offset >= self.end_offset:
             return
-        where, complaints = f"{self.address}: {log.name}", Complaints()
+        where, errors = f"{self.address}: {log.name}", ClientErrors()
         try:
-            consumer = Consumer(client_settings(self.address, self.properties) | _READER | {"error_cb": complaints})
+            consumer = _kafka.Consumer(client_settings(self.address, self.properties) | _READER | {"error_cb": errors})
         except KafkaException as error:
             raise unusable_setting(self.properties, error) from None
         try:
-            consumer.assign([TopicPartition(log.topic, log.partition, log.log_start_offset)])
-            following, end = log.log_start_offset, time.monotonic() + READ_PATIENCE
+            consumer.assign([_kafka.TopicPartition(log.topic, log.partition, log.log_start_offset)])
+            next_offset, deadline = log.log_start_offset, time.monotonic() + READ_TIMEOUT
             while True:
-                # No more than are left: a consumer that waits for others would wait in vain.
-                found = consumer.consume(min(_AT_ONCE, self.end_offset - following), timeout=1.0)
+                # Request no more messages than are left: the consumer would wait for them.
+                found = consumer.consume(min(_MAX_MESSAGES, self.end_offset - next_offset), timeout=1.0)
                 for message in found:
                     error = message.error()
                     if error is not None and error.code() != KafkaError._PARTITION_EOF:
-                        raise refusal(where, error, complaints)
+                        raise client_error(where, error, errors)
                     if message.offset() >= self.end_offset:
                         return
                     if error is None:
-                        following = message.offset() + 1
+                        next_offset = message.offset() + 1
                         yield message
-                        if following == self.end_offset:
+                        if next_offset == self.end_offset:
                             return
                 if found:
-                    end = time.monotonic() + READ_PATIENCE
-                elif complaints.are_final or time.monotonic() > end:
-                    raise refusal(where, KafkaError(KafkaError._TIMED_OUT), complaints)
+                    deadline = time.monotonic() + READ_TIMEOUT
+                elif errors.are_permanent or time.monotonic() > deadline:
+                    raise client_error(where, KafkaError(KafkaError._TIMED_OUT), errors)
         except KafkaException as error:
-            raise refusal(where, error, complaints) from None
+            raise client_error(where, error, errors) from None
         finally:
             consumer.close()
 
@@ -345,15 +439,15 @@ def _rows(messages: list[Any]) -> Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class LiveInput:
-    """What is to be folded of a cluster.
+class ClusterInput:
+    """The log partitions of a cluster.
 
     Attributes:
-        logs: every partition of the state topic, each to be read from the earliest to the end offset of now.
+        logs: the partitions of the state topic.
         topics: names and end offsets.
-        state_partitions: how many partitions the state topic has.
-        groups: partitions of `__consumer_offsets`, to be read in the same way; none where this user may not read it.
-        group_partitions: how many partitions that topic has, None where it is not read.
+        state_partitions: number of partitions of the state topic.
+        groups: the partitions of `__consumer_offsets`; none if this user may not read it.
+        group_partitions: number of partitions of that topic, None if it is not read.
     """
 
     logs: tuple[LogPartition, ...]
@@ -363,35 +457,35 @@ class LiveInput:
     group_partitions: int | None = None
 
 
-def live_logs(address: str, properties: str | None = None) -> LiveInput:
-    """Ask a cluster what there is to read.
+def read_cluster(address: str, properties: str | None = None) -> ClusterInput:
+    """The log partitions of a cluster, from their start to their current end.
 
     Args:
         address: `kafka://host:port[,host:port…]`.
-        properties: path of a properties file, as Kafka's own tools take it with --command-config.
+        properties: path of a properties file, as for `--command-config` of Kafka's tools.
     Raises:
-        InputError: if no broker answers, refuses, or has no `__share_group_state`.
+        InputError: if no broker answers, access is denied, or there is no `__share_group_state`.
     """
     given = read_client_properties(properties)
     cluster = Cluster(address, given)
-    # A group lists a share-partition before its state is written, and as deleted before its state goes: were the groups
-    # read up to a later moment than the state, they would list what the state does not have yet.
-    groups = cluster.groups()
-    found = cluster.look()
+    # A group lists a share-partition before its state is written, and as deleted before its state goes. Groups read at
+    # a later time than the state would list share-partitions that the state does not have yet.
+    groups = cluster.fetch_group_offsets()
+    offsets = cluster.fetch_offsets()
 
-    def partition_of(topic: str, topic_id: str, log: LiveLog) -> LogPartition:
+    def partition_of(topic: str, topic_id: str, log: PartitionOffsets) -> LogPartition:
         return LogPartition(
             topic,
             log.partition,
             segments=(),
             log_start_offset=log.start_offset,
-            start_is_noted=True,
+            start_is_recorded=True,
             topic_id=topic_id,
-            source=LiveSource(address, log.end_offset, given),
+            source=KafkaSource(address, log.end_offset, given),
         )
 
-    logs = tuple(partition_of(STATE_TOPIC, found.topic_id, log) for log in found.logs)
+    logs = tuple(partition_of(STATE_TOPIC, offsets.topic_id, log) for log in offsets.logs)
     if groups is None:
-        return LiveInput(logs, found.topics, len(logs))
-    of_groups = tuple(partition_of(GROUP_TOPIC, groups.topic_id, log) for log in groups.logs)
-    return LiveInput(logs, found.topics, len(logs), of_groups, groups.partitions)
+        return ClusterInput(logs, offsets.topics, len(logs))
+    group_logs = tuple(partition_of(GROUP_TOPIC, groups.topic_id, log) for log in groups.logs)
+    return ClusterInput(logs, offsets.topics, len(logs), group_logs, groups.partitions)

@@ -1,8 +1,8 @@
-"""Opens object stores by their address: one file system a process, and one clear line where a store says no.
+"""Paths of inputs: local ones are `pathlib.Path`, addresses such as s3://bucket/folder are `StorePath`.
 
-A place in an object store that is used as a local path is: listed once, read by ranges.
-
-Where inputs lie: a local path stays one, an address such as s3://bucket/folder is a place in a store.
+`StorePath` has the methods of `pathlib.Path` that reading needs, over pyarrow's file systems. fsspec and
+universal-pathlib would not replace it: over pyarrow they list folder by folder without a cache (7 requests instead of 1
+for test_s3_segments), and their own S3 client needs s3fs with other credentials, time limits and error texts.
 """
 
 import glob
@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from glob import has_magic
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -25,15 +24,11 @@ import pyarrow.fs as pafs
 
 from share_state.errors import InputError
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-
 SCHEMES = ("s3", "s3a", "gs", "abfs", "abfss", "hdfs")
-"""What pyarrow opens itself; anything else goes to fsspec, where that is installed and knows it."""
+"""Schemes that pyarrow supports; others need fsspec with the package for the scheme."""
 
-CONNECT_SECONDS, ATTEMPTS, RETRY_SECONDS = 5, 3, 20
-"""How long a store that does not answer is waited for, how often it is asked, and for how long in all."""
+_CONNECT_SECONDS, _ATTEMPTS, _RETRY_SECONDS = 5, 3, 20
+"""Time limit of a connection, number of attempts, and time limit of all of them."""
 
 _REGION = "us-east-1"
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)(.*)", re.DOTALL)
@@ -41,15 +36,15 @@ _SECRET_IN_QUERY = re.compile(r"[?&](access_key|secret_key|session_token|sig|tok
 _SETTINGS = re.compile(r"AWS_|AZURE_|GOOGLE_|HADOOP_|CLASSPATH")
 _SECRET_NAME = re.compile(r"KEY|SECRET|TOKEN|PASSWORD|SIGNATURE")
 
-_S3_LETS_IN = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE) of someone who is let in"
-_LETS_IN = {
-    "s3": _S3_LETS_IN,
-    "s3a": _S3_LETS_IN,
-    "gs": "set GOOGLE_APPLICATION_CREDENTIALS to the key file of an account that is let in",
-    "abfs": "set AZURE_STORAGE_ACCOUNT_KEY, or sign in as an account that is let in",
-    "abfss": "set AZURE_STORAGE_ACCOUNT_KEY, or sign in as an account that is let in",
+_S3_CREDENTIALS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE) of a user with access"
+_CREDENTIALS = {
+    "s3": _S3_CREDENTIALS,
+    "s3a": _S3_CREDENTIALS,
+    "gs": "set GOOGLE_APPLICATION_CREDENTIALS to the key file of an account with access",
+    "abfs": "set AZURE_STORAGE_ACCOUNT_KEY, or sign in as an account with access",
+    "abfss": "set AZURE_STORAGE_ACCOUNT_KEY, or sign in as an account with access",
 }
-_SAID = (
+_ERROR_TEXTS = (
     (re.compile(r"NO_SUCH_BUCKET|bucket does not exist|ContainerNotFound"), "no such bucket; check its name"),
     (
         re.compile(r"NO_SUCH_KEY|Path does not exist|RESOURCE_NOT_FOUND|BlobNotFound|No such file"),
@@ -71,14 +66,14 @@ _SAID = (
         "the store fails to answer; run it again later",
     ),
 )
-_REFUSED = re.compile(
+_ACCESS_DENIED = re.compile(
     r"ACCESS_DENIED|AccessDenied|INVALID_ACCESS_KEY|InvalidAccessKeyId|SIGNATURE|Signature|HTTP status 40[13]"
     r"|INVALID_CLIENT_TOKEN|UNRECOGNIZED_CLIENT|PERMISSION_DENIED|UNAUTHENTICATED|[Cc]redential|Forbidden"
 )
 
 
-class NotOpenedError(Exception):
-    """Raised when there is no file system for a store; its text is what follows the address in a message."""
+class StoreUnavailableError(Exception):
+    """Raised when a store has no file system; messages show the address in front of its text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +81,9 @@ class Store:
     """A bucket, container or cluster.
 
     Attributes:
-        scheme: of its addresses.
-        prefix: how an address begins, without the slash behind it: `s3://bucket`.
-        root: how its file system calls that place: `bucket`.
+        scheme: scheme of its addresses.
+        prefix: start of its addresses, without the slash: `s3://bucket`.
+        root: the same in its file system: `bucket`.
     """
 
     scheme: str
@@ -97,34 +92,34 @@ class Store:
 
     @property
     def file_system(self) -> pafs.FileSystem:
-        """Opened once a process, and again where the environment says something else.
+        """The file system, opened once per process and set of environment variables.
 
         Raises:
-            NotOpenedError: if there is none.
+            StoreUnavailableError: if there is none.
         """
         return _opened(self, tuple(sorted(pair for pair in os.environ.items() if _SETTINGS.match(pair[0]))))
 
 
-def parted(address: str) -> tuple[Store, str]:
-    """The store of an address, and what lies behind it: "" or a path that begins with a slash.
+def parse_address(address: str) -> tuple[Store, str]:
+    """The store of an address, and the rest of it: "" or a path that starts with a slash.
 
     Raises:
-        InputError: if it is no address of a store, or has credentials in it.
+        InputError: if it is not the address of a store, or contains credentials.
     """
-    found = _ADDRESS.fullmatch(address)
-    if found is None:
+    match = _ADDRESS.fullmatch(address)
+    if match is None:
         raise InputError(f"{address}: not an address; give a path, or one as in s3://bucket/folder")
-    scheme, authority, rest = found[1].lower(), found[2], found[3].rstrip("/")
+    scheme, authority, rest = match[1].lower(), match[2], match[3].rstrip("/")
     if ":" in authority.rpartition("@")[0] or _SECRET_IN_QUERY.search(rest):
-        raise InputError(f"{scheme}://...: credentials do not belong into an address; leave them to the environment")
+        raise InputError(f"{scheme}://...: an address must not contain credentials; use environment variables")
     if scheme in SCHEMES and not authority and scheme != "hdfs":
-        raise InputError(f"{address}: names no bucket; give one as in {scheme}://bucket/folder")
+        raise InputError(f"{address}: has no bucket; give one as in {scheme}://bucket/folder")
     prefix = f"{scheme}://{authority}"
     return Store(scheme, prefix, _root(scheme, authority, prefix)), rest
 
 
 def _root(scheme: str, authority: str, prefix: str) -> str:
-    """How a file system calls the place that an address begins with."""
+    """The start of an address in its file system."""
     if scheme in SCHEMES:
         return "" if scheme == "hdfs" else authority.partition("@")[0]
     try:
@@ -133,45 +128,45 @@ def _root(scheme: str, authority: str, prefix: str) -> str:
         return authority
 
 
-def delta_options(address: str) -> dict[str, str] | None:
-    """What delta-rs is told beside the environment, so that both wait as long; None for a local table."""
+def delta_storage_options(address: str) -> dict[str, str] | None:
+    """Storage options for delta-rs, with the same endpoint and time limits; None for a local table."""
     if "://" not in address:
         return None
     endpoint = _s3_endpoint()
-    told = {
-        "timeout": f"{RETRY_SECONDS}s",
-        "connect_timeout": f"{CONNECT_SECONDS}s",
-        "max_retries": str(ATTEMPTS),
-        "retry_timeout": f"{RETRY_SECONDS}s",
+    options = {
+        "timeout": f"{_RETRY_SECONDS}s",
+        "connect_timeout": f"{_CONNECT_SECONDS}s",
+        "max_retries": str(_ATTEMPTS),
+        "retry_timeout": f"{_RETRY_SECONDS}s",
     }
     if address.startswith(("s3://", "s3a://")):
-        told |= {"AWS_REGION": _s3_region()} | ({"AWS_ENDPOINT_URL": endpoint} if endpoint else {})
-        told |= {"AWS_ALLOW_HTTP": "true"} if endpoint.startswith("http://") else {}
-    return told
+        options |= {"AWS_REGION": _s3_region()} | ({"AWS_ENDPOINT_URL": endpoint} if endpoint else {})
+        options |= {"AWS_ALLOW_HTTP": "true"} if endpoint.startswith("http://") else {}
+    return options
 
 
-def refusal(address: str, error: Exception) -> InputError:
-    """What a person is told where a store does not give what is asked for; no credentials are in it.
+def store_error(address: str, error: Exception) -> InputError:
+    """The one-line error for an error of a store; it contains no credentials.
 
     Args:
-        address: what was asked for.
-        error: of the file system.
+        address: address of the request.
+        error: from the file system.
     """
-    said, scheme = str(error), address.partition("://")[0]
-    if isinstance(error, NotOpenedError):
-        return InputError(f"{address}: {said}")
+    text, scheme = str(error), address.partition("://")[0]
+    if isinstance(error, StoreUnavailableError):
+        return InputError(f"{address}: {text}")
     if isinstance(error, FileNotFoundError):
-        return InputError(f"{address}: {_SAID[1][1]}")
-    for pattern, told in _SAID:
-        if pattern.search(said):
-            return InputError(f"{address}: {told}")
-    if _REFUSED.search(said):
-        return InputError(f"{address}: the store refuses us; {_LETS_IN.get(scheme, 'check the credentials')}")
-    return InputError(f"{address}: cannot be read ({_without_secrets(said)[:200]}); check the address")
+        return InputError(f"{address}: {_ERROR_TEXTS[1][1]}")
+    for pattern, reason in _ERROR_TEXTS:
+        if pattern.search(text):
+            return InputError(f"{address}: {reason}")
+    if _ACCESS_DENIED.search(text):
+        return InputError(f"{address}: the store denies access; {_CREDENTIALS.get(scheme, 'check the credentials')}")
+    return InputError(f"{address}: cannot be read ({_without_secrets(text)[:200]}); check the address")
 
 
-def _without_secrets(said: str) -> str:
-    first = said.strip().partition("\n")[0]
+def _without_secrets(text: str) -> str:
+    first = text.strip().partition("\n")[0]
     for name, value in os.environ.items():
         if _SETTINGS.match(name) and _SECRET_NAME.search(name) and value:
             first = first.replace(value, "(hidden)")
@@ -183,26 +178,26 @@ def _opened(store: Store, _environment: tuple[tuple[str, str], ...]) -> pafs.Fil
     try:
         return _OPENERS.get(store.scheme, _by_fsspec)(store)
     except ImportError:
-        told = f"this pyarrow cannot read {store.scheme}://; install one that can, or copy the files to a local disk"
-        raise NotOpenedError(told) from None
+        raise StoreUnavailableError(
+            f"this pyarrow cannot read {store.scheme}://; install one that can, or copy the files to a local disk"
+        ) from None
     except (OSError, pa.ArrowException) as error:
         if "libhdfs" not in str(error) and "libjvm" not in str(error):
             raise
-        told = (
+        raise StoreUnavailableError(
             "Hadoop's client library is missing; set HADOOP_HOME, JAVA_HOME and CLASSPATH (`hadoop classpath --glob`)"
-        )
-        raise NotOpenedError(told) from None
+        ) from None
 
 
 def _s3(_store: Store) -> pafs.FileSystem:
-    scheme, sign, host = _s3_endpoint().rstrip("/").rpartition("://")
+    scheme, separator, host = _s3_endpoint().rstrip("/").rpartition("://")
     return pafs.S3FileSystem(
         region=_s3_region(),
         endpoint_override=host or None,
-        scheme=scheme if sign else None,
-        connect_timeout=CONNECT_SECONDS,
-        request_timeout=RETRY_SECONDS,
-        retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=ATTEMPTS),
+        scheme=scheme if separator else None,
+        connect_timeout=_CONNECT_SECONDS,
+        request_timeout=_RETRY_SECONDS,
+        retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
     )
 
 
@@ -211,25 +206,25 @@ def _s3_endpoint() -> str:
 
 
 def _s3_region() -> str:
-    # A region that is given keeps the libraries from asking the network for one.
+    # Without a region, the libraries would look it up over the network.
     return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or _REGION
 
 
 def _gs(_store: Store) -> pafs.FileSystem:
     endpoint = os.environ.get("STORAGE_EMULATOR_HOST", "")
-    scheme, sign, host = endpoint.rstrip("/").rpartition("://")
+    scheme, separator, host = endpoint.rstrip("/").rpartition("://")
     return pafs.GcsFileSystem(
         anonymous=bool(endpoint),
         endpoint_override=host or None,
-        scheme=scheme if sign else None,
-        retry_time_limit=timedelta(seconds=RETRY_SECONDS),
+        scheme=scheme if separator else None,
+        retry_time_limit=timedelta(seconds=_RETRY_SECONDS),
     )
 
 
 def _abfs(store: Store) -> pafs.FileSystem:
     container, _, host = store.prefix.partition("://")[2].partition("@")
     if not container or not host:
-        raise NotOpenedError(f"give {store.scheme}://CONTAINER@ACCOUNT.dfs.core.windows.net/folder")
+        raise StoreUnavailableError(f"give {store.scheme}://CONTAINER@ACCOUNT.dfs.core.windows.net/folder")
     return pafs.AzureFileSystem(host.partition(".")[0], account_key=os.environ.get("AZURE_STORAGE_ACCOUNT_KEY"))
 
 
@@ -242,12 +237,13 @@ def _by_fsspec(store: Store) -> pafs.FileSystem:
         return pafs.PyFileSystem(pafs.FSSpecHandler(_fsspec().core.url_to_fs(f"{store.prefix}/")[0]))
     except (ImportError, ValueError):
         known = ", ".join(f"{scheme}://" for scheme in SCHEMES)
-        told = f"{store.scheme}:// cannot be read; give a path, {known}, or install fsspec with the package for it"
-        raise NotOpenedError(told) from None
+        raise StoreUnavailableError(
+            f"{store.scheme}:// cannot be read; give a path, {known}, or install fsspec with the package for it"
+        ) from None
 
 
 def _fsspec() -> Any:
-    """Only for stores that pyarrow does not know, so it need not be installed."""
+    """Needed only for schemes that pyarrow does not support, so it is optional."""
     import fsspec  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
 
     return fsspec
@@ -263,24 +259,30 @@ _OPENERS: dict[str, Callable[[Store], pafs.FileSystem]] = {
 }
 
 
-STREAM = 16 << 20
-"""Bytes that a text is asked for at a time, as segments are."""
+READ_SIZE = 16 << 20
+"""Bytes of one request to a store."""
 
 
 @contextmanager
-def _asking(address: object) -> Iterator[None]:
-    """Turns what the store says into an InputError with the address."""
+def _store_errors(address: object) -> Iterator[None]:
+    """Turn errors of a store into an InputError with the address."""
     try:
         yield
-    except (OSError, pa.ArrowException, NotOpenedError) as error:
-        raise refusal(str(address), error) from None
+    except (OSError, pa.ArrowException, StoreUnavailableError) as error:
+        raise store_error(str(address), error) from None
+
+
+class FileStat(NamedTuple):
+    """Size of a file in bytes, under the name that `os.stat_result` has."""
+
+    st_size: int
 
 
 class StorePath:
     """A file or folder of a store, with the methods of `pathlib.Path` that reading needs.
 
-    What is found below a folder is remembered by the folder, so that looking into it again asks nobody: an instance is
-    for one search. Every method that asks the store raises InputError where that says no.
+    A folder remembers its listing, so an instance is for one search. Methods that send requests raise InputError if
+    the store fails or denies access.
     """
 
     __slots__ = ("_children", "_content", "_info", "_parent", "rest", "store")
@@ -295,12 +297,12 @@ class StorePath:
 
     @classmethod
     def at(cls, address: str) -> "StorePath":
-        """The place of an address such as s3://bucket/folder.
+        """The path of an address such as s3://bucket/folder.
 
         Raises:
-            InputError: if it is none.
+            InputError: if the address is invalid.
         """
-        return cls(*parted(address))
+        return cls(*parse_address(address))
 
     def __str__(self) -> str:
         return f"{self.store.prefix}{self.rest}"
@@ -320,11 +322,11 @@ class StorePath:
     def __truediv__(self, name: str) -> "StorePath":
         if self._children is None:
             return StorePath(self.store, f"{self.rest}/{name}", self)
-        return self._children.get(name) or StorePath(self.store, f"{self.rest}/{name}", self, _nothing())
+        return self._children.get(name) or StorePath(self.store, f"{self.rest}/{name}", self, _NOT_FOUND)
 
     @property
     def inner(self) -> str:
-        """As its file system calls it."""
+        """The path in its file system."""
         return f"{self.store.root}{self.rest}" or "/"
 
     @property
@@ -334,7 +336,7 @@ class StorePath:
 
     @property
     def parent(self) -> "StorePath":
-        """The folder around it; a bucket's is itself."""
+        """The folder around it; a bucket is its own parent."""
         if self._parent is None:
             self._parent = StorePath(self.store, self.rest.rpartition("/")[0]) if self.rest else self
         return self._parent
@@ -342,138 +344,130 @@ class StorePath:
     @property
     def parents(self) -> "list[StorePath]":
         """The folders around it, the innermost first."""
-        above, here = list[StorePath](), self
-        while here.rest:
-            here = here.parent
-            above.append(here)
+        above, path = list[StorePath](), self
+        while path.rest:
+            path = path.parent
+            above.append(path)
         return above
 
-    @property
-    def size(self) -> int:
-        """Bytes of a file."""
-        return int(self._known().size or 0)
-
     def resolve(self) -> "StorePath":
-        """Itself: a store has no links."""
+        """Itself: stores have no links."""
         return self
 
+    def stat(self) -> FileStat:
+        """The size of a file."""
+        return FileStat(int(self._known_info().size or 0))
+
     def exists(self) -> bool:
-        """Whether anything is there."""
-        return self._known().type != pafs.FileType.NotFound
+        """Whether it is a file or folder."""
+        return self._known_info().type != pafs.FileType.NotFound
 
     def is_file(self) -> bool:
         """Whether it is a file."""
-        return self._known().type == pafs.FileType.File
+        return self._known_info().type == pafs.FileType.File
 
     def is_dir(self) -> bool:
-        """Whether anything lies below it."""
-        return self._known().type == pafs.FileType.Directory
+        """Whether it is a folder."""
+        return self._known_info().type == pafs.FileType.Directory
 
     def iterdir(self) -> "Iterator[StorePath]":
-        """What lies in a folder; everything below it is listed at once, for one listing costs as much as one folder."""
+        """The contents of a folder; lists all levels below it, which costs no more requests than one level."""
         if self._children is None:
             self._list(recursive=True)
         yield from (self._children or {}).values()
 
     def names(self) -> "list[str]":
-        """What lies in a folder, by name; only this folder is listed."""
-        return [child.name for child in self._next("*")]
+        """The names in a folder; lists this folder only."""
+        return [child.name for child in self._matching_children("*")]
 
     def glob(self, pattern: str) -> "Iterator[StorePath]":
-        """What lies in a folder under a name that matches."""
+        """The contents of a folder whose names match."""
         yield from (child for child in self.iterdir() if fnmatchcase(child.name, pattern))
 
     def rglob(self, pattern: str) -> "Iterator[StorePath]":
-        """What lies anywhere below a folder under a name that matches."""
+        """The contents of a folder and all folders below it whose names match."""
         for child in self.iterdir():
             if fnmatchcase(child.name, pattern):
                 yield child
             if child.is_dir():
                 yield from child.rglob(pattern)
 
-    def matches(self) -> "list[StorePath]":
-        """What an address with *, ?, [...] or ** names; folder by folder, as little as possible is listed."""
+    def expand(self) -> "list[StorePath]":
+        """The paths that match an address with *, ?, [...] or **; lists as few folders as possible."""
         level = [StorePath(self.store, "")]
         for part in PurePosixPath(self.rest).parts[1:]:
             if part == "**":
-                level = [place for folder in level for place in (folder, *folder.rglob("*")) if place.is_dir()]
-            elif has_magic(part):
-                level = [child for folder in level for child in folder._next(part)]
+                level = [path for folder in level for path in (folder, *folder.rglob("*")) if path.is_dir()]
+            elif glob.has_magic(part):
+                level = [child for folder in level for child in folder._matching_children(part)]
             else:
                 level = [folder / part for folder in level]
-        return sorted({place for place in level if place.exists()})
+        return sorted({path for path in level if path.exists()})
 
     def check_bucket(self) -> None:
-        """Refuse a bucket that is not there.
+        """Check that the bucket exists.
 
         Raises:
-            InputError: if it is not.
+            InputError: if it does not.
         """
         if not StorePath(self.store, "").exists():
             raise InputError(f"{self}: no such bucket; check its name")
 
-    def relative_to(self, folder: "StorePath | Path") -> PurePosixPath:
-        """The path from a folder around it."""
+    def relative_to(self, folder: "str | StorePath") -> PurePosixPath:
+        """The path relative to a folder around it."""
         return PurePosixPath(str(self).removeprefix(str(folder)).lstrip("/"))
 
     def is_relative_to(self, address: str) -> bool:
-        """Whether it is a place or lies below it."""
+        """Whether it is this address or lies below it."""
         return f"{self}/".startswith(f"{address.rstrip('/')}/")
 
     def match(self, address: str) -> bool:
-        """Whether an address with *, ? or [...] names it."""
-        own, theirs = str(self).split("/"), address.rstrip("/").split("/")
-        return len(own) == len(theirs) and all(map(fnmatchcase, own, theirs))
+        """Whether it matches an address with *, ? or [...]."""
+        own, pattern = str(self).split("/"), address.rstrip("/").split("/")
+        return len(own) == len(pattern) and all(map(fnmatchcase, own, pattern))
 
-    def open(self, mode: str = "rb", buffering: int = STREAM) -> Any:
-        """A file to be read as bytes.
+    def open(self, mode: str = "rb", buffering: int = READ_SIZE) -> Any:
+        """Open a file for reading bytes.
 
         Args:
             mode: "rb".
-            buffering: bytes that are asked for at a time, however few are read; 0 to ask for just what is read.
+            buffering: bytes of each request; 0 to request exactly what is read.
         """
         if mode != "rb":
             raise ValueError(f"{mode}: a file of a store is read as bytes")
-        raw = _Ranged(self)
-        return io.BufferedReader(raw, min(buffering, max(self._size_or(buffering), 1))) if buffering else raw
-
-    def head(self, size: int) -> bytes:
-        """The first bytes of a file."""
-        with self.open(buffering=0) as opened:
-            return opened.read(size)
+        raw = _RangedFile(self)
+        known_size = buffering if self._info is None else int(self._info.size or 0)
+        return io.BufferedReader(raw, min(buffering, max(known_size, 1))) if buffering else raw
 
     def read_bytes(self) -> bytes:
-        """All of a small file, asked for once."""
+        """The bytes of a small file, requested once."""
         if self._content is None:
             with self.open(buffering=0) as opened:
                 self._content = bytes(opened.readall())
         return self._content
 
     def read_text(self, encoding: str = "utf-8", errors: str = "strict") -> str:
-        """All of a small text."""
+        """The text of a small file."""
         return self.read_bytes().decode(encoding, errors)
 
     def write_text(self, text: str, encoding: str = "utf-8") -> None:
-        """Write a small text in place of what is there."""
-        with _asking(self), self.store.file_system.open_output_stream(self.inner) as opened:
+        """Write or replace a small file."""
+        with _store_errors(self), self.store.file_system.open_output_stream(self.inner) as opened:
             opened.write(text.encode(encoding))
 
     def source(self) -> pa.NativeFile:
-        """The file as pyarrow's readers take it."""
-        with _asking(self):
+        """The file for pyarrow's readers."""
+        with _store_errors(self):
             return self.store.file_system.open_input_file(self.inner)
 
-    def _size_or(self, otherwise: int) -> int:
-        return otherwise if self._info is None else int(self._info.size or 0)
-
-    def _known(self) -> pafs.FileInfo:
+    def _known_info(self) -> pafs.FileInfo:
         if self._info is None:
-            with _asking(self):
+            with _store_errors(self):
                 self._info = self.store.file_system.get_file_info(self.inner)
         return self._info
 
-    def _next(self, pattern: str) -> "list[StorePath]":
-        """The children that a part of a pattern names; only this folder is listed."""
+    def _matching_children(self, pattern: str) -> "list[StorePath]":
+        """The children whose names match; lists this folder only."""
         if self._children is None:
             self._list(recursive=False)
         named = [child for child in (self._children or {}).values() if fnmatchcase(child.name, pattern)]
@@ -481,12 +475,12 @@ class StorePath:
 
     def _list(self, *, recursive: bool) -> None:
         selector = pafs.FileSelector(self.inner, recursive=recursive, allow_not_found=True)
-        with _asking(self):
+        with _store_errors(self):
             listed = self.store.file_system.get_file_info(selector)
         self._children = {}
         for info in sorted(listed, key=lambda info: info.path):
             folder = self
-            # Some file systems put a slash before a path that they were given without one.
+            # Some file systems return paths with a leading slash.
             parts = info.path.strip("/")[len(self.inner.strip("/")) :].strip("/").split("/")
             for part in parts[:-1]:
                 folder = folder._child(part, pafs.FileInfo("", pafs.FileType.Directory))
@@ -503,11 +497,14 @@ class StorePath:
         return self._children[name]
 
 
-class _Ranged(io.RawIOBase):
-    """A file of a store; reads just the ranges that are asked for."""
+_NOT_FOUND = pafs.FileInfo("", pafs.FileType.NotFound)
 
-    def __init__(self, place: StorePath) -> None:
-        self._address, self._file = str(place), place.source()
+
+class _RangedFile(io.RawIOBase):
+    """A file of a store; requests exactly the ranges that are read."""
+
+    def __init__(self, path: StorePath) -> None:
+        self._address, self._file = str(path), path.source()
 
     def readable(self) -> bool:
         return True
@@ -516,15 +513,15 @@ class _Ranged(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any, /) -> int:
-        with _asking(self._address):
+        with _store_errors(self._address):
             return self._file.readinto(buffer)
 
     def readall(self) -> bytes:
-        with _asking(self._address):
+        with _store_errors(self._address):
             return self._file.read()
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        with _asking(self._address):
+        with _store_errors(self._address):
             return self._file.seek(offset, whence)
 
     def tell(self) -> int:
@@ -536,88 +533,65 @@ class _Ranged(io.RawIOBase):
         super().close()
 
 
-def _nothing() -> pafs.FileInfo:
-    return pafs.FileInfo("", pafs.FileType.NotFound)
-
-
-Place = Path | StorePath
-"""A file or a folder; what travels to the tasks is its text."""
+InputPath = Path | StorePath
+"""A file or folder; tasks receive its text."""
 
 _LOCAL = "file://"
 
 
-def place(given: str) -> Place:
-    """The place that a text names.
+def to_path(text: str) -> InputPath:
+    """The path of a text.
 
     Raises:
-        InputError: if it looks like an address and is none that can be read.
+        InputError: if it is an invalid address.
     """
-    if "://" not in given:
-        return Path(given)
-    return Path(unquote(given.removeprefix(_LOCAL))) if given.startswith(_LOCAL) else StorePath.at(given)
+    if "://" not in text:
+        return Path(text)
+    return Path(unquote(text.removeprefix(_LOCAL))) if text.startswith(_LOCAL) else StorePath.at(text)
 
 
-def places(given: str) -> list[Place]:
-    """What is there under a name, or what a pattern names, in order; nothing where nothing is there.
+def expand_paths(text: str) -> list[InputPath]:
+    """The existing file or folder of this name, or all that match it as a pattern, in order.
 
     Raises:
-        OSError: if a local folder may not be looked into.
-        InputError: if a store says no.
+        OSError: if a local folder cannot be read.
+        InputError: if a store fails or denies access.
     """
-    named = place(given)
-    if named.exists():
-        return [named]
-    if isinstance(named, StorePath):
-        named.check_bucket()
-    if not glob.has_magic(given):
+    path = to_path(text)
+    if path.exists():
+        return [path]
+    if isinstance(path, StorePath):
+        path.check_bucket()
+    if not glob.has_magic(text):
         return []
-    if isinstance(named, StorePath):
-        return list(named.matches())
-    return [Path(match) for match in sorted(glob.glob(str(named), recursive=True))]  # noqa: PTH207  may be absolute
+    if isinstance(path, StorePath):
+        return list(path.expand())
+    return [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207  may be absolute
 
 
-def size_of(file: Place) -> int:
-    """Bytes of a file.
-
-    Raises:
-        OSError: if a local file may not be looked at.
-        InputError: if a store says no.
-    """
-    return file.size if isinstance(file, StorePath) else file.stat().st_size
-
-
-def head_of(file: Place, size: int) -> bytes:
+def read_head(file: InputPath, size: int) -> bytes:
     """The first bytes of a file.
 
     Raises:
         OSError: if a local file cannot be read.
-        InputError: if a store says no.
+        InputError: if a store fails or denies access.
     """
-    if isinstance(file, StorePath):
-        return file.head(size)
-    with file.open("rb") as opened:
+    with file.open("rb", buffering=0) as opened:
         return opened.read(size)
 
 
-def names_below(found: Place, folder: Place) -> tuple[str, ...]:
-    """The names from a folder, left out, down to what was found in it."""
-    if isinstance(found, StorePath):
-        return found.relative_to(folder).parts
-    return found.relative_to(str(folder)).parts
-
-
-def parquet_source(path: str) -> "str | pa.NativeFile":
-    """A file as pyarrow's Parquet reader takes it.
+def parquet_source(text: str) -> "str | pa.NativeFile":
+    """A file for pyarrow's Parquet reader.
 
     Raises:
-        InputError: if a store says no.
+        InputError: if a store fails or denies access.
     """
-    found = place(path)
-    return found.source() if isinstance(found, StorePath) else str(found)
+    path = to_path(text)
+    return path.source() if isinstance(path, StorePath) else str(path)
 
 
-def unreadable(path: str, error: OSError) -> InputError:
-    """What a person is told of a file that cannot be read."""
+def read_error(path: str, error: OSError) -> InputError:
+    """The one-line error for a file that cannot be read."""
     if "://" in path and not path.startswith(_LOCAL):
-        return refusal(path, error)
+        return store_error(path, error)
     return InputError(f"{path}: cannot be read ({error.strerror or error}); check its permissions")

@@ -1,4 +1,4 @@
-"""Finds where reading a log partition goes on after an earlier run, and notices that it is no longer the same log."""
+"""Finds where to resume reading a log partition after an earlier run, and detects that it is no longer the same log."""
 
 import struct
 from collections.abc import Sequence
@@ -7,10 +7,10 @@ from enum import StrEnum
 
 import numpy as np
 
-from share_state.kafka.record_batches import HEADER, Trust
+from share_state.kafka.record_batches import HEADER_SIZE, BatchStatus
 from share_state.sources.discovery import LogPartition, Segment
-from share_state.sources.object_stores import place, unreadable
-from share_state.sources.segments import framed_segments
+from share_state.sources.object_stores import read_error, to_path
+from share_state.sources.segments import frame_segments
 
 _HEADER_START = struct.Struct(">qiibI")
 """Base offset, length, leader epoch, magic, CRC."""
@@ -19,37 +19,43 @@ _TIMESTAMP_AT = 27
 _LOG_OVERHEAD = 12
 
 
-class Fate(StrEnum):
-    """What became of a log partition since an earlier run."""
+class ResumeStatus(StrEnum):
+    """How a log partition has changed since an earlier run."""
 
     NEW = "new"
     GROWN = "grown"
     UNCHANGED = "unchanged"
-    BEHIND = "behind"  # a replica that has not caught up with what was read before
+    BEHIND = "behind"  # a replica that ends before what was read
     MISSING = "missing"
-    BEGUN_AGAIN = "begun again"  # the topic was made anew
-    DIVERGED = "diverged"  # other bytes under offsets that were read before
-    CLEANED = "cleaned"  # its start has passed what was read before
-    LONGER = "longer"  # it reaches further back than what was read before
+    RECREATED = "begun again"  # the topic was deleted and created again
+    DIVERGED = "diverged"  # different bytes at offsets that were read before
+    CLEANED = "cleaned"  # its start is after what was read
+    LONGER = "longer"  # it starts before what was read
 
 
-ANEW = (Fate.NEW, Fate.BEGUN_AGAIN, Fate.DIVERGED, Fate.CLEANED, Fate.LONGER)
-"""Fates of logs that are read from their start."""
+READ_FROM_START = (
+    ResumeStatus.NEW,
+    ResumeStatus.RECREATED,
+    ResumeStatus.DIVERGED,
+    ResumeStatus.CLEANED,
+    ResumeStatus.LONGER,
+)
+"""Statuses of logs that are read from their start."""
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
-    """The last whole batch that an earlier run read.
+class ResumePoint:
+    """The last valid batch that an earlier run read.
 
     Attributes:
         segment: base offset of its segment.
-        position, size: bytes, of the batch in its segment.
+        position, size: of the batch in its segment, in bytes.
         base_offset: its first offset.
         crc: its checksum.
-        next_offset: where reading goes on.
-        log_start_offset: where the first run began.
-        newest_time: ms, the latest stamp of any batch so far.
-        topic_id: of the topic that the log belonged to, None where its folder did not tell.
+        next_offset: offset to resume at.
+        log_start_offset: first offset of the first run.
+        newest_time: ms, latest max_timestamp of all batches so far.
+        topic_id: of the log's topic, None if its folder has none.
     """
 
     segment: int
@@ -63,93 +69,92 @@ class Mark:
     topic_id: str | None = None
 
 
-class _Copy(StrEnum):
-    HAS_MARK = "has mark"
+class _ReplicaStatus(StrEnum):
+    HAS_POINT = "has point"
     ENDS_BEFORE = "ends before"
     STARTS_AFTER = "starts after"
     DIFFERS = "differs"
 
 
-def resume(log: LogPartition, mark: Mark) -> tuple[LogPartition, Fate]:
-    """The part of a log partition that was not read yet.
+def resume(log: LogPartition, point: ResumePoint) -> tuple[LogPartition, ResumeStatus]:
+    """The unread part of a log partition.
 
     Args:
-        log: as it is found now.
-        mark: where the earlier run stopped.
+        log: the log partition as found now.
+        point: where the earlier run stopped.
     Returns:
-        The log partition with what is left to read (segments that begin where the mark ends; all of it where it must be
-        read anew), and its fate.
+        The log partition with the segments left to read (all of them if it must be read from its start), and its
+        status.
     Raises:
         InputError: if a segment cannot be read.
     """
-    if log.topic_id and mark.topic_id and log.topic_id != mark.topic_id:
-        return log, Fate.BEGUN_AGAIN
-    if log.log_start_offset > mark.next_offset:
-        return log, Fate.BEGUN_AGAIN if _is_younger(log, mark) and log.log_start_offset == 0 else Fate.CLEANED
-    if log.log_start_offset < mark.log_start_offset and not _is_younger(log, mark):
-        return log, Fate.LONGER
-    copies = [_place(_of_copy(log, copy), mark) for copy in sorted({segment.copy for segment in log.segments})]
-    found = {state for state, _ in copies}
-    if _Copy.DIFFERS in found:
-        return log, Fate.BEGUN_AGAIN if _is_younger(log, mark) else Fate.DIVERGED
-    unread = [segment for _, segments in copies for segment in segments]
-    left = replace(log, segments=tuple(sorted(unread, key=lambda segment: (segment.base_offset, segment.copy))))
-    if found == {_Copy.ENDS_BEFORE}:
-        return (log, Fate.BEGUN_AGAIN) if _is_younger(log, mark) else (left, Fate.BEHIND)
-    return left, Fate.GROWN if left.size else Fate.UNCHANGED
+    if log.topic_id and point.topic_id and log.topic_id != point.topic_id:
+        return log, ResumeStatus.RECREATED
+    if log.log_start_offset > point.next_offset:
+        is_recreated = log.log_start_offset == 0 and _is_younger(log, point)
+        return log, ResumeStatus.RECREATED if is_recreated else ResumeStatus.CLEANED
+    if log.log_start_offset < point.log_start_offset and not _is_younger(log, point):
+        return log, ResumeStatus.LONGER
+    replicas = sorted({segment.replica for segment in log.segments})
+    located = [_locate([one for one in log.segments if one.replica == replica], point) for replica in replicas]
+    found = {status for status, _ in located}
+    if _ReplicaStatus.DIFFERS in found:
+        return log, ResumeStatus.RECREATED if _is_younger(log, point) else ResumeStatus.DIVERGED
+    unread = [segment for _, segments in located for segment in segments]
+    left = replace(log, segments=tuple(sorted(unread, key=lambda segment: (segment.base_offset, segment.replica))))
+    if found == {_ReplicaStatus.ENDS_BEFORE}:
+        return (log, ResumeStatus.RECREATED) if _is_younger(log, point) else (left, ResumeStatus.BEHIND)
+    return left, ResumeStatus.GROWN if left.size else ResumeStatus.UNCHANGED
 
 
-def _of_copy(log: LogPartition, copy: int) -> list[Segment]:
-    return [segment for segment in log.segments if segment.copy == copy]
-
-
-def _is_younger(log: LogPartition, mark: Mark) -> bool:
-    """True where the first batch was written after everything that was read before: only a topic made anew is so."""
+def _is_younger(log: LogPartition, point: ResumePoint) -> bool:
+    """Whether the first batch was written after all that was read: only in a topic that was created again."""
     for segment in log.segments:
-        if segment.size >= HEADER:
-            head = _bytes(segment, 0, HEADER)
-            return head[16] == 2 and struct.unpack_from(">q", head, _TIMESTAMP_AT)[0] > mark.newest_time
+        if segment.size >= HEADER_SIZE:
+            head = _bytes(segment, 0, HEADER_SIZE)
+            return head[16] == 2 and struct.unpack_from(">q", head, _TIMESTAMP_AT)[0] > point.newest_time
     return False
 
 
-def _place(segments: Sequence[Segment], mark: Mark) -> tuple[_Copy, list[Segment]]:
-    """Where one copy stands to the mark, and what of it lies behind the mark."""
+def _locate(segments: Sequence[Segment], point: ResumePoint) -> tuple[_ReplicaStatus, list[Segment]]:
+    """Compare one replica with the resume point; returns its status and the segments left to read."""
     for number, segment in enumerate(segments):
-        if segment.base_offset == mark.segment and _has_mark(segment, mark):
-            return _Copy.HAS_MARK, _from(segments, number, mark.position + mark.size)
-    # Not where it was: this copy's segments are cut at other places, or its bytes are others.
-    holding = [number for number, segment in enumerate(segments) if segment.base_offset <= mark.base_offset]
-    if not holding:
-        return _Copy.STARTS_AFTER, list(segments)
-    for framed in framed_segments((segments[holding[-1]],)):
-        whole = framed.batches[framed.batches["trust"] == Trust.WHOLE]
-        behind = np.flatnonzero(whole["last_offset"] >= mark.base_offset)
-        if len(behind):
-            batch = whole[behind[0]]
-            if batch["base_offset"] != mark.base_offset or batch["crc"] != mark.crc:
-                return _Copy.DIFFERS, []
-            return _Copy.HAS_MARK, _from(segments, holding[-1], int(batch["file_position"] + batch["size"]))
-    rest = list(segments[holding[-1] + 1 :])
+        if segment.base_offset == point.segment and _has_point(segment, point):
+            return _ReplicaStatus.HAS_POINT, _from(segments, number, point.position + point.size)
+    # The segments of this replica have other bounds, or its bytes differ.
+    candidates = [number for number, segment in enumerate(segments) if segment.base_offset <= point.base_offset]
+    if not candidates:
+        return _ReplicaStatus.STARTS_AFTER, list(segments)
+    for framed in frame_segments((segments[candidates[-1]],)):
+        valid = framed.batches[framed.batches["status"] == BatchStatus.VALID]
+        after = np.flatnonzero(valid["last_offset"] >= point.base_offset)
+        if len(after):
+            batch = valid[after[0]]
+            if batch["base_offset"] != point.base_offset or batch["crc"] != point.crc:
+                return _ReplicaStatus.DIFFERS, []
+            end = int(batch["file_position"] + batch["size"])
+            return _ReplicaStatus.HAS_POINT, _from(segments, candidates[-1], end)
+    rest = list(segments[candidates[-1] + 1 :])
     if any(segment.size for segment in rest):
-        return _Copy.STARTS_AFTER, rest
-    return _Copy.ENDS_BEFORE, _from(segments, len(segments) - 1, segments[-1].size)
+        return _ReplicaStatus.STARTS_AFTER, rest
+    return _ReplicaStatus.ENDS_BEFORE, _from(segments, len(segments) - 1, segments[-1].size)
 
 
 def _from(segments: Sequence[Segment], number: int, position: int) -> list[Segment]:
     return [replace(segments[number], begin=position), *segments[number + 1 :]]
 
 
-def _has_mark(segment: Segment, mark: Mark) -> bool:
-    if segment.size < mark.position + mark.size:
+def _has_point(segment: Segment, point: ResumePoint) -> bool:
+    if segment.size < point.position + point.size:
         return False
-    base_offset, length, _, _, crc = _HEADER_START.unpack(_bytes(segment, mark.position, _HEADER_START.size))
-    return (base_offset, length + _LOG_OVERHEAD, crc) == (mark.base_offset, mark.size, mark.crc)
+    base_offset, length, _, _, crc = _HEADER_START.unpack(_bytes(segment, point.position, _HEADER_START.size))
+    return (base_offset, length + _LOG_OVERHEAD, crc) == (point.base_offset, point.size, point.crc)
 
 
 def _bytes(segment: Segment, position: int, size: int) -> bytes:
     try:
-        with place(segment.path).open("rb", buffering=0) as file:
+        with to_path(segment.path).open("rb", buffering=0) as file:
             file.seek(position)
             return file.read(size)
     except OSError as error:
-        raise unreadable(segment.path, error) from None
+        raise read_error(segment.path, error) from None

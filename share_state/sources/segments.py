@@ -1,8 +1,8 @@
-"""The batches of segments where they lie: bytes in buffers that are used again, headers and checksums looked at.
+"""Reads a log partition in offset order, in chunks of bounded size: valid batches, decompressed, each offset once.
 
-Reads a log partition in order, a bounded chunk at a time: bytes of whole batches, decompressed, each offset once.
-
-The records of a chunk that count: found, and held against the log start, the last audit and the window.
+`read_chunks` yields the chunks of a log partition, `read_into` passes them to a consumer and reads ahead, and
+`index_records` finds the records of a chunk that count. `frame_segments` reads segment files without decompressing;
+`merge_replicas` selects one batch per offset where replicas or overlapping exports repeat a log.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,74 +12,78 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from share_state.errors import InputError
-from share_state.kafka.buffers import AHEAD, Rooms, byte_room, made_ahead
-from share_state.kafka.compression import inflated, is_compressed
+from share_state.jit.compile import kernel
+from share_state.kafka.buffers import PREFETCH_COUNT, BufferPool, byte_buffer, prefetched
+from share_state.kafka.compression import decompress_bodies, needs_decompression
 from share_state.kafka.record_batches import (
     BATCH,
-    CHUNK,
-    HEADER,
-    BatchFacts,
+    CHUNK_SIZE,
+    HEADER_SIZE,
+    BatchStatus,
+    BatchSummary,
     Chunk,
     Stop,
-    Trust,
-    facts_of,
-    frame,
+    find_valid_batch,
+    frame_batches,
     is_continuous,
-    located_records,
-    next_whole_batch,
+    locate_and_check_records,
+    summarize_batches,
 )
-from share_state.sources.discovery import LogPartition, Segment, Window
-from share_state.sources.object_stores import STREAM, StorePath, place, unreadable
-from share_state.sources.replicas import one_of_each_offset
+from share_state.sources.as_of import Window
+from share_state.sources.discovery import LogPartition, Segment
+from share_state.sources.object_stores import READ_SIZE, StorePath, read_error, to_path
 
-_SIGHT = 16 << 20
-"""Bytes in which a batch is looked for behind what cannot be framed: one of half as many is found."""
+_SEARCH_WINDOW = 16 << 20
+"""Bytes searched at a time for a batch behind damaged bytes; batches of up to half as many are found."""
 
 
-def framed_segments(
-    segments: tuple[Segment, ...], chunk: int = CHUNK, buffers: int = 1, stretches: int = 1
+def frame_segments(
+    segments: tuple[Segment, ...], chunk: int = CHUNK_SIZE, buffers: int = 1, slices: int = 1
 ) -> Iterator[Chunk]:
-    """The batches of segments, nothing decompressed; each chunk holds until `buffers` more are asked for.
+    """The batches of segments, still compressed; each chunk stays valid until `buffers` more are read.
 
-    A buffer is filled with segment after segment and framed, in about so many stretches; a batch that it cuts opens
-    the next one.
+    A buffer is filled with segment after segment and handed out in about `slices` chunks. A batch that does not fit
+    starts the next buffer.
 
     Raises:
         InputError: if a segment cannot be read.
     """
     unread = sum(segment.unread for segment in segments)
-    # A store is slow to answer, so it is asked for more at a time, unless memory is to be spared.
-    far = chunk >= CHUNK and any(isinstance(place(segment.path), StorePath) for segment in segments)
-    buffer = _Buffer(min(max(chunk, STREAM) if far else chunk, unread + 1), max(1, chunk // stretches), buffers)
+    # A request to a store takes long, so it asks for more bytes, unless the caller limits memory.
+    is_remote = chunk >= CHUNK_SIZE and any(isinstance(to_path(segment.path), StorePath) for segment in segments)
+    buffer = _SegmentBuffer(
+        min(max(chunk, READ_SIZE) if is_remote else chunk, unread + 1), max(1, chunk // slices), buffers
+    )
     window = np.empty(0, np.uint8)
     used = 0
     for number, segment in enumerate(segments):
         position = segment.begin
         while position < segment.size:
             if used == len(buffer.data):
-                yield from buffer.handed_out(used)
-                used = buffer.begin()
+                yield from buffer.flush(used)
+                used = buffer.restart()
             loaded = load(segment, position, buffer.data[used:])
             end, at_end, stop = used + loaded, position + loaded >= segment.size, Stop.ENOUGH
             while stop == Stop.ENOUGH:
                 begin = used
-                buffer.rows, used, stop = frame(
+                buffer.rows, used, stop = frame_batches(
                     buffer.data, begin, end, at_end, position, number, buffer.table, buffer.rows, buffer.enough
                 )
                 position += used - begin
                 if stop == Stop.ENOUGH:
-                    yield from buffer.handed_out(used)
+                    yield from buffer.flush(used)
             if stop in (Stop.BROKEN, Stop.ZEROS):
-                # What cannot be framed may hide batches that can.
+                # Batches may follow the bytes that cannot be framed.
                 broken_at = position
-                broken = buffer.last_row() if stop == Stop.BROKEN else _zeros_at(broken_at, number)
-                yield from buffer.handed_out(used)
-                used = buffer.begin()
-                window = window if len(window) else np.empty(min(_SIGHT, unread), np.uint8)
-                position = _next_position(segment, broken_at + 1, window)
+                broken = buffer.pop_row() if stop == Stop.BROKEN else _row_of_zeros(broken_at, number)
+                yield from buffer.flush(used)
+                used = buffer.restart()
+                window = window if len(window) else np.empty(min(_SEARCH_WINDOW, unread), np.uint8)
+                position = _next_valid_position(segment, broken_at + 1, window)
                 if position < segment.size:
-                    # Not a torn tail then, but a length that lies.
-                    broken["trust"] = np.where(broken["trust"] == Trust.TORN, Trust.MALFORMED, broken["trust"])
+                    # A batch follows, so the file is not truncated: the length is wrong.
+                    is_truncated = broken["status"] == BatchStatus.TRUNCATED
+                    broken["status"] = np.where(is_truncated, BatchStatus.MALFORMED, broken["status"])
                 elif stop == Stop.ZEROS:
                     broken = broken[:0]  # The end of a preallocated file.
                 broken["at"], broken["size"] = 0, position - broken_at
@@ -88,93 +92,94 @@ def framed_segments(
                 if used == 0:
                     buffer.grow()
                     continue
-                # A cut batch is read again at the front of the next buffer.
-                yield from buffer.handed_out(used)
-                used = buffer.begin()
-    yield from buffer.handed_out(used)
+                # Read the partial batch again, at the start of the next buffer.
+                yield from buffer.flush(used)
+                used = buffer.restart()
+    yield from buffer.flush(used)
 
 
-class _Buffer:
-    """Bytes of segments, and the BATCH rows of those that are not handed out yet."""
+class _SegmentBuffer:
+    """Bytes of segments, and the BATCH rows that are not handed out yet."""
 
-    def __init__(self, size: int, stretch: int, count: int) -> None:
-        self._room, self._tables = Rooms(byte_room, size, count), Rooms(_table_room, min(stretch, size), count)
-        self.data, self.table, self.rows = self._room.next(), self._tables.next(), 0
-        self._stretch = self.enough = stretch
-        self._is_held = False
+    def __init__(self, size: int, slice_size: int, count: int) -> None:
+        self._bytes = BufferPool(byte_buffer, size, count)
+        self._tables = BufferPool(_batch_table, min(slice_size, size), count)
+        self.data, self.table, self.rows = self._bytes.next(), self._tables.next(), 0
+        self._slice_size = self.enough = slice_size
+        self._is_handed_out = False
 
-    def handed_out(self, end: int) -> Iterator[Chunk]:
-        """A chunk of the rows there are, if any; `end` is where their bytes end."""
+    def flush(self, end: int) -> Iterator[Chunk]:
+        """A chunk of the rows, if any; `end` is the position behind their bytes."""
         if self.rows:
-            self._room.hand_out()
-            self._tables.hand_out()
+            self._bytes.mark_used()
+            self._tables.mark_used()
             yield Chunk(self.data[:end], self.table[: self.rows])
-            self.table, self.rows, self._is_held = self._tables.next(), 0, True
-        self.enough = end + self._stretch
+            self.table, self.rows, self._is_handed_out = self._tables.next(), 0, True
+        self.enough = end + self._slice_size
 
-    def begin(self) -> int:
-        """Go on with bytes that nobody holds; returns where in them, at their front."""
-        if self._is_held:
-            self.data, self._is_held = self._room.next(), False
-        self.enough = self._stretch
+    def restart(self) -> int:
+        """Continue at the start of bytes that are free; returns that position."""
+        if self._is_handed_out:
+            self.data, self._is_handed_out = self._bytes.next(), False
+        self.enough = self._slice_size
         return 0
 
-    def last_row(self) -> np.ndarray:
-        """Take the last row back."""
+    def pop_row(self) -> np.ndarray:
+        """Remove and return the last row."""
         self.rows -= 1
         return self.table[self.rows : self.rows + 1].copy()
 
     def grow(self) -> None:
-        """Make room for a batch that is larger than all of it; what it holds is let go."""
-        self.data = self._room.larger()
+        """Make space for a batch larger than the buffer; the contents are dropped."""
+        self.data = self._bytes.grow()
 
 
-def _zeros_at(position: int, segment: int) -> np.ndarray:
-    """The row of a stretch of zero bytes, if a batch follows it."""
+def _row_of_zeros(position: int, segment: int) -> np.ndarray:
+    """The row for zero bytes between batches."""
     row = np.zeros(1, BATCH)
-    row["file_position"], row["segment"], row["trust"] = position, segment, Trust.MALFORMED
+    row["file_position"], row["segment"], row["status"] = position, segment, BatchStatus.MALFORMED
     row["base_offset"] = row["last_offset"] = row["magic"] = -1
     return row
 
 
-def _next_position(segment: Segment, position: int, window: np.ndarray) -> int:
-    """Position of the first whole batch at or after `position`, or the end of the file; overwrites the window."""
+def _next_valid_position(segment: Segment, position: int, window: np.ndarray) -> int:
+    """Position of the first valid batch at or after `position`, or the end of the file; overwrites the window."""
     while position < segment.size:
         loaded = load(segment, position, window)
-        found = next_whole_batch(window, 0, loaded)
+        found = find_valid_batch(window, 0, loaded)
         if found >= 0:
             return position + found
         if position + loaded >= segment.size:
             break
-        # Half a window at a time, so that a batch across the edge is seen whole by the next look.
+        # Half a window at a time, so that a batch across its end is complete in the next one.
         position += max(1, loaded // 2)
     return segment.size
 
 
-def load(segment: Segment, position: int, into: np.ndarray) -> int:
-    """Read bytes of a segment, from a position in its file on, until they end or `into` is full; returns how many.
+def load(segment: Segment, position: int, target: np.ndarray) -> int:
+    """Read a segment from a position in its file until it ends or `target` is full; returns the number of bytes.
 
     Raises:
-        InputError: if the file cannot be read, or became shorter.
+        InputError: if the file cannot be read, or has become shorter.
     """
-    wanted = min(len(into), segment.size - position)
+    wanted = min(len(target), segment.size - position)
     try:
-        with place(segment.path).open("rb", buffering=0) as file:
+        with to_path(segment.path).open("rb", buffering=0) as file:
             file.seek(position)
             loaded = 0
             while loaded < wanted:
-                got = file.readinto(into.data[loaded:wanted])
-                if not got:
+                count = file.readinto(target.data[loaded:wanted])
+                if not count:
                     raise InputError(f"{segment.path}: became shorter while it was read; copy the log folder first")
-                loaded += got
+                loaded += count
     except OSError as error:
-        raise unreadable(segment.path, error) from None
+        raise read_error(segment.path, error) from None
     return wanted
 
 
-def _table_room(size: int) -> np.ndarray:
-    """BATCH rows of so many bytes; where batches are smaller than their header, of fewer."""
-    return np.empty(size // HEADER + 64, BATCH)
+def _batch_table(size: int) -> np.ndarray:
+    """BATCH rows for a number of bytes."""
+    return np.empty(size // HEADER_SIZE + 64, BATCH)
 
 
 class RepeatedOffsetsError(Exception):
@@ -184,193 +189,233 @@ class RepeatedOffsetsError(Exception):
 _Part = TypeVar("_Part")
 
 
-class Taker(Protocol[_Part]):
-    """Takes the chunks of a log partition, one after the other."""
+class ChunkConsumer(Protocol[_Part]):
+    """Consumes the chunks of a log partition in order."""
 
-    def prepared(self, part: Chunk) -> _Part:
-        """Do what needs nothing of the chunks before; another thread may take one of those meanwhile."""
+    def prepare(self, part: Chunk) -> _Part:
+        """Do the work that does not depend on earlier chunks; may run in another thread."""
         ...
 
     def take(self, part: _Part) -> None:
-        """Take the next one; its arrays hold until this returns."""
+        """Consume the next chunk; its arrays stay valid until this returns."""
         ...
 
 
-_Taker = TypeVar("_Taker", bound=Taker[Any])
+_Consumer = TypeVar("_Consumer", bound=ChunkConsumer[Any])
 
 
 def read_into(
-    begin: Callable[[], _Taker],
+    make_consumer: Callable[[], _Consumer],
     log: LogPartition,
     *,
-    chunk: int = CHUNK,
-    stretches: int = 1,
+    chunk: int = CHUNK_SIZE,
+    slices: int = 1,
     only_control: bool = False,
     cores: int = 1,
-) -> _Taker:
-    """Give every chunk of a log partition to whoever takes it; anew, where its segments turn out to overlap.
+) -> _Consumer:
+    """Pass all chunks of a log partition to a consumer; start again with a new one if segments turn out to overlap.
 
     Args:
-        begin: makes one that has taken nothing yet.
-        log, chunk, stretches, only_control: as for `read_chunks`.
-        cores: with more than one, the next chunks are read and prepared while one is taken.
+        make_consumer: creates an empty consumer.
+        log, chunk, slices, only_control: as for `read_chunks`.
+        cores: with more than one, the next chunks are read and prepared in a thread.
     Returns:
-        One that has taken all of them.
+        The consumer that has consumed all chunks.
     Raises:
         InputError: if a segment cannot be read.
     """
 
-    def filled(*, merge: bool) -> _Taker:
-        taker = begin()
-        buffers = 1 if cores == 1 else 1 + AHEAD
-        parts = read_chunks(
-            log, merge=merge, chunk=chunk, stretches=stretches, only_control=only_control, buffers=buffers
-        )
-        ready = map(taker.prepared, parts)
-        for part in ready if buffers == 1 else made_ahead(ready):
-            taker.take(part)
-        return taker
+    def read(*, merge: bool) -> _Consumer:
+        consumer = make_consumer()
+        buffers = 1 if cores == 1 else 1 + PREFETCH_COUNT
+        parts = read_chunks(log, merge=merge, chunk=chunk, slices=slices, only_control=only_control, buffers=buffers)
+        prepared = map(consumer.prepare, parts)
+        for part in prepared if buffers == 1 else prefetched(prepared):
+            consumer.take(part)
+        return consumer
 
     try:
-        return filled(merge=log.has_copies)
+        return read(merge=log.has_replicas)
     except RepeatedOffsetsError:
-        return filled(merge=True)
+        return read(merge=True)
 
 
 def read_chunks(
     log: LogPartition,
     *,
     merge: bool = False,
-    chunk: int = CHUNK,
-    stretches: int = 1,
+    chunk: int = CHUNK_SIZE,
+    slices: int = 1,
     only_control: bool = False,
     buffers: int = 1,
 ) -> Iterator[Chunk]:
-    """The chunks of a log partition, in offset order; the arrays of one hold until `buffers` more are asked for.
+    """The chunks of a log partition in offset order; the arrays of one stay valid until `buffers` more are read.
 
     Args:
-        log: segments of one or several copies, or what another form of export holds of it.
-        merge: look at every batch header first and read each offset from one copy only. Needed where segments overlap.
-        chunk: bytes to hold at a time.
-        stretches: in about how many parts what is in memory is handed out, where nothing is merged.
-        only_control: the bodies of data batches will not be looked into, and need not be decompressed.
+        log: the log partition, in segments or in another format.
+        merge: read all batch headers first, then each offset from one replica only; needed if segments overlap.
+        chunk: bytes to hold in memory at a time.
+        slices: into about how many chunks the bytes in memory are divided, unless merged.
+        only_control: do not decompress data batches; only control records will be read.
         buffers: how many chunks are in memory.
     Raises:
-        RepeatedOffsetsError: if `merge` is off and the segments do overlap.
+        RepeatedOffsetsError: if `merge` is off and segments overlap.
         InputError: if a segment cannot be read.
     """
     if log.source is not None:
         yield from log.source.chunks(log, chunk, merge=merge)
         return
-    segments, rooms = tuple(log.segments), Rooms(byte_room, chunk, buffers)
+    segments, pool = tuple(log.segments), BufferPool(byte_buffer, chunk, buffers)
     if not merge:
-        reached = -1
-        for framed in framed_segments(segments, chunk, buffers, stretches):
-            reached = _reached(framed.batches, reached)
-            yield from _looked_into(framed, rooms, only_control)
+        last_offset = -1
+        for framed in frame_segments(segments, chunk, buffers, slices):
+            last_offset = _checked_last_offset(framed.batches, last_offset)
+            yield from _decompressed(framed, pool, only_control)
         return
-    tables = [framed.batches.copy() for framed in framed_segments(segments, chunk)]
+    tables = [framed.batches.copy() for framed in frame_segments(segments, chunk)]
     table = np.concatenate(tables) if tables else np.zeros(0, BATCH)
-    chosen = one_of_each_offset(table)
-    if len(chosen) < len(table):
-        yield Chunk(np.zeros(0, np.uint8), np.zeros(0, BATCH), repeated=len(table) - len(chosen))
-    for merged in _chosen(segments, chosen, chunk):
-        yield from _looked_into(merged, rooms, only_control)
+    selected = merge_replicas(table)
+    if len(selected) < len(table):
+        yield Chunk(np.zeros(0, np.uint8), np.zeros(0, BATCH), repeated=len(table) - len(selected))
+    for merged in _read_batches(segments, selected, chunk):
+        yield from _decompressed(merged, pool, only_control)
 
 
-def _looked_into(framed: Chunk, rooms: Rooms[np.ndarray], only_control: bool) -> Iterator[Chunk]:
-    """A chunk as it is, or what its bodies inflate to; many well-packed batches become several chunks."""
-    if not is_compressed(framed.batches, only_control):
+def _decompressed(framed: Chunk, pool: BufferPool[np.ndarray], only_control: bool) -> Iterator[Chunk]:
+    """A chunk as it is, or decompressed, which may give several chunks."""
+    if not needs_decompression(framed.batches, only_control):
         yield framed
         return
-    for data, batches, why in inflated(framed.data, framed.batches, only_control, rooms):
-        yield Chunk(data, batches, why)
+    for data, batches, errors in decompress_bodies(framed.data, framed.batches, only_control, pool):
+        yield Chunk(data, batches, errors)
 
 
-def _reached(batches: np.ndarray, reached: int) -> int:
-    """The last offset so far; every batch must begin behind it."""
-    if len(batches) and is_continuous(batches, reached + 1):
+def _checked_last_offset(batches: np.ndarray, last_offset: int) -> int:
+    """The last offset so far.
+
+    Raises:
+        RepeatedOffsetsError: if a batch does not start behind it.
+    """
+    if len(batches) and is_continuous(batches, last_offset + 1):
         return int(batches[-1]["last_offset"])
-    whole = batches[batches["trust"] == Trust.WHOLE]
-    lasts = np.maximum.accumulate(np.concatenate(([reached], whole["last_offset"])))
-    if (whole["base_offset"] <= lasts[:-1]).any():
+    valid = batches[batches["status"] == BatchStatus.VALID]
+    lasts = np.maximum.accumulate(np.concatenate(([last_offset], valid["last_offset"])))
+    if (valid["base_offset"] <= lasts[:-1]).any():
         raise RepeatedOffsetsError
     return int(lasts[-1])
 
 
-def _chosen(segments: tuple[Segment, ...], table: np.ndarray, chunk: int) -> Iterator[Chunk]:
-    """Read just the chosen batches, whose headers are known, in the order of `table`."""
+def _read_batches(segments: tuple[Segment, ...], table: np.ndarray, chunk: int) -> Iterator[Chunk]:
+    """Read the batches of a table, in its order."""
     start = 0
     while start < len(table):
         ends = np.cumsum(table["size"][start:])
-        taken = max(1, int(np.searchsorted(ends, chunk, side="right")))
-        rows = table[start : start + taken].copy()
-        data = np.empty(int(ends[taken - 1]), np.uint8)
-        rows["at"] = ends[:taken] - rows["size"]
-        shift = rows["at"] + np.minimum(HEADER, rows["size"]) - rows["body"]
+        count = max(1, int(np.searchsorted(ends, chunk, side="right")))
+        rows = table[start : start + count].copy()
+        data = np.empty(int(ends[count - 1]), np.uint8)
+        rows["at"] = ends[:count] - rows["size"]
+        shift = rows["at"] + np.minimum(HEADER_SIZE, rows["size"]) - rows["body"]
         rows["body"] += shift
         rows["body_end"] = rows["at"] + rows["size"]
         follows = (rows["segment"][1:] == rows["segment"][:-1]) & (
             rows["file_position"][1:] == rows["file_position"][:-1] + rows["size"][:-1]
         )
-        for run in np.split(np.arange(taken), np.flatnonzero(~follows) + 1):
+        for run in np.split(np.arange(count), np.flatnonzero(~follows) + 1):
             first, last = rows[run[0]], rows[run[-1]]
             load(segments[first["segment"]], int(first["file_position"]), data[first["at"] : last["at"] + last["size"]])
         yield Chunk(data, rows)
-        start += taken
+        start += count
+
+
+def merge_replicas(table: np.ndarray) -> np.ndarray:
+    """Select one batch per offset from replicas or overlapping exports of a log.
+
+    Batches with equal offsets and CRC are the same. If the bytes differ, the batch of the higher leader epoch is kept,
+    because that log survived; the other one stays in the result with status CONFLICT.
+
+    Args:
+        table: BATCH rows of all replicas, in any order.
+    Returns:
+        BATCH rows in offset order; no two VALID ones share an offset.
+    """
+    # Damaged batches come before the valid replica of the same offset, so that nothing seems to be missing after them.
+    is_valid = table["status"] == BatchStatus.VALID
+    order = np.lexsort((table["segment"], -table["leader_epoch"].astype("i8"), is_valid, table["base_offset"]))
+    table = table[order]
+    keep = np.ones(len(table), np.bool_)
+    _mark_repeated(table, keep)
+    return table[keep]
+
+
+@kernel
+def _mark_repeated(table, keep):
+    kept = -1
+    for row in range(len(table)):
+        if table[row].status != BatchStatus.VALID:
+            continue
+        if kept < 0 or table[row].base_offset > table[kept].last_offset:
+            kept = row
+        elif (
+            table[row].base_offset == table[kept].base_offset
+            and table[row].last_offset == table[kept].last_offset
+            and table[row].crc == table[kept].crc
+        ):
+            keep[row] = False
+        else:
+            table[row].status = np.int8(BatchStatus.CONFLICT)
 
 
 _ALL = Window()
 
 
 @dataclass(frozen=True, slots=True)
-class Located:
-    """A chunk whose records were found.
+class RecordIndex:
+    """The records of a chunk that count.
 
     Attributes:
-        part: the chunk without the batches that lie outside.
-        facts: about the batches that are left, those whose records cannot be found being MALFORMED by now.
+        part: the chunk without the batches outside of the window.
+        facts: summary of its batches.
         records: RECORD rows that count.
-        had_whole: whether any batch could be trusted before, outside or not.
+        had_valid: whether the chunk had a valid batch, in the window or not.
     """
 
     part: Chunk
-    facts: BatchFacts
+    facts: BatchSummary
     records: np.ndarray
-    had_whole: bool
+    had_valid: bool
 
 
-def located(part: Chunk, begin: int, window: Window) -> Located:
-    """Find the records of a chunk that count; nothing of the chunks before it is needed for that.
+def index_records(part: Chunk, begin: int, window: Window) -> RecordIndex:
+    """Find the records of a chunk that count; does not depend on earlier chunks.
 
     Args:
-        part: of `read_chunks`; the `trust` of its batches is lowered in place.
-        begin: whole batches that end before this offset are gone, or were read already.
+        part: from `read_chunks`; batches whose records cannot be located become MALFORMED in place.
+        begin: skip valid batches that end before this offset: deleted by the broker or read by an earlier run.
         window: which records count.
     """
-    facts = facts_of(part.batches)
+    facts = summarize_batches(part.batches)
     within = _within(part, facts, begin, window.until_offset)
-    records, lowered = within.records, False
+    records, any_malformed = within.records, False
     if records is None:
-        records, lowered = located_records(within.data, within.batches)
-    left = facts_of(within.batches) if lowered or within is not part else facts
-    return Located(within, left, records if window == _ALL else records[window.counts(records)], facts.whole > 0)
+        records, any_malformed = locate_and_check_records(within.data, within.batches)
+    left = summarize_batches(within.batches) if any_malformed or within is not part else facts
+    return RecordIndex(within, left, records if window == _ALL else records[window.counts(records)], facts.valid > 0)
 
 
-def _within(part: Chunk, facts: BatchFacts, begin: int, until: int | None) -> Chunk:
-    """Without batches that end before `begin` (the one that holds it is loaded whole) or begin too late."""
-    if facts.least_last_offset >= begin and (until is None or (facts.all_whole and facts.greatest_base_offset < until)):
+def _within(part: Chunk, facts: BatchSummary, begin: int, until: int | None) -> Chunk:
+    """A chunk without the batches that end before `begin` or start at `until` or later."""
+    if facts.least_last_offset >= begin and (until is None or (facts.all_valid and facts.greatest_base_offset < until)):
         return part
     batches = part.batches
-    outside = (batches["trust"] == Trust.WHOLE) & (batches["last_offset"] < begin)
+    outside = (batches["status"] == BatchStatus.VALID) & (batches["last_offset"] < begin)
     if until is not None:
         outside |= batches["base_offset"] >= until
     if not outside.any():
         return part
-    places = np.cumsum(~outside) - 1
-    why = {int(places[row]): reason for row, reason in part.why.items() if not outside[row]}
+    new_rows = np.cumsum(~outside) - 1
+    errors = {int(new_rows[row]): error for row, error in part.errors.items() if not outside[row]}
     records = part.records
     if records is not None:
         records = records[~outside[records["batch"]]]
-        records["batch"] = places[records["batch"]]
-    return Chunk(part.data, batches[~outside], why, part.repeated, records, part.faults)
+        records["batch"] = new_rows[records["batch"]]
+    return Chunk(part.data, batches[~outside], errors, part.repeated, records, part.faults)

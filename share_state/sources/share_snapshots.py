@@ -1,39 +1,103 @@
-"""A folder of share snapshot files: one `<topic>-<partition>.share-snapshot` a topic-partition."""
+"""Share snapshot files of the KIP-932 draft: where the control records of each share group lie. A hint only.
 
-from collections.abc import Mapping, Sequence
+A folder holds one text file `<topic>-<partition>.share-snapshot` per topic-partition: the line `0` (version), the
+number of entries, then one line per entry: `group checkpoint-offset checkpoint-epoch last-offset`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from share_state.errors import WarehouseError
-from share_state.kafka.share_snapshot_file import IndexEntry, read_share_snapshot_file, write_share_snapshot_file
+from share_state.errors import InputError, WarehouseError
 from share_state.sources.discovery import LogPartition
-from share_state.sources.object_stores import Place, place
+from share_state.sources.object_stores import InputPath, read_error, to_path
+
+_VERSION = "0"
 
 
-def read_indexes(folder: str | None, logs: Sequence[LogPartition]) -> dict[str, list[IndexEntry]]:
-    """What the files say of these logs; a log without a file is left out.
+@dataclass(frozen=True, slots=True)
+class ShareSnapshotEntry:
+    """Where the control records of one share group lie.
+
+    Attributes:
+        group: the share group.
+        checkpoint_offset: offset of its latest checkpoint (SCO).
+        checkpoint_epoch: epoch of that checkpoint.
+        last_offset: offset of its last control record.
+    """
+
+    group: str
+    checkpoint_offset: int
+    checkpoint_epoch: int
+    last_offset: int
+
+
+def read_share_snapshots(folder: str | None, logs: Sequence[LogPartition]) -> dict[str, list[ShareSnapshotEntry]]:
+    """The entries of each log that has a file in the folder.
 
     Raises:
-        InputError: if a file is none of these.
+        InputError: if a file cannot be read or has another format.
     """
     files = {log.name: _file(folder, log.name) for log in logs} if folder is not None else {}
     return {name: read_share_snapshot_file(file) for name, file in files.items() if file.exists()}
 
 
-def write_indexes(folder: str, indexes: Mapping[str, Sequence[IndexEntry]]) -> None:
-    """Write a file for every log with checkpoints, in place of an earlier one.
+def write_share_snapshots(folder: str, entries_of: Mapping[str, Sequence[ShareSnapshotEntry]]) -> None:
+    """Write or replace the file of each log that has entries.
 
     Raises:
         WarehouseError: if the folder cannot be written.
     """
     try:
-        for name, entries in indexes.items():
+        for name, entries in entries_of.items():
             if entries:
-                if isinstance(made := place(folder), Path):
-                    made.mkdir(parents=True, exist_ok=True)
+                if isinstance(path := to_path(folder), Path):
+                    path.mkdir(parents=True, exist_ok=True)
                 write_share_snapshot_file(_file(folder, name), entries)
     except OSError as error:
         raise WarehouseError(f"{folder}: cannot be written ({error.strerror}); give a folder for --index") from None
 
 
-def _file(folder: str, name: str) -> Place:
-    return place(folder) / f"{name}.share-snapshot"
+def _file(folder: str, name: str) -> InputPath:
+    return to_path(folder) / f"{name}.share-snapshot"
+
+
+def write_share_snapshot_file(path: InputPath, entries: Iterable[ShareSnapshotEntry]) -> None:
+    """Write the file, ordered by group; the format cannot hold groups with a line break, so they are skipped.
+
+    Args:
+        path: file to write or replace.
+        entries: at most one per group.
+    Source: KIP-932 draft, share snapshot file.
+    """
+    valid = sorted((entry for entry in entries if not {*entry.group} & {*"\r\n"}), key=lambda entry: entry.group)
+    lines = [f"{e.group} {e.checkpoint_offset} {e.checkpoint_epoch} {e.last_offset}" for e in valid]
+    path.write_text("\n".join([_VERSION, str(len(lines)), *lines]) + "\n", encoding="utf-8")
+
+
+def read_share_snapshot_file(path: InputPath) -> list[ShareSnapshotEntry]:
+    """The entries of the file.
+
+    Raises:
+        InputError: if the file cannot be read or has another format.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except OSError as error:
+        raise read_error(str(path), error) from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: not a share snapshot file (not UTF-8 text); leave it out") from None
+    if lines[0] != _VERSION or len(lines) < 2 or not lines[1].isdecimal():
+        raise InputError(f"{path}: not a share snapshot file (line 1 is no version 0, line 2 no count); leave it out")
+    entries = [line for line in lines[2:] if line]
+    if len(entries) != int(lines[1]):
+        raise InputError(f"{path}: {len(entries)} entries where line 2 says {lines[1]}; write it again or leave it out")
+    return [_entry(path, number, line) for number, line in enumerate(entries, 3)]
+
+
+def _entry(path: InputPath, number: int, line: str) -> ShareSnapshotEntry:
+    # Group ids may contain spaces, so split from the right.
+    parts = line.rsplit(" ", 3)
+    if len(parts) != 4 or not parts[0] or not all(part.isdecimal() for part in parts[1:]):
+        raise InputError(f"{path}, line {number}: not `group offset epoch offset`; write it again or leave it out")
+    return ShareSnapshotEntry(parts[0], *map(int, parts[1:]))

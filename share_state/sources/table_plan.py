@@ -1,4 +1,4 @@
-"""Finds the log partitions in the footers of Parquet files: which row groups hold which offsets of which of them."""
+"""Plans how to read log partitions from Parquet files: which row groups hold which offsets of which partition."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,14 +10,14 @@ import pyarrow.parquet as pq
 
 from share_state.errors import InputError
 from share_state.sources.discovery import STATE_TOPIC, LogPartition, Segment
-from share_state.sources.object_stores import Place, names_below, parquet_source, unreadable
-from share_state.sources.tables import Columns, RowGroup, TableRows, integers
+from share_state.sources.object_stores import InputPath, parquet_source, read_error
+from share_state.sources.tables import Columns, RowGroup, TableRows, int64_column
 
-MOST_WAITING = 256 << 20
-"""Bytes of row groups that may have to be in memory at once because their offsets overlap."""
+MAX_OVERLAP = 256 << 20
+"""Bytes of row groups with overlapping offsets that may be in memory at a time."""
 
-_SMALL = 64 << 20
-_ROWS_LOOKED_AT = 4_000_000
+_MIN_REREAD = 64 << 20
+_MAX_SCANNED_ROWS = 4_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,8 @@ class TableFile:
     """A Parquet file of a table.
 
     Attributes:
-        path: of the file.
-        constants: column -> value, as the names of its folders tell (`partition=3`).
+        path: path of the file.
+        constants: column -> value, from the names of its folders (`partition=3`).
     """
 
     path: str
@@ -35,12 +35,12 @@ class TableFile:
 
 @dataclass(slots=True)
 class TablePlan:
-    """What the footers say.
+    """How to read the log partitions of a table.
 
     Attributes:
         logs: the log partitions, by number.
-        other_topics: names of topics whose rows are passed over, as far as the footers tell.
-        is_in_order: whether the logs can be read as they are with little memory and no row group read much too often.
+        other_topics: names of other topics, as far as known.
+        is_in_order: whether the logs can be read in offset order with little memory and few repeated reads.
     """
 
     logs: list[LogPartition]
@@ -49,26 +49,26 @@ class TablePlan:
 
 
 @dataclass(slots=True)
-class _Found:
+class _LogRows:
     """The row groups of one log partition."""
 
     groups: list[RowGroup] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
 
 
-def plan(files: Sequence[TableFile], columns: Columns, topics: Sequence[str] = (STATE_TOPIC,)) -> TablePlan:
-    """Look into the footers, and into the columns of offsets and partitions where a footer does not tell enough.
+def plan_table(files: Sequence[TableFile], columns: Columns, topics: Sequence[str] = (STATE_TOPIC,)) -> TablePlan:
+    """Read the footers, and the columns of offsets and partitions if the statistics of a footer are not sufficient.
 
     Args:
-        files: of one table.
-        columns: what its columns are called.
-        topics: those that are wanted, first the one that must be there; a table without topics is of it.
+        files: files of one table.
+        columns: names of its columns.
+        topics: topics to read; the first must occur. A table without topics belongs to it.
     Raises:
-        InputError: if a file is not Parquet, lacks a column or has one of another type, or holds no record of the first
+        InputError: if a file is not Parquet, a column is missing or of another type, or there is no record of the first
             topic.
     """
-    found: dict[tuple[str, int | None], _Found] = {}
-    others, total, amplified, looked_at, has_times, mixed = set[str](), 0, 0, 0, True, False
+    found: dict[tuple[str, int | None], _LogRows] = {}
+    others, total, to_read, scanned, has_times, is_mixed = set[str](), 0, 0, 0, True, False
     for number, file in enumerate(files):
         with _opened(file.path) as parquet:
             check_columns(parquet.schema_arrow, columns, file)
@@ -77,60 +77,60 @@ def plan(files: Sequence[TableFile], columns: Columns, topics: Sequence[str] = (
             for group in range(parquet.num_row_groups):
                 meta = parquet.metadata.row_group(group)
                 total += meta.total_byte_size
-                spans = _told(meta, file, columns, topics[0])
+                spans = _span_in_footer(meta, file, columns, topics[0])
                 if spans is None:
-                    looked_at += meta.num_rows
-                    if looked_at > _ROWS_LOOKED_AT:
-                        mixed = True
+                    scanned += meta.num_rows
+                    if scanned > _MAX_SCANNED_ROWS:
+                        is_mixed = True
                         break
-                    spans = _looked(parquet, group, file, columns, rows_before, topics)
+                    spans = _scanned_spans(parquet, group, file, columns, rows_before, topics)
                 for topic, partition, first, last, rows in spans:
                     if topic not in topics:
                         others.add(topic)
                         continue
-                    of_log = found.setdefault((topic, partition), _Found())
+                    of_log = found.setdefault((topic, partition), _LogRows())
                     alone = rows == meta.num_rows
                     of_log.groups.append(RowGroup(number, group, rows_before, first, last, alone))
                     of_log.sizes.append(meta.total_byte_size)
-                    amplified += meta.total_byte_size
+                    to_read += meta.total_byte_size
                 rows_before += meta.num_rows
-    if mixed:
+    if is_mixed:
         return TablePlan([], others, is_in_order=False)
-    there = {topic for topic, _ in found}
-    if topics[0] not in there:
-        raise InputError(f"{files[0].path}: {nothing_of(topics[0], others | there)}")
-    logs = [_log(*place, one, files, columns, has_times) for place, one in found.items()]
+    present = {topic for topic, _ in found}
+    if topics[0] not in present:
+        raise InputError(f"{files[0].path}: {missing_topic_message(topics[0], others | present)}")
+    logs = [_log(*identity, rows, files, columns, has_times) for identity, rows in found.items()]
     logs.sort(key=lambda log: (topics.index(log.topic), -1 if log.partition is None else log.partition))
-    light = amplified - total <= max(total // 2, _SMALL)
-    return TablePlan(logs, others, light and max(map(_most_waiting, found.values())) <= MOST_WAITING)
+    rereads_little = to_read - total <= max(total // 2, _MIN_REREAD)
+    return TablePlan(logs, others, rereads_little and max(map(_max_overlap, found.values())) <= MAX_OVERLAP)
 
 
-def nothing_of(topic: str, others: Collection[str]) -> str:
-    """What is wrong with a table that holds no record of a topic."""
-    told = f"found rows of {', '.join(sorted(others)[:3])}" if others else "it has no rows"
-    return f"no records of {topic} in this table ({told})"
+def missing_topic_message(topic: str, others: Collection[str]) -> str:
+    """The reason why a table has no record of a topic."""
+    found = f"found rows of {', '.join(sorted(others)[:3])}" if others else "it has no rows"
+    return f"no records of {topic} in this table ({found})"
 
 
 def _opened(path: str) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(parquet_source(path))
     except OSError as error:
-        raise unreadable(path, error) from None
+        raise read_error(path, error) from None
     except pa.ArrowException as error:
-        raise InputError(f"{path}: not a whole Parquet file ({str(error).splitlines()[0]})") from None
+        raise InputError(f"{path}: not a complete Parquet file ({str(error).splitlines()[0]})") from None
 
 
 def check_columns(schema: pa.Schema, columns: Columns, file: TableFile) -> None:
-    """Refuse a table without the columns that a fold needs, or with others under their names.
+    """Check that a table has the columns that are needed, with valid types.
 
     Raises:
-        InputError: with the column, what it is and what it should be.
+        InputError: if not; has the column, its type and the expected type.
     """
     kinds = {
         "key": (columns.key, _is_bytes, "binary or base64 text"),
         "value": (columns.value, _is_bytes, "binary or base64 text"),
-        "partition": (columns.partition, pa.types.is_integer, "a whole number"),
-        "offset": (columns.offset, pa.types.is_integer, "a whole number"),
+        "partition": (columns.partition, pa.types.is_integer, "an integer"),
+        "offset": (columns.offset, pa.types.is_integer, "an integer"),
         "topic": (columns.topic, _is_text, "text"),
         "timestamp": (columns.timestamp, _is_time, "a timestamp or milliseconds"),
     }
@@ -138,8 +138,8 @@ def check_columns(schema: pa.Schema, columns: Columns, file: TableFile) -> None:
         if name not in schema.names:
             if ours in ("topic", "timestamp") or name in file.constants:
                 continue
-            there = ", ".join(schema.names)
-            raise InputError(f"{file.path}: no column {name} (there are {there}); say --column {ours}=NAME")
+            existing = ", ".join(schema.names)
+            raise InputError(f"{file.path}: no column {name} (columns: {existing}); give --column {ours}=NAME")
         if not is_right(schema.field(name).type):
             raise InputError(f"{file.path}: column {name} is {schema.field(name).type}, not {wanted}")
 
@@ -162,35 +162,38 @@ _Span = tuple[str, int | None, int, int, int]
 """(topic, partition, first offset, last offset, rows)"""
 
 
-def _told(meta: Any, file: TableFile, columns: Columns, otherwise: str) -> list[_Span] | None:
-    """The one log partition of a row group, where its footer tells that it is one."""
+def _span_in_footer(meta: Any, file: TableFile, columns: Columns, default_topic: str) -> list[_Span] | None:
+    """The log partition of a row group, if its statistics show that there is only one."""
     if meta.num_rows == 0:
         return []
-    told = {meta.column(number).path_in_schema: meta.column(number).statistics for number in range(meta.num_columns)}
-    topic = _one(told, file, columns.topic, otherwise)
-    partition = _one(told, file, columns.partition, None)
-    offsets = told[columns.offset]
-    if topic is None or partition is None or not _is_whole(offsets) or offsets.min < 0:
+    statistics = {
+        meta.column(number).path_in_schema: meta.column(number).statistics for number in range(meta.num_columns)
+    }
+    topic = _single_value(statistics, file, columns.topic, default_topic)
+    partition = _single_value(statistics, file, columns.partition, None)
+    offsets = statistics[columns.offset]
+    if topic is None or partition is None or not _is_complete(offsets) or offsets.min < 0:
         return None
     topic = topic.decode() if isinstance(topic, bytes) else str(topic)
     return [(topic, int(partition), int(offsets.min), int(offsets.max), meta.num_rows)]
 
 
-def _one(told: Mapping[str, Any], file: TableFile, name: str, otherwise: Any) -> Any:
-    """The one value of a column of a row group; None where it is not known to be one."""
-    if name not in told:
-        return file.constants.get(name, otherwise)
-    return told[name].min if _is_whole(told[name]) and told[name].min == told[name].max else None
+def _single_value(statistics: Mapping[str, Any], file: TableFile, name: str, default: Any) -> Any:
+    """The value of a column in a row group; None if there may be several."""
+    if name not in statistics:
+        return file.constants.get(name, default)
+    column = statistics[name]
+    return column.min if _is_complete(column) and column.min == column.max else None
 
 
-def _is_whole(statistics: Any) -> bool:
+def _is_complete(statistics: Any) -> bool:
     return statistics is not None and statistics.has_min_max and statistics.has_null_count and not statistics.null_count
 
 
-def _looked(
-    parquet: pq.ParquetFile, group: int, file: TableFile, columns: Columns, rows_before: int, wanted: Sequence[str]
+def _scanned_spans(
+    parquet: pq.ParquetFile, group: int, file: TableFile, columns: Columns, rows_before: int, topics: Sequence[str]
 ) -> Iterator[_Span]:
-    """The log partitions of a row group, by its rows."""
+    """The log partitions of a row group, from its rows."""
     names = [name for name in (columns.topic, columns.partition, columns.offset) if name in parquet.schema_arrow.names]
     table = parquet.read_row_group(group, columns=names)
     count = len(table)
@@ -198,24 +201,24 @@ def _looked(
         encoded = table[columns.topic].combine_chunks().cast(pa.string()).dictionary_encode()
         topic_names, topic_of = encoded.dictionary.to_pylist(), encoded.indices.fill_null(-1).to_numpy(False)
     else:
-        topic_names, topic_of = [file.constants.get(columns.topic, wanted[0])], np.zeros(count, np.int64)
+        topic_names, topic_of = [file.constants.get(columns.topic, topics[0])], np.zeros(count, np.int64)
     for name, rows in zip(topic_names, np.bincount(topic_of[topic_of >= 0], minlength=len(topic_names)), strict=True):
-        if name not in wanted:
+        if name not in topics:
             yield name, None, 0, 0, int(rows)
-    ours = np.isin(topic_of, [number for number, name in enumerate(topic_names) if name in wanted])
+    ours = np.isin(topic_of, [number for number, name in enumerate(topic_names) if name in topics])
     topic_of = topic_of[ours]
-    offsets = integers(table[columns.offset], columns.offset, file.path, rows_before)[ours]
+    offsets = int64_column(table[columns.offset], columns.offset, file.path, rows_before)[ours]
     if columns.partition in names:
-        partitions = integers(table[columns.partition], columns.partition, file.path, rows_before)[ours]
+        partitions = int64_column(table[columns.partition], columns.partition, file.path, rows_before)[ours]
     else:
         partitions = np.full(len(offsets), int(file.constants[columns.partition]))
     for number, partition in np.unique(np.stack((topic_of, partitions)), axis=1).T.tolist():
-        of_it = offsets[(topic_of == number) & (partitions == partition)]
-        yield topic_names[number], partition, int(of_it.min()), int(of_it.max()), len(of_it)
+        own = offsets[(topic_of == number) & (partitions == partition)]
+        yield topic_names[number], partition, int(own.min()), int(own.max()), len(own)
 
 
 def _log(
-    topic: str, partition: int | None, found: _Found, files: Sequence[TableFile], columns: Columns, has_times: bool
+    topic: str, partition: int | None, found: _LogRows, files: Sequence[TableFile], columns: Columns, has_times: bool
 ) -> LogPartition:
     used = sorted({group.file for group in found.groups})
     sizes = dict.fromkeys(used, 0)
@@ -232,22 +235,22 @@ def _log(
     return LogPartition(topic, partition, segments, groups[0].first_offset, source=source)
 
 
-def _most_waiting(found: _Found) -> int:
-    """The most bytes of row groups whose offsets overlap at any one offset, those that stand alone not counted."""
+def _max_overlap(found: _LogRows) -> int:
+    """The most bytes of row groups that overlap at one offset; 0 if none overlap."""
     edges = []
     for group, size in zip(found.groups, found.sizes, strict=True):
         edges += [(group.first_offset, 1, size), (group.last_offset + 1, 0, -size)]
-    waiting = most = count = 0
+    size_here = most = count = 0
     for _, opens, size in sorted(edges):
-        waiting, count = waiting + size, count + (1 if opens else -1)
-        most = max(most, waiting if count > 1 else 0)
+        size_here, count = size_here + size, count + (1 if opens else -1)
+        most = max(most, size_here if count > 1 else 0)
     return most
 
 
-def table_files(paths: Sequence[Place], root: Place) -> list[TableFile]:
-    """Parquet files below a folder, each with what the folders between are called (`topic=x/partition=3`)."""
+def list_table_files(paths: Sequence[InputPath], root: InputPath) -> list[TableFile]:
+    """Parquet files below a folder, with the values in the names of the folders between (`topic=x/partition=3`)."""
     found = []
     for path in paths:
-        named = (part.partition("=") for part in names_below(path, root)[:-1]) if path != root else ()
-        found.append(TableFile(str(path), {name: value for name, sign, value in named if sign}))
+        folders = (part.partition("=") for part in path.relative_to(str(root)).parts[:-1]) if path != root else ()
+        found.append(TableFile(str(path), {name: value for name, sign, value in folders if sign}))
     return found

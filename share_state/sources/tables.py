@@ -1,6 +1,7 @@
-"""Rows of Kafka's key and value as columns: Arrow buffers become the bytes and RECORD rows that the decoder takes.
+"""Reads log partitions from Parquet files with the columns of Spark's Kafka source, row group by row group.
 
-Reads a log partition from Parquet files with the columns of Spark's Kafka source: row group after row group.
+`arrow_rows` turns Arrow columns into bytes and RECORD rows, `rows_to_chunk` sorts them and removes repeated offsets,
+and `TableRows` reads the row groups that `table_plan` has selected.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,13 +16,13 @@ import pyarrow.parquet as pq
 from share_state.errors import InputError
 from share_state.jit.compile import allocating_kernel, kernel
 from share_state.kafka.buffers import column_bytes, is_text
-from share_state.kafka.record_batches import BATCH, RECORD, Chunk, Trust
+from share_state.kafka.record_batches import BATCH, RECORD, BatchStatus, Chunk
 from share_state.kafka.state_records import LARGEST_OFFSET
 from share_state.sources.discovery import LogPartition
 from share_state.sources.object_stores import parquet_source
 
 NO_TIME = -1
-"""In place of a stamp: the table has none. Source: Kafka RecordBatch.NO_TIMESTAMP."""
+"""A missing timestamp. Source: Kafka RecordBatch.NO_TIMESTAMP."""
 
 _PADDING, _NOT_BASE64 = 64, 255
 _ALPHABETS = (b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/",
@@ -33,18 +34,18 @@ _SIX_BITS[ord("=")] = _PADDING
 
 
 class NotBase64Error(ValueError):
-    """Raised when a text column holds something else than padded base64."""
+    """Raised when a text column is not padded base64."""
 
 
 @dataclass(slots=True)
 class Rows:
-    """Some rows of one log partition.
+    """Rows of one log partition.
 
     Attributes:
         data: uint8, the bytes of keys and values.
-        records: RECORD rows that point into them; `batch` is not set.
-        file: int32, one a row: number of the file that holds it.
-        position: int64, one a row: its row in that file, from 0.
+        records: RECORD rows with positions in `data`; `batch` is not set.
+        file: int32, number of the file of each row.
+        position: int64, number of each row in its file, from 0.
     """
 
     data: np.ndarray
@@ -58,26 +59,26 @@ class Rows:
         return cls(np.zeros(0, np.uint8), np.zeros(0, RECORD), np.zeros(0, np.int32), np.zeros(0, np.int64))
 
     def take(self, chosen: np.ndarray) -> "Rows":
-        """Some of them, over the same bytes."""
+        """The rows of a mask or an index, with the same bytes."""
         return Rows(self.data, self.records[chosen], self.file[chosen], self.position[chosen])
 
     def compact(self) -> "Rows":
-        """The same over bytes of their own, so that the others can be let go."""
+        """Copy the rows with their own bytes only, so that other bytes can be freed."""
         sizes = np.maximum(self.records["key_size"], 0).astype(np.int64) + np.maximum(self.records["value_size"], 0)
         data, records = np.empty(int(sizes.sum()), np.uint8), self.records.copy()
         _copy(self.data, records, data)
         return Rows(data, records, self.file, self.position)
 
 
-def joined(parts: list[Rows]) -> Rows:
-    """Several, one after the other."""
+def concat_table_rows(parts: list[Rows]) -> Rows:
+    """Concatenate rows."""
     if len(parts) == 1:
         return parts[0]
     shifts = np.cumsum([0, *(len(part.data) for part in parts[:-1])])
     records = np.concatenate([part.records for part in parts])
-    moved = np.repeat(shifts, [len(part.records) for part in parts])
-    records["key_at"] += moved
-    records["value_at"] += moved
+    shift = np.repeat(shifts, [len(part.records) for part in parts])
+    records["key_at"] += shift
+    records["value_at"] += shift
     return Rows(
         np.concatenate([part.data for part in parts]),
         records,
@@ -86,17 +87,17 @@ def joined(parts: list[Rows]) -> Rows:
     )
 
 
-def rows_of(
+def arrow_rows(
     key: pa.Array, value: pa.Array, offset: np.ndarray, timestamp: np.ndarray, file: int, position: np.ndarray
 ) -> Rows:
-    """Columns of one Arrow batch as rows; keys and values are copied once, as they lie, with no work a row.
+    """Columns of one Arrow batch as rows; the bytes of keys and values are copied at once.
 
     Args:
-        key, value: binary, or text in padded base64, nulls where Kafka has null.
+        key, value: binary, or text in padded base64; null for null.
         offset: int64.
-        timestamp: int64, ms; NO_TIME where unknown.
-        file: number of the file they come from.
-        position: int64, row of each in the file.
+        timestamp: int64, ms; NO_TIME if unknown.
+        file: number of the file.
+        position: int64, number of each row in the file.
     Raises:
         NotBase64Error: if a text is not base64.
     """
@@ -109,7 +110,7 @@ def rows_of(
 
 
 def _spans(column: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The bytes of a column, and where each row begins and how long it is (-1 for null)."""
+    """The bytes of a column, and the start and size of each row (size -1 for null)."""
     data, ends = column_bytes(column)
     at, sizes, present = ends[:-1], np.diff(ends), np.asarray(column.is_valid())
     if is_text(column) and len(data):
@@ -118,14 +119,14 @@ def _spans(column: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _from_base64(data: np.ndarray, at: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Texts of padded base64, each a multiple of four letters, all at once."""
+    """Decode texts of padded base64, whose length is a multiple of four."""
     codes = _SIX_BITS[data]
     if (codes == _NOT_BASE64).any() or (sizes % 4).any() or len(data) != sizes.sum():
         raise NotBase64Error("not base64")
     last = at + sizes - 1
     padding = np.zeros(len(at), np.int64)
-    some = sizes > 0
-    padding[some] = (codes[last[some]] == _PADDING).astype(np.int64) + (codes[last[some] - 1] == _PADDING)
+    ends = last[sizes > 0]
+    padding[sizes > 0] = (codes[ends] == _PADDING).astype(np.int64) + (codes[ends - 1] == _PADDING)
     if (codes == _PADDING).sum() != padding.sum():
         raise NotBase64Error("not base64")
     four = (codes & 63).reshape(-1, 4).astype(np.uint32)
@@ -134,27 +135,27 @@ def _from_base64(data: np.ndarray, at: np.ndarray, sizes: np.ndarray) -> tuple[n
     return plain, at // 4 * 3, sizes // 4 * 3 - padding
 
 
-def chunk_of(rows: Rows) -> Chunk:
+def rows_to_chunk(rows: Rows) -> Chunk:
     """Rows of a log partition as a chunk in offset order, each offset once.
 
-    Rows that repeat an offset with the same key and value are dropped and counted. Where one offset has two contents,
-    the row of the latest stamp is kept (of equal stamps the one of the greater bytes, so that the order of the files
-    does not matter), and the others become rows of trust CONFLICT.
+    Rows that repeat an offset with the same key and value are dropped and counted. If the contents of one offset
+    differ, the row with the latest timestamp is kept (for equal timestamps the one with the greater bytes, so that the
+    order of files does not matter), and the others become batches of status CONFLICT.
 
     Args:
-        rows: every row there is of the offsets that they hold.
+        rows: all rows of the offsets that they contain.
     """
     offsets = rows.records["offset"]
     if (np.diff(offsets) < 0).any():
         rows = rows.take(np.argsort(offsets, kind="stable"))
         offsets = rows.records["offset"]
-    again = np.flatnonzero(np.diff(offsets) == 0)
-    if not len(again):
+    repeated_at = np.flatnonzero(np.diff(offsets) == 0)
+    if not len(repeated_at):
         return Chunk(rows.data, _runs(rows), records=_in_runs(rows))
-    same = _same_bytes(rows.data, rows.records, again)
+    same = _same_bytes(rows.data, rows.records, repeated_at)
     left_out = np.zeros(len(offsets), bool)
-    left_out[again[same] + 1] = True
-    conflicting = np.unique(offsets[again[~same]])
+    left_out[repeated_at[same] + 1] = True
+    conflicting = np.unique(offsets[repeated_at[~same]])
     conflicts = np.zeros(0, BATCH)
     for offset in conflicting.tolist():
         first, end = np.searchsorted(offsets, offset), np.searchsorted(offsets, offset, side="right")
@@ -168,10 +169,10 @@ def chunk_of(rows: Rows) -> Chunk:
     repeated = int(left_out.sum()) - len(conflicts)
     if not len(conflicts):
         return Chunk(rows.data, batches, repeated=repeated, records=records)
-    # Rows in conflict stand before the one that was kept, as batches that were left out do.
-    place = np.searchsorted(batches["base_offset"], conflicts["base_offset"], side="right")
-    batches = np.insert(batches, place, conflicts)
-    return Chunk(rows.data, batches, repeated=repeated, records=_moved(records, place))
+    # As in logs of segments, conflicting batches come before the one that is kept.
+    at = np.searchsorted(batches["base_offset"], conflicts["base_offset"], side="right")
+    batches = np.insert(batches, at, conflicts)
+    return Chunk(rows.data, batches, repeated=repeated, records=_renumbered(records, at))
 
 
 def _content(rows: Rows, row: int) -> tuple[bytes | None, bytes | None]:
@@ -191,7 +192,7 @@ def _rank(rows: Rows, row: int) -> tuple[int, list[bytes]]:
 def _conflict(rows: Rows, row: int) -> np.ndarray:
     left_out = np.zeros(1, BATCH)
     left_out["base_offset"] = left_out["last_offset"] = rows.records[row]["offset"]
-    left_out["trust"], left_out["segment"] = Trust.CONFLICT, rows.file[row]
+    left_out["status"], left_out["segment"] = BatchStatus.CONFLICT, rows.file[row]
     left_out["file_position"], left_out["count"], left_out["magic"] = rows.position[row], 1, -1
     return left_out
 
@@ -201,12 +202,12 @@ def _starts(records: np.ndarray) -> np.ndarray:
 
 
 def _runs(rows: Rows) -> np.ndarray:
-    """In place of batches: a BATCH row for every run of offsets without a hole."""
+    """One BATCH row for each run of consecutive offsets."""
     records = rows.records
     starts = _starts(records)
     runs, ends = np.zeros(len(starts), BATCH), np.append(starts[1:], len(records))
     runs["base_offset"], runs["last_offset"] = records["offset"][starts], records["offset"][ends - 1]
-    runs["count"], runs["magic"], runs["trust"] = ends - starts, 2, Trust.WHOLE
+    runs["count"], runs["magic"], runs["status"] = ends - starts, 2, BatchStatus.VALID
     runs["segment"], runs["file_position"] = rows.file[starts], rows.position[starts]
     runs["max_timestamp"] = np.maximum.reduceat(records["timestamp"], starts) if len(starts) else NO_TIME
     return runs
@@ -219,7 +220,7 @@ def _in_runs(rows: Rows) -> np.ndarray:
     return records
 
 
-def _moved(records: np.ndarray, inserted: np.ndarray) -> np.ndarray:
+def _renumbered(records: np.ndarray, inserted: np.ndarray) -> np.ndarray:
     records["batch"] += np.searchsorted(inserted, records["batch"], side="right").astype(np.int32)
     return records
 
@@ -261,12 +262,12 @@ def _copy(data, records, out):
         at += max(record.value_size, 0)
 
 
-_MOST_ROWS = 1 << 20
+_MAX_ROWS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What the columns of a table are called; as Spark's Kafka source calls them by default."""
+    """The column names of a table; by default those of Spark's Kafka source."""
 
     key: str = "key"
     value: str = "value"
@@ -277,12 +278,12 @@ class Columns:
 
     @classmethod
     def named(cls, given: Mapping[str, str]) -> "Columns":
-        """The columns, some under other names.
+        """The column names, some of them changed.
 
         Args:
-            given: one of ours -> its name in the table.
+            given: default name -> name in the table.
         Raises:
-            InputError: if there is no such column.
+            InputError: if a default name does not exist.
         """
         known = [field.name for field in fields(cls)]
         for name in given:
@@ -293,14 +294,14 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """Where rows of one log partition lie.
+    """A row group with rows of a log partition.
 
     Attributes:
         file: number among the log's segments.
-        number: of the row group in its file.
+        number: number of the row group in its file.
         rows_before: rows of the file before it.
-        first_offset, last_offset: at least and at most of the log's rows in it.
-        alone: whether all of its rows are of this log partition.
+        first_offset, last_offset: lowest and highest offset of the log in it.
+        alone: whether all its rows belong to this log partition.
     """
 
     file: int
@@ -313,12 +314,12 @@ class RowGroup:
 
 @dataclass(frozen=True, slots=True)
 class TableRows:
-    """A log partition in Parquet files, as a Source.
+    """A log partition in Parquet files; a `RecordSource`.
 
     Attributes:
-        columns: their names.
-        groups: the row groups that hold its rows, by first offset.
-        has_times: whether there is a column of timestamps.
+        columns: column names.
+        groups: row groups with its rows, by first offset.
+        has_times: whether there is a timestamp column.
     """
 
     columns: Columns
@@ -329,29 +330,28 @@ class TableRows:
     has_sizes: bool = False
 
     def chunks(self, log: LogPartition, chunk: int, *, merge: bool) -> Iterator[Chunk]:
-        """The chunks of a log partition in offset order, whatever the order of the rows.
+        """The chunks of a log partition in offset order; the rows may be in any order.
 
-        Rows wait until no row that is still unread can come before them, so what is in memory is bounded by how far
-        the row groups' offsets overlap.
+        Rows wait until all rows with lower offsets are read, so memory depends on how much row groups overlap.
 
         Raises:
-            InputError: if a file cannot be read, or a row has no offset, or a text that is not base64.
+            InputError: if a file cannot be read, an offset is missing, or a text is not base64.
         """
-        held: list[Rows] = []
+        waiting: list[Rows] = []
         for rows, bound in self._read(log, chunk):
-            held.append(rows)
-            ready = sum(len(part.data) for part in held if _greatest(part) < bound)
+            waiting.append(rows)
+            ready = sum(len(part.data) for part in waiting if _last_offset(part) < bound)
             if ready < chunk:
                 continue
-            together = joined(held)
-            goes = together.records["offset"] < bound
-            yield chunk_of(together if goes.all() else together.take(goes))
-            held = [] if goes.all() else [together.take(~goes).compact()]
-        if held:
-            yield chunk_of(joined(held))
+            merged = concat_table_rows(waiting)
+            is_ready = merged.records["offset"] < bound
+            yield rows_to_chunk(merged if is_ready.all() else merged.take(is_ready))
+            waiting = [] if is_ready.all() else [merged.take(~is_ready).compact()]
+        if waiting:
+            yield rows_to_chunk(concat_table_rows(waiting))
 
     def _read(self, log: LogPartition, chunk: int) -> Iterator[tuple[Rows, int]]:
-        """The rows as they lie, each stretch with the least offset that comes after it."""
+        """The rows in the order of the files; each part with the lowest offset that follows."""
         starts = [*(group.first_offset for group in self.groups[1:]), LARGEST_OFFSET]
         path, file = "", None
         for group, following in zip(self.groups, starts, strict=True):
@@ -359,7 +359,7 @@ class TableRows:
                 if file is None or log.segments[group.file].path != path:
                     path = log.segments[group.file].path
                     file = pq.ParquetFile(parquet_source(path))
-                for rows, least in self._of_group(file, group, log, chunk):
+                for rows, least in self._read_group(file, group, log, chunk):
                     yield rows, min(least, following)
             except NotBase64Error:
                 raise InputError(
@@ -367,51 +367,51 @@ class TableRows:
                     f" give binary columns, or base64"
                 ) from None
             except (pa.ArrowException, OSError) as error:
-                said = str(error).splitlines()[0]
-                raise InputError(f"{path}: row group {group.number}: cannot be read ({said})") from None
+                reason = str(error).splitlines()[0]
+                raise InputError(f"{path}: row group {group.number}: cannot be read ({reason})") from None
 
-    def _of_group(
+    def _read_group(
         self, file: pq.ParquetFile, group: RowGroup, log: LogPartition, chunk: int
     ) -> Iterator[tuple[Rows, int]]:
         names, columns = set(file.schema_arrow.names), self.columns
-        placed = [name for name in (columns.offset, columns.partition, columns.topic) if name in names]
-        where = file.read_row_group(group.number, columns=placed if not group.alone else [columns.offset])
-        offsets = integers(where[columns.offset], columns.offset, log.segments[group.file].path, group.rows_before)
-        mine = np.ones(len(offsets), bool)
+        identity = [name for name in (columns.offset, columns.partition, columns.topic) if name in names]
+        where = file.read_row_group(group.number, columns=identity if not group.alone else [columns.offset])
+        offsets = int64_column(where[columns.offset], columns.offset, log.segments[group.file].path, group.rows_before)
+        own = np.ones(len(offsets), bool)
         if not group.alone:
-            mine = belongs(where, columns, log.topic, log.partition)
-        # From the end back: the least offset of ours that comes after each row.
-        least = np.minimum.accumulate(np.where(mine, offsets, LARGEST_OFFSET)[::-1])[::-1]
-        held = file.metadata.row_group(group.number).total_byte_size
-        step = int(np.clip(chunk * len(offsets) // max(held, 1), 1, _MOST_ROWS))
+            own = _is_of_log(where, columns, log.topic, log.partition)
+        # The lowest own offset from each row to the end.
+        least = np.minimum.accumulate(np.where(own, offsets, LARGEST_OFFSET)[::-1])[::-1]
+        size = file.metadata.row_group(group.number).total_byte_size
+        step = int(np.clip(chunk * len(offsets) // max(size, 1), 1, _MAX_ROWS))
         wanted = [name for name in (columns.key, columns.value, columns.timestamp) if name in names]
         at = 0
         for batch in file.iter_batches(step, row_groups=[group.number], columns=wanted):
             end = at + batch.num_rows
-            chosen = np.flatnonzero(mine[at:end])
+            chosen = np.flatnonzero(own[at:end])
             if len(chosen):
                 part = batch if len(chosen) == batch.num_rows else batch.take(pa.array(chosen))
                 has_times = columns.timestamp in names
-                times = milliseconds(part[columns.timestamp]) if has_times else np.full(len(chosen), NO_TIME)
-                place = at + chosen
-                rows = rows_of(part[columns.key], part[columns.value], offsets[place], times, group.file,
-                               place + group.rows_before)  # fmt: skip
+                times = timestamp_ms(part[columns.timestamp]) if has_times else np.full(len(chosen), NO_TIME)
+                numbers = at + chosen
+                rows = arrow_rows(part[columns.key], part[columns.value], offsets[numbers], times, group.file,
+                               numbers + group.rows_before)  # fmt: skip
                 yield rows, int(least[end]) if end < len(least) else LARGEST_OFFSET
             at = end
 
 
-def _greatest(rows: Rows) -> int:
+def _last_offset(rows: Rows) -> int:
     return int(rows.records["offset"].max())
 
 
-def belongs(rows: pa.Table, columns: Columns, topic: str, partition: int | None) -> np.ndarray:
-    """Which rows are of a topic and of one of its partitions; a column that is not there says nothing."""
-    mine = np.ones(len(rows), bool)
+def _is_of_log(rows: pa.Table, columns: Columns, topic: str, partition: int | None) -> np.ndarray:
+    """Mask of the rows of a topic and partition; missing columns are ignored."""
+    own = np.ones(len(rows), bool)
     if columns.topic in rows.column_names:
-        mine &= _true(pc.call_function("equal", [rows[columns.topic].cast(pa.string()), pa.scalar(topic)]))
+        own &= _true(pc.call_function("equal", [rows[columns.topic].cast(pa.string()), pa.scalar(topic)]))
     if columns.partition in rows.column_names:
-        mine &= _true(pc.call_function("equal", [rows[columns.partition].cast(pa.int64()), pa.scalar(partition)]))
-    return mine
+        own &= _true(pc.call_function("equal", [rows[columns.partition].cast(pa.int64()), pa.scalar(partition)]))
+    return own
 
 
 def _true(answers: Any) -> np.ndarray:
@@ -422,11 +422,11 @@ def _true(answers: Any) -> np.ndarray:
     )
 
 
-def integers(column: pa.ChunkedArray, name: str, path: str, rows_before: int) -> np.ndarray:
-    """A column of whole numbers that must not be null or negative.
+def int64_column(column: pa.ChunkedArray, name: str, path: str, rows_before: int) -> np.ndarray:
+    """A column of integers that must not be null or negative.
 
     Raises:
-        InputError: if one is, with its row in the file.
+        InputError: if a value is; has its row in the file.
     """
     if column.null_count:
         row = int(np.flatnonzero(np.asarray(column.is_null()))[0]) + rows_before
@@ -438,9 +438,9 @@ def integers(column: pa.ChunkedArray, name: str, path: str, rows_before: int) ->
     return numbers
 
 
-def milliseconds(column: pa.Array) -> np.ndarray:
-    """Timestamps, or milliseconds as Kafka Connect keeps them, as int64; NO_TIME for null."""
+def timestamp_ms(column: pa.Array) -> np.ndarray:
+    """Timestamps, or integer milliseconds as of Kafka Connect, as int64; NO_TIME for null."""
     if pa.types.is_timestamp(column.type):
-        # Sinks keep micro- or nanoseconds; Kafka's stamps are whole milliseconds.
+        # Kafka's timestamps are milliseconds; sinks may write micro- or nanoseconds.
         column = column.cast(pa.timestamp("ms", column.type.tz), safe=False)
     return column.cast(pa.int64()).fill_null(NO_TIME).to_numpy(zero_copy_only=False)

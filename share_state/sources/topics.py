@@ -1,7 +1,4 @@
-"""What is known of the topics that share groups read: names and end offsets, which the state topic does not hold.
-
-Reads the JSON files that say what the log does not: `--topics` and `--subscriptions`.
-"""
+"""Names and end offsets of topics, which the state topic does not hold; reads `--topics` and `--subscriptions`."""
 
 import json
 from dataclasses import dataclass, field
@@ -12,7 +9,7 @@ import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from share_state.errors import InputError
-from share_state.sources.object_stores import place
+from share_state.sources.object_stores import to_path
 
 _NAMES = pa.schema([("topic_id", pa.string()), ("topic", pa.string())])
 _ENDS = pa.schema([("topic_id", pa.string()), ("partition", pa.int32()), ("end_offset", pa.int64())])
@@ -24,31 +21,31 @@ class Topics:
 
     Attributes:
         names: columns topic_id and topic.
-        ends: columns topic_id, partition (int32) and end_offset (the next offset to be written, int64).
+        ends: columns topic_id, partition (int32) and end_offset (next offset to be written, int64).
     """
 
     names: pa.Table = field(default_factory=_NAMES.empty_table)
     ends: pa.Table = field(default_factory=_ENDS.empty_table)
 
     def name_of(self, topic_ids: pa.Array) -> pa.Array:
-        """The name of each topic id, null where it is not known."""
+        """The name of each topic id, null if unknown."""
         if not len(self.names):
             return pa.nulls(len(topic_ids), pa.string())
-        return self.names["topic"].combine_chunks().take(_place(topic_ids, self.names["topic_id"].combine_chunks()))
+        return self.names["topic"].combine_chunks().take(_index(topic_ids, self.names["topic_id"].combine_chunks()))
 
     def end_of(self, topic_ids: pa.Array, partitions: pa.Array) -> pa.Array:
-        """The end offset of each topic-partition, null where it is not known."""
+        """The end offset of each topic-partition, null if unknown."""
         if not len(self.ends):
             return pa.nulls(len(topic_ids), pa.int64())
-        known = _joined(self.ends["topic_id"].combine_chunks(), self.ends["partition"].combine_chunks())
-        return self.ends["end_offset"].combine_chunks().take(_place(_joined(topic_ids, partitions), known))
+        known = _join(self.ends["topic_id"].combine_chunks(), self.ends["partition"].combine_chunks())
+        return self.ends["end_offset"].combine_chunks().take(_index(_join(topic_ids, partitions), known))
 
 
-def _joined(topic_ids: pa.Array, partitions: pa.Array) -> pa.Array:
+def _join(topic_ids: pa.Array, partitions: pa.Array) -> pa.Array:
     return pc.call_function("binary_join_element_wise", [topic_ids, partitions.cast(pa.string()), pa.scalar(":")])
 
 
-def _place(values: pa.Array, among: pa.Array) -> pa.Array:
+def _index(values: pa.Array, among: pa.Array) -> pa.Array:
     return pc.call_function("index_in", [values], pc.SetLookupOptions(among))
 
 
@@ -84,53 +81,50 @@ _FILE = TypeAdapter(dict[str, _Topic])
 
 
 def read_topics(path: str) -> Topics:
-    """The topics that a file names.
+    """Read the file of `--topics`.
 
-    Both forms are read: `{"<topic id>": {"name": "orders", "end_offsets": {"0": 612}}}`, and a list of
+    Accepts two forms: `{"<topic id>": {"name": "orders", "end_offsets": {"0": 612}}}`, and a list of
     `{"topicId": ..., "name": ..., "partitions": [{"partition": 0, "highWatermark": 612}]}`.
 
     Raises:
-        InputError: if the file is missing or says something else.
+        InputError: if the file is missing or invalid.
     """
     try:
-        given = json.loads(place(path).read_text(encoding="utf-8"))
+        given = json.loads(to_path(path).read_text(encoding="utf-8"))
         if isinstance(given, list):
             given = {entry.get("topicId", entry.get("topic_id")): entry for entry in given}
         topics = _FILE.validate_python(given)
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); --topics wants a JSON file") from None
+        raise InputError(f"{path}: cannot be read ({error.strerror}); --topics needs a JSON file") from None
     except ValidationError as error:
         first = error.errors()[0]
-        raise InputError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}; {_WANTED}") from None
+        raise InputError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}; {_EXPECTED}") from None
     except (json.JSONDecodeError, UnicodeDecodeError, AttributeError, TypeError) as error:
-        raise InputError(f"{path}: not a JSON file of topics ({error}); {_WANTED}") from None
+        raise InputError(f"{path}: not a JSON file of topics ({error}); {_EXPECTED}") from None
     ends = [(topic_id, number, end) for topic_id, topic in topics.items() for number, end in topic.end_offsets.items()]
     names = [(topic_id, topic.name) for topic_id, topic in topics.items()]
-    return Topics(
-        _table(names, {"topic_id": pa.string(), "topic": pa.string()}),
-        _table(ends, {"topic_id": pa.string(), "partition": pa.int32(), "end_offset": pa.int64()}),
-    )
+    return Topics(_table(names, _NAMES), _table(ends, _ENDS))
 
 
 def read_subscriptions(path: str | None) -> dict[str, list[str]] | None:
-    """The `--subscriptions` file: topic name -> groups with a subscription to it; None where no file is given.
+    """Read the file of `--subscriptions`: topic name -> groups that subscribe to it; None if no file is given.
 
     Raises:
-        InputError: if the file is missing or says something else.
+        InputError: if the file is missing or invalid.
     """
     if path is None:
         return None
     try:
-        return TypeAdapter(dict[str, list[str]]).validate_json(place(path).read_bytes())
+        return TypeAdapter(dict[str, list[str]]).validate_json(to_path(path).read_bytes())
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); --subscriptions wants a JSON file") from None
+        raise InputError(f"{path}: cannot be read ({error.strerror}); --subscriptions needs a JSON file") from None
     except ValidationError:
         raise InputError(f'{path}: not a JSON file of subscriptions; give {{"<topic>": ["<group>", ...]}}') from None
 
 
-_WANTED = 'give {"<topic id>": {"name": "...", "end_offsets": {"0": 612}}}'
+_EXPECTED = 'give {"<topic id>": {"name": "...", "end_offsets": {"0": 612}}}'
 
 
-def _table(rows: list[tuple[Any, ...]], types: dict[str, pa.DataType]) -> pa.Table:
-    columns = zip(*rows, strict=True) if rows else ([] for _ in types)
-    return pa.table({name: pa.array(column, types[name]) for name, column in zip(types, columns, strict=True)})
+def _table(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
+    columns = zip(*rows, strict=True) if rows else ([] for _ in schema)
+    return pa.table([pa.array(column, field.type) for field, column in zip(schema, columns, strict=True)], schema)

@@ -1,1 +1,4 @@
-"""The only package that imports pyspark: session, executor, inputs that only Spark can read, jars."""
+"""Everything that uses Spark: `choice` decides whether a command uses it, `session` starts it, `executor` runs plans.
+
+`inputs` sorts tables and reads clusters, `jars` fetches what Spark loads. Only `choice` and `masters` import no Spark.
+"""

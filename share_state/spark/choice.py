@@ -1,59 +1,34 @@
-"""Where tasks run: in this process where there is little to read, else in Spark's workers. Imports no Spark itself."""
+"""Which executor runs a plan: threads of this process, or Spark. Imports no Spark itself, so commands start quickly."""
 
-import atexit
-import os
-import re
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from share_state.pipeline.progress import Phases
+from share_state.pipeline.executor import Executor, LocalExecutor, Progress
+from share_state.pipeline.inputs import RowSorter, SortedLogs
+from share_state.pipeline.plan import FoldPlan
+from share_state.sources.tables import Columns
+from share_state.spark.masters import LOCAL_MASTER, is_under_spark_submit
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-    from share_state.pipeline.executor import Tasks
-    from share_state.pipeline.plan import Work
+IN_PROCESS_LIMIT = 4 << 30
+"""Bytes of segments that two cores fold in the 8 s that Spark takes to start (bench/README.md)."""
 
-LOCAL = "local[*]"
-"""The Spark master where Spark is needed and none is named."""
-
-_MASTERS = re.compile(r"local(\[(\*|\d+)(,\d+)?\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
-
-# spark-submit has started the JVM already, with the master, jars and memory that it was given.
-_UNDER_SPARK_SUBMIT = "PYSPARK_GATEWAY_PORT"
-
-
-def is_master(named: str) -> bool:
-    """Whether Spark knows such a master."""
-    return _MASTERS.fullmatch(named) is not None
-
-
-def is_here(master: str) -> bool:
-    """Whether tasks run in the JVM that this process starts."""
-    return master.partition("[")[0] == "local"
-
-
-def is_under_spark_submit() -> bool:
-    """Whether spark-submit has started this process."""
-    return _UNDER_SPARK_SUBMIT in os.environ
-
-
-_LITTLE = 4 << 30
-"""Bytes of segments that two cores have folded when Spark has started, which takes 8 s (bench/README.md)."""
-_SLOWER = 32
-"""Times longer that a byte of another form takes; what Python reads, as texts, is read by one core."""
+_OTHER_FORMAT_FACTOR = 32
+"""How much longer a byte of another format takes: Python reads texts on one core."""
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
-    """Where a person wants tasks to run.
+class ExecutorChoice:
+    """Which executor the caller requested.
 
     Attributes:
-        master: of Spark; None where none is named.
-        conf: settings for Spark.
+        master: Spark master; None if none is given.
+        conf: Spark settings.
         verbose: let Spark log.
     """
 
@@ -61,60 +36,86 @@ class Where:
     conf: Mapping[str, str] = field(default_factory=dict)
     verbose: bool = False
 
-    @contextmanager
-    def tasks(self, work: "Work", phases: Phases, *, sends_little: bool = False) -> "Iterator[Tasks]":
-        """The tasks for some work: Spark's where it is asked for, has been started already, or has enough to do.
-
-        Args:
-            work: with the log partitions.
-            phases: told what is going on.
-            sends_little: no tables are written, so that the threads of this process do as well as Spark's workers.
-        Raises:
-            ShareStateError: if Spark knows no such master.
-            SetupError: if Java or the jars are missing.
-        """
-        if not self._is_asked_for and not _has_started() and (sends_little or _is_little(work)):
-            from share_state.pipeline.executor import TasksHere  # noqa: PLC0415  slow to import, as Spark is
-
-            yield TasksHere()
-            return
-        from share_state.spark.executor import SparkTasks  # noqa: PLC0415  Spark only where it is used
-        from share_state.spark.session import session  # noqa: PLC0415
-
-        with session(self.spark_master, self.conf, verbose=self.verbose, phases=phases) as spark:
-            yield SparkTasks(spark)
-
-    def session(self) -> "SparkSession":
-        """A session that the command goes on with, and that is stopped when the process ends.
-
-        Raises:
-            ShareStateError: as share_state.spark.session.session.
-        """
-        from share_state.spark.session import session  # noqa: PLC0415
-
-        opened = session(self.spark_master, self.conf, delta=True)
-        atexit.register(opened.__exit__, None, None, None)
-        return opened.__enter__()
-
     @property
-    def spark_master(self) -> str:
-        """The master, where Spark is needed."""
-        return self.master or LOCAL
-
-    @property
-    def _is_asked_for(self) -> bool:
+    def requests_spark(self) -> bool:
+        """Whether a master or a setting is given."""
         return self.master is not None or bool(self.conf)
 
 
-def _is_little(work: "Work") -> bool:
-    """Whether the logs are read sooner than Spark starts; how much a cluster will send nobody knows before."""
-    if any(log.source is not None and not log.segments for log in work.logs):
+@contextmanager
+def open_executor(
+    choice: ExecutorChoice, plan: FoldPlan, progress: Progress, *, writes_tables: bool = True
+) -> Iterator[Executor[Any]]:
+    """Yield the executor that runs a plan.
+
+    Spark, if the caller requested a master or a setting, a session is active, or the input exceeds `IN_PROCESS_LIMIT`
+    bytes; threads of this process otherwise.
+
+    Args:
+        choice: what the caller requested.
+        plan: with the log partitions.
+        progress: shows the start of Spark.
+        writes_tables: False if only a summary is returned; threads are then as fast for any input.
+    Raises:
+        ShareStateError: if Spark does not know the master.
+        SetupError: if Spark is needed and Java or the jars are missing.
+    """
+    if not choice.requests_spark and not _is_spark_active() and (not writes_tables or _fits_in_process(plan)):
+        yield LocalExecutor()
+        return
+    from share_state.spark.executor import SparkExecutor  # noqa: PLC0415  imports Spark
+    from share_state.spark.session import session  # noqa: PLC0415
+
+    master = choice.master or LOCAL_MASTER
+    with session(master, choice.conf, verbose=choice.verbose, progress=progress) as spark:
+        yield SparkExecutor(spark)
+
+
+def _fits_in_process(plan: FoldPlan) -> bool:
+    """Whether the logs are read sooner than Spark starts; the size of a cluster's logs is unknown."""
+    if any(log.source is not None and not log.segments for log in plan.logs):
         return False
-    return sum(log.size * (1 if log.source is None else _SLOWER) for log in work.logs) <= _LITTLE
+    return sum(log.size * (1 if log.source is None else _OTHER_FORMAT_FACTOR) for log in plan.logs) <= IN_PROCESS_LIMIT
 
 
-def _has_started() -> bool:
+def _is_spark_active() -> bool:
     if is_under_spark_submit():
         return True
     pyspark = sys.modules.get("pyspark.sql")
     return pyspark is not None and pyspark.SparkSession.getActiveSession() is not None
+
+
+@contextmanager
+def open_sorter(choice: ExecutorChoice) -> Iterator[RowSorter]:
+    """Yield a sorter of table rows that starts Spark when it is first used, and stops it on exit.
+
+    The session stays active in between, so an executor that is opened meanwhile uses it too.
+    """
+    with ExitStack() as opened:
+
+        def start() -> "SparkSession":
+            from share_state.spark.session import session  # noqa: PLC0415  imports Spark
+
+            return opened.enter_context(session(choice.master or LOCAL_MASTER, choice.conf, delta=True))
+
+        yield _LazySorter(start)
+
+
+class _LazySorter:
+    """A SparkSorter (spark/inputs.py) of a session that is started on first use."""
+
+    def __init__(self, start: "Callable[[], SparkSession]") -> None:
+        self._start = start
+
+    def sort_tables(
+        self, tables: Sequence[tuple[str, str]], columns: Columns, name: str, topics: Sequence[str]
+    ) -> SortedLogs:
+        return self._sorter().sort_tables(tables, columns, name, topics)
+
+    def sort_frame(self, frame: "DataFrame", columns: Columns, topics: Sequence[str]) -> SortedLogs:
+        return self._sorter().sort_frame(frame, columns, topics)
+
+    def _sorter(self) -> RowSorter:
+        from share_state.spark.inputs import SparkSorter  # noqa: PLC0415  imports Spark
+
+        return SparkSorter(self._start())

@@ -1,11 +1,4 @@
-"""Tasks that differ in their number alone.
-
-The plan: log partitions spread over Spark's tasks, each folded and judged where it is read.
-
-Tasks of a run that Spark's workers do.
-
-A table of a warehouse as a DataFrame of the version that the last run committed.
-"""
+"""Runs a plan in Spark's tasks: each log partition is folded by the task that reads it. Nothing is shuffled."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,79 +8,33 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from share_state.delta.files import FILES, File, TableFiles, asking, rows_of
-from share_state.delta.reader import CommittedTables
-from share_state.pipeline.plan import Work, shares
-from share_state.pipeline.task import Finished, Made, Wanted, finish_drafts, run_task, spread
+from share_state.delta.files import FILE_SCHEMA, File, TableFiles
+from share_state.delta.reader import CommittedTables, open_dataset, warehouse_errors
+from share_state.pipeline.groups import GroupSide
+from share_state.pipeline.plan import FoldPlan, cores_per_log
+from share_state.pipeline.task import (
+    CUTOFF,
+    FINDINGS,
+    RESULTS,
+    STATE,
+    FinishRows,
+    OutputSpec,
+    PerLog,
+    balance_tasks,
+    finalize_staged,
+    run_task,
+)
+from share_state.rules.group_context import STATE_COLUMNS
 from share_state.schema.declarations import table_schema
 from share_state.spark.inputs import is_live, live_frame
 
-
-def in_tasks(
-    spark: SparkSession, count: int, made: Callable[[int], Iterator[pa.RecordBatch]], schema: pa.Schema
-) -> DataFrame:
-    """What so many tasks make, each of its number.
-
-    Args:
-        spark: a session.
-        count: of the tasks.
-        made: yields batches of `schema` for a number from 0 on; travels to the tasks.
-        schema: of the result.
-    """
-
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch["id"].to_pylist():
-                yield from made(number)
-
-    return spark.range(0, count, 1, max(count, 1)).mapInArrow(run, from_arrow_schema(schema))
-
-
-def fold_all(spark: SparkSession, work: Work, wanted: Wanted) -> DataFrame:
-    """Fold and judge every log partition in a few tasks a core, a hot one by several cores.
-
-    Returns:
-        Rows of `wanted.schema`.
-    """
-    context = spark.sparkContext
-    # A task stays on one executor; where nobody said how many cores that has, it will see those of its machine.
-    of_executor = int(context.getConf().get("spark.executor.cores") or context.defaultParallelism)
-    work = replace(work, cores=shares(work.logs, context.defaultParallelism, of_executor))
-    return over_logs(spark, work, partial(run_task, work, wanted), wanted.schema)
-
-
-def over_logs(spark: SparkSession, work: Work, made: Made, schema: pa.Schema) -> DataFrame:
-    """What is made of every log partition of some work, in tasks.
-
-    Args:
-        spark: a session.
-        work: with the log partitions.
-        made: yields batches of `schema` for one of them.
-        schema: of the result.
-    """
-    if is_live(work.logs):
-        return live_frame(spark, work.logs, made, from_arrow_schema(schema))
-    tasks = spread(work.logs, spark.sparkContext.defaultParallelism)
-
-    def run(number: int) -> Iterator[pa.RecordBatch]:
-        for log in tasks[number]:
-            yield from made(log)
-
-    return in_tasks(spark, len(tasks), run, schema)
-
-
-def result_table(results: DataFrame, name: str) -> DataFrame:
-    """One of the tables that `fold_all` sends."""
-    return results.filter(f"{name} IS NOT NULL").select(f"{name}.*")
-
-
-FEW_ROWS = 128 << 10
-"""Finished here, since starting tasks takes longer."""
+DRIVER_ROWS = 128 << 10
+"""Staged rows that the driver finalizes sooner than tasks would start."""
 
 
 @dataclass(frozen=True, slots=True)
-class SparkTasks:
-    """Runs what is asked of every log partition in Spark's tasks; as `share_state.runs.tasks.Tasks`.
+class SparkExecutor:
+    """Runs a plan in Spark's tasks; an Executor of share_state.pipeline.executor whose rows are lazy DataFrames.
 
     Attributes:
         spark: a session.
@@ -95,31 +42,94 @@ class SparkTasks:
 
     spark: SparkSession
 
-    def fold(self, work: Work, wanted: Wanted) -> pa.Table:
-        """Fold and judge every log partition: rows of `wanted.schema`."""
-        return fold_all(self.spark, work, wanted).toArrow()
-
-    def over_logs(self, work: Work, made: Made, schema: pa.Schema) -> pa.Table:
-        """What is made of every log partition of some work: batches of `schema` for each."""
-        return over_logs(self.spark, work, made, schema).toArrow()
-
-    def finish(self, files: TableFiles, drafts: Sequence[File], finished: Finished) -> list[File]:
-        """Write what tasks set aside as files of its table, in tasks again where there is much of it."""
-        if sum(draft["rows"] for draft in drafts) <= FEW_ROWS:
-            return finish_drafts(files, drafts, finished)
-        count = min(len(drafts), self.spark.sparkContext.defaultParallelism)
+    def map_logs(self, plan: FoldPlan, per_log: PerLog, schema: pa.Schema) -> DataFrame:
+        """Run a function over every log partition; a few tasks per core, the logs of a cluster one per task."""
+        if is_live(plan.logs):
+            return live_frame(self.spark, plan.logs, per_log, from_arrow_schema(schema))
+        tasks = balance_tasks(plan.logs, self.spark.sparkContext.defaultParallelism)
 
         def run(number: int) -> Iterator[pa.RecordBatch]:
-            yield pa.RecordBatch.from_pylist(finish_drafts(files, drafts[number::count], finished), schema=FILES)
+            for log in tasks[number]:
+                yield from per_log(log)
 
-        return in_tasks(self.spark, count, run, FILES).toArrow().to_pylist()
+        return run_tasks(self.spark, len(tasks), run, schema)
+
+    def fold(self, plan: FoldPlan, output: OutputSpec) -> DataFrame:
+        """Fold and judge every log partition, a hot one with several cores."""
+        context = self.spark.sparkContext
+        # A task stays on one executor; if spark.executor.cores is not set, it sees the cores of its machine.
+        of_executor = int(context.getConf().get("spark.executor.cores") or context.defaultParallelism)
+        plan = replace(plan, cores=cores_per_log(plan.logs, context.defaultParallelism, of_executor))
+        return self.map_logs(plan, partial(run_task, plan, output), output.schema)
+
+    def returned_tables(self, rows: DataFrame, tables: Sequence[str]) -> dict[str, DataFrame]:
+        """Tables that `fold` returned, by name; Spark folds once for all of them and keeps the rows."""
+        rows = rows.cache() if len(tables) > 1 else rows
+        return {name: rows.filter(f"{name} IS NOT NULL").select(f"{name}.*") for name in tables}
+
+    def result_tables(self, plan: FoldPlan, side: GroupSide | None = None) -> dict[str, DataFrame]:
+        """Every table that `reconstruct` writes, by name; Spark folds once, when one of them is first used."""
+        tables = self.returned_tables(self.fold(plan, OutputSpec(returned=RESULTS)), (*RESULTS, CUTOFF))
+        if side is None:
+            return tables
+        findings = tables[FINDINGS].unionByName(_judge_groups(tables[STATE], side, plan))
+        of_groups = {name: self.spark.createDataFrame(table) for name, table in side.tables().items()}
+        return tables | {FINDINGS: findings} | of_groups
+
+    def collect(self, rows: DataFrame) -> pa.Table:
+        """Rows as an Arrow table in this process."""
+        return rows.toArrow()
+
+    def finalize(self, files: TableFiles, staged: Sequence[File], finish: FinishRows) -> list[File]:
+        """Write staged rows as files of their table, in tasks if there are more than DRIVER_ROWS."""
+        if sum(file["rows"] for file in staged) <= DRIVER_ROWS:
+            return finalize_staged(files, staged, finish)
+        count = min(len(staged), self.spark.sparkContext.defaultParallelism)
+
+        def run(number: int) -> Iterator[pa.RecordBatch]:
+            written = finalize_staged(files, staged[number::count], finish)
+            yield pa.RecordBatch.from_pylist(written, schema=FILE_SCHEMA)
+
+        return run_tasks(self.spark, count, run, FILE_SCHEMA).toArrow().to_pylist()
+
+
+def _judge_groups(states: DataFrame, side: GroupSide, plan: FoldPlan) -> DataFrame:
+    """The findings of the group side, judged in one task when they are used."""
+    findings, columns = table_schema(FINDINGS), table_schema(STATE)
+    empty = pa.schema([columns.field(name) for name in STATE_COLUMNS]).empty_table()
+
+    def judge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = [pa.Table.from_batches([batch]).cast(empty.schema) for batch in batches]
+        yield from side.judge(pa.concat_tables([empty, *rows]), plan).cast(findings).to_batches()
+
+    return states.select(*STATE_COLUMNS).coalesce(1).mapInArrow(judge, from_arrow_schema(findings))
+
+
+def run_tasks(
+    spark: SparkSession, count: int, task: Callable[[int], Iterator[pa.RecordBatch]], schema: pa.Schema
+) -> DataFrame:
+    """Run `task(i)` in `count` Spark tasks.
+
+    Args:
+        spark: a session.
+        count: number of tasks.
+        task: yields batches of `schema` for a number from 0; travels to the tasks.
+        schema: of the result.
+    """
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch["id"].to_pylist():
+                yield from task(number)
+
+    return spark.range(0, count, 1, max(count, 1)).mapInArrow(run, from_arrow_schema(schema))
 
 
 def committed_frame(spark: SparkSession, tables: CommittedTables, name: str) -> DataFrame:
-    """A table as Delta reads it; in an object store, which Spark has no client for, read by tasks file by file.
+    """A committed table as Delta reads it; tasks read the files of an object store, which Spark has no client for.
 
     Args:
-        spark: a session, with Delta where the warehouse is a folder.
+        spark: a session, with Delta if the warehouse is a folder.
         tables: the warehouse.
         name: of a table that the run committed.
     Raises:
@@ -131,7 +141,7 @@ def committed_frame(spark: SparkSession, tables: CommittedTables, name: str) -> 
     paths = [file["path"] for file in tables.files(name)]
 
     def rows(number: int) -> Iterator[pa.RecordBatch]:
-        with asking(paths[number]):
-            yield from rows_of(name, [paths[number]]).to_batches()
+        with warehouse_errors(paths[number]):
+            yield from open_dataset(name, [paths[number]]).to_batches()
 
-    return in_tasks(spark, len(paths), rows, table_schema(name))
+    return run_tasks(spark, len(paths), rows, table_schema(name))

@@ -1,12 +1,11 @@
-"""Puts rows of any table or DataFrame in order, once: scratch Parquet files, a folder a log partition.
-
-A running cluster as a Python data source: one partition of the state topic a task, folded where it is read.
-"""
+"""Inputs that need Spark: rows of tables and DataFrames sorted into scratch files, and a cluster as a data source."""
 
 import atexit
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -28,25 +27,26 @@ from pyspark.sql.types import (
 
 from share_state.errors import InputError
 from share_state.sources.discovery import STATE_TOPIC, LogPartition
-from share_state.sources.kafka_client import FORM
-from share_state.sources.table_plan import nothing_of, plan, table_files
+from share_state.sources.kafka_client import KAFKA_FORM
+from share_state.sources.object_stores import READ_SIZE, StorePath
+from share_state.sources.table_plan import list_table_files, missing_topic_message, plan_table
 from share_state.sources.tables import Columns
 
 _ROW_GROUP = 8 << 20
-"""Bytes of a row group of the scratch files: they do not overlap, so little need be in memory at a time."""
+"""Bytes of a row group of the scratch files; only one at a time is in memory, since they do not overlap."""
 
 _OURS = ("key", "value", "topic", "partition", "offset", "timestamp")
-_NEED_NOT_BE = ("topic", "timestamp")
+_OPTIONAL = ("topic", "timestamp")
 _FILE, _WRONG = "__file", "__wrong"
 
 
 def read_tables(spark: SparkSession, tables: Sequence[tuple[str, str]], columns: Columns) -> DataFrame:
-    """Several tables as one, their columns as `ordered_logs` takes them.
+    """Several tables as one DataFrame, for `ordered_logs`.
 
     Args:
         spark: a session with Delta.
         tables: format (parquet, delta or json) and path of each.
-        columns: what their columns are called.
+        columns: names of their columns.
     Raises:
         InputError: if one cannot be read, or lacks a column.
     """
@@ -61,31 +61,29 @@ def read_tables(spark: SparkSession, tables: Sequence[tuple[str, str]], columns:
 
 
 def ordered_logs(
-    frame: DataFrame, columns: Columns, called: str, topics: Sequence[str] = (STATE_TOPIC,)
+    frame: DataFrame, columns: Columns, name: str, topics: Sequence[str] = (STATE_TOPIC,)
 ) -> tuple[list[LogPartition], set[str]]:
-    """Write the rows of some topics by log partition, in offset order, and find the logs there.
-
-    The scratch folder goes when the process ends.
+    """Write the rows of some topics by log partition, in offset order, to a scratch folder that is deleted at exit.
 
     Args:
-        frame: with the columns of Spark's Kafka source, or what `read_tables` gives.
-        columns: what they are called.
-        called: how messages name the input.
-        topics: those that are wanted, first the one that must be there; a table without topics is of it.
+        frame: with the columns of Spark's Kafka source, or the result of `read_tables`.
+        columns: names of its columns.
+        name: of the input in messages.
+        topics: those to find; the first must be there. A table without topics is of the first.
     Returns:
-        The log partitions, and the topics whose rows are passed over.
+        The log partitions, and the topics whose rows are skipped.
     Raises:
-        InputError: if a column is missing or has another type, a row lacks what it needs, or there is no record of the
+        InputError: if a column is missing or has the wrong type, a row has no offset, or there is no record of the
             first topic.
     """
-    ours = frame if _WRONG in frame.columns else _normalised(frame, columns, called)
+    ours = frame if _WRONG in frame.columns else _normalised(frame, columns, name)
     others = set[str]()
     if "topic" in ours.columns:
         others = {row.topic for row in ours.filter(~col("topic").isin(*topics)).select("topic").distinct().collect()}
         ours = ours.filter(col("topic").isin(*topics))
     else:
         ours = ours.withColumn("topic", lit(topics[0]))
-    _check_rows(ours, called)
+    _check_rows(ours, name)
     scratch = Path(tempfile.mkdtemp(prefix="share-state-rows-"))
     atexit.register(shutil.rmtree, scratch, ignore_errors=True)
     (
@@ -100,23 +98,23 @@ def ordered_logs(
     files = sorted((scratch / "rows").rglob("*.parquet"))
     there = {topic for topic in topics if (scratch / "rows" / f"topic={topic}").exists()}
     if topics[0] not in there:
-        raise InputError(f"{called}: {nothing_of(topics[0], others | there)}")
-    found = plan(table_files(files, scratch / "rows"), Columns(), topics)
+        raise InputError(f"{name}: {missing_topic_message(topics[0], others | there)}")
+    found = plan_table(list_table_files(files, scratch / "rows"), Columns(), topics)
     return found.logs, others
 
 
-def _check_rows(ours: DataFrame, called: str) -> None:
+def _check_rows(ours: DataFrame, label: str) -> None:
     """Refuse rows that cannot be placed in a log.
 
     Raises:
         InputError: with the file and the place of one of them.
     """
     for row in ours.filter(col(_WRONG).isNotNull()).select(_WRONG, "partition", "offset", _FILE).head(1):
-        where = row[_FILE].removeprefix("file://") or called
+        where = row[_FILE].removeprefix("file://") or label
         raise InputError(f"{where}: partition {row['partition']}, offset {row['offset']}: {row[_WRONG]}")
 
 
-def _normalised(frame: DataFrame, columns: Columns, called: str) -> DataFrame:
+def _normalised(frame: DataFrame, columns: Columns, label: str) -> DataFrame:
     """The columns under our names, in the types that the fold takes; _WRONG says what is wrong with a row, if anything.
 
     Raises:
@@ -127,40 +125,122 @@ def _normalised(frame: DataFrame, columns: Columns, called: str) -> DataFrame:
     for ours in _OURS:
         name = getattr(columns, ours)
         if name not in types:
-            if ours in _NEED_NOT_BE:
+            if ours in _OPTIONAL:
                 continue
-            raise InputError(f"{called}: no column {name} (there are {', '.join(types)}); say --column {ours}=NAME")
+            raise InputError(f"{label}: no column {name} (there are {', '.join(types)}); give --column {ours}=NAME")
         given = col(f"`{name}`")
-        chosen[ours] = _in_our_type(ours, name, given, types, called)
+        chosen[ours] = _in_our_type(ours, name, given, types, label)
         if ours in ("partition", "offset"):
             wrong = when(given.isNull() | (given < 0), f"{name} is null or negative").otherwise(wrong)
         elif isinstance(types[name], StringType) and ours != "topic":
-            wanted = "a time in ISO 8601" if ours == "timestamp" else "padded base64"
-            wrong = when(given.isNotNull() & chosen[ours].isNull(), f"{name} is text but not {wanted}").otherwise(wrong)
+            expected = "a time in ISO 8601" if ours == "timestamp" else "padded base64"
+            wrong = when(given.isNotNull() & chosen[ours].isNull(), f"{name} is text but not {expected}").otherwise(
+                wrong
+            )
     renamed = [column.alias(ours) for ours, column in chosen.items()]
     return frame.select(*renamed, wrong.alias(_WRONG), input_file_name().alias(_FILE))
 
 
-def _in_our_type(ours: str, name: str, given: Column, types: Mapping[str, DataType], called: str) -> Column:
+def _in_our_type(ours: str, name: str, given: Column, types: Mapping[str, DataType], label: str) -> Column:
     kind = types[name]
     if ours in ("key", "value"):
         if isinstance(kind, StringType):
             return try_to_binary(given, lit("base64"))
-        right, wanted = isinstance(kind, BinaryType), "binary or base64 text"
+        right, expected = isinstance(kind, BinaryType), "binary or base64 text"
     elif ours in ("partition", "offset"):
-        right, wanted, given = isinstance(kind, IntegralType), "a whole number", given.cast("bigint")
+        right, expected, given = isinstance(kind, IntegralType), "an integer", given.cast("bigint")
     elif ours == "topic":
-        right, wanted = isinstance(kind, StringType), "text"
+        right, expected = isinstance(kind, StringType), "text"
     else:
-        right, wanted = isinstance(kind, TimestampType | TimestampNTZType | IntegralType), "a timestamp or milliseconds"
+        right, expected = (
+            isinstance(kind, TimestampType | TimestampNTZType | IntegralType),
+            "a timestamp or milliseconds",
+        )
         if isinstance(kind, StringType):
             # JSON has no type for times: Spark writes them as ISO 8601.
             return unix_millis(try_to_timestamp(given))
         if right and not isinstance(kind, IntegralType):
             given = unix_millis(given.cast("timestamp"))
     if not right:
-        raise InputError(f"{called}: column {name} is {kind.simpleString()}, not {wanted}")
+        raise InputError(f"{label}: column {name} is {kind.simpleString()}, not {expected}")
     return given
+
+
+class SparkSorter:
+    """Sorts rows of tables and DataFrames into log partitions; a RowSorter of share_state.pipeline.inputs."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+
+    def sort_tables(
+        self, tables: Sequence[tuple[str, str]], columns: Columns, name: str, topics: Sequence[str]
+    ) -> tuple[list[LogPartition], set[str]]:
+        """Sort tables as one, given by format and path."""
+        copies = _LocalCopies()
+        with copies.original_addresses():
+            local = [(form, copies.local(path)) for form, path in tables]
+            return ordered_logs(read_tables(self._session, local, columns), Columns(), name, topics)
+
+    def sort_frame(
+        self, frame: DataFrame, columns: Columns, topics: Sequence[str]
+    ) -> tuple[list[LogPartition], set[str]]:
+        """Sort the rows of a DataFrame."""
+        return ordered_logs(frame, columns, "the DataFrame", topics)
+
+
+_COPY_THREADS = 4
+
+
+class _LocalCopies:
+    """Copies files of object stores, for which Spark has no client, to a scratch folder that is deleted at exit."""
+
+    def __init__(self) -> None:
+        self._addresses: dict[str, str] = {}
+        self._scratch: Path | None = None
+
+    def local(self, address: str) -> str:
+        """The path of a copy of a file, or of a folder and all below it; a local path is returned unchanged.
+
+        Raises:
+            InputError: if the object store refuses, or the scratch folder has no space left.
+        """
+        if "://" not in address:
+            return address
+        if self._scratch is None:
+            self._scratch = Path(tempfile.mkdtemp(prefix="share-state-copy-"))
+            atexit.register(shutil.rmtree, self._scratch, ignore_errors=True)
+        root = StorePath.at(address)
+        target = self._scratch / str(len(self._addresses)) / root.name
+        files = [(root, target)]
+        if not root.is_file():
+            below = [file for file in root.rglob("*") if file.is_file()]
+            files = [(file, target / file.relative_to(root)) for file in below]
+        with ThreadPoolExecutor(_COPY_THREADS) as pool:
+            list(pool.map(_copy_file, *zip(*files, strict=True)))
+        self._addresses[str(target)] = address
+        return str(target)
+
+    @contextmanager
+    def original_addresses(self) -> Iterator[None]:
+        """Let error messages name what was copied instead of the copies."""
+        try:
+            yield
+        except InputError as error:
+            message = str(error)
+            for path, address in self._addresses.items():
+                message = message.replace(path, address)
+            raise InputError(message) from None
+
+
+def _copy_file(file: StorePath, target: Path) -> None:
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("rb") as source, target.open("wb") as copy:
+            shutil.copyfileobj(source, copy, READ_SIZE)
+    except OSError as error:
+        raise InputError(
+            f"{file}: cannot be copied to {target.parent} ({error.strerror}); set TMPDIR to a disk with more space"
+        ) from None
 
 
 NAME = "share_state_kafka"
@@ -176,7 +256,7 @@ class _OneLog(InputPartition):
 
 def is_live(logs: Sequence[LogPartition]) -> bool:
     """Whether these are the log partitions of a running cluster."""
-    return bool(logs) and all(log.source is not None and log.source.form == FORM for log in logs)
+    return bool(logs) and all(log.source is not None and log.source.form == KAFKA_FORM for log in logs)
 
 
 def live_frame(spark: SparkSession, logs: Sequence[LogPartition], fold: Fold, schema: StructType) -> DataFrame:

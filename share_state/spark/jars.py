@@ -17,7 +17,7 @@ KAFKA_TOOLS = "kafka-tools-4.3.1"
 KAFKA_CLIENTS = "kafka-clients-4.3.1"
 TEST_BROKER = "kafka-broker-4.3.1"
 
-# What Spark must load beside its own jars; Ivy brings the rest of Delta's tree, most of which pyspark ships already.
+# Ivy also fetches dependencies; pyspark ships most of Delta's.
 COORDINATES = {
     DELTA: ("io.delta", "delta-spark_4.2_2.13", "4.4.0"),
     KAFKA: ("org.apache.kafka", "kafka-share-coordinator", "4.4.0"),
@@ -33,28 +33,28 @@ _SPARK_JARS = Path(pyspark.__file__).parent / "jars"
 
 
 def folder(name: str) -> Path:
-    """Where a fetched set of jars lives: inside the environment that runs, so that it goes when that goes."""
+    """Folder of a set of jars, inside the Python environment."""
     return Path(sys.prefix) / "share" / "share-state" / "jars" / name
 
 
 def jars(name: str) -> list[Path]:
-    """The jars of a fetched set.
+    """The jars of a set.
 
     Raises:
-        SetupError: if the set was never fetched.
+        SetupError: if it was not fetched.
     """
     found = sorted(folder(name).glob("*.jar"))
     if not found:
-        mend = f"python -m share_state.cli.setup{_SET_UP_WITH.get(name, ' --with-test-jars')}"
-        raise SetupError(f"{folder(name)}: the jars of {name} are not here; run `{mend}` once")
+        fix = f"python -m share_state.cli.setup{_SET_UP_WITH.get(name, ' --with-test-jars')}"
+        raise SetupError(f"{folder(name)}: the jars of {name} are missing; run `{fix}` once")
     return found
 
 
 def fetch(name: str) -> None:
-    """Fetch a set of jars unless it is there; a set appears whole or not at all.
+    """Fetch a set of jars unless it exists; never a part of one.
 
     Raises:
-        SetupError: if Java or the registry cannot be reached, with Ivy's last words.
+        SetupError: if there is no Java or the registry cannot be reached; with the last line of Ivy.
     """
     if folder(name).exists():
         return

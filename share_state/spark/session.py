@@ -1,9 +1,4 @@
-"""The package on its way to workers of a cluster: an archive with what a wheel of it holds, unpacked beside a task.
-
-The JVM classes that a run needs as an archive, dumped once at set-up: later JVMs map it instead of loading jars.
-
-The Spark session: quick to start, quiet, with Delta where it is asked for, and no network.
-"""
+"""The Spark session: its settings, the package for the workers of a cluster, and the JVM's class archive."""
 
 import atexit
 import os
@@ -14,8 +9,9 @@ import tempfile
 import threading
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -23,39 +19,41 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from share_state.errors import SetupError, ShareStateError
-from share_state.pipeline.progress import Phases
 from share_state.schema import declarations
 from share_state.spark import jars
-from share_state.spark.choice import LOCAL, is_here, is_master, is_under_spark_submit
+from share_state.spark.masters import LOCAL_MASTER, is_local, is_master, is_under_spark_submit
+
+if TYPE_CHECKING:
+    from share_state.pipeline.executor import Progress
 
 UNPACKED = "share_state_package"
-"""The folder in an executor's working directory."""
+"""Folder in an executor's working directory."""
 
 _PACKAGE = Path(__file__).parents[1]
 _ARCHIVES, _PATH = "spark.archives", "spark.executorEnv.PYTHONPATH"
 
 
-def shipped(conf: Mapping[str, str]) -> dict[str, str]:
-    """The settings that bring this package to the workers, which need but a Python with what it depends on.
+def package_settings(conf: Mapping[str, str]) -> dict[str, str]:
+    """Settings that send this package to the workers, as an archive with the contents of its wheel.
 
     Args:
-        conf: what the person set; archives and paths of theirs stay.
+        conf: the user's settings; their archives and paths are kept.
     """
     folder = Path(tempfile.mkdtemp(prefix="share-state-package-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    archive = _packed(folder / "share_state.zip")
+    archive = _zip_package(folder / "share_state.zip")
     archives = [one for one in (conf.get(_ARCHIVES), f"{archive.as_uri()}#{UNPACKED}") if one]
     paths = [one for one in (UNPACKED, conf.get(_PATH)) if one]
     return {_ARCHIVES: ",".join(archives), _PATH: ":".join(paths)}
 
 
-def _packed(archive: Path) -> Path:
+def _zip_package(archive: Path) -> Path:
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
         for source in sorted(_PACKAGE.rglob("*")):
             if source.is_file() and source.suffix != ".pyc":
                 packed.write(source, Path(_PACKAGE.name) / source.relative_to(_PACKAGE))
         for name in ("schemas", "conf"):
-            folder = declarations.folder(name)
+            folder = declarations.resource_folder(name)
             if folder.parent != _PACKAGE:
                 for source in sorted(folder.rglob("*.*")):
                     packed.write(source, Path(_PACKAGE.name, f"_{name}") / source.relative_to(folder))
@@ -66,29 +64,29 @@ _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 _DUMP_TO = "SHARE_STATE_DUMP_CLASSES"
 
 
-def archive() -> Path:
-    """Where the archive lies: inside the environment that runs, so that it goes when that goes."""
+def class_archive() -> Path:
+    """The class archive: classes that a session needs, which the JVM maps instead of loading jars (4.2 to 3.1 s)."""
     return Path(sys.prefix) / "share" / "share-state" / "classes.jsa"
 
 
 def java_options() -> str:
-    """What a JVM is told: to use the archive where there is one; a JVM of another build passes it over by itself."""
+    """JVM options to use the class archive if it exists; a JVM of another build ignores it."""
     if target := os.environ.get(_DUMP_TO):
         return f"-XX:ArchiveClassesAtExit={target} {_QUIET}"
-    return f"-XX:SharedArchiveFile={archive()} {_QUIET}" if archive().exists() else ""
+    return f"-XX:SharedArchiveFile={class_archive()} {_QUIET}" if class_archive().exists() else ""
 
 
-def dump() -> None:
-    """Run a small job in a JVM that writes down the classes it used, unless that was done.
+def dump_class_archive() -> None:
+    """Run a small job in a JVM that writes its classes to the archive, unless the archive exists.
 
     Raises:
         SetupError: if the job fails.
     """
-    if archive().exists():
+    if class_archive().exists():
         return
-    partial = archive().with_suffix(".partial")
+    partial = class_archive().with_suffix(".partial")
     partial.unlink(missing_ok=True)
-    # The JVM ends after its Python process, and writes only then: its pipes tell when that is done.
+    # The JVM writes the archive when it ends, which is after its Python process: wait until its pipes close.
     done = subprocess.run(
         [sys.executable, "-m", "share_state.spark.session"],
         env=os.environ | {_DUMP_TO: str(partial)},
@@ -100,27 +98,23 @@ def dump() -> None:
         last = done.stderr.strip().splitlines()[-1:]
         raise SetupError(f"Spark does not start: {' '.join(last)}")
     if partial.exists():
-        partial.rename(archive())
+        partial.rename(class_archive())
 
 
 def _small_job() -> None:
-    """What every run does with Spark: Python functions over Arrow batches, kept, filtered and collected."""
+    """Use Spark as every run does: Python functions over Arrow batches, cached, filtered and collected."""
     with session("local[*]", {}) as spark:
-        rows = spark.range(0, 2, 1, 2).mapInArrow(_as_they_are, "id long").persist()
+        rows = spark.range(0, 2, 1, 2).mapInArrow(_identity, "id long").persist()
         for _ in range(2):
-            rows.filter("id IS NOT NULL").select("id").mapInArrow(_as_they_are, "id long").toArrow()
+            rows.filter("id IS NOT NULL").select("id").mapInArrow(_identity, "id long").toArrow()
         rows.unpersist()
 
 
-def _as_they_are(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _identity(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
 
 
-if __name__ == "__main__":
-    _small_job()
-
-
-# Start-up is most of a usual run: the first compiler tier alone and the serial collector start fastest.
+# Start-up is most of a usual run; the first compiler tier with the serial collector starts fastest.
 _QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 
 _DELTA = {
@@ -129,111 +123,116 @@ _DELTA = {
     "spark.databricks.delta.snapshotPartitions": "1",
 }
 
-# Seconds; Spark on this machine has stopped long before.
+# Seconds; local Spark stops sooner.
 _STOPPED_WITHIN = 0.25
 _STOPPING: list[threading.Thread] = []
 
 
 @contextmanager
 def session(
-    master: str, conf: Mapping[str, str], *, verbose: bool = False, phases: Phases | None = None, delta: bool = False
+    master: str,
+    conf: Mapping[str, str],
+    *,
+    verbose: bool = False,
+    progress: "Progress | None" = None,
+    delta: bool = False,
 ) -> Iterator[SparkSession]:
-    """A session for one command, stopped with it; one that is active already is used and left alone.
+    """Yield a session and stop it on exit; an active session is used and not stopped.
 
     Args:
         master: Spark master URL.
-        conf: settings that win over the ones here.
+        conf: settings that override the defaults.
         verbose: let Spark log.
-        phases: told what is going on.
-        delta: let Spark read Delta tables; a run that only writes them needs no Spark for that, and starts faster.
+        progress: shows the start and the stop.
+        delta: let Spark read Delta tables; without it Spark starts 0.9 s faster, and runs write Delta without Spark.
     Raises:
-        ShareStateError: if Spark knows no such master, or does not start with it and these settings.
+        ShareStateError: if Spark does not know the master, or does not start with these settings.
         SetupError: if Java or the jars are missing.
     """
     if not is_master(master):
         raise ShareStateError(f"--master {master}: give local[*], local[4], spark://HOST:PORT, yarn or k8s://HOST:PORT")
-    phases = phases or Phases()
+    phase = progress or nullcontext
     active = SparkSession.getActiveSession()
     if active is not None:
         yield active
         return
-    with phases("start Spark"):
+    with phase("start Spark"):
         spark = start(master, conf, verbose=verbose, delta=delta)
     try:
         yield spark
     finally:
-        with phases("stop Spark"):
+        with phase("stop Spark"):
             _stop(spark)
 
 
 def start(
-    master: str = LOCAL,
+    master: str = LOCAL_MASTER,
     conf: Mapping[str, str] | None = None,
     *,
     verbose: bool = False,
     app: str = "share-state",
     delta: bool = True,
 ) -> SparkSession:
-    """A session, with Delta from the jars that set-up fetched.
+    """Start a session, with Delta from the jars that set-up fetched.
 
     Args:
-        master: Spark master URL; spark-submit's own wins.
-        conf: settings that win over the ones here.
+        master: Spark master URL; that of spark-submit overrides it.
+        conf: settings that override the defaults.
         verbose: let Spark log at INFO.
         app: name of the application.
         delta: let Spark read and write Delta tables.
     Raises:
         SetupError: if Java or the jars are missing.
-        ShareStateError: if Spark does not start so.
+        ShareStateError: if Spark does not start with these settings.
     """
     while _STOPPING:
         _STOPPING.pop().join()
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         raise SetupError("no `java` on the PATH: install a Java 17 runtime")
-    # Unless it is told otherwise a worker runs the driver's interpreter, which has what the package depends on.
+    # Workers run the driver's interpreter, which has the dependencies.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     builder, settings = SparkSession.builder.appName(app), {**_settings(master, verbose, delta), **(conf or {})}
     if not is_under_spark_submit():
         builder = builder.master(master)
-        settings |= {} if is_here(master) else shipped(settings)
+        settings |= {} if is_local(master) else package_settings(settings)
     for name, value in settings.items():
         builder = builder.config(name, value)
     try:
         return builder.getOrCreate()
     except (PySparkException, Py4JError) as error:
-        # What a setting is may be a secret; what it is called is none.
+        # The value of a setting may be a secret.
         given = " and ".join(["--master " + master, *(f"--spark-conf {name}" for name in conf or ())])
         raise ShareStateError(f"Spark does not start with {given}: {_reason(error)}") from error
 
 
 def _reason(error: PySparkException | Py4JError) -> str:
-    """The first line of what went wrong in the JVM, or of starting one."""
+    """The first line of an error of the JVM, or of starting it."""
     thrown = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else None
     return str(thrown or error).strip().partition("\n")[0] or type(error).__name__
 
 
 def _stop(spark: SparkSession) -> None:
-    """Stop a session; nobody waits for the thread of pyspark's that looks once a second whether it is to end."""
+    """Stop a session without waiting for a thread of pyspark that wakes only once a second."""
     stopping = threading.Thread(target=spark.stop, daemon=True)
     try:
         stopping.start()
     except RuntimeError:
-        # From Python 3.12 on no thread begins while the interpreter ends.
+        # From Python 3.12 no thread can start while the interpreter exits.
         spark.stop()
         return
     _STOPPING.append(stopping)
-    stopping.join(_STOPPED_WITHIN if is_here(spark.sparkContext.master) else None)
+    stopping.join(_STOPPED_WITHIN if is_local(spark.sparkContext.master or "") else None)
 
 
 def _settings(master: str, verbose: bool, delta: bool) -> dict[str, str]:
-    log = f"-Dlog4j2.configurationFile={(declarations.folder('conf') / 'log4j2.properties').as_uri()}"
+    log = f"-Dlog4j2.configurationFile={(declarations.resource_folder('conf') / 'log4j2.properties').as_uri()}"
     level = f"-Dshare_state.log.level={'info' if verbose else 'error'}"
     settings = {
         "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        # Only our own small tables are shuffled, so one partition a core is plenty.
+        # Only small tables are shuffled.
         "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
     }
     if delta:
@@ -250,3 +249,7 @@ def _settings(master: str, verbose: bool, delta: bool) -> dict[str, str]:
             "spark.driver.extraJavaOptions": f"{_QUICK_START} {java_options()} {log} {level}",
         }
     return settings
+
+
+if __name__ == "__main__":
+    _small_job()

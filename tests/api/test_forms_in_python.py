@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import share_state
-from share_state.delta.warehouse import OF_CLAIMS, OF_GROUPS
+from share_state.delta.warehouse import CLAIM_TABLES, GROUP_TABLES
 from share_state.errors import InputError, ShareStateError
 from share_state.fold.groups import fold_groups
 from share_state.sources.discovery import find_group_logs
@@ -66,9 +66,9 @@ def contents(tables: share_state.Tables) -> dict[str, list[str]]:
 def test_segments_give_the_tables_of_groups_and_the_names_of_topics():
     tables = share_state.reconstruct(CHAOS)
     folded = fold_groups(find_group_logs([str(CHAOS)]))
-    for name in OF_GROUPS:
+    for name in GROUP_TABLES:
         assert getattr(tables, name).equals(getattr(folded, name)), name
-    assert [getattr(tables, name) for name in OF_CLAIMS] == [None, None]
+    assert [getattr(tables, name) for name in CLAIM_TABLES] == [None, None]
     assert set(tables.share_partition_state["topic"].to_pylist()) == {"t0", "t1", "t2"}
     assert "share_groups: 6 rows" in repr(tables)
     assert "sticky_claim" not in repr(tables)
@@ -189,7 +189,7 @@ def test_groups_may_be_a_dataframe_of_their_own(spark: SparkSession, tmp_path: P
 
 def test_a_table_that_spark_must_put_in_order_wants_a_session(spark: SparkSession, table: pa.Table, tmp_path: Path):
     rows = json_lines(shuffled(table), tmp_path / "rows.json")
-    with pytest.raises(ShareStateError, match=r"put in order by Spark; give spark=share_state\.session\(\)"):
+    with pytest.raises(ShareStateError, match=r"sorted by Spark; give spark=share_state\.session\(\)"):
         share_state.cutoff(rows)
     assert share_state.timeline(rows, spark=spark).count() == share_state.timeline(CHAOS).num_rows
     of_segments = share_state.explain(CHAOS, *PICKED, 24)
@@ -199,7 +199,7 @@ def test_a_table_that_spark_must_put_in_order_wants_a_session(spark: SparkSessio
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (lambda: share_state.cutoff(CHAOS, format="avro"), "format='avro': give one of auto, table, "),
+        (lambda: share_state.cutoff(CHAOS, format="avro"), "format='avro': give one of auto, segments, table, "),
         (lambda: share_state.cutoff(STATE, format="table"), "neither Parquet nor lines of JSON"),
         (lambda: share_state.cutoff(CHAOS, format="kafka"), "not the address of a cluster"),
         (lambda: share_state.cutoff("kafka://b:9092", format="table"), "a cluster is not read as table"),
@@ -231,5 +231,5 @@ def test_what_a_form_lacks_is_told_to_who_listens(caplog: pytest.LogCaptureFixtu
     with caplog.at_level("INFO", "share_state"):
         share_state.reconstruct(CONSOLE)
         share_state.reconstruct(STATE, groups=PRINTED / "dump-offsets.txt")
-    assert "this form holds no offsets, partitions or timestamps" in caplog.text
-    assert "a group without a record is not taken for gone; give group_partitions=N" in caplog.text
+    assert "this format has no offsets, partitions or timestamps" in caplog.text
+    assert "groups without a record are not reported; give group_partitions=N" in caplog.text

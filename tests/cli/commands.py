@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from share_state.cli.main.main import run
+
+from share_state.cli.main import run
 
 
 @dataclass(frozen=True)

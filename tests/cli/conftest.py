@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from share_state.cli.main.main import run
 
+from share_state.cli.main import run
 from tests.cli.commands import Command, flipped, say
 from tests.truth import DATA
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from share_state.delta.reader import CommittedTables
-from share_state.delta.warehouse import locked
+from share_state.delta.warehouse import warehouse_lock
 from share_state.sources.discovery import find_group_logs
 from tests.cli.commands import Command, contents
 from tests.forms.tables import write
@@ -26,7 +26,7 @@ FUZZ = DATA / "4.3.1/fuzz"
 @pytest.fixture(scope="module")
 def audited(spark: object, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the warehouse and the reports of an audit of 4.3.1/fuzz; not to be written to."""
-    from share_state.cli.main.main import run  # noqa: PLC0415
+    from share_state.cli.main import run  # noqa: PLC0415
 
     folder = tmp_path_factory.mktemp("audited")
     config = folder / "audit.yaml"
@@ -74,8 +74,8 @@ def test_groups_are_named_in_a_table_whose_columns_are_called_otherwise(share_st
     assert "no column key" in share_state(*arguments).err
     done = share_state(*arguments, "--column", "key=k")
     assert done.code == 0
-    assert "__consumer_offsets: found partition 0, 1, 2, not how many there are" in done.err
-    assert "say groups.partitions" in done.err
+    assert "__consumer_offsets: found partition 0, 1, 2, but not how many there are" in done.err
+    assert "give groups.partitions" in done.err
     assert len(CommittedTables(str(tmp_path / "lake")).read("share_groups")) == 6
 
 
@@ -97,7 +97,7 @@ def test_stages_are_told_on_stderr(share_state: Command, tmp_path: Path):
         (["--config", "a.yaml", "--column", "key=auto"], "--column is about INPUT; give --set sources.N.columns.key"),
         (["--out", "lake", "--kafka-properties", "p"], "--kafka-properties is about INPUT; give --set sources.N.kafka"),
         ([str(CHAOS), "--out", "lake", "--set", "limits.delivery_cuont=3"], "did you mean limits.delivery_count?"),
-        ([str(CHAOS), "--out", "lake", "--rule", "FOO=off"], "--rule FOO: no such rule"),
+        ([str(CHAOS), "--out", "lake", "--rule", "FOO=off"], "--rule FOO=off: no such rule"),
         ([str(CHAOS), "--out", "lake", "--fail-on", "never"], "give error, warning, info or off"),
     ],
 )
@@ -114,7 +114,7 @@ def test_an_unusable_call_is_one_line_and_leaves_nothing(
 
 @pytest.mark.parametrize("command", ["audit", "reconstruct"])
 def test_two_runs_at_once_the_second_is_told_who_holds_the_warehouse(light: Command, tmp_path: Path, command: str):
-    with locked(str(tmp_path / "lake"), "audit"):
+    with warehouse_lock(str(tmp_path / "lake"), "audit"):
         holder = subprocess.run(
             [sys.executable, "-m", "share_state", command, str(CHAOS), "--out", str(tmp_path / "lake")],
             capture_output=True,
@@ -122,7 +122,7 @@ def test_two_runs_at_once_the_second_is_told_who_holds_the_warehouse(light: Comm
             check=False,
         )
     assert holder.returncode == 2
-    assert f"held by `share-state audit`, process {os.getpid()} on" in holder.stderr.splitlines()[-1]
+    assert f"locked by `share-state audit`, process {os.getpid()} on" in holder.stderr.splitlines()[-1]
 
 
 def test_a_killed_audit_bars_nobody_and_leaves_nothing_to_believe(share_state: Command, tmp_path: Path):

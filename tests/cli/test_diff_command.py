@@ -77,7 +77,7 @@ def test_the_later_point_is_the_end_where_none_is_given(light: Command):
         ((CHAOS,), "diff: give two warehouses, or an export and --as-of-offset or --as-of-time"),
         (
             (CHAOS, "--and-as-of-time", LATER),
-            "diff: give the earlier point of the export, too: --as-of-offset or --as-of-time",
+            "diff: give the earlier point of the export too: --as-of-offset or --as-of-time",
         ),
         ((CHAOS, "--as-of-time", "noon"), "--as-of-time noon: give a time as in 2026-11-21T02:10:00Z"),
     ],

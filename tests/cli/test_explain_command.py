@@ -53,8 +53,8 @@ def test_an_archived_offset_says_whether_the_limit_did_it(told):
         "archived at the delivery limit, in delivery 5 of 5 at THEN (record 1); SPSO is 10 and waits for offset 10."
     )
     assert told(BEGUN, update(KEY, [(10, 14, 4, 1)], start_offset=-1)) == (
-        "archived in delivery 1 of 5: rejected, or there was no record to deliver at THEN (record 1); "
-        "a leader that loads this state starts behind it, at 15."
+        "archived in delivery 1 of 5 (rejected, or there was no record to deliver) at THEN (record 1); "
+        "a leader that loads this state starts after it, at 15."
     )
 
 
@@ -70,14 +70,14 @@ def test_an_offset_below_the_start_says_since_when_and_how_it_ended(told):
     moved = update(KEY, start_offset=20)
     since = "below SPSO since THEN (record 2), which moved SPSO from 10 to 20"
     assert told(BEGUN, acknowledged, moved) == f"acknowledged in delivery 2; {since}."
-    assert told(BEGUN, moved, moved) == f"{since.replace('record 2', 'record 1')}; nothing was written of it before."
+    assert told(BEGUN, moved, moved) == f"{since.replace('record 2', 'record 1')}; no earlier record is about it."
     assert told(BEGUN, update(KEY, [(14, 14, 0, 1)], start_offset=-1), moved) == (
-        f"{since}; before that it was AVAILABLE (1), and its end was never written down."
+        f"{since}; before that it was AVAILABLE (1), and no record shows how it ended."
     )
     assert told(BEGUN, offset=5) == (
-        "below SPSO since THEN (record 0), which began the state with SPSO 10; what the log says does not reach it."
+        "below SPSO since THEN (record 0), which began the state with SPSO 10; the log holds nothing older about it."
     )
-    assert told(snapshot(KEY, start_offset=-1), moved).endswith("set the first SPSO, 20: the group never wanted it.")
+    assert told(snapshot(KEY, start_offset=-1), moved).endswith("set the first SPSO, 20: the group starts after it.")
 
 
 def test_an_offset_that_was_never_delivered_says_why(told):
@@ -89,7 +89,7 @@ def test_an_offset_that_was_never_delivered_says_why(told):
 
 def test_a_deleted_state_keeps_nothing(told):
     assert told(BEGUN, update(KEY, [(14, 14, 2, 2)], start_offset=-1), tombstone(KEY)) == (
-        "nothing is kept of it; the state of the share-partition was deleted at THEN (record 2)."
+        "no state is kept of it; the state of the share-partition was deleted at THEN (record 2)."
     )
 
 
@@ -130,7 +130,7 @@ def test_the_members_that_had_the_partition_are_told_where_their_log_is_there(li
     ("wrong", "said"),
     [
         (("nobody", "t3", 1, 24), "--group nobody: no record of it here; there are g0, g1, g2, g3, g4 and 1 more"),
-        (("g0", "t9", 1, 24), "--topic t9: no record of it here; group g0 has t0, t1, t2, t3 (--topics tells names)"),
+        (("g0", "t9", 1, 24), "--topic t9: no record of it here; group g0 has t0, t1, t2, t3 (--topics gives names)"),
         (("g0", "t3", 9, 24), "--partition 9: no record of it here; there are 0, 1"),
         (("g0", "t3", 1, -1), "--offset -1: give an offset from 0 on"),
     ],

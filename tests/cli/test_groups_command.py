@@ -17,7 +17,7 @@ EMPTY = Scenario(DATA / "4.3.1/chaos")
 @pytest.fixture(scope="module")
 def members(spark: object, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A warehouse of 4.0.2/chaos, whose groups have members; not to be written to."""
-    from share_state.cli.main.main import run  # noqa: PLC0415
+    from share_state.cli.main import run  # noqa: PLC0415
 
     lake = tmp_path_factory.mktemp("members") / "lake"
     folder = WITH_MEMBERS.folder

@@ -1,9 +1,9 @@
 """What a command says of itself."""
 
 import pytest
-from share_state.cli.main.main import COMMANDS
 
 from share_state import __version__
+from share_state.cli.main import COMMANDS
 from share_state.rules.registry import registered
 from tests.cli.commands import Command
 

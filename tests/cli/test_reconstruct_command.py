@@ -10,7 +10,8 @@ from deltalake import DeltaTable
 
 from share_state.delta.warehouse import Warehouse
 from share_state.fold.log import fold_log
-from share_state.sources.discovery import Window, find_logs
+from share_state.sources.as_of import Window
+from share_state.sources.discovery import find_logs
 from tests.cli.commands import Command, contents
 from tests.truth import DATA, expected_states
 from tests.wire.batches import Batch, Record, log_of
@@ -135,7 +136,7 @@ def test_an_unexpected_failure_leaves_the_last_good_run(
     def no_memory(*_: object) -> None:
         raise MemoryError("no more of it")
 
-    monkeypatch.setattr(Warehouse, "put", no_memory)
+    monkeypatch.setattr(Warehouse, "replace_rows", no_memory)
     said = share_state("reconstruct", HAPPY, "--out", warehouse)
     assert (said.code, said.out) == (3, "")
     assert said.err.splitlines()[-1].startswith("share-state: unexpected ")

@@ -7,10 +7,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from share_state.cli.main.main import run
 
+from share_state.cli.main import run
 from share_state.fold.log import fold_log
-from share_state.fold.states import lags
+from share_state.fold.states import compute_lags
 from share_state.sources.discovery import find_logs
 from share_state.sources.topics import read_topics
 from tests.cli.commands import Command
@@ -62,7 +62,7 @@ def test_a_dead_letter_queue_s_waiting_records_lag_as_kafka_s_own_tool_says(shar
 def test_the_lag_of_every_release_is_that_of_kafka_s_own_tool(scenario: Path):
     topics = read_topics(str(scenario / "topics.json"))
     states = pa.concat_tables(fold_log(log, topics=topics).states for log in find_logs([str(scenario)]))
-    lag = lags(*(states[name] for name in ("topic_end_offset", "start_offset", "delivery_complete_count")))
+    lag = compute_lags(*(states[name] for name in ("topic_end_offset", "start_offset", "delivery_complete_count")))
     rows = states.append_column("lag", lag).to_pylist()
     shown = {
         (row["group_id"], row["topic"] or row["topic_id"], str(row["partition"])): [

@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from share_state.delta.reader import CommittedTables
-from share_state.fold.options import Chosen
+from share_state.fold.options import SharePartitionFilter
 from share_state.fold.timeline import timeline_tables
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import find_logs
@@ -17,7 +17,7 @@ CHAOS = DATA / "4.3.1/chaos"
 ORDER = [("state_partition", "ascending"), ("offset", "ascending")]
 
 
-def _expected(chosen: Chosen) -> pa.Table:
+def _expected(chosen: SharePartitionFilter) -> pa.Table:
     tables = [table for log in find_logs([str(CHAOS)]) for table in timeline_tables(log, None, chosen)]
     return pa.concat_tables(tables).sort_by(ORDER)
 
@@ -26,7 +26,7 @@ def test_the_timeline_of_a_group_is_written_and_committed(share_state: Command, 
     out = tmp_path / "lake"
     assert share_state("reconstruct", CHAOS, "--out", out, "--timeline", "--group", "g1").code == 0
     tables = CommittedTables(str(out))
-    found, expected = tables.read("timeline").sort_by(ORDER), _expected(Chosen("g1"))
+    found, expected = tables.read("timeline").sort_by(ORDER), _expected(SharePartitionFilter("g1"))
     assert found.schema == table_schema("timeline")
     assert len(found) > 100
     # The fold alone does not know the names that the group side tells.
@@ -55,7 +55,7 @@ def test_a_run_without_a_timeline_shows_none_and_may_follow_one_with_it(share_st
 def test_a_choice_without_a_timeline_is_refused(light: Command, tmp_path: Path):
     said = light("reconstruct", CHAOS, "--out", tmp_path / "lake", "--group", "g1")
     assert (said.code, said.err) == (
-        2, "share-state: --group g1: chooses what --timeline writes; give --timeline, too\n",
+        2, "share-state: --group g1: selects what --timeline writes; give --timeline too\n",
     )  # fmt: skip
     assert not (tmp_path / "lake").exists()
 

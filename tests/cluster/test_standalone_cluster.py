@@ -14,7 +14,7 @@ import share_state
 from share_state.delta.reader import CommittedTables
 from share_state.pipeline.task import RESULTS
 from share_state.schema.declarations import table_schema
-from share_state.spark.session import UNPACKED, shipped
+from share_state.spark.session import UNPACKED, package_settings
 from tests.cluster.conftest import Cluster, Installed
 from tests.truth import DATA
 
@@ -100,6 +100,6 @@ def test_a_job_runs_the_wheel_that_was_shipped_and_the_next_one_compiles_nothing
 
 
 def test_a_checkout_ships_what_its_wheel_holds(installed: Installed):
-    archive = urlsplit(shipped({})["spark.archives"])
+    archive = urlsplit(package_settings({})["spark.archives"])
     assert archive.fragment == UNPACKED
     assert held(Path(archive.path)) == held(installed.wheel)

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from share_state.config.inputs import Claims, Column, Dialect, FileFormat, Format
 from share_state.config.loading import load_settings, settings_for
-from share_state.config.model import Clock, Column, Dialect, FileFormat, Format, keys
+from share_state.config.model import Clock, keys
 from share_state.fold.options import RELEASES
-from share_state.pipeline.plan import CLAIMS
 from share_state.rules.registry import OFF, SEVERITIES, registered
 from tests.config.settings_text import REQUIRED, at_key, in_yaml, with_key
 
@@ -43,7 +43,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "groups.format": st.sampled_from(get_args(FileFormat)),
     "groups.columns": COLUMNS,
     "groups.partitions": COUNTS,
-    "groups.claims": st.sampled_from(CLAIMS),
+    "groups.claims": st.sampled_from(get_args(Claims)),
     "groups.members": COUNTS,
     "groups.retry_seconds": COUNTS,
     "groups.delete_grace_seconds": COUNTS,

@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from docs.reference_pages import BEGIN, END, with_keys
-from share_state import config
+from docs.reference_pages import BEGIN, END, with_keys, write_keys_page
 from share_state.config.loading import ConfigError, load_settings
 from share_state.config.model import keys
 from share_state.fold.options import Limits
 from share_state.schema import declarations
 
-EXAMPLE = declarations.folder("conf") / "audit.yaml"
+EXAMPLE = declarations.resource_folder("conf") / "audit.yaml"
 PAGE = Path(__file__).parents[2] / "docs/audit-configuration.md"
 
 
@@ -69,7 +68,7 @@ def test_the_page_says_type_range_default_and_variable():
 def test_a_page_is_renewed_between_its_lines(tmp_path):
     path = tmp_path / "page.md"
     path.write_text(f"# Before\n{BEGIN}\nstale row\n{END}\nafter\n", encoding="utf-8")
-    config.main([str(path)])
+    write_keys_page(path)
     page = path.read_text(encoding="utf-8")
     assert page.startswith(f"# Before\n{BEGIN}\n\n| key |")
     assert page.endswith(f"|\n\n{END}\nafter\n")

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from share_state.fold.control_chains import fold_control, superseded
 from share_state.fold.control_log import FoldedControlLog, decode_control_log, fold_control_log
-from share_state.fold.verify import verify_control_cutoff
+from share_state.fold.options import FoldOptions
+from share_state.fold.verify import verify_cutoff
 from share_state.rules.registry import judge
-from share_state.sources.discovery import Window
+from share_state.sources.as_of import Window
 from tests.control.logs import checkpoint, control, delta, log_of, marker, user_data
 from tests.control.model import Checkpoint, Delta, Modelled, recover
 from tests.wire.batches import Batch
@@ -135,7 +136,7 @@ def test_dropping_what_lies_before_the_cutoff_changes_nothing(
     folded = fold_control_log(
         log_of(tmp_path_factory.mktemp("log"), batches(log)), mode="strict" if strict else "best-effort"
     )
-    proof = verify_control_cutoff(folded)
+    proof = verify_cutoff(folded, Window(), FoldOptions(control=folded.options))
     assert proof is None or proof.differing == ()
     if folded.earliest.offset is not None:
         assert folded.redundant_records == sum(offset < folded.earliest.offset for offset in log)
@@ -182,7 +183,7 @@ def same_scalars(folded: FoldedControlLog, expected: dict[str, Modelled]) -> Non
 def test_superseded_records_may_stay_or_go(tmp_path_factory: pytest.TempPathFactory, log, strict: bool):
     everything = list(decode_control_log(log_of(tmp_path_factory.mktemp("log"), batches(log)), Window()))
     for records, groups in everything:
-        needed = records.only(~superseded(records, len(groups)))
+        needed = records.select(~superseded(records, len(groups)))
         whole, again = (fold_control(part, len(groups), strict=strict) for part in (records, needed))
         assert np.array_equal(whole.chains, again.chains)
         assert np.array_equal(whole.batches, again.batches)

@@ -7,10 +7,12 @@ import pytest
 
 from share_state.errors import DeclarationError, InputError
 from share_state.fold.control_log import FoldedControlLog, fold_control_log
-from share_state.rules.registry import ERROR, NOTHING, OFF, judge, registered, rule
-from share_state.sources.discovery import LogPartition, Window, find_topic_logs
+from share_state.rules.registry import ERROR, NOTHING, OFF, Scope, judge, registered, rule
+from share_state.sources.as_of import Window
+from share_state.sources.discovery import LogPartition, find_topic_logs
 from tests.control.logs import at, checkpoint, control, delta, log_of, user_data
 from tests.control.test_worked_example import findings, state
+from tests.rules.histories import CONTROL_SCOPES, STATE_SCOPES
 from tests.wire.batches import Record
 
 A = [(0, 0, 2, 1)]
@@ -231,17 +233,21 @@ def test_severities_can_be_changed_and_rules_switched_off(tmp_path: Path):
 
 
 def test_a_code_of_both_dialects_is_one_rule():
-    both = {code for code, declared in registered().items() if len(declared.checks) == 2}
+    both = {
+        code
+        for code, declared in registered().items()
+        if declared.checks.keys() & STATE_SCOPES and declared.checks.keys() & CONTROL_SCOPES
+    }
     assert {"TORN_TAIL", "CRC_MISMATCH", "KEY_MALFORMED", "VALUE_MALFORMED", "INVERTED_RANGE", "BASE_LOST"} <= both
-    assert set(registered()["BROKEN_CHAIN"].checks) == {"control_records"}
-    assert set(registered()["OFFSET_GAP"].checks) == {"share_group_state"}
+    assert set(registered()["BROKEN_CHAIN"].checks) == {Scope.CONTROL_LOG}
+    assert set(registered()["OFFSET_GAP"].checks) == {Scope.STATE_LOG}
 
 
 def test_a_rule_is_not_registered_twice():
     with pytest.raises(DeclarationError, match="registered twice"):
-        rule("BROKEN_CHAIN", severity=ERROR, source="", statement="", dialect="control_records")(lambda _: NOTHING)
+        rule("BROKEN_CHAIN", Scope.CONTROL_LOG, severity=ERROR, source="", statement="")(lambda _: NOTHING)
     with pytest.raises(DeclarationError, match="one default severity"):
-        rule("BROKEN_CHAIN", severity="info", source="", statement="")(lambda _: NOTHING)
+        rule("BROKEN_CHAIN", Scope.STATE_LOG, severity="info", source="", statement="")(lambda _: NOTHING)
 
 
 def test_an_unknown_mode_and_kafkas_own_topics_are_refused(tmp_path: Path):

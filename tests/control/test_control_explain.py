@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from share_state.fold.control_log import fold_control_log
-from share_state.fold.explain import Explanation, Place, Standing, explain_control
-from share_state.fold.options import Chosen
-from share_state.sources.discovery import LogPartition, Window
+from share_state.fold.explain import Explanation, Place, Standing, explain
+from share_state.fold.options import SharePartitionFilter
+from share_state.sources.as_of import Window
+from share_state.sources.discovery import LogPartition
 from tests.cli.commands import say
 from tests.control.logs import at, checkpoint, delta, log_of, user_data
 
@@ -49,9 +50,8 @@ def _standing(log: LogPartition, until: int, offset: int) -> tuple[Standing, int
 
 
 def _told(log: LogPartition, offset: int) -> Explanation:
-    told = explain_control(log, Window(), Chosen("G1", "orders", log.partition), offset)
-    assert told is not None
-    return told
+    (found,) = explain(log, Window(), SharePartitionFilter("G1", "orders", log.partition), offset)
+    return found
 
 
 @pytest.mark.parametrize("offset", [99, 100, 109, 110, 111, 112, 113, 114, 118, 119, 120, 500])
@@ -72,9 +72,9 @@ def test_an_offset_stands_where_a_fold_that_stops_there_has_it(log: LogPartition
 
 
 def test_another_group_topic_or_partition_is_not_told(log: LogPartition):
-    assert explain_control(log, Window(), Chosen("G3"), 110) is None
-    assert explain_control(log, Window(), Chosen("G1", "payments"), 110) is None
-    assert explain_control(log, Window(), Chosen("G1", None, 77), 110) is None
+    assert explain(log, Window(), SharePartitionFilter("G3"), 110) == []
+    assert explain(log, Window(), SharePartitionFilter("G1", "payments"), 110) == []
+    assert explain(log, Window(), SharePartitionFilter("G1", None, 77), 110) == []
 
 
 def test_the_command_tells_it(log: LogPartition, capfd: pytest.CaptureFixture[str]):

@@ -12,7 +12,7 @@ from share_state.fold.control_log import decode_control_log, fold_control_log
 from share_state.kafka.codec import decode, encode
 from share_state.kafka.control_records import ControlFault, ControlKind, ControlRecords, GroupTable
 from share_state.schema.declarations import layout
-from share_state.sources.discovery import Window
+from share_state.sources.as_of import Window
 from tests.control.logs import (
     ABORT,
     at,

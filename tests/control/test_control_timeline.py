@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 
 import share_state
 from share_state.fold.control_log import decode_control_log, fold_control_log
-from share_state.fold.options import Chosen
-from share_state.fold.timeline import ControlTimeline, control_timeline_tables
+from share_state.fold.control_records import ControlReplay
+from share_state.fold.options import ControlOptions, FoldOptions, SharePartitionFilter
+from share_state.fold.timeline import timeline_tables
 from share_state.schema.declarations import table_schema
-from share_state.sources.discovery import LogPartition, Window, find_topic_logs
+from share_state.sources.as_of import Window
+from share_state.sources.discovery import LogPartition, find_topic_logs
 from tests.control.logs import checkpoint, control, delta, log_of
 from tests.control.model import Checkpoint, Delta
 from tests.control.test_against_model import batches, logs
@@ -22,9 +24,11 @@ OF_RECORD = ("offset", "timestamp", "kind")
 STATE = table_schema("timeline").names[9:]
 
 
-def timeline(log: LogPartition, window: Window | None = None, chosen: Chosen | None = None, mode: str = "strict"):
+def timeline(
+    log: LogPartition, window: Window | None = None, chosen: SharePartitionFilter | None = None, mode: str = "strict"
+):
     """All rows in log order."""
-    tables = list(control_timeline_tables(log, window, chosen, mode))
+    tables = list(timeline_tables(log, window, chosen, FoldOptions(control=ControlOptions(mode))))
     assert {table.schema for table in tables} <= {table_schema("timeline")}
     return sorted((row for table in tables for row in table.to_pylist()), key=lambda row: row["offset"])
 
@@ -59,26 +63,30 @@ def test_states_after_control_records_depend_neither_on_chunks_nor_on_room(
 ):
     decoded = list(decode_control_log(log_of(tmp_path_factory.mktemp("log"), batches(log)), Window()))
 
-    def states(timeline: ControlTimeline, step: int) -> dict[int, tuple]:
+    def states(replay: ControlReplay, step: int) -> dict[int, tuple]:
         found = {}
         for records, groups in decoded:
             numbers = np.arange(len(records.rows))
             for begin in range(0, len(numbers), step):
-                part = records.only((numbers >= begin) & (numbers < begin + step))
-                for made in timeline.take(part, np.ones(len(groups), bool)):
+                part = records.select((numbers >= begin) & (numbers < begin + step))
+                for made in replay.apply(part, np.ones(len(groups), bool)):
                     for at, row in enumerate(made.rows):
                         own = made.batches[made.ends[at] : made.ends[at + 1]]
                         found[int(row["offset"])] = (made.chains[at].tolist(), own.tolist())
         return found
 
-    assert states(ControlTimeline(points=points, ranges=ranges), step) == states(ControlTimeline(), 10**6)
+    assert states(ControlReplay(states=points, ranges=ranges), step) == states(ControlReplay(), 10**6)
 
 
 def test_only_the_chosen_share_partitions_have_rows(tmp_path: Path):
     log = log_of(tmp_path, [control(0, checkpoint("a", 1, 0, 0), checkpoint("b", 1, 5, 5), delta("a", 1, 0))])
-    assert [row["offset"] for row in timeline(log, chosen=Chosen("a", "T", 0))] == [0, 2]
-    assert [row["offset"] for row in timeline(log, chosen=Chosen("b"))] == [1]
-    assert timeline(log, chosen=Chosen("a", "U")) == timeline(log, chosen=Chosen(partition=1)) == []
+    assert [row["offset"] for row in timeline(log, chosen=SharePartitionFilter("a", "T", 0))] == [0, 2]
+    assert [row["offset"] for row in timeline(log, chosen=SharePartitionFilter("b"))] == [1]
+    assert (
+        timeline(log, chosen=SharePartitionFilter("a", "U"))
+        == timeline(log, chosen=SharePartitionFilter(partition=1))
+        == []
+    )
 
 
 def test_an_unreadable_control_record_has_no_row_and_makes_the_next_suspect(tmp_path: Path):
@@ -96,7 +104,7 @@ def test_two_copies_that_differ_leave_the_state_suspect_until_the_next_control_r
     for copy, written in (("x", one), ("y", other)):
         log_of(tmp_path / copy, written)
     (both,) = find_topic_logs([str(tmp_path / "x"), str(tmp_path / "y")])
-    assert both.has_copies
+    assert both.has_replicas
     rows = timeline(both)
     assert [(row["offset"], row["suspect"], row["end_offset"]) for row in rows] == [
         (0, False, 0), (1, True, 4), (2, False, 4)

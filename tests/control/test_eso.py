@@ -4,13 +4,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from share_state.errors import InputError
 from share_state.fold.control_log import FoldedControlLog, fold_control_log
-from share_state.fold.verify import verify_control_cutoff
-from share_state.kafka.share_snapshot_file import IndexEntry, read_share_snapshot_file, write_share_snapshot_file
+from share_state.fold.options import FoldOptions
+from share_state.fold.verify import verify_cutoff
 from share_state.rules.control_records import chains_longer_than
+from share_state.sources.as_of import Window
+from share_state.sources.share_snapshots import ShareSnapshotEntry, read_share_snapshot_file, write_share_snapshot_file
 from tests.control.logs import at, checkpoint, delta, log_of, user_data
 from tests.control.test_worked_example import CORRECTED, findings, records
 from tests.wire.batches import Record
@@ -65,7 +68,7 @@ def test_the_first_partition_of_the_example(tmp_path: Path):
     }  # fmt: skip
     assert result.record_count - result.redundant_records == 7
     assert findings(result) == {}
-    assert verify_control_cutoff(result).differing == ()
+    assert verify_cutoff(result, Window(), FoldOptions(control=result.options)).differing == ()
 
 
 def test_the_second_partition_of_the_example(tmp_path: Path):
@@ -90,8 +93,9 @@ def test_cleaning_below_the_cutoff_changes_no_state_and_finds_no_broken_chain(tm
 
 def test_the_proof_fails_for_a_cutoff_that_is_too_far(tmp_path: Path):
     result = folded(tmp_path, T0)
-    result.earliest = type(result.earliest)(251, "G2", (), ())
-    assert verify_control_cutoff(result).differing == ("G2:T:0",)
+    position = result.cutoff.schema.get_field_index("cutoff_offset")
+    result.cutoff = result.cutoff.set_column(position, "cutoff_offset", pa.array([251]))
+    assert verify_cutoff(result, Window(), FoldOptions(control=result.options)).differing == ("G2:T:0",)
 
 
 def test_a_group_without_checkpoint_blocks_cleaning(tmp_path: Path):
@@ -105,7 +109,7 @@ def test_a_group_without_checkpoint_blocks_cleaning(tmp_path: Path):
     assert "G4" in row["reason"]
     assert [row["offset"] for row in findings(result)["ORPHAN_DELTA"]] == [70]
     assert "G4" not in result.states["group_id"].to_pylist()
-    assert verify_control_cutoff(result) is None
+    assert verify_cutoff(result, Window(), FoldOptions(control=result.options)) is None
     lenient = fold_control_log(result.log, ignore_uncheckpointed=True)
     assert (lenient.earliest.offset, lenient.earliest.blocked_by, lenient.redundant_records) == (60, ("G4",), 2)
 
@@ -122,7 +126,7 @@ def test_only_groups_with_a_subscription_count(tmp_path: Path):
     assert result.earliest.ignored == ("G2",)
     assert result.redundant_records == 8
     assert result.states.num_rows == 3
-    assert verify_control_cutoff(result).differing == ()
+    assert verify_cutoff(result, Window(), FoldOptions(control=result.options)).differing == ()
 
 
 def test_a_topic_without_subscriptions_has_no_cutoff(tmp_path: Path):
@@ -173,15 +177,17 @@ def test_the_share_snapshot_file_of_the_example(tmp_path: Path):
 @pytest.mark.parametrize(
     ("index", "groups"),
     [
-        ([IndexEntry("G1", 100, 1, 260), IndexEntry("G2", 250, 7, 350), IndexEntry("G3", 500, 0, 500)], ["G1"]),
-        ([IndexEntry("G1", 400, 2, 450), IndexEntry("G2", 250, 7, 350)], ["G3"]),
-        ([IndexEntry(f"G{n}", at, epoch, at) for n, at, epoch in [(1, 400, 2), (2, 250, 8), (3, 500, 0)]], ["G2"]),
-        ([IndexEntry(f"G{n}", at, epoch, at) for n, at, epoch in [(1, 400, 2), (2, 250, 7), (3, 500, 0), (8, 1, 1)]],
+        ([ShareSnapshotEntry("G1", 100, 1, 260), ShareSnapshotEntry("G2", 250, 7, 350), ShareSnapshotEntry("G3", 500, 0, 500)], ["G1"]),
+        ([ShareSnapshotEntry("G1", 400, 2, 450), ShareSnapshotEntry("G2", 250, 7, 350)], ["G3"]),
+        ([ShareSnapshotEntry(f"G{n}", at, epoch, at) for n, at, epoch in [(1, 400, 2), (2, 250, 8), (3, 500, 0)]], ["G2"]),
+        ([ShareSnapshotEntry(f"G{n}", at, epoch, at) for n, at, epoch in [(1, 400, 2), (2, 250, 7), (3, 500, 0), (8, 1, 1)]],
          [None]),
     ],
     ids=["older checkpoint", "missing group", "other epoch", "unknown group"],
 )  # fmt: skip
-def test_a_stale_index_is_found_and_changes_nothing(tmp_path: Path, index: list[IndexEntry], groups: list[str | None]):
+def test_a_stale_index_is_found_and_changes_nothing(
+    tmp_path: Path, index: list[ShareSnapshotEntry], groups: list[str | None]
+):
     """D-38."""
     plain, told = folded(tmp_path, T0), folded(tmp_path, T0, index=index)
     assert [row["group_id"] for row in findings(told)["STALE_INDEX"]] == groups
@@ -191,13 +197,21 @@ def test_a_stale_index_is_found_and_changes_nothing(tmp_path: Path, index: list[
 
 
 def test_an_index_that_only_lacks_the_newest_deltas_is_not_stale(tmp_path: Path):
-    entries = [IndexEntry("G1", 400, 2, 400), IndexEntry("G2", 250, 7, 300), IndexEntry("G3", 500, 0, 500)]
+    entries = [
+        ShareSnapshotEntry("G1", 400, 2, 400),
+        ShareSnapshotEntry("G2", 250, 7, 300),
+        ShareSnapshotEntry("G3", 500, 0, 500),
+    ]
     assert findings(folded(tmp_path, T0, index=entries)) == {}
 
 
 def test_group_ids_with_spaces_survive_the_share_snapshot_file(tmp_path: Path):
-    entries = [IndexEntry("a b 1", 5, 65535, 9), IndexEntry(" ", 1, 0, 1), IndexEntry("ü", 2, 0, 2)]
-    write_share_snapshot_file(tmp_path / "f", [*entries, IndexEntry("line\nbreak", 1, 1, 1)])
+    entries = [
+        ShareSnapshotEntry("a b 1", 5, 65535, 9),
+        ShareSnapshotEntry(" ", 1, 0, 1),
+        ShareSnapshotEntry("ü", 2, 0, 2),
+    ]
+    write_share_snapshot_file(tmp_path / "f", [*entries, ShareSnapshotEntry("line\nbreak", 1, 1, 1)])
     assert sorted(read_share_snapshot_file(tmp_path / "f"), key=repr) == sorted(entries, key=repr)
 
 

@@ -42,13 +42,13 @@ def test_folders_files_and_patterns_name_the_same_log_once(tmp_path: Path):
 def test_several_brokers_copies_are_one_log(tmp_path: Path):
     place(tmp_path, "broker-1/orders-0/0", "broker-2/orders-0/0")
     (log,) = find_topic_logs([str(tmp_path)])
-    assert (log.topic, log.partition, log.has_copies, len(log.segments)) == ("orders", 0, True, 2)
+    assert (log.topic, log.partition, log.has_replicas, len(log.segments)) == ("orders", 0, True, 2)
 
 
 def test_the_log_start_that_a_broker_noted_is_of_its_own_topic(tmp_path: Path):
     place(tmp_path, "orders-0/0", "other-0/0")
     (tmp_path / "log-start-offset-checkpoint").write_text("0\n2\norders 0 4\n__share_group_state 0 9\n")
-    assert [(log.topic, log.log_start_offset, log.start_is_noted) for log in find_topic_logs([str(tmp_path)])] == [
+    assert [(log.topic, log.log_start_offset, log.start_is_recorded) for log in find_topic_logs([str(tmp_path)])] == [
         ("orders", 4, True),
         ("other", 0, False),
     ]
@@ -60,8 +60,8 @@ def test_the_log_start_that_a_broker_noted_is_of_its_own_topic(tmp_path: Path):
         (["__cluster_metadata-0/0"], "__cluster_metadata-0", "a log of topic __cluster_metadata, not of an ordinary"),
         (["__cluster_metadata-0/0"], "", "found logs of __cluster_metadata"),
         (["stuff/deep/0"], "", "no log segments here"),
-        (["stuff/0"], "stuff", "its name tells no ordinary topic"),
-        (["__cluster_metadata-0/0"], f"__cluster_metadata-0/{0:020}.log", "its name tells no ordinary topic"),
+        (["stuff/0"], "stuff", "its name is not of an ordinary topic"),
+        (["__cluster_metadata-0/0"], f"__cluster_metadata-0/{0:020}.log", "its name is not of an ordinary topic"),
         ([], "gone", "no such file or folder; give the folder that holds <topic>-0"),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 from share_state.fold.control_log import FoldedControlLog, fold_control_log
 from share_state.kafka.control_records import CHECKPOINT_TYPE, DELTA_TYPE
 from share_state.rules.registry import judge
-from share_state.sources.discovery import Window
+from share_state.sources.as_of import Window
 from tests.control.logs import at, checkpoint, control, control_key, delta, log_of, user_data
 from tests.wire.batches import Record
 
@@ -139,7 +139,7 @@ def test_a_record_that_is_found_twice_counts_once(tmp_path: Path):
     found = fold_control_log(log_of(tmp_path, twice))
     assert state(found) == AFTER[137]
     assert findings(found) == {}
-    assert found.observed.repeated_batches == 1
+    assert found.observations.repeated_batches == 1
 
 
 def test_both_endings_at_once_are_a_conflict(tmp_path: Path):

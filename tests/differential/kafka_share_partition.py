@@ -13,7 +13,7 @@ import pyspark
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from share_state.simulator.acquisition import Fetch
-from share_state.simulator.durability import Operation, PendingWrite, joined
+from share_state.simulator.durability import Operation, PendingWrite, merge_adjacent
 from share_state.simulator.settings import AckBatch, PartitionSettings
 from share_state.simulator.share_partition import SharePartition
 from share_state.simulator.types import DeliveryState, ErrorCode, StateBatch, StateRead
@@ -61,7 +61,7 @@ class Kafkas:
     """
 
     def __init__(self, jvm: Any, read: StateRead, settings: PartitionSettings) -> None:
-        told = {
+        options = {
             "leader_epoch": LEADER_EPOCH,
             "state_epoch": read.state_epoch,
             "start_offset": read.start_offset,
@@ -70,14 +70,14 @@ class Kafkas:
             "delivery_count_limit": settings.delivery_count_limit,
             "record_lock_duration_ms": settings.record_lock_duration_ms,
         }
-        self._driven = jvm.kafka.server.share.DrivenSharePartition(json.dumps(told))
+        self._driven = jvm.kafka.server.share.DrivenSharePartition(json.dumps(options))
 
     def look(self) -> Seen:
         return _seen(self._driven.look())
 
     def acquire(self, fetch: Fetch) -> Seen:
-        told = {name: getattr(fetch, name) for name in Fetch.__slots__}
-        return _seen(self._driven.acquire(json.dumps(told)))
+        options = {name: getattr(fetch, name) for name in Fetch.__slots__}
+        return _seen(self._driven.acquire(json.dumps(options)))
 
     def acknowledge(self, member: str, batches: Sequence[AckBatch]) -> Seen:
         return _seen(self._driven.acknowledge(member, json.dumps(batches)))
@@ -130,7 +130,7 @@ class Ours:
     def expire_next(self, until_ms: int) -> Seen | None:
         while (deadline := self.partition.next_deadline) is not None and deadline < until_ms:
             self.now_ms = deadline + 1
-            if operation := self.partition.expire(self.now_ms):
+            if operation := self.partition.expire_locks(self.now_ms):
                 return self._seen(operation, now_ms=self.now_ms)
         self.now_ms = max(self.now_ms, until_ms)
         return None
@@ -138,9 +138,9 @@ class Ours:
     def answer(self, error: ErrorCode) -> Seen:
         pending = self.pending.pop(0)
         if error is ErrorCode.NONE:
-            self.partition.written(pending)
+            self.partition.write_succeeded(pending)
         else:
-            self.partition.failed(pending, self.now_ms, error)
+            self.partition.write_failed(pending, self.now_ms, error)
         return self._seen()
 
     def _seen(self, operation: Operation | None = None, **answer: object) -> Seen:
@@ -148,8 +148,8 @@ class Ours:
         made = operation.writes if operation is not None else ()
         self.pending += made
         batches = [
-            (batch.first, batch.last, batch.by_offset, _joined(
-                (run.first, run.last, run.state, run.count, run.owner or "", run.before is not None, run.deadline)
+            (batch.first, batch.last, batch.per_offset, _joined(
+                (run.first, run.last, run.state, run.count, run.owner or "", run.rollback_state is not None, run.deadline)
                 for run in batch.runs))
             for batch in window.batches
         ]  # fmt: skip
@@ -171,7 +171,7 @@ def _seen(line: str) -> Seen:
     seen["batches"] = [
         (first, last, split, _joined(map(tuple, states))) for first, last, split, states in seen["batches"]
     ]
-    seen["writes"] = [(*head, joined([_batch(*one) for one in batches])) for *head, batches in seen["writes"]]
+    seen["writes"] = [(*head, merge_adjacent([_batch(*one) for one in batches])) for *head, batches in seen["writes"]]
     if "acquired" in seen:
         seen["acquired"] = [tuple(one) for one in seen["acquired"]]
     return seen

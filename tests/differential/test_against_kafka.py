@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from share_state.fold.log import fold_log
-from share_state.kafka.record_batches import CHUNK
+from share_state.kafka.record_batches import CHUNK_SIZE
 from share_state.sources.discovery import find_logs
 from share_state.spark import jars
 from tests.kafka_classes import KafkaShard
@@ -49,7 +49,7 @@ class History:
     batches: tuple[tuple[str, tuple[Event, ...]], ...]
     base_offset: int = 0
     a_segment: int = 100
-    chunk: int = CHUNK
+    chunk: int = CHUNK_SIZE
 
     def placed(self) -> list[tuple[int, Event]]:
         events = [event for _, events in self.batches for event in events]
@@ -98,7 +98,7 @@ def histories(draw: st.DrawFn) -> History:
         base_offset=draw(st.sampled_from([0, 1, 2**31 - 3, 2**40])),
         a_segment=draw(st.integers(1, 8)),
         # The smallest chunks cut a log at nearly every batch.
-        chunk=draw(st.sampled_from([CHUNK, 300, 1000])),
+        chunk=draw(st.sampled_from([CHUNK_SIZE, 300, 1000])),
     )
 
 

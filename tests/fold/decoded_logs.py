@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from share_state.fold.log import decode_log
 from share_state.kafka.state_records import STATE_BATCH, STATE_RECORD, Fault, Kind, StateRecords
-from share_state.sources.discovery import Window, find_logs
+from share_state.sources.as_of import Window
+from share_state.sources.discovery import find_logs
 from tests.fold.drawn import folder_of
 from tests.fold.model import Written
 from tests.truth import DATA

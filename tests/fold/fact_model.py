@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from share_state.fold.record_context import BROKEN_RULES
+from share_state.jit.compile import first_class
 from share_state.kafka.state_records import StateRecords
 from tests.truth import TERMINAL
 
@@ -12,6 +14,9 @@ SNAPSHOT, UPDATE, TOMBSTONE = 0, 1, 2
 UNREADABLE, EARLY = 8 | 32 | 64, 1
 NO_RANGE = -(2**31)
 FARTHEST = 2**63 - 1
+
+EVERY_RECORD = first_class(lambda record, context, batches, limits: 1, BROKEN_RULES)
+"""In place of the rules' conditions: selects every record of a share-partition."""
 
 Fact = dict[str, Any]
 Values = dict[int, tuple[int, int]]
@@ -25,15 +30,15 @@ def facts(records: StateRecords) -> list[Fact]:
 
 
 def seen(row: np.void) -> Fact:
-    """A FACT row in the form of `facts`."""
-    names = _ALWAYS if not row["known"] else row.dtype.names
+    """A RECORD_CONTEXT row in the form of `facts`."""
+    names = _ALWAYS if not row["exists_before"] else row.dtype.names
     return {name: row[name].item() for name in names}
 
 
 _ALWAYS = (
-    "folded", "known", "was_deleted", "initial", "cold", "timestamp_before", "start_before", "start_after", "end_after",
-    "terminal_after", "left_offset", "left_from", "left_to", "contradicted_offset", "contradicted_from",
-    "contradicted_to", "archiving_passed_offset", "rests_on_snapshot", "suspect",
+    "is_folded", "exists_before", "was_deleted", "is_initial", "is_cold", "timestamp_before", "start_before",
+    "start_after", "end_after", "terminal_after", "left_offset", "left_from", "left_to", "contradicted_offset",
+    "contradicted_from", "contradicted_to", "archiving_passed_offset", "rests_on_snapshot", "is_suspect",
 )  # fmt: skip
 
 
@@ -50,7 +55,8 @@ def _fact(row: np.void, values: Values, known: dict[int, Fact]) -> Fact:
     before = known.setdefault(int(row["key"]), {"state": None, "deleted": False, "timestamp": -1})
     state = before["state"]
     fact = {
-        "folded": False, "known": False, "was_deleted": False, "initial": False, "cold": False, "suspect": False,
+        "is_folded": False, "exists_before": False, "was_deleted": False, "is_initial": False, "is_cold": False,
+        "is_suspect": False,
         "rests_on_snapshot": False, "timestamp_before": -1, "start_before": -1, "start_after": -1, "end_after": -1,
         "terminal_after": 0, "left_offset": -1, "left_from": NO_RANGE, "left_to": NO_RANGE, "contradicted_offset": -1,
         "contradicted_from": NO_RANGE, "contradicted_to": NO_RANGE, "archiving_passed_offset": -1,
@@ -59,28 +65,28 @@ def _fact(row: np.void, values: Values, known: dict[int, Fact]) -> Fact:
     fact["was_deleted"] = before["deleted"] and state is None
     if state is not None:
         fact |= {f"{name}_before": state[name] for name in _CARRIED}
-        fact |= {name: state[name] for name in ("rests_on_snapshot", "suspect")} | {"known": True}
+        fact |= {name: state[name] for name in ("rests_on_snapshot", "is_suspect")} | {"exists_before": True}
     if row["fault"] & UNREADABLE:
         if state is not None:
-            state["suspect"] = True
+            state["is_suspect"] = True
         else:
             before["unreadable"] = True
         return fact
-    fact["folded"] = True
+    fact["is_folded"] = True
     before["timestamp"] = int(row["timestamp"])
     if row["kind"] == TOMBSTONE:
         before |= {"state": None, "deleted": True, "unreadable": False}
         return fact
-    fact["cold"] = state is not None and row["kind"] == SNAPSHOT and row["create_time"] != row["write_time"]
-    fact["initial"] = row["kind"] == SNAPSHOT and (state is None or _initialises(row))
+    fact["is_cold"] = state is not None and row["kind"] == SNAPSHOT and row["create_time"] != row["write_time"]
+    fact["is_initial"] = row["kind"] == SNAPSHOT and (state is None or _initialises(row))
     if row["kind"] == SNAPSHOT or state is None:
         after = _begun(row, values, before.pop("unreadable", False))
-        if state is not None and not fact["initial"]:
-            fact |= _compared(state, after, fact["cold"])
+        if state is not None and not fact["is_initial"]:
+            fact |= _compared(state, after, fact["is_cold"])
     else:
         after, incoming = _updated(row, values, state)
         fact |= _left({at: value for at, value in state["values"].items() if at in incoming}, incoming)
-    if state is not None and not fact["initial"]:
+    if state is not None and not fact["is_initial"]:
         passed = [at for at, (_, of) in state["values"].items() if of == 3 and state["start"] <= at < after["start"]]
         fact["archiving_passed_offset"] = min(passed, default=-1)
     start = after["start"]
@@ -92,7 +98,7 @@ def _fact(row: np.void, values: Values, known: dict[int, Fact]) -> Fact:
 
 
 _CARRIED = (
-    "start", "snapshot_epoch", "state_epoch", "leader_epoch", "complete", "create_time", "write_time",
+    "start", "snapshot_epoch", "state_epoch", "leader_epoch", "complete_count", "create_time", "write_time",
 )  # fmt: skip
 
 
@@ -104,22 +110,22 @@ def _begun(row: np.void, values: Values, unreadable: bool) -> Fact:
         "snapshot_epoch": int(row["snapshot_epoch"]),
         "state_epoch": int(row["state_epoch"]) if is_snapshot else (-1 if row["layout"] == EARLY else 0),
         "leader_epoch": int(row["leader_epoch"]),
-        "complete": int(row["delivery_complete_count"]),
+        "complete_count": int(row["delivery_complete_count"]),
         "create_time": int(row["create_time"]),
         "write_time": int(row["write_time"]),
         "rests_on_snapshot": bool(is_snapshot),
-        "suspect": bool(row["fault"] & 128) or (unreadable and not is_snapshot),
+        "is_suspect": bool(row["fault"] & 128) or (unreadable and not is_snapshot),
     }
 
 
 def _updated(row: np.void, values: Values, state: Fact) -> tuple[Fact, Values]:
-    after = state | {"complete": int(row["delivery_complete_count"])}
+    after = state | {"complete_count": int(row["delivery_complete_count"])}
     if row["start_offset"] != -1:
         after["start"] = int(row["start_offset"])
     if row["leader_epoch"] != -1:
         after["leader_epoch"] = int(row["leader_epoch"])
     if row["fault"] & 128:
-        after["suspect"] = True
+        after["is_suspect"] = True
     start = after["start"]
     incoming = {at: value for at, value in values.items() if start < 0 or at >= start}
     merged = {at: value for at, value in state["values"].items() if start < 0 or at >= start}

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from share_state.fold.checkpoint import carried_log, carried_share_partitions, mark_of, restored
+from share_state.fold.checkpoint import checkpoint_row, checkpoint_share_partitions, restore_checkpoint, resume_point_of
 from share_state.fold.log import FoldedLog, fold_log
-from share_state.kafka.record_batches import CHUNK
+from share_state.kafka.record_batches import CHUNK_SIZE
 from share_state.rules.registry import judge, judge_records
 from share_state.sources.discovery import LogPartition, find_logs
-from share_state.sources.resume import ANEW, Fate, resume
+from share_state.sources.resume import READ_FROM_START, ResumeStatus, resume
 
 
 @dataclass
@@ -23,30 +23,30 @@ class Auditor:
     log: str | None = None
     share_partitions: pa.Table | None = None
     settled: list[dict] = field(default_factory=list)
-    fates: list[Fate] = field(default_factory=list)
+    fates: list[ResumeStatus] = field(default_factory=list)
     folded: FoldedLog | None = None
     unsettled: list[dict] = field(default_factory=list)
 
-    def audit(self, log: LogPartition, chunk: int = CHUNK) -> None:
+    def audit(self, log: LogPartition, chunk: int = CHUNK_SIZE) -> None:
         """Take in what is new."""
-        restore, fate = None, Fate.NEW
-        mark = mark_of(self.log) if self.log else None
+        restore, fate = None, ResumeStatus.NEW
+        mark = resume_point_of(self.log) if self.log else None
         if mark is not None:
             log, fate = resume(log, mark)
-        if fate in ANEW:
+        if fate in READ_FROM_START:
             self.settled = []
         else:
-            restore = partial(restored, self.log, self.share_partitions)
+            restore = partial(restore_checkpoint, self.log, self.share_partitions)
         self.fates.append(fate)
-        self.folded = fold_log(log, chunk=chunk, restore=restore, fate=fate, judge=judge_records)
+        self.folded = fold_log(log, chunk=chunk, restore=restore, resume_status=fate, judge=judge_records)
         found = judge(self.folded, records=self.folded.judged).to_pylist()
         self.settled += [row for row in found if row["settled"]]
         self.unsettled = [row for row in found if not row["settled"]]
-        if self.folded.carried is None:
+        if self.folded.checkpoint is None:
             self.log = None
         else:
-            self.log = carried_log(log.name, self.folded.carried)["carried"]
-            self.share_partitions = pa.concat_tables(carried_share_partitions(log.name, self.folded.carried))
+            self.log = checkpoint_row(log.name, self.folded.checkpoint)["carried"]
+            self.share_partitions = pa.concat_tables(checkpoint_share_partitions(log.name, self.folded.checkpoint))
 
     @property
     def findings(self) -> list[str]:

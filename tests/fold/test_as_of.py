@@ -6,8 +6,8 @@ import pytest
 
 from share_state.errors import InputError
 from share_state.fold.log import fold_log
-from share_state.sources.as_of import as_of_window, milliseconds
-from share_state.sources.discovery import Window, find_logs
+from share_state.sources.as_of import Window, as_of_window, to_epoch_ms
+from share_state.sources.discovery import find_logs
 from tests.truth import DATA, cases
 
 
@@ -24,7 +24,7 @@ def test_a_point_is_an_offset_a_moment_or_its_text():
 @pytest.mark.parametrize("time", [1_795_227_000_000 + step for step in range(0, 1000, 37)])
 def test_no_millisecond_is_lost(time: int):
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time)
-    assert milliseconds(moment) == milliseconds(moment.isoformat()) == time
+    assert to_epoch_ms(moment) == to_epoch_ms(moment.isoformat()) == time
 
 
 @pytest.mark.parametrize("point", ["yesterday", "", -1])
@@ -47,6 +47,6 @@ def test_the_fold_as_of_a_checkpoint_is_the_truth(case):
 def test_a_moment_takes_every_record_up_to_it():
     (log,) = find_logs([str(DATA / "4.3.1/chaos/__share_group_state-0")])
     assert fold_log(log, as_of="2026-11-21T03:07:05Z").states == fold_log(
-        log, Window(until_time_ms=milliseconds("2026-11-21T03:07:05Z"))
+        log, Window(until_time_ms=to_epoch_ms("2026-11-21T03:07:05Z"))
     ).states  # fmt: skip
     assert fold_log(log, as_of="2000-01-01").record_count == 0

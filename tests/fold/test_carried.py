@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from share_state.sources.discovery import LogPartition, find_logs
-from share_state.sources.resume import Fate
+from share_state.sources.resume import ResumeStatus
 from tests.fold.drawn import folder_of, logs
 from tests.fold.model import Written
 from tests.fold.nights import Auditor, grown, only_log, same_tables
@@ -46,7 +46,7 @@ def test_a_real_log_cut_at_random_is_one_log(tmp_path: Path, scenario: str):
     for log in find_logs([str(DATA / scenario)]):
         sizes = sorted(draw.sample(range(log.size), 5))
         nightly = _equals_one_audit(log, tmp_path / log.name, sizes)
-        assert set(nightly.fates[2:]) == {Fate.GROWN}
+        assert set(nightly.fates[2:]) == {ResumeStatus.GROWN}
 
 
 @given(logs(), st.lists(st.floats(0, 1), min_size=1, max_size=4), st.sampled_from([0, 1, 4]))

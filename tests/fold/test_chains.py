@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from share_state.fold.log import FoldedLog, fold_log
 from share_state.rules.registry import judge
-from share_state.sources.discovery import Window, find_logs
+from share_state.sources.as_of import Window
+from share_state.sources.discovery import find_logs
 from tests.fold.drawn import folder_of, logs, numbered, row_of
 from tests.fold.model import SNAPSHOT_KIND, TOMBSTONE_KIND, UPDATE_KIND, State, Written, replay
 from tests.truth import DATA

@@ -15,15 +15,15 @@ from tests.forms.tables import table_of, write
 from tests.truth import DATA
 
 SET_UP = """
-from share_state.cli.main.setup import run_every_kernel
-run_every_kernel(Path(sys.argv[1]))
+from share_state.cli.setup import warm_up_kernels
+warm_up_kernels(Path(sys.argv[1]))
 """
 
 FOLD = """
 from share_state.fold.control_log import fold_control_log
-from share_state.fold.timeline import control_timeline_tables
+from share_state.fold.options import FoldOptions
+from share_state.fold.timeline import timeline_tables
 from share_state.fold.log import fold_log
-from share_state.sources.topics import Topics
 from share_state.fold.verify import verify_cutoff
 from share_state.fold.decoded import decoded_tables
 from share_state.rules import judge, judge_records
@@ -31,10 +31,10 @@ from share_state.sources.discovery import Window, find_logs
 from share_state.sources.discovery import find_topic_logs
 from tests.forms.tables import found
 for log in find_topic_logs([sys.argv[1]]):
-    fold_control_log(log), list(control_timeline_tables(log))
+    fold_control_log(log), list(timeline_tables(log))
 for log in [*found(sys.argv[2]), *(log for inputs in sys.argv[3:] for log in find_logs(inputs.split(",")))]:
     folded = fold_log(log, state_partitions=3, judge=judge_records)
-    judge(folded), verify_cutoff(folded, Window(), Topics()), list(decoded_tables(log, Window(), Topics()))
+    judge(folded), verify_cutoff(folded, Window(), FoldOptions()), list(decoded_tables(log, Window()))
 """
 
 ENDED = """

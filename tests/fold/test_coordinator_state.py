@@ -10,11 +10,12 @@ import pyarrow as pa
 import pytest
 
 from share_state.fold.log import FoldedLog, fold_log
-from share_state.fold.states import lags
+from share_state.fold.states import compute_lags
 from share_state.kafka.codec import encode
 from share_state.rules.registry import judge, judge_records
 from share_state.schema.declarations import layout
-from share_state.sources.discovery import Window, find_logs
+from share_state.sources.as_of import Window
+from share_state.sources.discovery import find_logs
 from tests.log_writer import Range, batch, snapshot, tombstone, update, write_log_folder
 from tests.wire.batches import NOW, Record
 
@@ -238,7 +239,10 @@ def test_without_a_start_nothing_is_known(tmp_path: Path):
     (row,) = found.states.to_pylist()
     assert (row["start_offset"], row["effective_start_offset"], row["end_offset"]) == (-1, -1, None)
     assert found.in_flight.num_rows == 0
-    assert lags(pa.array([42]), found.states["start_offset"], found.states["delivery_complete_count"]).null_count == 1
+    assert (
+        compute_lags(pa.array([42]), found.states["start_offset"], found.states["delivery_complete_count"]).null_count
+        == 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -279,10 +283,10 @@ def test_the_count_is_that_of_the_finished_offsets_from_the_start_on(tmp_path: P
 def test_the_lag_is_what_is_neither_passed_nor_finished(tmp_path: Path):
     """K-52: 130 - 111 - 9 = 10, and 130 - 120 - 0 = 10 from the effective start on."""
     (row,) = folded(tmp_path, worked_example()).states.to_pylist()
-    assert lags(pa.array([130]), pa.array([row["start_offset"]]), pa.array([9])).to_pylist() == [10]
-    assert lags(pa.array([130]), pa.array([row["effective_start_offset"]]), pa.array([0])).to_pylist() == [10]
-    assert lags(pa.array([130]), pa.array([-1]), pa.array([9])).to_pylist() == [None]
-    assert lags(pa.array([130]), pa.array([111]), pa.array([-1])).to_pylist() == [None]
+    assert compute_lags(pa.array([130]), pa.array([row["start_offset"]]), pa.array([9])).to_pylist() == [10]
+    assert compute_lags(pa.array([130]), pa.array([row["effective_start_offset"]]), pa.array([0])).to_pylist() == [10]
+    assert compute_lags(pa.array([130]), pa.array([-1]), pa.array([9])).to_pylist() == [None]
+    assert compute_lags(pa.array([130]), pa.array([111]), pa.array([-1])).to_pylist() == [None]
 
 
 # What was held before, the record, and what is held after: what changes a share-partition's state.

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 
 from share_state.fold.log import FoldedLog, fold_log
+from share_state.fold.options import FoldOptions
 from share_state.fold.verify import FORGOTTEN, Proof, verify_cutoff
-from share_state.sources.discovery import Window
-from share_state.sources.topics import Topics
+from share_state.sources.as_of import Window
 from tests.fold.drawn import folder_of, logs, numbered
 from tests.fold.model import SNAPSHOT_KIND, TOMBSTONE_KIND, UPDATE_KIND, Written, replay
 
@@ -26,7 +26,7 @@ def _cutoff(folder: Path, *records: Written) -> tuple[FoldedLog, dict]:
 
 
 def _proof(folded: FoldedLog) -> Proof | None:
-    return verify_cutoff(folded, Window(), Topics())
+    return verify_cutoff(folded, Window(), FoldOptions())
 
 
 @pytest.mark.parametrize(

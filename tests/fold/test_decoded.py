@@ -7,8 +7,8 @@ import pytest
 
 from share_state.fold.decoded import decoded_tables
 from share_state.schema.declarations import table_schema
-from share_state.sources.discovery import LogPartition, Window, find_logs
-from share_state.sources.topics import Topics
+from share_state.sources.as_of import Window
+from share_state.sources.discovery import LogPartition, find_logs
 from tests.truth import DATA
 from tests.wire.batches import (
     NOW,
@@ -36,7 +36,7 @@ RECORDS = [
 
 
 def _decoded(log: LogPartition, window: Window | None = None) -> list[dict]:
-    tables = list(decoded_tables(log, window or Window(), Topics()))
+    tables = list(decoded_tables(log, window or Window()))
     assert {table.schema for table in tables} <= {table_schema("decoded_records")}
     return [row for table in tables for row in table.to_pylist()]
 

@@ -9,17 +9,19 @@ from hypothesis import strategies as st
 
 from share_state.fold.explain import Explanation, Place, Standing, explain
 from share_state.fold.log import fold_log
-from share_state.fold.options import Chosen
-from share_state.sources.discovery import LogPartition, Window, find_logs
-from share_state.sources.topics import Topics
+from share_state.fold.options import SharePartitionFilter
+from share_state.sources.as_of import Window
+from share_state.sources.discovery import LogPartition, find_logs
 from tests.fold.drawn import FARTHEST, folder_of, logs, numbered
 from tests.fold.model import SNAPSHOT_KIND, TOMBSTONE_KIND, UPDATE_KIND, Written, replay
 from tests.truth import DATA, value_by_offset
 from tests.wire.batches import Batch, consecutive, in_bytes, log_of
 
 
-def explained(log: LogPartition, chosen: Chosen, offset: int, window: Window | None = None) -> Explanation:
-    (found,) = explain([log], [window or Window()], chosen, offset, Topics())
+def explained(
+    log: LogPartition, chosen: SharePartitionFilter, offset: int, window: Window | None = None
+) -> Explanation:
+    (found,) = explain(log, window or Window(), chosen, offset)
     return found
 
 
@@ -44,9 +46,8 @@ def test_the_records_that_touch_an_offset_are_those_that_a_dictionary_says(
 ):
     records = numbered(log)
     own = [at for at, written in records if written.partition == partition]
-    found = explain(
-        [folder_of(log, tmp_path_factory.mktemp("log"))], [Window()], Chosen("g", None, partition), offset, Topics()
-    )
+    chosen = SharePartitionFilter("g", None, partition)
+    found = explain(folder_of(log, tmp_path_factory.mktemp("log")), Window(), chosen, offset)
     assert len(found) == bool(own)
     if not own:
         return
@@ -75,7 +76,7 @@ def test_an_offset_of_a_broker_s_log_stands_where_the_fold_has_it_as_of_any_reco
             until = draw.randrange(whole.first_offset + 1, whole.next_offset + 1)
             folded = fold_log(log, as_of=until)
             state = draw.choice(folded.states.to_pylist())
-            chosen = Chosen(state["group_id"], state["topic_id"], state["partition"])
+            chosen = SharePartitionFilter(state["group_id"], state["topic_id"], state["partition"])
             tiles = [
                 row
                 for row in folded.in_flight.to_pylist()
@@ -106,9 +107,12 @@ def test_what_is_told_does_not_depend_on_how_many_states_are_held_at_a_time(
     offset: int, monkeypatch: pytest.MonkeyPatch
 ):
     (log,) = find_logs([str(DATA / "4.3.1/chaos/__share_group_state-0")])
-    chosen = [Chosen(row["group_id"], row["topic_id"], row["partition"]) for row in fold_log(log).states.to_pylist()]
+    chosen = [
+        SharePartitionFilter(row["group_id"], row["topic_id"], row["partition"])
+        for row in fold_log(log).states.to_pylist()
+    ]
     whole = [explained(log, one, offset) for one in chosen]
-    monkeypatch.setattr("share_state.fold.explain._POINTS", 1)
+    monkeypatch.setattr("share_state.fold.share_group_state._STATES", 1)
     assert [explained(log, one, offset) for one in chosen] == whole
     assert sum(len(one.touches) for one in whole) > len(whole)
 
@@ -117,7 +121,7 @@ def test_a_record_that_cannot_be_read_is_told_and_changes_nothing(tmp_path: Path
     first = Written(SNAPSHOT_KIND, 0, ((0, 9, 0, 1),), start=0).record
     bad = type(first)(Written(UPDATE_KIND, 0).record.key, b"\0\0\1")
     log = log_of(tmp_path, in_bytes(consecutive([Batch([first]), Batch([bad])])))
-    found = explained(log, Chosen("g", None, 0), 4)
+    found = explained(log, SharePartitionFilter("g", None, 0), 4)
     assert [(touch.offset, touch.is_readable) for touch in found.touches] == [(0, True), (1, False)]
     assert found.standing == Standing(Place.IN_FLIGHT, 0, 1)
 
@@ -131,8 +135,8 @@ def test_a_share_partition_is_suspect_behind_records_that_are_lost(tmp_path: Pat
     batches = consecutive([Batch([one.record for one in batch]) for batch in written])
     whole = log_of(tmp_path / "whole", in_bytes(batches))
     holed = log_of(tmp_path / "holed", in_bytes([batches[0], batches[2]]))
-    assert not explained(whole, Chosen("g"), 1).is_suspect
-    assert explained(holed, Chosen("g"), 1).is_suspect
+    assert not explained(whole, SharePartitionFilter("g"), 1).is_suspect
+    assert explained(holed, SharePartitionFilter("g"), 1).is_suspect
 
 
 def test_the_record_that_brought_an_offset_to_where_it_stands_is_known(tmp_path: Path):
@@ -146,11 +150,11 @@ def test_the_record_that_brought_an_offset_to_where_it_stands_is_known(tmp_path:
         ],
         tmp_path,
     )
-    found = explained(log, Chosen("g"), 4)
+    found = explained(log, SharePartitionFilter("g"), 4)
     assert [touch.offset for touch in found.touches] == [0, 1, 2, 3, 4]
     assert found.since is not None
     assert (found.since.offset, found.since.start_before, found.since.start_offset) == (4, 0, 6)
     assert found.since.before == Standing(Place.IN_FLIGHT, 2, 2)
-    earlier = explained(log, Chosen("g"), 4, Window(until_offset=4))
+    earlier = explained(log, SharePartitionFilter("g"), 4, Window(until_offset=4))
     assert earlier.since is not None
     assert earlier.since.offset == 2

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.fold.log_stats import CELL, Extent
-from share_state.kafka.record_batches import BATCH, Trust
+from share_state.fold.log_stats import CELL, LogExtent
+from share_state.kafka.record_batches import BATCH, BatchStatus
 
 SIZE = 100
 
@@ -24,7 +24,7 @@ def batches_of(offsets: np.ndarray) -> np.ndarray:
 @given(st.integers(-1, 2 * CELL), steps, cuts, st.integers(-1, 70 * CELL))
 def test_chunks_count_as_the_whole_does(first: int, distances: list[int], at: list[int], before: int):
     offsets = first + np.cumsum([0, *distances])
-    whole, cut = Extent(), Extent()
+    whole, cut = LogExtent(), LogExtent()
     whole.take(batches_of(offsets), offsets)
     for part in np.split(offsets, sorted(min(one, len(offsets)) for one in at)):
         cut.take(batches_of(part), part)
@@ -38,15 +38,15 @@ def test_chunks_count_as_the_whole_does(first: int, distances: list[int], at: li
 def test_bytes_of_batches_that_cannot_be_trusted_do_not_count(distances: list[int]):
     offsets = np.cumsum([0, *distances])
     batches = batches_of(offsets)
-    batches["trust"][::2] = Trust.CRC_MISMATCH
-    extent = Extent()
+    batches["status"][::2] = BatchStatus.CRC_MISMATCH
+    extent = LogExtent()
     extent.take(batches, offsets[:0])
     assert int(extent.cells["bytes"].sum()) == SIZE * (len(offsets) // 2)
     assert extent.records_before(int(offsets[-1]) + 1) == 0
 
 
 def test_runs_touch_nowhere():
-    extent = Extent()
+    extent = LogExtent()
     for part in ([5, 6], [7], [9], [], [10, 11, 13]):
         extent.take(batches_of(np.array(part, np.int64)), np.array(part, np.int64))
     assert extent.runs.tolist() == [(5, 3), (9, 3), (13, 1)]

@@ -6,14 +6,14 @@ from hypothesis import strategies as st
 
 from share_state.fold.interval_map import (
     UNCOVERED,
-    cut_below,
-    finished_among,
+    count_terminal,
+    drop_below,
+    ensure_capacity,
     first_difference,
-    first_left,
+    first_illegal_transition,
     first_lowered,
-    fitting,
-    raise_to,
-    take_in,
+    load_incoming,
+    merge_incoming,
 )
 from share_state.fold.interval_merge import ACKNOWLEDGED, ARCHIVING, AVAILABLE
 from share_state.kafka.state_records import STATE_BATCH
@@ -44,9 +44,9 @@ def _rows(held: Values) -> np.ndarray:
 def _room(held: Values, incoming: Values = {}, cut: int = -1) -> tuple[np.ndarray, int, int]:  # noqa: B006  never changed
     """(the room with both lists in it, how many ranges are held, row behind the incoming ones)."""
     rows, others = _rows(held), _rows(incoming)
-    room = fitting(np.empty(0, STATE_BATCH), 0, len(rows) + len(others))
+    room = ensure_capacity(np.empty(0, STATE_BATCH), 0, len(rows) + len(others))
     room[: len(rows)] = rows
-    return room, len(rows), take_in(others, 0, len(others), cut, room)
+    return room, len(rows), load_incoming(others, 0, len(others), cut, room)
 
 
 def _held(room: np.ndarray, size: int) -> list[tuple[int, ...]]:
@@ -67,9 +67,9 @@ def _packed(value: tuple[int, int] | None) -> int:
 @example(dict.fromkeys((0, 2, 3, 4), (1, 2)) | {1: (0, 0)}, {1: (1, 2), 3: (2, 2)}, 0)
 def test_the_greater_value_of_each_offset_is_held(held: Values, incoming: Values, start: int):
     room, size, end = _room(held, incoming)
-    left = first_left(room, size, end)
+    left = first_illegal_transition(room, size, end)
     merged = {at: max(held.get(at, (-1, 0)), incoming.get(at, (-1, 0))) for at in held.keys() | incoming.keys()}
-    size, more, *raised_left = raise_to(room, size, end, start)
+    size, more, *raised_left = merge_incoming(room, size, end, start)
     assert _held(room, size) == _rows(merged).tolist()
     assert more == _finished(merged, start) - _finished(held, start)
     assert tuple(raised_left) == left
@@ -79,7 +79,7 @@ def test_the_greater_value_of_each_offset_is_held(held: Values, incoming: Values
 def test_what_lies_below_the_start_is_cut(held: Values, start: int, counted: int):
     room, size, _ = _room(held)
     expected = {at: value for at, value in held.items() if at >= start}
-    size, gone = cut_below(room, size, start, counted)
+    size, gone = drop_below(room, size, start, counted)
     assert _held(room, size) == _rows(expected).tolist()
     assert gone == _finished(held, counted) - _finished(expected, counted)
 
@@ -97,7 +97,7 @@ def test_the_first_offset_to_leave_a_final_state_is_found(held: Values, incoming
 
     at = min((at for at in held.keys() & incoming.keys() if leaves(held[at], incoming[at])), default=-1)
     expected = (at, _packed(held.get(at)), _packed(incoming.get(at) if at >= 0 else None))
-    assert first_left(*_room(held, incoming)) == expected
+    assert first_illegal_transition(*_room(held, incoming)) == expected
 
 
 @given(alike())
@@ -126,13 +126,13 @@ def test_the_first_offset_that_is_lowered_is_found(pair: tuple[Values, Values], 
 @given(values, st.integers(0, 30))
 def test_finished_offsets_are_counted_from_the_start_on(held: Values, start: int):
     room, size, _ = _room(held)
-    assert finished_among(room, 0, size, start) == _finished(held, start)
+    assert count_terminal(room, 0, size, start) == _finished(held, start)
 
 
 def test_ranges_at_the_ends_of_the_number_line_are_merged():
     low, high = -(2**63), 2**63 - 2
-    room = fitting(np.empty(0, STATE_BATCH), 0, 4)
+    room = ensure_capacity(np.empty(0, STATE_BATCH), 0, 4)
     room[:2] = np.array([(low, low + 5, 1, 0), (high - 3, high, 1, 0)], STATE_BATCH)
     wide = np.array([(low, high, 2, 2)], STATE_BATCH)
-    size, *_ = raise_to(room, 2, take_in(wide, 0, 1, -1, room), 0)
+    size, *_ = merge_incoming(room, 2, load_incoming(wide, 0, 1, -1, room), 0)
     assert _held(room, size) == [(low, high, 2, 2)]

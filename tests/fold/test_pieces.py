@@ -22,7 +22,7 @@ def test_pieces_are_the_whole(monkeypatch: pytest.MonkeyPatch, scenario: str, ro
     for log in find_logs([str(DATA / scenario)]):
         folded = fold_log(log)
         states, in_flight = folded.states, folded.in_flight
-        monkeypatch.setattr(log_stats, "_ROWS_A_PIECE", rows)
+        monkeypatch.setattr(log_stats, "_ROWS_PER_PIECE", rows)
         assert folded.states.equals(states)
         assert folded.in_flight.equals(in_flight)
         assert len(list(folded.state_pieces)) >= min(len(states), len(states) // rows)
@@ -42,7 +42,7 @@ def test_of_no_share_partition_there_is_one_empty_piece(tmp_path: Path):
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_what_is_written_of_pieces_is_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scenario: str):
-    monkeypatch.setattr(log_stats, "_ROWS_A_PIECE", 5)
+    monkeypatch.setattr(log_stats, "_ROWS_PER_PIECE", 5)
     log = find_logs([str(DATA / scenario)])[0]
     folded, files = fold_log(log), TableFiles(str(tmp_path))
     for name, tables in {"share_partition_state": folded.state_pieces, "in_flight": folded.in_flight_pieces}.items():

@@ -10,18 +10,20 @@ from hypothesis import strategies as st
 
 from share_state.errors import InputError
 from share_state.fold.chains import Chains
-from share_state.fold.checkpoint import carried_log, carried_share_partitions
+from share_state.fold.checkpoint import checkpoint_row, checkpoint_share_partitions
 from share_state.fold.log import FoldedLog, decode_log, fold_log
-from share_state.kafka.record_batches import CHUNK
-from share_state.pipeline.plan import shares
-from share_state.rules.registry import judge, judge_records
-from share_state.sources.discovery import LogPartition, Segment, Window, find_logs
+from share_state.fold.record_context import ContextChunk
+from share_state.kafka.record_batches import CHUNK_SIZE
+from share_state.pipeline.plan import cores_per_log
+from share_state.rules.registry import RecordRules, judge, judge_records
+from share_state.sources.as_of import Window
+from share_state.sources.discovery import LogPartition, Segment, find_logs
 from tests.fold.drawn import folder_of, logs
 from tests.fold.model import Written
 from tests.truth import DATA, scenarios
 
 
-def folded(log: LogPartition, cores: int, chunk: int = CHUNK) -> FoldedLog:
+def folded(log: LogPartition, cores: int, chunk: int = CHUNK_SIZE) -> FoldedLog:
     return fold_log(log, chunk=chunk, cores=cores, judge=judge_records)
 
 
@@ -29,10 +31,10 @@ def check_same(found: FoldedLog, expected: FoldedLog) -> None:
     for name in ("states", "in_flight", "cutoff"):
         assert getattr(found, name).equals(getattr(expected, name))
     assert judge(found, records=found.judged).equals(judge(expected, records=expected.judged))
-    assert (found.carried is None) == (expected.carried is None)
-    if found.carried is not None and expected.carried is not None:
-        assert carried_log("", found.carried) == carried_log("", expected.carried)
-        ours, theirs = (carried_share_partitions("", one) for one in (found.carried, expected.carried))
+    assert (found.checkpoint is None) == (expected.checkpoint is None)
+    if found.checkpoint is not None and expected.checkpoint is not None:
+        assert checkpoint_row("", found.checkpoint) == checkpoint_row("", expected.checkpoint)
+        ours, theirs = (checkpoint_share_partitions("", one) for one in (found.checkpoint, expected.checkpoint))
         assert pa.concat_tables(ours).equals(pa.concat_tables(theirs))
 
 
@@ -75,11 +77,12 @@ def test_what_goes_wrong_in_a_thread_is_told_as_ever(tmp_path: Path):
 def test_a_judge_that_fails_is_heard():
     (log, *_) = find_logs([str(DATA / "4.3.1/happy")])
 
-    def fail(_: object) -> list:
-        raise ZeroDivisionError
+    class Failing(RecordRules):
+        def __call__(self, chunk: ContextChunk) -> list:
+            raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        fold_log(log, cores=2, judge=fail)
+        fold_log(log, cores=2, judge=Failing())
 
 
 def of_size(partition: int, size: int) -> LogPartition:
@@ -87,16 +90,16 @@ def of_size(partition: int, size: int) -> LogPartition:
 
 
 def test_a_log_has_as_many_cores_as_its_share_of_the_bytes():
-    assert shares([of_size(0, 100)], 4) == {"__share_group_state-0": 4}
-    assert shares([of_size(0, 800), *(of_size(number, 4) for number in range(1, 51))], 4) == {
+    assert cores_per_log([of_size(0, 100)], 4) == {"__share_group_state-0": 4}
+    assert cores_per_log([of_size(0, 800), *(of_size(number, 4) for number in range(1, 51))], 4) == {
         "__share_group_state-0": 3
     }
-    assert shares([of_size(number, 100) for number in range(4)], 4) == {}
-    assert shares([of_size(0, 0)], 4) == {}
-    assert shares([], 4) == {}
+    assert cores_per_log([of_size(number, 100) for number in range(4)], 4) == {}
+    assert cores_per_log([of_size(0, 0)], 4) == {}
+    assert cores_per_log([], 4) == {}
 
 
 def test_no_log_has_more_cores_than_one_executor():
     logs = [of_size(number, 100) for number in range(2)]
-    assert shares(logs, 200, 4) == {"__share_group_state-0": 4, "__share_group_state-1": 4}
-    assert shares(logs, 200, 1) == {}
+    assert cores_per_log(logs, 200, 4) == {"__share_group_state-0": 4, "__share_group_state-1": 4}
+    assert cores_per_log(logs, 200, 1) == {}

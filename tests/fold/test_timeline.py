@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from share_state.fold.log import decode_log, fold_log
-from share_state.fold.options import Chosen
-from share_state.fold.timeline import Timeline, points_of, timeline_tables
+from share_state.fold.options import FoldOptions, SharePartitionFilter
+from share_state.fold.share_group_state import StateLogReader, StateReplay
+from share_state.fold.timeline import timeline_tables
 from share_state.schema.declarations import table_schema
-from share_state.sources.discovery import LogPartition, Window, find_logs
+from share_state.sources.as_of import Window
+from share_state.sources.discovery import LogPartition, find_logs
 from share_state.sources.topics import Topics
 from tests.fold.drawn import folder_of, logs
 from tests.fold.model import SNAPSHOT_KIND, TOMBSTONE_KIND, UPDATE_KIND, Written
@@ -24,7 +26,7 @@ KEY = ("group_id", "topic_id", "partition")
 OF_RECORD = ("offset", "timestamp", "kind")
 
 
-def timeline(log: LogPartition, window: Window | None = None, chosen: Chosen | None = None) -> list[dict]:
+def timeline(log: LogPartition, window: Window | None = None, chosen: SharePartitionFilter | None = None) -> list[dict]:
     """All rows in log order."""
     tables = list(timeline_tables(log, window, chosen))
     assert {table.schema for table in tables} <= {table_schema("timeline")}
@@ -120,10 +122,10 @@ def test_states_depend_neither_on_chunks_nor_on_the_room_for_them(step: int, roo
     size = min(len(records.rows), 400)
 
     def all_points(step: int, points: int, ranges: int) -> dict[int, tuple]:
-        timeline, found = Timeline(points=points, ranges=ranges), {}
+        replay, found = StateReplay(states=points, ranges=ranges), {}
         for begin in range(0, size, step):
             part = type(records)(records.rows[begin : min(begin + step, size)], records.batches)
-            for made in timeline.take(part, np.ones(len(keys), bool)):
+            for made in replay.apply(part, np.ones(len(keys), bool)):
                 assert len(made.rows) <= points
                 for at, row in enumerate(made.rows):
                     ranges_of = made.batches[made.ends[at] : made.ends[at + 1]].tolist()
@@ -140,19 +142,23 @@ def test_only_what_is_chosen_has_a_timeline():
     rows = timeline(log)
     for wanted in rows[:: len(rows) // 9]:
         group, topic, partition = (wanted[name] for name in KEY)
-        chosen = timeline(log, chosen=Chosen(group, topic, partition))
+        chosen = timeline(log, chosen=SharePartitionFilter(group, topic, partition))
         assert chosen == [row for row in rows if [row[name] for name in KEY] == [group, topic, partition]]
-        assert timeline(log, chosen=Chosen(group)) == [row for row in rows if row["group_id"] == group]
-    assert timeline(log, chosen=Chosen("nobody")) == []
+        assert timeline(log, chosen=SharePartitionFilter(group)) == [row for row in rows if row["group_id"] == group]
+    assert timeline(log, chosen=SharePartitionFilter("nobody")) == []
 
 
 def test_a_topic_is_chosen_by_its_name_where_that_is_known():
     (log,) = find_logs([str(DATA / "4.3.1/chaos/__share_group_state-1")])
     (first, *_) = timeline(log)
     topics = Topics(names=pa.table({"topic_id": [first["topic_id"]], "topic": ["orders"]}))
-    found = [row for table in timeline_tables(log, None, Chosen(topic="orders"), topics) for row in table.to_pylist()]
+    found = [
+        row
+        for table in timeline_tables(log, None, SharePartitionFilter(topic="orders"), FoldOptions(topics=topics))
+        for row in table.to_pylist()
+    ]
     assert {(row["topic"], row["topic_id"]) for row in found} == {("orders", first["topic_id"])}
-    assert timeline(log, chosen=Chosen(topic="orders")) == []
+    assert timeline(log, chosen=SharePartitionFilter(topic="orders")) == []
 
 
 def test_an_unreadable_record_has_no_row_and_makes_the_next_suspect(tmp_path: Path):
@@ -168,11 +174,13 @@ def test_a_record_of_more_ranges_than_there_is_room_for_is_told(tmp_path: Path):
     many = tuple((2 * number, 2 * number, 2, 1) for number in range(3000))
     log = folder_of([[Written(SNAPSHOT_KIND, 0, start=0)], [Written(UPDATE_KIND, 0, many)]], tmp_path)
     ((records, keys),) = decode_log(log, Window())
-    made = list(Timeline(points=4, ranges=8).take(records, np.ones(len(keys), bool)))
-    assert [np.diff(points.ends).tolist() for points in made] == [[0], [3000]]
+    made = list(StateReplay(states=4, ranges=8).apply(records, np.ones(len(keys), bool)))
+    assert [np.diff(states.ends).tolist() for states in made] == [[0], [3000]]
 
 
-def test_points_come_with_the_share_partitions_seen_so_far():
+def test_the_numbers_of_a_chunk_are_known_when_its_states_are_returned():
     (log,) = find_logs([str(DATA / "4.3.1/happy/__share_group_state-0")])
-    for points, keys in points_of(log, Window(), Chosen(), Topics()):
-        assert points.rows["key"].max() < len(keys)
+    reader = StateLogReader(log, Window(), FoldOptions())
+    for records in reader.chunks():
+        for states in reader.replay(records, np.ones(len(reader), bool)):
+            assert states.rows["key"].max() < len(reader)

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from share_state.fold.chains import CHAIN, Chains
 from share_state.fold.options import Limits
-from share_state.fold.record_context import Tracer
+from share_state.fold.record_context import ContextFold
 from share_state.kafka.state_records import StateRecords
 from tests.fold.decoded_logs import LOGS, damaged, decoded, drawn_records
 from tests.fold.drawn import logs
-from tests.fold.fact_model import chunks, facts, seen
+from tests.fold.fact_model import EVERY_RECORD, chunks, facts, seen
 from tests.fold.model import SNAPSHOT_KIND, UPDATE_KIND, Written
 from tests.truth import DATA
 
@@ -31,9 +31,9 @@ SMALL = [
 
 def traced(records: StateRecords, keys: int, cuts: list[int] = []) -> np.ndarray:  # noqa: B006  never changed
     """The facts of all records, taken in chunks."""
-    tracer, chains, found = Tracer(every=True), Chains(), []
+    context_fold, chains, found = ContextFold(EVERY_RECORD), Chains(), []
     for chunk in chunks(records, cuts):
-        found.append(tracer.take(chunk, chains, keys).facts.rows)
+        found.append(context_fold.apply(chunk, chains, keys).contexts)
     return np.concatenate(found)
 
 
@@ -47,7 +47,7 @@ def walked(records: StateRecords, keys: int, cuts: list[int] = [], slices: int =
     """Every share-partition folded record by record."""
     chains = Chains()
     for chunk in chunks(records, cuts):
-        Tracer().take(chunk, chains, keys, slices)
+        ContextFold(EVERY_RECORD).apply(chunk, chains, keys, slices)
     return chains
 
 
@@ -109,7 +109,7 @@ def test_a_share_partition_without_records_keeps_its_ranges():
     chains, none = fold(records, keys), StateRecords(records.rows[:0], records.batches[:0])
     before = chains.batches.tolist()
     assert before
-    Tracer().take(none, chains, keys + 3)
+    ContextFold(EVERY_RECORD).apply(none, chains, keys + 3)
     assert (chains.batches.tolist(), len(chains.chains)) == (before, keys + 3)
 
 
@@ -121,15 +121,14 @@ def test_the_first_record_with_a_range_in_archiving_is_noted_once(tmp_path: Path
         [Written(UPDATE_KIND, 0, ((5, 5, 3, 1),))],
     ]
     records, keys = drawn_records(log, tmp_path)
-    tracer, since = Tracer(folded_from=7, limits=Limits(delivery_count=9)), []
+    context_fold, since = ContextFold(EVERY_RECORD, log_start_offset=7, limits=Limits(delivery_count=9)), []
     for chunk in chunks(records, [2, 3]):
-        taken = tracer.take(chunk, Chains(), keys)
-        since.append(taken.archiving_since)
-        assert (taken.folded_from, taken.limits.delivery_count) == (7, 9)
+        found = context_fold.apply(chunk, Chains(), keys)
+        since.append(found.archiving_since)
+        assert (found.log_start_offset, found.limits.delivery_count) == (7, 9)
     assert since == [-1, 2, 2]
-    carried = Tracer()
-    carried.archiving_since = 1
-    assert carried.take(records, Chains(), keys).archiving_since == 1
+    resumed = ContextFold(EVERY_RECORD, archiving_since=1)
+    assert resumed.apply(records, Chains(), keys).archiving_since == 1
 
 
 @pytest.mark.parametrize("count", [1, 5, 100, 338, 2000])

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from share_state.fold.log import FoldedLog
 from share_state.kafka.record_batches import locate_records
-from share_state.pipeline.inputs import AUTO, Asked, find
+from share_state.pipeline.inputs import AUTO, ExportPaths, read_export
 from share_state.rules.registry import judge
 from share_state.sources.discovery import STATE_TOPIC, LogPartition
 from share_state.sources.segments import read_chunks
@@ -27,7 +27,7 @@ def no_spark() -> None:
 
 def found(*inputs: Path | str, form: str = AUTO, columns: Columns | None = None) -> list[LogPartition]:
     """The log partitions of inputs that can be read without Spark."""
-    return find(Asked([str(given) for given in inputs], "auto", columns or Columns(), no_spark), form).logs
+    return read_export(ExportPaths([str(given) for given in inputs], columns=columns or Columns()), form).logs
 
 
 def table_of(logs: Sequence[LogPartition]) -> pa.Table:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from share_state.fold.log import FoldedLog, fold_log
-from share_state.sources.discovery import Window
+from share_state.sources.as_of import Window
 from tests.fold.drawn import logs
 from tests.fold.model import Written
 from tests.forms.printed import console_text, dump_text
@@ -52,7 +52,7 @@ def test_text_of_several_segments_in_any_order_and_twice_folds_as_the_segments_d
         told = fold_log(dumped, chunk=chunk)
         # A segment's positions count from its own start, so bytes and findings' places are not those of one segment.
         assert tables_of(told, without=SIZES) == tables_of(expected, without=SIZES)
-        assert told.observed.repeated_batches == len(parts[-1])
+        assert told.observations.repeated_batches == len(parts[-1])
 
 
 @given(log=logs().filter(bool), chunk=st.sampled_from([1, 100, 1 << 20]), between=st.sampled_from(["", "\n", " \n\t"]))
@@ -89,7 +89,7 @@ def test_a_table_in_any_order_folds_as_the_segments_do(log, order, repeats, row_
         told = [one for one in found(Path(folder, "table")) if one.partition == 0]
         folded = fold_log(told[0], chunk=chunk)
         assert tables_of(folded, without=SIZES) == tables_of(fold_log(segments), without=SIZES)
-        assert folded.observed.repeated_batches == repeats
+        assert folded.observations.repeated_batches == repeats
 
 
 @given(log=logs().filter(bool), offset=st.integers(0, 40))

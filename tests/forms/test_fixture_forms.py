@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from share_state.fold.log import fold_log
-from share_state.pipeline.inputs import recognised
+from share_state.pipeline.inputs import detect_format
 from share_state.sources.discovery import LogPartition, find_logs
 from tests.forms.tables import BY_KEY, PLACES, SIZES, found, shuffled, table_of, tables_of, write
 from tests.truth import DATA, scenarios
@@ -43,7 +43,7 @@ def test_a_table_folds_to_the_tables_of_the_segments(scenario: Path, tmp_path: P
     for log in again:
         segments, rows = fold_log(held[log.partition]), fold_log(log)
         expected, told = tables_of(segments, without=SIZES), tables_of(rows, without=SIZES)
-        if held[log.partition].start_is_noted:
+        if held[log.partition].start_is_recorded:
             # A consumer never gets what lies before the log start, and a broker's loader reads the batch that holds it.
             told.pop("findings"), expected.pop("findings")
         assert told == expected
@@ -75,7 +75,7 @@ def test_the_dump_tools_text_folds_to_the_tables_of_the_segments(text: Path):
     # Each text is of one segment; where there are more, only that one is compared.
     (segments,) = find_logs([str(text.parent / log.name / f"{log.segments[0].base_offset:020}.log")])
     expected, told = fold_log(segments), fold_log(log)
-    without = ["log_start_offset", "redundant_records", "redundant_bytes"] if segments.start_is_noted else []
+    without = ["log_start_offset", "redundant_records", "redundant_bytes"] if segments.start_is_recorded else []
     assert tables_of(told, without=without) == tables_of(expected, without=without)
     assert told.record_count == expected.record_count
 
@@ -90,7 +90,7 @@ def test_the_dump_tools_text_folds_to_the_tables_of_the_segments(text: Path):
     ],
 )
 def test_a_form_is_recognised_by_its_content(form: str, paths: list[Path]):
-    assert {recognised([str(path)]) for path in paths} == {form}
+    assert {detect_format([str(path)]) for path in paths} == {form}
 
 
 def test_rows_in_any_order_and_twice_fold_to_the_same(tmp_path: Path):

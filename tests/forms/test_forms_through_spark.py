@@ -8,20 +8,22 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import base64, col, expr, lit, struct, to_json
-from share_state.cli.main.options import Reading, work_of
 
 import share_state
+from share_state.config.inputs import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
 from share_state.errors import InputError
 from share_state.fold.log import fold_log
-from share_state.pipeline.inputs import Asked, find
-from share_state.pipeline.task import FINDINGS, Wanted
+from share_state.pipeline.inputs import ExportPaths, read_export
+from share_state.pipeline.plan import build_plan
+from share_state.pipeline.task import FINDINGS, OutputSpec
 from share_state.sources import table_plan
 from share_state.sources.discovery import LogPartition, find_logs
 from share_state.sources.tables import Columns
-from share_state.spark.executor import fold_all, result_table
+from share_state.spark.executor import SparkExecutor
+from share_state.spark.inputs import SparkSorter
 from tests.cli.commands import Command, say
-from tests.forms.tables import BY_KEY, SIZES, no_spark, shuffled, table_of, tables_of, write
+from tests.forms.tables import BY_KEY, SIZES, shuffled, table_of, tables_of, write
 from tests.truth import DATA
 
 EXPORT = DATA / "4.3.1/chaos"
@@ -48,7 +50,7 @@ def command(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> Command:
 
 
 def _found(spark: SparkSession, path: Path, columns: Columns | None = None) -> list[LogPartition]:
-    return find(Asked([str(path)], "auto", columns or Columns(), lambda: spark), "auto").logs
+    return read_export(ExportPaths([str(path)], columns=columns or Columns(), sorter=SparkSorter(spark))).logs
 
 
 def _same(told: list[LogPartition], logs: list[LogPartition]) -> None:
@@ -60,7 +62,7 @@ def _same(told: list[LogPartition], logs: list[LogPartition]) -> None:
 def test_json_lines_with_base64(spark: SparkSession, frame: DataFrame, logs: list[LogPartition], tmp_path: Path):
     texts = frame.withColumns({name: base64(col(name)) for name in ("key", "value")})
     texts.select(to_json(struct("*")).alias("value")).repartition(3).write.text(str(tmp_path / "rows"))
-    assert find(Asked([str(tmp_path / "rows")], "auto", Columns(), lambda: spark), "auto").notes[0].endswith("table)")
+    assert read_export(ExportPaths([str(tmp_path / "rows")], sorter=SparkSorter(spark))).notes[0].endswith("table)")
     _same(_found(spark, tmp_path / "rows"), logs)
 
 
@@ -68,7 +70,7 @@ def test_a_delta_table_is_read_without_spark(frame: DataFrame, logs: list[LogPar
     place = str(tmp_path / "bronze")
     frame.write.format("delta").partitionBy("topic", "partition").save(place)
     frame.limit(500).write.format("delta").mode("append").save(place)
-    told = find(Asked([place], "auto", Columns(), no_spark), "auto").logs
+    told = read_export(ExportPaths([place])).logs
     _same(told, logs)
 
 
@@ -90,9 +92,9 @@ def test_rows_without_any_order_are_put_in_order_by_spark(
     other = table.slice(0, 40).set_column(2, "topic", pa.array(["orders"] * 40))
     write(shuffled(pa.concat_tables([table, table.slice(7, 300), other])), tmp_path / "rows.parquet", row_group=64)
     # As if it were too large to be held in memory while it is merged.
-    monkeypatch.setattr(table_plan, "MOST_WAITING", 1 << 10)
-    told = find(Asked([str(tmp_path / "rows.parquet")], "auto", Columns(), lambda: spark), "auto")
-    assert told.notes[1] == "rows of other topics are passed over: orders"
+    monkeypatch.setattr(table_plan, "MAX_OVERLAP", 1 << 10)
+    told = read_export(ExportPaths([str(tmp_path / "rows.parquet")], sorter=SparkSorter(spark)))
+    assert told.notes[1] == "rows of other topics are skipped: orders"
     # The scratch files are in order, so the limit does not bar them.
     _same(told.logs, logs)
 
@@ -106,7 +108,7 @@ def test_rows_without_any_order_are_put_in_order_by_spark(
         ({"timestamp": "'noon'"}, "partition .*, offset .*: timestamp is text but not a time in ISO 8601"),
         ({"timestamp": "true"}, "column timestamp is boolean, not a timestamp or milliseconds"),
         ({"value": "1"}, "column value is int, not binary or base64 text"),
-        ({"offset": "'7'"}, "column offset is string, not a whole number"),
+        ({"offset": "'7'"}, "column offset is string, not an integer"),
         ({"topic": "'orders'"}, "no records of __share_group_state in this table .found rows of orders."),
     ],
 )
@@ -141,12 +143,14 @@ def test_texts_are_reconstructed(spark: SparkSession, command: Command, form: st
     said = command("reconstruct", TEXTS[form], "--out", tmp_path / "lake", "--json")
     assert said.code == 0
     assert f"(--format {form})" in said.err
-    work = work_of([str(TEXTS[form])], Reading(format=form))
-    (log,) = work.logs
+    plan = build_plan(input_spec(OPTIONS, sources=[{"path": str(TEXTS[form]), "format": form}]), OPTIONS)
+    (log,) = plan.logs
     told = CommittedTables(str(tmp_path / "lake")).read("share_partition_state").sort_by(BY_KEY)
     assert told == fold_log(log).states.sort_by(BY_KEY)
     assert said.json["progress"] == {log.name: fold_log(log).next_offset if form == "dump-log" else None}
-    findings = result_table(fold_all(spark, work, Wanted(sent=(FINDINGS,))), FINDINGS)
+    executor = SparkExecutor(spark)
+    rows = executor.fold(plan, OutputSpec(returned=(FINDINGS,)))
+    findings = executor.returned_tables(rows, [FINDINGS])[FINDINGS]
     assert findings.count() == 0
 
 

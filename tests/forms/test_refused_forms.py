@@ -8,9 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from share_state.config.inputs import OPTIONS, input_spec
 from share_state.errors import InputError, ShareStateError
 from share_state.fold.log import fold_log
-from share_state.pipeline.inputs import recognised
+from share_state.pipeline.inputs import detect_format
 from share_state.sources.tables import Columns
 from tests.forms.printed import console_text, dump_text
 from tests.forms.tables import found, rows, write
@@ -42,19 +43,19 @@ def _refused(path: Path, form: str, pattern: str) -> None:
         (CONSOLE[:FIRST] + '{"key":,}' + " " * 99, rf"byte {FIRST}: not JSON"),
         (CONSOLE[:FIRST] + '{"key":' + "[" * 99999 + " " * 99, rf"byte {FIRST}: not JSON"),
         (CONSOLE.replace('"startOffset":0', '"startOffset":NaN'), "byte 0: not JSON"),
-        (CONSOLE.replace('"startOffset":0', '"startOffset":true'), "byte 0: not a record .*no whole number"),
-        (CONSOLE.replace('"startOffset":0', '"startOffset":1.5'), "byte 0: not a record .*no whole number"),
-        (CONSOLE.replace('"startOffset":0', '"startOffset":"0"'), "byte 0: not a record .*no whole number"),
+        (CONSOLE.replace('"startOffset":0', '"startOffset":true'), "byte 0: not a record .*not an integer"),
+        (CONSOLE.replace('"startOffset":0', '"startOffset":1.5'), "byte 0: not a record .*not an integer"),
+        (CONSOLE.replace('"startOffset":0', '"startOffset":"0"'), "byte 0: not a record .*not an integer"),
         (CONSOLE.replace('"startOffset":0', f'"startOffset":{2**63}'), "byte 0: not a record .*does not fit"),
         (CONSOLE.replace('"startOffset":0', '"started":0'), "byte 0: not a record .*no field startOffset"),
         (CONSOLE.replace('"lastOffset":4', '"last":4'), "byte 0: not a record .*a state batch lacks"),
-        (CONSOLE.replace('"stateBatches":[', '"stateBatches":null,"x":[', 1), "byte 0: not a record .*no list"),
+        (CONSOLE.replace('"stateBatches":[', '"stateBatches":null,"x":[', 1), "byte 0: not a record .*is not a list"),
         (CONSOLE.replace('"version":0', '"version":1', 1), "byte 0: not a record .*not of version 0"),
         (CONSOLE.replace('{"type":0', '{"type":9', 1), "byte 0: not a record .*type 9 of the key"),
-        (CONSOLE.replace("AAAAAAAAAAEAAAAAAAAAAg", "short", 1), "byte 0: not a record .*cannot be one"),
+        (CONSOLE.replace("AAAAAAAAAAEAAAAAAAAAAg", "short", 1), "byte 0: not a record .*is invalid"),
         (CONSOLE.replace('"groupId":"g"', '"groupId":null', 1), "byte 0: not a record .*wrong type"),
-        (CONSOLE.replace('"groupId":"g"', f'"groupId":"{"g" * 40000}"', 1), "byte 0: not a record .*cannot be one"),
-        (CONSOLE.replace('"groupId":"g"', '"groupId":"\\ud800"', 1), "byte 0: not a record .*cannot be one"),
+        (CONSOLE.replace('"groupId":"g"', f'"groupId":"{"g" * 40000}"', 1), "byte 0: not a record .*is invalid"),
+        (CONSOLE.replace('"groupId":"g"', '"groupId":"\\ud800"', 1), "byte 0: not a record .*is invalid"),
         ('{"key":1}', "byte 0: not a record .*no key or no value"),
     ],
 )  # fmt: skip
@@ -71,7 +72,7 @@ def test_console_json_of_other_bytes(tmp_path: Path):
 
 
 def test_an_object_that_never_ends_is_refused_before_it_fills_the_memory(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("share_state.sources.console_text._LONGEST", 1 << 20)
+    monkeypatch.setattr("share_state.sources.console_text._MAX_OBJECT", 1 << 20)
     path = tmp_path / "console.txt"
     path.write_text(CONSOLE + '{"key":[' + "1," * (3 << 20))
     _refused(path, "console-json", f"byte {len(CONSOLE)}: the text ends inside a record")
@@ -89,18 +90,18 @@ def _late_record(text: str) -> str:
 @pytest.mark.parametrize(
     ("text", "pattern"),
     [
-        (DUMP[: _line(4)], rf"byte {_line(2)}: a batch of 2 records, 1 are in the text"),
+        (DUMP[: _line(4)], rf"byte {_line(2)}: a batch of 2 records, 1 in the text"),
         (DUMP[: _line(4) + 150], rf"byte {_line(4)}: "),
         (DUMP[: _line(6) - 8], rf"byte {_line(5)}: "),
         (DUMP[: _line(3)] + "garbage\n" + DUMP[_line(3) :], rf"byte {_line(3)}: not a line of kafka-dump-log"),
         (DUMP.replace("lastOffset: 1", "lastOffset: x"), rf"byte {_line(2)}: a batch line"),
-        (DUMP.replace("crc: ", "crc: 9999999999", 1), rf"byte {_line(2)}: a batch line without a right "),
-        (DUMP.replace("CreateTime: ", "CreateTime: 9999999999"), rf"byte {_line(2)}: a batch line without a right "),
-        (DUMP.replace("count: 2", f"count: {2**31}"), rf"byte {_line(2)}: a batch line without a right "),
+        (DUMP.replace("crc: ", "crc: 9999999999", 1), rf"byte {_line(2)}: a batch line without a valid "),
+        (DUMP.replace("CreateTime: ", "CreateTime: 9999999999"), rf"byte {_line(2)}: a batch line without a valid "),
+        (DUMP.replace("count: 2", f"count: {2**31}"), rf"byte {_line(2)}: a batch line without a valid "),
         (_late_record(DUMP), rf"byte {_line(3)}: a record line without offset, time"),
-        (DUMP.replace("crc: ", "crk: "), rf"byte {_line(2)}: a batch line without a right crc"),
+        (DUMP.replace("crc: ", "crk: "), rf"byte {_line(2)}: a batch line without a valid crc"),
         (DUMP.replace("compresscodec: none", "compresscodec: brotli", 1), rf"byte {_line(2)}: a batch line"),
-        (DUMP.replace("| offset: 1", "| offset: 5"), rf"byte {_line(4)}: offset 5 is not of the batch before it"),
+        (DUMP.replace("| offset: 1", "| offset: 5"), rf"byte {_line(4)}: offset 5 is not in the batch before it"),
         (DUMP.replace("| offset: 0", "| number: 0"), rf"byte {_line(3)}: a record line without offset"),
         (DUMP.replace(" key: {", " kay: {"), rf"byte {_line(3)}: a record line without key; dump with"),
         (DUMP.replace(" payload: ", " content: "), rf"byte {_line(3)}: no payload after the key"),
@@ -124,11 +125,11 @@ TABLE = rows(3, [5, 6], [1, 2], [key(), key()], [None, b"\0\0"])
 @pytest.mark.parametrize(
     ("table", "pattern"),
     [
-        (TABLE.drop_columns("key"), r"no column key \(there are value, .*say --column key=NAME"),
+        (TABLE.drop_columns("key"), r"no column key \(columns: value, .*give --column key=NAME"),
         (TABLE.drop_columns("offset"), "no column offset"),
         (TABLE.drop_columns("partition"), "no column partition"),
         (TABLE.set_column(0, "key", pa.array([1, 2])), "column key is int64, not binary or base64 text"),
-        (TABLE.set_column(4, "offset", pa.array(["5", "6"])), "column offset is string, not a whole number"),
+        (TABLE.set_column(4, "offset", pa.array(["5", "6"])), "column offset is string, not an integer"),
         (TABLE.set_column(5, "timestamp", pa.array(["a", "b"])), "column timestamp is string, not a timestamp"),
         (TABLE.set_column(2, "topic", pa.array([1, 2])), "column topic is int64, not text"),
         (TABLE.set_column(4, "offset", pa.array([5, None])), "row 1: offset is null"),
@@ -151,7 +152,7 @@ def test_a_table_that_is_none(table: pa.Table, pattern: str, tmp_path: Path):
 def test_half_a_parquet_file(tmp_path: Path):
     path = write(TABLE, tmp_path / "rows.parquet")
     path.write_bytes(path.read_bytes()[:-20])
-    _refused(path, "table", "not a whole Parquet file")
+    _refused(path, "table", "not a complete Parquet file")
 
 
 def test_a_parquet_file_with_a_damaged_page(tmp_path: Path):
@@ -171,12 +172,12 @@ def test_columns_that_are_not_there():
 def test_two_forms_at_once(tmp_path: Path):
     path = write(TABLE, tmp_path / "rows.parquet")
     with pytest.raises(InputError, match=r"is segments of a log, .* is a table of keys and values; give one form"):
-        recognised([str(DATA / "4.3.1/happy/__share_group_state-0"), str(path)])
+        detect_format([str(DATA / "4.3.1/happy/__share_group_state-0"), str(path)])
 
 
 def test_a_form_that_is_not_known():
-    with pytest.raises(ShareStateError, match="--format csv: give one of auto, table, dump-log, console-json"):
-        found("x", form="csv")
+    with pytest.raises(ShareStateError, match="--format csv: give one of auto, segments, table, dump-log"):
+        input_spec(OPTIONS, sources=[{"path": "x", "format": "csv"}])
 
 
 @pytest.mark.parametrize("form", ["table", "console-json", "dump-log"])
@@ -192,4 +193,4 @@ def test_an_empty_folder(form: str, tmp_path: Path):
 def test_json_of_something_else_is_not_taken_for_the_consoles(tmp_path: Path):
     path = tmp_path / "topics.json"
     path.write_text(json.dumps({"topics": [{"name": "a"}]}))
-    assert recognised([str(path)]) != "console-json"
+    assert detect_format([str(path)]) != "console-json"

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from share_state.fold.log import FoldedLog, fold_log
-from share_state.pipeline.inputs import recognised
+from share_state.pipeline.inputs import detect_format
 from share_state.rules.registry import judge
-from share_state.sources.discovery import Window
+from share_state.sources.as_of import Window
 from tests.forms.printed import console_text, dump_text
 from tests.forms.tables import SIZES, found, rows, tables_of, write
 from tests.log_writer import batch, snapshot, tombstone, update
@@ -120,7 +120,7 @@ def test_words_of_the_java_machine_do_not_matter(tmp_path: Path):
     trace = 'Exception in thread "main" java.lang.NoSuchMethodError: x\n\tat a.b(c.java:1)\n'
     path = tmp_path / "dump.txt"
     path.write_text(noise + text + trace)
-    assert recognised([str(path)]) == "dump-log"
+    assert detect_format([str(path)]) == "dump-log"
     assert _rules(_dumped(tmp_path, noise + text + trace)) == []
 
 

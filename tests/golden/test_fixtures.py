@@ -10,7 +10,8 @@ import pytest
 
 from share_state.fold.log import FoldedLog, fold_log
 from share_state.rules.registry import judge
-from share_state.sources.discovery import Window, find_logs
+from share_state.sources.as_of import Window
+from share_state.sources.discovery import find_logs
 from tests.golden.plain_log import Record, read_folder
 from tests.truth import DATA, Case, Key, cases, expected_in_flight, expected_states, scenarios
 
@@ -287,7 +288,7 @@ def test_a_replica_repeats_the_log_without_a_trace(name: str, tmp_path: Path):
     scenario, replica = DATA / name, tmp_path / "broker-2"
     shutil.copytree(scenario, replica, ignore=shutil.ignore_patterns("archive-*", "live-*", "killed-*"))
     for found in find_logs([str(scenario), str(replica)]):
-        assert found.has_copies
+        assert found.has_replicas
         expected = fold_log(find_logs([str(scenario / f"__share_group_state-{found.partition}")])[0])
         same_tables(fold_log(found), expected)
         assert codes(judge(fold_log(found)))["DUPLICATE_OFFSET_CONFLICT"] == 0

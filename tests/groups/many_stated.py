@@ -15,7 +15,7 @@ from share_state.fold.group_replay import ShareGroup, StatePartitions
 from share_state.fold.groups import FoldedGroups
 from share_state.fold.sticky import fold_sticky
 from share_state.pipeline.groups import GroupSide
-from share_state.pipeline.plan import GroupInput, Work
+from share_state.pipeline.plan import FoldPlan, GroupInput
 from share_state.pipeline.task import Digest
 from share_state.rules.group_context import STATE_COLUMNS
 from share_state.schema.declarations import table_schema
@@ -29,7 +29,7 @@ EPOCH = 3
 
 def many_groups(count: int) -> FoldedGroups:
     """Groups that list every partition of every topic, with a member for each topic."""
-    folded = FoldedGroups(partitions=(0,), partition_count=1, count_is_told=True)
+    folded = FoldedGroups(partitions=(0,), partition_count=1, has_given_count=True)
     for group_id in (f"share-group-{number:05d}" for number in range(count)):
         group = ShareGroup(group_id, 0, is_live=True, epoch=EPOCH, metadata_hash=1, assignment_epoch=EPOCH)
         listed = {topic_id: tuple(range(PARTITIONS)) for topic_id in TOPICS}
@@ -69,7 +69,7 @@ def main() -> None:
     groups = many_groups(int(sys.argv[1]))
     states, side = many_states(groups), GroupSide(GroupInput(()), groups, fold_sticky(groups))
     before, began = _peak_megabytes(), time.monotonic()
-    findings = side.judge(states, Work([]))
+    findings = side.judge(states, FoldPlan([]))
     judged, of_judging = time.monotonic(), _peak_megabytes() - before
     digest = Digest()
     for table in side.tables().values():

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from share_state.fold.group_replay import GroupReplay
 from share_state.fold.groups import fold_groups
 from share_state.kafka.group_records import GroupRecord
-from share_state.sources.discovery import Window, find_group_logs
+from share_state.sources.as_of import Window
+from share_state.sources.discovery import find_group_logs
 from tests.groups.group_writer import (
     QUIET,
     T,

@@ -6,13 +6,12 @@ from pathlib import Path
 import pytest
 
 from share_state.errors import InputError
-from share_state.pipeline.inputs import Asked, find_groups
-from share_state.pipeline.plan import digest_of_logs
+from share_state.pipeline.inputs import ExportPaths, read_group_export
+from share_state.pipeline.resume import digest_of_logs
 from share_state.sources.discovery import GROUP_TOPIC, LogPartition, find_group_logs
 from share_state.sources.kafka_client import read_client_properties
-from share_state.sources.kafka_cluster import LiveSource
-from share_state.sources.tables import Columns
-from tests.forms.tables import no_spark, write
+from share_state.sources.kafka_cluster import KafkaSource
+from tests.forms.tables import write
 from tests.groups.group_tables import rows_of
 from tests.truth import DATA
 
@@ -22,7 +21,7 @@ TEXTS = ("dump-offsets.txt", "share-group-formatter.txt")
 
 
 def digest(*inputs: Path) -> str:
-    return digest_of_logs(find_groups(Asked([str(one) for one in inputs], "auto", Columns(), no_spark)))
+    return digest_of_logs(read_group_export(ExportPaths([str(one) for one in inputs])))
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -39,9 +38,7 @@ def test_every_log_partition_of_a_table_counts_and_its_file_is_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     table = rows_of(find_group_logs([str(CHAOS)]))
-    logs = find_groups(
-        Asked([str(write(table, tmp_path / "rows.parquet", row_group=200))], "auto", Columns(), no_spark)
-    )
+    logs = read_group_export(ExportPaths([str(write(table, tmp_path / "rows.parquet", row_group=200))]))
     assert len(logs) == 3
     assert len({segment.path for log in logs for segment in log.segments}) == 1
     opened, whole = list[Path](), Path.open
@@ -59,7 +56,7 @@ def test_the_same_records_in_another_form_are_read_anew(tmp_path: Path):
 
 def test_of_a_cluster_it_counts_how_far_each_log_partition_is_read():
     """No broker is asked."""
-    source = LiveSource("kafka://nowhere:9", 20, read_client_properties(None))
+    source = KafkaSource("kafka://nowhere:9", 20, read_client_properties(None))
     log = LogPartition(GROUP_TOPIC, 0, (), 3, topic_id="id", source=source)
     told = digest_of_logs([log])
     assert digest_of_logs([replace(log, source=replace(source, address="kafka://elsewhere:9"))]) == told
@@ -74,7 +71,7 @@ def test_of_a_cluster_it_counts_how_far_each_log_partition_is_read():
 
 def test_a_file_that_went_away_is_told(tmp_path: Path):
     table = write(rows_of(find_group_logs([str(CHAOS)])), tmp_path / "rows.parquet")
-    logs = find_groups(Asked([str(table)], "auto", Columns(), no_spark))
+    logs = read_group_export(ExportPaths([str(table)]))
     table.unlink()
     with pytest.raises(InputError, match=r"rows\.parquet: cannot be read"):
         digest_of_logs(logs)

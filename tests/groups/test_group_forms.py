@@ -11,29 +11,29 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from share_state.cli.main.options import GroupSide, Reading, with_groups
 
-from share_state.delta.warehouse import OF_CLAIMS, OF_GROUPS
+from share_state.config.inputs import OPTIONS, input_spec
+from share_state.delta.warehouse import CLAIM_TABLES, GROUP_TABLES
 from share_state.fold.groups import FoldedGroups, fold_groups
 from share_state.fold.log import fold_log
 from share_state.fold.sticky import fold_sticky
-from share_state.kafka.text_records import StateTextError, record_bytes
-from share_state.pipeline.inputs import Asked, Found, find, find_groups
-from share_state.pipeline.plan import GroupInput, Work
+from share_state.kafka.text_records import TextRecordError, encode_group_record
+from share_state.pipeline.inputs import Export, ExportPaths, read_export, read_group_export
+from share_state.pipeline.plan import FoldPlan, GroupInput, build_plan
 from share_state.rules.group_context import AuditedGroups
 from share_state.rules.groups import orphan_share_state
+from share_state.sources.as_of import Window
 from share_state.sources.discovery import (
     GROUP_TOPIC,
     STATE_TOPIC,
     LogPartition,
-    Window,
     find_group_logs,
     find_logs,
     group_partition_of,
 )
 from share_state.sources.dump_text import dump_logs
-from share_state.sources.tables import Columns
-from tests.forms.tables import no_spark, shuffled, tables_of, write
+from share_state.spark.inputs import SparkSorter
+from tests.forms.tables import shuffled, tables_of, write
 from tests.groups.described import scenarios
 from tests.groups.group_tables import both_topics, json_lines, rows_of
 from tests.groups.group_writer import (
@@ -56,23 +56,30 @@ SCENARIOS = pytest.mark.parametrize(
 )
 
 
-def asked(*inputs: Path, columns: Columns | None = None) -> Asked:
-    return Asked([str(one) for one in inputs], "auto", columns or Columns(), no_spark)
+def export(*inputs: Path) -> ExportPaths:
+    return ExportPaths([str(one) for one in inputs])
+
+
+def planned(source: Path, *named: Path, **groups: object) -> FoldPlan:
+    """The plan of an input whose group side may be named."""
+    paths = [str(one) for one in named] or None
+    spec = input_spec(OPTIONS, sources=[{"path": str(source)}], groups={"paths": paths} | groups)
+    return build_plan(spec, OPTIONS)
 
 
 def assert_same_groups(read: Iterable[LogPartition], expected: Iterable[LogPartition]) -> FoldedGroups:
     """Two exports of the group side tell the same."""
     one, other = (fold_groups(list(logs), partition_count=3) for logs in (read, expected))
-    for name in OF_GROUPS:
+    for name in GROUP_TABLES:
         assert getattr(one, name).equals(getattr(other, name)), name
     assert (one.names, one.places, one.newest_time) == (other.names, other.places, other.newest_time)
     assert (one.epoch_steps, one.sticky, one.classic) == (other.epoch_steps, other.sticky, other.classic)
-    for name in OF_CLAIMS:
+    for name in CLAIM_TABLES:
         assert getattr(fold_sticky(one), name).equals(getattr(fold_sticky(other), name)), name
     return one
 
 
-def assert_same_state(found: Found, state: Iterable[LogPartition]) -> None:
+def assert_same_state(found: Export, state: Iterable[LogPartition]) -> None:
     expected = {log.partition: log for log in state}
     assert [log.topic for log in found.logs] == [STATE_TOPIC] * len(found.logs)
     for log in found.logs:
@@ -86,7 +93,7 @@ def test_a_table_of_both_topics_gives_both_sides(scenario: Path, tmp_path: Path)
     half = len(table) // 2
     write(table.slice(0, half), tmp_path / "a.parquet", row_group=400)
     write(shuffled(table.slice(half)), tmp_path / "b.parquet", row_group=500)
-    found = find(asked(tmp_path), "auto")
+    found = read_export(export(tmp_path))
     assert_same_state(found, state)
     folded = assert_same_groups(found.groups, groups)
     assert folded.live
@@ -101,14 +108,13 @@ def test_a_table_of_the_group_topic_alone_is_named_as_the_group_side(tmp_path: P
     write(table.drop_columns(["topic"]), tmp_path / "unnamed/a.parquet")
     renamed = table.rename_columns({"key": "k", "value": "v"})
     write(renamed, tmp_path / "renamed/a.parquet")
-    work = Work(find_logs([str(DATA / "4.3.1/chaos")]))
+    state = DATA / "4.3.1/chaos"
     for named in (tmp_path / "named", tmp_path / "unnamed"):
-        side = with_groups(work, [], GroupSide([str(named)], 3)).groups
+        side = planned(state, named, partitions=3).groups
         assert side is not None
         assert side.partitions == 3
         assert_same_groups(side.logs, groups)
-    renamed = GroupSide([str(tmp_path / "renamed")], 3)
-    side = with_groups(work, [], renamed, Reading(column=["key=k", "value=v"])).groups
+    side = planned(state, tmp_path / "renamed", partitions=3, columns={"key": "k", "value": "v"}).groups
     assert_same_groups(side.logs if side else (), groups)
 
 
@@ -117,7 +123,7 @@ def test_a_delta_table_of_both_topics_gives_both_sides(tmp_path: Path):
 
     state, groups, table = both_topics(DATA / "4.3.1/happy")
     write_deltalake(str(tmp_path / "table"), table, partition_by=["topic"])
-    found = find(asked(tmp_path / "table"), "auto")
+    found = read_export(export(tmp_path / "table"))
     assert_same_state(found, state)
     assert_same_groups(found.groups, groups)
 
@@ -125,7 +131,7 @@ def test_a_delta_table_of_both_topics_gives_both_sides(tmp_path: Path):
 def test_json_of_both_topics_gives_both_sides(spark: SparkSession, tmp_path: Path):
     state, groups, table = both_topics(DATA / "4.3.1/chaos")
     json_lines(shuffled(table), tmp_path / "rows.json")
-    found = find(Asked([str(tmp_path)], "auto", Columns(), lambda: spark), "auto")
+    found = read_export(ExportPaths([str(tmp_path)], sorter=SparkSorter(spark)))
     assert_same_state(found, state)
     assert_same_groups(found.groups, groups)
 
@@ -133,12 +139,10 @@ def test_json_of_both_topics_gives_both_sides(spark: SparkSession, tmp_path: Pat
 def test_what_came_with_the_input_is_its_group_side_unless_another_is_named(tmp_path: Path):
     _, _, table = both_topics(DATA / "4.3.1/chaos")
     write(table, tmp_path / "a.parquet")
-    found = find(asked(tmp_path), "auto")
-    work = Work(found.logs, groups=GroupInput(found.groups))
-    beside = with_groups(work, [str(tmp_path)], GroupSide(group_partitions=3)).groups
-    assert beside == GroupInput(found.groups, 3)
+    found = read_export(export(tmp_path))
+    assert planned(tmp_path, partitions=3).groups == GroupInput(found.groups, 3)
     write_group_log(tmp_path / "elsewhere", [group_metadata("other", 3)], partition=1)
-    named = with_groups(work, [str(tmp_path)], GroupSide([str(tmp_path / "elsewhere")])).groups
+    named = planned(tmp_path / "a.parquet", tmp_path / "elsewhere").groups
     assert named is not None
     assert [log.source for log in named.logs] == [None]
 
@@ -146,13 +150,13 @@ def test_what_came_with_the_input_is_its_group_side_unless_another_is_named(tmp_
 def test_a_table_does_not_tell_how_many_partitions_there_are(tmp_path: Path):
     """A partition without a record is in no table, so a group may be missing because its partition is."""
     write(rows_of(find_group_logs([str(DATA / "4.3.1/chaos")])), tmp_path / "a.parquet")
-    logs = find_groups(asked(tmp_path))
+    logs = read_group_export(export(tmp_path))
     assert [log.partition for log in logs] == [0, 1, 2]
     assert fold_groups(logs).partition_count is None
 
 
 def test_the_dump_tools_text_gives_the_group_side():
-    (log,) = find_groups(asked(PRINTED / "dump-offsets.txt"))
+    (log,) = read_group_export(export(PRINTED / "dump-offsets.txt"))
     assert (log.partition, log.topic) == (2, GROUP_TOPIC)
     folded = assert_same_groups([log], find_group_logs([str(PRINTED_OF)]))
     assert folded.faults == []
@@ -162,7 +166,7 @@ def test_the_dump_tools_text_gives_the_group_side():
 
 def test_dumps_of_both_topics_give_both_sides(tmp_path: Path):
     (state,) = (DATA / "4.3.1/happy").glob("dump-log-*.txt")
-    found = find(asked(state, PRINTED / "dump-offsets.txt"), "auto")
+    found = read_export(export(state, PRINTED / "dump-offsets.txt"))
     assert [log.topic for log in found.logs] == [STATE_TOPIC]
     assert [log.name for log in found.groups] == [f"{GROUP_TOPIC}-2"]
     logs, others = dump_logs([state, PRINTED / "dump-offsets.txt"])
@@ -172,7 +176,7 @@ def test_dumps_of_both_topics_give_both_sides(tmp_path: Path):
 def test_the_console_consumers_texts_give_the_group_side():
     """They tell neither offsets nor times: everything else is as from the segments."""
     texts = [PRINTED / "share-group-formatter.txt", PRINTED / "group-metadata-formatter.txt"]
-    (log,) = find_groups(asked(*texts))
+    (log,) = read_group_export(export(*texts))
     told_here, expected = fold_groups([log]), fold_groups(find_group_logs([str(PRINTED_OF)]))
     assert told_here.faults == expected.faults == []
     half = Window(until_offset=60)
@@ -197,7 +201,7 @@ def test_a_dump_without_the_decoder_is_refused(tmp_path: Path):
     text = (PRINTED / "dump-offsets.txt").read_text().splitlines()
     bare = [line.partition(" key: ")[0] if line.startswith("| ") else line for line in text]
     (tmp_path / "bare.txt").write_text("\n".join(bare) + "\n")
-    logs = find_groups(asked(tmp_path / "bare.txt"))
+    logs = read_group_export(export(tmp_path / "bare.txt"))
     with pytest.raises(Exception, match="dump with --share-group-state-decoder or --offsets-decoder"):
         fold_groups(logs)
 
@@ -215,7 +219,7 @@ def test_records_that_the_tool_could_not_read_are_findings(tmp_path: Path):
             if line.startswith(f"| offset: {offset} "):
                 text[number] = line.partition(" key: ")[0] + " key: " + said
     (tmp_path / "dump.txt").write_text("".join(text))
-    folded = fold_groups(find_groups(asked(tmp_path / "dump.txt")))
+    folded = fold_groups(read_group_export(export(tmp_path / "dump.txt")))
     assert [(fault.code, fault.offset) for fault in folded.faults] == [
         ("VALUE_MALFORMED", 1),
         ("VALUE_VERSION_UNKNOWN", 2),
@@ -227,53 +231,52 @@ def test_records_that_the_tool_could_not_read_are_findings(tmp_path: Path):
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ({"data": {}}, None, "the key names no type"),
+        ({"data": {}}, None, "the key has no type"),
         ({"type": "11"}, None, "the key has no data"),
         ({"type": "11", "data": {}}, None, "group_id"),
         ({"type": "11", "data": {"groupId": 3}}, None, "group_id"),
         ({"type": "11", "data": {"groupId": "G"}}, {"version": "0", "data": {"epoch": "x"}}, "epoch"),
-        ({"type": "11", "data": {"groupId": "G"}}, {"version": "1", "data": {"epoch": 1}}, "version 1 is not known"),
-        ({"type": "11", "data": {"groupId": "G"}}, {"data": {"epoch": 1}}, "the value names no version"),
+        ({"type": "11", "data": {"groupId": "G"}}, {"version": "1", "data": {"epoch": 1}}, "version 1 is unknown"),
+        ({"type": "11", "data": {"groupId": "G"}}, {"data": {"epoch": 1}}, "the value has no version"),
         (
             {"type": "13", "data": {"groupId": "G", "memberId": "m"}},
             {"version": 0, "data": {"topicPartitions": 3}},
-            "no list",
+            "not a list",
         ),
         (
             {"type": "13", "data": {"groupId": "G", "memberId": "m"}},
             {"version": 0, "data": {"topicPartitions": [3]}},
-            "no object",
+            "not an object",
         ),
     ],
 )
 def test_a_printed_record_that_cannot_be_is_refused(key, value, message):
-    with pytest.raises(StateTextError, match=message):
-        record_bytes(key, value)
+    with pytest.raises(TextRecordError, match=message):
+        encode_group_record(key, value)
 
 
 def test_committed_offsets_are_known_by_their_type_alone():
     printed = {"type": "1", "data": {"group": "g", "topic": "t", "partition": 0}}
-    assert record_bytes(printed, {"version": "4", "data": {"offset": 1}}) == (b"\0\1", None)
+    assert encode_group_record(printed, {"version": "4", "data": {"offset": 1}}) == (b"\0\1", None)
 
 
 @pytest.mark.parametrize(
     ("numbers", "count", "note"),
     [
-        ([0], None, "found partition 0, not how many there are"),
-        ([1, 2], None, "found partition 1, 2, not how many there are"),
+        ([0], None, "found partition 0, but not how many there are"),
+        ([1, 2], None, "found partition 1, 2, but not how many there are"),
         ([0], 1, ""),
         ([0, 1, 2], None, ""),
     ],
 )
 def test_who_gives_some_partitions_is_asked_how_many_there_are(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], numbers: list[int], count: int | None, note: str
+    tmp_path: Path, numbers: list[int], count: int | None, note: str
 ):
     for number in numbers:
         write_group_log(tmp_path, [group_metadata("G", 3)], partition=number)
-    with_groups(Work(find_logs([str(DATA / "4.3.1/happy")])), [], GroupSide([str(tmp_path)], count))
-    said = capsys.readouterr().err
-    assert (note in said) if note else said == ""
-    assert said.count("--group-partitions N") == bool(note)
+    notes = planned(DATA / "4.3.1/happy", tmp_path, partitions=count).notes
+    assert len(notes) == bool(note)
+    assert all(note in one and "--group-partitions N" in one for one in notes)
 
 
 def test_state_whose_groups_may_lie_in_other_partitions_is_no_orphan(tmp_path: Path):
@@ -319,7 +322,7 @@ def classic_groups() -> list[Record]:
 def test_the_dump_tools_text_of_classic_groups_gives_their_claims(tmp_path: Path):
     """The tool prints a member's subscription as an object where it is one, without its version, else as base64."""
     write_group_log(tmp_path, classic_groups(), partition=1)
-    folded = assert_same_groups(find_groups(asked(PRINTED / "dump-classic.txt")), find_group_logs([str(tmp_path)]))
+    folded = assert_same_groups(read_group_export(export(PRINTED / "dump-classic.txt")), find_group_logs([str(tmp_path)]))
     assert sorted(folded.classic) == ["bad", "c0", "c1", "c2", "c3", "con", "raw"]
     claims = fold_sticky(folded).sticky_claim
     assert sorted(set(claims["subscription_version"].to_pylist())) == [0, 1, 2, 3]

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from share_state.config.inputs import OPTIONS, input_spec
 from share_state.config.loading import settings_for
 from share_state.errors import InputError
 from share_state.fold.groups import FoldedGroups
 from share_state.pipeline.groups import read_groups
-from share_state.pipeline.inputs import AUTO, Asked, with_group_side
-from share_state.pipeline.plan import GroupInput, Work, group_logs
+from share_state.pipeline.inputs import adjacent_group_logs
+from share_state.pipeline.plan import FoldPlan, GroupInput, build_plan
+from share_state.pipeline.resume import digest_of_logs
 from share_state.rules.group_context import AuditedGroups, GroupLimits
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import find_group_logs, find_logs, group_partition_of
-from share_state.sources.tables import Columns
-from tests.forms.tables import no_spark
 from tests.groups.group_writer import T, group_metadata, share_group, write_group_log
 from tests.truth import DATA
 
@@ -38,13 +38,13 @@ def exports(tmp_path: Path) -> Path:
 def found(*inputs: Path | str) -> list[int | None]:
     """Numbers of the group partitions that lie beside the logs of an input."""
     given = [str(one) for one in inputs]
-    return [log.partition for log in group_logs(given, find_logs(given))]
+    return [log.partition for log in adjacent_group_logs(given, find_logs(given))]
 
 
 def side_of(source: Path, named: Path) -> list[int | None]:
     """Numbers of the group partitions of an input whose group side is named."""
-    given = [str(source)]
-    side = with_group_side(Work(find_logs(given)), given, Asked([str(named)], AUTO, Columns(), no_spark)).groups
+    spec = input_spec(OPTIONS, sources=[{"path": str(source)}], groups={"paths": [str(named)]})
+    side = build_plan(spec, OPTIONS).groups
     return [log.partition for log in side.logs] if side else []
 
 
@@ -83,20 +83,20 @@ def test_inputs_without_groups_have_none(exports: Path):
     for place in exports.rglob("__consumer_offsets-*"):
         shutil.rmtree(place)
     assert found(exports) == []
-    assert read_groups(Work(find_logs([str(exports)])))[0] is None
+    assert read_groups(FoldPlan(find_logs([str(exports)])))[0] is None
 
 
 def test_the_same_bytes_are_described_the_same_wherever_and_whenever_they_were_copied(exports: Path, tmp_path: Path):
-    def described(folder: Path) -> dict[str, str]:
-        return GroupInput(group_logs([str(folder)], find_logs([str(folder)]))).described()
+    def digest(folder: Path) -> str:
+        return digest_of_logs(adjacent_group_logs([str(folder)], find_logs([str(folder)])))
 
-    before = described(exports)
+    before = digest(exports)
     shutil.copytree(exports, tmp_path / "copy")
     (segment,) = (tmp_path / "copy/broker-1/__consumer_offsets-1").glob("*.log")
     os.utime(segment, (1, 1))
-    assert described(tmp_path / "copy") == before
+    assert digest(tmp_path / "copy") == before
     segment.write_bytes(segment.read_bytes()[:-1] + b"\1")
-    assert described(tmp_path / "copy") != before
+    assert digest(tmp_path / "copy") != before
 
 
 def test_state_belongs_to_the_partition_that_its_key_hashes_to():
@@ -120,14 +120,12 @@ def _audited(**known: object) -> AuditedGroups:
 
 def test_settings_reach_the_group_side(exports: Path):
     given = ["groups.partitions=50", "groups.claims=latest", "groups.members=3", "groups.retry_seconds=5"]
-    settings = settings_for(["/a"], "/b", [*given, "groups.delete_grace_seconds=7"], {})
-    logs = group_logs([str(exports)], find_logs([str(exports)]))
-    assert settings.groups.to_input(logs) == GroupInput(logs, 50, "latest", GroupLimits(3, 5_000, 7_000))
-    assert settings.groups.to_input(()) is None
-    plain = settings_for(["/a"], "/b", (), {}).groups
-    assert plain.to_input(logs) == GroupInput(logs)
-    assert plain.to_input(logs, 7) == GroupInput(logs, 7)
-    assert settings.groups.to_input(logs, 7) == settings.groups.to_input(logs)
+    settings = settings_for([str(exports)], "/b", [*given, "groups.delete_grace_seconds=7"], {})
+    logs = adjacent_group_logs([str(exports)], find_logs([str(exports)]))
+    planned = build_plan(settings.input_spec(), OPTIONS).groups
+    assert planned == GroupInput(logs, 50, "latest", GroupLimits(3, 5_000, 7_000))
+    assert build_plan(settings_for([str(exports)], "/b", (), {}).input_spec(), OPTIONS).groups == GroupInput(logs)
+    assert build_plan(settings_for([str(STATE)], "/b", (), {}).input_spec(), OPTIONS).groups is None
 
 
 @pytest.mark.parametrize(("count", "expected"), [(200, 0), (201, 1)])
@@ -137,7 +135,7 @@ def test_the_cap_of_members_is_that_of_the_settings(tmp_path: Path, count: int, 
     write_group_log(tmp_path, share_group("G1", members, ready={T: [0]}))
     logs = tuple(find_group_logs([str(tmp_path)]))
     for cap, over in ((200, expected), (250, 0)):
-        work = Work(find_logs([str(STATE)]), groups=GroupInput(logs, limits=GroupLimits(cap)))
+        work = FoldPlan(find_logs([str(STATE)]), groups=GroupInput(logs, limits=GroupLimits(cap)))
         side, work = read_groups(work)
         assert side is not None
         states = table_schema("share_partition_state").empty_table()

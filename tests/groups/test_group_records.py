@@ -11,7 +11,7 @@ from share_state.kafka.codec import encode
 from share_state.kafka.group_records import GroupRecordError, GroupRecordType, read_value
 from share_state.rules.group_context import AuditedGroups
 from share_state.rules.groups import judge_groups, judge_sticky
-from share_state.schema.declarations import declared, layout, record, table_schema
+from share_state.schema.declarations import declaration_names, layout, record, table_schema
 from share_state.sources.discovery import find_group_logs, group_partition_of
 from tests.groups.group_writer import T, folded, group_metadata, told, value, write_group_log
 from tests.log_writer import batch, write_segment
@@ -171,7 +171,9 @@ def test_every_version_of_a_classic_group_has_kafka_s_size_and_is_read_back(vers
 
 
 def test_every_record_type_of_share_groups_is_declared_as_key_and_value():
-    of_groups = [record(name) for name in declared("records", "name") if record(name).log == "__consumer_offsets"]
+    of_groups = [
+        record(name) for name in declaration_names("records", "name") if record(name).log == "__consumer_offsets"
+    ]
     types = {part: {one.key_type for one in of_groups if one.part == part} for part in ("key", "value")}
     assert types["value"] == {2, *range(9, 16)}
     assert types["key"] == types["value"] | {3}

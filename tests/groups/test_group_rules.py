@@ -7,21 +7,21 @@ import pytest
 
 from share_state.fold.groups import (
     FoldedGroups,
-    completed,
-    expected_sizes,
+    add_topic_names,
+    expected_assignment_sizes,
     fold_groups,
-    sharing,
-    sizes_by_id,
-    sizes_by_name,
+    members_per_partition,
+    partition_counts_by_id,
+    partition_counts_by_name,
 )
 from share_state.fold.log import fold_log
 from share_state.fold.sticky import fold_sticky
 from share_state.rules.group_context import AuditedGroups
-from share_state.rules.group_members import ASSIGNMENT_RULES, RECORD_RULES
-from share_state.rules.groups import GROUP_RULES, judge_groups, judge_sticky, rule_texts
-from share_state.rules.registry import OFF, GroupFinding, RuleText, findings_table, judged, registered
+from share_state.rules.groups import judge_groups, judge_sticky
+from share_state.rules.registry import OFF, Scope, findings, registered
 from share_state.schema.declarations import table_schema
-from share_state.sources.discovery import Window, find_group_logs, find_logs
+from share_state.sources.as_of import Window
+from share_state.sources.discovery import find_group_logs, find_logs
 from share_state.sources.segments import read_chunks
 from share_state.sources.topics import Topics, read_topics
 from tests.groups.described import Scenario, scenarios
@@ -43,8 +43,6 @@ from tests.groups.group_writer import (
     write_group_log,
 )
 from tests.wire.batches import NOW, Record
-
-RULES = (*GROUP_RULES, *ASSIGNMENT_RULES)
 
 
 def states(*keys: tuple[str, str, int], epoch: int = 3) -> pa.Table:
@@ -76,7 +74,7 @@ def topics(count: int) -> Topics:
 
 
 def found(groups: FoldedGroups, of_states: pa.Table = BOTH, **audited) -> list[dict]:
-    return judged(RULES, AuditedGroups(groups, of_states, **audited)).to_pylist()
+    return findings(Scope.GROUPS, AuditedGroups(groups, of_states, **audited)).to_pylist()
 
 
 def codes(groups: FoldedGroups, of_states: pa.Table = BOTH, **audited) -> list[tuple[str, str | None, int | None]]:
@@ -262,7 +260,7 @@ def test_a_group_without_members_waits_for_nothing(tmp_path):
 )
 def test_the_sharing_of_partitions(members, partitions, expected):
     """K-30."""
-    assert sharing(members, partitions) == expected
+    assert members_per_partition(members, partitions) == expected
 
 
 @pytest.mark.parametrize(
@@ -278,13 +276,13 @@ def test_the_sharing_of_partitions(members, partitions, expected):
 )
 def test_the_sizes_that_kafka_s_assignor_gives(members, partitions, expected):
     """K-31, K-32."""
-    assert expected_sizes(members, partitions) == expected
+    assert expected_assignment_sizes(members, partitions) == expected
 
 
 def test_doubles_give_one_too_many_in_as_many_cases_as_in_kafka():
     """K-32: 1789 of the 40000 pairs up to 200."""
     pairs = [(members, partitions) for members in range(1, 201) for partitions in range(1, 201)]
-    off = [sum(expected_sizes(*pair)) - sharing(*pair) * pair[1] for pair in pairs]
+    off = [sum(expected_assignment_sizes(*pair)) - members_per_partition(*pair) * pair[1] for pair in pairs]
     assert set(off) == {0, 1}
     assert sum(off) == 1789
 
@@ -296,7 +294,7 @@ def assigned(sizes: list[list[int]]) -> list[Record]:
 
 
 def balance(tmp_path: Path, sizes: list[list[int]]) -> list[tuple[str, int | None]]:
-    rows = judged(ASSIGNMENT_RULES, AuditedGroups(folded(tmp_path, assigned(sizes)), states())).to_pylist()
+    rows = found(folded(tmp_path, assigned(sizes)), states())
     return [(row["rule"], row["partition"]) for row in rows]
 
 
@@ -350,16 +348,8 @@ def test_a_member_without_an_assignment_counts_as_one_with_none(tmp_path):
 
 def test_severities_are_chosen_and_rules_are_switched_off(tmp_path):
     audited = AuditedGroups(folded(tmp_path, [*QUIET, current("G1", "m1", 4, {T: [0]}), CLASSIC]), BOTH)
-    rows = judged(RULES, audited, {"EPOCH_AHEAD": "error", "GROUP_TYPE_CLASH": OFF}).to_pylist()
+    rows = findings(Scope.GROUPS, audited, {"EPOCH_AHEAD": "error", "GROUP_TYPE_CLASH": OFF}).to_pylist()
     assert [(row["rule"], row["severity"]) for row in rows] == [("EPOCH_AHEAD", "error")]
-
-
-def test_findings_are_rows_of_the_table():
-    text = RuleText("CODE", "warning", "statement", "source")
-    rows = findings_table([(text, [GroupFinding("why", "g", evidence={"n": 1})])], {})
-    assert rows.schema == table_schema("findings")
-    assert rows.to_pylist()[0]["evidence"] == [("n", "1")]
-    assert findings_table([], {}).schema == table_schema("findings")
 
 
 def test_what_cannot_be_read_becomes_findings(tmp_path):
@@ -371,7 +361,7 @@ def test_what_cannot_be_read_becomes_findings(tmp_path):
         Record(bytes.fromhex("000b00024731"), bytes.fromhex("00000000000300000000000000ff00ff")),
     ]
     faults = tuple(folded(tmp_path, records).faults)
-    rows = judged(RECORD_RULES, faults).to_pylist()
+    rows = findings(Scope.GROUP_RECORDS, faults).to_pylist()
     assert len(rows) == len(faults)
     assert sorted((row["rule"], row["severity"], row["offset"], row["group_id"]) for row in rows) == [
         ("UNKNOWN_RECORD_TYPE", "info", 2, None),
@@ -379,11 +369,6 @@ def test_what_cannot_be_read_becomes_findings(tmp_path):
         ("VALUE_VERSION_UNKNOWN", "error", 1, None),
     ]
     assert {dict(row["evidence"])["group_partition"] for row in rows} == {"0"}
-
-
-def test_every_code_is_there_once():
-    every = [text.code for text, _ in (*RULES, *RECORD_RULES)]
-    assert len(every) == len(set(every))
 
 
 SCENARIOS = scenarios()
@@ -409,8 +394,7 @@ def test_at_no_time_do_real_brokers_break_a_rule_over_members(scenario: Scenario
         for end in [int(batch["last_offset"]) + 1 for chunk in read_chunks(log) for batch in chunk.batches]:
             groups = fold_groups([log], Window(until_offset=end), partition_count=3)
             assert groups.faults == []
-            rows = judged(ASSIGNMENT_RULES, AuditedGroups(groups, states())).to_pylist()
-            met |= {row["rule"] for row in rows}
+            met |= {row["rule"] for row in found(groups, states())}
     assert met <= {"ASSIGNMENT_PENDING"} | ({"UNBALANCED"} if scenario.release == "4.1.2" else set())
 
 
@@ -420,7 +404,7 @@ def test_orphans_of_state_that_was_written_without_a_group_are_found(tmp_path):
     of_states = pa.concat_tables([fold_log(log).states for log in find_logs([str(scenario.folder)])])
     write_group_log(tmp_path, [group_metadata("other", 1)])
     groups = fold_groups(find_group_logs([str(tmp_path)]), partition_count=1)
-    rows = judged(GROUP_RULES, AuditedGroups(groups, of_states)).to_pylist()
+    rows = found(groups, of_states)
     assert {row["rule"] for row in rows} == {"ORPHAN_SHARE_STATE"}
     assert len(rows) == of_states.num_rows == 6
 
@@ -442,26 +426,22 @@ def test_every_rule_is_judged_at_once(tmp_path):
     ]
 
 
-def test_every_code_of_the_contract_has_its_text():
-    texts = rule_texts()
+def test_every_rule_over_groups_is_registered():
     shared = (
         "UNINITIALIZED_PARTITION STATE_EPOCH_AHEAD_OF_GROUP ORPHAN_SHARE_STATE MISPLACED_GROUP ASSIGNED_UNINITIALIZED"
         " MISSING_INIT EPOCH_AHEAD GROUP_OVER_CAP"
     )
     sticky = "STALE_CLAIM DOUBLE_CLAIM DOUBLE_ASSIGNED FALSE_CLAIM GENERATION_RESET UNEXPECTED_USER_DATA"
-    assert {texts[code].severity for code in f"{shared} {sticky}".split()} == {"warning"}
-    registry = registered()
-    for code in texts.keys() & registry.keys():
-        assert texts[code].severity == registry[code].severity
+    assert {registered()[code].severity for code in f"{shared} {sticky}".split()} == {"warning"}
 
 
 def test_names_that_are_given_win_over_those_that_the_groups_tell():
     given = Topics(pa.table({"topic_id": ["a"], "topic": ["given"]}), topics(2).ends)
-    merged = completed(given, {"a": "told", "b": "other"})
+    merged = add_topic_names(given, {"a": "told", "b": "other"})
     assert merged.name_of(pa.array(["a", "b", "c"])).to_pylist() == ["given", "other", None]
     assert merged.ends is given.ends
 
 
 def test_the_number_of_partitions_is_that_of_the_end_offsets():
-    assert sizes_by_name(topics(3)) == {"T": 3}
-    assert sizes_by_id(topics(0)) == {}
+    assert partition_counts_by_name(topics(3)) == {"T": 3}
+    assert partition_counts_by_id(topics(0)) == {}

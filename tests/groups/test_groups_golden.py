@@ -3,10 +3,11 @@
 import pyarrow as pa
 import pytest
 
-from share_state.fold.groups import FoldedGroups, completed, fold_groups
+from share_state.fold.groups import FoldedGroups, add_topic_names, fold_groups
 from share_state.fold.log import fold_log
-from share_state.fold.states import lags
-from share_state.sources.discovery import Window, find_group_logs, find_logs
+from share_state.fold.states import compute_lags
+from share_state.sources.as_of import Window
+from share_state.sources.discovery import find_group_logs, find_logs
 from share_state.sources.topics import read_topics
 from tests.groups.described import EPOCH_WITHOUT_RECORD, Scenario, scenarios
 
@@ -98,9 +99,9 @@ def test_groups_list_the_share_partitions_that_the_stock_tool_shows(scenario):
 
 def offsets(scenario: Scenario) -> dict[tuple[str, str, int], tuple[int | None, int | None]]:
     """(group, topic name, partition) -> start offset, None for none, and lag; topics are named as the groups do."""
-    topics = completed(read_topics(str(scenario.folder / "topics.json")), folded(scenario).names)
+    topics = add_topic_names(read_topics(str(scenario.folder / "topics.json")), folded(scenario).names)
     states = pa.concat_tables(fold_log(log, topics=topics).states for log in find_logs([str(scenario.folder)]))
-    behind = lags(*(states[name] for name in ("topic_end_offset", "start_offset", "delivery_complete_count")))
+    behind = compute_lags(*(states[name] for name in ("topic_end_offset", "start_offset", "delivery_complete_count")))
     return {
         (row["group_id"], row["topic"], row["partition"]): (
             None if row["start_offset"] < 0 else row["start_offset"],

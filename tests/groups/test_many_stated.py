@@ -6,11 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from share_state.fold.group_replay import pairs
+from share_state.fold.group_replay import to_pairs
 from share_state.fold.groups import FoldedGroups
 from share_state.rules.group_context import AuditedGroups
-from share_state.rules.groups import GROUP_RULES
-from share_state.rules.registry import judged
+from share_state.rules.registry import OFF, Scope, findings, registered
 from tests.groups.many_stated import EPOCH, TOPICS, many_groups, many_states
 
 LATER = 1_000_000
@@ -74,9 +73,9 @@ def plainly(audited: AuditedGroups) -> list[tuple]:
     missing = {
         (group_id, *place)
         for group_id in {group_id for group_id, _, _ in stated} & listed.keys()
-        for place in pairs(listed[group_id].initialized)
+        for place in to_pairs(listed[group_id].initialized)
     } - stated
-    ready = {group_id: pairs(one.initialized) | pairs(one.initializing) for group_id, one in listed.items()}
+    ready = {group_id: to_pairs(one.initialized) | to_pairs(one.initializing) for group_id, one in listed.items()}
 
     def is_unlisted(row: dict) -> bool:
         group, one = live.get(row["group_id"]), listed.get(row["group_id"])
@@ -108,11 +107,11 @@ def about(rule: str, row: dict) -> tuple:
 def test_columns_find_what_a_loop_over_rows_finds(groups: int, seed: int):
     """Of 300 groups 300,000 share-partitions, in the same order, and of every rule some."""
     audited = troubled(groups, seed)
-    found = judged(tuple((text, check) for text, check in GROUP_RULES if text.code in RULES), audited)
+    found = findings(Scope.GROUPS, audited, dict.fromkeys(registered().keys() - set(RULES), OFF))
     assert list(zip(*(found[name].to_pylist() for name in COLUMNS), strict=True)) == plainly(audited)
     assert groups < 9 or set(found["rule"].to_pylist()) == set(RULES)
 
 
 def test_a_quiet_cluster_breaks_no_rule():
     groups = many_groups(20)
-    assert judged(GROUP_RULES, AuditedGroups(groups, many_states(groups), now_ms=LATER)).num_rows == 0
+    assert findings(Scope.GROUPS, AuditedGroups(groups, many_states(groups), now_ms=LATER)).num_rows == 0

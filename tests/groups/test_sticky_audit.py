@@ -7,8 +7,8 @@ import pytest
 
 from share_state.fold.groups import fold_groups
 from share_state.fold.sticky import FoldedSticky, fold_sticky
-from share_state.rules.registry import judged
-from share_state.rules.sticky import BYTES_RULES, CLAIM_RULES, OUTCOME_RULES
+from share_state.rules.registry import Scope, registered
+from share_state.rules.registry import findings as judged
 from share_state.sources.discovery import find_group_logs
 from tests.groups.group_writer import (
     assignment,
@@ -21,7 +21,6 @@ from tests.groups.group_writer import (
 from tests.groups.test_group_records import CLASSIC_V3
 from tests.wire.batches import Record
 
-RULES = (*CLAIM_RULES, *OUTCOME_RULES, *BYTES_RULES)
 TOPICS = ("t1", "t2")
 
 
@@ -34,7 +33,7 @@ def sticky(tmp_path, *records: Record, sizes=None, history=False) -> FoldedStick
 
 def findings(audited: FoldedSticky) -> list[tuple]:
     """(rule, severity, topic, partition, member or members) of every finding."""
-    rows = judged(RULES, audited).to_pylist()
+    rows = judged(Scope.CLAIMS, audited).to_pylist()
     evidence = [dict(row["evidence"]) for row in rows]
     return sorted(
         (row["rule"], row["severity"], row["topic"], row["partition"], more.get("member") or more.get("members"))
@@ -141,7 +140,8 @@ def test_the_worked_example_has_exactly_its_findings(example):
         ("STALE_CLAIM", "warning", "t1", 1, "c2"),
         ("STALE_CLAIM", "warning", "t2", 1, "c2"),
     ]
-    lags = [dict(row["evidence"])["lag"] for row in judged(CLAIM_RULES[:1], example).to_pylist()]
+    rows = judged(Scope.CLAIMS, example).to_pylist()
+    lags = [dict(row["evidence"])["lag"] for row in rows if row["rule"] == "STALE_CLAIM"]
     assert lags == ["2", "2"]
 
 
@@ -203,7 +203,7 @@ def test_a_partition_of_two_members_is_found(tmp_path):
 def test_double_assignment_is_found_under_any_assignor_but_that_of_streams(tmp_path):
     members = [classic_member(name, subscription(["t1"]), assignment({"t1": [0]})) for name in ("m1", "m2")]
     records = [classic_group("plain", 8, members, "range"), classic_group("streams", 8, members, "stream")]
-    rows = judged(RULES, sticky(tmp_path, *records)).to_pylist()
+    rows = judged(Scope.CLAIMS, sticky(tmp_path, *records)).to_pylist()
     assert [(row["rule"], row["group_id"]) for row in rows] == [("DOUBLE_ASSIGNED", "plain")]
 
 
@@ -242,8 +242,8 @@ def test_a_generation_that_falls_is_found(tmp_path):
         classic_group("cg", 9, [plain("m1", {"t1": [0]}, 1, {"t1": [0]})]),
     ]
     found = sticky(tmp_path, *records, history=True)
-    rows = [row for row in judged(CLAIM_RULES, found).to_pylist() if row["rule"] == "GENERATION_RESET"]
-    assert [(row["offset"], row["message"]) for row in rows] == [(1, "m1 tells of generation 1 after 7")]
+    rows = [row for row in judged(Scope.CLAIMS, found).to_pylist() if row["rule"] == "GENERATION_RESET"]
+    assert [(row["offset"], row["message"]) for row in rows] == [(1, "m1 names generation 1 after 7")]
 
 
 @pytest.mark.parametrize(
@@ -345,7 +345,7 @@ def test_claims_to_what_does_not_exist_are_told(tmp_path):
 def test_a_partition_that_moved_is_told_with_what_was_kept(tmp_path):
     """P3-36, S-02: stickiness is kept over owned."""
     members = [plain("m1", {"t1": [0, 1]}, 7, {"t1": [0]}), plain("m2", {"t1": [2]}, 7, {"t1": [1, 2]})]
-    (row,) = judged(OUTCOME_RULES, sticky(tmp_path, classic_group("cg", 8, members))).to_pylist()
+    (row,) = judged(Scope.CLAIMS, sticky(tmp_path, classic_group("cg", 8, members))).to_pylist()
     assert (row["rule"], row["message"]) == ("MOVED", "t1-1 goes from m1 to m2")
     evidence = dict(row["evidence"])
     assert (evidence["kept"], evidence["owned"]) == ("2", "3")
@@ -395,4 +395,6 @@ def test_a_claim_without_a_generation_loses_to_any(tmp_path):
 def test_every_rule_over_claims_is_broken_by_a_test():
     """Each code of the tables is named in this file."""
     text = Path(__file__).read_text(encoding="utf-8")
-    assert [rule.code for rule, _ in RULES if text.count(f'"{rule.code}"') < 1] == []
+    assert [
+        code for code, rule in registered().items() if Scope.CLAIMS in rule.checks and text.count(f'"{code}"') < 1
+    ] == []

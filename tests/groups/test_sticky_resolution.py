@@ -10,7 +10,7 @@ from share_state.fold.sticky import (
     Claim,
     ClaimingMember,
     GroupGeneration,
-    Resolved,
+    ResolvedOwner,
     is_order_dependent,
     kafka_owner,
     resolve,
@@ -31,7 +31,7 @@ def generation_of(*members: ClaimingMember) -> GroupGeneration:
     return GroupGeneration("cg", 0, 0, 9, "sticky", True, members)
 
 
-def owned(resolved: list[Resolved]) -> dict[int, str | None]:
+def owned(resolved: list[ResolvedOwner]) -> dict[int, str | None]:
     return {one.partition: one.owner for one in resolved}
 
 
@@ -40,7 +40,7 @@ def kafka_owned(*members: ClaimingMember) -> dict[int, str | None]:
     places: dict[int, list[Claim]] = {}
     for one in members:
         subscribed = -1 if one.subscription_generation is None else one.subscription_generation
-        for _, partition in one.told.claims:
+        for _, partition in one.user_data.claims:
             places.setdefault(partition, []).append(Claim(one.member_id, one.generation, subscribed))
     return {partition: kafka_owner(claims) for partition, claims in sorted(places.items())}
 

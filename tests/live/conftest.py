@@ -7,11 +7,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from share_state.errors import SetupError
-from share_state.pipeline.plan import Work
+from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.reconstruct import run_reconstruct
-from share_state.sources.kafka_client import ask_cluster
+from share_state.sources.kafka_cluster import read_cluster
 from share_state.spark import jars
-from share_state.spark.executor import SparkTasks
+from share_state.spark.executor import SparkExecutor
 from tests.live.broker import Broker, properties_of, running
 from tests.live.workload import Workload, share_consumers_at_work
 
@@ -40,7 +40,7 @@ def worked(broker: Broker) -> Iterator[Workload]:
 def warehouse(spark: SparkSession, worked: Workload, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The tables of the broker, read over its secured listener."""
     folder = tmp_path_factory.mktemp("lake")
-    live = ask_cluster(f"kafka://{worked.broker.secured}", properties_of(worked.broker, "auditor", folder))
-    work = Work(logs=live.logs, topics=live.topics, state_partitions=live.state_partitions)
-    run_reconstruct(SparkTasks(spark), work, str(folder / "live"))
+    live = read_cluster(f"kafka://{worked.broker.secured}", properties_of(worked.broker, "auditor", folder))
+    work = FoldPlan(logs=live.logs, topics=live.topics, state_partitions=live.state_partitions)
+    run_reconstruct(SparkExecutor(spark), work, str(folder / "live"))
     return str(folder / "live")

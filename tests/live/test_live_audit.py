@@ -6,13 +6,15 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from share_state.config.inputs import KEYS
 from share_state.config.loading import settings_for
+from share_state.config.model import config_fingerprint
 from share_state.delta.reader import CommittedTables
-from share_state.delta.warehouse import OF_GROUPS
+from share_state.delta.warehouse import GROUP_TABLES
 from share_state.pipeline.audit import run_audit
-from share_state.pipeline.inputs import told, work_of
-from share_state.pipeline.result import Outcome
-from share_state.spark.executor import SparkTasks
+from share_state.pipeline.plan import build_plan
+from share_state.pipeline.result import RunResult
+from share_state.spark.executor import SparkExecutor
 from tests.live.broker import PASSWORDS, properties_of
 from tests.live.workload import Workload
 
@@ -22,11 +24,15 @@ pytestmark = pytest.mark.broker
 def test_a_cluster_is_audited_twice(spark: SparkSession, worked: Workload, tmp_path: Path) -> None:
     properties = properties_of(worked.broker, "auditor", tmp_path)
 
-    def run(source: str, lake: str, *overrides: str) -> Outcome:
+    def run(source: str, lake: str, *overrides: str) -> RunResult:
         settings = settings_for([source], str(tmp_path / lake), ["state_partitions=3", *overrides])
-        work = work_of(settings)
+        plan = build_plan(settings.input_spec(), KEYS)
         return run_audit(
-            lambda _: nullcontext(SparkTasks(spark)), work, settings.warehouse, inputs=(source,), options=told(settings)
+            lambda _: nullcontext(SparkExecutor(spark)),
+            plan,
+            settings.warehouse,
+            inputs=(source,),
+            options=config_fingerprint(settings),
         )
 
     of_cluster = (f"kafka://{worked.broker.secured}", "live", f"sources.0.kafka_properties={properties}")
@@ -35,7 +41,7 @@ def test_a_cluster_is_audited_twice(spark: SparkSession, worked: Workload, tmp_p
     run(str(worked.broker.logs), "segments", "groups.partitions=50")
     live, segments = (CommittedTables(str(tmp_path / lake)) for lake in ("live", "segments"))
     assert _contents(live) == _contents(segments)
-    for name in OF_GROUPS:
+    for name in GROUP_TABLES:
         assert live.read(name).equals(segments.read(name)), name
     assert len(live.read("share_groups")) == len(worked.groups)
     assert PASSWORDS["auditor"] not in str(live.runs.to_pylist())

@@ -9,41 +9,51 @@ import pytest
 from pyspark.sql import SparkSession
 
 from share_state.errors import InputError
-from share_state.pipeline.plan import Work
+from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.reconstruct import run_reconstruct
-from share_state.report.compare import DIFFERS, MOVED_ON, SAME, STATEMENTS, compare, groups_of, print_compared
-from share_state.sources.discovery import Window, find_logs
-from share_state.sources.kafka_admin import Answer, Answers, share_group_offsets
-from share_state.sources.kafka_client import ask_broker, ask_cluster, read_client_properties
-from share_state.sources.kafka_cluster import Found, LiveLog
+from share_state.report.compare import DIFFERS, MOVED_ON, SAME, STATEMENTS, compare, list_groups, print_comparison
+from share_state.sources.as_of import Window
+from share_state.sources.discovery import find_logs
+from share_state.sources.kafka_admin import (
+    BrokerOffsets,
+    ShareGroupOffset,
+    fetch_broker_offsets,
+    list_share_group_offsets,
+)
+from share_state.sources.kafka_client import read_client_properties
+from share_state.sources.kafka_cluster import ClusterOffsets, PartitionOffsets, read_cluster
 from share_state.sources.topics import Topics, read_topics
 from share_state.spark import jars
-from share_state.spark.executor import SparkTasks
+from share_state.spark.executor import SparkExecutor
 from tests.live.broker import PASSWORDS, properties_of
 from tests.live.workload import Workload
 from tests.truth import DATA
 
 
 @pytest.fixture(scope="session")
-def told(worked: Workload, tmp_path_factory: pytest.TempPathFactory) -> Answers:
+def told(worked: Workload, tmp_path_factory: pytest.TempPathFactory) -> BrokerOffsets:
     """What the broker says, asked as its auditor."""
     properties = properties_of(worked.broker, "auditor", tmp_path_factory.mktemp("auditor"))
-    return ask_broker(f"kafka://{worked.broker.secured}", properties, jars.jars(jars.KAFKA_CLIENTS), worked.groups)
+    return fetch_broker_offsets(
+        f"kafka://{worked.broker.secured}", properties, jars.jars(jars.KAFKA_CLIENTS), worked.groups
+    )
 
 
 @pytest.mark.broker
-def test_a_broker_says_what_its_log_folds_to(worked: Workload, warehouse: str, told: Answers) -> None:
+def test_a_broker_says_what_its_log_folds_to(worked: Workload, warehouse: str, told: BrokerOffsets) -> None:
     found = compare(warehouse, told)
     assert found["verdicts"] == {SAME: len(found["share_partitions"]), MOVED_ON: 0, DIFFERS: 0}
     assert not found["findings"]
-    assert groups_of(warehouse) == set(worked.groups)
+    assert list_groups(warehouse) == set(worked.groups)
     assert {row["log_lag"] for row in found["share_partitions"]} > {0}
 
 
 @pytest.mark.broker
 @pytest.mark.parametrize(("field", "rule"), [("start_offset", "BROKER_STATE_DIFFERS"), ("lag", "BROKER_STATE_DIFFERS"),
                                              ("leader_epoch", "BROKER_STATE_DIFFERS")])  # fmt: skip
-def test_another_number_while_the_log_rests_is_an_error(warehouse: str, told: Answers, field: str, rule: str) -> None:
+def test_another_number_while_the_log_rests_is_an_error(
+    warehouse: str, told: BrokerOffsets, field: str, rule: str
+) -> None:
     first, *others = told.share_partitions
     other = replace(first, **{field: getattr(first, field) + 1})
     (finding,) = compare(warehouse, replace(told, share_partitions=[other, *others]))["findings"]
@@ -52,7 +62,7 @@ def test_another_number_while_the_log_rests_is_an_error(warehouse: str, told: An
 
 
 @pytest.mark.broker
-def test_what_one_side_lacks_is_an_error(warehouse: str, told: Answers) -> None:
+def test_what_one_side_lacks_is_an_error(warehouse: str, told: BrokerOffsets) -> None:
     first, *others = told.share_partitions
     (missing,) = compare(warehouse, replace(told, share_partitions=others))["findings"]
     assert (missing["rule"], missing["severity"], missing["partition"]) == (
@@ -67,7 +77,7 @@ def test_what_one_side_lacks_is_an_error(warehouse: str, told: Answers) -> None:
 
 
 @pytest.mark.broker
-def test_a_topic_that_is_gone_is_told(warehouse: str, told: Answers) -> None:
+def test_a_topic_that_is_gone_is_told(warehouse: str, told: BrokerOffsets) -> None:
     kept = [one for one in told.share_partitions if one.topic != "orders"]
     topics = told.after.topics
     names = topics.names.filter(pa.array([name != "orders" for name in topics.names["topic"].to_pylist()]))
@@ -79,7 +89,7 @@ def test_a_topic_that_is_gone_is_told(warehouse: str, told: Answers) -> None:
 
 
 @pytest.mark.broker
-def test_a_topic_of_the_same_name_is_another(warehouse: str, told: Answers) -> None:
+def test_a_topic_of_the_same_name_is_another(warehouse: str, told: BrokerOffsets) -> None:
     """As after a topic was deleted and made again: old state in the log, and nothing of the new one yet."""
     topics, new = told.after.topics, "AAAAAAAAAAEAAAAAAAAAAg"
     ids = dict(zip(topics.names["topic"].to_pylist(), topics.names["topic_id"].to_pylist(), strict=True))
@@ -89,7 +99,7 @@ def test_a_topic_of_the_same_name_is_another(warehouse: str, told: Answers) -> N
     look = replace(
         told.after, topics=Topics(pa.Table.from_pylist(renamed, topics.names.schema), topics.ends.slice(0, 0))
     )
-    found = compare(warehouse, Answers(told.share_partitions, look, look))
+    found = compare(warehouse, BrokerOffsets(told.share_partitions, look, look))
     old = [one for one in found["findings"] if one["rule"] == "TOPIC_GONE"]
     assert {(one["topic"], one["topic_id"]) for one in old} == {(ids["orders"], ids["orders"])}
     assert {one["topic"] for one in found["findings"] if one["rule"] == "LOG_STATE_MISSING"} == {"orders"}
@@ -97,7 +107,7 @@ def test_a_topic_of_the_same_name_is_another(warehouse: str, told: Answers) -> N
 
 
 @pytest.mark.broker
-def test_a_lag_that_no_broker_tells_is_not_missed(warehouse: str, told: Answers) -> None:
+def test_a_lag_that_no_broker_tells_is_not_missed(warehouse: str, told: BrokerOffsets) -> None:
     silent = [replace(answer, lag=None) for answer in told.share_partitions]
     assert compare(warehouse, replace(told, share_partitions=silent))["verdicts"][DIFFERS] == 0
     (first, *_), (_, *others) = silent, told.share_partitions
@@ -106,12 +116,12 @@ def test_a_lag_that_no_broker_tells_is_not_missed(warehouse: str, told: Answers)
 
 @pytest.mark.broker
 def test_a_broker_that_went_on_is_not_at_fault(
-    spark: SparkSession, worked: Workload, told: Answers, tmp_path: Path
+    spark: SparkSession, worked: Workload, told: BrokerOffsets, tmp_path: Path
 ) -> None:
-    live = ask_cluster(f"kafka://{worked.broker.address}")
+    live = read_cluster(f"kafka://{worked.broker.address}")
     windows = {log.name: Window(until_offset=log.source.end_offset // 2) for log in live.logs if log.source}
-    work = Work(live.logs, windows, topics=live.topics, state_partitions=live.state_partitions)
-    run_reconstruct(SparkTasks(spark), work, str(tmp_path / "earlier"))
+    work = FoldPlan(live.logs, windows, topics=live.topics, state_partitions=live.state_partitions)
+    run_reconstruct(SparkExecutor(spark), work, str(tmp_path / "earlier"))
     found = compare(str(tmp_path / "earlier"), told)
     assert found["verdicts"][DIFFERS] == 0 < found["verdicts"][MOVED_ON]
     assert {finding["severity"] for finding in found["findings"]} == {"info"}
@@ -129,7 +139,7 @@ def test_a_question_that_is_refused_shows_no_secret(worked: Workload, tmp_path: 
     wrong.write_text("security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.jaas.config=pass w0rd\n")
     for file in (asked, str(wrong)):
         with pytest.raises(InputError) as error:
-            share_group_offsets(
+            list_share_group_offsets(
                 f"kafka://{worked.broker.secured}",
                 read_client_properties(file),
                 jars.jars(jars.KAFKA_CLIENTS),
@@ -145,16 +155,16 @@ def test_the_answers_of_brokers_agree_with_their_logs(
 ) -> None:
     scenario = DATA / "4.3.1/chaos"
     topics, logs = read_topics(str(scenario / "topics.json")), find_logs([str(scenario)])
-    run_reconstruct(SparkTasks(spark), Work(logs, topics=topics, state_partitions=3), str(tmp_path / "lake"))
+    run_reconstruct(SparkExecutor(spark), FoldPlan(logs, topics=topics, state_partitions=3), str(tmp_path / "lake"))
     ends = {one["statePartition"]: one["nextOffset"] for one in json.loads((scenario / "redundant.json").read_text())}
     described = json.loads((scenario / "describe.json").read_text())["shareGroups"]
     answers = [
-        Answer(group["group"], one["topic"], one["partition"], one["startOffset"], one["leaderEpoch"], one["lag"])
+        ShareGroupOffset(group["group"], one["topic"], one["partition"], one["startOffset"], one["leaderEpoch"], one["lag"])
         for group in described for one in group["offsets"] if one["startOffset"] is not None
     ]  # fmt: skip
-    look = Found("", tuple(LiveLog(number, 0, end) for number, end in ends.items()), topics)
-    found = compare(str(tmp_path / "lake"), Answers(answers, look, look))
-    print_compared(found)
+    look = ClusterOffsets("", tuple(PartitionOffsets(number, 0, end) for number, end in ends.items()), topics)
+    found = compare(str(tmp_path / "lake"), BrokerOffsets(answers, look, look))
+    print_comparison(found)
     assert len(answers) == 49
     assert found["verdicts"] == {SAME: len(found["share_partitions"]), MOVED_ON: 0, DIFFERS: 0}, found["findings"]
     assert capsys.readouterr().out.startswith(f"{len(found['share_partitions'])} share-partitions (run ")

@@ -14,18 +14,20 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from pyspark.sql import SparkSession
-from share_state.cli.main.options import GroupSide, Reading, with_groups, work_of
 
 import share_state
+from share_state.config.inputs import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
-from share_state.delta.warehouse import OF_GROUPS
+from share_state.delta.warehouse import GROUP_TABLES
 from share_state.fold.groups import fold_groups
+from share_state.pipeline.plan import build_plan
 from share_state.pipeline.reconstruct import run_reconstruct
-from share_state.report.show import described_groups
+from share_state.report.show import describe_groups
 from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, find_group_logs
-from share_state.sources.kafka_client import ask_broker, ask_cluster
+from share_state.sources.kafka_admin import fetch_broker_offsets
+from share_state.sources.kafka_cluster import read_cluster
 from share_state.spark import jars
-from share_state.spark.executor import SparkTasks
+from share_state.spark.executor import SparkExecutor
 from tests.live.broker import Broker, properties_of
 from tests.live.workload import TOPICS, Workload
 
@@ -36,9 +38,8 @@ pytestmark = pytest.mark.broker
 def lake(spark: SparkSession, worked: Workload, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The tables of the broker, as the command makes them."""
     folder = str(tmp_path_factory.mktemp("lake") / "live")
-    inputs = [f"kafka://{worked.broker.address}"]
-    work = work_of(inputs, Reading())
-    run_reconstruct(SparkTasks(spark), with_groups(work, inputs, GroupSide()), folder)
+    spec = input_spec(OPTIONS, sources=[{"path": f"kafka://{worked.broker.address}"}], groups={})
+    run_reconstruct(SparkExecutor(spark), build_plan(spec, OPTIONS), folder)
     return folder
 
 
@@ -56,12 +57,12 @@ def reader_of_state(broker: Broker) -> Iterator[str]:
 
 
 def test_the_groups_of_a_cluster_are_those_of_its_segments(worked: Workload) -> None:
-    live = ask_cluster(f"kafka://{worked.broker.address}")
+    live = read_cluster(f"kafka://{worked.broker.address}")
     assert live.group_partitions == len(live.groups) == 1
     ours = fold_groups(live.groups, partition_count=live.group_partitions)
     theirs = fold_groups(find_group_logs([str(worked.broker.logs)]), partition_count=1)
     assert sorted(ours.live) == sorted(worked.groups)
-    for name in OF_GROUPS:
+    for name in GROUP_TABLES:
         assert getattr(ours, name).equals(getattr(theirs, name)), name
     assert ours.share_group_members["group_id"].to_pylist() == ["holders"]
     assert ours.faults == []
@@ -69,16 +70,18 @@ def test_the_groups_of_a_cluster_are_those_of_its_segments(worked: Workload) -> 
 
 def test_groups_of_a_cluster_are_shown_with_the_lag_that_the_broker_tells(lake: str, worked: Workload) -> None:
     """The broker tells nothing of a share-partition that has no start yet: its lag is not known, nor the group's."""
-    answers = ask_broker(f"kafka://{worked.broker.address}", None, jars.jars(jars.KAFKA_CLIENTS)).share_partitions
+    answers = fetch_broker_offsets(
+        f"kafka://{worked.broker.address}", None, jars.jars(jars.KAFKA_CLIENTS)
+    ).share_partitions
     told = {(one.group_id, one.topic, one.partition): one.lag for one in answers}
     assert None not in told.values()
-    found = described_groups(lake)
+    found = describe_groups(lake)
     assert found["read"]
     assert {row["group_id"]: row["members"] for row in found["groups"]} == {
         name: int(name == "holders") for name in worked.groups
     }
     for group in found["groups"]:
-        whole = described_groups(lake, group["group_id"])["share_partitions"]
+        whole = describe_groups(lake, group["group_id"])["share_partitions"]
         lags = {(group["group_id"], row["topic"], row["partition"]): row["lag"] for row in whole}
         assert {place: lag for place, lag in lags.items() if lag is not None} == {
             place: lag for place, lag in told.items() if place[0] == group["group_id"]
@@ -86,14 +89,14 @@ def test_groups_of_a_cluster_are_shown_with_the_lag_that_the_broker_tells(lake: 
         assert group["lag"] == (None if None in lags.values() else sum(lags.values()))
         assert {row["status"] for row in whole} == {"initialized"}
     assert {group["group_id"]: group["lag"] for group in found["groups"]}["acceptors"] == 0
-    assert len(described_groups(lake, "pickërs")["share_partitions"]) == sum(TOPICS.values())
+    assert len(describe_groups(lake, "pickërs")["share_partitions"]) == sum(TOPICS.values())
 
 
 def test_a_cluster_is_read_in_python_without_a_session(worked: Workload, tmp_path: Path) -> None:
     address, properties = f"kafka://{worked.broker.secured}", properties_of(worked.broker, "auditor", tmp_path)
     tables = share_state.reconstruct(address, kafka_properties=properties)
     folded = fold_groups(find_group_logs([str(worked.broker.logs)]), partition_count=1)
-    for name in OF_GROUPS:
+    for name in GROUP_TABLES:
         assert getattr(tables, name).equals(getattr(folded, name)), name
     assert set(tables.share_partition_state["topic"].to_pylist()) == set(TOPICS)
     assert share_state.cutoff(address, kafka_properties=properties).num_rows == 3
@@ -107,7 +110,7 @@ def test_a_healthy_cluster_breaks_no_rule_over_groups(lake: str) -> None:
 def test_who_may_not_read_the_groups_gets_the_state_alone(
     worked: Workload, reader_of_state: str, tmp_path: Path
 ) -> None:
-    live = ask_cluster(f"kafka://{worked.broker.secured}", properties_of(worked.broker, reader_of_state, tmp_path))
+    live = read_cluster(f"kafka://{worked.broker.secured}", properties_of(worked.broker, reader_of_state, tmp_path))
     assert (live.groups, live.group_partitions) == ((), None)
     assert live.state_partitions == len(live.logs) == 3
     assert {log.topic for log in live.logs} == {STATE_TOPIC} != {GROUP_TOPIC}

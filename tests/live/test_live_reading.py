@@ -7,16 +7,16 @@ from confluent_kafka import Uuid
 
 from share_state.fold.log import FoldedLog, fold_log
 from share_state.rules.registry import judge
-from share_state.sources.discovery import Window, find_logs
-from share_state.sources.kafka_client import ask_cluster
-from share_state.sources.kafka_cluster import topic_id_text
+from share_state.sources.as_of import Window
+from share_state.sources.discovery import find_logs
+from share_state.sources.kafka_cluster import read_cluster, topic_id_text
 from tests.live.workload import A_PARTITION, TOPICS, Workload
 
 SIZES = {"redundant_bytes", "pinned_bytes"}
 
 
 def both(worked: Workload) -> list[tuple[FoldedLog, FoldedLog]]:
-    live, folders = ask_cluster(f"kafka://{worked.broker.address}"), find_logs([str(worked.broker.logs)])
+    live, folders = read_cluster(f"kafka://{worked.broker.address}"), find_logs([str(worked.broker.logs)])
     known = {"topics": live.topics, "state_partitions": live.state_partitions}
     assert [log.name for log in live.logs] == [log.name for log in folders]
     return [(fold_log(log, **known), fold_log(folder, **known)) for log, folder in zip(live.logs, folders, strict=True)]
@@ -48,7 +48,7 @@ def test_what_is_in_flight_is_of_every_kind(worked: Workload) -> None:
 
 @pytest.mark.broker
 def test_names_and_ends_come_from_the_cluster(worked: Workload) -> None:
-    live = ask_cluster(f"kafka://{worked.broker.address}")
+    live = read_cluster(f"kafka://{worked.broker.address}")
     names = {row["topic_id"]: row["topic"] for row in live.topics.names.to_pylist()}
     ends = {(names[row["topic_id"]], row["partition"]): row["end_offset"] for row in live.topics.ends.to_pylist()}
     ends = {place: end for place, end in ends.items() if place[0] in TOPICS}  # other tests may make their own
@@ -58,7 +58,7 @@ def test_names_and_ends_come_from_the_cluster(worked: Workload) -> None:
 
 @pytest.mark.broker
 def test_records_that_come_later_are_left_out(worked: Workload) -> None:
-    live, folders = ask_cluster(f"kafka://{worked.broker.address}"), find_logs([str(worked.broker.logs)])
+    live, folders = read_cluster(f"kafka://{worked.broker.address}"), find_logs([str(worked.broker.logs)])
     log, folder = max(zip(live.logs, folders, strict=True), key=lambda pair: pair[0].source.end_offset)
     until = log.source.end_offset // 2
     earlier = fold_log(replace(log, source=replace(log.source, end_offset=until)), topics=live.topics)

@@ -6,12 +6,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from share_state.delta.reader import CommittedTables
-from share_state.pipeline.plan import Work
+from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.reconstruct import run_reconstruct
-from share_state.pipeline.task import RESULTS, Wanted
+from share_state.pipeline.task import RESULTS, OutputSpec
 from share_state.sources.discovery import find_logs
-from share_state.sources.kafka_client import ask_cluster
-from share_state.spark.executor import SparkTasks, fold_all
+from share_state.sources.kafka_cluster import read_cluster
+from share_state.spark.executor import SparkExecutor
 from tests.live.broker import PASSWORDS, properties_of
 from tests.live.test_live_reading import SIZES
 from tests.live.workload import Workload
@@ -24,11 +24,11 @@ KEY = ("group_id", "topic_id", "partition")
 def test_the_warehouse_of_a_cluster_is_that_of_its_segments(
     spark: SparkSession, worked: Workload, warehouse: str, tmp_path: Path
 ) -> None:
-    live = ask_cluster(f"kafka://{worked.broker.address}")
+    live = read_cluster(f"kafka://{worked.broker.address}")
     logs = find_logs([str(worked.broker.logs)])
     run_reconstruct(
-        SparkTasks(spark),
-        Work(logs, topics=live.topics, state_partitions=live.state_partitions),
+        SparkExecutor(spark),
+        FoldPlan(logs, topics=live.topics, state_partitions=live.state_partitions),
         str(tmp_path / "lake"),
     )
     ours, theirs = CommittedTables(warehouse), CommittedTables(str(tmp_path / "lake"))
@@ -45,8 +45,8 @@ def test_the_warehouse_of_a_cluster_is_that_of_its_segments(
 def test_a_partition_is_a_task_and_no_secret_is_in_its_plan(
     spark: SparkSession, worked: Workload, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    live = ask_cluster(f"kafka://{worked.broker.secured}", properties_of(worked.broker, "auditor", tmp_path))
-    frame = fold_all(spark, Work(logs=live.logs), Wanted(sent=RESULTS))
+    live = read_cluster(f"kafka://{worked.broker.secured}", properties_of(worked.broker, "auditor", tmp_path))
+    frame = SparkExecutor(spark).fold(FoldPlan(logs=live.logs), OutputSpec(returned=RESULTS))
     assert frame.rdd.getNumPartitions() == live.state_partitions == 3
     frame.explain("extended")
     shown = "".join(capfd.readouterr()) + repr(live)

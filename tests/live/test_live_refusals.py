@@ -12,13 +12,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from share_state.errors import InputError
-from share_state.pipeline.plan import Work
-from share_state.pipeline.task import Wanted
+from share_state.pipeline.plan import FoldPlan
+from share_state.pipeline.task import OutputSpec
 from share_state.sources.discovery import LogPartition
-from share_state.sources.kafka_client import ClientProperties, ask_cluster, read_client_properties
-from share_state.sources.kafka_cluster import LiveSource
+from share_state.sources.kafka_client import ClientProperties, read_client_properties
+from share_state.sources.kafka_cluster import KafkaSource, read_cluster
 from share_state.sources.segments import read_chunks
-from share_state.spark.executor import fold_all
+from share_state.spark.executor import SparkExecutor
 from tests.live.broker import PASSWORDS, properties_of
 from tests.live.workload import Workload
 
@@ -26,7 +26,7 @@ from tests.live.workload import Workload
 def refused(address: str, properties: str | None = None) -> str:
     """The message of a refusal, which must hold no password."""
     with pytest.raises(InputError) as error:
-        ask_cluster(f"kafka://{address}", properties)
+        read_cluster(f"kafka://{address}", properties)
     said = str(error.value)
     assert "\n" not in said
     assert not any(password in said for password in PASSWORDS.values())
@@ -49,7 +49,7 @@ def test_a_host_that_does_not_exist_is_named() -> None:
 
 @pytest.mark.broker
 def test_one_dead_broker_of_several_is_no_matter(worked: Workload) -> None:
-    assert ask_cluster(f"kafka://127.0.0.1:1,{worked.broker.address}").state_partitions == 3
+    assert read_cluster(f"kafka://127.0.0.1:1,{worked.broker.address}").state_partitions == 3
 
 
 @pytest.mark.broker
@@ -61,7 +61,7 @@ def test_a_cluster_without_the_topic_is_told(worked: Workload) -> None:
 @pytest.mark.broker
 def test_a_user_without_rights_is_told_which_it_lacks(worked: Workload, tmp_path: Path) -> None:
     said = refused(worked.broker.secured, properties_of(worked.broker, "stranger", tmp_path))
-    assert said.endswith("let this user have DESCRIBE and READ on the topic")
+    assert said.endswith("grant this user DESCRIBE and READ on the topic")
 
 
 @pytest.mark.broker
@@ -97,7 +97,7 @@ def test_records_deleted_while_they_are_read_are_told(worked: Workload) -> None:
     for future in admin.delete_records([TopicPartition("trimmed", 0, 5)]).values():
         future.result(10)
     address = f"kafka://{worked.broker.address}"
-    log = LogPartition("trimmed", 0, (), log_start_offset=0, source=LiveSource(address, 10, ClientProperties()))
+    log = LogPartition("trimmed", 0, (), log_start_offset=0, source=KafkaSource(address, 10, ClientProperties()))
     with pytest.raises(InputError, match="trimmed-0: the broker deleted records while they were read; run"):
         list(read_chunks(log))
     (chunk,) = read_chunks(replace(log, log_start_offset=5))
@@ -110,8 +110,8 @@ def test_a_refusal_inside_a_task_is_one_line_too(
     spark: SparkSession, worked: Workload, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     properties = read_client_properties(properties_of(worked.broker, "stranger", tmp_path))
-    stranger = LiveSource(f"kafka://{worked.broker.secured}", 10, properties)
+    stranger = KafkaSource(f"kafka://{worked.broker.secured}", 10, properties)
     log = LogPartition("__share_group_state", 0, (), log_start_offset=0, source=stranger)
     with pytest.raises(PySparkException, match=r"share_state\.errors\.InputError: kafka://.* not authorised") as error:
-        fold_all(spark, Work([log]), Wanted()).collect()
+        SparkExecutor(spark).fold(FoldPlan([log]), OutputSpec()).collect()
     assert PASSWORDS["stranger"] not in str(error.value) + "".join(capfd.readouterr())

@@ -10,7 +10,7 @@ from confluent_kafka import AcknowledgeType, Message, Producer, ShareConsumer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from share_state.errors import InputError
-from share_state.sources.kafka_client import ask_cluster
+from share_state.sources.kafka_cluster import read_cluster
 from tests.live.broker import Broker
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
@@ -42,7 +42,7 @@ class Workload:
 def share_consumers_at_work(broker: Broker) -> Iterator[Workload]:
     """Fill topics and let share groups consume; one consumer goes on holding records until the end."""
     with pytest.raises(InputError) as before:
-        ask_cluster(f"kafka://{broker.address}")
+        read_cluster(f"kafka://{broker.address}")
     kafka = {"bootstrap.servers": broker.address, **_QUIET}
     admin = AdminClient(kafka)
     _done(admin.create_topics([NewTopic(name, partitions, 1) for name, partitions in TOPICS.items()]))

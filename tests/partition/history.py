@@ -4,10 +4,10 @@ from collections.abc import Iterable
 
 from share_state.simulator import events as ev
 from share_state.simulator.acquisition import LogBatch
-from share_state.simulator.events import Outcome
-from share_state.simulator.player import Player
+from share_state.simulator.events import EventResult
+from share_state.simulator.player import EventPlayer
 from share_state.simulator.recorded_state import MemoryPersister, SharePartitionKey
-from share_state.simulator.settings import AckBatch, AckType, Dialect, PartitionSettings, Rules
+from share_state.simulator.settings import AckBatch, AckType, Dialect, PartitionSettings, PlayerSettings
 from share_state.simulator.share_partition import SharePartition
 from share_state.simulator.types import RELEASES, DeliveryState, ErrorCode, StateBatch, StateRead, StateWrite
 
@@ -30,9 +30,9 @@ def batches(text: str) -> tuple[StateBatch, ...]:
     return tuple(found)
 
 
-def short(told: Iterable[StateBatch]) -> str:
+def short(batch_list: Iterable[StateBatch]) -> str:
     return ", ".join(
-        f"{first}{'' if first == last else f'-{last}'}:{state:d}/{count}" for first, last, state, count in told
+        f"{first}{'' if first == last else f'-{last}'}:{state:d}/{count}" for first, last, state, count in batch_list
     )
 
 
@@ -56,53 +56,53 @@ class History:
         leader_epoch: int = 0,
     ):
         self.persister = MemoryPersister()
-        rules = Rules(
+        player_settings = PlayerSettings(
             release=RELEASES[release],
             settings=settings or PartitionSettings(delivery_count_limit=limit, record_lock_duration_ms=lock_ms),
             dialect=dialect,
             traces=True,
         )
-        self.player = Player(self.persister, rules)
+        self.player = EventPlayer(self.persister, player_settings)
         self.key = SharePartitionKey("G1", "T", 0)
         self.now_ms = 0
         self._seq = 0
-        self.outcomes: list[Outcome] = []
+        self.results: list[EventResult] = []
         if start is not None:
-            self.tell(ev.Init, state_epoch=1, start_offset=start)
-            self.tell(ev.Open, leader_epoch=leader_epoch)
+            self.apply(ev.Init, state_epoch=1, start_offset=start)
+            self.apply(ev.Open, leader_epoch=leader_epoch)
 
-    def tell(self, kind: type, **fields: object) -> Outcome:
+    def apply(self, kind: type, **fields: object) -> EventResult:
         """Apply an event; its own outcome, others are kept in `outcomes`."""
         self._seq += 1
         group, topic, partition = self.key
         event = kind(seq=self._seq, ts_ms=self.now_ms, group=group, topic=topic, partition=partition, **fields)
         found = list(self.player.apply(event))
-        self.outcomes += found
-        return next(outcome for outcome in found if outcome.cause == event.event)
+        self.results += found
+        return next(result for result in found if result.cause == event.event)
 
     def acquire(self, *log: str, member: str = "M1", **fields: object) -> list[tuple[int, int, int]]:
-        told = self.tell(
+        batch_list = self.apply(
             ev.Acquire, member=member, log_batches=tuple(LogBatch(*offsets(text)) for text in log), **fields
         )
-        return [tuple(records) for records in told.acquired]
+        return [tuple(records) for records in batch_list.acquired]
 
     def ack(self, where: str, *types: int, member: str = "M1", **fields: object) -> ErrorCode:
-        return self.told_ack(where, *types, member=member, **fields).error
+        return self.ack_result(where, *types, member=member, **fields).error
 
-    def told_ack(self, where: str, *types: int, member: str = "M1", **fields: object) -> Outcome:
+    def ack_result(self, where: str, *types: int, member: str = "M1", **fields: object) -> EventResult:
         fields.setdefault("is_renew_ack", RENEW in types)
-        return self.tell(ev.Ack, member=member, batches=(AckBatch(*offsets(where), types),), **fields)
+        return self.apply(ev.Ack, member=member, batches=(AckBatch(*offsets(where), types),), **fields)
 
     def advance(self, to_ms: int) -> None:
         """Let time pass until `to_ms`."""
         self.now_ms = to_ms
-        self.tell(ev.Advance)
+        self.apply(ev.Advance)
 
     def pass_ms(self, ms: int) -> None:
         self.advance(self.now_ms + ms)
 
-    def leave(self, member: str = "M1") -> Outcome:
-        return self.tell(ev.MemberLeave, member=member)
+    def leave(self, member: str = "M1") -> EventResult:
+        return self.apply(ev.MemberLeave, member=member)
 
     # What there is now
 
@@ -114,7 +114,7 @@ class History:
 
     @property
     def memory(self) -> str:
-        return short(self.partition.memory())
+        return short(self.partition.in_flight_batches())
 
     @property
     def start(self) -> int:
@@ -128,16 +128,16 @@ class History:
 
     @property
     def writes(self) -> list[tuple[int, int, str]]:
-        return [short_write(write) for outcome in self.outcomes for write in outcome.writes]
+        return [short_write(write) for result in self.results for write in result.writes]
 
     @property
     def deltas(self) -> list[str]:
-        return [short(outcome.delta.batches) for outcome in self.outcomes if outcome.delta is not None]
+        return [short(result.delta.batches) for result in self.results if result.delta is not None]
 
     @property
     def checkpoints(self) -> list[tuple[int, int, str]]:
         return [
-            (told.start_offset, told.end_offset, short(told.batches))
-            for told in (outcome.checkpoint for outcome in self.outcomes)
-            if told is not None
+            (batch_list.start_offset, batch_list.end_offset, short(batch_list.batches))
+            for batch_list in (result.checkpoint for result in self.results)
+            if batch_list is not None
         ]

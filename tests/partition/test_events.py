@@ -7,7 +7,7 @@ import pytest
 from share_state.simulator import events as ev
 from share_state.simulator.acquisition import AcquireMode, LogBatch
 from share_state.simulator.player import HistoryError, play
-from share_state.simulator.settings import AckBatch, Rules
+from share_state.simulator.settings import AckBatch, PlayerSettings
 from share_state.simulator.types import ErrorCode
 from tests.partition.history import ACCEPT, History
 
@@ -81,16 +81,16 @@ def test_events_are_played_in_order_of_time():
 def test_nothing_happens_to_a_share_partition_that_nobody_leads():
     for event in EVENTS:
         if event.event in {"acquire", "ack", "member_leave", "lso_move", "log_hole", "aborted", "checkpoint", "crash"}:
-            (outcome,) = play([event])
-            assert outcome.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+            (result,) = play([event])
+            assert result.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def test_outcomes_are_json_lines():
-    told = History()
-    told.acquire("0-9")
-    told.ack("0-4", ACCEPT)
-    told.tell(ev.Checkpoint)
-    init, _, acquired, ack, checkpoint = (json.loads(outcome.to_json()) for outcome in told.outcomes)
+    history = History()
+    history.acquire("0-9")
+    history.ack("0-4", ACCEPT)
+    history.apply(ev.Checkpoint)
+    init, _, acquired, ack, checkpoint = (json.loads(result.to_json()) for result in history.results)
     assert init["checkpoint"] == {"start_offset": 0, "end_offset": 0, "batches": []}
     assert acquired["acquired"] == [[0, 9, 1]]
     assert acquired["memory"] == [[0, 9, 1, 1]]
@@ -118,7 +118,9 @@ def test_the_same_events_give_the_same_outcomes():
         ),
         ev.Advance(seq=90, ts_ms=99_999, group="g", topic="t"),
     ]
-    first, second = ([outcome.to_json() for outcome in play(events, rules=Rules(dialect="both"))] for _ in range(2))
+    first, second = (
+        [result.to_json() for result in play(events, settings=PlayerSettings(dialect="both"))] for _ in range(2)
+    )
     assert first == second
     assert len(first) == len(events) + 20
 
@@ -133,14 +135,14 @@ def test_locks_of_all_share_partitions_run_out_in_order_of_time():
             ev.Acquire(seq=3, **common, member="m", log_batches=(LogBatch(0, 4),)),
         ]
     events.append(ev.Advance(seq=4, ts_ms=50_000, group="g", topic="b"))
-    told = [outcome for outcome in play(events) if outcome.cause == "lock_timeout"]
-    assert [(outcome.key.topic, outcome.ts_ms) for outcome in told] == [("a", 30_001), ("b", 30_002)]
+    history = [result for result in play(events) if result.cause == "lock_timeout"]
+    assert [(result.key.topic, result.ts_ms) for result in history] == [("a", 30_001), ("b", 30_002)]
 
 
 def test_checkpoints_of_the_draft_come_after_so_many_deltas():
-    told = History(dialect="control_records")
+    history = History(dialect="control_records")
     for offset in range(12):
-        told.acquire(str(offset))
-        told.ack(str(offset), ACCEPT)
-    assert told.checkpoints == [(0, 0, ""), (10, 10, "")]
-    assert len(told.deltas) == 12
+        history.acquire(str(offset))
+        history.ack(str(offset), ACCEPT)
+    assert history.checkpoints == [(0, 0, ""), (10, 10, "")]
+    assert len(history.deltas) == 12

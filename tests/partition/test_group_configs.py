@@ -3,19 +3,19 @@
 import pytest
 
 from share_state.simulator import events as ev
-from share_state.simulator.player import Player
+from share_state.simulator.player import EventPlayer
 from share_state.simulator.settings import (
-    PROFILES,
     BrokerConfigs,
     ConfigError,
     DraftConfigs,
     PartitionSettings,
-    Rules,
+    PlayerSettings,
     with_config,
 )
 from share_state.simulator.types import ErrorCode
 
 SHARE = "group.share."
+PROFILES = {"draft": DraftConfigs, "4.3.1": BrokerConfigs}
 
 
 @pytest.mark.parametrize(
@@ -31,13 +31,6 @@ SHARE = "group.share."
         ("4.3.1", "min.record.lock.duration.ms", 30_001, "less than or equal to 30000"),
         ("draft", "record.lock.partition.limit", 99, "greater than or equal to 100"),
         ("4.3.1", "partition.max.record.locks", 99, "greater than or equal to 100"),
-        ("draft", "session.timeout.ms", 44_999, "must lie between its min and max settings, 45000 and 60000"),
-        ("4.3.1", "session.timeout.ms", 60_001, "must lie between its min and max settings, 45000 and 60000"),
-        ("draft", "min.session.timeout.ms", 45_001, "group.share.session.timeout.ms: 45000: must lie between"),
-        ("draft", "max.session.timeout.ms", 44_999, "group.share.session.timeout.ms: 45000: must lie between"),
-        ("4.3.1", "heartbeat.interval.ms", 15_001, "must lie between its min and max settings, 5000 and 15000"),
-        ("draft", "max.size", 9, "greater than or equal to 10"),
-        ("4.3.1", "max.size", 1_001, "less than or equal to 1000"),
         ("draft", "max.groups", 101, "less than or equal to 100"),
         ("4.3.1", "max.groups", 10, "not permitted"),
         ("4.3.1", "enable", True, "not permitted"),
@@ -56,9 +49,6 @@ def test_a_value_out_of_range_is_refused_in_one_line(profile: str, key: str, val
     [
         ("4.3.1", "record.lock.duration.ms", 60_001),
         ("draft", "record.lock.duration.max.ms", 30_000),
-        ("4.3.1", "max.size", 9),
-        ("draft", "max.size", 10),
-        ("draft", "session.timeout.ms", 60_000),
     ],
 )
 def test_what_one_profile_refuses_the_other_may_allow(profile: str, key: str, value: object):
@@ -76,11 +66,6 @@ def test_defaults():
     assert DraftConfigs().settings() == PartitionSettings(5, 30_000, 200, renews=False)
     assert BrokerConfigs().settings() == PartitionSettings(5, 30_000, 2_000)
     assert BrokerConfigs.of({}).max_partition_max_record_locks == 4_000
-
-
-def test_of_several_assignors_the_draft_uses_the_first():
-    assert DraftConfigs().assignor == "org.apache.server.group.share.SimpleAssignor"
-    assert DraftConfigs.of({"group.share.assignors": ("a", "b")}).assignor == "a"
 
 
 @pytest.mark.parametrize(
@@ -124,19 +109,22 @@ def test_the_brokers_bounds_can_be_moved():
     assert with_config(PartitionSettings(), "share.delivery.count.limit", 25, brokers).delivery_count_limit == 25
 
 
-def told(player: Player, group: str, seq: int) -> ErrorCode:
+def initialize(player: EventPlayer, group: str, seq: int) -> ErrorCode:
     return next(
         iter(player.apply(ev.Init(seq=seq, ts_ms=0, group=group, topic="T", state_epoch=1, start_offset=0)))
     ).error
 
 
 def test_the_draft_does_nothing_before_share_groups_are_enabled():
-    assert told(Player(rules=Rules(configs=DraftConfigs())), "G", 1) is ErrorCode.UNSUPPORTED_VERSION
-    assert told(Player(rules=Rules(configs=DraftConfigs(enable=True))), "G", 1) is ErrorCode.NONE
+    assert (
+        initialize(EventPlayer(settings=PlayerSettings(configs=DraftConfigs())), "G", 1)
+        is ErrorCode.UNSUPPORTED_VERSION
+    )
+    assert initialize(EventPlayer(settings=PlayerSettings(configs=DraftConfigs(enable=True))), "G", 1) is ErrorCode.NONE
 
 
-def test_the_draft_has_room_for_so_many_groups():
-    player = Player(rules=Rules(configs=DraftConfigs(enable=True, max_groups=10)))
-    codes = [told(player, f"G{number}", number) for number in range(11)]
+def test_the_draft_limits_the_number_of_groups():
+    player = EventPlayer(settings=PlayerSettings(configs=DraftConfigs(enable=True, max_groups=10)))
+    codes = [initialize(player, f"G{number}", number) for number in range(11)]
     assert codes == [ErrorCode.NONE] * 10 + [ErrorCode.GROUP_MAX_SIZE_REACHED]
-    assert told(player, "G0", 12) is ErrorCode.NONE
+    assert initialize(player, "G0", 12) is ErrorCode.NONE

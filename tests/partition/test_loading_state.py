@@ -13,19 +13,19 @@ from share_state.simulator.types import (
     StateBatch,
     StateRead,
     UnknownReleaseError,
-    release_of,
+    find_release,
 )
 from tests.partition.history import ACCEPT, RELEASE, History, batches, short
 
 
-def loaded(start: int, told: str, release: str = "4.3") -> SharePartition:
+def load_coordinator(start: int, history: str, release: str = "4.3") -> SharePartition:
     partition = SharePartition(1, release=RELEASES[release])
-    partition.load(StateRead(1, start, -1, batches(told)))
+    partition.load(StateRead(1, start, -1, batches(history)))
     return partition
 
 
 def test_nothing_recorded_start_and_end_are_one():
-    partition = loaded(100, "")
+    partition = load_coordinator(100, "")
     assert (partition.start_offset, partition.end_offset, partition.next_fetch_offset()) == (100, 100, 100)
 
 
@@ -36,7 +36,7 @@ def test_no_start_recorded_the_reset_offset_is_taken():
 
 
 def test_a_gap_is_fetched_before_what_lies_behind_it():
-    partition = loaded(0, "0-10:0/1, 20-30:0/1")
+    partition = load_coordinator(0, "0-10:0/1, 20-30:0/1")
     assert partition.end_offset == 31
     assert partition.next_fetch_offset() == 0
     partition.acquire(Fetch("M1", (LogBatch(0, 10),), 0), 0)
@@ -44,31 +44,31 @@ def test_a_gap_is_fetched_before_what_lies_behind_it():
 
 
 def test_a_gap_at_the_start_is_fetched_first_and_holds_the_start():
-    partition = loaded(0, "5-9:2/1")
+    partition = load_coordinator(0, "5-9:2/1")
     assert (partition.start_offset, partition.next_fetch_offset()) == (0, 0)
     assert partition.delivery_complete_count == 5
 
 
 def test_a_fetch_over_gaps_and_batches_acquires_all_of_them():
-    partition = loaded(0, "0-1:0/1, 4-5:2/1, 8-9:0/2")
+    partition = load_coordinator(0, "0-1:0/1, 4-5:2/1, 8-9:0/2")
     acquired = partition.acquire(Fetch("M1", (LogBatch(0, 11),), 0), 0)
     assert [tuple(records) for records in acquired] == [(0, 1, 2), (2, 3, 1), (6, 7, 1), (8, 9, 3), (10, 11, 1)]
 
 
 def test_a_gap_is_acquired_no_further_than_it_reaches():
-    partition = loaded(0, "0-1:0/1, 4-5:2/1")
+    partition = load_coordinator(0, "0-1:0/1, 4-5:2/1")
     acquired = partition.acquire(Fetch("M1", (LogBatch(0, 9),), 0, max_records=3), 0)
     assert [tuple(records) for records in acquired] == [(0, 1, 2), (2, 3, 1)]
 
 
 def test_a_gap_that_is_all_that_was_wanted_is_all_that_is_acquired():
-    partition = loaded(0, "4-5:0/1")
+    partition = load_coordinator(0, "4-5:0/1")
     acquired = partition.acquire(Fetch("M1", (LogBatch(0, 9),), 0, max_records=4), 0)
     assert [tuple(records) for records in acquired] == [(0, 3, 1)]
 
 
 def test_the_log_start_passes_a_gap():
-    partition = loaded(0, "5-9:0/1, 15-19:0/1")
+    partition = load_coordinator(0, "5-9:0/1, 15-19:0/1")
     partition.move_log_start(7)
     assert partition.next_fetch_offset() == 7
     partition.acquire(Fetch("M1", (LogBatch(7, 9),), 7), 0)
@@ -76,34 +76,34 @@ def test_the_log_start_passes_a_gap():
 
 
 def test_the_log_start_passes_a_gap_and_what_had_ended_behind_it():
-    partition = loaded(0, "1:2/1")
+    partition = load_coordinator(0, "1:2/1")
     partition.move_log_start(1)
     assert partition.next_fetch_offset() == 2, "not the gap that is gone"
 
 
 def test_natural_holes_are_not_acquired_once_the_window_has_moved_on():
-    told = History()
-    told.acquire("0-4")
-    told.acquire("10-14")
-    told.ack("0-4", RELEASE)
-    told.ack("10-14", RELEASE)
-    assert told.acquire("0-4", "10-14") == [(0, 4, 2), (10, 14, 2)]
+    history = History()
+    history.acquire("0-4")
+    history.acquire("10-14")
+    history.ack("0-4", RELEASE)
+    history.ack("10-14", RELEASE)
+    assert history.acquire("0-4", "10-14") == [(0, 4, 2), (10, 14, 2)]
 
 
 def test_before_4_1_gaps_are_lost():
-    partition = loaded(0, "0-10:2/1, 20-30:0/1", release="4.0")
+    partition = load_coordinator(0, "0-10:2/1, 20-30:0/1", release="4.0")
     assert (partition.start_offset, partition.next_fetch_offset()) == (20, 20)
 
 
 def test_what_has_ended_at_the_front_is_passed():
-    partition = loaded(10, "10-12:2/1, 20-22:0/1")
+    partition = load_coordinator(10, "10-12:2/1, 20-22:0/1")
     assert (partition.start_offset, partition.end_offset, partition.next_fetch_offset()) == (13, 23, 13)
 
 
 def test_everything_ended_leaves_an_empty_window():
-    partition = loaded(10, "10-12:2/1, 13-19:4/5")
+    partition = load_coordinator(10, "10-12:2/1, 13-19:4/5")
     assert (partition.start_offset, partition.end_offset, partition.delivery_complete_count) == (20, 20, 0)
-    assert partition.memory() == ()
+    assert partition.in_flight_batches() == ()
 
 
 def test_recorded_counts_of_what_is_complete_are_not_trusted():
@@ -113,87 +113,87 @@ def test_recorded_counts_of_what_is_complete_are_not_trusted():
 
 
 @pytest.mark.parametrize(
-    ("told", "release", "message"),
+    ("history", "release", "message"),
     [
-        ("8-12:2/1", "4.3", "recorded batch 8-12: begins before the start offset 10"),
-        ("15-12:0/1", "4.2", "recorded batch 15-12: ends before it begins"),
-        ("10-12:3/1", "4.2", "recorded batch 10-12: state 3, which 4.2 does not know"),
-        ("10-15:0/1, 12-13:2/1", "4.3", "begins before the one ahead of it ends, at 15"),
+        ("8-12:2/1", "4.3", "persisted batch 8-12: starts before the start offset 10"),
+        ("15-12:0/1", "4.2", "persisted batch 15-12: ends before it starts"),
+        ("10-12:3/1", "4.2", "persisted batch 10-12: 4.2 does not support state 3"),
+        ("10-15:0/1, 12-13:2/1", "4.3", "overlaps the previous batch, which ends at 15"),
     ],
 )
-def test_what_cannot_be_loaded_fails_the_share_partition(told: str, release: str, message: str):
+def test_what_cannot_be_loaded_fails_the_share_partition(history: str, release: str, message: str):
     partition = SharePartition(1, release=RELEASES[release])
     with pytest.raises(UnloadableStateError, match=message):
-        partition.load(StateRead(1, 10, -1, batches(told)))
+        partition.load(StateRead(1, 10, -1, batches(history)))
     assert partition.status is Status.FAILED
     assert partition.acquire(Fetch("M1", (LogBatch(10, 12),), 10), 0) == ()
 
 
 def test_a_state_that_nothing_knows_fails_the_share_partition():
     read = StateRead(1, 10, -1, (StateBatch(10, 12, 7, 1),))  # pyright: ignore[reportArgumentType]
-    with pytest.raises(UnloadableStateError, match="state 7, which nothing knows"):
+    with pytest.raises(UnloadableStateError, match="unknown state 7"):
         SharePartition(1).load(read)
 
 
 def test_a_crash_forgets_what_members_hold_and_that_they_had_it():
-    told = History(start=110)
-    told.acquire("110-112")
-    told.ack("111-112", RELEASE)
-    told.acquire("111-112")
-    told.tell(ev.Crash)
-    assert told.memory == "111-112:0/1"
-    assert told.acquire("110-112") == [(110, 110, 1), (111, 112, 2)]
+    history = History(start=110)
+    history.acquire("110-112")
+    history.ack("111-112", RELEASE)
+    history.acquire("111-112")
+    history.apply(ev.Crash)
+    assert history.memory == "111-112:0/1"
+    assert history.acquire("110-112") == [(110, 110, 1), (111, 112, 2)]
 
 
 def test_a_crash_of_the_draft_keeps_what_its_records_say():
-    told = History(start=110, dialect="control_records")
-    told.acquire("110-112")
-    told.ack("111-112", RELEASE)
-    told.acquire("111-112")
-    told.tell(ev.Crash)
-    assert told.memory == "110:0/0, 111-112:0/1"
+    history = History(start=110, dialect="control_records")
+    history.acquire("110-112")
+    history.ack("111-112", RELEASE)
+    history.acquire("111-112")
+    history.apply(ev.Crash)
+    assert history.memory == "110:0/0, 111-112:0/1"
 
 
 def test_what_is_archived_in_memory_alone_comes_back_with_a_new_leader():
-    told = History()
-    told.acquire("0-9")
-    told.ack("0-9", RELEASE)
-    told.tell(ev.LogHole, first=5, last=9)
-    told.tell(ev.Open, leader_epoch=1)
-    assert told.memory == "0-9:0/1"
+    history = History()
+    history.acquire("0-9")
+    history.ack("0-9", RELEASE)
+    history.apply(ev.LogHole, first=5, last=9)
+    history.apply(ev.Open, leader_epoch=1)
+    assert history.memory == "0-9:0/1"
 
 
 def test_an_older_leader_cannot_load():
-    told = History(leader_epoch=5)
-    assert told.tell(ev.Open, leader_epoch=4).error is ErrorCode.FENCED_LEADER_EPOCH
+    history = History(leader_epoch=5)
+    assert history.apply(ev.Open, leader_epoch=4).error is ErrorCode.FENCED_LEADER_EPOCH
 
 
 def test_nothing_initialized_nothing_to_load():
-    told = History(start=None)
-    assert told.tell(ev.Open, leader_epoch=0).error is ErrorCode.INVALID_REQUEST
+    history = History(start=None)
+    assert history.apply(ev.Open, leader_epoch=0).error is ErrorCode.INVALID_REQUEST
 
 
 def test_loaded_acquired_records_belong_to_nobody():
-    partition = loaded(0, "0-4:1/1")
+    partition = load_coordinator(0, "0-4:1/1")
     assert partition.acquire(Fetch("M1", (LogBatch(0, 4),), 0), 0) == ()
-    assert partition.memory() == (StateBatch(0, 4, DeliveryState.ACQUIRED, 1),)
+    assert partition.in_flight_batches() == (StateBatch(0, 4, DeliveryState.ACQUIRED, 1),)
 
 
 def test_releases_are_looked_up_by_their_line():
-    assert release_of("4.3.1") is RELEASES["4.3"]
+    assert find_release("4.3.1") is RELEASES["4.3"]
     with pytest.raises(UnknownReleaseError, match=r"release 3\.9\.0: "):
-        release_of("3.9.0")
+        find_release("3.9.0")
 
 
 def test_after_a_load_the_start_waits_at_the_end_of_the_gap_until_something_new_is_fetched():
-    told = History()
-    told.acquire("0-2")
-    told.acquire("3")
-    told.ack("3", ACCEPT)
-    told.tell(ev.Open, leader_epoch=1)
-    told.acquire("0-2")
-    told.ack("0-2", ACCEPT)
-    assert (told.start, short(told.partition.memory())) == (3, "3:2/1")
-    told.acquire("4")
-    told.ack("4", ACCEPT)
-    assert told.start == 5
+    history = History()
+    history.acquire("0-2")
+    history.acquire("3")
+    history.ack("3", ACCEPT)
+    history.apply(ev.Open, leader_epoch=1)
+    history.acquire("0-2")
+    history.ack("0-2", ACCEPT)
+    assert (history.start, short(history.partition.in_flight_batches())) == (3, "3:2/1")
+    history.acquire("4")
+    history.ack("4", ACCEPT)
+    assert history.start == 5

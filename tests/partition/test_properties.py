@@ -21,8 +21,8 @@ member = st.sampled_from(MEMBERS)
 ack_type = st.sampled_from([ACCEPT, ACCEPT, RELEASE, REJECT, RENEW, GAP])
 
 
-def by_offset(told: Iterable[StateBatch]) -> dict[int, tuple[DeliveryState, int]]:
-    return {offset: (state, count) for first, last, state, count in told for offset in range(first, last + 1)}
+def per_offset(history: Iterable[StateBatch]) -> dict[int, tuple[DeliveryState, int]]:
+    return {offset: (state, count) for first, last, state, count in history for offset in range(first, last + 1)}
 
 
 class AnyHistory(RuleBasedStateMachine):
@@ -31,7 +31,7 @@ class AnyHistory(RuleBasedStateMachine):
     @initialize(release=st.sampled_from(["4.1", "4.2", "4.3", "4.4"]), queue=st.booleans())
     def begin(self, release: str, queue: bool) -> None:
         limits = PartitionSettings(LIMIT, LOCK_MS, max_record_locks=24, has_dead_letter_queue=queue)
-        self.told = History(0, release=release, settings=limits)
+        self.history = History(0, release=release, settings=limits)
         self.lowers_counts = release == "4.1"
         self.leader_epoch = 0
         self.log_end = 0
@@ -47,12 +47,12 @@ class AnyHistory(RuleBasedStateMachine):
 
     @rule(who=member, size=st.integers(1, 6), cut=st.integers(1, 6), wanted=st.integers(1, 8), mode=st.integers(0, 1))
     def fetch(self, who: str, size: int, cut: int, wanted: int, mode: int) -> None:
-        partition = self.told.partition
+        partition = self.history.partition
         free = {offset for offset, (state, _) in self.before.items() if state is DeliveryState.AVAILABLE}
         first = partition.next_fetch_offset()
         log = [f"{at}-{min(at + cut, first + size) - 1}" for at in range(first, first + size, cut)]
         end, may_acquire = partition.end_offset, partition.can_acquire()
-        acquired = self.told.acquire(*log, member=who, max_records=wanted, mode=AcquireMode(mode), batch_size=cut)
+        acquired = self.history.acquire(*log, member=who, max_records=wanted, mode=AcquireMode(mode), batch_size=cut)
         for low, high, count in acquired:
             for offset in range(low, high + 1):
                 assert offset not in self.held_by, "held by a member already"
@@ -72,46 +72,46 @@ class AnyHistory(RuleBasedStateMachine):
         while last + 1 in held and last - first + 1 < len(types):
             last += 1
         kinds = tuple(types[: last - first + 1]) if each else tuple(types[:1])
-        code = self.told.ack(f"{first}-{last}", *kinds, member=who)
-        renewing = RENEW in kinds and self.told.partition.release.name == "4.1"
+        code = self.history.ack(f"{first}-{last}", *kinds, member=who)
+        renewing = RENEW in kinds and self.history.partition.release.name == "4.1"
         assert code in ([ErrorCode.INVALID_REQUEST] if renewing else [ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR]), (
             code
         )
 
     @rule(who=member, first=st.integers(0, 60), size=st.integers(1, 12), kind=ack_type)
     def acknowledge_anything(self, who: str, first: int, size: int, kind: int) -> None:
-        memory = self.told.partition.memory()
-        code = self.told.ack(f"{first}-{first + size - 1}", kind, member=who)
+        memory = self.history.partition.in_flight_batches()
+        code = self.history.ack(f"{first}-{first + size - 1}", kind, member=who)
         if code not in (ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR) and kind != RENEW:
-            assert self.told.partition.memory() == memory, "a refused request changes nothing"
+            assert self.history.partition.in_flight_batches() == memory, "a refused request changes nothing"
 
     @rule(who=member, kind=st.sampled_from([ACCEPT, RELEASE, REJECT]))
     def acknowledge_all(self, who: str, kind: int) -> None:
-        for first, last, state, _ in self.told.partition.memory():
+        for first, last, state, _ in self.history.partition.in_flight_batches():
             if state is DeliveryState.ACQUIRED and all(self.held_by.get(at) == who for at in range(first, last + 1)):
-                self.told.ack(f"{first}-{last}", kind, member=who)
+                self.history.ack(f"{first}-{last}", kind, member=who)
 
     @rule(ms=st.sampled_from([1, 100, 600, 1_001]))
     def wait(self, ms: int) -> None:
-        self.told.pass_ms(ms)
+        self.history.pass_ms(ms)
 
     @rule(who=member)
     def leave(self, who: str) -> None:
-        self.told.leave(who)
+        self.history.leave(who)
 
     @rule(ahead=st.integers(0, 10), size=st.integers(1, 4), moves=st.booleans())
     def lose_log(self, ahead: int, size: int, moves: bool) -> None:
-        first = self.told.start + ahead
+        first = self.history.start + ahead
         if moves and ahead < 6:
-            self.told.tell(ev.LsoMove, offset=first)
+            self.history.apply(ev.LsoMove, offset=first)
             self.is_exact = False
         elif not moves:
-            self.told.tell(ev.LogHole, first=first, last=first + size - 1)
+            self.history.apply(ev.LogHole, first=first, last=first + size - 1)
             self.is_exact = False
 
     @rule(what=st.sampled_from([ev.FailWrites, ev.HoldWrites, ev.HoldDeadLetters]), chance=st.integers(0, 3))
     def disturb(self, what: type, chance: int) -> None:
-        self.told.tell(what, on=chance == 0)
+        self.history.apply(what, on=chance == 0)
         if chance == 0 and what is not ev.HoldDeadLetters:
             self.is_exact = False
             self.writes_fail |= what is ev.FailWrites
@@ -119,21 +119,23 @@ class AnyHistory(RuleBasedStateMachine):
     @rule(chance=st.integers(0, 5))
     def lose_memory(self, chance: int) -> None:
         if chance == 0:
-            self.told.tell(ev.Crash)
+            self.history.apply(ev.Crash)
             self.reloaded = True
         elif chance == 1:
             self.leader_epoch += 1
-            self.told.tell(ev.Open, leader_epoch=self.leader_epoch)
+            self.history.apply(ev.Open, leader_epoch=self.leader_epoch)
             self.reloaded = True
 
     # What must hold
 
     @invariant()
-    @precondition(lambda self: hasattr(self, "told"))
+    @precondition(lambda self: hasattr(self, "history"))
     def nothing_goes_back(self) -> None:
-        partition = self.told.partition
-        now = by_offset(partition.memory())
-        assert sum(last - first + 1 for first, last, _, _ in partition.memory()) == len(now), "batches are disjoint"
+        partition = self.history.partition
+        now = per_offset(partition.in_flight_batches())
+        assert sum(last - first + 1 for first, last, _, _ in partition.in_flight_batches()) == len(now), (
+            "batches are disjoint"
+        )
         if not self.reloaded:
             assert partition.start_offset >= self.start_before
             for offset, (state, count) in now.items():
@@ -152,56 +154,58 @@ class AnyHistory(RuleBasedStateMachine):
         self.before, self.start_before, self.reloaded = now, partition.start_offset, False
 
     @invariant()
-    @precondition(lambda self: hasattr(self, "told"))
+    @precondition(lambda self: hasattr(self, "history"))
     def terminal_offsets_are_counted(self) -> None:
-        partition = self.told.partition
+        partition = self.history.partition
         terminal = [
             offset
-            for offset, (state, _) in by_offset(partition.memory()).items()
+            for offset, (state, _) in per_offset(partition.in_flight_batches()).items()
             if state in TERMINAL and offset >= partition.start_offset
         ]
         assert partition.delivery_complete_count == len(terminal)
 
     @invariant()
-    @precondition(lambda self: hasattr(self, "told"))
+    @precondition(lambda self: hasattr(self, "history"))
     def no_lock_outlives_its_deadline(self) -> None:
-        held = [run for run in self.told.partition._window.tiles() if run.is_held and run.owner is not None]
-        assert all(run.deadline is not None and run.deadline >= self.told.now_ms for run in held)
+        held = [run for run in self.history.partition._window.runs() if run.is_acquired and run.owner is not None]
+        assert all(run.deadline is not None and run.deadline >= self.history.now_ms for run in held)
 
     @invariant()
-    @precondition(lambda self: hasattr(self, "told"))
+    @precondition(lambda self: hasattr(self, "history"))
     def nothing_free_lies_before_the_fetch(self) -> None:
-        partition = self.told.partition
+        partition = self.history.partition
         at = partition.next_fetch_offset()
         assert at >= partition.start_offset
         assert at <= partition.end_offset
 
     @invariant()
-    @precondition(lambda self: hasattr(self, "told") and self.is_exact)
+    @precondition(lambda self: hasattr(self, "history") and self.is_exact)
     def what_was_written_is_what_is_kept(self) -> None:
-        partition, read = self.told.partition, self.told.recorded
-        recorded = by_offset(read.batches)
-        for offset, (state, count) in by_offset(partition.memory()).items():
+        partition, read = self.history.partition, self.history.recorded
+        recorded = per_offset(read.batches)
+        for offset, (state, count) in per_offset(partition.in_flight_batches()).items():
             if offset >= read.start_offset:
-                is_held = state is DeliveryState.ACQUIRED
-                kept = (DeliveryState.AVAILABLE, count - 1) if is_held else (state, count)
+                is_acquired = state is DeliveryState.ACQUIRED
+                kept = (DeliveryState.AVAILABLE, count - 1) if is_acquired else (state, count)
                 assert recorded.pop(offset, (DeliveryState.AVAILABLE, 0)) == kept, offset
         assert all(offset < partition.start_offset for offset in recorded), "only what has ended was let go of"
 
     @invariant()
-    @precondition(lambda self: hasattr(self, "told") and self.is_exact)
+    @precondition(lambda self: hasattr(self, "history") and self.is_exact)
     def the_draft_keeps_the_same(self) -> None:
-        draft = self.told.player.draft(self.told.key)
+        draft = self.history.player.draft(self.history.key)
         assert draft is not None
         read = draft.read(1)
-        partition = self.told.partition
+        partition = self.history.partition
         # After a load the leader's own start waits at the end of the last gap until it fetches past it.
-        at, now = partition.start_offset, by_offset(partition.memory())
+        at, now = partition.start_offset, per_offset(partition.in_flight_batches())
         while now.get(at, (None,))[0] in TERMINAL:
             at += 1
         assert read.start_offset == at
-        kept = by_offset(partition.recorded(read.start_offset, draft.end_offset - 1)) if draft.end_offset else {}
-        assert by_offset(read.batches) == kept
+        kept = (
+            per_offset(partition.durable_batches(read.start_offset, draft.end_offset - 1)) if draft.end_offset else {}
+        )
+        assert per_offset(read.batches) == kept
 
 
 TestAnyHistory = AnyHistory.TestCase

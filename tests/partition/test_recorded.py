@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from share_state.simulator.draft import DraftRecord
 from share_state.simulator.recorded_state import (
+    BatchMap,
     MemoryPersister,
-    RecordedBatches,
     SharePartitionKey,
-    is_further,
-    is_later,
+    greater_wins,
+    newer_wins,
 )
 from share_state.simulator.types import (
     CheckpointWrite,
@@ -36,37 +36,37 @@ def any_batch(draw: st.DrawFn) -> StateBatch:
     return StateBatch(first, first + draw(st.integers(0, 8)), state, draw(st.integers(0, 3)))
 
 
-@pytest.mark.parametrize("wins", [is_further, is_later])
-@given(laid=st.lists(any_batch(), max_size=8), start=st.integers(0, 25))
+@pytest.mark.parametrize("wins", [greater_wins, newer_wins])
+@given(overlaid=st.lists(any_batch(), max_size=8), start=st.integers(0, 25))
 def test_batches_laid_over_one_another(
-    wins: Callable[[StateBatch, StateBatch], bool], laid: list[StateBatch], start: int
+    wins: Callable[[StateBatch, StateBatch], bool], overlaid: list[StateBatch], start: int
 ):
-    recorded, model = RecordedBatches(), dict[int, StateBatch]()
-    for batch in laid:
-        recorded.lay(batch, wins)
+    recorded, model = BatchMap(), dict[int, StateBatch]()
+    for batch in overlaid:
+        recorded.overlay(batch, wins)
         for offset in range(batch.first_offset, batch.last_offset + 1):
             if offset not in model or wins(batch, model[offset]):
                 model[offset] = batch
     recorded.prune(start)
-    told = recorded.all()
-    assert {offset: batch[2:] for batch in told for offset in range(batch.first_offset, batch.last_offset + 1)} == {
+    history = recorded.all()
+    assert {offset: batch[2:] for batch in history for offset in range(batch.first_offset, batch.last_offset + 1)} == {
         offset: batch[2:] for offset, batch in model.items() if offset >= start
     }
-    for left, right in pairwise(told):
+    for left, right in pairwise(history):
         assert left.last_offset < right.first_offset
         assert left.last_offset + 1 < right.first_offset or left[2:] != right[2:]
 
 
 def test_the_higher_count_wins_whatever_came_later():
-    recorded = RecordedBatches(batches("10-20:0/2"))
-    recorded.lay(*batches("10-20:2/1"), is_further)
+    recorded = BatchMap(batches("10-20:0/2"))
+    recorded.overlay(*batches("10-20:2/1"), greater_wins)
     assert short(recorded.all()) == "10-20:0/2"
 
 
 def test_a_draft_reader_moves_the_start_past_what_has_ended():
     record = DraftRecord(CheckpointWrite(21, 24, batches("21-22:4/1, 23:0/1")))
     assert (record.start_offset, record.end_offset) == (23, 24)
-    record.written(DeltaWrite(batches("23:2/2")))
+    record.apply_delta(DeltaWrite(batches("23:2/2")))
     assert record.read(1) == StateRead(1, 24, -1, ())
 
 

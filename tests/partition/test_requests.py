@@ -6,7 +6,7 @@ import pytest
 
 from share_state.simulator import events as ev
 from share_state.simulator.acquisition import AcquireMode, LogBatch
-from share_state.simulator.player import Player
+from share_state.simulator.player import EventPlayer
 from share_state.simulator.requests import RequestError, ShareFetchRequest, events_of, read_request
 from share_state.simulator.settings import AckBatch
 
@@ -69,15 +69,15 @@ def test_a_fetch_that_found_nothing_only_acknowledges():
 
 
 def test_released_records_are_fetched_again_by_the_very_request_that_releases_them():
-    player = Player()
+    player = EventPlayer()
     for event in (
         ev.Init(seq=1, ts_ms=0, group="G1", topic="T", state_epoch=1, start_offset=0),
         ev.Open(seq=2, ts_ms=0, group="G1", topic="T", leader_epoch=0),
         *events(logged(78), "0-2"),
     ):
         list(player.apply(event))
-    outcomes = [outcome for event in events(logged(78, types=[2]), "0-2") for outcome in player.apply(event)]
-    assert [tuple(records) for records in outcomes[-1].acquired] == [(0, 2, 2)]
+    results = [result for event in events(logged(78, types=[2]), "0-2") for result in player.apply(event)]
+    assert [tuple(records) for records in results[-1].acquired] == [(0, 2, 2)]
 
 
 def test_version_1_knows_no_renewals():

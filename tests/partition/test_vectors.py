@@ -4,30 +4,30 @@ import pytest
 
 from share_state.simulator import events as ev
 from share_state.simulator.acquisition import AcquireMode
-from share_state.simulator.player import Player
+from share_state.simulator.player import EventPlayer
 from share_state.simulator.recorded_state import SharePartitionKey
-from share_state.simulator.settings import Rules
+from share_state.simulator.settings import PlayerSettings
 from share_state.simulator.types import ErrorCode
 from tests.partition.history import ACCEPT, GAP, REJECT, RELEASE, RENEW, History, batches, short
 
 
 @pytest.fixture
 def worked_example() -> History:
-    told = History(start=100)
-    told.acquire("100-109")
-    told.ack("100-109", ACCEPT)
-    told.acquire("110-119")
-    told.ack("110", RELEASE)
-    told.ack("119", ACCEPT)
-    told.advance(1000)
-    assert told.acquire("110-120") == [(110, 110, 2), (120, 120, 1)]
-    assert told.ack("113-118", RENEW) is ErrorCode.NONE
-    told.advance(30_001)
-    told.ack("113-118", ACCEPT)
-    told.acquire("111-112")
-    told.ack("110", ACCEPT)
-    told.ack("111-112", ACCEPT)
-    return told
+    history = History(start=100)
+    history.acquire("100-109")
+    history.ack("100-109", ACCEPT)
+    history.acquire("110-119")
+    history.ack("110", RELEASE)
+    history.ack("119", ACCEPT)
+    history.advance(1000)
+    assert history.acquire("110-120") == [(110, 110, 2), (120, 120, 1)]
+    assert history.ack("113-118", RENEW) is ErrorCode.NONE
+    history.advance(30_001)
+    history.ack("113-118", ACCEPT)
+    history.acquire("111-112")
+    history.ack("110", ACCEPT)
+    history.ack("111-112", ACCEPT)
+    return history
 
 
 def test_v1_the_worked_example_in_the_state_dialect(worked_example: History):
@@ -65,218 +65,218 @@ def test_v1_memory_after_the_worked_example(worked_example: History):
 
 
 def test_v1_a_checkpoint_leaves_first_deliveries_out(worked_example: History):
-    worked_example.tell(ev.Checkpoint)
+    worked_example.apply(ev.Checkpoint)
     assert worked_example.checkpoints[-1] == (120, 120, "")
 
 
 def test_v2_the_delivery_limit_counts_releases_and_timeouts_alike():
-    told = History(limit=2)
+    history = History(limit=2)
     for _ in range(2):
-        told.acquire("0-1")
-        told.ack("0-1", RELEASE)
+        history.acquire("0-1")
+        history.ack("0-1", RELEASE)
     for _ in range(2):
-        told.acquire("2-3")
-        told.pass_ms(30_001)
-    assert told.writes == [(0, 0, "0-1:0/1"), (0, 2, "0-1:4/2"), (2, 0, "2-3:0/1"), (2, 2, "2-3:4/2")]
-    assert told.deltas == ["0-1:0/1", "0-1:4/2", "2-3:0/1", "2-3:4/2"]
-    assert told.start == 4
+        history.acquire("2-3")
+        history.pass_ms(30_001)
+    assert history.writes == [(0, 0, "0-1:0/1"), (0, 2, "0-1:4/2"), (2, 0, "2-3:0/1"), (2, 2, "2-3:4/2")]
+    assert history.deltas == ["0-1:0/1", "0-1:4/2", "2-3:0/1", "2-3:4/2"]
+    assert history.start == 4
 
 
 def test_v3_renewing_keeps_records_and_is_never_persisted():
-    told = History()
-    told.acquire("0-2")
-    told.advance(20_000)
-    told.ack("0-2", RENEW)
-    told.advance(40_000)
-    assert told.memory == "0-2:1/1"
-    told.advance(50_000)
-    assert told.writes == []
-    told.advance(50_001)
-    assert told.memory == "0-2:0/1"
-    told.acquire("0-2")
-    told.advance(70_001)
-    told.ack("0-2", ACCEPT, RENEW, RELEASE)
-    assert short(told.recorded.batches) == "0:2/2, 1:0/1, 2:0/2"
-    assert told.start == 1
-    told.advance(90_001)
-    told.ack("1", ACCEPT)
-    assert told.ack("1", RENEW) is ErrorCode.NONE
-    assert told.acquire("2", member="M2") == [(2, 2, 3)]
-    told.ack("2", REJECT, member="M2")
-    assert told.writes == [(0, 0, "0-2:0/1"), (0, 1, "0:2/2, 2:0/2"), (1, 1, "1:2/2"), (2, 1, "2:4/3")]
-    assert told.deltas == ["0-2:0/1", "0:2/2, 2:0/2", "1:2/2", "2:4/3"]
-    assert told.start == 3
+    history = History()
+    history.acquire("0-2")
+    history.advance(20_000)
+    history.ack("0-2", RENEW)
+    history.advance(40_000)
+    assert history.memory == "0-2:1/1"
+    history.advance(50_000)
+    assert history.writes == []
+    history.advance(50_001)
+    assert history.memory == "0-2:0/1"
+    history.acquire("0-2")
+    history.advance(70_001)
+    history.ack("0-2", ACCEPT, RENEW, RELEASE)
+    assert short(history.recorded.batches) == "0:2/2, 1:0/1, 2:0/2"
+    assert history.start == 1
+    history.advance(90_001)
+    history.ack("1", ACCEPT)
+    assert history.ack("1", RENEW) is ErrorCode.NONE
+    assert history.acquire("2", member="M2") == [(2, 2, 3)]
+    history.ack("2", REJECT, member="M2")
+    assert history.writes == [(0, 0, "0-2:0/1"), (0, 1, "0:2/2, 2:0/2"), (1, 1, "1:2/2"), (2, 1, "2:4/3")]
+    assert history.deltas == ["0-2:0/1", "0:2/2, 2:0/2", "1:2/2", "2:4/3"]
+    assert history.start == 3
 
 
 def test_v4_two_groups_in_the_draft():
-    player = Player(rules=Rules(dialect="control_records"))
-    told = {}
+    player = EventPlayer(settings=PlayerSettings(dialect="control_records"))
+    history = {}
     for group in ("G1", "G2"):
-        told[group] = History(start=None, dialect="control_records")
-        told[group].player, told[group].key = player, SharePartitionKey(group, "T", 0)
-        told[group].tell(ev.Init, state_epoch=1, start_offset=0)
-        told[group].tell(ev.Open, leader_epoch=0)
-        told[group].acquire("0-4")
-    told["G1"].ack("0-4", ACCEPT)
-    told["G2"].ack("0-1", ACCEPT)
-    told["G2"].tell(ev.Checkpoint)
-    told["G2"].ack("2-4", REJECT)
-    told["G1"].tell(ev.Checkpoint)
-    assert told["G1"].deltas == ["0-4:2/1"]
-    assert told["G1"].checkpoints == [(0, 0, ""), (5, 5, "")]
-    assert told["G2"].deltas == ["0-1:2/1", "2-4:4/1"]
-    assert told["G2"].checkpoints == [(0, 0, ""), (2, 2, "")]
+        history[group] = History(start=None, dialect="control_records")
+        history[group].player, history[group].key = player, SharePartitionKey(group, "T", 0)
+        history[group].apply(ev.Init, state_epoch=1, start_offset=0)
+        history[group].apply(ev.Open, leader_epoch=0)
+        history[group].acquire("0-4")
+    history["G1"].ack("0-4", ACCEPT)
+    history["G2"].ack("0-1", ACCEPT)
+    history["G2"].apply(ev.Checkpoint)
+    history["G2"].ack("2-4", REJECT)
+    history["G1"].apply(ev.Checkpoint)
+    assert history["G1"].deltas == ["0-4:2/1"]
+    assert history["G1"].checkpoints == [(0, 0, ""), (5, 5, "")]
+    assert history["G2"].deltas == ["0-1:2/1", "2-4:4/1"]
+    assert history["G2"].checkpoints == [(0, 0, ""), (2, 2, "")]
 
 
 def test_v5_a_failed_write_leaves_no_record():
-    told = History()
-    told.acquire("0-2")
-    told.tell(ev.FailWrites, on=True)
-    assert told.ack("0-2", ACCEPT) is ErrorCode.KAFKA_STORAGE_ERROR
-    assert told.memory == "0-2:1/1"
-    told.advance(30_001)
-    assert told.memory == "0-2:0/1"
-    told.tell(ev.FailWrites, on=False)
-    told.acquire("0-2")
-    assert told.ack("0-2", ACCEPT) is ErrorCode.NONE
-    assert told.writes == [(0, 3, "0-2:2/2")]
-    assert told.deltas == ["0-2:2/2"]
-    assert told.start == 3
+    history = History()
+    history.acquire("0-2")
+    history.apply(ev.FailWrites, on=True)
+    assert history.ack("0-2", ACCEPT) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert history.memory == "0-2:1/1"
+    history.advance(30_001)
+    assert history.memory == "0-2:0/1"
+    history.apply(ev.FailWrites, on=False)
+    history.acquire("0-2")
+    assert history.ack("0-2", ACCEPT) is ErrorCode.NONE
+    assert history.writes == [(0, 3, "0-2:2/2")]
+    assert history.deltas == ["0-2:2/2"]
+    assert history.start == 3
 
 
 def test_v6_a_new_leader_fetches_the_gap_again():
-    told = History()
+    history = History()
     for log in ("0-10", "11-19", "20-30"):
-        told.acquire(log)
-    told.ack("0-10", RELEASE)
-    told.ack("20-30", RELEASE)
-    told.tell(ev.Open, leader_epoch=1)
-    assert told.partition.next_fetch_offset() == 0
-    told.acquire("0-10", member="M2")
-    assert told.partition.next_fetch_offset() == 11
-    assert told.acquire("11-19", member="M2") == [(11, 19, 1)]
-    told.ack("0-10", ACCEPT, member="M2")
-    told.ack("11-19", ACCEPT, member="M2")
-    assert told.writes == [
+        history.acquire(log)
+    history.ack("0-10", RELEASE)
+    history.ack("20-30", RELEASE)
+    history.apply(ev.Open, leader_epoch=1)
+    assert history.partition.next_fetch_offset() == 0
+    history.acquire("0-10", member="M2")
+    assert history.partition.next_fetch_offset() == 11
+    assert history.acquire("11-19", member="M2") == [(11, 19, 1)]
+    history.ack("0-10", ACCEPT, member="M2")
+    history.ack("11-19", ACCEPT, member="M2")
+    assert history.writes == [
         (0, 0, "0-10:0/1"),
         (0, 0, "20-30:0/1"),
         (0, 11, "0-10:2/2"),
         (11, 9, "11-19:2/1"),
     ]
-    assert told.deltas == ["0-10:0/1", "11-19:0/0, 20-30:0/1", "0-10:2/2", "11-19:2/1"]
-    assert short(told.recorded.batches) == "11-19:2/1, 20-30:0/1"
-    assert (told.recorded.start_offset, told.start) == (11, 20)
+    assert history.deltas == ["0-10:0/1", "11-19:0/0, 20-30:0/1", "0-10:2/2", "11-19:2/1"]
+    assert short(history.recorded.batches) == "11-19:2/1, 20-30:0/1"
+    assert (history.recorded.start_offset, history.start) == (11, 20)
 
 
 def test_v7_single_records_one_after_the_other():
-    told = History()
+    history = History()
     for offset in range(7):
-        told.acquire(str(offset))
-        told.ack(str(offset), ACCEPT)
-    assert told.writes == [(offset, 1, f"{offset}:2/1") for offset in range(7)]
-    assert len(told.deltas) == 7
-    assert told.start == 7
+        history.acquire(str(offset))
+        history.ack(str(offset), ACCEPT)
+    assert history.writes == [(offset, 1, f"{offset}:2/1") for offset in range(7)]
+    assert len(history.deltas) == 7
+    assert history.start == 7
 
 
 def test_v8_mixed_types_with_a_gap_and_a_leave():
-    told = History()
-    told.acquire("0-3")
-    told.ack("0-3", ACCEPT, GAP, ACCEPT, RELEASE)
-    told.acquire("3")
-    told.leave()
-    assert told.writes == [(0, 3, "0:2/1, 1:4/1, 2:2/1, 3:0/1"), (3, 0, "3:0/2")]
-    assert told.deltas == ["0:2/1, 1:4/1, 2:2/1, 3:0/1", "3:0/2"]
-    assert (told.start, told.memory) == (3, "0:2/1, 1:4/1, 2:2/1, 3:0/2")
-    assert told.ack("0-3", ACCEPT) is ErrorCode.INVALID_RECORD_STATE
+    history = History()
+    history.acquire("0-3")
+    history.ack("0-3", ACCEPT, GAP, ACCEPT, RELEASE)
+    history.acquire("3")
+    history.leave()
+    assert history.writes == [(0, 3, "0:2/1, 1:4/1, 2:2/1, 3:0/1"), (3, 0, "3:0/2")]
+    assert history.deltas == ["0:2/1, 1:4/1, 2:2/1, 3:0/1", "3:0/2"]
+    assert (history.start, history.memory) == (3, "0:2/1, 1:4/1, 2:2/1, 3:0/2")
+    assert history.ack("0-3", ACCEPT) is ErrorCode.INVALID_RECORD_STATE
 
 
 def test_v9_the_log_start_moves_and_nobody_records_it():
-    told = History()
-    told.acquire("0-4")
-    told.acquire("5-9")
-    told.ack("0-4", RELEASE)
-    told.tell(ev.LsoMove, offset=7)
-    told.ack("5-9", ACCEPT)
-    assert told.writes == [(0, 0, "0-4:0/1"), (7, 3, "7-9:2/1")]
-    assert told.deltas == ["0-4:0/1", "5-6:0/0, 7-9:2/1"]
-    assert told.start == 7
-    told.tell(ev.Open, leader_epoch=1)
-    assert told.start == 10
+    history = History()
+    history.acquire("0-4")
+    history.acquire("5-9")
+    history.ack("0-4", RELEASE)
+    history.apply(ev.LsoMove, offset=7)
+    history.ack("5-9", ACCEPT)
+    assert history.writes == [(0, 0, "0-4:0/1"), (7, 3, "7-9:2/1")]
+    assert history.deltas == ["0-4:0/1", "5-6:0/0, 7-9:2/1"]
+    assert history.start == 7
+    history.apply(ev.Open, leader_epoch=1)
+    assert history.start == 10
 
 
 def test_v10_batches_shrink_as_they_near_the_limit():
-    told = History()
+    history = History()
     counts = []
     for _ in range(10):
-        log = f"{told.partition.next_fetch_offset()}-7"
-        counts.append(sum(last - first + 1 for first, last, _ in told.acquire(log)))
-        told.leave()
+        log = f"{history.partition.next_fetch_offset()}-7"
+        counts.append(sum(last - first + 1 for first, last, _ in history.acquire(log)))
+        history.leave()
     assert counts == [8, 8, 8, 4, 1, 1, 1, 1, 4, 1]
-    assert len(told.writes) == 10
-    assert told.start == 5
-    assert short(told.recorded.batches) == "4:4/5, 5-7:0/4"
-    assert told.recorded.start_offset == 4
+    assert len(history.writes) == 10
+    assert history.start == 5
+    assert short(history.recorded.batches) == "4:4/5, 5-7:0/4"
+    assert history.recorded.start_offset == 4
 
 
 def test_v11_record_limit_mode_hands_out_no_more_than_was_asked_for():
-    told = History(start=10)
-    assert told.acquire("10-19", max_records=5, mode=AcquireMode.RECORD_LIMIT) == [(10, 14, 1)]
-    told.ack("10-14", ACCEPT)
-    assert told.writes == [(10, 5, "10-14:2/1")]
-    assert told.deltas == ["10-14:2/1"]
-    assert told.memory == "10-14:2/1, 15-19:0/0"
-    assert (told.start, told.partition.next_fetch_offset()) == (15, 15)
+    history = History(start=10)
+    assert history.acquire("10-19", max_records=5, mode=AcquireMode.RECORD_LIMIT) == [(10, 14, 1)]
+    history.ack("10-14", ACCEPT)
+    assert history.writes == [(10, 5, "10-14:2/1")]
+    assert history.deltas == ["10-14:2/1"]
+    assert history.memory == "10-14:2/1, 15-19:0/0"
+    assert (history.start, history.partition.next_fetch_offset()) == (15, 15)
 
 
 def test_v12_older_leaders_and_older_states_are_fenced():
-    told = History(start=None)
-    told.tell(ev.Init, state_epoch=3, start_offset=50)
-    told.tell(ev.Open, leader_epoch=2)
-    told.acquire("50-51")
-    told.tell(ev.Open, leader_epoch=5)
-    answer = told.told_ack("50-51", ACCEPT, leader_epoch=2)
+    history = History(start=None)
+    history.apply(ev.Init, state_epoch=3, start_offset=50)
+    history.apply(ev.Open, leader_epoch=2)
+    history.acquire("50-51")
+    history.apply(ev.Open, leader_epoch=5)
+    answer = history.ack_result("50-51", ACCEPT, leader_epoch=2)
     assert answer.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert [code for _, code in answer.refused] == [ErrorCode.FENCED_LEADER_EPOCH]
-    assert told.tell(ev.Init, state_epoch=2, start_offset=10).error is ErrorCode.FENCED_STATE_EPOCH
-    assert told.tell(ev.Init, state_epoch=4, start_offset=10).error is ErrorCode.NONE
-    assert told.tell(ev.Init, state_epoch=-1, start_offset=-1).error is ErrorCode.NONE
-    assert (told.recorded.start_offset, told.recorded.delivery_complete_count) == (-1, -1)
-    assert told.writes == []
+    assert history.apply(ev.Init, state_epoch=2, start_offset=10).error is ErrorCode.FENCED_STATE_EPOCH
+    assert history.apply(ev.Init, state_epoch=4, start_offset=10).error is ErrorCode.NONE
+    assert history.apply(ev.Init, state_epoch=-1, start_offset=-1).error is ErrorCode.NONE
+    assert (history.recorded.start_offset, history.recorded.delivery_complete_count) == (-1, -1)
+    assert history.writes == []
 
 
 def test_v13_a_cold_snapshot_is_none_of_the_leaders_business():
-    told = History()
-    told.acquire("0-1")
-    told.ack("0-1", ACCEPT)
-    told.pass_ms(300_000)
-    told.tell(ev.ColdSnapshot)
-    told.acquire("2-3")
-    told.ack("2-3", ACCEPT)
-    assert told.writes == [(0, 2, "0-1:2/1"), (2, 2, "2-3:2/1")]
+    history = History()
+    history.acquire("0-1")
+    history.ack("0-1", ACCEPT)
+    history.pass_ms(300_000)
+    history.apply(ev.ColdSnapshot)
+    history.acquire("2-3")
+    history.ack("2-3", ACCEPT)
+    assert history.writes == [(0, 2, "0-1:2/1"), (2, 2, "2-3:2/1")]
 
 
 def test_v14_a_deleted_share_partition_begins_anew():
-    told = History(start=10)
-    told.acquire("10-12")
-    told.ack("10-12", ACCEPT)
-    told.tell(ev.Delete)
-    assert told.player.leader(told.key) is None
-    assert told.ack("10-12", ACCEPT) is ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert told.tell(ev.Init, state_epoch=2, start_offset=-1).error is ErrorCode.NONE
-    told.tell(ev.Open, leader_epoch=0, reset_offset=42)
-    assert told.start == 42
+    history = History(start=10)
+    history.acquire("10-12")
+    history.ack("10-12", ACCEPT)
+    history.apply(ev.Delete)
+    assert history.player.leader(history.key) is None
+    assert history.ack("10-12", ACCEPT) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert history.apply(ev.Init, state_epoch=2, start_offset=-1).error is ErrorCode.NONE
+    history.apply(ev.Open, leader_epoch=0, reset_offset=42)
+    assert history.start == 42
 
 
 def test_v15_what_has_ended_at_the_front_is_passed_by_a_new_leader():
-    told = History(start=10)
+    history = History(start=10)
     for log in ("10-12", "13-19", "20-22"):
-        told.acquire(log)
-    told.ack("20-22", RELEASE)
-    told.ack("10-12", ACCEPT)
-    assert told.writes == [(10, 0, "20-22:0/1"), (10, 3, "10-12:2/1")]
-    assert told.deltas == ["10-19:0/0, 20-22:0/1", "10-12:2/1"]
-    told.tell(ev.Open, leader_epoch=1)
-    assert (told.recorded.start_offset, told.start, told.partition.next_fetch_offset()) == (10, 13, 13)
+        history.acquire(log)
+    history.ack("20-22", RELEASE)
+    history.ack("10-12", ACCEPT)
+    assert history.writes == [(10, 0, "20-22:0/1"), (10, 3, "10-12:2/1")]
+    assert history.deltas == ["10-19:0/0, 20-22:0/1", "10-12:2/1"]
+    history.apply(ev.Open, leader_epoch=1)
+    assert (history.recorded.start_offset, history.start, history.partition.next_fetch_offset()) == (10, 13, 13)
 
 
 def test_batches_are_told_as_they_are_read():

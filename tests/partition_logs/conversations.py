@@ -5,7 +5,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from share_state.simulator.coordinator import Answer, ShareCoordinator
+from share_state.simulator.coordinator import CoordinatorResponse, ShareCoordinator
 from share_state.simulator.state_records import StateKey
 from share_state.simulator.types import StateBatch, StateWrite
 
@@ -22,7 +22,7 @@ class Request:
     arguments: tuple[Any, ...]
     after_ms: int = 1
 
-    def ask(self, coordinator: ShareCoordinator, now_ms: int) -> Answer | list[int]:
+    def ask(self, coordinator: ShareCoordinator, now_ms: int) -> CoordinatorResponse | list[int]:
         return getattr(coordinator, self.method)(*self.arguments, now_ms)
 
 

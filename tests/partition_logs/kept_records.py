@@ -1,7 +1,7 @@
 """A log in memory, for tests that look at the records of one coordinator."""
 
 from share_state.simulator.coordinator import ShareCoordinator
-from share_state.simulator.state_records import RELEASES, StateRecord, bytes_of
+from share_state.simulator.state_records import RELEASES, StateRecord, encode_record
 
 
 class KeptRecords:
@@ -23,5 +23,5 @@ def coordinator_of(release: str, **settings: int) -> tuple[ShareCoordinator, Kep
 
 def hex_values(log: KeptRecords, release: str) -> list[str | None]:
     """The values of a log as hex digits, None for a tombstone."""
-    values = [bytes_of(record, RELEASES[release])[1] for record in log.records]
+    values = [encode_record(record, RELEASES[release])[1] for record in log.records]
     return [None if value is None else value.hex() for value in values]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.simulator.state_records import combine
+from share_state.simulator.state_records import combine_state_batches
 from share_state.simulator.types import StateBatch
 from tests.partition_logs.conversations import state_batches
 from tests.truth import runs, value_by_offset
@@ -33,17 +33,17 @@ def canonical(union: list[StateBatch], start: int) -> list[tuple[int, int, int, 
 @given(LISTS, LISTS, st.integers(-1, 35))
 def test_the_greatest_of_each_offset_stays(recorded, written, start):
     plain = canonical(recorded + written, start)
-    joined = combine(recorded, written, start, joins=True)
-    if len(joined) != 1:
-        assert list(joined) == plain
-    apart = combine(recorded, written, start, joins=False)
+    merge_adjacent = combine_state_batches(recorded, written, start, merges=True)
+    if len(merge_adjacent) != 1:
+        assert list(merge_adjacent) == plain
+    apart = combine_state_batches(recorded, written, start, merges=False)
     assert canonical(list(apart), -1) == plain
     assert all(left.last_offset < right.first_offset for left, right in pairwise(apart))
 
 
 # What 4.3.1 was seen to leave apart, and what follows from it.
 @pytest.mark.parametrize(
-    ("recorded", "written", "start", "apart", "joined"),
+    ("recorded", "written", "start", "apart", "merge_adjacent"),
     [
         ("1-1/2/2 2-2/4/1", "2-2/2/2", -1, "1-1/2/2 2-2/2/2", "1-2/2/2"),
         ("0-4/2/1 5-9/0/1", "5-9/2/1", 0, "0-4/2/1 5-9/2/1", "0-9/2/1"),
@@ -59,11 +59,13 @@ def test_the_greatest_of_each_offset_stays(recorded, written, start):
          "100-110/0/1 111-123/2/2 124-130/0/1"),
     ],
 )  # fmt: skip
-def test_known_lists_come_out_as_kafka_leaves_them(recorded, written, start, apart, joined):
-    assert list(combine(batches(recorded), batches(written), start, joins=False)) == batches(apart)
-    assert list(combine(batches(recorded), batches(written), start, joins=True)) == batches(joined)
+def test_known_lists_come_out_as_kafka_leaves_them(recorded, written, start, apart, merge_adjacent):
+    assert list(combine_state_batches(batches(recorded), batches(written), start, merges=False)) == batches(apart)
+    assert list(combine_state_batches(batches(recorded), batches(written), start, merges=True)) == batches(
+        merge_adjacent
+    )
 
 
 def test_a_single_batch_comes_back_cut_but_otherwise_as_it_is():
-    assert combine((), batches("5-9/2/1"), 7, joins=True) == tuple(batches("7-9/2/1"))
-    assert combine((), batches("5-9/2/1"), 10, joins=True) == ()
+    assert combine_state_batches((), batches("5-9/2/1"), 7, merges=True) == tuple(batches("7-9/2/1"))
+    assert combine_state_batches((), batches("5-9/2/1"), 10, merges=True) == ()

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from share_state.simulator.coordinator import Answer
-from share_state.simulator.state_records import RELEASES, bytes_of
+from share_state.simulator.coordinator import CoordinatorResponse
+from share_state.simulator.state_records import RELEASES, encode_record
 from share_state.simulator.types import ErrorCode
 from share_state.spark import jars
 from tests.partition_logs.conversations import NOW, conversations
@@ -28,10 +28,10 @@ def test_the_coordinator_decides_as_kafka_does(spark, release, asked, limit):
     for (at, request), (response, records) in zip(timed, expected, strict=True):
         before = len(log.records)
         answer = request.ask(coordinator, at)
-        made = [bytes_of(record, RELEASES[release]) for record in log.records[before:]]
+        made = [encode_record(record, RELEASES[release]) for record in log.records[before:]]
         # What is written for many share-partitions at once comes in the order of a hash map.
         assert sorted(made, key=repr) == sorted(records, key=repr)
-        if isinstance(answer, Answer):
+        if isinstance(answer, CoordinatorResponse):
             assert answer.error == response["errorCode"]
         if request.method == "read" and answer.error == ErrorCode.NONE:
             told = (response["stateEpoch"], response["startOffset"])

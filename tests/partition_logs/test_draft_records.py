@@ -12,7 +12,8 @@ from share_state.rules.registry import judge
 from share_state.simulator.draft import ControlState, DraftWriter
 from share_state.simulator.log_writer import LogWriter
 from share_state.simulator.types import CheckpointWrite, DeltaWrite, StateBatch
-from share_state.sources.discovery import Window, find_topic_logs
+from share_state.sources.as_of import Window
+from share_state.sources.discovery import find_topic_logs
 from tests.control.model import Checkpoint, Delta, recover
 from tests.partition_logs.test_segments import rows_of
 from tests.truth import runs

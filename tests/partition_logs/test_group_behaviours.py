@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from share_state.simulator.simulation import simulate
-from share_state.simulator.world import BEHAVIOURS
+from share_state.simulator.workload import BEHAVIOURS
 
 Line = dict[str, Any]
 RELEASED, ACKED, ARCHIVING, ARCHIVED = 0, 2, 3, 4

@@ -15,6 +15,7 @@ from share_state.simulator.faults import ALL, FAULTS
 from share_state.simulator.simulation import Simulation, simulate
 from share_state.simulator.types import SimulationError
 from share_state.sources.discovery import find_logs, find_topic_logs
+from tests.rules.histories import CONTROL_SCOPES, STATE_SCOPES
 
 UPDATES_PER_SNAPSHOT = 20
 LIMITS = Limits(updates_per_snapshot=UPDATES_PER_SNAPSHOT, writer_version="4.4")
@@ -57,13 +58,16 @@ def broken_control(tmp_path_factory) -> Broken:
     return broken(tmp_path_factory.mktemp("control"), CONTROL_RECORDS)
 
 
+SCOPES = {SHARE_GROUP_STATE: STATE_SCOPES, CONTROL_RECORDS: CONTROL_SCOPES}
+
+
 def faults_of(dialect: str) -> list[str]:
     """Faults whose findings our rules know in a dialect."""
     rules = registered()
     return sorted(
         name
         for name, fault in FAULTS.items()
-        if dialect in fault.dialects and fault.finding in rules and dialect in rules[fault.finding].checks
+        if dialect in fault.dialects and fault.finding in rules and rules[fault.finding].checks.keys() & SCOPES[dialect]
     )
 
 
@@ -130,5 +134,5 @@ def test_an_unknown_fault_is_named(tmp_path):
 
 
 def test_a_fault_that_nothing_suits_is_refused(tmp_path):
-    with pytest.raises(SimulationError, match="fault wrong-partition: nothing here can be its victim"):
+    with pytest.raises(SimulationError, match="fault wrong-partition: no log or share-partition suits it"):
         simulate(tmp_path, faults=["wrong-partition"], groups=1, minutes=1, state_partitions=1)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from share_state.kafka.share_partition_keys import KeyTable, number_of, state_partitions_of
-from share_state.simulator.state_records import StateKey, java_hash, state_partition_of
+from share_state.simulator.state_records import StateKey, java_hash, state_partition_for
 from tests.wire.batches import key
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
@@ -27,7 +27,7 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 def test_known_keys_go_where_kafka_sends_them(text, code, partition):
     group, topic, number = text.rsplit(":", 2)
     assert java_hash(text) == code
-    assert state_partition_of(StateKey(group, topic, int(number)), 50) == partition
+    assert state_partition_for(StateKey(group, topic, int(number)), 50) == partition
 
 
 @given(st.lists(st.tuples(NAMES, st.binary(min_size=16, max_size=16), st.integers(-(2**31), 2**31 - 1)), max_size=5))
@@ -40,4 +40,4 @@ def test_every_key_goes_where_the_compiled_hash_sends_it(drawn):
     for one, expected in zip(distinct, state_partitions_of(table, 50), strict=True):
         group, topic, partition = one
         text = base64.urlsafe_b64encode(topic).decode().rstrip("=")
-        assert state_partition_of(StateKey(group, text, partition), 50) == expected
+        assert state_partition_for(StateKey(group, text, partition), 50) == expected

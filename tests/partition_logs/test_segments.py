@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from share_state.kafka.record_batches import locate_records
-from share_state.simulator.log_writer import CODECS, LogWriter, Stamped, record_batch
+from share_state.simulator.log_writer import CODECS, DataRecord, LogWriter, encode_batch
 from share_state.simulator.types import SimulationError
 from share_state.sources.discovery import find_logs, find_topic_logs
 from share_state.sources.segments import read_chunks
@@ -26,7 +26,7 @@ def rows_of(log, *, control: bool = False) -> list[Row]:
     """Every record of a log as our reader sees it."""
     rows = []
     for chunk in read_chunks(log):
-        assert (chunk.batches["trust"] == 0).all()
+        assert (chunk.batches["status"] == 0).all()
         data = chunk.data.tobytes()
         for row in locate_records(chunk.data, chunk.batches, control=control):
             key, value = (
@@ -39,7 +39,7 @@ def rows_of(log, *, control: bool = False) -> list[Row]:
 
 @given(RECORDS)
 def test_a_plain_batch_is_byte_for_byte_what_the_tests_own_writer_makes(records):
-    stamped = [Stamped(NOW + time, key, value) for time, key, value in records]
+    stamped = [DataRecord(NOW + time, key, value) for time, key, value in records]
     first = stamped[0].timestamp
     expected = Batch(
         [Record(key, value, time_delta=NOW + time - first) for time, key, value in records],
@@ -47,7 +47,7 @@ def test_a_plain_batch_is_byte_for_byte_what_the_tests_own_writer_makes(records)
         base_timestamp=first,
         max_timestamp=max(record.timestamp for record in stamped),
     )
-    assert record_batch(7, stamped) == expected.written()
+    assert encode_batch(7, stamped) == expected.written()
 
 
 @pytest.mark.parametrize("codec", CODECS)

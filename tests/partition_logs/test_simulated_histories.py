@@ -13,7 +13,8 @@ from share_state.fold.control_log import fold_control_log
 from share_state.fold.log import fold_log
 from share_state.simulator.simulation import Simulation, simulate
 from share_state.simulator.types import SimulationError
-from share_state.sources.discovery import Window, find_logs, find_topic_logs
+from share_state.sources.as_of import Window
+from share_state.sources.discovery import find_logs, find_topic_logs
 from share_state.spark import jars
 from tests.kafka_classes import KafkaShard, read_segment
 from tests.truth import expected_states, runs, value_by_offset
@@ -291,7 +292,7 @@ def test_a_worked_example_given_as_events_is_written_as_kafka_wrote_it(tmp_path)
         ({"dialect": "draft"}, "dialect 'draft' is not known; use one of share_group_state, control_records, both"),
         ({"release": "3.9"}, "release"),
         ({"groups": 0}, "groups: 0: must be 1 or more"),
-        ({"dialect": CONTROL, "groups": 101}, "groups: 101: the draft knows at most 100"),
+        ({"dialect": CONTROL, "groups": 101}, "groups: 101: the draft allows at most 100"),
         ({"codec": "lzo"}, "codec 'lzo' is not known; use one of none, gzip, snappy, lz4, zstd"),
     ],
 )
@@ -303,7 +304,7 @@ def test_what_cannot_be_simulated_is_refused_before_anything_is_written(tmp_path
 
 def test_a_folder_that_holds_something_is_left_alone(tmp_path):
     (tmp_path / "mine").write_text("")
-    with pytest.raises(SimulationError, match="holds something already; give a folder that is new or empty"):
+    with pytest.raises(SimulationError, match="is not empty; give a new or empty folder"):
         simulate(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 

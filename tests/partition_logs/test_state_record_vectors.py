@@ -2,8 +2,15 @@
 
 import pytest
 
-from share_state.simulator.coordinator import Answer
-from share_state.simulator.state_records import RELEASES, DurableState, StateKey, StateRecord, UpdateValue, bytes_of
+from share_state.simulator.coordinator import CoordinatorResponse
+from share_state.simulator.state_records import (
+    RELEASES,
+    DurableState,
+    StateKey,
+    StateRecord,
+    UpdateValue,
+    encode_record,
+)
 from share_state.simulator.types import ErrorCode, StateBatch, StateWrite
 from tests.partition_logs.kept_records import coordinator_of, hex_values
 
@@ -41,15 +48,15 @@ WORKED_EXAMPLE = [
 @pytest.mark.parametrize("release", ["4.2", "4.3", "4.4"])
 def test_the_worked_example_is_written_as_kafka_does(release):
     coordinator, log = coordinator_of(release)
-    assert coordinator.initialize(KEY, 1, 100, NOW) == Answer(offset=0)
+    assert coordinator.initialize(KEY, 1, 100, NOW) == CoordinatorResponse(offset=0)
     for number, (start, count, batch, _) in enumerate(WORKED_EXAMPLE, 1):
         assert coordinator.write(KEY, write(start, count, batch), NOW + number).offset == number
     initial = "000000000000000000010000000000000000000000640000018bcfe568000000018bcfe568000101000400000000"
     assert hex_values(log, release) == [initial, *(value for *_, value in WORKED_EXAMPLE)]
-    keys = [bytes_of(record, RELEASES[release])[0].hex() for record in log.records]
+    keys = [encode_record(record, RELEASES[release])[0].hex() for record in log.records]
     tail = "00024731" + "0000000000000000000000000000002a" + "00000000"
     assert keys == ["0000" + tail] + ["0001" + tail] * 8
-    state = coordinator.held[KEY].state
+    state = coordinator.entries[KEY].state
     assert (state.start_offset, state.delivery_complete_count) == (111, 9)
     assert state.batches == ((111, 112, ACKED, 2), (113, 119, ACKED, 1))
 
@@ -101,7 +108,7 @@ def test_what_was_never_read_begins_without_a_start():
     ],
 )
 def test_a_record_is_written_in_the_layout_of_its_release(release, record, key, value):
-    written = bytes_of(StateRecord(OTHER, record), RELEASES[release])
+    written = encode_record(StateRecord(OTHER, record), RELEASES[release])
     assert written == (bytes.fromhex(key), bytes.fromhex(value))
 
 
@@ -119,15 +126,15 @@ def test_old_epochs_are_refused_and_nothing_is_written():
     assert coordinator.read(KEY, 2, NOW).offset == 1
     assert coordinator.read(KEY, 5, NOW).offset == 2
     late = coordinator.write(KEY, write(50, 2, (50, 51, ACKED, 1), leader=2, epoch=3), NOW)
-    assert late == Answer(ErrorCode.FENCED_LEADER_EPOCH)
-    assert coordinator.initialize(KEY, 2, 10, NOW) == Answer(ErrorCode.FENCED_STATE_EPOCH)
+    assert late == CoordinatorResponse(ErrorCode.FENCED_LEADER_EPOCH)
+    assert coordinator.initialize(KEY, 2, 10, NOW) == CoordinatorResponse(ErrorCode.FENCED_STATE_EPOCH)
     assert coordinator.initialize(KEY, 4, 10, NOW).offset == 3
     assert coordinator.initialize(KEY, -1, -1, NOW).offset == 4
     assert [record.value for record in log.records[3:]] == [
         DurableState(1, 4, 0, 10, 0, (), NOW, NOW),
         DurableState(2, -1, 0, -1, -1, (), NOW, NOW),
     ]
-    held = coordinator.held[KEY]
+    held = coordinator.entries[KEY]
     assert (held.max_leader_epoch, held.max_state_epoch) == (5, 4)
 
 
@@ -160,9 +167,9 @@ def test_what_is_deleted_begins_anew():
     coordinator, log = coordinator_of("4.3")
     coordinator.initialize(KEY, 1, 10, NOW)
     coordinator.write(KEY, write(10, 3, (10, 12, ACKED, 1)), NOW)
-    assert coordinator.delete(KEY, NOW) == Answer(offset=2)
-    assert coordinator.delete(KEY, NOW) == Answer()
-    assert coordinator.write(KEY, write(10, 3), NOW) == Answer(ErrorCode.INVALID_REQUEST)
+    assert coordinator.delete(KEY, NOW) == CoordinatorResponse(offset=2)
+    assert coordinator.delete(KEY, NOW) == CoordinatorResponse()
+    assert coordinator.write(KEY, write(10, 3), NOW) == CoordinatorResponse(ErrorCode.INVALID_REQUEST)
     assert coordinator.initialize(KEY, 2, -1, NOW).offset == 3
     assert log.records[2:] == [StateRecord(KEY, None), StateRecord(KEY, DurableState(0, 2, 0, -1, -1, (), NOW, NOW))]
 
@@ -199,7 +206,7 @@ def test_what_4_4_carries_along():
 def test_4_4_refuses_negative_epochs():
     coordinator, log = coordinator_of("4.4")
     coordinator.initialize(KEY, 1, 0, NOW)
-    invalid = Answer(ErrorCode.INVALID_REQUEST)
+    invalid = CoordinatorResponse(ErrorCode.INVALID_REQUEST)
     assert coordinator.initialize(KEY, -1, 0, NOW) == invalid
     assert coordinator.read(KEY, -1, NOW) == invalid
     assert coordinator.write(KEY, write(0, 0, leader=-1), NOW) == invalid
@@ -209,7 +216,7 @@ def test_4_4_refuses_negative_epochs():
 
 def test_4_0_makes_the_state_with_the_first_read():
     coordinator, log = coordinator_of("4.0")
-    assert coordinator.initialize(KEY, 1, 0, NOW) == Answer(ErrorCode.UNSUPPORTED_VERSION)
+    assert coordinator.initialize(KEY, 1, 0, NOW) == CoordinatorResponse(ErrorCode.UNSUPPORTED_VERSION)
     answer = coordinator.read(KEY, 0, NOW)
     assert (answer.offset, answer.state.start_offset) == (0, -1)
     assert log.records == [StateRecord(KEY, DurableState(0, 0, 0, -1))]
@@ -219,7 +226,7 @@ def test_a_topic_that_is_gone_is_not_written():
     coordinator, _ = coordinator_of("4.3")
     coordinator.topic_ids = {KEY.topic_id}
     coordinator.initialize(KEY, 1, 0, NOW)
-    assert coordinator.initialize(OTHER, 1, 0, NOW) == Answer(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    assert coordinator.initialize(OTHER, 1, 0, NOW) == CoordinatorResponse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     assert coordinator.delete_topic(OTHER.topic_id, NOW) == []
     assert coordinator.delete_topic(KEY.topic_id, NOW) == [1]
-    assert coordinator.held == {}
+    assert coordinator.entries == {}

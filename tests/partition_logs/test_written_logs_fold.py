@@ -10,17 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from share_state.fold.log import fold_log
-from share_state.simulator.coordinator import Held
-from share_state.simulator.log_writer import CODECS, StateTopic, TopicSettings, flush_logs
+from share_state.simulator.coordinator import CoordinatorEntry
+from share_state.simulator.log_writer import CODECS, StateTopic, StateTopicSettings, flush_logs
 from share_state.simulator.state_records import RELEASES, StateKey, StateRecord
-from share_state.sources.discovery import Window, find_logs
+from share_state.sources.as_of import Window
+from share_state.sources.discovery import find_logs
 from tests.partition_logs.conversations import NOW, conversations
 from tests.truth import runs, value_by_offset
 
 Row = dict[str, Any]
 
 
-def row_of(held: Held) -> Row:
+def row_of(held: CoordinatorEntry) -> Row:
     """What our row of a share-partition must say."""
     state = held.state
     values = value_by_offset([list(batch) for batch in state.batches])
@@ -71,12 +72,12 @@ def assert_same(rows: dict[StateKey, Row], held: dict[StateKey, Row]) -> None:
     st.integers(0, 30),
 )
 def test_a_prefix_of_the_log_folds_to_what_the_coordinator_held(release, asked, limit, codec, batch_bytes, cut):
-    kept = TopicSettings(
+    kept = StateTopicSettings(
         RELEASES[release], 2, updates_per_snapshot=limit, codec=codec, batch_bytes=batch_bytes, segment_bytes=900
     )
     history: list[tuple[dict[int, int], dict[StateKey, Row]]] = [({0: 0, 1: 0}, {})]
 
-    def observe(partition: int, offset: int, now_ms: int, record: StateRecord, held: Held | None) -> None:
+    def observe(partition: int, offset: int, now_ms: int, record: StateRecord, held: CoordinatorEntry | None) -> None:
         ends, rows = history[-1]
         others = {key: row for key, row in rows.items() if key != record.key}
         history.append((ends | {partition: offset + 1}, others | ({record.key: row_of(held)} if held else {})))
@@ -96,5 +97,5 @@ def test_a_prefix_of_the_log_folds_to_what_the_coordinator_held(release, asked, 
         logs = {log.partition: fold_log(log) for log in find_logs([folder])}
         for partition, coordinator in enumerate(topic.coordinators):
             assert logs[partition].cutoff["cutoff_offset"][0].as_py() == coordinator.last_redundant_offset()
-            assert not logs[partition].observed.gaps
-            assert not len(logs[partition].observed.batches)
+            assert not logs[partition].observations.gaps
+            assert not len(logs[partition].observations.batches)

@@ -30,7 +30,7 @@ def test_start_and_end_are_drawn_as_recorded(stuck: pa.Table):
         recorded = np.array([value if (value or 0) >= 0 else np.nan for value in stuck[column].to_pylist()], np.float64)
         recorded[np.array(stuck["start_offset"].to_pylist()) < 0] = np.nan
         np.testing.assert_array_equal(drawn[:-1] + origin, recorded)
-    (end,) = set(np.asarray(lines["end of the topic, as told"].get_ydata()).tolist())
+    (end,) = set(np.asarray(lines["end of the topic"].get_ydata()).tolist())
     assert end == stuck["topic_end_offset"][-1].as_py()
     assert "the start offset moved from 0 to 130" in chart.says
     assert chart.axes[0].get_xlabel() == "time of the records (UTC)"

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from share_state.report.plots import share_partition
-from share_state.report.plots.share_partition import History, history
+from share_state.report.plots.share_partition import History, read_history
 
 Look = tuple[int | None, int]
 
@@ -23,7 +23,7 @@ def _plainly(drawn: History) -> dict[tuple[float, int], Look]:
             for offset in range(max(start, batch["first_offset"]), batch["last_offset"] + 1):
                 looks[time, offset] = (
                     batch["delivery_state"],
-                    min(batch["delivery_count"], share_partition.COUNTS_SHOWN),
+                    min(batch["delivery_count"], share_partition.MAX_COUNT),
                 )
     return looks
 
@@ -32,7 +32,7 @@ def _tiled(drawn: History, origin: int, end: int) -> dict[tuple[float, int], Loo
     looks: dict[tuple[float, int], Look] = {}
     times = np.unique(drawn.times)
     for tile in share_partition.tiles(drawn, origin, end):
-        for left, right, low, high in tile.rectangles.tolist():
+        for left, right, low, high in tile.bounds.tolist():
             for time in times[(times >= left) & (times < right)].tolist():
                 for offset in range(origin + int(low), origin + int(high)):
                     assert (time, offset) not in looks, "two tiles overlap"
@@ -41,7 +41,7 @@ def _tiled(drawn: History, origin: int, end: int) -> dict[tuple[float, int], Loo
 
 
 def test_tiles_are_what_the_states_say_offset_by_offset(stuck: pa.Table):
-    drawn = history(stuck, "state_batches")
+    drawn = read_history(stuck, "state_batches")
     assert _tiled(drawn, 0, int(drawn.end.max())) == _plainly(drawn)
 
 
@@ -51,19 +51,19 @@ def test_offsets_that_no_batch_covers_are_gaps_and_a_deleted_state_leaves_nothin
     first[1] |= {"start_offset": 10, "end_offset": 13, "state_batches": [one]}
     first[2] |= {"start_offset": 11, "end_offset": 11, "state_batches": []}
     first[3] |= {"start_offset": None, "end_offset": None, "state_batches": None}
-    drawn = history(pa.Table.from_pylist(first, schema=stuck.schema), "state_batches")
+    drawn = read_history(pa.Table.from_pylist(first, schema=stuck.schema), "state_batches")
     assert _tiled(drawn, 10, 13) == _plainly(drawn)
-    assert set(_plainly(drawn).values()) == {(None, 0), (0, share_partition.COUNTS_SHOWN)}
+    assert set(_plainly(drawn).values()) == {(None, 0), (0, share_partition.MAX_COUNT)}
 
 
 def test_a_long_history_is_drawn_from_few_cells(stuck: pa.Table, monkeypatch: pytest.MonkeyPatch):
-    drawn = history(stuck, "state_batches")
+    drawn = read_history(stuck, "state_batches")
     true = _plainly(drawn)
-    monkeypatch.setattr(share_partition, "MOST_TIMES", 20)
-    monkeypatch.setattr(share_partition, "MOST_OFFSETS", 30)
+    monkeypatch.setattr(share_partition, "MAX_TIMES", 20)
+    monkeypatch.setattr(share_partition, "MAX_OFFSETS", 30)
     found = list(share_partition.tiles(drawn, 0, int(drawn.end.max())))
-    assert sum(len(tile.rectangles) for tile in found) <= 20 * 30
+    assert sum(len(tile.bounds) for tile in found) <= 20 * 30
     assert {(tile.state, tile.count) for tile in found} <= set(true.values())
-    last = [tile for tile in found if (tile.rectangles[:, 1] == drawn.until).any()]
-    covered = sum((high - low) for tile in last for _, right, low, high in tile.rectangles if right == drawn.until)
+    last = [tile for tile in found if (tile.bounds[:, 1] == drawn.until).any()]
+    covered = sum((high - low) for tile in last for _, right, low, high in tile.bounds if right == drawn.until)
     assert covered == pytest.approx(drawn.end[-1] - drawn.start[-1], abs=2 * drawn.end.max() / 30)

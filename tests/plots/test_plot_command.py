@@ -4,8 +4,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from share_state.cli.main.main import DONE, UNUSABLE
 
+from share_state.cli.main import DONE, UNUSABLE
 from tests.cli.commands import Command, say
 from tests.truth import DATA
 

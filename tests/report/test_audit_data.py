@@ -15,7 +15,7 @@ from share_state.fold.log import fold_log
 from share_state.fold.options import Limits
 from share_state.report import audit_data
 from share_state.report.audit_data import AuditReport, read_report
-from share_state.report.share_partitions import of_latest_night, share_partitions_now
+from share_state.report.share_partitions import latest_audit_filter, latest_share_partitions
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import find_logs
 from tests.report.made_warehouse import (
@@ -39,14 +39,14 @@ def _read(made: MadeWarehouse, **how: object) -> AuditReport:
 
 
 def _keys(report: AuditReport) -> list[tuple[str, int]]:
-    return [(one.now["group_id"], one.now["partition"]) for one in report.troubled]
+    return [(one.now["group_id"], one.now["partition"]) for one in report.flagged]
 
 
 def test_a_healthy_warehouse_needs_no_look(made: MadeWarehouse):
     made.audit([share_partition(f"g{n}") for n in range(3)], [finding("UNKNOWN_TAG", "info", "x")], [cutoff()])
     report = _read(made)
     assert report.is_healthy
-    assert (report.verdicts, report.troubled) == ({"REWIND": 0, "STOP": 0, "STALL": 0, "OK": 3}, ())
+    assert (report.verdicts, report.flagged) == ({"REWIND": 0, "STOP": 0, "STALL": 0, "OK": 3}, ())
     assert report.by_severity == {"error": 0, "warning": 0, "info": 1}
 
 
@@ -57,10 +57,10 @@ def test_what_was_not_committed_is_not_read(made: MadeWarehouse):
     for table in ("findings", "in_flight", "share_partition_state", "share_partition_history", "cutoff"):
         write_deltalake(str(made.folder / table), table_schema(table).empty_table(), mode="overwrite")
     after = _read(made)
-    assert (after.troubled, after.findings, after.cutoffs) == (before.troubled, before.findings, before.cutoffs)
+    assert (after.flagged, after.findings, after.cutoffs) == (before.flagged, before.findings, before.cutoffs)
     assert (after.live, after.verdicts) == (before.live, before.verdicts)
     assert after.live == 1
-    assert after.troubled[0].findings[0]["message"] == "kept"
+    assert after.flagged[0].findings[0]["message"] == "kept"
 
 
 def test_a_folder_without_an_audit_is_refused(made: MadeWarehouse):
@@ -101,7 +101,7 @@ def test_the_worst_come_first(made: MadeWarehouse):
 def test_no_more_are_looked_at_than_asked_for(made: MadeWarehouse):
     made.audit([share_partition("g", n, verdict="STOP", ranges=IN_FLIGHT) for n in range(7)])
     report = _read(made, most=3)
-    assert (_keys(report), report.troubled_left_out) == ([("g", 0), ("g", 1), ("g", 2)], 4)
+    assert (_keys(report), report.flagged_left_out) == ([("g", 0), ("g", 1), ("g", 2)], 4)
     assert len(report.poison.worst) == 3
 
 
@@ -109,7 +109,7 @@ def test_ranges_and_state_are_those_of_the_share_partition_itself(made: MadeWare
     sick = share_partition("g", 1, verdict="STALL", ranges=IN_FLIGHT)
     namesake = share_partition("g", 1, topic_id="another-id", verdict="STALL", ranges=[(100, 100, "ACKNOWLEDGED")])
     made.audit([sick, namesake, share_partition("h", 1, ranges=[(7, 9, "AVAILABLE")], start_offset=7)])
-    first, second = _read(made).troubled
+    first, second = _read(made).flagged
     assert [(one["first_offset"], one["last_offset"]) for one in first.ranges] == [one[:2] for one in IN_FLIGHT]
     assert (first.state["snapshot_epoch"], first.state["topic_id"]) == (3, "id-of-orders")
     assert {
@@ -127,13 +127,13 @@ def test_ranges_and_state_are_those_of_the_share_partition_itself(made: MadeWare
 def test_a_window_of_very_many_ranges_is_cut_from_its_start(made: MadeWarehouse):
     ranges = [(n, n, "AVAILABLE" if n % 2 else "ACKNOWLEDGED") for n in range(2500)]
     made.audit([share_partition(verdict="STOP", start_offset=0, ranges=ranges)])
-    (one,) = _read(made).troubled
+    (one,) = _read(made).flagged
     assert (one.now["ranges"], len(one.ranges), one.ranges[-1]["last_offset"]) == (2500, 2000, 1999)
 
 
 def test_what_is_not_initialised_has_no_numbers(made: MadeWarehouse):
     made.audit([share_partition(start_offset=-1, verdict="STOP")])
-    (one,) = _read(made).troubled
+    (one,) = _read(made).flagged
     assert (one.now["available"], one.now["ranges"], one.now["end_offset"]) == (None, None, None)
 
 
@@ -149,7 +149,7 @@ def test_history_goes_over_all_runs_even_where_the_topic_got_its_name_late(made:
         )
         made.audit([row, share_partition("h")], run_id=f"run-{night}", time=TONIGHT + timedelta(days=night))
     report = _read(made)
-    (one,) = report.troubled
+    (one,) = report.flagged
     assert [(night["start_offset"], night["lag"], night["verdict"]) for night in one.history] == [
         (0, 0, "OK"),
         (10, 1, "OK"),
@@ -172,7 +172,7 @@ def test_deleted_share_partitions_do_not_come_back(made: MadeWarehouse):
     made.audit([share_partition(verdict="STOP")], run_id="first")
     made.audit([], run_id="second", time=TONIGHT + timedelta(days=1))
     report = _read(made)
-    assert (report.live, report.troubled) == (0, ())
+    assert (report.live, report.flagged) == (0, ())
 
 
 def _run_without_news(made: MadeWarehouse) -> dict[str, object]:
@@ -203,7 +203,7 @@ def test_findings_are_counted_by_rule_the_gravest_first(made: MadeWarehouse):
     # One example a share-partition, the ones that are new in this run first.
     assert [(one["partition"], one["message"]) for one in chain.examples] == [(2, "0 updates"), (1, "0 updates")]
     assert crc.examples[0]["group_id"] is None
-    assert [(one.now["partition"], one.now["warnings"], one.findings[0]["count"]) for one in report.troubled] == [
+    assert [(one.now["partition"], one.now["warnings"], one.findings[0]["count"]) for one in report.flagged] == [
         (1, 5, 5),
         (2, 2, 2),
     ]
@@ -252,7 +252,7 @@ def test_share_partitions_of_the_draft_dialect_are_told_apart_by_their_topic(mad
         share_partition("g", 0, "t2", verdict="STALL", ranges=[(100, 109, "AVAILABLE")], **draft),
     ]
     made.audit(rows, [finding("LONG_CHAIN", "warning", "x", rows[1])])
-    first, second = _read(made).troubled
+    first, second = _read(made).flagged
     assert {one.now["topic"]: (one.now["available"], len(one.findings)) for one in (first, second)} == {
         "t1": (5, 0),
         "t2": (10, 1),
@@ -266,13 +266,13 @@ def test_the_worst_are_the_worst_of_all_however_few_are_looked_at_at_a_time(
     rows = [share_partition(f"g{n}", n, verdict=one, waiting_records=n) for n, one in enumerate(verdicts)]
     made.audit(rows, [finding("LONG_CHAIN", "warning", "x", rows[0])])
     at_once = _read(made, most=4)
-    monkeypatch.setattr(audit_data, "_ROWS_AT_A_TIME", 1)
+    monkeypatch.setattr(audit_data, "_SURVEY_ROWS", 1)
     batches = CommittedTables.batches
     monkeypatch.setattr(CommittedTables, "batches", lambda *given: map_rows(batches(*given)))
     one_by_one = _read(made, most=4)
-    assert [one.now["verdict"] for one in at_once.troubled] == ["REWIND", "STOP", "STALL", "STALL"]
-    assert (at_once.live, at_once.troubled_left_out, at_once.verdicts["STALL"]) == (8, 2, 2)
-    assert (one_by_one.troubled, one_by_one.troubled_left_out) == (at_once.troubled, 2)
+    assert [one.now["verdict"] for one in at_once.flagged] == ["REWIND", "STOP", "STALL", "STALL"]
+    assert (at_once.live, at_once.flagged_left_out, at_once.verdicts["STALL"]) == (8, 2, 2)
+    assert (one_by_one.flagged, one_by_one.flagged_left_out) == (at_once.flagged, 2)
     assert (one_by_one.live, one_by_one.verdicts) == (at_once.live, at_once.verdicts)
 
 
@@ -288,7 +288,7 @@ def test_the_report_of_a_real_broker_s_log_says_what_the_fold_says(made: MadeWar
     made.audit([share_partition() | row | {"flights": own[_key(row)], "lag": None} for row in states])
     report = _read(made)
     assert report.is_healthy
-    rows = share_partitions_now(report.tables, of_latest_night(report.tables)).to_pylist()
+    rows = latest_share_partitions(report.tables, latest_audit_filter(report.tables)).to_pylist()
     assert report.live == len(rows) == len(states)
     for row in rows:
         for state in ("available", "acquired", "acknowledged", "archiving", "archived"):

@@ -8,20 +8,20 @@ from pathlib import Path
 import pytest
 
 from share_state.report.audit_data import AuditReport, read_report
-from share_state.report.console import ReportError, printable
-from share_state.report.page import page, write_page
+from share_state.report.console import ReportError, escape_unprintable
+from share_state.report.page import render_page, write_page
 from tests.report.made_warehouse import HOSTILE, MadeWarehouse, cutoff, finding, share_partition
 from tests.report.parsed_page import ParsedPage
 
 
 @pytest.fixture(scope="module")
 def parsed(troubled: AuditReport) -> ParsedPage:
-    return ParsedPage(page(troubled))
+    return ParsedPage(render_page(troubled))
 
 
 def test_the_headline_says_what_is_wrong(troubled: AuditReport, parsed: ParsedPage):
     head = parsed.texts[""]
-    assert f"{len(troubled.troubled)} of {troubled.live} share-partitions need a look" in head
+    assert f"{len(troubled.flagged)} of {troubled.live} share-partitions need a look" in head
     assert "1 error, 44 warnings, 1 unsafe cutoff" in head
     assert "1 new finding at or above “error”: the run exits with 1." in head
     assert "audit of prod-eu" in head
@@ -39,10 +39,10 @@ def test_what_to_do_comes_in_the_order_of_urgency(parsed: ParsedPage):
 
 
 def test_every_troubled_share_partition_has_its_card(troubled: AuditReport, parsed: ParsedPage):
-    for place, one in enumerate(troubled.troubled, 1):
+    for place, one in enumerate(troubled.flagged, 1):
         card = parsed.texts[f"p{place}"]
         assert one.now["verdict"] in card
-        assert (one.now["reason"] is None) or " ".join(printable(one.now["reason"]).split()) in card
+        assert (one.now["reason"] is None) or " ".join(escape_unprintable(one.now["reason"]).split()) in card
         assert f"Start offset (SPSO) {one.now['start_offset']:,}" in card
         for own in one.findings:
             assert own["rule"] in card
@@ -86,13 +86,13 @@ def test_names_of_any_characters_are_text_and_nothing_else(parsed: ParsedPage):
     assert not parsed.unclosed
     cards = " ".join(parsed.texts.values())
     for name in HOSTILE:
-        assert " ".join((printable(name) or '""').split()) in cards
+        assert " ".join((escape_unprintable(name) or '""').split()) in cards
     assert "\N{RIGHT-TO-LEFT OVERRIDE}" not in parsed.text
     assert not [name for _, name, _ in parsed.attributes if name.startswith("on")]
 
 
 def test_nothing_refers_outside_the_page(troubled: AuditReport, parsed: ParsedPage):
-    text = page(troubled)
+    text = render_page(troubled)
     for outside in ("http://", "https://", "src=", "@import", "<link", "<base", "//cdn"):
         assert outside not in text
     assert all(reference.startswith("#") for reference in re.findall(r"url\(([^)]*)\)", text))
@@ -106,18 +106,18 @@ def test_every_id_is_there_once_and_every_link_finds_one(troubled: AuditReport, 
     ids = Counter(parsed.values("id"))
     assert set(ids.values()) == {1}
     referred = {link.removeprefix("#") for link in parsed.values("href")}
-    referred |= set(re.findall(r"url\(#([^)]+)\)", page(troubled)))
+    referred |= set(re.findall(r"url\(#([^)]+)\)", render_page(troubled)))
     assert referred <= set(ids)
 
 
 def test_the_same_report_gives_the_same_bytes(troubled: AuditReport):
-    assert page(troubled) == page(troubled)
+    assert render_page(troubled) == render_page(troubled)
 
 
 def test_a_healthy_warehouse_gives_a_short_page_that_says_so(tmp_path: Path):
     made = MadeWarehouse(tmp_path / "w")
     rows = [share_partition(f"g{n}") for n in range(3000)]
-    text = page(read_report(str(made.audit(rows, [], [cutoff(n) for n in range(50)]))))
+    text = render_page(read_report(str(made.audit(rows, [], [cutoff(n) for n in range(50)]))))
     parsed = ParsedPage(text)
     assert "All 3,000 share-partitions are OK, no errors, no warnings" in parsed.texts[""]
     assert set(parsed.texts) == {"", "cutoff", "runs"}
@@ -127,21 +127,21 @@ def test_a_healthy_warehouse_gives_a_short_page_that_says_so(tmp_path: Path):
 
 
 def test_an_empty_warehouse_has_a_page(tmp_path: Path):
-    parsed = ParsedPage(page(read_report(str(MadeWarehouse(tmp_path / "w").audit([])))))
+    parsed = ParsedPage(render_page(read_report(str(MadeWarehouse(tmp_path / "w").audit([])))))
     assert "0 share-partitions, no errors, no warnings" in parsed.texts[""]
 
 
 def test_what_is_left_out_is_said(troubled_folder: Path):
     report = read_report(str(troubled_folder), most=5)
-    parsed = ParsedPage(page(report))
-    assert f"The worst 5; {report.troubled_left_out} more are in the table" in parsed.texts["troubled"]
+    parsed = ParsedPage(render_page(report))
+    assert f"The worst 5; {report.flagged_left_out} more are in the table" in parsed.texts["troubled"]
     assert len([name for name in parsed.texts if re.fullmatch(r"p\d+", name)]) == 5
 
 
 def test_a_page_of_fifty_full_windows_stays_small(tmp_path: Path):
     ranges = [(n, n, "AVAILABLE" if n % 2 else "ACKNOWLEDGED", 1 + n % 4) for n in range(2000)]
     rows = [share_partition("g", n, start_offset=0, ranges=ranges, verdict="STOP") for n in range(50)]
-    text = page(read_report(str(MadeWarehouse(tmp_path / "w").audit(rows))))
+    text = render_page(read_report(str(MadeWarehouse(tmp_path / "w").audit(rows))))
     assert text.count("<svg") == 100
     assert len(text) < 4_000_000
 
@@ -154,12 +154,12 @@ def test_the_file_is_there_whole_or_not_at_all(troubled: AuditReport, tmp_path: 
         write_page(str(place), broken)
     assert place.read_text() == "yesterday's"
     write_page(str(place), troubled)
-    assert place.read_text(encoding="utf-8") == page(troubled)
+    assert place.read_text(encoding="utf-8") == render_page(troubled)
     assert list(tmp_path.iterdir()) == [place]
 
 
 def test_a_place_that_cannot_be_written_is_one_line(troubled: AuditReport, tmp_path: Path):
-    with pytest.raises(ReportError, match=r"the folder .* is not there; make it, or give another file"):
+    with pytest.raises(ReportError, match=r"the folder .* does not exist; create it, or give another file"):
         write_page(str(tmp_path / "no" / "report.html"), troubled)
     with pytest.raises(ReportError, match="a folder is here; give the name of a file"):
         write_page(str(tmp_path), troubled)
@@ -170,7 +170,7 @@ def test_an_error_without_a_share_partition_is_the_first_thing_to_do(tmp_path: P
     report = read_report(
         str(made.audit([share_partition()], [finding("CRC_MISMATCH", "error", "a batch at 12 is broken")]))
     )
-    parsed = ParsedPage(page(report))
+    parsed = ParsedPage(render_page(report))
     assert parsed.texts["to-do"].startswith("What to do CRC_MISMATCH, 1 finding: a batch at 12 is broken")
     assert "troubled" not in parsed.texts
     assert "All 1 share-partition" not in parsed.texts[""]

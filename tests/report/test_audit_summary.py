@@ -93,7 +93,7 @@ def test_programs_get_the_same_as_people(troubled: AuditReport, capsys: pytest.C
     assert told["findings_by_severity"] == {"error": 1, "warning": 44, "info": 1}
     assert (told["failing"], told["healthy"], told["cluster"]) == (1, False, "prod-eu")
     assert told["share_partitions"] == troubled.live
-    assert [one["now"]["group_id"] for one in told["troubled"]] == [one.now["group_id"] for one in troubled.troubled]
+    assert [one["now"]["group_id"] for one in told["troubled"]] == [one.now["group_id"] for one in troubled.flagged]
     (rewound,) = [one for one in told["troubled"] if one["now"]["verdict"] == "REWIND"]
     assert [night["start_offset"] for night in rewound["history"]] == [80_000 + n * 500 for n in range(8)] + [54_000]
     assert rewound["state"]["snapshot_offset"] == 30

@@ -3,13 +3,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.report.diff import BELOW, BEYOND, Change, Flights, Value, changes
+from share_state.report.diff import BELOW, BEYOND, InFlightWindow, RangeChange, RangeState, compare_windows
 
-VALUES: list[Value] = [("AVAILABLE (1)", False), ("gap", False), ("ACKNOWLEDGED (1)", True)]
+VALUES: list[RangeState] = [("AVAILABLE (1)", False), ("gap", False), ("ACKNOWLEDGED (1)", True)]
 
 
 @st.composite
-def windows(draw: st.DrawFn) -> Flights | None:
+def windows(draw: st.DrawFn) -> InFlightWindow | None:
     if draw(st.integers(0, 5)) == 0:
         return None
     start = at = draw(st.integers(0, 20))
@@ -18,18 +18,18 @@ def windows(draw: st.DrawFn) -> Flights | None:
         last = at + draw(st.integers(0, 6))
         tiles.append((at, last, draw(st.sampled_from(VALUES))))
         at = last + 1
-    return Flights(start, at, tiles)
+    return InFlightWindow(start, at, tiles)
 
 
-def _value(window: Flights, offset: int) -> Value:
+def _value(window: InFlightWindow, offset: int) -> RangeState:
     if offset < window.start:
         return BELOW
-    return next((value for first, last, value in window.tiles if first <= offset <= last), BEYOND)
+    return next((value for first, last, value in window.ranges if first <= offset <= last), BEYOND)
 
 
 @given(windows(), windows())
-def test_ranges_differ_where_offsets_do(before: Flights | None, after: Flights | None):
-    found = changes(before, after)
+def test_ranges_differ_where_offsets_do(before: InFlightWindow | None, after: InFlightWindow | None):
+    found = compare_windows(before, after)
     told = {offset: (one.before, one.after) for one in found for offset in range(one.first, one.last + 1)}
     assert sum(one.last - one.first + 1 for one in found) == len(told)
     if before is None and after is None:
@@ -37,8 +37,8 @@ def test_ranges_differ_where_offsets_do(before: Flights | None, after: Flights |
         return
     start = (before or after).start
     old, new = (
-        before or Flights(start, start, []),
-        after or Flights((before or after).start, (before or after).start, []),
+        before or InFlightWindow(start, start, []),
+        after or InFlightWindow((before or after).start, (before or after).start, []),
     )
     expected = {}
     for offset in range(100):
@@ -49,20 +49,20 @@ def test_ranges_differ_where_offsets_do(before: Flights | None, after: Flights |
     assert found == sorted(found, key=lambda one: one.first)
 
 
-def _window(start: int, *tiles: tuple[int, int, Value]) -> Flights:
-    return Flights(start, tiles[-1][1] + 1 if tiles else start, tiles)
+def _window(start: int, *tiles: tuple[int, int, RangeState]) -> InFlightWindow:
+    return InFlightWindow(start, tiles[-1][1] + 1 if tiles else start, tiles)
 
 
 def test_each_change_has_its_name():
     available, acknowledged, again = ("AVAILABLE (1)", False), ("ACKNOWLEDGED (1)", True), ("AVAILABLE (2)", False)
     before = _window(10, (10, 11, acknowledged), (12, 14, available), (15, 19, available))
     after = _window(12, (12, 14, acknowledged), (15, 19, again), (20, 22, available), (23, 25, acknowledged))
-    assert changes(before, after) == [
-        Change(10, 11, "passed", "ACKNOWLEDGED (1)", "below SPSO"),
-        Change(12, 14, "finished", "AVAILABLE (1)", "ACKNOWLEDGED (1)"),
-        Change(15, 19, "changed", "AVAILABLE (1)", "AVAILABLE (2)"),
-        Change(20, 22, "new", "beyond SPEO", "AVAILABLE (1)"),
-        Change(23, 25, "finished", "beyond SPEO", "ACKNOWLEDGED (1)"),
+    assert compare_windows(before, after) == [
+        RangeChange(10, 11, "passed", "ACKNOWLEDGED (1)", "below SPSO"),
+        RangeChange(12, 14, "finished", "AVAILABLE (1)", "ACKNOWLEDGED (1)"),
+        RangeChange(15, 19, "changed", "AVAILABLE (1)", "AVAILABLE (2)"),
+        RangeChange(20, 22, "new", "beyond SPEO", "AVAILABLE (1)"),
+        RangeChange(23, 25, "finished", "beyond SPEO", "ACKNOWLEDGED (1)"),
     ]
-    assert {one.kind for one in changes(after, before)} == {"returned", "changed", "gone"}
-    assert [one.kind for one in changes(None, before)] == ["finished", "new"]
+    assert {one.kind for one in compare_windows(after, before)} == {"returned", "changed", "gone"}
+    assert [one.kind for one in compare_windows(None, before)] == ["finished", "new"]

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from share_state.report import share_partitions
-from share_state.report.share_partitions import grouped
+from share_state.report.share_partitions import group_pieces
 
 _ROW = st.tuples(
     st.sampled_from(["a", "b", None]), st.sampled_from([1, 2]), st.integers(0, 9), st.sampled_from(["x", None])
@@ -29,7 +29,7 @@ def test_pieces_make_no_difference(rows: list[tuple], cut: int, pending: int):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(share_partitions, "_PENDING_ROWS", pending)
         pieces = (table.slice(start, cut) for start in range(0, len(rows), cut))
-        found = grouped(pieces, ["group", "rule"], {"message": "first", "count": "sum"})
+        found = group_pieces(pieces, ["group", "rule"], {"message": "first", "count": "sum"})
     assert found is not None
     assert found.column_names == ["group", "rule", "message", "count"]
     assert {(row["group"], row["rule"]): [row["count"], row["message"]] for row in found.to_pylist()} == model
@@ -37,4 +37,4 @@ def test_pieces_make_no_difference(rows: list[tuple], cut: int, pending: int):
 
 
 def test_no_piece_makes_no_groups():
-    assert grouped([], ["group"], {"count": "sum"}) is None
+    assert group_pieces([], ["group"], {"count": "sum"}) is None

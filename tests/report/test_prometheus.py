@@ -133,7 +133,7 @@ def test_every_series_of_a_troubled_warehouse_is_unique(troubled: AuditReport, t
 
 
 def test_a_file_that_cannot_be_written_is_one_line_and_the_old_one_stays(troubled: AuditReport, tmp_path: Path):
-    with pytest.raises(ReportError, match=r"nowhere/x.prom: the folder .* is not there"):
+    with pytest.raises(ReportError, match=r"nowhere/x.prom: the folder .* does not exist"):
         write_metrics(str(tmp_path / "nowhere" / "x.prom"), troubled)
     place = tmp_path / "x.prom"
     place.mkdir()

@@ -21,7 +21,7 @@ from tests.report.made_warehouse import TONIGHT
     ],
 )
 def test_a_span_has_its_two_largest_units(seconds: float, said: str):
-    assert console.span(TONIGHT, TONIGHT + timedelta(seconds=seconds)) == said
+    assert console.format_duration(TONIGHT, TONIGHT + timedelta(seconds=seconds)) == said
 
 
 @pytest.mark.parametrize(
@@ -29,20 +29,20 @@ def test_a_span_has_its_two_largest_units(seconds: float, said: str):
     [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (328_000, "328 kB"), (5_200_000, "5.2 MB"), (7 * 10**15, "7000 TB")],
 )
 def test_bytes_have_a_unit(octets: int, said: str):
-    assert console.size(octets) == said
+    assert console.format_size(octets) == said
 
 
 def test_what_is_not_known_is_a_hyphen():
     assert {
-        console.number(None),
-        console.moment(None),
-        console.size(None),
-        console.name(None),
-        console.span(None, TONIGHT),
+        console.format_number(None),
+        console.format_time(None),
+        console.format_size(None),
+        console.format_name(None),
+        console.format_duration(None, TONIGHT),
     } == {"-"}
 
 
 def test_a_name_shows_what_it_is_made_of():
-    assert console.name("") == '""'
-    assert console.name("a\nb\N{RIGHT-TO-LEFT OVERRIDE}") == "a\\nb\\u202e"
-    assert console.name("é שלום") == "é שלום"
+    assert console.format_name("") == '""'
+    assert console.format_name("a\nb\N{RIGHT-TO-LEFT OVERRIDE}") == "a\\nb\\u202e"
+    assert console.format_name("é שלום") == "é שלום"

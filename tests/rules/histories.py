@@ -7,7 +7,7 @@ from typing import Any
 
 from share_state.fold.log import fold_log
 from share_state.fold.options import Limits
-from share_state.rules.registry import ERROR, INFO, WARNING, judge, judge_records
+from share_state.rules.registry import ERROR, INFO, WARNING, Scope, judge, judge_records
 from share_state.sources.discovery import LogPartition
 from tests.wire.batches import NOW, SNAPSHOT, UPDATE, Batch, Range, Record, consecutive, in_bytes, key, log_of
 from tests.wire.batches import snapshot as snapshot_value
@@ -15,6 +15,9 @@ from tests.wire.batches import update as update_value
 from tests.wire.judged import Judged
 
 MINUTE = 60_000
+STATE_SCOPES = {Scope.RECORD, Scope.STATE_BATCH, Scope.STATE_LOG, Scope.RECORD_BATCHES}
+CONTROL_SCOPES = {Scope.CONTROL_LOG, Scope.RECORD_BATCHES}
+"""Scopes of the rules over logs of each dialect."""
 OF_4_4 = Limits(writer_version="4.4")
 AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVING, ARCHIVED = range(5)
 
@@ -94,7 +97,7 @@ BREACHES = {
     "BATCHES_OVERLAP": Breach(
         WARNING,
         1,
-        "the state batch 4-5 does not begin behind the one before it",
+        "the state batch 4-5 does not begin after the one before it",
         (snapshot(), update([(0, 4, AVAILABLE, 1), (4, 5, AVAILABLE, 2)])),
     ),
     "BATCH_BELOW_START": Breach(
@@ -107,11 +110,9 @@ BREACHES = {
     "START_OFFSET_REGRESSION": Breach(
         ERROR, 1, "the start offset goes back from 5 to 4", (snapshot(start=5), update(start=4))
     ),
-    "SNAPSHOT_EPOCH_GAP": Breach(
-        ERROR, 1, "the snapshot says epoch 2 where 1 follows", (snapshot(), snapshot(epoch=2))
-    ),
+    "SNAPSHOT_EPOCH_GAP": Breach(ERROR, 1, "the snapshot has epoch 2, expected 1", (snapshot(), snapshot(epoch=2))),
     "UPDATE_EPOCH_MISMATCH": Breach(
-        ERROR, 1, "the update is of snapshot epoch 1, the snapshot before it has 0", (snapshot(), update(epoch=1))
+        ERROR, 1, "the update has snapshot epoch 1, the snapshot before it 0", (snapshot(), update(epoch=1))
     ),
     "STATE_EPOCH_REGRESSION": Breach(
         ERROR,
@@ -125,7 +126,7 @@ BREACHES = {
     "TIMESTAMP_REGRESSION": Breach(
         INFO,
         1,
-        "the record is stamped 3 ms before the share-partition's last record",
+        "the record's timestamp is 3 ms before the share-partition's last record",
         (snapshot(), update(after=-3)),
     ),
     "COLD_SNAPSHOT_MISMATCH": Breach(
@@ -157,11 +158,11 @@ BREACHES = {
     "STATE_AFTER_DELETE": Breach(
         WARNING,
         2,
-        "the share-partition was deleted, and a snapshot with state follows that initialises nothing",
+        "the share-partition was deleted, and a snapshot with state follows that does not initialize it",
         (snapshot(), tombstone(), snapshot(FINISHED, count=5)),
     ),
     "TOMBSTONE_WITHOUT_STATE": Breach(
-        INFO, 0, "a tombstone of a share-partition that no record precedes", (tombstone(),)
+        INFO, 0, "a tombstone of a share-partition that has no record before it", (tombstone(),)
     ),
     "START_NOT_CARRIED": Breach(
         WARNING,
@@ -173,7 +174,7 @@ BREACHES = {
     "COUNT_REGRESSION": Breach(
         WARNING,
         1,
-        "the delivery complete count falls from 5 to 4 while the start offset stays at 0",
+        "the delivery complete count decreases from 5 to 4 while the start offset stays at 0",
         (snapshot(FINISHED, count=5), update(count=4)),
         OF_4_4,
         # What was finished stays so, so a count that falls is wrong before or after.
@@ -189,7 +190,7 @@ BREACHES = {
     "BATCHES_NOT_JOINED": Breach(
         INFO,
         1,
-        "the state batch 1-1 and the one it touches are both ACKNOWLEDGED at delivery count 1",
+        "the state batch 1-1 and the one before it are both ACKNOWLEDGED at delivery count 1",
         (snapshot(), update([(0, 0, ACKNOWLEDGED, 1), (1, 1, ACKNOWLEDGED, 1)], count=2)),
         OF_4_4,
     ),

@@ -10,11 +10,11 @@ import pytest
 from share_state.errors import DeclarationError
 from share_state.fold.log import fold_log
 from share_state.fold.states import SHARE_GROUP_STATE
-from share_state.rules.registry import ERROR, INFO, NOTHING, OFF, SEVERITIES, WARNING, judge, registered, rule
+from share_state.rules.registry import ERROR, INFO, NOTHING, OFF, SEVERITIES, WARNING, Scope, judge, registered, rule
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import LogPartition, find_logs
 from share_state.sources.topics import Topics
-from tests.rules.histories import BREACHES
+from tests.rules.histories import BREACHES, STATE_SCOPES
 from tests.wire.batches import UPDATE, Batch, Record, consecutive, in_bytes, key, log_of, snapshot, update
 
 SNAPSHOTS = consecutive([Batch([Record(key(partition=number), snapshot([(0, 4, 2, 1)]))]) for number in range(4)])
@@ -60,7 +60,7 @@ def test_a_sound_log_breaks_no_rule(tmp_path: Path):
 
 
 def test_every_rule_of_state_records_is_broken_by_a_test():
-    codes = {code for code, declared in registered().items() if SHARE_GROUP_STATE in declared.checks}
+    codes = {code for code, declared in registered().items() if declared.checks.keys() & STATE_SCOPES}
     assert BREAKS.keys() | BREACHES.keys() | ELSEWHERE == codes
 
 
@@ -125,9 +125,9 @@ def test_every_rule_says_what_must_hold_and_where_that_comes_from():
 
 def test_a_code_is_registered_once():
     with pytest.raises(DeclarationError, match="TORN_TAIL is registered twice"):
-        rule("TORN_TAIL", severity=WARNING, source="x", statement="Y.")(lambda _: NOTHING)
+        rule("TORN_TAIL", Scope.RECORD_BATCHES, severity=WARNING, source="x", statement="Y.")(lambda _: NOTHING)
     with pytest.raises(DeclarationError, match="TORN_TAIL is warning and error"):
-        rule("TORN_TAIL", severity=ERROR, source="x", statement="Y.", dialect="another")(lambda _: NOTHING)
+        rule("TORN_TAIL", Scope.GROUPS, severity=ERROR, source="x", statement="Y.")(lambda _: [])
 
 
 def _hash(group: str, partition: int) -> int:

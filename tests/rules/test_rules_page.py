@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from docs import reference_pages
 from docs.reference_pages import INDEX, codes_of, rules_index, rules_page
-from share_state.cli.main import reference_pages
 from share_state.errors import DeclarationError
 from share_state.rules.registry import registered
 
@@ -50,8 +50,8 @@ def test_stale_pages_are_renewed(tmp_path: Path):
     shutil.copytree(FOLDER, folder)
     for name in ("epochs.md", INDEX):
         page = folder / name
-        page.write_text(page.read_text(encoding="utf-8").replace("exactly one", "about two"), encoding="utf-8")
-    reference_pages.write_rules_pages([str(folder)])
+        page.write_text(page.read_text(encoding="utf-8").replace("never decreases", "decreases"), encoding="utf-8")
+    reference_pages.write_rules_pages(folder)
     for path in FOLDER.iterdir():
         assert (folder / path.name).read_text(encoding="utf-8") == path.read_text(encoding="utf-8")
 

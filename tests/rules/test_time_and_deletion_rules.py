@@ -13,7 +13,7 @@ CLOCK = "TIMESTAMP_REGRESSION"
 @pytest.mark.parametrize(
     ("last", "message"),
     [
-        (snapshot(epoch=1, after=-5), "the record is stamped 5 ms before the share-partition's last record"),
+        (snapshot(epoch=1, after=-5), "the record's timestamp is 5 ms before the share-partition's last record"),
         (snapshot(epoch=1, created=NOW, written=NOW - 2), "the snapshot was written 2 ms before it was created"),
         (
             snapshot(epoch=1, created=NOW - 7, written=NOW - 7),

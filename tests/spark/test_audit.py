@@ -14,9 +14,9 @@ from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import Warehouse
 from share_state.errors import WarehouseError
 from share_state.pipeline.audit import NOTHING_NEW, run_audit
-from share_state.pipeline.executor import Tasks
-from share_state.pipeline.plan import Work
-from share_state.pipeline.result import Outcome
+from share_state.pipeline.executor import Executor
+from share_state.pipeline.plan import FoldPlan
+from share_state.pipeline.result import RunResult
 from share_state.pipeline.resume import LastAudit
 from share_state.sources.discovery import find_logs
 from share_state.spark import executor
@@ -30,7 +30,7 @@ TABLES = {
 }
 STATE_PARTITIONS = 3
 
-Audit = Callable[..., Outcome]
+Audit = Callable[..., RunResult]
 
 
 class KilledError(Exception):
@@ -38,11 +38,11 @@ class KilledError(Exception):
 
 
 @pytest.fixture
-def run(tasks: Tasks, tmp_path: Path) -> Audit:
+def run(tasks: Executor, tmp_path: Path) -> Audit:
     """Audits a folder into a warehouse."""
 
-    def audited(source: Path, warehouse: Path = tmp_path / "warehouse", **options: object) -> Outcome:
-        work = Work(find_logs([str(source)]), state_partitions=STATE_PARTITIONS, **options)
+    def audited(source: Path, warehouse: Path = tmp_path / "warehouse", **options: object) -> RunResult:
+        work = FoldPlan(find_logs([str(source)]), state_partitions=STATE_PARTITIONS, **options)
         return run_audit(lambda _: nullcontext(tasks), work, str(warehouse), inputs=(str(source),))
 
     return audited
@@ -141,8 +141,8 @@ def test_what_needs_the_whole_run_is_the_same_from_tasks(
     run: Audit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scenario: str
 ):
     found = []
-    for few in (executor.FEW_ROWS, 0):
-        monkeypatch.setattr(executor, "FEW_ROWS", few)
+    for few in (executor.DRIVER_ROWS, 0):
+        monkeypatch.setattr(executor, "DRIVER_ROWS", few)
         warehouse = tmp_path / f"warehouse-{few}"
         run(DATA / scenario, warehouse)
         tables = CommittedTables(str(warehouse))
@@ -154,17 +154,17 @@ def test_what_needs_the_whole_run_is_the_same_from_tasks(
     assert None not in {row["run_id"] for rows in found[0] for row in rows}
 
 
-def test_an_audit_that_was_overtaken_while_its_tasks_began_commits_nothing(run: Audit, tasks: Tasks, tmp_path: Path):
+def test_an_audit_that_was_overtaken_while_its_tasks_began_commits_nothing(run: Audit, tasks: Executor, tmp_path: Path):
     warehouse, night = tmp_path / "warehouse", grown(DATA / "4.3.1/happy", tmp_path / "logs", 2)
     run(next(night))
     source = next(night)
 
     @contextmanager
-    def overtaken(_: Work) -> Iterator[Tasks]:
+    def overtaken(_: FoldPlan) -> Iterator[Executor]:
         run(source)
         yield tasks
 
-    work = Work(find_logs([str(source)]), state_partitions=STATE_PARTITIONS)
+    work = FoldPlan(find_logs([str(source)]), state_partitions=STATE_PARTITIONS)
     with pytest.raises(WarehouseError, match="another run committed here meanwhile"):
         run_audit(overtaken, work, str(warehouse))
     assert len(CommittedTables(str(warehouse)).runs) == 2
@@ -189,9 +189,9 @@ def test_where_nothing_is_new_an_audit_says_so_and_leaves_the_tables(run: Audit,
     assert after.run["progress"] == before.run["progress"]
 
 
-def test_where_nothing_is_new_but_the_settings_all_is_judged_again(tasks: Tasks, tmp_path: Path):
-    def audited(**options: str) -> Outcome:
-        work = Work(find_logs([str(DATA / "4.3.1/happy")]), state_partitions=STATE_PARTITIONS)
+def test_where_nothing_is_new_but_the_settings_all_is_judged_again(tasks: Executor, tmp_path: Path):
+    def audited(**options: str) -> RunResult:
+        work = FoldPlan(find_logs([str(DATA / "4.3.1/happy")]), state_partitions=STATE_PARTITIONS)
         return run_audit(lambda _: nullcontext(tasks), work, str(tmp_path / "w"), options=options)
 
     assert [audited().notes, audited().notes, audited(topics="new").notes] == [(), (NOTHING_NEW,), ()]
@@ -266,11 +266,11 @@ def test_findings_about_old_records_stay_and_those_about_the_state_are_judged_an
     assert contents(tmp_path / "warehouse") == contents(tmp_path / "once")
 
 
-def test_history_older_than_it_is_to_be_kept_goes(tasks: Tasks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_history_older_than_it_is_to_be_kept_goes(tasks: Executor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     nights = grown(DATA / "4.3.1/happy", tmp_path / "grown", 3)
 
-    def audited(history_days: int) -> Outcome:
-        work = Work(find_logs([str(next(nights))]), state_partitions=STATE_PARTITIONS)
+    def audited(history_days: int) -> RunResult:
+        work = FoldPlan(find_logs([str(next(nights))]), state_partitions=STATE_PARTITIONS)
         return run_audit(lambda _: nullcontext(tasks), work, str(tmp_path / "w"), history_days=history_days)
 
     _, second = audited(90), audited(90)

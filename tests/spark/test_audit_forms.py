@@ -1,5 +1,6 @@
 """Audits of tables, texts and changing forms: read whole each night, what they tell is what segments tell."""
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -7,17 +8,19 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from share_state.config.inputs import KEYS
 from share_state.config.loading import settings_for
+from share_state.config.model import config_fingerprint
 from share_state.delta.reader import CommittedTables
 from share_state.errors import InputError
 from share_state.fold.log import fold_log
 from share_state.pipeline.audit import NOTHING_NEW, run_audit
-from share_state.pipeline.inputs import told, work_of
-from share_state.pipeline.result import Outcome
-from share_state.pipeline.resume import LastAudit, continued
-from share_state.sources.discovery import find_logs
-from share_state.sources.resume import Fate
-from share_state.spark.executor import SparkTasks
+from share_state.pipeline.plan import build_plan
+from share_state.pipeline.result import RunResult
+from share_state.pipeline.resume import LastAudit, resume_plan
+from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.resume import ResumeStatus
+from share_state.spark.executor import SparkExecutor
 from tests.forms.tables import BY_KEY, SIZES, table_of, write
 from tests.truth import DATA
 
@@ -31,13 +34,16 @@ PARTITIONS = "state_partitions=3"
 def run(spark: SparkSession, tmp_path: Path):
     """Audits an export into a warehouse, as the nightly job does."""
 
-    def audited(source: Path, lake: str = "lake", *overrides: str) -> Outcome:
+    def audited(source: Path, lake: str = "lake", *overrides: str) -> RunResult:
         settings = settings_for([str(source)], str(tmp_path / lake), [PARTITIONS, *overrides])
-        return run_audit(
-            lambda _: nullcontext(SparkTasks(spark)), work_of(settings), settings.warehouse, options=told(settings)
-        )
+        plan, options = build_plan(settings.input_spec(), KEYS), config_fingerprint(settings)
+        return run_audit(lambda _: nullcontext(SparkExecutor(spark)), plan, settings.warehouse, options=options)
 
     return audited
+
+
+def _logs(source: Path) -> Sequence[LogPartition]:
+    return build_plan(settings_for([str(source)], "/lake").input_spec(), KEYS).logs
 
 
 def contents(lake: Path) -> dict[str, pa.Table]:
@@ -83,8 +89,8 @@ def test_a_warehouse_of_segments_takes_a_table_anew(run, rows: pa.Table, tmp_pat
     of_segments = contents(tmp_path / "lake")
     table = write(rows, tmp_path / "rows.parquet")
     settings = settings_for([str(table)], str(tmp_path / "lake"), [PARTITIONS])
-    work, notes = continued(work_of(settings), LastAudit.of(settings.warehouse))
-    assert {known.fate for known in (work.audited or {}).values()} == {Fate.NEW}
+    plan, notes = resume_plan(build_plan(settings.input_spec(), KEYS), LastAudit.of(settings.warehouse))
+    assert {known.status for known in (plan.resumed or {}).values()} == {ResumeStatus.NEW}
     assert notes == []
     run(table)
     assert contents(tmp_path / "lake") == of_segments
@@ -99,32 +105,34 @@ def test_a_text_is_audited_night_after_night(run, text: Path, tmp_path: Path):
     second = run(text)
     assert second.records == first.records > 0
     assert contents(tmp_path / "lake") == once
-    (log,) = work_of(settings_for([str(text)], "/lake")).logs
+    (log,) = _logs(text)
     assert once["share_partition_state"] == fold_log(log).states.sort_by(BY_KEY)
     assert len(CommittedTables(str(tmp_path / "lake")).runs) == 2
 
 
 def test_a_text_without_partitions_does_not_go_on_from_segments(run):
     run(HAPPY)
-    with pytest.raises(InputError, match=r"console-consumer-formatter\.txt: tells no partition, and the warehouse"):
+    with pytest.raises(
+        InputError, match=r"console-consumer-formatter\.txt: has no partition numbers, but the warehouse"
+    ):
         run(CONSOLE)
 
 
 @pytest.mark.parametrize(
-    ("other", "said"), [(DUMP, "__share_group_state-2 is in two of them"), (CONSOLE, "does not tell its partitions")]
+    ("other", "said"), [(DUMP, "__share_group_state-2 is in two of them"), (CONSOLE, "does not show its partitions")]
 )
 def test_two_forms_of_one_log_are_refused(other: Path, said: str):
     settings = settings_for([str(HAPPY), str(other)], "/lake", ["sources.0.format=segments"])
     with pytest.raises(InputError, match=said):
-        work_of(settings)
+        build_plan(settings.input_spec(), KEYS)
 
 
 def test_the_newest_stamp_is_known_of_forms_that_tell_stamps(rows: pa.Table, tmp_path: Path):
     table = write(rows, tmp_path / "rows.parquet")
-    for log in work_of(settings_for([str(table)], "/lake")).logs:
+    for log in _logs(table):
         own = rows.filter(pa.compute.field("partition") == log.partition)
         assert fold_log(log).newest_time == pa.compute.max(own["timestamp"]).value // 1000
-    (log,) = work_of(settings_for([str(CONSOLE)], "/lake")).logs
+    (log,) = _logs(CONSOLE)
     assert fold_log(log).newest_time == -1
 
 

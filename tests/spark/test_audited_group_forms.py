@@ -7,19 +7,21 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from share_state.cli.main.options import GroupSide, Reading, with_groups
-from share_state.cli.main.options import work_of as work_of_command
 
+from share_state.cli.options import GroupSide, Reading, spec_of
+from share_state.config.inputs import KEYS, OPTIONS
 from share_state.config.loading import settings_for
+from share_state.config.model import AuditSettings, config_fingerprint
 from share_state.delta.reader import CommittedTables
-from share_state.delta.warehouse import OF_CLAIMS, OF_GROUPS
+from share_state.delta.warehouse import CLAIM_TABLES, GROUP_TABLES
 from share_state.errors import InputError
 from share_state.pipeline.audit import NO_GROUPS, NOTHING_NEW, run_audit
-from share_state.pipeline.inputs import told, work_of
+from share_state.pipeline.plan import FoldPlan, build_plan
 from share_state.pipeline.reconstruct import run_reconstruct
-from share_state.pipeline.result import Outcome
+from share_state.pipeline.result import RunResult
 from share_state.sources.discovery import find_group_logs
-from share_state.spark.executor import SparkTasks
+from share_state.spark.executor import SparkExecutor
+from share_state.spark.inputs import SparkSorter
 from tests.forms.tables import BY_KEY, write
 from tests.groups.group_tables import both_topics, json_lines, rows_of
 from tests.groups.group_writer import group_metadata, share_group, write_group_log
@@ -29,22 +31,24 @@ CHAOS = DATA / "4.3.1/chaos"
 PRINTED = Path(__file__).parent.parent / "groups/printed"
 NAMED = ("state_partitions=3", "groups.partitions=3")
 
-Run = Callable[..., Outcome]
+Run = Callable[..., RunResult]
 
 
 @pytest.fixture
-def run(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(spark: SparkSession, tmp_path: Path) -> Run:
     """Audits exports into a warehouse, as the nightly job does."""
-    monkeypatch.setattr("share_state.pipeline.inputs.early_session", lambda *_: spark)
 
-    def audited(sources: Iterable[Path], *overrides: str, lake: str = "lake") -> Outcome:
+    def audited(sources: Iterable[Path], *overrides: str, lake: str = "lake") -> RunResult:
         named = [str(source) for source in sources]
         settings = settings_for(named, str(tmp_path / lake), [*NAMED, *overrides], {})
-        return run_audit(
-            lambda _: nullcontext(SparkTasks(spark)), work_of(settings), settings.warehouse, options=told(settings)
-        )
+        plan, options = _plan(settings, SparkSorter(spark)), config_fingerprint(settings)
+        return run_audit(lambda _: nullcontext(SparkExecutor(spark)), plan, settings.warehouse, options=options)
 
     return audited
+
+
+def _plan(settings: AuditSettings, sorter: SparkSorter | None = None) -> FoldPlan:
+    return build_plan(settings.input_spec(), KEYS, sorter)
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +76,7 @@ def contents(lake: Path) -> dict[str, object]:
     """What a reader believes of groups, and of state the columns that every form has."""
     tables = CommittedTables(str(lake))
     found: dict[str, object] = {
-        name: tables.read(name).to_pylist() for name in (*OF_GROUPS, *OF_CLAIMS) if name in tables.versions
+        name: tables.read(name).to_pylist() for name in (*GROUP_TABLES, *CLAIM_TABLES) if name in tables.versions
     }
     found["share_partition_state"] = tables.read("share_partition_state").sort_by(BY_KEY)
     findings = tables.read("findings").drop_columns(["run_id", "settled"]).to_pylist()
@@ -82,11 +86,11 @@ def contents(lake: Path) -> dict[str, object]:
 def test_the_group_side_of_segments_is_that_of_reconstruct(run: Run, spark: SparkSession, tmp_path: Path):
     run([CHAOS])
     inputs = [str(CHAOS)]
-    work = with_groups(work_of_command(inputs, Reading()), inputs, GroupSide(group_partitions=3))
-    run_reconstruct(SparkTasks(spark), work, str(tmp_path / "reconstructed"))
+    plan = build_plan(spec_of(inputs, Reading(), side=GroupSide(group_partitions=3)), OPTIONS)
+    run_reconstruct(SparkExecutor(spark), plan, str(tmp_path / "reconstructed"))
     audited, rebuilt = contents(tmp_path / "lake"), contents(tmp_path / "reconstructed")
     assert audited == rebuilt
-    assert set(audited) >= set(OF_GROUPS)
+    assert set(audited) >= set(GROUP_TABLES)
 
 
 def test_a_table_of_both_topics_gives_both_sides(run: Run, table: pa.Table, tmp_path: Path):
@@ -175,7 +179,7 @@ def test_groups_that_are_in_the_table_no_more_are_told(run: Run, table: pa.Table
     state = table.filter(pa.compute.field("topic") == "__share_group_state")
     outcome = run([write(state, tmp_path / "rows.parquet")])
     assert NO_GROUPS in outcome.notes
-    assert not set(OF_GROUPS) & CommittedTables(str(tmp_path / "lake")).versions.keys()
+    assert not set(GROUP_TABLES) & CommittedTables(str(tmp_path / "lake")).versions.keys()
 
 
 def test_a_table_and_segments_that_hold_the_same_group_partition_are_refused(tmp_path: Path, table: pa.Table):
@@ -189,9 +193,9 @@ def test_a_table_and_segments_that_hold_the_same_group_partition_are_refused(tmp
     sources = [str(tmp_path / "rows.parquet"), str(broker)]
     # A format that is said makes an export of its own.
     options = ["sources.0.format=table"]
-    with pytest.raises(InputError, match=r"__consumer_offsets-1 is in two of them .*; say which counts"):
-        work_of(settings_for(sources, "/lake", options, {}))
-    named = work_of(settings_for(sources, "/lake", [*options, f"groups.paths.0={broker}"], {})).groups
+    with pytest.raises(InputError, match=r"__consumer_offsets-1 is in two of them .*; name the one to read"):
+        _plan(settings_for(sources, "/lake", options, {}))
+    named = _plan(settings_for(sources, "/lake", [*options, f"groups.paths.0={broker}"], {})).groups
     assert named is not None
     assert [log.partition for log in named.logs] == [1]
 
@@ -203,15 +207,17 @@ def test_a_table_without_groups_and_segments_with_them_go_together(tmp_path: Pat
     broker.mkdir()
     (broker / "__share_group_state-1").symlink_to(CHAOS / "__share_group_state-1")
     write_group_log(broker, [group_metadata("G", 3)], partition=1)
-    work = work_of(settings_for([str(tmp_path / "rows.parquet"), str(broker)], "/lake", ["sources.0.format=table"], {}))
-    assert [log.name for log in work.groups.logs] == ["__consumer_offsets-1"] if work.groups else False
-    assert [log.name for log in work.logs] == ["__share_group_state-0", "__share_group_state-1"]
+    plan = _plan(settings_for([str(tmp_path / "rows.parquet"), str(broker)], "/lake", ["sources.0.format=table"], {}))
+    assert [log.name for log in plan.groups.logs] == ["__consumer_offsets-1"] if plan.groups else False
+    assert [log.name for log in plan.logs] == ["__share_group_state-0", "__share_group_state-1"]
 
 
 def test_a_cluster_is_not_named_as_the_group_side_alone():
     settings = settings_for([str(CHAOS)], "/lake", ["groups.paths.0=kafka://b:9092"], {})
-    with pytest.raises(InputError, match="kafka://b:9092: the groups of a cluster are read with its state"):
-        work_of(settings)
+    with pytest.raises(
+        InputError, match="kafka://b:9092: the groups of a cluster must be read together with its state"
+    ):
+        _plan(settings)
 
 
 def test_a_group_side_of_another_form_than_is_said_is_refused():
@@ -219,12 +225,11 @@ def test_a_group_side_of_another_form_than_is_said_is_refused():
         [str(CHAOS)], "/lake", [f"groups.paths.0={PRINTED / 'dump-offsets.txt'}", "groups.format=table"], {}
     )
     with pytest.raises(InputError, match="neither Parquet nor lines of JSON"):
-        work_of(settings)
+        _plan(settings)
 
 
-def test_an_audit_says_where_partitions_are_not_known(caplog: pytest.LogCaptureFixture):
+def test_an_audit_notes_that_the_number_of_partitions_is_unknown():
     settings = settings_for([str(CHAOS)], "/lake", [f"groups.paths.0={PRINTED / 'dump-offsets.txt'}"], {})
-    with caplog.at_level("INFO", "share_state"):
-        work_of(settings)
-    assert "found partition 2, not how many there are" in caplog.text
-    assert caplog.text.rstrip().endswith("say groups.partitions")
+    (*_, note) = _plan(settings).notes
+    assert "found partition 2, but not how many there are" in note
+    assert note.endswith("give groups.partitions")

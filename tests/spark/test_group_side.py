@@ -8,15 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from share_state.config.inputs import HISTORY, LATEST
 from share_state.delta.reader import CommittedTables
-from share_state.delta.warehouse import OF_CLAIMS, OF_GROUPS
+from share_state.delta.warehouse import CLAIM_TABLES, GROUP_TABLES
 from share_state.fold.groups import fold_groups
 from share_state.pipeline.audit import NO_GROUPS, NOTHING_NEW, run_audit
-from share_state.pipeline.executor import Tasks
-from share_state.pipeline.plan import HISTORY, LATEST, GroupInput, Work, group_logs
+from share_state.pipeline.executor import Executor
+from share_state.pipeline.inputs import adjacent_group_logs
+from share_state.pipeline.plan import FoldPlan, GroupInput
 from share_state.pipeline.reconstruct import run_reconstruct
-from share_state.pipeline.result import Outcome
-from share_state.sources.discovery import Window, find_group_logs, find_logs, group_partition_of, state_partitions_found
+from share_state.pipeline.result import RunResult
+from share_state.sources.as_of import Window
+from share_state.sources.discovery import find_group_logs, find_logs, group_partition_of, infer_state_partition_count
 from share_state.sources.topics import read_topics
 from tests.groups.described import scenarios
 from tests.groups.group_writer import (
@@ -37,27 +40,27 @@ from tests.wire.batches import Record
 HAPPY = DATA / "4.3.1/happy"
 CHAOS = DATA / "4.3.1/chaos"
 
-Run = Callable[..., Outcome]
+Run = Callable[..., RunResult]
 
 
-def work_of(source: Path, **options: object) -> Work:
+def work_of(source: Path, **options: object) -> FoldPlan:
     """What a command makes of a folder."""
     logs = find_logs([str(source)])
-    beside = group_logs([str(source)], logs)
+    beside = adjacent_group_logs([str(source)], logs)
     partitions = options.pop("group_partitions", None)
     claims = options.pop("claims", HISTORY)
     groups = GroupInput(beside, partitions, claims) if beside else None
-    return Work(logs, groups=groups, **({"state_partitions": state_partitions_found(logs)} | options))
+    return FoldPlan(logs, groups=groups, **({"state_partitions": infer_state_partition_count(logs)} | options))
 
 
 @pytest.fixture
-def rebuilt(tasks: Tasks, tmp_path: Path) -> Run:
+def rebuilt(tasks: Executor, tmp_path: Path) -> Run:
     """Reconstructs a folder into `lake`."""
     return lambda source, **options: run_reconstruct(tasks, work_of(source, **options), str(tmp_path / "lake"))
 
 
 @pytest.fixture
-def audited(tasks: Tasks, tmp_path: Path) -> Run:
+def audited(tasks: Executor, tmp_path: Path) -> Run:
     """Audits a folder into `lake`."""
     return lambda source, **options: run_audit(
         lambda _: nullcontext(tasks), work_of(source, **options), str(tmp_path / "lake"), inputs=(str(source),)
@@ -100,10 +103,10 @@ def test_both_commands_write_the_group_side_and_fill_in_names(
     outcome = request.getfixturevalue(command)(CHAOS)
     tables = CommittedTables(str(tmp_path / "lake"))
     folded = fold_groups(find_group_logs([str(CHAOS)]))
-    for name in OF_GROUPS:
+    for name in GROUP_TABLES:
         assert tables.read(name).to_pylist() == getattr(folded, name).to_pylist()
     assert len(folded.share_groups) == 6
-    assert not set(OF_CLAIMS) & tables.versions.keys()
+    assert not set(CLAIM_TABLES) & tables.versions.keys()
     for name in ("share_partition_state", "in_flight"):
         rows = tables.read(name).to_pylist()
         assert {row["topic"] for row in rows} == {"t0", "t1", "t2"}
@@ -193,7 +196,7 @@ def test_where_offsets_are_cut_groups_are_not_held_against_another_time(rebuilt:
 
 def test_missing_state_rests_where_its_log_was_not_read(rebuilt: Run, source: Path):
     """Of the 40 share-partitions that app-a lists three have state."""
-    ids = {row["topic_id"] for log in find_logs([str(source)]) for row in Work([log]).fold(log).states.to_pylist()}
+    ids = {row["topic_id"] for log in find_logs([str(source)]) for row in FoldPlan([log]).fold(log).states.to_pylist()}
     (topic_id,) = ids
     listed = state_partitions("app-a", {topic_id: range(40)}, names={topic_id: "orders"})
     write_group_log(source, [group_metadata("app-a", 4), listed])
@@ -233,5 +236,5 @@ def test_an_audit_whose_groups_are_gone_says_so_and_drops_their_tables(audited: 
     outcome = audited(source)
     assert outcome.notes == (NO_GROUPS,)
     tables = CommittedTables(str(tmp_path / "lake"))
-    assert not set(OF_GROUPS) & tables.versions.keys()
+    assert not set(GROUP_TABLES) & tables.versions.keys()
     assert found(tmp_path / "lake") == []

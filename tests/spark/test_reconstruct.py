@@ -10,18 +10,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import lit
 
 from share_state.delta.reader import CommittedTables
-from share_state.delta.warehouse import TABLES, Warehouse
+from share_state.delta.warehouse import CORE_TABLES, Warehouse
 from share_state.errors import InputError, WarehouseError
 from share_state.fold.log import fold_log
-from share_state.pipeline.executor import Tasks
-from share_state.pipeline.plan import Work
+from share_state.pipeline.executor import Executor
+from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.reconstruct import run_reconstruct
-from share_state.pipeline.result import Outcome, summarise
-from share_state.pipeline.task import STATE, Wanted, spread
+from share_state.pipeline.result import RunResult, summarize
+from share_state.pipeline.task import STATE, OutputSpec, balance_tasks
 from share_state.rules.registry import judge
 from share_state.schema.declarations import table_schema
-from share_state.sources.discovery import LogPartition, Window, find_logs
-from share_state.spark.executor import fold_all, result_table
+from share_state.sources.as_of import Window
+from share_state.sources.discovery import LogPartition, find_logs
+from share_state.spark.executor import SparkExecutor
 from tests.truth import DATA
 
 KEY = [(name, "ascending") for name in ("group_id", "topic_id", "partition")]
@@ -40,22 +41,22 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def warehouse(tasks: Tasks, export: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome]:
+def warehouse(tasks: Executor, export: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunResult]:
     """A warehouse of that export, and what the run said."""
     folder = tmp_path_factory.mktemp("lake") / "warehouse"
     return folder, run_reconstruct(tasks, _work(export), str(folder), inputs=(str(export),))
 
 
-def _work(*inputs: Path | str) -> Work:
+def _work(*inputs: Path | str) -> FoldPlan:
     logs = find_logs([str(given) for given in inputs])
-    return Work(logs, state_partitions=len(logs))
+    return FoldPlan(logs, state_partitions=len(logs))
 
 
-def _outcome(tasks: Tasks, work: Work) -> Outcome:
-    return summarise(tasks.fold(work, Wanted()), (), {})
+def _outcome(tasks: Executor, work: FoldPlan) -> RunResult:
+    return summarize(tasks.collect(tasks.fold(work, OutputSpec())), (), {})
 
 
-def _folded(work: Work) -> dict[str, pa.Table]:
+def _folded(work: FoldPlan) -> dict[str, pa.Table]:
     """The tables as `fold_log` gives them, log partition after log partition."""
     folds = [work.fold(log) for log in work.logs]
     return {
@@ -75,7 +76,7 @@ def _sortable(frame: DataFrame) -> DataFrame:
 
 @pytest.mark.parametrize("name", ["share_partition_state", "in_flight", "cutoff", "findings"])
 def test_a_table_holds_what_the_fold_gives(
-    spark: SparkSession, export: Path, warehouse: tuple[Path, Outcome], name: str
+    spark: SparkSession, export: Path, warehouse: tuple[Path, RunResult], name: str
 ):
     folder, outcome = warehouse
     # Where the first chunk of a table is empty, createDataFrame of pyspark 4.2 takes all of it for empty.
@@ -87,14 +88,14 @@ def test_a_table_holds_what_the_fold_gives(
     assert_df_equality(_sortable(found), _sortable(expected), ignore_row_order=True, ignore_nullable=True)
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_a_table_has_the_columns_that_are_declared(spark: SparkSession, warehouse: tuple[Path, Outcome], name: str):
+@pytest.mark.parametrize("name", CORE_TABLES)
+def test_a_table_has_the_columns_that_are_declared(spark: SparkSession, warehouse: tuple[Path, RunResult], name: str):
     frame = spark.read.format("delta").load(str(warehouse[0] / name))
     declared = spark.createDataFrame(table_schema(name).empty_table())
     assert frame.dtypes == declared.dtypes
 
 
-def test_the_outcome_counts_what_is_in_the_tables(export: Path, warehouse: tuple[Path, Outcome]):
+def test_the_outcome_counts_what_is_in_the_tables(export: Path, warehouse: tuple[Path, RunResult]):
     _, outcome = warehouse
     tables = _folded(_work(export))
     assert outcome.share_partitions == len(tables["share_partition_state"])
@@ -108,7 +109,7 @@ def test_the_outcome_counts_what_is_in_the_tables(export: Path, warehouse: tuple
     assert dict(outcome.progress) == {f"__share_group_state-{fold.log.partition}": fold.next_offset for fold in folds}
 
 
-def test_the_run_is_recorded(export: Path, warehouse: tuple[Path, Outcome]):
+def test_the_run_is_recorded(export: Path, warehouse: tuple[Path, RunResult]):
     folder, outcome = warehouse
     run = CommittedTables(str(folder)).run
     assert run["run_id"] == outcome.run_id
@@ -117,7 +118,7 @@ def test_the_run_is_recorded(export: Path, warehouse: tuple[Path, Outcome]):
     assert (run["records"], run["state_partitions"]) == (outcome.records, 3)
     assert dict(run["progress"]) == dict(outcome.progress)
     assert dict(run["findings"]) == outcome.by_severity
-    assert dict(run["table_versions"]) == dict.fromkeys(TABLES[:-1], 0)
+    assert dict(run["table_versions"]) == dict.fromkeys(CORE_TABLES[:-1], 0)
 
 
 def _read(folder: Path) -> dict[str, list[dict]]:
@@ -136,13 +137,15 @@ def _read(folder: Path) -> dict[str, list[dict]]:
 
 
 @pytest.fixture
-def again(warehouse: tuple[Path, Outcome], tmp_path: Path) -> tuple[Path, Outcome]:
+def again(warehouse: tuple[Path, RunResult], tmp_path: Path) -> tuple[Path, RunResult]:
     """A copy of the warehouse, for a test that writes into it."""
     shutil.copytree(warehouse[0], tmp_path / "again")
     return tmp_path / "again", warehouse[1]
 
 
-def test_running_again_changes_nothing(tasks: Tasks, spark: SparkSession, export: Path, again: tuple[Path, Outcome]):
+def test_running_again_changes_nothing(
+    tasks: Executor, spark: SparkSession, export: Path, again: tuple[Path, RunResult]
+):
     folder, first = again
     before = _read(folder)
     assert run_reconstruct(tasks, _work(export), str(folder), inputs=(str(export),)) == first
@@ -152,7 +155,7 @@ def test_running_again_changes_nothing(tasks: Tasks, spark: SparkSession, export
 
 
 def test_another_input_is_another_run_in_the_same_place(
-    tasks: Tasks, spark: SparkSession, export: Path, again: tuple[Path, Outcome]
+    tasks: Executor, spark: SparkSession, export: Path, again: tuple[Path, RunResult]
 ):
     folder, first = again
     second = run_reconstruct(tasks, _work(export / "__share_group_state-0"), str(folder))
@@ -163,19 +166,19 @@ def test_another_input_is_another_run_in_the_same_place(
     assert set(states["state_partition"].to_pylist()) == {0}
 
 
-def test_tables_of_a_run_that_never_finished_are_not_shown(spark: SparkSession, again: tuple[Path, Outcome]):
+def test_tables_of_a_run_that_never_finished_are_not_shown(spark: SparkSession, again: tuple[Path, RunResult]):
     folder, _ = again
     before = _read(folder)
     # A run that is killed before its row of `runs` has replaced tables, but nobody believes them.
     half = {name: table_schema(name).empty_table() for name in ("share_partition_state", "in_flight", "findings")}
     with Warehouse(str(folder)) as tables:
         for name, table in half.items():
-            tables.put(name, table)
+            tables.replace_rows(name, table)
     assert spark.read.format("delta").load(str(folder / "share_partition_state")).count() == 0
     assert _read(folder) == before
 
 
-def test_nothing_is_written_where_nothing_can_be_read(tasks: Tasks, tmp_path: Path):
+def test_nothing_is_written_where_nothing_can_be_read(tasks: Executor, tmp_path: Path):
     log = tmp_path / "__share_group_state-0"
     log.mkdir()
     (log / f"{0:020}.log").write_text("this is a text file, whatever its name may say\n" * 9)
@@ -184,7 +187,7 @@ def test_nothing_is_written_where_nothing_can_be_read(tasks: Tasks, tmp_path: Pa
     assert not (tmp_path / "warehouse").exists()
 
 
-def test_a_table_of_someone_else_is_not_replaced(tasks: Tasks, spark: SparkSession, export: Path, tmp_path: Path):
+def test_a_table_of_someone_else_is_not_replaced(tasks: Executor, spark: SparkSession, export: Path, tmp_path: Path):
     place = tmp_path / "findings"
     spark.range(3).selectExpr("id", "'x' AS severity", "map(1, 2) AS offset").write.format("delta").save(str(place))
     with pytest.raises(WarehouseError, match="another table is here"):
@@ -192,8 +195,9 @@ def test_a_table_of_someone_else_is_not_replaced(tasks: Tasks, spark: SparkSessi
     assert spark.read.format("delta").load(str(place)).count() == 3
 
 
-def _states(spark: SparkSession, work: Work) -> list[tuple]:
-    frame = result_table(fold_all(spark, work, Wanted(sent=(STATE,))), STATE)
+def _states(spark: SparkSession, work: FoldPlan) -> list[tuple]:
+    executor = SparkExecutor(spark)
+    frame = executor.returned_tables(executor.fold(work, OutputSpec(returned=(STATE,))), [STATE])[STATE]
     return sorted(map(tuple, frame.drop("state_partition").toArrow().to_pandas().astype(str).to_numpy().tolist()))
 
 
@@ -211,7 +215,7 @@ def test_however_the_input_is_named_the_states_are_the_same(spark: SparkSession,
     assert _states(spark, _work(*INPUTS[how])) == _states(spark, _work(SCENARIO))
 
 
-def test_a_single_file_is_folded(tasks: Tasks, tmp_path: Path):
+def test_a_single_file_is_folded(tasks: Executor, tmp_path: Path):
     (file,) = (DATA / "4.3.1/happy/__share_group_state-0").glob("*.log")
     outcome = run_reconstruct(tasks, _work(file), str(tmp_path / "warehouse"))
     expected = fold_log(find_logs([str(file.parent)])[0])
@@ -220,7 +224,7 @@ def test_a_single_file_is_folded(tasks: Tasks, tmp_path: Path):
     assert found.sort_by(KEY) == expected.states.sort_by(KEY)
 
 
-def test_more_log_partitions_than_cores_are_each_folded_once(tasks: Tasks):
+def test_more_log_partitions_than_cores_are_each_folded_once(tasks: Executor):
     work = _work(DATA / "4.3.1/fifty")
     assert len(work.logs) == 50
     outcome = _outcome(tasks, work)
@@ -228,27 +232,27 @@ def test_more_log_partitions_than_cores_are_each_folded_once(tasks: Tasks):
     assert outcome.cutoff == pa.concat_tables(work.fold(log).cutoff for log in work.logs)
 
 
-def test_windows_reach_the_tasks(tasks: Tasks):
+def test_windows_reach_the_tasks(tasks: Executor):
     logs = find_logs([str(DATA / "4.3.1/happy")])
     windows = {logs[0].name: Window(until_offset=5), logs[2].name: Window(until_offset=0)}
-    outcome = _outcome(tasks, Work(logs, windows=windows))
+    outcome = _outcome(tasks, FoldPlan(logs, windows=windows))
     assert list(outcome.progress.values()) == [5, fold_log(logs[1]).next_offset, 0]
 
 
-def test_a_proof_is_made_where_it_is_asked_for(tasks: Tasks):
+def test_a_proof_is_made_where_it_is_asked_for(tasks: Executor):
     logs = find_logs([str(DATA / "4.3.1/chaos")])
-    outcome = _outcome(tasks, Work(logs, verify=True))
+    outcome = _outcome(tasks, FoldPlan(logs, verify=True))
     assert outcome.compared == sum(
         len(fold.states) for fold in map(fold_log, logs) if fold.cutoff["cutoff_offset"][0].as_py() is not None
     )
     assert outcome.differing == ()
-    assert _outcome(tasks, Work(logs)).compared is None
+    assert _outcome(tasks, FoldPlan(logs)).compared is None
 
 
 @pytest.mark.parametrize("cores", [1, 2, 64])
 def test_every_log_partition_belongs_to_one_task(cores: int):
     logs = find_logs([str(DATA / "4.3.1/fifty")])
-    tasks = spread(logs, cores)
+    tasks = balance_tasks(logs, cores)
     assert len(tasks) == min(cores, len(logs))
     assert sorted((log.partition for task in tasks for log in task), key=int) == list(range(50))
     assert all(tasks)
@@ -256,4 +260,4 @@ def test_every_log_partition_belongs_to_one_task(cores: int):
 
 def test_big_log_partitions_have_a_task_each():
     logs = [LogPartition(log.topic, log.partition, log.segments * 4000, 0) for log in find_logs([str(SCENARIO)])]
-    assert sorted(len(task) for task in spread(logs, 1)) == [1, 1, 1]
+    assert sorted(len(task) for task in balance_tasks(logs, 1)) == [1, 1, 1]

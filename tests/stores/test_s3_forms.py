@@ -12,15 +12,14 @@ from pyspark.sql import SparkSession
 from share_state.delta.reader import CommittedTables
 from share_state.errors import InputError
 from share_state.fold.log import fold_log
-from share_state.kafka.share_snapshot_file import IndexEntry
-from share_state.pipeline.inputs import AUTO, Asked, find
+from share_state.pipeline.inputs import AUTO, ExportPaths, RowSorter, read_export
 from share_state.sources import table_plan
 from share_state.sources.discovery import LogPartition, find_logs
-from share_state.sources.share_snapshots import read_indexes, write_indexes
-from share_state.sources.tables import Columns
+from share_state.sources.share_snapshots import ShareSnapshotEntry, read_share_snapshots, write_share_snapshots
 from share_state.sources.topics import read_subscriptions, read_topics
+from share_state.spark.inputs import SparkSorter
 from tests.cli.commands import say
-from tests.forms.tables import BY_KEY, SIZES, no_spark, shuffled, table_of, tables_of, write
+from tests.forms.tables import BY_KEY, SIZES, shuffled, table_of, tables_of, write
 from tests.stores.s3 import BUCKET, put
 from tests.truth import DATA
 
@@ -41,8 +40,8 @@ def table(logs: list[LogPartition]) -> pa.Table:
     return table_of(logs)
 
 
-def found(address: str, open_spark: object = no_spark, form: str = AUTO) -> list[LogPartition]:
-    return find(Asked([address], "auto", Columns(), open_spark), form).logs
+def found(address: str, sorter: RowSorter | None = None, form: str = AUTO) -> list[LogPartition]:
+    return read_export(ExportPaths([address], sorter=sorter), form).logs
 
 
 def is_same(told: list[LogPartition], logs: list[LogPartition]) -> None:
@@ -97,14 +96,14 @@ def test_a_delta_table_with_deleted_rows_goes_through_spark(
     rows.coalesce(1).write.format("delta").option("delta.enableDeletionVectors", "true").save(place)
     s3_spark.sql(f"DELETE FROM delta.`{place}` WHERE copy = 2")
     assert DeltaTable(place).protocol().reader_features
-    is_same(found(put(s3, Path(place), "tables/deleted"), lambda: s3_spark), logs)
+    is_same(found(put(s3, Path(place), "tables/deleted"), SparkSorter(s3_spark)), logs)
 
 
 def test_json_lines_go_through_spark(
     s3_spark: SparkSession, s3: str, table: pa.Table, logs: list[LogPartition], tmp_path: Path
 ):
     json_lines(shuffled(table), tmp_path / "rows/day=1/part-0.json")
-    told = found(put(s3, tmp_path / "rows", "tables/json"), lambda: s3_spark)
+    told = found(put(s3, tmp_path / "rows", "tables/json"), SparkSorter(s3_spark))
     assert [log.partition for log in told] == [log.partition for log in logs]
     for one, other in zip(told, logs, strict=True):
         assert fold_log(one).states == fold_log(other).states
@@ -119,8 +118,8 @@ def test_rows_without_any_order_go_through_spark(
     monkeypatch: pytest.MonkeyPatch,
 ):
     write(shuffled(table), tmp_path / "rows.parquet", row_group=64)
-    monkeypatch.setattr(table_plan, "MOST_WAITING", 1 << 10)
-    is_same(found(put(s3, tmp_path / "rows.parquet", "tables/rows.parquet"), lambda: s3_spark), logs)
+    monkeypatch.setattr(table_plan, "MAX_OVERLAP", 1 << 10)
+    is_same(found(put(s3, tmp_path / "rows.parquet", "tables/rows.parquet"), SparkSorter(s3_spark)), logs)
 
 
 def test_a_flaw_of_a_copied_table_is_told_by_its_address(
@@ -129,7 +128,7 @@ def test_a_flaw_of_a_copied_table_is_told_by_its_address(
     flawed = table.slice(0, 5).set_column(4, "offset", pa.array([1, 2, -3, 4, 5]))
     address = put(s3, json_lines(flawed, tmp_path / "flawed.json"), "tables/flawed.json")
     with pytest.raises(InputError, match=f"^{address}: partition 0, offset -3: offset is null or negative"):
-        found(address, lambda: s3_spark)
+        found(address, SparkSorter(s3_spark))
 
 
 def test_files_that_go_with_an_input(s3: str, tmp_path: Path):
@@ -138,10 +137,10 @@ def test_files_that_go_with_an_input(s3: str, tmp_path: Path):
     (tmp_path / "subscriptions.json").write_text('{"orders": ["app"]}')
     subscriptions = put(s3, tmp_path / "subscriptions.json", "files/subscriptions.json")
     assert read_subscriptions(subscriptions) == {"orders": ["app"]}
-    log, entry = LogPartition("orders", 0, (), 0), IndexEntry("app", 1, 2, 3)
-    assert read_indexes(f"s3://{BUCKET}/files/index", [log]) == {}
-    write_indexes(f"s3://{BUCKET}/files/index", {log.name: [entry]})
-    assert read_indexes(f"s3://{BUCKET}/files/index", [log]) == {"orders-0": [entry]}
+    log, entry = LogPartition("orders", 0, (), 0), ShareSnapshotEntry("app", 1, 2, 3)
+    assert read_share_snapshots(f"s3://{BUCKET}/files/index", [log]) == {}
+    write_share_snapshots(f"s3://{BUCKET}/files/index", {log.name: [entry]})
+    assert read_share_snapshots(f"s3://{BUCKET}/files/index", [log]) == {"orders-0": [entry]}
 
 
 FORMS = ("segments", "table", *TEXTS)

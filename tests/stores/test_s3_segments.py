@@ -8,12 +8,13 @@ import pytest
 
 from share_state.errors import InputError
 from share_state.fold.log import fold_log
-from share_state.kafka.record_batches import CHUNK
-from share_state.pipeline.plan import digest_of_logs, group_logs
-from share_state.sources.discovery import LogPartition, find_group_logs, find_logs, logs_of
-from share_state.sources.object_stores import STREAM, StorePath
-from share_state.sources.resume import Fate, resume
-from share_state.sources.segments import framed_segments, read_chunks
+from share_state.kafka.record_batches import CHUNK_SIZE
+from share_state.pipeline.inputs import adjacent_group_logs
+from share_state.pipeline.resume import digest_of_logs
+from share_state.sources.discovery import LogPartition, find_group_logs, find_logs, find_logs_of_dialect
+from share_state.sources.object_stores import READ_SIZE, StorePath
+from share_state.sources.resume import ResumeStatus, resume
+from share_state.sources.segments import frame_segments, read_chunks
 from tests.forms.tables import tables_of
 from tests.stores.s3 import BUCKET, client, put
 from tests.truth import DATA
@@ -47,7 +48,7 @@ def test_the_noted_log_start_is_read_there_too(s3: str):
     address = put(s3, PRUNED, "segments/pruned")
     stored = find_logs([address])
     assert plain(stored, address) == plain(find_logs([str(PRUNED)]), str(PRUNED))
-    assert any(log.start_is_noted for log in stored)
+    assert any(log.start_is_recorded for log in stored)
 
 
 @pytest.mark.parametrize("pattern", ["/__share_group_state-*", "/*/*.log", "/**/*.log", "/__share*/0*[0-9].log", "/"])
@@ -56,12 +57,12 @@ def test_patterns_name_what_they_name_locally(s3: str, chaos: str, pattern: str)
 
 
 def test_the_group_side_is_found_beside_them(s3: str, chaos: str):
-    local = group_logs([str(CHAOS)], find_logs([str(CHAOS)]))
-    stored = group_logs([chaos], find_logs([chaos]))
+    local = adjacent_group_logs([str(CHAOS)], find_logs([str(CHAOS)]))
+    stored = adjacent_group_logs([chaos], find_logs([chaos]))
     assert plain(list(stored), chaos) == plain(list(local), str(CHAOS))
     assert len(stored) > 0
     one = f"{chaos}/__share_group_state-0"
-    assert group_logs([one], find_logs([one])) == ()
+    assert adjacent_group_logs([one], find_logs([one])) == ()
 
 
 def test_whether_the_group_side_is_new_is_seen_without_fetching_it(
@@ -97,7 +98,9 @@ def test_a_group_log_that_went_away_is_told(s3: str):
 def test_ordinary_topics_are_found_where_there_is_no_state_topic(s3: str):
     topic = "segments/ordinary/orders-0"
     put(s3, CHAOS / "__share_group_state-0/00000000000000000000.log", f"{topic}/00000000000000000000.log")
-    assert [log.name for log in logs_of([put(s3, CHAOS / "topics.json", f"{topic}/x")[:-2]], "auto")] == ["orders-0"]
+    assert [log.name for log in find_logs_of_dialect([put(s3, CHAOS / "topics.json", f"{topic}/x")[:-2]], "auto")] == [
+        "orders-0"
+    ]
 
 
 @pytest.mark.parametrize("chunk", [1 << 10, 1 << 16])
@@ -112,16 +115,16 @@ def test_much_is_asked_for_at_a_time(s3: str, tmp_path: Path, monkeypatch: pytes
     whole = (CHAOS / "__share_group_state-0/00000000000000000000.log").read_bytes()
     large = tmp_path / "__share_group_state-0/00000000000000000000.log"
     large.parent.mkdir()
-    large.write_bytes(whole * (1 + 2 * CHUNK // len(whole)))
+    large.write_bytes(whole * (1 + 2 * CHUNK_SIZE // len(whole)))
     (log,) = find_logs([put(s3, large.parent, "segments/large/__share_group_state-0")])
     opened, asked = StorePath.open, list[str]()
 
-    def counted(path: StorePath, mode: str = "rb", buffering: int = STREAM) -> Any:
+    def counted(path: StorePath, mode: str = "rb", buffering: int = READ_SIZE) -> Any:
         asked.append(str(path))
         return opened(path, mode, buffering)
 
     monkeypatch.setattr(StorePath, "open", counted)
-    assert max(len(part.data) for part in framed_segments(log.segments)) == log.size > 2 * CHUNK
+    assert max(len(part.data) for part in frame_segments(log.segments)) == log.size > 2 * CHUNK_SIZE
     assert len(asked) == 1
 
 
@@ -130,12 +133,12 @@ def test_a_log_that_grew_is_gone_on_with(s3: str, tmp_path: Path):
     whole = (CHAOS / "__share_group_state-0/00000000000000000000.log").read_bytes()
     log.write_bytes(whole[: len(whole) // 2])
     address = put(s3, log, name).rpartition("/")[0]
-    carried = fold_log(find_logs([address])[0]).carried
+    carried = fold_log(find_logs([address])[0]).checkpoint
     assert carried is not None
     log.write_bytes(whole)
     put(s3, log, name)
     left, fate = resume(find_logs([address])[0], carried.mark)
-    assert fate == Fate.GROWN
+    assert fate == ResumeStatus.GROWN
     assert 0 < left.size < len(whole)
-    gone_on = fold_log(left, restore=lambda: carried, fate=fate)
+    gone_on = fold_log(left, restore=lambda: carried, resume_status=fate)
     assert gone_on.states == fold_log(find_logs([address])[0]).states

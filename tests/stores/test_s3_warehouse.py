@@ -97,7 +97,7 @@ def test_a_run_that_was_overtaken_does_not_commit(s3: str, share_state_command: 
     with pytest.raises(WarehouseError, match="another run committed here meanwhile"), Warehouse(there) as late:
         files = late.files.write("runs", CommittedTables(there).runs.to_batches())
         assert share_state_command("reconstruct", CHAOS, "--out", there).code == 0
-        late.add("runs", files, set())
+        late.append("runs", files, set())
     assert len(CommittedTables(there).runs) == 2
     left = client(s3).get_file_info(_below(f"{BUCKET}/lakes/two"))
     assert not [file for file in left if late.files.attempt in file.base_name]
@@ -109,7 +109,7 @@ def test_a_run_that_was_overtaken_does_not_commit(s3: str, share_state_command: 
         ("s3://nobody-s/lake", "no such bucket"),
         (f"s3://{BUCKET}/a-file", "a file is here"),
         (f"s3://{BUCKET}/strange", "holds something else (letter.txt)"),
-        ("s3://", "names no bucket"),
+        ("s3://", "has no bucket"),
         ("s4://bucket/lake", "s4:// cannot be read"),
     ],
 )
@@ -129,7 +129,7 @@ def test_a_store_that_refuses_is_told(s3: str, light: Command):
     with checking_who_asks(s3):
         for said in (light("reconstruct", HAPPY, "--out", f"s3://{BUCKET}/lakes/x"), light("show", f"s3://{BUCKET}/l")):
             assert (said.code, said.out) == (2, "")
-            assert "the store refuses us" in said.err
+            assert "the store denies access" in said.err
             assert len(said.err.splitlines()) == 1
 
 

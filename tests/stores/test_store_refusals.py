@@ -11,7 +11,7 @@ from deltalake import write_deltalake
 from share_state.errors import InputError
 from share_state.fold.log import fold_log
 from share_state.sources.discovery import find_logs
-from share_state.sources.object_stores import delta_options, parted
+from share_state.sources.object_stores import delta_storage_options, parse_address
 from tests.cli.commands import say
 from tests.forms.tables import found, table_of
 from tests.stores.s3 import BUCKET, KEY_ID, SECRET, checking_who_asks, cutting, put
@@ -69,19 +69,19 @@ def test_a_folder_without_logs(s3: str, happy: str, refused):
 @pytest.mark.parametrize("command", ["cutoff", "decode"])
 def test_credentials_that_do_not_let_in(s3: str, happy: str, refused, command: str):
     with checking_who_asks(s3):
-        assert f"{happy}: the store refuses us; set AWS_ACCESS_KEY_ID and" in refused(command, happy)
+        assert f"{happy}: the store denies access; set AWS_ACCESS_KEY_ID and" in refused(command, happy)
 
 
 def test_a_delta_table_that_we_are_not_let_into(s3: str, delta: str, refused):
     assert len(found(delta)) == 3
     with checking_who_asks(s3):
-        assert f"{delta}: the store refuses us; set AWS_ACCESS_KEY_ID and" in refused("cutoff", delta)
+        assert f"{delta}: the store denies access; set AWS_ACCESS_KEY_ID and" in refused("cutoff", delta)
 
 
 @pytest.mark.parametrize("address", ["s3://me:secret@exports/x", "s3://exports/x?secret_key=secret", "x3://a:secret@b"])
 def test_credentials_in_an_address_are_not_taken(refused, address: str):
     said = refused("cutoff", address)
-    assert "credentials do not belong into an address" in said
+    assert "an address must not contain credentials" in said
     assert "secret_key" not in said
     assert ":secret" not in said
 
@@ -108,7 +108,7 @@ def test_a_cut_connection(s3: str, happy: str, monkeypatch: pytest.MonkeyPatch):
     ("address", "told"),
     [
         ("ftp://host/exports", "ftp://host/exports: ftp:// cannot be read; give a path, s3://"),
-        ("s3:///exports", "names no bucket; give one as in s3://bucket/folder"),
+        ("s3:///exports", "has no bucket; give one as in s3://bucket/folder"),
         ("abfss://container/exports", "give abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/folder"),
     ],
 )
@@ -137,7 +137,7 @@ def test_each_kind_of_store_has_its_file_system(
     address: str, kind: type[pafs.FileSystem], inner: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "c2VjcmV0")
-    store, rest = parted(address)
+    store, rest = parse_address(address)
     assert isinstance(store.file_system, kind)
     assert store.file_system is store.file_system
     assert (store.root, rest) == (inner, "/a/b")
@@ -148,9 +148,9 @@ def test_one_set_of_variables_is_for_both_libraries(monkeypatch: pytest.MonkeyPa
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-north-1")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://store:9000")
-    options = delta_options("s3://bucket/table") or {}
+    options = delta_storage_options("s3://bucket/table") or {}
     assert options["AWS_REGION"] == "eu-north-1"
     assert options["AWS_ENDPOINT_URL"] == "http://store:9000"
     assert options["AWS_ALLOW_HTTP"] == "true"
-    assert delta_options("/lake/table") is None
-    assert parted("s3://bucket/table")[0].file_system.region == "eu-north-1"
+    assert delta_storage_options("/lake/table") is None
+    assert parse_address("s3://bucket/table")[0].file_system.region == "eu-north-1"

@@ -91,7 +91,7 @@ def test_a_file_torn_inside_its_only_batch_has_no_state(tmp_path: Path):
     for cut in range(12, len(data)):  # before it, all bytes are zero
         found = judged_bytes(tmp_path, data[:cut])
         assert found.codes == {"TORN_TAIL": 1}, cut
-        assert not found.folded.has_whole_batches
+        assert not found.folded.has_valid_batches
         assert not found.states
 
 
@@ -416,7 +416,7 @@ def test_control_records_are_not_state(tmp_path: Path):
 
 def test_a_row_of_the_batch_table_is_what_its_header_says(tmp_path: Path):
     log = log_of(tmp_path, _changed(MIDDLE, crc=1, leader_epoch=5, attributes=0x10, producer=(42, 1, 2)))
-    (row,) = judged(log).folded.observed.batches
+    (row,) = judged(log).folded.observations.batches
     expected = {
         "file_position": STARTS[MIDDLE], "size": len(LOG[MIDDLE].written()), "base_offset": 5, "last_offset": 5,
         "count": 1, "leader_epoch": 5, "crc": 1, "attributes": 0x10, "magic": 2, "producer_id": 42, "segment": 0,

@@ -7,7 +7,8 @@ import pytest
 
 from share_state.errors import InputError
 from share_state.fold.log import fold_log
-from share_state.sources.discovery import STATE_TOPIC, Window, find_logs
+from share_state.sources.as_of import Window
+from share_state.sources.discovery import STATE_TOPIC, find_logs
 from tests.wire.batches import Batch, Record, consecutive, in_bytes, key, snapshot
 from tests.wire.judged import judged
 
@@ -98,7 +99,7 @@ def test_the_folders_of_several_brokers_are_copies_of_one_log(tmp_path: Path):
     for name in ("a", "b"):
         _segment(tmp_path / name / f"{STATE_TOPIC}-0", BATCHES)
     (log,) = find_logs([str(tmp_path / "a"), str(tmp_path / "b")])
-    assert log.has_copies
+    assert log.has_replicas
     assert log.size == 2 * len(in_bytes(BATCHES))
 
 
@@ -122,7 +123,7 @@ def test_records_before_the_log_start_that_the_broker_noted_are_not_state(tmp_pa
     checkpoint = tmp_path / "log-start-offset-checkpoint"
     checkpoint.write_text(f"0\n3\norders 0 999\n{STATE_TOPIC} 1 888\n{STATE_TOPIC} 0 {noted}\n")
     (log,) = find_logs([str(folder)])
-    assert (log.log_start_offset, log.start_is_noted) == (noted, noted > 0)
+    assert (log.log_start_offset, log.start_is_recorded) == (noted, noted > 0)
     folded = fold_log(log)
     assert sorted(folded.states["partition"].to_pylist()) == list(range(noted, 6))
     assert folded.cutoff["log_start_offset"].to_pylist() == [noted]
@@ -132,7 +133,7 @@ def test_a_noted_log_start_below_the_first_segment_is_out_of_date(tmp_path: Path
     _segment(tmp_path / f"{STATE_TOPIC}-0", BATCHES[4:])
     (tmp_path / "log-start-offset-checkpoint").write_text(f"0\n1\n{STATE_TOPIC} 0 2\n")
     (log,) = find_logs([str(tmp_path)])
-    assert (log.log_start_offset, log.start_is_noted) == (4, False)
+    assert (log.log_start_offset, log.start_is_recorded) == (4, False)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.kafka.record_batches import BATCH, HEADER, Trust, frame, locate_records
-from share_state.sources.discovery import Window
+from share_state.kafka.record_batches import BATCH, HEADER_SIZE, BatchStatus, frame_batches, locate_records
+from share_state.sources.as_of import Window
 from tests.wire.batches import NOW, SNAPSHOT, UPDATE, Batch, Record, in_bytes, key, snapshot, uvarint, varint
 from tests.wire.judged import judged_bytes
 
@@ -26,8 +26,8 @@ records = st.builds(
 
 
 def _framed(data: bytes) -> tuple[np.ndarray, np.ndarray]:
-    content, table = np.frombuffer(data, np.uint8), np.empty(len(data) // HEADER + 2, BATCH)
-    rows, _, _ = frame(content, 0, len(content), True, 0, 0, table, 0, len(content))
+    content, table = np.frombuffer(data, np.uint8), np.empty(len(data) // HEADER_SIZE + 2, BATCH)
+    rows, _, _ = frame_batches(content, 0, len(content), True, 0, 0, table, 0, len(content))
     return content, table[:rows]
 
 
@@ -41,7 +41,7 @@ def test_every_record_is_located(batches: list[list[Record]], base_offset: int):
         base_offset += max(len(content), 1)
     data, table = _framed(in_bytes(log))
     located = locate_records(data, table)
-    assert (table["trust"] == Trust.WHOLE).all()
+    assert (table["status"] == BatchStatus.VALID).all()
     found = [
         (
             int(row["offset"]),
@@ -149,7 +149,7 @@ WRONG_FIELDS = {
 def test_the_record_that_the_wrong_ones_are_made_of_is_right():
     data, table = _framed(Batch(body=_record(), count=1, last_delta=0).written())
     assert len(locate_records(data, table)) == 1
-    assert table["trust"].tolist() == [Trust.WHOLE]
+    assert table["status"].tolist() == [BatchStatus.VALID]
 
 
 @pytest.mark.parametrize("wrong", LYING | WRONG_FIELDS)
@@ -196,10 +196,10 @@ def test_offsets_that_do_not_rise_take_out_the_batch(tmp_path: Path, deltas: tup
 def test_no_body_whatever_is_read_outside_of_it(body: bytes, count: int, last_delta: int):
     data, table = _framed(Batch(body=body, count=count, last_delta=last_delta).written())
     located = locate_records(data, table)
-    assert len(located) == (count if table["trust"][0] == Trust.WHOLE else 0)
+    assert len(located) == (count if table["status"][0] == BatchStatus.VALID else 0)
     for field in ("key", "value"):
         ends = located[f"{field}_at"] + np.maximum(located[f"{field}_size"], 0)
-        assert (located[f"{field}_at"] >= HEADER).all()
+        assert (located[f"{field}_at"] >= HEADER_SIZE).all()
         assert (ends <= len(data)).all()
 
 

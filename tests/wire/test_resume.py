@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from share_state.kafka.record_batches import HEADER
+from share_state.kafka.record_batches import HEADER_SIZE
 from share_state.sources.discovery import LogPartition, find_logs
-from share_state.sources.resume import Fate, resume
+from share_state.sources.resume import ResumeStatus, resume
 from tests.fold.nights import Auditor, same_tables
 from tests.wire.batches import NOW, Batch, Record, consecutive, in_bytes, key, snapshot
 
@@ -50,9 +50,9 @@ def audited(tmp_path: Path) -> Callable[..., Auditor]:
     return audited
 
 
-def _left(auditor: Auditor, log: LogPartition) -> tuple[int, Fate]:
+def _left(auditor: Auditor, log: LogPartition) -> tuple[int, ResumeStatus]:
     """Bytes that are left to read, and the log's fate."""
-    left, fate = resume(log, auditor.folded.carried.mark)
+    left, fate = resume(log, auditor.folded.checkpoint.mark)
     return left.size, fate
 
 
@@ -71,65 +71,65 @@ def _told(auditor: Auditor) -> list[str]:
 def test_only_what_is_behind_the_mark_is_read(audited: Callable[..., Auditor], tmp_path: Path):
     auditor = audited()
     log = found(copy_of(tmp_path / "b", LOG))
-    assert _left(auditor, log) == (len(in_bytes(LOG[8:])), Fate.GROWN)
+    assert _left(auditor, log) == (len(in_bytes(LOG[8:])), ResumeStatus.GROWN)
     _goes_on(auditor, log)
 
 
 def test_new_segments_are_read_and_old_ones_are_not(audited: Callable[..., Auditor], tmp_path: Path):
     auditor = audited()
     log = found(copy_of(tmp_path / "b", LOG[:8], LOG[8:10], LOG[10:]))
-    assert _left(auditor, log) == (len(in_bytes(LOG[8:])), Fate.GROWN)
+    assert _left(auditor, log) == (len(in_bytes(LOG[8:])), ResumeStatus.GROWN)
     _goes_on(auditor, log)
 
 
 def test_a_replica_that_cuts_its_segments_elsewhere_is_the_same_log(audited: Callable[..., Auditor], tmp_path: Path):
     auditor = audited()
     log = found(copy_of(tmp_path / "b", LOG[:3], LOG[3:]))
-    assert _left(auditor, log) == (len(in_bytes(LOG[8:])), Fate.GROWN)
+    assert _left(auditor, log) == (len(in_bytes(LOG[8:])), ResumeStatus.GROWN)
     _goes_on(auditor, log)
 
 
 def test_nothing_new_is_unchanged(audited: Callable[..., Auditor], tmp_path: Path):
-    assert _left(audited(), found(copy_of(tmp_path / "b", LOG[:8]))) == (0, Fate.UNCHANGED)
-    assert _left(audited(), found(copy_of(tmp_path / "c", LOG[4:8]))) == (0, Fate.UNCHANGED)
+    assert _left(audited(), found(copy_of(tmp_path / "b", LOG[:8]))) == (0, ResumeStatus.UNCHANGED)
+    assert _left(audited(), found(copy_of(tmp_path / "c", LOG[4:8]))) == (0, ResumeStatus.UNCHANGED)
 
 
 @pytest.mark.parametrize("kept", [1, 5, 7])
 def test_a_replica_that_lags_is_behind(audited: Callable[..., Auditor], tmp_path: Path, kept: int):
-    assert _left(audited(), found(copy_of(tmp_path / "b", LOG[:kept]))) == (0, Fate.BEHIND)
+    assert _left(audited(), found(copy_of(tmp_path / "b", LOG[:kept]))) == (0, ResumeStatus.BEHIND)
 
 
 def test_of_several_exports_the_one_that_is_ahead_is_read(audited: Callable[..., Auditor], tmp_path: Path):
     auditor = audited()
     folders = copy_of(tmp_path / "b", LOG[:5]), copy_of(tmp_path / "c", LOG[:10]), copy_of(tmp_path / "d", LOG[6:])
     log = found(*folders)
-    assert _left(auditor, log)[1] == Fate.GROWN
+    assert _left(auditor, log)[1] == ResumeStatus.GROWN
     _goes_on(auditor, log)
     assert auditor.folded.next_offset == 12
 
 
 def test_a_log_cleaned_up_to_where_it_was_read_goes_on(audited: Callable[..., Auditor], tmp_path: Path):
     auditor = audited()
-    assert _left(auditor, found(copy_of(tmp_path / "b", LOG[8:]))) == (len(in_bytes(LOG[8:])), Fate.GROWN)
+    assert _left(auditor, found(copy_of(tmp_path / "b", LOG[8:]))) == (len(in_bytes(LOG[8:])), ResumeStatus.GROWN)
 
 
 def test_a_log_cleaned_past_that_is_read_anew(audited: Callable[..., Auditor], tmp_path: Path):
     log = found(copy_of(tmp_path / "b", LOG[10:]))
-    assert _left(audited(), log) == (log.size, Fate.CLEANED)
+    assert _left(audited(), log) == (log.size, ResumeStatus.CLEANED)
 
 
 def test_a_log_that_reaches_further_back_is_read_anew(tmp_path: Path):
     auditor = Auditor()
     auditor.audit(found(copy_of(tmp_path / "a", LOG[4:8])))
     log = found(copy_of(tmp_path / "b", LOG))
-    assert _left(auditor, log) == (log.size, Fate.LONGER)
+    assert _left(auditor, log) == (log.size, ResumeStatus.LONGER)
     _goes_on(auditor, log)
 
 
 def test_other_bytes_at_the_mark_are_another_history(audited: Callable[..., Auditor], tmp_path: Path):
     other = [*LOG[:7], replace(LOG[7], records=LOG[6].records), *LOG[8:]]
     auditor, log = audited(), found(copy_of(tmp_path / "b", other))
-    assert _left(auditor, log) == (log.size, Fate.DIVERGED)
+    assert _left(auditor, log) == (log.size, ResumeStatus.DIVERGED)
     auditor.audit(log)
     assert _told(auditor) == ["LOG_DIVERGED"]
 
@@ -140,7 +140,7 @@ def test_a_log_that_is_younger_than_all_that_was_read_began_again(
 ):
     younger = [replace(batch, base_timestamp=NOW + 10_000, max_timestamp=NOW + 10_000) for batch in LOG[:count]]
     auditor, log = audited(), found(copy_of(tmp_path / "b", younger))
-    assert _left(auditor, log) == (log.size, Fate.BEGUN_AGAIN)
+    assert _left(auditor, log) == (log.size, ResumeStatus.RECREATED)
     auditor.audit(log)
     assert _told(auditor) == ["LOG_BEGUN_AGAIN"]
 
@@ -150,15 +150,15 @@ def test_another_topic_id_is_another_topic(audited: Callable[..., Auditor], tmp_
     auditor = audited(topic_id=first)
     same, other = (copy_of(tmp_path / name, LOG, topic_id=topic_id) for name, topic_id in
                    (("b", first), ("c", "BBBBBBBBBBBBBBBBBBBBBB")))  # fmt: skip
-    assert _left(auditor, found(same))[1] == Fate.GROWN
-    assert _left(auditor, found(other)) == (found(other).size, Fate.BEGUN_AGAIN)
+    assert _left(auditor, found(same))[1] == ResumeStatus.GROWN
+    assert _left(auditor, found(other)) == (found(other).size, ResumeStatus.RECREATED)
 
 
 def test_a_torn_tail_is_read_once_it_is_whole(tmp_path: Path):
     place = copy_of(tmp_path / "a", LOG[:9]) / f"{TOPIC}-0" / f"{0:020}.log"
     whole = in_bytes(LOG)
     auditor = Auditor()
-    place.write_bytes(whole[: len(in_bytes(LOG[:8])) + HEADER + 3])
+    place.write_bytes(whole[: len(in_bytes(LOG[:8])) + HEADER_SIZE + 3])
     auditor.audit(found(tmp_path / "a"))
     assert [row["rule"] for row in auditor.unsettled if row["rule"] == "TORN_TAIL"] == ["TORN_TAIL"]
     place.write_bytes(whole)

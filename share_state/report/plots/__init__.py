@@ -1,7 +1,7 @@
-"""Plots of what was folded: one function each, which takes a table and returns a chart.
+"""Charts of folded tables: each function takes a table and returns a `Chart`.
 
-A `Chart` shows itself in a notebook; `save` writes it as HTML, SVG or PNG. Every function takes an Arrow table or a
-Spark DataFrame with the columns that schemas/tables declares.
+A notebook shows a `Chart`; `save` writes it as HTML, SVG or PNG. Tables are Arrow tables or Spark DataFrames with the
+columns that schemas/tables declares.
 """
 
 from share_state.report.plots.charts import Chart, save

@@ -1,34 +1,36 @@
-"""How every picture looks: colours that colour-blind people tell apart, hatches for those without any colour.
+"""What all charts share: their style, the `Chart` class, inline SVG, and files (an HTML page, SVG or PNG).
 
-A figure that a notebook shows, that says in words what it shows, and that looks the same wherever it is drawn.
-
-A matplotlib figure as an SVG element that can stand in a page: no script, no reference that leaves it.
-
-Writes a chart to a file: a page that opens offline, an SVG or a PNG. Pictures lie on white, on dark pages, too.
+A chart looks the same wherever it is drawn, is readable without colour, and describes in words what it shows. An inline
+SVG contains no script and refers to nothing outside it.
 """
 
 import io
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pyarrow as pa
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib import get_data_path, rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ft2font import FT2Font
+from matplotlib.path import Path as Shape
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from share_state.errors import ShareStateError
 
-INK = "#000000"
-"""Drawn in whatever colour the text around the picture has, so that dark pages work."""
+if TYPE_CHECKING:
+    from matplotlib.typing import RcKeyType
 
-STYLE = {
+INK = "#000000"
+"""Lines and text; inline SVG replaces it by the colour of the page's text, for dark pages."""
+
+RC_STYLE: "dict[RcKeyType, Any]" = {
     "svg.fonttype": "none",
     "svg.hashsalt": "share_state",
     "font.family": ["sans-serif"],
@@ -42,11 +44,11 @@ STYLE = {
     "hatch.color": INK,
     "text.parse_math": False,
 }
-"""matplotlib's settings while a figure is made and written; the same figure gives the same bytes."""
+"""matplotlib's settings while a figure is made and written; they make the bytes of a figure reproducible."""
 
 GAP = "gap"
 
-LOOKS: dict[str, tuple[str, str]] = {
+STATE_STYLES: dict[str, tuple[str, str]] = {
     "AVAILABLE": ("#56b4e9", ""),
     GAP: ("none", ""),
     "ACQUIRED": ("#f0e442", "||"),
@@ -54,7 +56,10 @@ LOOKS: dict[str, tuple[str, str]] = {
     "ARCHIVING": ("#e69f00", "xx"),
     "ARCHIVED": ("#d55e00", "--"),
 }
-"""State -> colour (of a palette that colour-blind people tell apart) and hatch, so that grey is enough."""
+"""State -> colour (of a palette for colour-blind people) and hatch, which suffices without colour."""
+
+OTHER_STYLE = ("#cc79a7", "++")
+"""The style of any other state."""
 
 SHADES: dict[str, tuple[str, str, str, str]] = {
     "AVAILABLE": ("#eff8fd", "#e4f3fb", "#d4ecf9", "#c3e5f7"),
@@ -63,64 +68,100 @@ SHADES: dict[str, tuple[str, str, str, str]] = {
     "ACKNOWLEDGED": ("#10a47c", "#029f74", "#00966d", "#008d67"),
     "ARCHIVED": ("#944100", "#883c00", "#793500", "#6a2f00"),
 }
-"""State -> its colour by delivery count 0, 1, 2, 3 and more. Each state has a lightness of its own (CIE L* 97 to 89,
-96 to 84, 78 to 72, 60 to 52, 38 to 27), so that stripes too thin for a hatch still differ in grey."""
+"""State -> its colour by delivery count 0, 1, 2, 3 and more. The states differ in lightness (CIE L* 97 to 89, 96 to 84,
+78 to 72, 60 to 52, 38 to 27), so that stripes too thin for a hatch differ in grey."""
 
 OTHER_SHADES = ("#432837", "#3d2432", "#351f2b", "#2c1a24")
 
-OTHER = ("#cc79a7", "++")
-"""The look of a state that is none of these."""
+SUFFIXES = (".html", ".svg", ".png")
+
+TEMPLATES = Environment(
+    loader=PackageLoader("share_state.report"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+
+_NOTEBOOK_DPI, _PNG_DPI = 100, 150
+_NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+_URL = re.compile(r"url\(#([^)]+)\)")
+_GLYPHS = frozenset(FT2Font(f"{get_data_path()}/fonts/ttf/DejaVuSans.ttf").get_charmap())
 
 
-def whole_numbers(axis: Any, origin: int, most: int = 5) -> None:
-    """Ticks of an axis at whole numbers.
+def integer_ticks(axis: Any, origin: int, most: int = 5) -> None:
+    """Set ticks at integers.
 
     Args:
-        axis: of matplotlib; its places are offsets less `origin`, so that offsets beyond 2^53 stay exact.
-        origin: the offset at place 0.
-        most: how many ticks at most.
+        axis: of matplotlib; its positions are offsets minus `origin`, so that offsets beyond 2^53 stay exact.
+        origin: the offset at position 0.
+        most: ticks.
     """
     axis.set_major_locator(MaxNLocator(nbins=most, integer=True, min_n_ticks=1))
-    written: Callable[[float, int], str] = lambda value, _: f"{origin + round(value):,}"  # noqa: E731
-    axis.set_major_formatter(FuncFormatter(written))
+    axis.set_major_formatter(FuncFormatter(lambda position, _: f"{origin + round(position):,}"))
 
 
-_NOTEBOOK_DPI = 100
+def rectangles(left: np.ndarray, right: np.ndarray, low: np.ndarray, high: np.ndarray) -> Shape:
+    """Rectangles as one path, which keeps an SVG of many rectangles small."""
+    corners = np.stack([left, low, right, low, right, high, left, high, left, low], axis=1)
+    codes = [Shape.MOVETO, Shape.LINETO, Shape.LINETO, Shape.LINETO, Shape.CLOSEPOLY]
+    return Shape(corners.reshape(-1, 2), np.tile(codes, len(left)))
 
-_WRITTEN = frozenset(FT2Font(f"{get_data_path()}/fonts/ttf/DejaVuSans.ttf").get_charmap())
+
+def escape_missing_glyphs(text: str) -> str:
+    """Escape characters that the font of the charts lacks, by their code point."""
+    return "".join(c if ord(c) in _GLYPHS and c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def to_arrow(table: Any, columns: tuple[str, ...], name: str) -> pa.Table:
+    """Some columns of a table, given in Arrow or as a Spark DataFrame.
+
+    Args:
+        table: Arrow table or Spark DataFrame.
+        columns: those to fetch.
+        name: the expected table, for the error.
+    Raises:
+        ShareStateError: if it is something else or lacks a column.
+    """
+    names = getattr(table, "column_names", None) or getattr(table, "columns", None)
+    missing = sorted(set(columns) - set(names or ()))
+    if names is None or missing:
+        lacks = f"it lacks {', '.join(missing)}" if names is not None else f"this is a {type(table).__name__}"
+        raise ShareStateError(f"{name}: {lacks}; give the table `{name}`, of Arrow or Spark")
+    chosen = table.select(list(columns)) if isinstance(table, pa.Table) else table.select(*columns).toArrow()
+    return chosen.combine_chunks()
+
+
+def share_partition_name(row: dict[str, Any]) -> str:
+    """Group, topic (its id if the name is unknown) and partition, for a heading."""
+    return f"{row['group_id']} on {row['topic'] or row['topic_id']}-{row['partition']}"
 
 
 class Chart(Figure):
-    """A picture with its words.
+    """A figure that describes itself; a notebook shows it.
 
     Attributes:
-        heading: which share-partition or log it is of.
+        heading: the share-partition or log that it shows.
         says: what it shows, for people who cannot see it.
         title: the heading as drawn.
     """
 
     def __init__(self, heading: str, *, width: float = 8.0, height: float = 4.0) -> None:
-        """An empty chart.
-
-        Args:
-            heading: written above it; characters that its font lacks are written by their code.
-            width: inches.
-            height: inches.
-        """
-        with rc_context(STYLE):
+        """An empty chart with a heading; width and height in inches."""
+        with rc_context(RC_STYLE):
             super().__init__(figsize=(width, height), layout="constrained", facecolor="white")
             FigureCanvasAgg(self)
             self.heading, self.says = heading, ""
-            self.title = self.suptitle(printable(heading), fontsize=10.5, x=0.01, ha="left")
+            self.title = self.suptitle(escape_missing_glyphs(heading), fontsize=10.5, x=0.01, ha="left")
 
     def draw(self, renderer: Any) -> None:
-        """Draw in the looks that all pictures share, whatever the notebook has set."""
-        with rc_context(STYLE):
+        """Draw in the common style, whatever a notebook has set."""
+        with rc_context(RC_STYLE):
             super().draw(renderer)
 
     def savefig(self, fname: Any, **how: Any) -> None:
-        """Save as matplotlib does, in the looks that all pictures share."""
-        with rc_context(STYLE):
+        """Save as matplotlib does, in the common style."""
+        with rc_context(RC_STYLE):
             super().savefig(fname, **how)
 
     def _repr_png_(self) -> bytes:
@@ -135,165 +176,37 @@ class Chart(Figure):
         return f"<Chart: {self.heading}. {self.says}>"
 
 
-def printable(text: str) -> str:
-    """Text with the characters that the font of pictures lacks written by their code (a backslash, u, 65e5)."""
-    return "".join(c if ord(c) in _WRITTEN and c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def arrow(table: Any, columns: tuple[str, ...], what: str) -> pa.Table:
-    """A table as Arrow: it is one, or a Spark DataFrame.
-
-    Args:
-        table: Arrow table or Spark DataFrame.
-        columns: that it must have; only these are fetched.
-        what: the table that is meant.
-    Raises:
-        ShareStateError: if it is something else.
-    """
-    names = getattr(table, "column_names", None) or getattr(table, "columns", None)
-    missing = sorted(set(columns) - set(names or ()))
-    if names is None or missing:
-        lacks = f"it lacks {', '.join(missing)}" if names is not None else f"this is a {type(table).__name__}"
-        raise ShareStateError(f"{what}: {lacks}; give the table `{what}`, of Arrow or Spark")
-    chosen = table.select(list(columns)) if isinstance(table, pa.Table) else table.select(*columns).toArrow()
-    return chosen.combine_chunks()
-
-
-def share_partition_name(row: dict[str, Any]) -> str:
-    """Group, topic (its id where the name is unknown) and partition, for a heading."""
-    return f"{row['group_id']} on {row['topic'] or row['topic_id']}-{row['partition']}"
-
-
-_DATELESS_SVG = {"Date": None, "Creator": None, "Format": None, "Type": None}
-_REFERENCE = re.compile(r"url\(#([^)]+)\)")
-
-
-def inline_svg(figure: Figure, name: str, says: str) -> Markup:
-    """Write a figure for a page.
-
-    Args:
-        figure: without text from outside: group ids stay in the page, where they are escaped.
-        name: unique in the page; ids begin with it.
-        says: what the picture shows, for people who cannot see it.
-    Returns:
-        One `svg` element, as wide as its place.
-    """
-    written = io.StringIO()
-    with rc_context(STYLE):
-        FigureCanvasSVG(figure).print_svg(written, metadata=_DATELESS_SVG)
-    root = ElementTree.fromstring(written.getvalue())
-    _drop(root, ("metadata", "style"))
-    names = {old: f"{name}-{number}" for number, old in enumerate(_referenced(root))}
-    for element in root.iter():
-        element.tag = _local(element.tag)
-        attributes = {_local(key): value for key, value in element.attrib.items()}
-        element.attrib.clear()
-        element.attrib.update(_own(attributes, names))
-        element.text = (element.text or "").strip() or None
-        element.tail = None
-    for size in ("width", "height", "version"):
-        del root.attrib[size]
-    root.attrib |= {
-        "role": "img",
-        "aria-label": says,
-        "fill": "currentColor",
-        "stroke-linejoin": "round",
-        "stroke-linecap": "butt",
-    }
-    return Markup(ElementTree.tostring(root, encoding="unicode"))
-
-
-def _local(name: str) -> str:
-    return name.rpartition("}")[2]
-
-
-def _drop(root: ElementTree.Element, tags: tuple[str, ...]) -> None:
-    for parent in list(root.iter()):
-        for child in [child for child in parent if _local(child.tag) in tags]:
-            parent.remove(child)
-
-
-def _referenced(root: ElementTree.Element) -> list[str]:
-    found: dict[str, None] = {}
-    for element in root.iter():
-        for key, value in element.attrib.items():
-            if _local(key) == "href":
-                found[value.removeprefix("#")] = None
-            found.update(dict.fromkeys(_REFERENCE.findall(value)))
-    return list(found)
-
-
-def _own(attributes: dict[str, str], names: dict[str, str]) -> dict[str, str]:
-    """Attributes with ids that are unique in the page; an id that nothing refers to is dropped."""
-    kept = {}
-    for key, value in attributes.items():
-        if key == "id":
-            if value in names:
-                kept[key] = names[value]
-        elif key == "href":
-            kept[key] = f"#{names[value.removeprefix('#')]}"
-        else:
-            text = _REFERENCE.sub(lambda match: f"url(#{names[match[1]]})", value).replace(INK, "currentColor")
-            kept[key] = " ".join(text.split())
-    return kept
-
-
-SUFFIXES = (".html", ".svg", ".png")
-_PNG_DPI = 150
-_DATELESS = {"Date": None, "Creator": None}
-
-_PAGE = Markup("""<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
-<title>{heading}</title>
-<style>
-:root {{ color-scheme: light dark }}
-body {{ font: 15px system-ui, sans-serif; max-width: 72em; margin: 2em auto; padding: 0 1em }}
-h1 {{ font-size: 1.3em }}
-figure {{ margin: 0 }}
-svg {{ background: #fff; color: #000; max-width: 100%; height: auto }}
-</style>
-<h1>{heading}</h1>
-<figure>
-{picture}
-<figcaption>{says}</figcaption>
-</figure>
-</html>
-""")
-
-
 def save(chart: Chart, path: str | Path) -> Path:
-    """Write a chart.
+    """Write a chart to a file, replacing an existing one.
 
     Args:
         chart: from one of the functions of this package.
-        path: a file whose name ends in .html, .svg or .png; what is there is replaced.
+        path: a name that ends in .html, .svg or .png.
     Returns:
         The path.
     Raises:
         ShareStateError: if the name ends otherwise, or the file cannot be written.
     """
-    path = checked(path)
+    path = check_suffix(path)
     try:
         if path.suffix == ".html":
-            path.write_text(_page(chart), encoding="utf-8")
+            path.write_text(_chart_page(chart), encoding="utf-8")
         elif path.suffix == ".svg":
-            chart.savefig(path, format="svg", metadata=_DATELESS)
+            chart.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
         else:
             chart.savefig(path, format="png", dpi=_PNG_DPI, metadata={"Description": chart.says})
     except OSError as error:
         raise ShareStateError(
-            f"{path}: cannot be written ({error.strerror}); give a file in a folder of yours"
+            f"{path}: cannot be written ({error.strerror}); give a file in a writable folder"
         ) from None
     return path
 
 
-def checked(path: str | Path) -> Path:
-    """A path that `save` can write to, as far as its name tells.
+def check_suffix(path: str | Path) -> Path:
+    """The path, if its name ends as `save` needs it.
 
     Raises:
-        ShareStateError: if its name ends otherwise.
+        ShareStateError: if it does not.
     """
     path = Path(path)
     if path.suffix not in SUFFIXES:
@@ -301,11 +214,77 @@ def checked(path: str | Path) -> Path:
     return path
 
 
-def _page(chart: Chart) -> str:
-    # The page's own heading can write every character; the picture's cannot.
+def _chart_page(chart: Chart) -> str:
+    # The heading of the page can show every character; the one of the picture cannot.
     chart.title.set_visible(False)
     try:
         picture = inline_svg(chart, "chart", chart.says)
     finally:
         chart.title.set_visible(True)
-    return str(_PAGE.format(heading=chart.heading, picture=picture, says=chart.says))
+    return TEMPLATES.get_template("chart.html").render(heading=chart.heading, picture=picture, says=chart.says)
+
+
+def inline_svg(figure: Figure, name: str, description: str) -> Markup:
+    """Write a figure as an SVG element for a page.
+
+    Args:
+        figure: without text from outside: group ids belong into the page, which escapes them.
+        name: unique in the page; ids begin with it.
+        description: what the picture shows, for people who cannot see it.
+    Returns:
+        One `svg` element that fills the width of its place.
+    """
+    written = io.StringIO()
+    with rc_context(RC_STYLE):
+        FigureCanvasSVG(figure).print_svg(written, metadata=_NO_METADATA)
+    root = ElementTree.fromstring(written.getvalue())
+    for parent in list(root.iter()):
+        for child in [child for child in parent if _local_name(child.tag) in ("metadata", "style")]:
+            parent.remove(child)
+    ids = {old: f"{name}-{number}" for number, old in enumerate(_referenced_ids(root))}
+    for element in root.iter():
+        element.tag = _local_name(element.tag)
+        attributes = {_local_name(key): value for key, value in element.attrib.items()}
+        element.attrib.clear()
+        element.attrib.update(_clean_attributes(attributes, ids))
+        element.text = (element.text or "").strip() or None
+        element.tail = None
+    for size in ("width", "height", "version"):
+        del root.attrib[size]
+    root.attrib |= {
+        "role": "img",
+        "aria-label": description,
+        "fill": "currentColor",
+        "stroke-linejoin": "round",
+        "stroke-linecap": "butt",
+    }
+    return Markup(ElementTree.tostring(root, encoding="unicode"))
+
+
+def _local_name(name: str) -> str:
+    return name.rpartition("}")[2]
+
+
+def _referenced_ids(root: ElementTree.Element) -> list[str]:
+    found: dict[str, None] = {}
+    for element in root.iter():
+        for key, value in element.attrib.items():
+            if _local_name(key) == "href":
+                found[value.removeprefix("#")] = None
+            found.update(dict.fromkeys(_URL.findall(value)))
+    return list(found)
+
+
+def _clean_attributes(attributes: dict[str, str], ids: dict[str, str]) -> dict[str, str]:
+    """Attributes with ids that are unique in the page; ids that nothing refers to are dropped."""
+    cleaned = {}
+    for key, value in attributes.items():
+        if key == "id":
+            if value in ids:
+                cleaned[key] = ids[value]
+        elif key == "href":
+            cleaned[key] = f"#{ids[value.removeprefix('#')]}"
+        else:
+            text = _URL.sub(lambda match: f"url(#{ids[match[1]]})", value).replace(INK, "currentColor")
+            cleaned[key] = " ".join(text.split())
+    return cleaned

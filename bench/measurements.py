@@ -1,0 +1,70 @@
+"""The measurements of the benchmark: what each runs and what it claims."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from bench.command_measurements import end_to_end, nightly, shape, small_export
+from bench.growth import growth
+from bench.kernel_measurements import comparison, matrix, profile, read_user_log, table
+from bench.report import Bound, Item
+
+_RATIO = "decode + fold, times as fast as Kafka's replay per core"
+PER_CORE = Bound(f"{_RATIO} ({{records:,}} records, {{batch}} a batch)", "at least", 8)
+PER_CORE_BY_RANGES = [Bound(f"{_RATIO}, {{ranges}} ranges, any batch size", "at least", times) for times in (5, 15, 30)]
+PER_CORE_COMPRESSED = Bound(f"{_RATIO}, {{codec}}, 30 ranges, 20 a batch", "at least", 15)
+_OVER_CRC = "decode + fold without compression, time over that of reading and checksumming the same bytes"
+OVER_CRC_CACHED = Bound(f"{_OVER_CRC}, in the page cache, CPU", "at most", 3)
+OVER_CRC_FROM_DISK = Bound(f"{_OVER_CRC}, from the disk, wall", "at most", 3)
+SMALL_EXPORT = Bound("{megabytes:.0f} MB from shell to printed result, s", "at most", 20)
+USER_LOG = Bound("speed of reading a user log, 1 % of it control records, over a plain CRC pass", "at least", 0.5)
+TABLE = Bound("speed of folding a table over segments of the same records", "at least", 1 / 3)
+HISTORY = Bound("an audit of 8 MB without start-up, time behind {long:,.0f} over {short:.0f} MB", "at most", 1.2)
+RULES = Bound("CPU time of the first audit over `reconstruct` ({keys:,} share-partitions)", "at most", 2)
+OVER_KERNEL = Bound("CPU time without start-up over decode + fold alone ({records:,} records)", "at most", 2)
+KAFKA_WALL = Bound("times shorter than Kafka's single-threaded replay ({records:,} records)", "at least", 5)
+KAFKA_CPU = Bound("CPU time over Kafka's replay ({records:,} records)", "at most", 0.5)
+# A process without state holds the interpreter and libraries, about 290 MB, and buffers.
+MEMORY = Bound("peak memory of what folds beyond the live state, MB", "at most", 576)
+APART = Bound("{first} and {second}, equal bytes: CPU time of one over the other", "at most", 2)
+SCALING = Bound("gain of one hot log partition by {cores} cores over that of independent processes", "at least", 0.8)
+LINEAR = Bound("{clock} time over {name}: distance from a straight line", "at most", 0.1)
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A measurement and its claims; `run` is called with the settings and the claims, and yields what to report."""
+
+    name: str
+    summary: str
+    run: Callable[..., Iterator[Item]]
+    claims: tuple[Bound, ...] = ()
+    by_default: bool = False
+
+
+MEASUREMENTS = (
+    Measurement("comparison", "decode + fold, compared with Kafka's replay", comparison, (PER_CORE,), by_default=True),
+    Measurement("small-export", "`share-state reconstruct` on 10 MB", small_export, (SMALL_EXPORT,), by_default=True),
+    Measurement("user-log", "a 1 GB user log, compared with a CRC pass", read_user_log, (USER_LOG,), by_default=True),
+    Measurement("nightly", "audits behind two lengths of history, and of everything", nightly, (HISTORY, RULES)),
+    Measurement("table", "the compared log as a Parquet table", table, (TABLE,)),
+    Measurement(
+        "matrix",
+        "decode + fold and Kafka's replay over ranges in flight, batch sizes and codecs",
+        matrix,
+        (*PER_CORE_BY_RANGES, PER_CORE_COMPRESSED, OVER_CRC_CACHED, OVER_CRC_FROM_DISK),
+    ),
+    Measurement(
+        "end-to-end",
+        "`share-state reconstruct` on 2, 20 and 50 M records, and its start-up by step",
+        end_to_end,
+        (OVER_KERNEL, KAFKA_WALL, KAFKA_CPU, MEMORY),
+    ),
+    Measurement(
+        "shape",
+        "`share-state reconstruct` on equal bytes of few or many keys, log partitions, segments",
+        shape,
+        (APART, MEMORY, SCALING),
+    ),
+    Measurement("growth", "`share-state reconstruct` on growing exports, and a chart", growth, (LINEAR,)),
+    Measurement("profile", "decode + fold of one log by stage", profile),
+)

@@ -1,0 +1,148 @@
+"""Commands that read logs and print: `explain`, `decode`, `diff` and `plot`."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from share_state.cli.main import command
+from share_state.cli.options import (
+    DeliveryLimit,
+    Folding,
+    Group,
+    GroupSide,
+    Inputs,
+    Json,
+    Partition,
+    Reading,
+    Running,
+    Topic,
+    open_plan,
+    spec_of,
+)
+from share_state.errors import ShareStateError
+from share_state.fold.options import SharePartitionFilter
+from share_state.pipeline.executor import Progress
+from share_state.pipeline.groups import read_groups
+from share_state.report import console
+from share_state.report.console import print_records
+from share_state.report.diff import StateTables, compare_states, fold_export, print_differences, read_warehouse
+from share_state.report.explain import explain_offset, print_explanation
+from share_state.spark.choice import open_executor
+
+
+@command("share-state explain /exports/broker-1 --group app --topic orders --partition 0 --offset 4711")
+def explain(
+    inputs: Inputs,
+    group: Annotated[str, typer.Option(help="The share group.")],
+    topic: Annotated[str, typer.Option(help="The topic (name or id).")],
+    partition: Annotated[int, typer.Option(help="The partition of the topic.")],
+    offset: Annotated[int, typer.Option(help="The offset to explain.")],
+    reading: Reading,
+    folding: Folding,
+    delivery_limit: DeliveryLimit = 5,
+    as_json: Json = False,
+) -> None:
+    """Explain one offset: every record that touched it, and its state now."""
+    with open_plan(spec_of(inputs, reading, folding=folding)) as plan:
+        limits = replace(plan.limits, delivery_count=delivery_limit)
+        found = explain_offset(replace(plan, limits=limits), inputs, group, topic, partition, offset)
+    console.print_json(found) if as_json else print_explanation(found)
+
+
+@command("share-state decode /exports/broker-1/__share_group_state-7 | head")
+def decode(
+    inputs: Inputs,
+    out: Annotated[str | None, typer.Option("--out", metavar="DIR", help="Write a Delta table instead.")] = None,
+    *,
+    reading: Reading,
+    running: Running,
+    as_json: Json = False,
+) -> None:
+    """Decoded records as JSON lines, in log order."""
+    with open_plan(spec_of(inputs, reading), running.choice) as plan:
+        if out is None:
+            print_records(plan)
+            return
+        from share_state.pipeline.reconstruct import write_decoded  # noqa: PLC0415  imports Delta
+
+        progress = Progress(quiet=running.quiet)
+        with open_executor(running.choice, plan, progress) as executor, progress("write"):
+            count = write_decoded(executor, plan, out)
+    progress.close()
+    console.print_json({"records": count, "table": out}) if as_json else console.print_line(f"{out}: {count:,} records")
+
+
+@command("share-state diff /exports/broker-1 --as-of-time 2026-11-21T02Z --and-as-of-time 2026-11-21T03Z")
+def diff(
+    inputs: Annotated[
+        list[str], typer.Argument(metavar="A B | INPUT...", help="Two warehouses; or an export, with as-of options.")
+    ],
+    reading: Reading,
+    and_as_of_offset: Annotated[
+        list[str] | None,
+        typer.Option("--and-as-of-offset", metavar="P=OFFSET", help="The later point; by default the end."),
+    ] = None,
+    and_as_of_time: Annotated[
+        str | None, typer.Option("--and-as-of-time", metavar="ISO-8601", help="The later point, by time.")
+    ] = None,
+    group: Group = None,
+    topic: Topic = None,
+    partition: Partition = None,
+    as_json: Json = False,
+) -> None:
+    """What changed between two warehouses, or in an export between two points: SPSO, epochs, ranges in flight."""
+    chosen = SharePartitionFilter(group, topic, partition)
+    later = replace(reading, as_of_offset=and_as_of_offset, as_of_time=and_as_of_time)
+    if _compares_exports(inputs, reading, later):
+        before, after = (_fold(inputs, point, chosen) for point in (reading, later))
+    else:
+        before, after = (read_warehouse(warehouse, chosen) for warehouse in inputs)
+    found = compare_states(before, after)
+    console.print_json(found) if as_json else print_differences(found)
+
+
+def _fold(inputs: Sequence[str], reading: Reading, chosen: SharePartitionFilter) -> StateTables:
+    with open_plan(spec_of(inputs, reading, side=GroupSide())) as plan:
+        return fold_export(read_groups(plan)[1], chosen)
+
+
+def _compares_exports(inputs: Sequence[str], earlier: Reading, later: Reading) -> bool:
+    """Whether the options name two points of one export, not two warehouses.
+
+    Raises:
+        ShareStateError: if they name neither.
+    """
+    if earlier.as_of_offset or earlier.as_of_time:
+        return True
+    if later.as_of_offset or later.as_of_time:
+        raise ShareStateError("diff: give the earlier point of the export too: --as-of-offset or --as-of-time")
+    if len(inputs) != 2:
+        raise ShareStateError("diff: give two warehouses, or an export and --as-of-offset or --as-of-time")
+    return False
+
+
+@command("share-state plot window /exports/broker-1 --group app --topic orders --partition 0 --out w.html")
+def plot(
+    what: Annotated[str, typer.Argument(metavar="WHAT", help="window, offsets, deliveries or cutoff.")],
+    inputs: Inputs,
+    out: Annotated[str, typer.Option("--out", metavar="FILE", help="A name that ends in .html, .svg or .png.")],
+    group: Annotated[str | None, typer.Option(help="The share group.")] = None,
+    topic: Annotated[str | None, typer.Option(help="The topic (name or id).")] = None,
+    partition: Annotated[int | None, typer.Option(help="The partition of the topic.")] = None,
+    *,
+    reading: Reading,
+    delivery_limit: DeliveryLimit = None,
+    as_json: Json = False,
+) -> None:
+    """Draw one chart: the in-flight window, offsets over time, delivery counts, or cutoff against log."""
+    from share_state.report.plots.charts import check_suffix, save  # noqa: PLC0415  matplotlib is slow to import
+    from share_state.report.plots.overview import draw_plot  # noqa: PLC0415
+
+    check_suffix(out)
+    with open_plan(spec_of(inputs, reading)) as plan:
+        chart = draw_plot(what, plan, SharePartitionFilter(group, topic, partition), delivery_limit)
+    save(chart, out)
+    found = {"picture": what, "of": chart.heading, "file": out, "says": chart.says}
+    console.print_json(found) if as_json else console.print_line(f"{out}: {console.escape_unprintable(chart.says)}")

@@ -1,0 +1,85 @@
+"""Commands that read tables and print: `show`, `groups` and `compare`; and `rules`."""
+
+from typing import Annotated
+
+import typer
+from typer.exceptions import Exit
+
+from share_state.cli.main import DONE, FOUND, command
+from share_state.cli.options import (
+    FailOn,
+    Group,
+    Json,
+    KafkaProperties,
+    Partition,
+    Topic,
+    Warehouse,
+    check_fail_on,
+    fails,
+)
+from share_state.report import console
+from share_state.report.show import describe_groups, print_groups, print_state, print_state_json
+
+
+@command("share-state show /lake/share_state --group orders-app --topic orders")
+def show(
+    warehouse: Warehouse = "share_state",
+    group: Group = None,
+    topic: Topic = None,
+    partition: Partition = None,
+    ranges: Annotated[bool, typer.Option("--ranges", help="Every in-flight range, one per line.")] = False,
+    as_json: Json = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="With the leader epoch.")] = False,
+) -> None:
+    """Print state, lag and what is in flight, from the tables."""
+    chosen = (warehouse, group, topic, partition)
+    print_state_json(*chosen) if as_json else print_state(*chosen, verbose=verbose, ranges=ranges)
+
+
+@command("share-state groups /lake/share_state --group orders-app")
+def groups(
+    warehouse: Warehouse = "share_state",
+    group: Annotated[str | None, typer.Option(help="Everything about this group.")] = None,
+    members: Annotated[bool, typer.Option("--members", help="With the members of every group.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Print state, members, assignment and lag of share groups, from the tables."""
+    found = describe_groups(warehouse, group)
+    console.print_json(found) if as_json else print_groups(found, group=group, members=members)
+
+
+@command("share-state compare /lake/share_state kafka://broker-1:9092")
+def compare(
+    warehouse: Annotated[str, typer.Argument(metavar="WAREHOUSE", help="Folder of the Delta tables.")],
+    cluster: Annotated[str, typer.Argument(metavar="CLUSTER", help="kafka://HOST:PORT[,HOST:PORT...].")],
+    kafka_properties: KafkaProperties = None,
+    fail_on: FailOn = "error",
+    as_json: Json = False,
+) -> None:
+    """Compare the offsets that a broker reports with those of its log."""
+    from share_state.report.compare import compare as compare_offsets  # noqa: PLC0415  only this command asks a broker
+    from share_state.report.compare import count_by_severity, list_groups, print_comparison  # noqa: PLC0415
+    from share_state.sources.kafka_admin import fetch_broker_offsets  # noqa: PLC0415
+    from share_state.spark import jars  # noqa: PLC0415  imports Spark
+
+    check_fail_on(fail_on)
+    names = list_groups(warehouse)
+    answers = fetch_broker_offsets(cluster, kafka_properties, jars.jars(jars.KAFKA_CLIENTS), names)
+    found = compare_offsets(warehouse, answers)
+    console.print_json(found | {"warehouse": warehouse, "cluster": cluster}) if as_json else print_comparison(found)
+    raise Exit(FOUND if fails(count_by_severity(found), fail_on) else DONE)
+
+
+@command("share-state rules --json")
+def rules(as_json: Json = False) -> None:
+    """List the rules: code, severity, what must hold, and its source."""
+    from share_state.rules.registry import registered  # noqa: PLC0415  rules import the fold
+
+    listed = [
+        {"rule": rule.code, "severity": rule.severity, "statement": rule.statement, "source": rule.source}
+        for rule in sorted(registered().values(), key=lambda rule: rule.code)
+    ]
+    if as_json:
+        console.print_json(listed)
+    else:
+        console.print_table(["RULE", "SEVERITY", "STATEMENT", "SOURCE"], [list(rule.values()) for rule in listed])

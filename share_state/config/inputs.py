@@ -1,0 +1,282 @@
+"""What to read and how to fold it: `InputSpec`, which options, YAML keys and Python arguments all build."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    InstanceOf,
+    ValidationError,
+    model_validator,
+)
+
+from share_state.errors import InputError, ShareStateError
+from share_state.fold.options import Limits
+from share_state.rules.group_context import GroupLimits
+from share_state.rules.registry import OFF, registered
+from share_state.sources.as_of import to_epoch_ms
+from share_state.sources.topics import Topics
+
+HISTORY, LATEST = "history", "latest"
+"""Which records of classic consumer groups are judged: all that the log still holds, or the latest of each group."""
+
+INT32_MAX = 2**31 - 1
+
+
+def _off_if_false(given: Any) -> Any:
+    """YAML 1.1 reads a bare `off` as false, so programs that write YAML or JSON turn it into that."""
+    return OFF if str(given).lower() in (OFF, "false") else given
+
+
+def _is_registered(code: str) -> str:
+    if code not in registered():
+        raise ValueError("no such rule")
+    return code
+
+
+def _to_milliseconds(given: Any) -> int:
+    if not isinstance(given, str | datetime):
+        raise ValueError("neither a datetime nor text")
+    try:
+        return to_epoch_ms(given)
+    except InputError as error:
+        raise ValueError(str(error)) from None
+
+
+FileFormat = Literal["auto", "segments", "table", "dump-log", "console-json"]
+Format = Literal[FileFormat, "kafka"]
+Column = Literal["key", "value", "topic", "partition", "offset", "timestamp"]
+Dialect = Literal["auto", "share_group_state", "control_records"]
+Claims = Literal["history", "latest"]
+Mode = Literal["strict", "best-effort"]
+Release = Literal["4.0", "4.1", "4.2", "4.3", "4.4"]
+Severity = Annotated[Literal["error", "warning", "info", "off"], BeforeValidator(_off_if_false)]
+RuleCode = Annotated[str, AfterValidator(_is_registered)]
+PathText = Annotated[str, Field(min_length=1, json_schema_extra={"format": "path"})]
+Count = Annotated[int, Field(ge=1, le=INT32_MAX)]
+LogOffset = Annotated[int, Field(ge=0, strict=True)]
+_KAFKA, _GROUPS = Limits(), GroupLimits()
+
+
+class Section(BaseModel):
+    """A part of the configuration: unknown keys are refused, and a key without a value keeps its default."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, given: Any) -> Any:
+        """A section whose keys are all commented out is null in YAML."""
+        if not isinstance(given, dict):
+            return given
+        # Unknown keys stay, to be refused.
+        return {key: value for key, value in given.items() if value is not None or key not in cls.model_fields}
+
+
+class Source(Section):
+    """One export of a cluster's logs, or the cluster."""
+
+    path: PathText = Field(description="log folder, .log file, table, text or glob of an export; or kafka://HOST:PORT")
+    format: Format = Field(default="auto", description="format of the files; auto looks at the content")
+    dialect: Dialect = Field(
+        default="auto", description="which records they hold; auto detects it from the folder names"
+    )
+    columns: dict[Column, str] = Field(default={}, description="of a table: our column name to its column name")
+    kafka_properties: PathText | None = Field(
+        default=None, description="of kafka://: properties file that Kafka's own tools take (`--command-config`)"
+    )
+
+
+class LimitSettings(Section):
+    """The limits of the cluster; the defaults are those of share_state.fold.options.Limits."""
+
+    delivery_count: int = Field(
+        default=_KAFKA.delivery_count, ge=1, le=25, description="`group.share.delivery.count.limit` of the cluster"
+    )
+    record_locks: Count = Field(
+        default=_KAFKA.record_locks, description="`group.share.partition.max.record.locks` of the cluster"
+    )
+    updates_per_snapshot: int = Field(
+        default=_KAFKA.updates_per_snapshot,
+        ge=0,
+        le=INT32_MAX,
+        description="`share.coordinator.snapshot.update.records.per.snapshot` of the cluster",
+    )
+    chain_length: Count = Field(
+        default=_KAFKA.chain_length, description="control records since a checkpoint above which a chain counts as long"
+    )
+    stall_minutes: float = Field(
+        default=_KAFKA.stall_minutes,
+        gt=0,
+        allow_inf_nan=False,
+        description="minutes that a start offset may stay while later offsets finish",
+    )
+    pinned_records: Count = Field(
+        default=_KAFKA.pinned_records, description="records that one share-partition may keep from deletion, unreported"
+    )
+    writer_version: Release | None = Field(
+        default=None, description="Kafka release that wrote the log; default: inferred from the log"
+    )
+
+    def to_limits(self) -> Limits:
+        """The limits as the fold and the rules take them."""
+        return Limits(**self.model_dump())
+
+
+class GroupSettings(Section):
+    """The group side: exports of `__consumer_offsets`, and the limits of share groups."""
+
+    paths: list[PathText] | None = Field(
+        default=None,
+        min_length=1,
+        description="exports of `__consumer_offsets`; default: those in `sources` or next to their logs",
+    )
+    format: FileFormat = Field(default="auto", description="format of `paths`; auto looks at the content")
+    columns: dict[Column, str] = Field(
+        default={}, description="of a table in `paths`: our column name to its column name"
+    )
+    partitions: Count | None = Field(
+        default=None, description="number of partitions of `__consumer_offsets`; default: as many as the input shows"
+    )
+    claims: Claims = Field(
+        default=HISTORY,
+        description="which records of a classic consumer group are checked: all remaining, or the latest",
+    )
+    members: Count = Field(default=_GROUPS.members, description="`group.share.max.size` of the cluster")
+    retry_seconds: Count = Field(
+        default=_GROUPS.retry_ms // 1000, description="seconds that a share-partition may be initializing"
+    )
+    delete_grace_seconds: Count = Field(
+        default=_GROUPS.delete_grace_ms // 1000, description="seconds that the state of a deleted topic may remain"
+    )
+
+    def to_limits(self) -> GroupLimits:
+        """The limits as the rules over groups take them."""
+        return GroupLimits(self.members, self.retry_seconds * 1000, self.delete_grace_seconds * 1000)
+
+
+class InputSpec(Section):
+    """What to read, up to which record, and how to fold it.
+
+    Attributes:
+        sources: exports; those of one format and dialect are read as one.
+        frame: a Spark DataFrame of records in place of `sources`, and `columns` its column names.
+        as_of_offsets: log partition (name or number) -> first offset left out.
+        as_of_time: ms; records stamped later are left out. Takes a datetime or its ISO 8601 text.
+        topics: names and end offsets, or the JSON file that holds them.
+        state_partitions: number of partitions of `__share_group_state`; None to infer it.
+        groups: the group side; None to leave it out.
+        group_frame: a Spark DataFrame of group records in place of `groups.paths`.
+        rules: rule -> severity in place of its own.
+        limits: of the cluster.
+        mode, subscriptions, ignore_uncheckpointed: of control records, as in ControlOptions; `subscriptions` is a file.
+    """
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    sources: list[Source] = []
+    frame: Any = None
+    columns: dict[Column, str] = {}
+    as_of_offsets: dict[str, LogOffset] = {}
+    as_of_time: Annotated[int | None, BeforeValidator(_to_milliseconds)] = None
+    topics: InstanceOf[Topics] | PathText | None = None
+    state_partitions: Count | None = None
+    groups: GroupSettings | None = None
+    group_frame: Any = None
+    rules: dict[RuleCode, Severity] = {}
+    limits: LimitSettings = LimitSettings()
+    mode: Mode = "strict"
+    subscriptions: PathText | None = None
+    ignore_uncheckpointed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FieldNames:
+    """How messages name a field of InputSpec: as the caller wrote it.
+
+    Attributes:
+        texts: field -> format string; `key` and `value` are what was given.
+        expected: field -> what may be given, if it is no choice.
+    """
+
+    texts: Mapping[str, str]
+    expected: Mapping[str, str] = field(default_factory=dict)
+
+    def name(self, field: str, key: object = "", value: object = "") -> str:
+        """The field with what was given for it."""
+        return self.texts.get(field, field).format(key=key, value=value)
+
+    def label(self, field: str) -> str:
+        """The field alone."""
+        return self.texts.get(field, field).partition("{")[0].rstrip(" =")
+
+
+OPTIONS = FieldNames(
+    {
+        "format": "--format {value}",
+        "dialect": "--dialect {value}",
+        "columns": "--column {key}={value}",
+        "as_of_offsets": "--as-of-offset {key}={value}",
+        "as_of_time": "--as-of-time {value}",
+        "rules": "--rule {key}={value}",
+        "mode": "--mode {value}",
+        "state_partitions": "--state-partitions {value}",
+        "groups.partitions": "--group-partitions {value}",
+    },
+    {
+        "as_of_offsets": "a partition and an offset, as in 3=12000",
+        "as_of_time": "a time as in 2026-11-21T02:10:00Z",
+    },
+)
+ARGUMENTS = FieldNames(
+    {
+        "format": "format={value!r}",
+        "dialect": "dialect={value!r}",
+        "columns": "columns={{{key!r}: {value!r}}}",
+        "as_of_offsets": "as_of={{{key}: {value!r}}}",
+        "as_of_time": "as_of={value!r}",
+        "rules": "rules={{{key!r}: {value!r}}}",
+        "groups.partitions": "group_partitions={value}",
+    },
+    {
+        "as_of_offsets": "a log partition and an offset, as in {3: 12000}",
+        "as_of_time": "a datetime, or text as in 2026-11-21T02:10:00Z",
+    },
+)
+KEYS = FieldNames({})
+"""Keys of the audit's YAML file, with their dots."""
+
+
+def input_spec(names: FieldNames, **given: Any) -> InputSpec:
+    """Build an InputSpec from what a person wrote.
+
+    Args:
+        names: how messages name its fields.
+        given: values of its fields; None keeps the default.
+    Raises:
+        ShareStateError: if a value cannot be used.
+    """
+    try:
+        return InputSpec(**given)
+    except ValidationError as error:
+        raise ShareStateError(_refusal(names, given, error.errors()[0])) from None
+
+
+def _refusal(names: FieldNames, given: Any, error: Any) -> str:
+    path, is_key = [part for part in error["loc"] if part != "[key]"], error["loc"][-1] == "[key]"
+    name = next((part for part in path if part in names.texts), ".".join(map(str, path)))
+    for part in path:
+        given = given[part] if isinstance(given, dict | list) else error["input"]
+    text = names.name(name, path[-1], given)
+    if is_key and name == "rules":
+        return f"{text}: no such rule; `share-state rules` lists them"
+    expected = error.get("ctx", {}).get("expected", error["msg"]).replace(" or ", ", ").replace("'", "")
+    if is_key:
+        return f"{text}: no such column; give one of {expected}"
+    return f"{text}: give {names.expected.get(name) or f'one of {expected}'}"

@@ -1,0 +1,306 @@
+"""The dialect of the KIP-932 draft: checkpoints and deltas as control records amid the user data of a topic-partition.
+
+`ControlReplay` folds record by record and lays the ranges of a record over those that its group holds so far. A record
+costs its own ranges and those that its group keeps, never the records before it.
+
+Source: KIP-932 draft (SHARE_CHECKPOINT, SHARE_DELTA, recovery).
+"""
+
+from collections.abc import Iterator, Mapping
+from enum import IntEnum
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from share_state.fold.chains import NOWHERE
+from share_state.fold.control_chains import (
+    CONTROL_CHAIN,
+    FOLD_NOTE,
+    INITIAL_CONTROL_CHAIN,
+    ControlChains,
+    append_range,
+    boundaries,
+    emit_ranges,
+    fold_record,
+    follow_link,
+    starts_in_log,
+)
+from share_state.fold.control_log import FoldedControlLog, decode_control_log, fold_control_log
+from share_state.fold.interval_merge import is_terminal
+from share_state.fold.log_stats import Losses
+from share_state.fold.options import STRICT, FoldOptions, SharePartitionFilter
+from share_state.fold.states import CONTROL_RECORDS, RecordStates, RecordView, control_key_columns, control_state_table
+from share_state.jit.compile import allocating_kernel, kernel
+from share_state.kafka.buffers import clone_rows
+from share_state.kafka.control_records import (
+    CONTROL_RECORD,
+    UNREADABLE_CONTROL_FAULTS,
+    ControlFault,
+    ControlKind,
+    ControlRecords,
+    GroupTable,
+)
+from share_state.kafka.state_records import STATE_BATCH
+from share_state.sources.as_of import Window
+from share_state.sources.discovery import LogPartition
+
+_STATES, _RANGES = 1 << 16, 1 << 20
+"""Buffer sizes of `ControlReplay`: states, and ranges of all these states."""
+
+
+class ControlRecordDialect:
+    """The dialect of control records; the protocol is `dialect.Dialect`."""
+
+    name: str = CONTROL_RECORDS
+    kinds: tuple[str, ...] = ("checkpoint", "delta", "skipped")
+    faults: type[IntEnum] = ControlFault
+
+    def fold(self, log: LogPartition, window: Window, options: FoldOptions) -> FoldedControlLog:
+        """Fold the control records of a topic-partition; see `fold_control_log`."""
+        control = options.control
+        return fold_control_log(
+            log,
+            window,
+            mode=control.mode,
+            subscriptions=control.subscriptions,
+            ignore_uncheckpointed=control.ignore_uncheckpointed,
+            index=control.index,
+        )
+
+    def open(self, log: LogPartition, window: Window, options: FoldOptions) -> "ControlLogReader":
+        """Open a topic-partition to follow its groups record by record."""
+        return ControlLogReader(log, window, options)
+
+    def comparable(self, folded: FoldedControlLog, states: pa.Table) -> pa.Table:
+        """The states that must survive deletion up to the cutoff: those of groups with a subscription."""
+        counted = folded.checkpoints.filter(folded.checkpoints["counts"])["group_id"]
+        return states.filter(pc.call_function("is_in", [states["group_id"]], pc.SetLookupOptions(counted)))
+
+
+class ControlLogReader:
+    """Follows the share groups of a topic-partition record by record; the protocol is `dialect.LogReader`."""
+
+    state_partition: int | None = None
+    place_without_state: str = "unknown"
+    epochs: Mapping[str, str] = {"snapshot_epoch": "epoch"}
+
+    def __init__(self, log: LogPartition, window: Window, options: FoldOptions) -> None:
+        self.log, self._window = log, window
+        self._groups, self._losses = GroupTable(), Losses()
+        self._replay = ControlReplay(strict=options.control.mode == STRICT)
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def may_match(self, chosen: SharePartitionFilter) -> bool:
+        """Whether the filter selects this topic-partition."""
+        return chosen.topic in (None, self.log.topic) and chosen.partition in (None, self.log.partition)
+
+    def chunks(self) -> Iterator[ControlRecords]:
+        """The decoded control records, chunk by chunk."""
+        for records, groups in decode_control_log(self.log, self._window, self._losses):
+            self._groups = groups
+            yield records
+
+    def selected(self, chosen: SharePartitionFilter) -> np.ndarray:
+        """Which of the groups so far match."""
+        names = self._groups.names().to_pylist()
+        return np.array([self.may_match(chosen) and chosen.group_id in (None, name) for name in names], bool)
+
+    def key_columns(self, numbers: np.ndarray) -> dict[str, pa.Array]:
+        """Key columns by group number; no group id for -1."""
+        return control_key_columns(self._groups.names(), numbers, self.log)
+
+    def view(self, rows: np.ndarray, records: ControlRecords) -> RecordView:
+        """The common fields of records of a chunk; no record repeats a state."""
+        is_readable = rows["fault"] & UNREADABLE_CONTROL_FAULTS == 0
+        repeats = np.zeros(len(rows), bool)
+        return RecordView(rows["group"], is_readable, repeats, rows["tuples"], rows["tuple_count"], records.tuples)
+
+    def value_columns(self, rows: np.ndarray) -> dict[str, pa.Array]:
+        """Columns of `decoded_records` that only this dialect has."""
+        no_value = (rows["group"] < 0) | (rows["fault"] & UNREADABLE_CONTROL_FAULTS != 0)
+        no_checkpoint = no_value | (rows["kind"] != ControlKind.CHECKPOINT)
+        no_delta = no_value | (rows["kind"] != ControlKind.DELTA)
+        return {
+            "snapshot_epoch": pa.array(rows["epoch"].copy(), mask=no_value),
+            "start_offset": pa.array(rows["start_offset"].copy(), mask=no_checkpoint),
+            "end_offset": pa.array(rows["end_offset"].copy(), mask=no_checkpoint),
+            "back_offset": pa.array(rows["back_offset"].copy(), mask=no_delta),
+        }
+
+    def replay(self, records: ControlRecords, selected: np.ndarray) -> Iterator[RecordStates]:
+        """The states after each record of the selected groups in a chunk."""
+        return self._replay.apply(records, selected)
+
+    def state_table(self, states: RecordStates) -> pa.Table:
+        """States that exist as rows of `share_partition_state`."""
+        rows, chains = states.rows, states.chains
+        suspect = _is_suspect(chains) | np.isin(rows["offset"], list(self._losses.conflicting))
+        return control_state_table(
+            ControlChains(chains, states.ends, states.batches, np.zeros(0, FOLD_NOTE)),
+            self.key_columns(rows["group"]),
+            self.windows(states)[2],
+            suspect,
+            rows["offset"] + 1,
+        )
+
+    def suspect_at_end(self) -> np.ndarray:
+        """Whether the state of each group at the end of the log cannot be trusted: as its fold says."""
+        chains = self._replay.groups
+        lost = max(self._losses.offsets, default=NOWHERE)
+        return chains["exists"] & (_is_suspect(chains) | (lost > chains["newest_offset"]))
+
+    def windows(self, states: RecordStates) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Whether each state has a start offset, its SPEO, and where a leader that loads it starts."""
+        log, chains = self.log, states.chains
+        leads = starts_in_log(chains, states.ends, states.batches, log.log_start_offset, log.start_is_recorded)
+        return chains["exists"], chains["end_offset"], leads
+
+
+def _is_suspect(chains: np.ndarray) -> np.ndarray:
+    return (chains["stopped_offset"] != NOWHERE) | (chains["doubt_offset"] != NOWHERE)
+
+
+class ControlReplay:
+    """Folds the control records of selected groups one by one, from chunk to chunk.
+
+    Attributes:
+        groups: CONTROL_CHAIN, entry n is the state of group number n after its last record.
+    """
+
+    def __init__(self, *, strict: bool = True, states: int | None = None, ranges: int | None = None) -> None:
+        """Start before the first record of a topic-partition.
+
+        Args:
+            strict: as in `fold_control`.
+            states: most states per `RecordStates`; `_STATES` by default.
+            ranges: capacity for the ranges of these states, `_RANGES` by default; grows if one state needs more.
+        """
+        states, ranges = states or _STATES, ranges or _RANGES
+        self._strict = strict
+        self.groups = np.zeros(0, CONTROL_CHAIN)
+        self._previous = np.zeros(0, np.int64)
+        self._held: list[np.ndarray] = []
+        self._chains, self._at = np.empty(states, CONTROL_CHAIN), np.empty(states, np.int64)
+        self._ends, self._batches = np.zeros(states + 1, np.int64), np.empty(ranges, STATE_BATCH)
+
+    def apply(self, records: ControlRecords, selected: np.ndarray) -> Iterator[RecordStates]:
+        """The states after the records of a chunk; to be exhausted before the next chunk.
+
+        Args:
+            records: decoded records in log order, later than all before.
+            selected: bool, entry n for group number n; records of the others are ignored.
+        """
+        new = len(selected) - len(self.groups)
+        self.groups = np.concatenate((self.groups, np.full(new, INITIAL_CONTROL_CHAIN, CONTROL_CHAIN)))
+        self._previous = np.concatenate((self._previous, np.full(new, NOWHERE)))
+        self._held += [np.zeros(0, STATE_BATCH)] * new
+        rows, filled = records.rows, 0
+        # One more entry: number -1 is a record of no group.
+        wanted = np.flatnonzero(np.append(selected, False)[rows["group"]])
+        wanted = wanted[np.argsort(rows["group"][wanted], kind="stable")]
+        groups, begins = np.unique(rows["group"][wanted], return_index=True)
+        for group, own in zip(groups.tolist(), np.split(wanted, begins[1:]), strict=False):
+            chain, position = self.groups[group : group + 1], 0
+            while position < len(own):
+                position, filled, self._previous[group], self._held[group] = _replay(
+                    rows, records.tuples, own, position, self._strict, chain, self._previous[group], self._held[group],
+                    self._chains, self._at, self._ends, self._batches, filled,
+                )  # fmt: skip
+                if position < len(own):
+                    if filled:
+                        yield self._states(rows, filled)
+                    else:
+                        self._batches = np.empty(2 * len(self._batches), STATE_BATCH)
+                    filled = 0
+        if filled:
+            yield self._states(rows, filled)
+
+    def _states(self, rows: np.ndarray, count: int) -> RecordStates:
+        ends = self._ends[: count + 1].copy()
+        chains, batches = clone_rows(self._chains[:count]), clone_rows(self._batches[: ends[-1]])
+        return RecordStates(rows[self._at[:count]], chains, ends, batches)
+
+
+@allocating_kernel
+def _replay(
+    rows, tuples, own, position, strict, chains, previous, held, out_chains, out_at, out_ends, out, filled
+):  # fmt: skip
+    """Fold records of one group until all are folded or the output is full.
+
+    Args:
+        own: int64, rows of the group's records; `position` is the next one among them.
+        chains: CONTROL_CHAIN of the group, one row, updated.
+        previous: offset that the next delta must name.
+        held: STATE_BATCH, the ranges of the group so far, canonical.
+        out_chains, out_at, out_ends, out: the states: CONTROL_CHAIN, row of the record, ends, STATE_BATCH.
+        filled: number of states in the output.
+    Returns:
+        (position, filled, previous, held), updated.
+    """
+    chain = chains[0]
+    while position < len(own):
+        row = rows[own[position]]
+        at = out_ends[filled]
+        if filled == len(out_chains) or at + len(held) + 4 * (np.int64(row.tuple_count) + 1) > len(out):
+            break
+        is_folded, previous = follow_link(row, chain, previous, strict)
+        if is_folded:
+            held = _with_record(row, tuples, chain, held)
+        if row.fault & UNREADABLE_CONTROL_FAULTS == 0:
+            out_chains[filled] = chain
+            out_at[filled] = own[position]
+            for number in range(len(held)):
+                out[at + number] = held[number]
+            filled += 1
+            out_ends[filled] = at + len(held)
+        position += 1
+    return position, filled, previous, held
+
+
+@allocating_kernel
+def _with_record(row, tuples, chain, held):
+    """The ranges of a group after one more record; updates the start and end of its chain."""
+    record = np.zeros(2, CONTROL_RECORD)
+    record[0].kind = ControlKind.CHECKPOINT
+    record[0].start_offset, record[0].end_offset = chain.start_offset, chain.end_offset
+    record[1] = row
+    # A checkpoint replaces the state. A delta is folded onto an empty checkpoint, then laid over the ranges held.
+    first, size = np.int64(1), np.int64(0)
+    if row.kind == ControlKind.DELTA:
+        first, size = np.int64(0), len(held)
+    points = boundaries(record, tuples, np.arange(2), first, 2, np.ones(2, np.bool_))
+    ranges, start, note = len(points) - 1, np.int64(0), np.zeros(1, FOLD_NOTE)
+    writers = np.zeros(2 * ranges + 2, np.int64)
+    for number in range(first, 2):
+        start = fold_record(record[number], tuples, points, ranges, writers, start, chain, note[0])
+    own = np.empty(ranges + 1, STATE_BATCH)
+    own = own[: emit_ranges(tuples, points, ranges, writers, start, chain, own, 0)]
+    out = np.empty(size + 2 * len(own), STATE_BATCH)
+    end = _overlay(held[:size], own, chain.start_offset, out)
+    begin = 0
+    while begin < end and out[begin].first == chain.start_offset and is_terminal(out[begin].state):
+        chain.start_offset = out[begin].last + 1
+        begin += 1
+    return out[begin:end].copy()
+
+
+@kernel
+def _overlay(held, own, start, out):
+    """Write the ranges held from `start` on, with a record's own in their position where both are; returns the end."""
+    at, other = np.int64(0), 0
+    for number in range(len(held)):
+        first, last = max(held[number].first, start), held[number].last
+        while first <= last:
+            while other < len(own) and own[other].last < first:
+                at = append_range(out, 0, at, own[other].first, own[other].last, own[other].state, own[other].count)
+                other += 1
+            end = min(last, own[other].first - 1) if other < len(own) else last
+            if first <= end:
+                at = append_range(out, 0, at, first, end, held[number].state, held[number].count)
+            first = own[other].last + 1 if end < last else last + 1
+    for number in range(other, len(own)):
+        at = append_range(out, 0, at, own[number].first, own[number].last, own[number].state, own[number].count)
+    return at

@@ -1,0 +1,244 @@
+"""The dialect of `__share_group_state`: snapshots and updates of Kafka 4.0 and later.
+
+`StateReplay` folds record by record and keeps the ranges of each share-partition canonical in place (interval_map.py).
+A record costs its own ranges and those that its share-partition keeps, never the records before it.
+
+Source: Kafka ShareCoordinatorShard.replay; KIP-932, ShareSnapshotValue and ShareUpdateValue.
+"""
+
+from collections.abc import Iterator, Mapping
+from enum import IntEnum
+
+import numpy as np
+import pyarrow as pa
+
+from share_state.fold.chains import CHAIN, NOWHERE, Chains, group_by_key
+from share_state.fold.interval_map import count_terminal, ensure_capacity, has_capacity
+from share_state.fold.interval_merge import effective_starts, end_offsets
+from share_state.fold.log import FoldedLog, decode_log, fold_log
+from share_state.fold.log_stats import Losses
+from share_state.fold.options import FoldOptions, SharePartitionFilter
+from share_state.fold.record_context import RECORD_CONTEXT, advance
+from share_state.fold.states import SHARE_GROUP_STATE, RecordStates, RecordView, key_columns, state_table, to_timestamps
+from share_state.jit.compile import allocating_kernel
+from share_state.kafka.buffers import clone_rows, copy_rows
+from share_state.kafka.share_partition_keys import KeyTable
+from share_state.kafka.state_records import STATE_BATCH, UNREADABLE_FAULTS, Fault, Kind, StateRecords
+from share_state.sources.as_of import Window
+from share_state.sources.discovery import LogPartition
+
+_LAYOUTS = pa.array([None, "4.0", "4.1+"])
+_STATES, _RANGES = 1 << 16, 1 << 20
+"""Buffer sizes of `StateReplay`: states, and ranges of all these states."""
+
+
+class ShareGroupState:
+    """The dialect of `__share_group_state`; the protocol is `dialect.Dialect`."""
+
+    name: str = SHARE_GROUP_STATE
+    kinds: tuple[str, ...] = ("snapshot", "update", "tombstone", "skipped")
+    faults: type[IntEnum] = Fault
+
+    def fold(self, log: LogPartition, window: Window, options: FoldOptions) -> FoldedLog:
+        """Fold a log partition; see `fold_log`."""
+        return fold_log(
+            log,
+            window,
+            topics=options.topics,
+            state_partitions=options.state_partitions,
+            limits=options.limits,
+            restore=options.restore,
+            resume_status=options.resume_status,
+            judge=options.judge,
+            cores=options.cores,
+        )
+
+    def open(self, log: LogPartition, window: Window, options: FoldOptions) -> "StateLogReader":
+        """Open a log partition to follow it record by record."""
+        return StateLogReader(log, window, options)
+
+    def comparable(self, folded: FoldedLog, states: pa.Table) -> pa.Table:
+        """The states that must survive deletion up to the cutoff: all."""
+        del folded
+        return states
+
+
+class StateLogReader:
+    """Follows the share-partitions of a log partition record by record; the protocol is `dialect.LogReader`."""
+
+    place_without_state: str = "deleted"
+    epochs: Mapping[str, str] = {
+        name: name for name in ("snapshot_epoch", "state_epoch", "leader_epoch", "delivery_complete_count")
+    }
+
+    def __init__(self, log: LogPartition, window: Window, options: FoldOptions) -> None:
+        self.log, self._window, self._topics = log, window, options.topics
+        self.state_partition: int | None = log.partition
+        self._keys, self._losses = KeyTable(), Losses()
+        self._replay = StateReplay()
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def may_match(self, chosen: SharePartitionFilter) -> bool:
+        """True: any log partition may hold any share-partition."""
+        del chosen
+        return True
+
+    def chunks(self) -> Iterator[StateRecords]:
+        """The decoded records, chunk by chunk."""
+        for records, keys in decode_log(self.log, self._window, self._losses):
+            self._keys = keys
+            yield records
+
+    def selected(self, chosen: SharePartitionFilter) -> np.ndarray:
+        """Which of the share-partitions so far match."""
+        return chosen.matches(self._keys, self._topics)
+
+    def key_columns(self, numbers: np.ndarray) -> dict[str, pa.Array]:
+        """Key columns by share-partition number; null for -1."""
+        return key_columns(self._keys, numbers, self._topics)
+
+    def view(self, rows: np.ndarray, records: StateRecords) -> RecordView:
+        """The common fields of records of a chunk; a snapshot of a cold share-partition repeats its state."""
+        is_readable, is_cold = rows["fault"] & UNREADABLE_FAULTS == 0, rows["create_time"] != rows["write_time"]
+        return RecordView(rows["key"], is_readable, is_cold, rows["batches"], rows["batch_count"], records.batches)
+
+    def value_columns(self, rows: np.ndarray) -> dict[str, pa.Array]:
+        """Columns of `decoded_records` that only this dialect has."""
+        no_value = (rows["kind"] == Kind.TOMBSTONE) | (rows["key"] < 0) | (rows["fault"] & UNREADABLE_FAULTS != 0)
+        no_snapshot = no_value | (rows["kind"] != Kind.SNAPSHOT)
+        columns = {
+            "layout": _LAYOUTS.take(pa.array(rows["layout"].copy())),
+            "create_time": to_timestamps(np.where(no_snapshot, 0, rows["create_time"])),
+            "write_time": to_timestamps(np.where(no_snapshot, 0, rows["write_time"])),
+            "state_epoch": pa.array(rows["state_epoch"].copy(), mask=no_snapshot),
+        }
+        for name in ("snapshot_epoch", "leader_epoch", "start_offset", "delivery_complete_count"):
+            columns[name] = pa.array(rows[name].copy(), mask=no_value)
+        return columns
+
+    def replay(self, records: StateRecords, selected: np.ndarray) -> Iterator[RecordStates]:
+        """The states after each record of the selected share-partitions in a chunk."""
+        return self._replay.apply(records, selected)
+
+    def state_table(self, states: RecordStates) -> pa.Table:
+        """States that exist as rows of `share_partition_state`."""
+        key = self.key_columns(states.rows["key"])
+        chains = Chains(states.chains, states.ends, states.batches)
+        topic_ends = self._topics.end_of(key["topic_id"], key["partition"])
+        return state_table(chains, key, self.log.partition, self._suspect(states), topic_ends)
+
+    def _suspect(self, states: RecordStates) -> np.ndarray:
+        """Whether records since the snapshot of each state are missing or unreadable, as far as known by then."""
+        lost = np.array([NOWHERE, *sorted(self._losses.offsets)])
+        lost_by_then = lost[np.searchsorted(lost, states.rows["offset"], side="right") - 1]
+        return (states.chains["suspect_offset"] != NOWHERE) | (lost_by_then > states.chains["snapshot_offset"])
+
+    def suspect_at_end(self) -> np.ndarray:
+        """Whether the state of each share-partition at the end of the log cannot be trusted: as its fold says."""
+        chains = self._replay.chains.chains
+        lost = max(self._losses.offsets, default=NOWHERE)
+        return chains["exists"] & ((chains["suspect_offset"] != NOWHERE) | (lost > chains["snapshot_offset"]))
+
+    def windows(self, states: RecordStates) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Whether each state has a start offset, its SPEO, and where a leader that loads it starts."""
+        starts = states.chains["start_offset"].copy()
+        lists = states.ends, states.batches
+        return states.chains["exists"] & (starts >= 0), end_offsets(starts, *lists), effective_starts(starts, *lists)
+
+
+class StateReplay:
+    """Folds the records of selected share-partitions one by one, from chunk to chunk."""
+
+    def __init__(self, *, states: int | None = None, ranges: int | None = None) -> None:
+        """Start before the first record of a log partition.
+
+        Args:
+            states: most states per `RecordStates`; `_STATES` by default.
+            ranges: capacity for the ranges of these states, `_RANGES` by default; grows if one state needs more.
+        """
+        states, ranges = states or _STATES, ranges or _RANGES
+        self.chains = Chains()
+        self._chains, self._at = np.empty(states, CHAIN), np.empty(states, np.int64)
+        self._ends, self._batches = np.zeros(states + 1, np.int64), np.empty(ranges, STATE_BATCH)
+
+    def apply(self, records: StateRecords, selected: np.ndarray) -> Iterator[RecordStates]:
+        """The states after the records of a chunk; to be exhausted before the next chunk.
+
+        Args:
+            records: decoded records in log order, later than all before.
+            selected: bool, entry n for share-partition number n; records of the others are ignored.
+        """
+        # One more entry: number -1 is a record of no share-partition.
+        rows = records.rows[np.append(selected, False)[records.rows["key"]]]
+        keys = len(selected)
+        order, starts = group_by_key(rows, keys)
+        chains, old_ends = self.chains.grown(keys)
+        position, buffer = np.array([0, -1, 0, 0]), np.empty(1024, STATE_BATCH)
+        while True:
+            count, buffer = _replay(
+                rows, records.batches, order, starts, chains, old_ends, self.chains.batches, position, buffer,
+                self._chains, self._at, self._ends, self._batches,
+            )  # fmt: skip
+            if count:
+                ends = self._ends[: count + 1].copy()
+                chains_after, batches_after = clone_rows(self._chains[:count]), clone_rows(self._batches[: ends[-1]])
+                yield RecordStates(rows[self._at[:count]], chains_after, ends, batches_after)
+            elif position[0] < keys:
+                self._batches = np.empty(2 * len(self._batches), STATE_BATCH)
+            if position[0] == keys:
+                break
+        self.chains.apply(StateRecords(rows, records.batches), keys)
+
+
+@allocating_kernel
+def _replay(
+    rows, batches, order, starts, chains, old_ends, old_batches, position, buffer, out_chains, out_at, out_ends, out
+):
+    """Fold records of a chunk until all are folded or the output is full.
+
+    Args:
+        old_ends, old_batches: int64 and STATE_BATCH, the ranges of each share-partition before the chunk.
+        position: int64, where to continue, updated: share-partition, place in `order` (-1: its first), ranges held,
+            terminal offsets among them.
+        buffer: holds the ranges of the share-partition (interval_map.py).
+        out_chains, out_at, out_ends, out: the states: CHAIN, row of the record, ends, STATE_BATCH.
+    Returns:
+        (number of states, the buffer).
+    """
+    fact = np.empty(1, RECORD_CONTEXT)
+    key, number, size, finished = position[0], position[1], position[2], position[3]
+    filled, at = np.int64(0), np.int64(0)
+    is_full = False
+    while key < len(chains) and not is_full:
+        if number < 0:
+            number = starts[key]
+            size = old_ends[key + 1] - old_ends[key]
+            if starts[key] < starts[key + 1]:
+                buffer = ensure_capacity(buffer, 0, size)
+                copy_rows(old_batches, old_ends[key], buffer, 0, size)
+                finished = count_terminal(buffer, 0, size, chains[key].start_offset)
+        while number < starts[key + 1]:
+            row = rows[order[number]]
+            count = np.int64(row.batch_count)
+            # A wide range may fill the gaps between all others.
+            if filled == len(out_chains) or at + 2 * (size + count + 1) > len(out):
+                is_full = True
+                break
+            if not has_capacity(buffer, size, count):
+                buffer = ensure_capacity(buffer, size, count)
+            size, finished = advance(row, batches, chains[key], buffer, size, finished, fact[0])
+            if not row.fault & UNREADABLE_FAULTS:
+                out_chains[filled] = chains[key]
+                out_at[filled] = order[number]
+                copy_rows(buffer, 0, out, at, size)
+                at += size
+                filled += 1
+                out_ends[filled] = at
+            number += 1
+        if not is_full:
+            key += 1
+            number = np.int64(-1)
+    position[0], position[1], position[2], position[3] = key, number, size, finished
+    return filled, buffer

@@ -1,0 +1,225 @@
+"""A simulated cluster: leaders, share coordinators that write real logs, and the files with the expected state."""
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TextIO
+
+from share_state.simulator.coordinator import ShareCoordinator, load_coordinator
+from share_state.simulator.draft import ControlState, TopicLogs
+from share_state.simulator.events import Acquire, Event, EventResult, write_event
+from share_state.simulator.log_writer import LogWriter, StateTopic, StateTopicSettings, flush_logs
+from share_state.simulator.player import EventPlayer
+from share_state.simulator.recorded_state import SharePartitionKey
+from share_state.simulator.settings import Dialect, PlayerSettings
+from share_state.simulator.share_partition import SharePartition
+from share_state.simulator.state_records import StateKey
+from share_state.simulator.truth import (
+    CONTROL_HISTORY,
+    HISTORY,
+    RecordCounter,
+    control_state_row,
+    to_json_line,
+    write_control_truth,
+    write_state_truth,
+)
+from share_state.simulator.types import ErrorCode, StateRead, StateWrite
+
+
+class LogPersister:
+    """A Persister that sends each request to the share-partition's coordinator.
+
+    Source: Kafka DefaultStatePersister.
+    """
+
+    def __init__(self, topic: StateTopic, topic_id: Callable[[str], str]) -> None:
+        self.topic, self.topic_id = topic, topic_id
+
+    def _at(self, key: SharePartitionKey) -> tuple[ShareCoordinator, StateKey]:
+        state_key = StateKey(key.group, self.topic_id(key.topic), key.partition)
+        return self.topic.coordinator_of(state_key), state_key
+
+    def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int, now_ms: int) -> ErrorCode:
+        """Initialize or re-initialize the state."""
+        coordinator, state_key = self._at(key)
+        return coordinator.initialize(state_key, state_epoch, start_offset, now_ms).error
+
+    def read(self, key: SharePartitionKey, leader_epoch: int, now_ms: int) -> StateRead | ErrorCode:
+        """Read the state for a leader that loads it."""
+        coordinator, state_key = self._at(key)
+        answer = coordinator.read(state_key, leader_epoch, now_ms)
+        return answer.error if answer.state is None else answer.state
+
+    def write(self, key: SharePartitionKey, write: StateWrite, now_ms: int) -> ErrorCode:
+        """Record what an operation changed."""
+        coordinator, state_key = self._at(key)
+        return coordinator.write(state_key, write, now_ms).error
+
+    def delete(self, key: SharePartitionKey, now_ms: int) -> ErrorCode:
+        """Delete the state."""
+        coordinator, state_key = self._at(key)
+        return coordinator.delete(state_key, now_ms).error
+
+    def cold_snapshot(self, key: SharePartitionKey, now_ms: int) -> None:
+        """Write a snapshot of the unchanged state."""
+        coordinator, state_key = self._at(key)
+        if state_key in coordinator.entries:
+            coordinator.write_cold_snapshot(state_key, now_ms)
+
+    def prune(self, now_ms: int) -> None:
+        """Delete redundant records of every state partition."""
+        self.topic.prune()
+
+
+EVENTS, RESULTS, TOPICS = "events.jsonl", "results.jsonl", "topics.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """Settings of a simulated cluster.
+
+    Attributes:
+        player: of the event player.
+        version_prefix: see DraftWriter.
+        traces: whether to write results and the state after every record.
+        seed: of the topic ids.
+    """
+
+    player: PlayerSettings
+    state_topic: StateTopicSettings = field(default_factory=StateTopicSettings)
+    version_prefix: bool = False
+    traces: bool = False
+    seed: int = 0
+
+    @property
+    def dialect(self) -> Dialect:
+        """What is persisted."""
+        return self.player.dialect
+
+
+class SimulatedCluster:
+    """Plays events and writes everything to a folder: logs, events.jsonl, and at the end the expected state."""
+
+    def __init__(self, folder: Path, settings: ClusterSettings) -> None:
+        self.folder, self.settings = folder, settings
+        self._files = ExitStack()
+        self._events = self._open(EVENTS)
+        traces, dialect = settings.traces, settings.dialect
+        self._results = self._open(RESULTS) if traces else None
+        release = settings.state_topic.release
+        history = self._open(HISTORY) if traces and dialect != "control_records" else None
+        self.record_counter = RecordCounter(release, history)
+        self.state_topic: StateTopic | None = None
+        persister = None
+        if dialect != "control_records":
+            self.state_topic = StateTopic(folder, settings.state_topic, observe=self.record_counter.observe)
+            persister = LogPersister(self.state_topic, self.topic_id)
+        self.topic_logs: TopicLogs | None = None
+        if dialect != "share_group_state":
+            self._control_history = self._open(CONTROL_HISTORY) if traces else None
+            self.topic_logs = TopicLogs(
+                folder,
+                codec=settings.state_topic.codec,
+                segment_bytes=settings.state_topic.segment_bytes,
+                version_prefix=settings.version_prefix,
+                observe=self._write_control_history if traces else None,
+            )
+        self.player = EventPlayer(persister, settings.player)
+        self.end_offsets: dict[tuple[str, int], int] = {}
+        self.events, self.now_ms = 0, 0
+
+    def _open(self, name: str) -> TextIO:
+        return self._files.enter_context((self.folder / name).open("w", encoding="utf-8"))
+
+    def topic_id(self, topic: str) -> str:
+        """A topic's id in Kafka's text form, derived from its name and the seed."""
+        digest = hashlib.sha256(f"{self.settings.seed} {topic}".encode()).digest()
+        return base64.urlsafe_b64encode(digest[:16]).decode().rstrip("=")
+
+    def state_key(self, key: SharePartitionKey) -> StateKey:
+        """The key of a share-partition's records."""
+        return StateKey(key.group, self.topic_id(key.topic), key.partition)
+
+    def leader(self, key: SharePartitionKey) -> SharePartition | None:
+        """The leader of a share-partition, or None."""
+        return self.player.leader(key)
+
+    def apply(self, event: Event) -> list[EventResult]:
+        """Play the next event; returns its results."""
+        self._events.write(f"{write_event(event)}\n")
+        self.events += 1
+        self.now_ms = event.ts_ms
+        if isinstance(event, Acquire):
+            end = event.log_batches[-1].last_offset + 1
+            self.note_end_offset(event.topic, event.partition, end)
+            if self.topic_logs:
+                # A fetch returns only existing records.
+                self.topic_logs.of(event.topic, event.partition).fill(end, event.ts_ms)
+        results = []
+        for result in self.player.apply(event):
+            if self.topic_logs and (result.delta or result.checkpoint):
+                self.topic_logs.of(result.key.topic, result.key.partition).persist(result)
+            if self._results:
+                self._results.write(f"{result.to_json()}\n")
+            results.append(result)
+        return results
+
+    def note_end_offset(self, topic: str, partition: int, end_offset: int) -> None:
+        """Note that a topic-partition has records up to an offset, exclusive."""
+        place = topic, partition
+        self.end_offsets[place] = max(self.end_offsets.get(place, 0), end_offset)
+
+    @property
+    def logs(self) -> list[LogWriter]:
+        """Every log in the folder."""
+        of_topics = [log.log for log in self.topic_logs.logs.values()] if self.topic_logs else []
+        return (self.state_topic.logs if self.state_topic else []) + of_topics
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Number of records in the logs and of share-partitions with durable state."""
+        records = self.record_counter.records
+        live = sum(len(one.entries) for one in self.state_topic.coordinators) if self.state_topic else 0
+        for log in self.topic_logs.logs.values() if self.topic_logs else ():
+            records += len(log.control_offsets)
+            live += len(log.writer.states)
+        return records, live
+
+    def finish(self) -> None:
+        """Flush the logs and write the expected state and topics.json."""
+        flush_logs(self.folder, self.logs)
+        if self.state_topic:
+            self._reload_pruned_partitions(self.state_topic)
+            write_state_truth(self.folder, self.state_topic, self.record_counter)
+        if self.topic_logs:
+            write_control_truth(self.folder, self.topic_logs.writers())
+            for (topic, partition), log in self.topic_logs.logs.items():
+                self.note_end_offset(topic, partition, log.log.next_offset)
+        self._write_topics()
+
+    def close(self) -> None:
+        """Close the open files."""
+        self._files.close()
+
+    def _reload_pruned_partitions(self, topic: StateTopic) -> None:
+        """After pruning, expect what a broker loads from the remaining records."""
+        for partition, (coordinator, log) in enumerate(zip(topic.coordinators, topic.logs, strict=True)):
+            if log.log_start_offset:
+                self.record_counter.by_partition[partition] = {}
+                for offset, record in load_coordinator(coordinator, log.folder, log.log_start_offset):
+                    self.record_counter.count(partition, offset, record)
+
+    def _write_topics(self) -> None:
+        """Write topics.json as `--topics` reads it."""
+        topics: dict[str, list[dict[str, int]]] = {}
+        for (topic, partition), end in sorted(self.end_offsets.items()):
+            topics.setdefault(topic, []).append({"partition": partition, "logStartOffset": 0, "highWatermark": end})
+        rows = [{"name": name, "topicId": self.topic_id(name), "partitions": parts} for name, parts in topics.items()]
+        (self.folder / TOPICS).write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+    def _write_control_history(self, topic: str, partition: int, group: str, state: ControlState) -> None:
+        print(to_json_line(control_state_row(topic, partition, group, state)), file=self._control_history)

@@ -1,0 +1,84 @@
+"""Where kernels are cached, and what happens if numba or llvmlite lack what `share_state.jit.compile` uses."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numba import njit
+from numba.core import config
+
+from share_state.jit import compile
+from share_state.kafka.primitives import uvarint
+
+
+@pytest.fixture
+def cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Find the cache folder as if NUMBA_CACHE_DIR were this one, without any other candidate."""
+
+    def find(folder: Path) -> Path | None:
+        monkeypatch.setenv("NUMBA_CACHE_DIR", str(folder))
+        monkeypatch.setattr(compile.Path, "home", lambda: tmp_path / "home")
+        compile._kernel_folder.cache_clear()
+        return compile._kernel_folder()
+
+    yield find
+    monkeypatch.undo()
+    compile._kernel_folder.cache_clear()
+
+
+def test_kernels_of_the_package_are_cached_under_the_digest_of_their_sources():
+    folder = compile._kernel_folder()
+    assert folder is not None
+    assert uvarint._cache.cache_path == str(folder / "kafka")
+    source = str(Path(compile.__file__).parents[1] / "rules" / "composed.py")
+    locator = compile.KernelCacheLocator.from_function(uvarint.py_func, source)
+    assert locator is not None
+    assert locator.get_cache_path() == str(folder / "rules")
+    assert compile.KernelCacheLocator.from_function(uvarint.py_func, "/elsewhere/rules/composed.py") is None
+
+
+def test_a_folder_that_others_may_write_is_not_used(cache_folder, tmp_path: Path):
+    assert cache_folder(tmp_path / "own").is_relative_to(tmp_path / "own")
+    for name in ("open/share-state", "open-parent"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name).chmod(0o777)
+        assert cache_folder(tmp_path / name.split("/")[0]).is_relative_to(tmp_path / "home")
+    (tmp_path / "home/.cache/share-state").chmod(0o777)
+    assert cache_folder(tmp_path / "open-parent") is None
+
+
+def test_kernels_of_other_sources_are_removed(cache_folder, tmp_path: Path):
+    current = cache_folder(tmp_path)
+    stale = current.parent / "0123456789abcdef"
+    for folder in (current, stale):
+        (folder / "fold").mkdir(parents=True)
+    compile.remove_stale_kernels()
+    assert (current.is_dir(), stale.exists()) == (True, False)
+
+
+def test_without_numbas_setting_its_own_cache_is_used(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delattr(config, "CACHE_LOCATOR_CLASSES")
+    compile.register_cache_locator()
+    assert not hasattr(config, "CACHE_LOCATOR_CLASSES")
+    monkeypatch.setattr(config, "CACHE_LOCATOR_CLASSES", "InTreeCacheLocator", raising=False)
+    compile.register_cache_locator()
+    compile.register_cache_locator()
+    assert config.CACHE_LOCATOR_CLASSES == "share_state.jit.compile.KernelCacheLocator,InTreeCacheLocator"
+
+
+@pytest.mark.parametrize("is_available", [True, False])
+def test_prefetching_changes_no_result(is_available: bool, monkeypatch: pytest.MonkeyPatch):
+    if not is_available:
+        monkeypatch.setattr(compile, "cgutils", object())
+
+    @njit
+    def total(rows):
+        found = 0
+        for number in range(len(rows)):
+            compile.prefetch(rows, number)
+            found += rows[number].size
+        return found
+
+    rows = np.zeros(5, np.dtype([("size", "i8"), ("text", "S200")]))
+    rows["size"] = range(5)
+    assert total(rows) == 10
