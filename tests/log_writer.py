@@ -1,6 +1,6 @@
 """Logs of share-group state as a broker would write them: right checksums, real codecs, several segments.
 
-For what no broker would write, `tests/wire/batches.py` lets every byte be set; this module says what is meant.
+For what no broker would write, `tests/kafka/batches.py` lets every byte be set; this module says what is meant.
 """
 
 import struct
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from share_state.kafka.codec import encode
 from share_state.schema.declarations import layout
-from tests.wire.batches import NOW, Batch, Record, consecutive, in_bytes
+from tests.kafka.batches import NOW, Batch, Record, consecutive, in_bytes
 
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 

@@ -15,10 +15,9 @@ from share_state.errors import SetupError
 from share_state.fold.checkpoint import checkpoint_row, checkpoint_share_partitions, restore_checkpoint
 from share_state.fold.control_log import fold_control_log
 from share_state.fold.control_records import ControlReplay
-from share_state.fold.decoded import decoded_tables
 from share_state.fold.log import fold_log
 from share_state.fold.options import FoldOptions, Limits
-from share_state.fold.timeline import timeline_tables
+from share_state.fold.timeline import decoded_tables, timeline_tables
 from share_state.fold.verify import verify_cutoff
 from share_state.jit import compile
 from share_state.kafka.control_records import CONTROL_RECORD, ControlRecords

@@ -91,8 +91,9 @@ def list_foreign_files(place: str) -> list[str] | None:
         table = DeltaTable(place, storage_options=delta_storage_options(place))
         if table.protocol().reader_features or table.protocol().min_reader_version > 1:
             return None
-        # delta-rs escapes the table's own address as URLs are escaped, but not the names of the files.
-        return [file.removeprefix(table.table_uri.rstrip("/")).lstrip("/") for file in table.file_uris()]
+        # delta-rs escapes the address of the table as a URL, but not the names of files; local files have no scheme.
+        root = table.table_uri.removeprefix("file://").rstrip("/")
+        return [file.removeprefix(root).lstrip("/") for file in table.file_uris()]
     except (DeltaError, OSError) as error:
         if "://" in place:
             raise store_error(place, error) from None

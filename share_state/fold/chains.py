@@ -112,7 +112,6 @@ class Chains:
         """Fold a chunk of records; chunks come in log order.
 
         Args:
-            records: decoded records in log order.
             keys: number of share-partitions so far.
             slices: number of slices of share-partitions to fold concurrently.
             fold: the fold function; by default one that builds no state between two records.
@@ -145,11 +144,7 @@ class Chains:
 
 
 def _bounds(work: np.ndarray, slices: int) -> np.ndarray:
-    """Bounds of slices of share-partitions with similar amounts of work.
-
-    Args:
-        work: int64, the amount before each share-partition, and in total.
-    """
+    """Bounds of slices of similar work; `work` is the amount before each share-partition, and in total."""
     bounds = np.searchsorted(work, np.linspace(0, work[-1], slices + 1))
     bounds[0], bounds[-1] = 0, len(work) - 1
     return bounds
@@ -202,9 +197,7 @@ def _fold(from_key, to_key, rows, batches, order, starts, chains, old_ends, old_
     """Fold a slice of share-partitions.
 
     Args:
-        from_key, to_key: the share-partitions.
-        rows: STATE_RECORD, all of the chunk.
-        batches: STATE_BATCH rows that they point into.
+        rows, batches: STATE_RECORD, all of the chunk, and the STATE_BATCH rows that they point into.
         order, starts: of `group_by_key`.
         chains: CHAIN rows, updated.
         old_ends: int64; the previous ranges of number n are rows old_ends[n] to old_ends[n + 1] of `old_batches`.
@@ -283,8 +276,7 @@ def fold_scalars(rows, order, begin, end, chain, starts):
     """Fold the scalars of one share-partition.
 
     Args:
-        rows: STATE_RECORD.
-        order: int64; the records are rows[order[n]] for n from `begin` to `end`.
+        rows, order: the records are rows[order[n]] for n from `begin` to `end`.
         chain: its CHAIN row, updated.
         starts: int64, set to the start offset after each update since the base; entry 0 is for `begin`.
     Returns:
@@ -306,11 +298,8 @@ def fold_scalars(rows, order, begin, end, chain, starts):
 
 @inlined
 def fold_record(row, chain):
-    """Fold the scalars of one record.
+    """Fold the scalars of a STATE_RECORD into the CHAIN row of its share-partition.
 
-    Args:
-        row: STATE_RECORD.
-        chain: CHAIN row of its share-partition, updated.
     Returns:
         REPLACED if the record replaces the state, UPDATED if it adds to it, 0 if neither.
     """
@@ -389,15 +378,9 @@ def _clip(batches, start, end, cut, first, last, packed, size):
 
 
 class ColumnCache:
-    """Structured rows with their columns cached: a column that many rules read is contiguous in memory."""
+    """Structured rows, of which `numbers` selects some, with their columns cached: contiguous for the rules."""
 
     def __init__(self, rows: np.ndarray, numbers: np.ndarray | None = None) -> None:
-        """Wrap rows.
-
-        Args:
-            rows: of a structured type.
-            numbers: int64, the selected rows; all by default.
-        """
         self.rows, self._numbers = rows, numbers
         self._kept: dict[str, np.ndarray] = {}
 

@@ -32,10 +32,7 @@ class FoldCheckpoint:
 
     Attributes:
         mark: the last valid batch.
-        keys: every share-partition that was seen and is still in the log.
-        chains: their folded state, row n for number n.
-        extent: records and bytes of the log so far.
-        counts: what rules report once per log partition.
+        keys, chains: every share-partition that was seen and is still in the log, and their folded state.
         last_lost_offset: latest offset from which records of any share-partition may be missing, -1 for none.
         archiving_since: offset of the first record with a batch in state ARCHIVING, -1 for none.
     """
@@ -69,13 +66,7 @@ def checkpoint_row(name: str, checkpoint: FoldCheckpoint) -> dict[str, Any]:
 
 
 def resume_point_of(carried: str) -> ResumePoint | None:
-    """Where to resume reading.
-
-    Args:
-        carried: that column of `carried_logs`.
-    Returns:
-        None if the checkpoint is of another version.
-    """
+    """Where to resume reading, from that column of `carried_logs`; None if the checkpoint is of another version."""
     log = json.loads(carried)
     return ResumePoint(**log["mark"]) if log["form"] == FORM else None
 
@@ -90,19 +81,16 @@ def checkpoint_share_partitions(name: str, checkpoint: FoldCheckpoint) -> Iterat
     kept = scalars["exists"] | (scalars["last_offset"] >= floor) | (scalars["suspect_offset"] >= floor)
     keys = checkpoint.keys.binary()
     for begin, end in piece_bounds(sizes_before(chains)):
-        yield _table(name, slice_chains(chains, begin, end), keys[begin:end], np.flatnonzero(kept[begin:end]))
-
-
-def _table(name: str, chains: Chains, keys: pa.Array, numbers: np.ndarray) -> pa.Table:
-    # Share-partitions that are left out have no ranges, so the lists of the others are adjacent.
-    ends = np.concatenate(([0], np.cumsum(np.diff(chains.ends)[numbers])))
-    columns = [
-        pa.repeat(pa.scalar(name), len(numbers)),
-        keys.take(pa.array(numbers)),
-        *(pa.array(chains.chains[field][numbers]) for field in _COLUMNS),
-        batch_lists(ends, chains.batches),
-    ]
-    return pa.table(columns, schema=table_schema(_SHARE_PARTITIONS))
+        own, numbers = slice_chains(chains, begin, end), np.flatnonzero(kept[begin:end])
+        # Share-partitions that are left out have no ranges, so the lists of the others are adjacent.
+        ends = np.concatenate(([0], np.cumsum(np.diff(own.ends)[numbers])))
+        columns = [
+            pa.repeat(pa.scalar(name), len(numbers)),
+            keys[begin:end].take(pa.array(numbers)),
+            *(pa.array(own.chains[field][numbers]) for field in _COLUMNS),
+            batch_lists(ends, own.batches),
+        ]
+        yield pa.table(columns, schema=table_schema(_SHARE_PARTITIONS))
 
 
 def restore_checkpoint(carried: str, share_partitions: pa.Table) -> FoldCheckpoint:

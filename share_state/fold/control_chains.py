@@ -221,11 +221,9 @@ def superseded(records: ControlRecords, groups: int) -> np.ndarray:
 
 
 def fold_control(records: ControlRecords, groups: int, *, strict: bool = True) -> ControlChains:
-    """Fold control records per group.
+    """Fold control records in log order per group; superseded records may be missing.
 
     Args:
-        records: in log order; superseded records may be missing.
-        groups: number of groups.
         strict: stop at the first delta that does not follow its predecessor, because a walk back from the newest delta
             cannot pass it; if False, fold every delta that is not of an older epoch.
     """
@@ -246,8 +244,6 @@ def starts_in_log(chains, ends, batches, log_start, is_recorded):
     """Where a leader that loads each state starts: not before the log start offset, and after terminal offsets there.
 
     Args:
-        chains, ends, batches: as in ControlChains.
-        log_start: log start offset of the topic-partition.
         is_recorded: it comes from the broker. If it is only the name of a segment, a log start after the end of a
             window is taken for the beginning of an export of a part of the log.
     Returns:

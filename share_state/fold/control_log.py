@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +11,7 @@ from share_state.errors import InputError
 from share_state.fold.chains import NOWHERE
 from share_state.fold.control_chains import ControlChains, fold_control, starts_in_log, superseded
 from share_state.fold.cutoff import EarliestShareOffset, earliest_share_offset, subscriptions_among
-from share_state.fold.log_stats import LogObservations, Losses, Pieces, single_piece
+from share_state.fold.log_stats import Folded, LogObservations, Losses, single_piece
 from share_state.fold.options import MODES, STRICT, ControlOptions
 from share_state.fold.states import CONTROL_RECORDS, control_in_flight, control_key_columns, control_state_table
 from share_state.kafka.control_records import (
@@ -57,85 +57,41 @@ CHECKPOINTS = pa.schema(
 )
 """One row per share group of the log."""
 
+_INDEX_COLUMNS = ("group_id", "checkpoint_offset", "checkpoint_epoch", "last_control_offset")
 
-@dataclass(slots=True)
-class FoldedControlLog:
-    """A folded topic-partition.
+
+@dataclass(slots=True, kw_only=True)
+class FoldedControlLog(Folded):
+    """A folded topic-partition; `numbers` are the groups with a checkpoint, `suspect` has one entry per group.
 
     Attributes:
-        log: where it was read from.
         options: how it was folded.
         groups: ids of all groups of the log, row n for number n.
         chains: their states, row n for number n.
-        numbers: int64, the groups with a checkpoint.
-        suspect: bool, one per group: its state may be wrong.
         records: the control records since the latest checkpoints; `chains.notes` has a row for each.
         links: LINK rows of every checkpoint and delta.
         faulty: CONTROL_RECORD rows with a fault.
         skipped: type of other control records (transaction markers) -> their number.
-        observations: the invalid batches.
         earliest: the cutoff, and the groups that limit it.
         checkpoints: table CHECKPOINTS.
-        record_count: checkpoints and deltas in the window.
-        redundant_records: those of them before the cutoff.
-        first_offset, next_offset: the log start offset, and the offset after the last record.
-        last_lost_offset: latest offset from which control records may be missing, -1 for none.
-        has_valid_batches: whether any batch is valid, in the window or not.
-        states, cutoff: the tables of those names.
-        in_flight_pieces: the table of that name.
     """
 
     dialect: ClassVar[str] = CONTROL_RECORDS
 
-    log: LogPartition
     options: ControlOptions
     groups: pa.Array
     chains: ControlChains
-    numbers: np.ndarray
-    suspect: np.ndarray
     records: ControlRecords
     links: np.ndarray
     faulty: np.ndarray
     skipped: Mapping[int, int]
-    observations: LogObservations
     earliest: EarliestShareOffset
     checkpoints: pa.Table
-    record_count: int
-    redundant_records: int
-    first_offset: int
-    next_offset: int
-    last_lost_offset: int
-    has_valid_batches: bool
-    states: pa.Table
-    in_flight_pieces: Pieces
-    cutoff: pa.Table
-
-    @property
-    def state_pieces(self) -> Pieces:
-        """`states` as one piece."""
-        return single_piece("share_partition_state", self.states)
-
-    @property
-    def in_flight(self) -> pa.Table:
-        """The table of that name."""
-        return self.in_flight_pieces.whole()
-
-    @property
-    def judged(self) -> tuple[()]:
-        """None: no rule over single control records is applied while folding."""
-        return ()
 
     def key_columns(self, numbers: np.ndarray, topics: Topics) -> dict[str, pa.Array]:
         """Key columns of groups, by their numbers; the topic is that of the log."""
         del topics
         return control_key_columns(self.groups, numbers, self.log)
-
-    @property
-    def index_entries(self) -> list[ShareSnapshotEntry]:
-        """The contents of a share snapshot file of this log."""
-        known = self.checkpoints.filter(self.checkpoints["checkpoint_offset"].is_valid())
-        columns = ("group_id", "checkpoint_offset", "checkpoint_epoch", "last_control_offset")
-        return [ShareSnapshotEntry(*(row[name] for name in columns)) for row in known.to_pylist()]
 
 
 def fold_control_log(
@@ -176,8 +132,6 @@ def decode_control_log(
     """The decoded control records of a topic-partition, chunk by chunk, with its groups so far.
 
     Args:
-        log: a log partition from `find_topic_logs`.
-        window: which records count.
         losses: collects where control records are missing or differ between copies, before their chunk is returned.
     """
     fold = _ControlLogFold(log, window)
@@ -314,12 +268,35 @@ class _ControlLogFold:
         redundant = int(((links["offset"] >= first) & (links["offset"] < (earliest.offset or 0))).sum())
         key = control_key_columns(groups, numbers, self.log)
         starts = starts_in_log(rows, chains.ends, chains.batches, log_start, is_recorded)
+        untrusted = int(suspect[counts & rows["exists"]].sum())
+        reasons = []
+        if earliest.offset is None and earliest.blocked_by:
+            first_of_them, *others = earliest.blocked_by
+            more = f" and {len(others)} more" if others else ""
+            reasons.append(f"no checkpoint of group {first_of_them}{more}, so nothing may be cleaned")
+        if untrusted:
+            reasons.append(f"{untrusted} share-partitions cannot be trusted since their latest checkpoint")
+        if last_lost_offset != NOWHERE:
+            reasons.append(
+                "batches are damaged, and with them maybe control records of groups that no other record names"
+            )
+        held_by = earliest.held_by or min(earliest.blocked_by, default=None)
         row = {
+            "dialect": CONTROL_RECORDS,
+            "topic": self.log.topic,
+            "partition": self.log.partition,
+            "cutoff_offset": earliest.offset,
             "log_start_offset": first,
             "log_end_offset": next_offset,
             "redundant_records": redundant,
             "live_share_partitions": len(numbers),
+            "limited_by_group": held_by,
+            "limited_by_partition": None if held_by is None else self.log.partition,
+            "safe": not reasons,
+            "reason": "; ".join(reasons) or None,
         }
+        checkpoints = _checkpoints(groups, counts, rows, links, earliest.offset)
+        known = checkpoints.filter(checkpoints["checkpoint_offset"].is_valid())
         return FoldedControlLog(
             log=self.log,
             options=options,
@@ -333,18 +310,19 @@ class _ControlLogFold:
             skipped=self.skipped,
             observations=self.observations,
             earliest=earliest,
-            checkpoints=_checkpoints(groups, counts, rows, links, earliest.offset),
+            checkpoints=checkpoints,
+            index_entries=[ShareSnapshotEntry(*(row[name] for name in _INDEX_COLUMNS)) for row in known.to_pylist()],
             record_count=len(links),
             redundant_records=redundant,
             first_offset=first,
             next_offset=next_offset,
             last_lost_offset=last_lost_offset,
             has_valid_batches=self.has_valid_batches,
-            states=control_state_table(chains, key, starts, suspect, next_offset),
-            in_flight_pieces=control_in_flight(chains, key),
-            cutoff=_cutoff(
-                self.log, earliest, row, suspect[counts & rows["exists"]], hidden=last_lost_offset != NOWHERE
+            state_pieces=single_piece(
+                "share_partition_state", control_state_table(chains, key, starts, suspect, next_offset)
             ),
+            in_flight_pieces=control_in_flight(chains, key),
+            cutoff=pa.Table.from_pylist([row], schema=table_schema("cutoff")),
         )
 
 
@@ -365,32 +343,3 @@ def _checkpoints(
         },
         schema=CHECKPOINTS,
     )
-
-
-def _cutoff(
-    log: LogPartition, earliest: EarliestShareOffset, counted: Mapping[str, int], suspect: np.ndarray, *, hidden: bool
-) -> pa.Table:
-    """The table `cutoff`; `suspect` is of the groups with a subscription, `hidden`: control records may be missing."""
-    reasons = []
-    if earliest.offset is None and earliest.blocked_by:
-        first_of_them, *others = earliest.blocked_by
-        more = f" and {len(others)} more" if others else ""
-        reasons.append(f"no checkpoint of group {first_of_them}{more}, so nothing may be cleaned")
-    if suspect.any():
-        reasons.append(f"{int(suspect.sum())} share-partitions cannot be trusted since their latest checkpoint")
-    if hidden:
-        reasons.append("batches are damaged, and with them maybe control records of groups that no other record names")
-    held_by = earliest.held_by or min(earliest.blocked_by, default=None)
-    row: dict[str, Any] = {
-        **counted,
-        "dialect": CONTROL_RECORDS,
-        "topic": log.topic,
-        "partition": log.partition,
-        "cutoff_offset": earliest.offset,
-        "limited_by_group": held_by,
-        "limited_by_topic_id": None,
-        "limited_by_partition": None if held_by is None else log.partition,
-        "safe": not reasons,
-        "reason": "; ".join(reasons) or None,
-    }
-    return pa.Table.from_pylist([row], schema=table_schema("cutoff"))

@@ -68,9 +68,9 @@ class ControlRecordDialect:
             index=control.index,
         )
 
-    def open(self, log: LogPartition, window: Window, options: FoldOptions) -> "ControlLogReader":
+    def open(self, log: LogPartition, window: Window, options: FoldOptions) -> "_ControlLogReader":
         """Open a topic-partition to follow its groups record by record."""
-        return ControlLogReader(log, window, options)
+        return _ControlLogReader(log, window, options)
 
     def comparable(self, folded: FoldedControlLog, states: pa.Table) -> pa.Table:
         """The states that must survive deletion up to the cutoff: those of groups with a subscription."""
@@ -78,7 +78,7 @@ class ControlRecordDialect:
         return states.filter(pc.call_function("is_in", [states["group_id"]], pc.SetLookupOptions(counted)))
 
 
-class ControlLogReader:
+class _ControlLogReader:
     """Follows the share groups of a topic-partition record by record; the protocol is `dialect.LogReader`."""
 
     state_partition: int | None = None
@@ -94,32 +94,26 @@ class ControlLogReader:
         return len(self._groups)
 
     def may_match(self, chosen: SharePartitionFilter) -> bool:
-        """Whether the filter selects this topic-partition."""
         return chosen.topic in (None, self.log.topic) and chosen.partition in (None, self.log.partition)
 
     def chunks(self) -> Iterator[ControlRecords]:
-        """The decoded control records, chunk by chunk."""
         for records, groups in decode_control_log(self.log, self._window, self._losses):
             self._groups = groups
             yield records
 
     def selected(self, chosen: SharePartitionFilter) -> np.ndarray:
-        """Which of the groups so far match."""
         names = self._groups.names().to_pylist()
         return np.array([self.may_match(chosen) and chosen.group_id in (None, name) for name in names], bool)
 
     def key_columns(self, numbers: np.ndarray) -> dict[str, pa.Array]:
-        """Key columns by group number; no group id for -1."""
         return control_key_columns(self._groups.names(), numbers, self.log)
 
     def view(self, rows: np.ndarray, records: ControlRecords) -> RecordView:
-        """The common fields of records of a chunk; no record repeats a state."""
         is_readable = rows["fault"] & UNREADABLE_CONTROL_FAULTS == 0
         repeats = np.zeros(len(rows), bool)
         return RecordView(rows["group"], is_readable, repeats, rows["tuples"], rows["tuple_count"], records.tuples)
 
     def value_columns(self, rows: np.ndarray) -> dict[str, pa.Array]:
-        """Columns of `decoded_records` that only this dialect has."""
         no_value = (rows["group"] < 0) | (rows["fault"] & UNREADABLE_CONTROL_FAULTS != 0)
         no_checkpoint = no_value | (rows["kind"] != ControlKind.CHECKPOINT)
         no_delta = no_value | (rows["kind"] != ControlKind.DELTA)
@@ -131,11 +125,9 @@ class ControlLogReader:
         }
 
     def replay(self, records: ControlRecords, selected: np.ndarray) -> Iterator[RecordStates]:
-        """The states after each record of the selected groups in a chunk."""
         return self._replay.apply(records, selected)
 
     def state_table(self, states: RecordStates) -> pa.Table:
-        """States that exist as rows of `share_partition_state`."""
         rows, chains = states.rows, states.chains
         suspect = _is_suspect(chains) | np.isin(rows["offset"], list(self._losses.conflicting))
         return control_state_table(
@@ -147,13 +139,11 @@ class ControlLogReader:
         )
 
     def suspect_at_end(self) -> np.ndarray:
-        """Whether the state of each group at the end of the log cannot be trusted: as its fold says."""
         chains = self._replay.groups
         lost = max(self._losses.offsets, default=NOWHERE)
         return chains["exists"] & (_is_suspect(chains) | (lost > chains["newest_offset"]))
 
     def windows(self, states: RecordStates) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Whether each state has a start offset, its SPEO, and where a leader that loads it starts."""
         log, chains = self.log, states.chains
         leads = starts_in_log(chains, states.ends, states.batches, log.log_start_offset, log.start_is_recorded)
         return chains["exists"], chains["end_offset"], leads
@@ -166,18 +156,13 @@ def _is_suspect(chains: np.ndarray) -> np.ndarray:
 class ControlReplay:
     """Folds the control records of selected groups one by one, from chunk to chunk.
 
+    `states` and `ranges` are as in `StateReplay`, `strict` as in `fold_control`.
+
     Attributes:
         groups: CONTROL_CHAIN, entry n is the state of group number n after its last record.
     """
 
     def __init__(self, *, strict: bool = True, states: int | None = None, ranges: int | None = None) -> None:
-        """Start before the first record of a topic-partition.
-
-        Args:
-            strict: as in `fold_control`.
-            states: most states per `RecordStates`; `_STATES` by default.
-            ranges: capacity for the ranges of these states, `_RANGES` by default; grows if one state needs more.
-        """
         states, ranges = states or _STATES, ranges or _RANGES
         self._strict = strict
         self.groups = np.zeros(0, CONTROL_CHAIN)
@@ -189,9 +174,7 @@ class ControlReplay:
     def apply(self, records: ControlRecords, selected: np.ndarray) -> Iterator[RecordStates]:
         """The states after the records of a chunk; to be exhausted before the next chunk.
 
-        Args:
-            records: decoded records in log order, later than all before.
-            selected: bool, entry n for group number n; records of the others are ignored.
+        `selected` is bool, entry n for group number n; records of the others are ignored.
         """
         new = len(selected) - len(self.groups)
         self.groups = np.concatenate((self.groups, np.full(new, INITIAL_CONTROL_CHAIN, CONTROL_CHAIN)))

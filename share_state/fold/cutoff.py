@@ -34,8 +34,7 @@ def cutoff(chains: Chains, suspect: np.ndarray, *, hidden: bool = False) -> Cuto
     """The offset up to which the broker's own pruning would delete, and whether that is safe.
 
     Args:
-        chains: live chains of one log partition.
-        suspect: bool, one per chain.
+        chains, suspect: live chains of one log partition, and a bool for each.
         hidden: whether missing or unreadable records may be the only ones of a share-partition.
     Returns:
         The smallest snapshot offset over live share-partitions; with no live one, the offset of the last tombstone.

@@ -4,7 +4,7 @@ A dialect is the way in which a release of Kafka, or a draft of KIP-932, writes 
 chain of snapshots and changes, its rules. `dialect_of` is the only place that chooses one.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from typing import Any, Protocol
 
@@ -12,70 +12,11 @@ import numpy as np
 import pyarrow as pa
 
 from share_state.fold.control_records import ControlRecordDialect
-from share_state.fold.log_stats import Pieces
 from share_state.fold.options import FoldOptions, SharePartitionFilter
 from share_state.fold.share_group_state import ShareGroupState
 from share_state.fold.states import RecordStates, RecordView
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import STATE_TOPIC, LogPartition
-from share_state.sources.share_snapshots import ShareSnapshotEntry
-from share_state.sources.topics import Topics
-
-
-class Folded(Protocol):
-    """A folded log.
-
-    Attributes:
-        dialect: name of its dialect, as in the tables.
-        log: where it was read from.
-        numbers: int64, the numbers of the share-partitions that have a state.
-        suspect: bool, share-partitions whose state cannot be trusted.
-        record_count, redundant_records: records folded, and those of them before the cutoff.
-        first_offset, next_offset: the log start offset, and the offset after the last record.
-        has_valid_batches: whether any batch is valid, in the window or not.
-        in_flight_pieces, cutoff: the tables of those names.
-    """
-
-    dialect: str
-    log: LogPartition
-    numbers: np.ndarray
-    suspect: np.ndarray
-    record_count: int
-    redundant_records: int
-    first_offset: int
-    next_offset: int
-    has_valid_batches: bool
-    in_flight_pieces: Pieces
-    cutoff: pa.Table
-
-    @property
-    def judged(self) -> Sequence[Any]:
-        """Findings of the rules over single records."""
-        ...
-
-    @property
-    def state_pieces(self) -> Pieces:
-        """The table `share_partition_state`, in pieces."""
-        ...
-
-    @property
-    def states(self) -> pa.Table:
-        """The table `share_partition_state`."""
-        ...
-
-    @property
-    def in_flight(self) -> pa.Table:
-        """The table of that name."""
-        ...
-
-    @property
-    def index_entries(self) -> list[ShareSnapshotEntry]:
-        """The contents of a share snapshot file of this log."""
-        ...
-
-    def key_columns(self, numbers: np.ndarray, topics: Topics) -> dict[str, pa.Array]:
-        """Key columns by share-partition number."""
-        ...
 
 
 class LogReader(Protocol):

@@ -42,7 +42,6 @@ class Standing:
     """State of an offset.
 
     Attributes:
-        place: relative to the share-partition.
         state: delivery state of the range that covers it; None unless IN_FLIGHT.
         delivery_count: of that range.
     """
@@ -96,14 +95,10 @@ class Explanation:
     """The history of one offset of a share-partition in one log.
 
     Attributes:
-        group_id, topic_id, topic, partition: the share-partition; an unknown name is None, as is `topic_id` for control
-            records.
-        offset: of the topic-partition.
-        log: name of the log partition.
+        topic_id, topic: None if unknown; `topic_id` always for control records.
         touches: in log order.
         standing: of the offset at the end.
-        start_offset, effective_start, end_offset: SPSO, where a leader that loads the state starts, and SPEO; None for
-            none.
+        start_offset, effective_start, end_offset: SPSO, where a leader that loads it starts, SPEO; None for none.
         gap: first and last offset of the gap around it, None if it is in none.
         is_suspect: records since the latest snapshot are missing or unreadable.
         records: folded records of the share-partition.
@@ -132,11 +127,6 @@ class Explanation:
         """The record that changed the standing last."""
         return next((touch for touch in reversed(self.touches) if touch.before != touch.after), None)
 
-    @property
-    def last_in_flight(self) -> Standing | None:
-        """Its last standing in the in-flight window before it left, None if it never was in it."""
-        return next((touch.before for touch in reversed(self.touches) if touch.before.place == Place.IN_FLIGHT), None)
-
 
 def explain(
     log: LogPartition, window: Window, chosen: SharePartitionFilter, offset: int, options: FoldOptions | None = None
@@ -144,8 +134,7 @@ def explain(
     """The history of one offset: an explanation for each selected share-partition that has records in the log.
 
     Args:
-        log: a log partition from `find_logs` or `find_topic_logs`.
-        window: which records count.
+        log, window: a log partition from `find_logs` or `find_topic_logs`, and which of its records count.
         chosen: the share-partition; several if a part of its name is left out.
         offset: of the topic-partition.
         options: names of topics; the mode of control records.
@@ -161,7 +150,10 @@ def explain(
         if len(reader) > len(selected):
             selected = reader.selected(chosen)
             for number in set(np.flatnonzero(selected).tolist()) - found.keys():
-                found[number] = _new(log, reader, number, offset)
+                key = {name: column[0].as_py() for name, column in reader.key_columns(np.array([number])).items()}
+                found[number] = Explanation(
+                    key["group_id"], key["topic_id"], key["topic"], key["partition"] or 0, offset, log.name
+                )
         for number, touch in _unreadable(dialect, records.rows, reader.view(records.rows, records), selected):
             found[number].touches.append(touch)
         for states in reader.replay(records, selected):
@@ -181,11 +173,6 @@ def share_partitions(log: LogPartition, window: Window, options: FoldOptions | N
     reader = dialect_of(log).open(log, window, options or FoldOptions())
     deque(reader.chunks(), maxlen=0)
     return reader.key_columns(np.arange(len(reader)))
-
-
-def _new(log: LogPartition, reader: LogReader, number: int, offset: int) -> Explanation:
-    key = {name: column[0].as_py() for name, column in reader.key_columns(np.array([number])).items()}
-    return Explanation(key["group_id"], key["topic_id"], key["topic"], key["partition"] or 0, offset, log.name)
 
 
 def _unreadable(
@@ -314,7 +301,7 @@ def assignment_history(logs: Sequence[LogPartition], group_id: str, topic_id: st
     """
     changes: list[tuple[int, tuple[str, ...]]] = []
     for log in logs:
-        replay, previous = GroupReplay(log.partition), ()
+        replay, previous = GroupReplay(partition=log.partition), ()
         for part in read_chunks(log, merge=True):
             records = index_records(part, 0, Window()).records
             for record in read_group_records(part.data, records, record_types(part.data, records)):

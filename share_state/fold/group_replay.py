@@ -1,6 +1,5 @@
 """Replays the records of one partition of `__consumer_offsets` into the share groups that its coordinator holds."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -50,15 +49,12 @@ class ShareGroup:
     """A share group.
 
     Attributes:
-        group_id: its name.
         partition: of `__consumer_offsets`, None if unknown.
         is_live: False after its deletion.
         epoch: None without a group record: for a group that only has offsets, 4.2 and older start at 0, 4.3 at 1.
         metadata_hash: of its topics; None if 4.0 wrote the record.
-        epoch_time: ms, timestamp of the record with the epoch.
+        epoch_time, assignment_time: ms, when the epoch was recorded and the assignment computed; 0 if unknown.
         assignment_epoch: epoch of its target assignment, -1 for none, None without a record.
-        assignment_time: ms, 0 if unknown.
-        members: by member id.
         targets: member id -> target assignment.
         topic_sizes: topic name -> number of partitions, which only 4.0 writes.
         is_early: whether 4.0 wrote it; its assignor assigns every partition to all members.
@@ -137,8 +133,6 @@ class GroupFault:
         code: the rule that reports it.
         partition: of `__consumer_offsets`, None if unknown.
         offset: of the record, -1 if it has none.
-        message: what is wrong, in a sentence.
-        group_id: the group, None if unknown.
         is_harmless: whether Kafka can read it.
     """
 
@@ -165,9 +159,8 @@ class Generation:
     """A record of a group of the classic protocol, not yet decoded.
 
     Attributes:
-        group_id: the group.
         partition: of `__consumer_offsets`, None if unknown.
-        offset, time: offset and timestamp in ms of the record.
+        time: ms, timestamp of the record.
         value: bytes of a GroupMetadataValue with its version.
     """
 
@@ -182,32 +175,37 @@ _STICKY = b"sticky"
 
 
 @dataclass(slots=True)
-class GroupReplay:
-    """The groups of one partition of `__consumer_offsets`, and irregularities found while replaying it.
+class ReplayedGroups:
+    """The groups of `__consumer_offsets`, and irregularities found while replaying it.
 
     Attributes:
-        partition: of `__consumer_offsets`, None if unknown.
         groups: share groups by id, including deleted ones.
-        state_partitions: by group id.
-        classic: latest record of every live group of the classic protocol.
-        sticky: every record of groups that may use a sticky assignor, in offset order, including deleted groups.
-        consumer_groups: id of each live group of the consumer protocol -> offset of its latest record.
+        state_partitions: the share-partitions of each group, by group id.
+        classic: latest record of every live group of the classic protocol, by group id.
+        sticky: every record of groups that may use a sticky assignor, of deleted ones too, by partition and offset.
+        consumer_groups: ids of live groups of the consumer protocol.
         names: topic id -> latest name.
-        faults: in log order.
+        faults: records and batches that cannot be read or should not exist.
         epoch_steps: group epochs that do not increase by one.
         newest_time: ms, latest timestamp of any group record.
     """
 
-    partition: int | None
     groups: dict[str, ShareGroup] = field(default_factory=dict)
     state_partitions: dict[str, StatePartitions] = field(default_factory=dict)
     classic: dict[str, Generation] = field(default_factory=dict)
     sticky: list[Generation] = field(default_factory=list)
-    consumer_groups: dict[str, int] = field(default_factory=dict)
+    consumer_groups: set[str] = field(default_factory=set)
     names: dict[str, str] = field(default_factory=dict)
     faults: list[GroupFault] = field(default_factory=list)
     epoch_steps: list[EpochStep] = field(default_factory=list)
     newest_time: int = 0
+
+
+@dataclass(slots=True)
+class GroupReplay(ReplayedGroups):
+    """Replays one partition of `__consumer_offsets`; its number is None if unknown."""
+
+    partition: int | None = None
     _seen: dict[str, tuple[int, int]] = field(default_factory=dict)  # reported once: first offset and count
 
     def apply(self, record: GroupRecord) -> None:
@@ -224,7 +222,10 @@ class GroupReplay:
             if record.type == GroupRecordType.CLASSIC_GROUP:
                 self._classic_group(key, record)
             elif record.type == GroupRecordType.CONSUMER_GROUP:
-                self._consumer_group(key, record)
+                if record.value is None:
+                    self.consumer_groups.discard(key.group_id)
+                else:
+                    self.consumer_groups.add(key.group_id)
             elif record.value is None:
                 self._deleted(key, record)
             else:
@@ -240,12 +241,6 @@ class GroupReplay:
         self.classic[key.group_id] = generation
         if _STICKY in record.value:
             self.sticky.append(generation)
-
-    def _consumer_group(self, key: GroupKey, record: GroupRecord) -> None:
-        if record.value is None:
-            self.consumer_groups.pop(key.group_id, None)
-        else:
-            self.consumer_groups[key.group_id] = record.offset
 
     def _deleted(self, key: GroupKey, record: GroupRecord) -> None:
         group = self._touch(key.group_id, record)
@@ -304,44 +299,42 @@ class GroupReplay:
         group = self._touch(key.group_id, record)
         group.is_live = True
         group.is_early |= read.is_early
-        _APPLY[GroupRecordType(record.type)](self, group, key, read.fields, record)
+        fields = read.fields
+        match record.type:
+            case GroupRecordType.SHARE_PARTITION_METADATA:
+                group.topic_sizes = {one["topic_name"]: one["num_partitions"] for one in fields["topics"]}
+                self.names.update({one["topic_id"]: one["topic_name"] for one in fields["topics"]})
+            case GroupRecordType.SHARE_MEMBER:
+                member = group.member(key.member_id)
+                member.is_described = True
+                member.rack_id = fields["rack_id"]
+                member.client_id, member.client_host = fields["client_id"], fields["client_host"]
+                member.subscribed_topics = tuple(fields["subscribed_topic_names"])
+            case GroupRecordType.SHARE_GROUP:
+                if group.epoch is not None and fields["epoch"] != group.epoch + 1:
+                    self.epoch_steps.append(EpochStep(group.group_id, record.offset, group.epoch, fields["epoch"]))
+                group.epoch, group.epoch_time = fields["epoch"], record.timestamp
+                group.metadata_hash = fields.get("metadata_hash")
+            case GroupRecordType.SHARE_TARGET_EPOCH:
+                group.assignment_epoch = fields["assignment_epoch"]
+                group.assignment_time = fields["assignment_timestamp"]
+            case GroupRecordType.SHARE_TARGET_MEMBER:
+                group.targets[key.member_id] = topic_partitions(fields["topic_partitions"])
+            case GroupRecordType.SHARE_CURRENT_MEMBER:
+                member = group.member(key.member_id)
+                member.member_epoch = fields["member_epoch"]
+                member.previous_member_epoch = fields["previous_member_epoch"]
+                member.state = fields["state"]
+                member.assigned = topic_partitions(fields["assigned_partitions"])
+            case GroupRecordType.SHARE_STATE_PARTITIONS:
+                self._state_partitions(key.group_id, fields, record)
 
-    def _share_group(self, group: ShareGroup, _: GroupKey, fields: dict[str, Any], record: GroupRecord) -> None:
-        if group.epoch is not None and fields["epoch"] != group.epoch + 1:
-            self.epoch_steps.append(EpochStep(group.group_id, record.offset, group.epoch, fields["epoch"]))
-        group.epoch, group.epoch_time = fields["epoch"], record.timestamp
-        group.metadata_hash = fields.get("metadata_hash")
-
-    def _member(self, group: ShareGroup, key: GroupKey, fields: dict[str, Any], _: GroupRecord) -> None:
-        member = group.member(key.member_id)
-        member.is_described = True
-        member.rack_id = fields["rack_id"]
-        member.client_id, member.client_host = fields["client_id"], fields["client_host"]
-        member.subscribed_topics = tuple(fields["subscribed_topic_names"])
-
-    def _target_epoch(self, group: ShareGroup, _: GroupKey, fields: dict[str, Any], _record: GroupRecord) -> None:
-        group.assignment_epoch = fields["assignment_epoch"]
-        group.assignment_time = fields["assignment_timestamp"]
-
-    def _target_member(self, group: ShareGroup, key: GroupKey, fields: dict[str, Any], _: GroupRecord) -> None:
-        group.targets[key.member_id] = topic_partitions(fields["topic_partitions"])
-
-    def _current_member(self, group: ShareGroup, key: GroupKey, fields: dict[str, Any], _: GroupRecord) -> None:
-        member: ShareMember = group.member(key.member_id)
-        member.member_epoch, member.previous_member_epoch = fields["member_epoch"], fields["previous_member_epoch"]
-        member.state = fields["state"]
-        member.assigned = topic_partitions(fields["assigned_partitions"])
-
-    def _partition_metadata(self, group: ShareGroup, _: GroupKey, fields: dict[str, Any], _record: GroupRecord) -> None:
-        group.topic_sizes = {one["topic_name"]: one["num_partitions"] for one in fields["topics"]}
-        self.names.update({one["topic_id"]: one["topic_name"] for one in fields["topics"]})
-
-    def _state_partitions(self, _: ShareGroup, key: GroupKey, fields: dict[str, Any], record: GroupRecord) -> None:
+    def _state_partitions(self, group_id: str, fields: dict[str, Any], record: GroupRecord) -> None:
         initializing = fields.get("initializing_topics", [])
         every = [*initializing, *fields["initialized_topics"], *fields["deleting_topics"]]
         names = {one["topic_id"]: one["topic_name"] for one in every}
         self.names.update(names)
-        self.state_partitions[key.group_id] = StatePartitions(
+        self.state_partitions[group_id] = StatePartitions(
             self.partition,
             topic_partitions(initializing),
             topic_partitions(fields["initialized_topics"]),
@@ -358,12 +351,11 @@ class GroupReplay:
     def finish(self) -> None:
         """Add the faults that are reported once per log."""
         for what, (offset, count) in self._seen.items():
-            if what.startswith("type "):
-                text = f"{count} records of unknown {what} were skipped, the first here"
-                self.faults.append(GroupFault("UNKNOWN_RECORD_TYPE", self.partition, offset, text, is_harmless=True))
-            elif what == "tags":
-                text = f"{count} records carry unknown tagged fields, the first here"
-                self.faults.append(GroupFault("UNKNOWN_TAG", self.partition, offset, text, is_harmless=True))
+            code, text = "UNKNOWN_RECORD_TYPE", f"{count} records of unknown {what} were skipped, the first here"
+            if what == "tags":
+                code, text = "UNKNOWN_TAG", f"{count} records carry unknown tagged fields, the first here"
+            if what not in ("early", "current"):
+                self.faults.append(GroupFault(code, self.partition, offset, text, is_harmless=True))
         if "early" in self._seen and "current" in self._seen:
             offset = max(self._seen["early"][0], self._seen["current"][0])
             text = "groups of 4.0 and of later releases in one log; neither can load the other's"
@@ -380,19 +372,6 @@ class GroupReplay:
         self.state_partitions = {name: replace(listed, offset=-1) for name, listed in self.state_partitions.items()}
         self.faults = [replace(fault, offset=-1) for fault in self.faults]
         self.epoch_steps = [replace(step, offset=-1) for step in self.epoch_steps]
-
-
-_Apply = Callable[[GroupReplay, ShareGroup, GroupKey, dict[str, Any], GroupRecord], None]
-
-_APPLY: dict[GroupRecordType, _Apply] = {
-    GroupRecordType.SHARE_PARTITION_METADATA: GroupReplay._partition_metadata,
-    GroupRecordType.SHARE_MEMBER: GroupReplay._member,
-    GroupRecordType.SHARE_GROUP: GroupReplay._share_group,
-    GroupRecordType.SHARE_TARGET_EPOCH: GroupReplay._target_epoch,
-    GroupRecordType.SHARE_TARGET_MEMBER: GroupReplay._target_member,
-    GroupRecordType.SHARE_CURRENT_MEMBER: GroupReplay._current_member,
-    GroupRecordType.SHARE_STATE_PARTITIONS: GroupReplay._state_partitions,
-}
 
 
 def _has_unknown_tags(fields: dict[str, Any]) -> bool:

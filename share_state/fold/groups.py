@@ -12,10 +12,9 @@ import pyarrow as pa
 
 from share_state.fold.group_replay import (
     MEMBER_STATES,
-    EpochStep,
-    Generation,
     GroupFault,
     GroupReplay,
+    ReplayedGroups,
     ShareGroup,
     StatePartitions,
     TopicPartitions,
@@ -31,18 +30,10 @@ from share_state.sources.topics import Topics
 
 
 def add_topic_names(given: Topics, names: Mapping[str, str]) -> Topics:
-    """Topics with more names added; known names win.
-
-    Args:
-        given: names and end offsets.
-        names: topic id -> name, from FoldedGroups.
-    """
+    """Topics with more names added (topic id -> name, from FoldedGroups); known names win."""
     every = dict(names) | topic_names(given)
-    table = pa.table({
-        "topic_id": pa.array(list(every), pa.string()),
-        "topic": pa.array(list(every.values()), pa.string()),
-    })  # fmt: skip
-    return Topics(table, given.ends)
+    columns = [pa.array(list(texts), pa.string()) for texts in (every, every.values())]
+    return Topics(pa.table(columns, names=["topic_id", "topic"]), given.ends)
 
 
 def topic_names(topics: Topics) -> dict[str, str]:
@@ -69,82 +60,6 @@ def partition_counts_by_name(topics: Topics) -> dict[str, int]:
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _YEAR_10000 = 253_402_300_800_000
-
-
-def groups_table(groups: Iterable[ShareGroup]) -> pa.Table:
-    """The table `share_groups`, by group id."""
-    return _table("share_groups", (
-        {
-            "group_id": group.group_id,
-            "group_partition": group.partition,
-            "state": group.state,
-            "members": len(group.members),
-            "group_epoch": group.epoch,
-            "assignment_epoch": group.assignment_epoch,
-            "metadata_hash": group.metadata_hash,
-            "group_epoch_time": to_datetime(group.epoch_time),
-            "assignment_time": to_datetime(group.assignment_time),
-            "last_offset": _offset(group.last_offset),
-        }
-        for group in sorted(groups, key=lambda one: one.group_id)
-    ))  # fmt: skip
-
-
-def members_table(groups: Iterable[ShareGroup], names: Mapping[str, str]) -> pa.Table:
-    """The table `share_group_members`, by group and member id.
-
-    Args:
-        groups: with their members.
-        names: topic id -> name.
-    """
-    members = [
-        (group, member)
-        for group in sorted(groups, key=lambda one: one.group_id)
-        for member in sorted(group.members.values(), key=lambda one: one.member_id)
-    ]
-    rows = _table("share_group_members", (
-        {
-            "group_id": group.group_id,
-            "member_id": member.member_id,
-            "client_id": member.client_id,
-            "client_host": member.client_host,
-            "rack_id": member.rack_id,
-            "subscribed_topics": sorted(member.subscribed_topics),
-            "member_epoch": member.member_epoch,
-            "previous_member_epoch": member.previous_member_epoch,
-            "member_state": MEMBER_STATES.get(member.state, f"UNKNOWN({member.state})"),
-        }
-        for group, member in members
-    ))  # fmt: skip
-    assigned = [member.assigned for _, member in members]
-    target = [group.targets.get(member.member_id, {}) for group, member in members]
-    return _with(_with(rows, "assigned", _named(assigned, names)), "target", _named(target, names))
-
-
-def partitions_table(listed: Mapping[str, StatePartitions]) -> pa.Table:
-    """The table `share_group_partitions`, by group, status, topic id and partition.
-
-    Args:
-        listed: by group id.
-    """
-    topics = [
-        (group_id, of_group, *of_topic)
-        for group_id, of_group in sorted(listed.items())
-        for of_topic in _listed(of_group)
-    ]
-    rows = _table("share_group_partitions", (
-        {
-            "group_id": group_id,
-            "topic_id": topic_id,
-            "topic": of_group.names[topic_id],
-            "status": status,
-            "since": to_datetime(of_group.time),
-            "offset": _offset(of_group.offset),
-        }
-        for group_id, of_group, status, topic_id, _ in topics
-    ))  # fmt: skip
-    spread, partitions = _spread([partitions for *_, partitions in topics])
-    return _with(rows.take(spread), "partition", partitions)
 
 
 def _listed(of_group: StatePartitions) -> Iterator[tuple[str, str, Sequence[int | None]]]:
@@ -192,7 +107,8 @@ def _offset(known: int) -> int | None:
     return known if known >= 0 else None
 
 
-def _table(name: str, rows: Iterable[dict[str, Any]]) -> pa.Table:
+def rows_to_table(name: str, rows: Iterable[dict[str, Any]]) -> pa.Table:
+    """A declared table from its rows."""
     return pa.Table.from_pylist(list(rows), schema=table_schema(name))
 
 
@@ -206,40 +122,23 @@ _BATCH_FAULTS = {
 
 
 @dataclass(slots=True)
-class FoldedGroups:
+class FoldedGroups(ReplayedGroups):
     """The groups of the partitions of `__consumer_offsets` that were read.
 
+    If several partitions have a share group, `groups` has that of its own partition, else that with the newest record.
+
     Attributes:
-        groups: share groups by id, including deleted ones; if several partitions have one, that of its own partition,
-            else the one with the newest record.
-        state_partitions: the share-partitions of each group, by group id.
         places: (group partition, group id) of every live group of any type, once per partition.
         partitions: numbers of the log partitions that were read.
         partition_count: number of partitions of the topic, None if unknown.
         has_given_count: whether the caller gave that number; if not, it is inferred from the logs.
-        classic: latest record of every live group of the classic protocol, by group id.
-        sticky: every record of groups that may use a sticky assignor, by partition and offset.
-        consumer_groups: ids of live groups of the consumer protocol.
-        names: topic id -> name.
-        faults: records and batches that cannot be read or should not exist.
-        epoch_steps: group epochs that do not increase by one.
-        newest_time: ms, latest timestamp of any group record.
         record_counts: record type -> number of records, committed offsets included.
     """
 
-    groups: dict[str, ShareGroup] = field(default_factory=dict)
-    state_partitions: dict[str, StatePartitions] = field(default_factory=dict)
     places: list[tuple[int | None, str]] = field(default_factory=list)
     partitions: tuple[int, ...] = ()
     partition_count: int | None = None
     has_given_count: bool = False
-    classic: dict[str, Generation] = field(default_factory=dict)
-    sticky: list[Generation] = field(default_factory=list)
-    consumer_groups: set[str] = field(default_factory=set)
-    names: dict[str, str] = field(default_factory=dict)
-    faults: list[GroupFault] = field(default_factory=list)
-    epoch_steps: list[EpochStep] = field(default_factory=list)
-    newest_time: int = 0
     record_counts: dict[int, int] = field(default_factory=dict)
 
     @property
@@ -254,18 +153,68 @@ class FoldedGroups:
 
     @property
     def share_groups(self) -> pa.Table:
-        """The table of that name."""
-        return groups_table(self.groups.values())
+        """The table of that name, by group id."""
+        return rows_to_table("share_groups", (
+            {
+                "group_id": group_id,
+                "group_partition": group.partition,
+                "state": group.state,
+                "members": len(group.members),
+                "group_epoch": group.epoch,
+                "assignment_epoch": group.assignment_epoch,
+                "metadata_hash": group.metadata_hash,
+                "group_epoch_time": to_datetime(group.epoch_time),
+                "assignment_time": to_datetime(group.assignment_time),
+                "last_offset": _offset(group.last_offset),
+            }
+            for group_id, group in sorted(self.groups.items())
+        ))  # fmt: skip
 
     @property
     def share_group_members(self) -> pa.Table:
-        """The table of that name."""
-        return members_table(self.groups.values(), self.names)
+        """The table of that name, by group and member id."""
+        members = [
+            (group, member) for _, group in sorted(self.groups.items()) for _, member in sorted(group.members.items())
+        ]
+        rows = rows_to_table("share_group_members", (
+            {
+                "group_id": group.group_id,
+                "member_id": member.member_id,
+                "client_id": member.client_id,
+                "client_host": member.client_host,
+                "rack_id": member.rack_id,
+                "subscribed_topics": sorted(member.subscribed_topics),
+                "member_epoch": member.member_epoch,
+                "previous_member_epoch": member.previous_member_epoch,
+                "member_state": MEMBER_STATES.get(member.state, f"UNKNOWN({member.state})"),
+            }
+            for group, member in members
+        ))  # fmt: skip
+        rows = _with(rows, "assigned", _named([member.assigned for _, member in members], self.names))
+        target = [group.targets.get(member.member_id, {}) for group, member in members]
+        return _with(rows, "target", _named(target, self.names))
 
     @property
     def share_group_partitions(self) -> pa.Table:
-        """The table of that name."""
-        return partitions_table(self.state_partitions)
+        """The table of that name, by group, status, topic id and partition."""
+        topics = [
+            (group_id, of_group, *of_topic)
+            for group_id, of_group in sorted(self.state_partitions.items())
+            for of_topic in _listed(of_group)
+        ]
+        rows = rows_to_table("share_group_partitions", (
+            {
+                "group_id": group_id,
+                "topic_id": topic_id,
+                "topic": of_group.names[topic_id],
+                "status": status,
+                "since": to_datetime(of_group.time),
+                "offset": _offset(of_group.offset),
+            }
+            for group_id, of_group, status, topic_id, _ in topics
+        ))  # fmt: skip
+        spread, partitions = _spread([partitions for *_, partitions in topics])
+        return _with(rows.take(spread), "partition", partitions)
 
     def covers(self, group_id: str) -> bool:
         """Whether the log partition of a group was read: only then is its absence meaningful."""
@@ -299,7 +248,8 @@ def fold_groups(
         (replay.partition, group_id)
         for replay in replays
         for group_id in {group.group_id for group in replay.groups.values() if group.is_live}
-        | (replay.classic.keys() | replay.consumer_groups.keys())
+        | replay.classic.keys()
+        | replay.consumer_groups
     ]
     numbers = sorted({replay.partition for replay in replays if replay.partition is not None})
     known = partition_count or _likely_count(infer_partition_count(logs), places)
@@ -311,12 +261,10 @@ def fold_groups(
     return folded
 
 
-def _likely_count(count: int | None, places: Iterable[tuple[int | None, str]]) -> int | None:
+def _likely_count(count: int | None, places: Sequence[tuple[int | None, str]]) -> int | None:
     """The inferred number of partitions; None if it puts most groups elsewhere, because partitions are missing."""
-    if count is None:
-        return None
-    at_home = [group_partition_of(group_id, count) == partition for partition, group_id in places]
-    return count if 2 * sum(at_home) > len(at_home) else None
+    at_home = sum(group_partition_of(group_id, count) == partition for partition, group_id in places) if count else 0
+    return count if 2 * at_home > len(places) else None
 
 
 def _add(folded: FoldedGroups, replay: GroupReplay) -> None:
@@ -329,10 +277,9 @@ def _add(folded: FoldedGroups, replay: GroupReplay) -> None:
                 folded.state_partitions[group_id] = listed
     for group_id, listed in replay.state_partitions.items():
         folded.state_partitions.setdefault(group_id, listed)
-    for group_id, generation in replay.classic.items():
-        folded.classic[group_id] = generation
+    folded.classic |= replay.classic
     folded.sticky += replay.sticky
-    folded.consumer_groups |= replay.consumer_groups.keys()
+    folded.consumer_groups |= replay.consumer_groups
     folded.names.update(replay.names)
     folded.faults += replay.faults
     folded.epoch_steps += replay.epoch_steps
@@ -360,7 +307,7 @@ class _GroupLogFold:
 
     def __init__(self, log: LogPartition, window: Window) -> None:
         self.log, self.window = log, window
-        self.replay = GroupReplay(log.partition)
+        self.replay = GroupReplay(partition=log.partition)
         self.counts: dict[int, int] = {}
 
     def prepare(self, part: Chunk) -> RecordIndex:

@@ -30,10 +30,8 @@ def history_pieces(folded: FoldedLog) -> Iterator[pa.Table]:
     """
     pieces = folded.state_pieces
     for begin, end in piece_bounds(pieces.size):
-        before = folded.previous_starts[begin:end]
-        yield _history(
-            pieces.build(begin, end), slice_chains(folded.chains, begin, end), before, folded.limits.delivery_count
-        )
+        chains, before = slice_chains(folded.chains, begin, end), folded.previous_starts[begin:end]
+        yield _history(pieces.build(begin, end), chains, before, folded.limits.delivery_count)
 
 
 def _history(states: pa.Table, chains: Chains, before: np.ndarray, limit: int) -> pa.Table:
@@ -49,9 +47,7 @@ def _history(states: pa.Table, chains: Chains, before: np.ndarray, limit: int) -
         return pa.array(np.diff(sums[tile_ends]))
 
     counted = {
-        "lag": compute_lags(
-            *(states[name] for name in ("topic_end_offset", "start_offset", "delivery_complete_count"))
-        ),
+        "lag": compute_lags(states["topic_end_offset"], states["start_offset"], states["delivery_complete_count"]),
         "waiting_records": total(waiting),
         "archiving_records": total(state == ARCHIVING),
         "finished_records": total(terminal & after_start),
@@ -74,10 +70,7 @@ def add_verdicts(rows: pa.Table, now: int, run_id: str, limits: Limits) -> pa.Ta
     - OK: otherwise.
 
     Args:
-        rows: of `watched`.
         now: ms, end of the durations: timestamp of the newest record of the input, or time of the audit.
-        run_id: of this audit.
-        limits: gives `stall_minutes`.
     Returns:
         Columns of schemas/tables/share_partition_history.yaml.
     """

@@ -36,13 +36,7 @@ def has_capacity(buffer, size, count):
 
 @allocating_kernel
 def ensure_capacity(buffer, size, count):
-    """A buffer for `size` ranges and a record of `count` ranges; the ranges held are copied.
-
-    Args:
-        buffer: the buffer so far.
-        size: ranges held.
-        count: state batches of the record.
-    """
+    """A buffer for `size` ranges and a record of `count` ranges; the ranges held are copied."""
     if has_capacity(buffer, size, count):
         return buffer
     larger = np.empty(2 * _ROWS_PER_RANGE * (size + count + 1), STATE_BATCH)
@@ -77,7 +71,7 @@ def load_incoming(batches, begin, end, cut, buffer):
 
 @allocating_kernel
 def _load_swept(batches, begin, end, cut, buffer):
-    """As `take_in`, where ranges overlap or are out of order, which no coordinator of a release writes."""
+    """As `load_incoming`, where ranges overlap or are out of order, which no coordinator of a release writes."""
     first, last, packed = range_columns(end - begin)
     size = 0
     for number in range(begin, end):

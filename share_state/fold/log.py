@@ -10,7 +10,7 @@ import pyarrow as pa
 from share_state.fold.chains import NOWHERE, Chains
 from share_state.fold.checkpoint import FoldCheckpoint
 from share_state.fold.cutoff import cutoff
-from share_state.fold.log_stats import LogCounts, LogExtent, LogObservations, Losses, Pieces, dictionary_encoded
+from share_state.fold.log_stats import Folded, LogCounts, LogExtent, LogObservations, Losses, dictionary_encoded
 from share_state.fold.options import Limits
 from share_state.fold.record_context import ContextFold, RecordJudge
 from share_state.fold.states import (
@@ -36,7 +36,6 @@ from share_state.sources.as_of import AsOfPoint, Window, as_of_window
 from share_state.sources.discovery import LogPartition
 from share_state.sources.resume import ResumePoint, ResumeStatus
 from share_state.sources.segments import RecordIndex, index_records, read_chunks, read_into
-from share_state.sources.share_snapshots import ShareSnapshotEntry
 from share_state.sources.topics import Topics
 
 NO_PREVIOUS_START = -2
@@ -54,76 +53,35 @@ _OFFSETS = ("cutoff_offset", "log_start_offset", "log_end_offset", "redundant_re
 """Columns of `cutoff` that are null if the input has no sizes or no offsets."""
 
 
-@dataclass(slots=True)
-class FoldedLog:
-    """A folded log partition.
+@dataclass(slots=True, kw_only=True)
+class FoldedLog(Folded):
+    """A folded log partition; `numbers` and `suspect` have one entry per live share-partition.
 
     Attributes:
-        log: where it was read from.
         keys: every share-partition of the log.
         all_chains: their states, row n for number n.
         chains: those of live share-partitions, in the same order.
-        numbers: int64, the number of each live share-partition.
-        last_lost_offset: latest offset from which records of any share-partition may be missing, -1 for none.
-        suspect: bool, one per chain: records since its latest snapshot are missing or unreadable.
-        observations: what rules over the log check.
-        record_count: data records folded or skipped.
-        redundant_records: those of them before the cutoff.
-        first_offset, next_offset: the log start offset, and the offset after the last record.
         folded_from: log start offset of the first fold, which may be an earlier audit.
-        has_valid_batches: whether any batch is valid, in the window or not.
         limits: what the rules check the log against.
         newest_time: ms, latest timestamp of any batch, including earlier audits; -1 if unknown.
         checkpoint: where a later audit resumes; None if the log has no valid batch.
         previous_starts: int64, one per live chain: start offset at the last audit, or NO_PREVIOUS_START.
-        judged: findings of the rules over records.
-        state_pieces, in_flight_pieces: the tables `share_partition_state` and `in_flight`.
-        cutoff: the table of that name.
     """
 
     dialect: ClassVar[str] = SHARE_GROUP_STATE
 
-    log: LogPartition
     keys: KeyTable
     all_chains: Chains
     chains: Chains
-    numbers: np.ndarray
-    last_lost_offset: int
-    suspect: np.ndarray
-    observations: LogObservations
-    record_count: int
-    redundant_records: int
-    first_offset: int
-    next_offset: int
     folded_from: int
-    has_valid_batches: bool
-    state_pieces: Pieces
-    in_flight_pieces: Pieces
-    cutoff: pa.Table
     limits: Limits
     newest_time: int
     checkpoint: FoldCheckpoint | None
     previous_starts: np.ndarray
-    judged: list[Any]
-
-    @property
-    def states(self) -> pa.Table:
-        """The table `share_partition_state`, built at each call."""
-        return self.state_pieces.whole()
-
-    @property
-    def in_flight(self) -> pa.Table:
-        """The table of that name, built at each call."""
-        return self.in_flight_pieces.whole()
 
     def key_columns(self, numbers: np.ndarray, topics: Topics) -> dict[str, pa.Array]:
         """Key columns of share-partitions, by their numbers."""
         return key_columns(self.keys, numbers, topics)
-
-    @property
-    def index_entries(self) -> list[ShareSnapshotEntry]:
-        """None: the share snapshot file indexes control records."""
-        return []
 
 
 def fold_log(
@@ -143,17 +101,11 @@ def fold_log(
     """Fold one log partition into what the coordinator would hold after loading it.
 
     Args:
-        log: a log partition from `find_logs`.
+        log: a log partition from `find_logs`; with `restore`, what `resume` returned.
         window: which records count; all of them by default.
         as_of: in place of a window: an offset, a time or its ISO 8601 text; later records do not count.
-        topics: names and end offsets that are known.
-        state_partitions: number of partitions of the state topic, to find records in the wrong one; None if unknown.
+        topics, state_partitions, limits, restore, resume_status, judge, cores: see FoldOptions.
         chunk: bytes of segments in memory at a time.
-        limits: what the rules check the log against.
-        restore: makes the checkpoint to resume from, a new one at each call; `log` is then what `resume` returned.
-        resume_status: what happened to the log since that checkpoint.
-        judge: rules over records; what they find is collected in `judged`.
-        cores: threads; with more than one, chunks are read, decoded and folded concurrently, as are share-partitions.
     Raises:
         InputError: if a segment cannot be read.
     Source: Kafka CoordinatorLoaderImpl.doLoad, ShareCoordinatorShard.replay.
@@ -174,8 +126,6 @@ def decode_log(
     """The decoded records of a log partition, chunk by chunk, with its share-partitions so far.
 
     Args:
-        log: a log partition from `find_logs`.
-        window: which records count.
         losses: collects where records are missing or unreadable, before their chunk is returned.
     """
     fold = _LogFold(log, window, Limits())
@@ -284,11 +234,10 @@ class _LogFold:
         self.extent.take(chunk.batches, decoded.rows["offset"])
         self.observations.counts.take(chunk.batches, facts, decoded)
         self.observations.note_records(decoded)
-        if decoded.faults & (Fault.KEY_MALFORMED | UNREADABLE_FAULTS):
-            unkeyed = (decoded.rows["key"] < 0) & (
-                decoded.rows["fault"] & (Fault.KEY_MALFORMED | UNREADABLE_FAULTS) != 0
-            )
-            self._lose(decoded.rows["offset"][unkeyed])
+        losing = Fault.KEY_MALFORMED | UNREADABLE_FAULTS
+        if decoded.faults & losing:
+            rows = decoded.rows
+            self._lose(rows["offset"][(rows["key"] < 0) & (rows["fault"] & losing != 0)])
         return decoded
 
     def _lose(self, offsets: np.ndarray | Sequence[int]) -> None:
@@ -341,9 +290,8 @@ class _LogFold:
         if not facts.valid:
             return
         self.newest_time = max(self.newest_time, facts.newest_time)
-        if self.log.source is not None:
-            return
-        self.last = batches[facts.last].copy()
+        if self.log.source is None:
+            self.last = batches[facts.last].copy()
 
     def _mark(self) -> ResumePoint | None:
         """Where a later audit resumes; where this one started if it found no valid batch."""
@@ -384,9 +332,8 @@ class _LogFold:
             stray = np.flatnonzero(expected != self.log.partition)
             self.observations.misplaced = (stray, expected[stray])
         chains, numbers = existing_chains(self.chains), np.flatnonzero(self.chains.chains["exists"])
-        suspect = (chains.chains["suspect_offset"] != NOWHERE) | (
-            self.last_lost_offset > chains.chains["snapshot_offset"]
-        )
+        suspect = chains.chains["suspect_offset"] != NOWHERE
+        suspect |= self.last_lost_offset > chains.chains["snapshot_offset"]
         key = key_columns(self.keys, numbers, topics)
         topic_ends, encoded = topics.end_of(key["topic_id"], key["partition"]), dictionary_encoded(key)
         unreadable = self.chains.chains["suspect_offset"] != NOWHERE
@@ -422,8 +369,7 @@ class _LogFold:
         }
         before = np.full(len(self.chains.chains), NO_PREVIOUS_START)
         before[: len(self.previous_starts)] = self.previous_starts
-        unknown = (*(() if self.log.has_offsets else _OFFSETS), *(() if self.log.has_sizes else _SIZES))
-        row |= dict.fromkeys(unknown)
+        row |= dict.fromkeys((*(() if self.log.has_offsets else _OFFSETS), *(() if self.log.has_sizes else _SIZES)))
         return FoldedLog(
             log=self.log,
             keys=self.keys,

@@ -5,6 +5,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,10 @@ from share_state.kafka.buffers import concat_rows
 from share_state.kafka.record_batches import BATCH, CONTROL, TRANSACTIONAL, BatchStatus, BatchSummary, Chunk
 from share_state.kafka.state_records import STATE_RECORD, Fault, Layout, StateRecords
 from share_state.schema.declarations import table_schema
+from share_state.sources.discovery import LogPartition
 from share_state.sources.resume import ResumeStatus
+from share_state.sources.share_snapshots import ShareSnapshotEntry
+from share_state.sources.topics import Topics
 
 _COUNTED = Fault.UNKNOWN_TYPE | Fault.UNKNOWN_TAG
 
@@ -39,9 +43,8 @@ class LogCounts:
     def take(self, batches: np.ndarray, facts: BatchSummary, records: StateRecords) -> None:
         """Count a chunk: its BATCH rows, their summary, and its records."""
         if facts.attributes & (TRANSACTIONAL | CONTROL):
-            flagged = (batches["status"] == BatchStatus.VALID) & (
-                batches["attributes"] & (TRANSACTIONAL | CONTROL) != 0
-            )
+            flagged = batches["attributes"] & (TRANSACTIONAL | CONTROL) != 0
+            flagged &= batches["status"] == BatchStatus.VALID
             self.transactional = _more(self.transactional, batches["base_offset"][flagged])
         rows = records.rows
         for layout in (Layout.EARLY, Layout.CURRENT):
@@ -150,12 +153,7 @@ class LogExtent:
     cells: np.ndarray = field(default_factory=lambda: np.zeros(0, _BYTES))
 
     def take(self, batches: np.ndarray, offsets: np.ndarray) -> None:
-        """Add a chunk; chunks come in log order.
-
-        Args:
-            batches: BATCH rows.
-            offsets: int64, of the records of the chunk that count.
-        """
+        """Add the BATCH rows of a chunk and the offsets of its records that count; chunks come in log order."""
         runs, cells = np.empty(len(offsets), _RUN), np.empty(len(batches), _BYTES)
         # Most chunks continue the last run.
         if new := _runs_of(offsets, self.runs, runs):
@@ -236,6 +234,58 @@ class Pieces:
         """The whole table, as declared."""
         schema = table_schema(self.table)
         return pa.concat_tables([piece.cast(schema) for piece in self])
+
+
+@dataclass(slots=True, kw_only=True)
+class Folded:
+    """A folded log of either dialect.
+
+    Attributes:
+        log: where it was read from.
+        numbers: int64, the numbers of the share-partitions that have a state.
+        suspect: bool, share-partitions whose state cannot be trusted.
+        observations: what rules over the log check.
+        record_count, redundant_records: records folded, and those of them before the cutoff.
+        first_offset, next_offset: the log start offset, and the offset after the last record.
+        last_lost_offset: latest offset from which records may be missing, -1 for none.
+        has_valid_batches: whether any batch is valid, in the window or not.
+        state_pieces, in_flight_pieces: the tables `share_partition_state` and `in_flight`.
+        cutoff: the table of that name.
+        judged: findings of the rules over single records.
+        index_entries: the contents of a share snapshot file of this log.
+    """
+
+    dialect: ClassVar[str]
+
+    log: LogPartition
+    numbers: np.ndarray
+    suspect: np.ndarray
+    observations: LogObservations
+    record_count: int
+    redundant_records: int
+    first_offset: int
+    next_offset: int
+    last_lost_offset: int
+    has_valid_batches: bool
+    state_pieces: Pieces
+    in_flight_pieces: Pieces
+    cutoff: pa.Table
+    judged: list[Any] = field(default_factory=list)
+    index_entries: list[ShareSnapshotEntry] = field(default_factory=list)
+
+    @property
+    def states(self) -> pa.Table:
+        """The table `share_partition_state`, built at each call."""
+        return self.state_pieces.whole()
+
+    @property
+    def in_flight(self) -> pa.Table:
+        """The table of that name, built at each call."""
+        return self.in_flight_pieces.whole()
+
+    def key_columns(self, numbers: np.ndarray, topics: Topics) -> dict[str, pa.Array]:
+        """Key columns of share-partitions, by their numbers."""
+        raise NotImplementedError
 
 
 def piece_bounds(size: np.ndarray) -> Iterator[tuple[int, int]]:

@@ -46,10 +46,9 @@ class Limits:
     writer_version: str | None = None
 
     def since_4_4(self, archiving_since: int) -> int | None:
-        """The offset after which release 4.4 or later wrote every record; None if no such offset is known.
+        """The offset after which 4.4 or later wrote every record; None if unknown.
 
-        Args:
-            archiving_since: offset of the first record that only such a release can have written, -1 for none.
+        `archiving_since` is the offset of the first record that only such a release can have written, -1 for none.
         """
         if self.writer_version is not None:
             return -1 if self.writer_version == "4.4" else None
@@ -58,13 +57,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class SharePartitionFilter:
-    """Selects share-partitions; None matches all.
-
-    Attributes:
-        group_id: the share group.
-        topic: name or id of the topic; a name matches only if it is known.
-        partition: of the topic.
-    """
+    """Selects share-partitions; None matches all. `topic` is a name, which matches only if it is known, or an id."""
 
     group_id: str | None = None
     topic: str | None = None

@@ -53,9 +53,9 @@ class ShareGroupState:
             cores=options.cores,
         )
 
-    def open(self, log: LogPartition, window: Window, options: FoldOptions) -> "StateLogReader":
+    def open(self, log: LogPartition, window: Window, options: FoldOptions) -> "_StateLogReader":
         """Open a log partition to follow it record by record."""
-        return StateLogReader(log, window, options)
+        return _StateLogReader(log, window, options)
 
     def comparable(self, folded: FoldedLog, states: pa.Table) -> pa.Table:
         """The states that must survive deletion up to the cutoff: all."""
@@ -63,7 +63,7 @@ class ShareGroupState:
         return states
 
 
-class StateLogReader:
+class _StateLogReader:
     """Follows the share-partitions of a log partition record by record; the protocol is `dialect.LogReader`."""
 
     place_without_state: str = "deleted"
@@ -81,31 +81,25 @@ class StateLogReader:
         return len(self._keys)
 
     def may_match(self, chosen: SharePartitionFilter) -> bool:
-        """True: any log partition may hold any share-partition."""
         del chosen
         return True
 
     def chunks(self) -> Iterator[StateRecords]:
-        """The decoded records, chunk by chunk."""
         for records, keys in decode_log(self.log, self._window, self._losses):
             self._keys = keys
             yield records
 
     def selected(self, chosen: SharePartitionFilter) -> np.ndarray:
-        """Which of the share-partitions so far match."""
         return chosen.matches(self._keys, self._topics)
 
     def key_columns(self, numbers: np.ndarray) -> dict[str, pa.Array]:
-        """Key columns by share-partition number; null for -1."""
         return key_columns(self._keys, numbers, self._topics)
 
     def view(self, rows: np.ndarray, records: StateRecords) -> RecordView:
-        """The common fields of records of a chunk; a snapshot of a cold share-partition repeats its state."""
         is_readable, is_cold = rows["fault"] & UNREADABLE_FAULTS == 0, rows["create_time"] != rows["write_time"]
         return RecordView(rows["key"], is_readable, is_cold, rows["batches"], rows["batch_count"], records.batches)
 
     def value_columns(self, rows: np.ndarray) -> dict[str, pa.Array]:
-        """Columns of `decoded_records` that only this dialect has."""
         no_value = (rows["kind"] == Kind.TOMBSTONE) | (rows["key"] < 0) | (rows["fault"] & UNREADABLE_FAULTS != 0)
         no_snapshot = no_value | (rows["kind"] != Kind.SNAPSHOT)
         columns = {
@@ -119,45 +113,37 @@ class StateLogReader:
         return columns
 
     def replay(self, records: StateRecords, selected: np.ndarray) -> Iterator[RecordStates]:
-        """The states after each record of the selected share-partitions in a chunk."""
         return self._replay.apply(records, selected)
 
     def state_table(self, states: RecordStates) -> pa.Table:
-        """States that exist as rows of `share_partition_state`."""
         key = self.key_columns(states.rows["key"])
         chains = Chains(states.chains, states.ends, states.batches)
         topic_ends = self._topics.end_of(key["topic_id"], key["partition"])
         return state_table(chains, key, self.log.partition, self._suspect(states), topic_ends)
 
     def _suspect(self, states: RecordStates) -> np.ndarray:
-        """Whether records since the snapshot of each state are missing or unreadable, as far as known by then."""
         lost = np.array([NOWHERE, *sorted(self._losses.offsets)])
         lost_by_then = lost[np.searchsorted(lost, states.rows["offset"], side="right") - 1]
         return (states.chains["suspect_offset"] != NOWHERE) | (lost_by_then > states.chains["snapshot_offset"])
 
     def suspect_at_end(self) -> np.ndarray:
-        """Whether the state of each share-partition at the end of the log cannot be trusted: as its fold says."""
         chains = self._replay.chains.chains
         lost = max(self._losses.offsets, default=NOWHERE)
         return chains["exists"] & ((chains["suspect_offset"] != NOWHERE) | (lost > chains["snapshot_offset"]))
 
     def windows(self, states: RecordStates) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Whether each state has a start offset, its SPEO, and where a leader that loads it starts."""
         starts = states.chains["start_offset"].copy()
         lists = states.ends, states.batches
         return states.chains["exists"] & (starts >= 0), end_offsets(starts, *lists), effective_starts(starts, *lists)
 
 
 class StateReplay:
-    """Folds the records of selected share-partitions one by one, from chunk to chunk."""
+    """Folds the records of selected share-partitions one by one, from chunk to chunk.
+
+    `states` is the most states per `RecordStates`, `ranges` the capacity for their ranges, which grows if needed.
+    """
 
     def __init__(self, *, states: int | None = None, ranges: int | None = None) -> None:
-        """Start before the first record of a log partition.
-
-        Args:
-            states: most states per `RecordStates`; `_STATES` by default.
-            ranges: capacity for the ranges of these states, `_RANGES` by default; grows if one state needs more.
-        """
         states, ranges = states or _STATES, ranges or _RANGES
         self.chains = Chains()
         self._chains, self._at = np.empty(states, CHAIN), np.empty(states, np.int64)
@@ -166,9 +152,7 @@ class StateReplay:
     def apply(self, records: StateRecords, selected: np.ndarray) -> Iterator[RecordStates]:
         """The states after the records of a chunk; to be exhausted before the next chunk.
 
-        Args:
-            records: decoded records in log order, later than all before.
-            selected: bool, entry n for share-partition number n; records of the others are ignored.
+        `selected` is bool, entry n for share-partition number n; records of the others are ignored.
         """
         # One more entry: number -1 is a record of no share-partition.
         rows = records.rows[np.append(selected, False)[records.rows["key"]]]

@@ -101,13 +101,7 @@ class RecordStates:
 
 
 def key_columns(keys: KeyTable, numbers: np.ndarray, topics: Topics) -> dict[str, pa.Array]:
-    """The key columns of share-partitions.
-
-    Args:
-        keys: the log's share-partitions.
-        numbers: their numbers; -1 gives nulls.
-        topics: the names that are known.
-    """
+    """The key columns of share-partitions of a log, by their numbers; -1 gives nulls."""
     groups, ids, partitions = (column.take(_places(numbers)) for column in keys.columns())
     return {
         "dialect": pa.repeat(SHARE_GROUP_STATE, len(numbers)),
@@ -132,17 +126,13 @@ def state_table(
     *,
     placed: bool = True,
 ) -> pa.Table:
-    """The table `share_partition_state`.
+    """The table `share_partition_state` of live chains.
 
     Args:
-        chains: live chains.
         key: their key columns.
-        state_partition: number of their log partition, None if unknown.
         suspect: bool, one per chain: records since its latest snapshot are missing or unreadable.
         topic_ends: int64, end offset of each topic-partition, null if unknown.
         placed: whether record offsets are known; if not, their columns are null.
-    Returns:
-        Columns of schemas/tables/share_partition_state.yaml.
     """
     rows, count = chains.chains, len(chains.chains)
     start = rows["start_offset"].copy()
@@ -195,9 +185,8 @@ def in_flight_in_pieces(chains: Chains, key: dict[str, pa.Array]) -> Pieces:
 
     def build(begin: int, end: int) -> pa.Table:
         own = slice_chains(chains, begin, end)
-        return in_flight_table(
-            _sliced(key, begin, end), *tiles(own.chains["start_offset"].copy(), own.ends, own.batches)
-        )
+        found = tiles(own.chains["start_offset"].copy(), own.ends, own.batches)
+        return in_flight_table(_sliced(key, begin, end), *found)
 
     return Pieces("in_flight", sizes_before(chains), build)
 
@@ -212,13 +201,7 @@ def sizes_before(chains: Chains) -> np.ndarray:
 
 
 def in_flight_table(key: dict[str, pa.Array], tile_ends: np.ndarray, rows: np.ndarray) -> pa.Table:
-    """The table `in_flight`.
-
-    Args:
-        key: key columns, one row per share-partition.
-        tile_ends: int64; the tiles of share-partition n are rows tile_ends[n] to tile_ends[n + 1].
-        rows: TILE rows.
-    """
+    """The table `in_flight` of share-partitions with these key columns; the rest is the result of `tiles`."""
     owner = pa.array(np.repeat(np.arange(len(tile_ends) - 1), np.diff(tile_ends)))
     state = rows["state"].copy()
     known = [STATE_NAMES.get(code, f"UNKNOWN({code})") for code in range(-128, 128)]
@@ -256,12 +239,11 @@ def declared_table(table: str, columns: dict[str, pa.Array]) -> pa.Table:
     Dictionary-encoded columns stay encoded.
     """
     schema, count = table_schema(table), len(next(iter(columns.values())))
-    arrays = (_typed(columns[f.name], f.type) if f.name in columns else pa.nulls(count, f.type) for f in schema)
-    return pa.table(list(arrays), names=schema.names)
-
-
-def _typed(column: pa.Array, wanted: pa.DataType) -> pa.Array:
-    return column if pa.types.is_dictionary(column.type) else column.cast(wanted)
+    every = {name: columns[name] if name in columns else pa.nulls(count) for name in schema.names}
+    return pa.table({
+        name: column if pa.types.is_dictionary(column.type) else column.cast(schema.field(name).type)
+        for name, column in every.items()
+    })  # fmt: skip
 
 
 def fault_names(faults: np.ndarray, bits: type[IntEnum]) -> pa.Array:
@@ -275,13 +257,7 @@ CONTROL_RECORDS = "control_records"
 
 
 def control_key_columns(groups: pa.Array, numbers: np.ndarray, log: LogPartition) -> dict[str, pa.Array]:
-    """The key columns of share-partitions of one topic-partition.
-
-    Args:
-        groups: ids of the groups.
-        numbers: their numbers; -1 gives null.
-        log: the topic-partition.
-    """
+    """The key columns of share-partitions of one topic-partition, by numbers of `groups`; -1 gives a null group."""
     count = len(numbers)
     return {
         "dialect": pa.repeat(CONTROL_RECORDS, count),
@@ -301,15 +277,14 @@ def control_state_table(
 ) -> pa.Table:
     """The table `share_partition_state` of the groups that have a checkpoint.
 
+    Fields that the draft lacks are null (-1 for delivery_complete_count).
+
     Args:
         chains: every group of the topic-partition.
         key: key columns of those with a checkpoint.
         effective: int64, one per group: where a leader that loads the state starts.
         suspect: bool, one per group.
         next_offset: end offset of the topic-partition; one number, or one per group with a checkpoint.
-    Returns:
-        Columns of schemas/tables/share_partition_state.yaml; fields that the draft lacks are null (-1 for
-        delivery_complete_count).
     """
     exists = chains.chains["exists"]
     rows, count = chains.chains[exists], int(exists.sum())
@@ -327,19 +302,13 @@ def control_state_table(
         "suspect": pa.array(suspect[exists]),
         "topic_end_offset": pa.array(np.full(count, next_offset)),
     }
-    for name in ("state_partition", "state_epoch", "leader_epoch", "max_leader_epoch", "max_state_epoch"):
-        columns[name] = pa.nulls(count, pa.int32())
-    for name in ("create_time", "write_time"):
-        columns[name] = pa.nulls(count, pa.timestamp("us", "UTC"))
     return declared_table("share_partition_state", columns)
 
 
 def control_in_flight(chains: ControlChains, key: dict[str, pa.Array]) -> Pieces:
     """The table `in_flight` of the groups that have a checkpoint."""
-    rows = chains.chains[chains.chains["exists"]]
-    return single_piece(
-        "in_flight", in_flight_table(dictionary_encoded(key), *_tiled(rows, _ends_of_live(chains), chains.batches))
-    )
+    found = _tiled(chains.chains[chains.chains["exists"]], _ends_of_live(chains), chains.batches)
+    return single_piece("in_flight", in_flight_table(dictionary_encoded(key), *found))
 
 
 def _ends_of_live(chains: ControlChains) -> np.ndarray:
@@ -368,12 +337,8 @@ def _tiled(rows: np.ndarray, ends: np.ndarray, batches: np.ndarray) -> tuple[np.
 def compute_lags(end_offsets: Any, start_offsets: Any, complete_counts: Any) -> pa.Array:
     """Lag as Kafka computes it: end offset - start offset - delivery complete count.
 
-    Args:
-        end_offsets: int64 column, end offset of each topic-partition; null if unknown.
-        start_offsets: int64 column, SPSO; -1 if not initialised.
-        complete_counts: int32 column; -1 if unknown.
     Returns:
-        int64, null if one of them is unknown or the result is negative.
+        int64, null if one of them is unknown (null or -1) or the result is negative.
     Source: Kafka GroupCoordinatorService.computeShareGroupLagAndBuildResponse.
     """
     ends, starts, complete = (_numbers(column) for column in (end_offsets, start_offsets, complete_counts))

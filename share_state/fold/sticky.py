@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from share_state.fold.group_replay import Generation, GroupFault
-from share_state.fold.groups import FoldedGroups
+from share_state.fold.groups import FoldedGroups, rows_to_table
 from share_state.kafka.group_records import (
     NO_GENERATION,
     NO_USER_DATA,
@@ -27,7 +27,6 @@ from share_state.kafka.group_records import (
     read_value,
 )
 from share_state.kafka.group_records import read_sticky_user_data as read_user_data
-from share_state.schema.declarations import table_schema
 
 CONSUMER = "consumer"
 STICKY, COOPERATIVE = "sticky", "cooperative-sticky"
@@ -83,9 +82,7 @@ class GroupGeneration:
     """A decoded record of a classic group.
 
     Attributes:
-        group_id: the group.
-        partition: of `__consumer_offsets`, None if unknown.
-        offset: of the record.
+        partition, offset: of the record in `__consumer_offsets`; the partition is None if unknown.
         generation: of the group from this record on.
         protocol: the assignor, None for an empty group.
         is_consumer: whether it is a group of consumers; the members' bytes of other groups have other meanings.
@@ -113,9 +110,7 @@ class GroupGeneration:
     @property
     def topics(self) -> frozenset[str]:
         """Topics that any member subscribes to."""
-        return frozenset(
-            topic for member in self.members if member.subscription for topic in member.subscription.topics
-        )
+        return frozenset(topic for one in self.members if one.subscription for topic in one.subscription.topics)
 
     @property
     def wants_the_same(self) -> bool:
@@ -133,15 +128,8 @@ def read_generation(record: Generation) -> GroupGeneration:
     fields = read_value(GroupRecordType.CLASSIC_GROUP, record.value).fields
     is_consumer = fields["protocol_type"] == CONSUMER and bool(fields["protocol"])
     members = tuple(_member(one, fields["protocol"], is_consumer) for one in fields["members"])
-    return GroupGeneration(
-        record.group_id,
-        record.partition,
-        record.offset,
-        fields["generation"],
-        fields["protocol"],
-        is_consumer,
-        members,
-    )
+    place = record.group_id, record.partition, record.offset
+    return GroupGeneration(*place, fields["generation"], fields["protocol"], is_consumer, members)
 
 
 def _member(fields: dict[str, Any], protocol: str | None, is_consumer: bool) -> ClaimingMember:
@@ -157,15 +145,8 @@ def _member(fields: dict[str, Any], protocol: str | None, is_consumer: bool) -> 
             assigned = read_assignment(fields["assignment"])
         except SubscriptionError as error:
             flaws.append(("MALFORMED_ASSIGNMENT", str(error)))
-    return ClaimingMember(
-        fields["member_id"],
-        fields.get("group_instance_id"),
-        fields["client_id"],
-        subscription,
-        user_data,
-        assigned,
-        tuple(flaws),
-    )
+    identity = fields["member_id"], fields.get("group_instance_id"), fields["client_id"]
+    return ClaimingMember(*identity, subscription, user_data, assigned, tuple(flaws))
 
 
 def _user_data(subscription: Subscription, protocol: str | None) -> StickyUserData:
@@ -188,13 +169,7 @@ _MOST_CLAIMANTS = 6
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One member's claim to a partition, as Kafka compares it.
-
-    Attributes:
-        member_id: the claimant.
-        generation: of the claim, -1 where absent.
-        subscription_generation: of the member's subscription, -1 where absent.
-    """
+    """One member's claim to a partition, as Kafka compares it: generations are -1 where absent."""
 
     member_id: str
     generation: int
@@ -206,8 +181,6 @@ class ResolvedOwner:
     """Previous owner of a partition.
 
     Attributes:
-        topic: its topic.
-        partition: its number.
         owner: None for nobody.
         generation: highest of the claims; None without one.
         status: UNCONTESTED, WON_BY_GENERATION, STALE_UNCONTESTED, INVALIDATED_SAME_GENERATION or UNCLAIMED.
@@ -301,12 +274,9 @@ def kafka_owner(claims: Iterable[Claim]) -> str | None:
 
 def is_order_dependent(claims: Sequence[Claim]) -> bool:
     """Whether the owner of a partition by Kafka's own rule depends on the order of the members."""
-    if len(claims) < 2:
-        return False
     few = len(claims) <= _MOST_CLAIMANTS
-    orders = permutations(claims) if few else iter((tuple(claims), tuple(reversed(claims))))
-    first = kafka_owner(next(orders))
-    return any(kafka_owner(order) != first for order in orders)
+    orders = permutations(claims) if few else (claims, claims[::-1])
+    return len({kafka_owner(order) for order in orders}) > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,12 +306,12 @@ class FoldedSticky:
     @property
     def sticky_claim(self) -> pa.Table:
         """The table of that name."""
-        return _table("sticky_claim", (row for generation in self.sticky for row in _claims(generation)))
+        return rows_to_table("sticky_claim", (row for generation in self.sticky for row in _claims(generation)))
 
     @property
     def effective_previous_assignment(self) -> pa.Table:
         """The table of that name."""
-        return _table("effective_previous_assignment", (
+        return rows_to_table("effective_previous_assignment", (
             {
                 "group_id": generation.group_id,
                 "record_offset": generation.offset,
@@ -367,19 +337,21 @@ def fold_sticky(folded: FoldedGroups, sizes: Mapping[str, int] | None = None, *,
     """Decode the classic groups of `fold_groups`, and resolve the claims of their members.
 
     Args:
-        folded: result of `fold_groups`.
         sizes: topic name -> number of partitions, None if unknown.
         history: decode every record of sticky groups, not only the latest.
     Source: KIP-341.
     """
-    records = {(one.group_id, one.partition, one.offset): one for one in folded.classic.values()}
-    if history:
-        records |= {(one.group_id, one.partition, one.offset): one for one in folded.sticky}
+    read_from = [*folded.classic.values(), *(folded.sticky if history else ())]
+    records = {(one.group_id, one.partition, one.offset): one for one in read_from}
     generations: list[GroupGeneration] = []
     faults: list[GroupFault] = []
     for _, record in sorted(records.items(), key=lambda item: (item[0][0], item[0][2])):
-        read = _read(record, faults)
-        if read and read.members and (read.is_sticky or record is folded.classic.get(record.group_id)):
+        try:
+            read = read_generation(record)
+        except GroupRecordError as error:
+            faults.append(GroupFault(error.code, record.partition, record.offset, str(error), record.group_id))
+            continue
+        if read.members and (read.is_sticky or record is folded.classic.get(record.group_id)):
             generations.append(read)
     resolved = {
         (generation.group_id, generation.offset): resolve(generation, sizes)
@@ -387,14 +359,6 @@ def fold_sticky(folded: FoldedGroups, sizes: Mapping[str, int] | None = None, *,
         if generation.is_sticky
     }
     return FoldedSticky(tuple(generations), resolved, sizes, history, tuple(faults))
-
-
-def _read(record: Generation, faults: list[GroupFault]) -> GroupGeneration | None:
-    try:
-        return read_generation(record)
-    except GroupRecordError as error:
-        faults.append(GroupFault(error.code, record.partition, record.offset, str(error), record.group_id))
-        return None
 
 
 def _claims(generation: GroupGeneration) -> Iterable[dict[str, Any]]:
@@ -421,7 +385,3 @@ def _claims(generation: GroupGeneration) -> Iterable[dict[str, Any]]:
 def known_generation(generation: int) -> int | None:
     """A generation, None for NO_GENERATION."""
     return None if generation == NO_GENERATION else generation
-
-
-def _table(name: str, rows: Iterable[dict[str, Any]]) -> pa.Table:
-    return pa.Table.from_pylist(list(rows), schema=table_schema(name))

@@ -14,10 +14,10 @@ from share_state.config.inputs import HISTORY, FieldNames, GroupSettings, InputS
 from share_state.delta.reader import open_dataset, warehouse_errors
 from share_state.errors import InputError
 from share_state.fold.checkpoint import FoldCheckpoint, restore_checkpoint
-from share_state.fold.decoded import decoded_tables
-from share_state.fold.dialect import Folded, dialect_of
+from share_state.fold.dialect import dialect_of
+from share_state.fold.log_stats import Folded
 from share_state.fold.options import ControlOptions, FoldOptions, Limits, SharePartitionFilter
-from share_state.fold.timeline import timeline_tables
+from share_state.fold.timeline import decoded_tables, timeline_tables
 from share_state.fold.verify import Proof, verify_cutoff
 from share_state.pipeline.inputs import (
     Export,

@@ -19,9 +19,9 @@ import pyarrow as pa
 from share_state.delta.files import FILE_TYPE, ROW_GROUP_SIZE, File, TableFiles
 from share_state.delta.reader import open_filesystem, warehouse_errors
 from share_state.fold.checkpoint import checkpoint_row, checkpoint_share_partitions
-from share_state.fold.dialect import Folded
 from share_state.fold.history import history_pieces
 from share_state.fold.log import FoldedLog
+from share_state.fold.log_stats import Folded
 from share_state.fold.timeline import TIMELINE
 from share_state.pipeline.plan import FoldPlan
 from share_state.schema.declarations import table_schema

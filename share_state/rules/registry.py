@@ -21,9 +21,9 @@ from share_state.errors import DeclarationError
 from share_state.fold.control_log import FoldedControlLog
 from share_state.fold.interval_map import UNCOVERED
 from share_state.fold.interval_merge import STATE_NAMES
-from share_state.fold.log import FoldedLog
+from share_state.fold.log_stats import Folded
 from share_state.fold.record_context import BROKEN_BY_BATCH, BROKEN_RULES, ContextChunk
-from share_state.fold.states import SHARE_GROUP_STATE, control_key_columns, key_columns
+from share_state.fold.states import SHARE_GROUP_STATE
 from share_state.jit.compile import first_class, inlined, kernel
 from share_state.kafka.buffers import take_rows
 from share_state.kafka.state_records import Kind
@@ -428,7 +428,7 @@ def continues(record, context):
 
 
 def judge(
-    folded: FoldedLog | FoldedControlLog,
+    folded: Folded,
     severities: Mapping[str, str] | None = None,
     topics: Topics | None = None,
     records: Sequence[tuple[str, Breaches]] = (),
@@ -491,9 +491,7 @@ def findings_table(
     return pa.concat_tables(tables)
 
 
-def _identity(
-    folded: FoldedLog | FoldedControlLog, breaches: Breaches, topics: Topics
-) -> tuple[dict[str, pa.Array], str]:
+def _identity(folded: Folded, breaches: Breaches, topics: Topics) -> tuple[dict[str, pa.Array], str]:
     """What breaches in a log partition are about, and what an offset in it is called."""
     count = len(breaches.offset)
     key = np.full(count, NO_KEY, np.int64) if breaches.key is None else breaches.key
@@ -502,10 +500,7 @@ def _identity(
     distinct, row = np.unique(key[known], return_inverse=True)
     owner = np.zeros(count, np.int64)
     owner[known] = row
-    if isinstance(folded, FoldedControlLog):
-        keys, place = control_key_columns(folded.groups, distinct, folded.log), "offset"
-    else:
-        keys, place = key_columns(folded.keys, distinct, topics), "offset" if folded.log.has_offsets else "record"
+    keys = folded.key_columns(distinct, topics)
     columns = {name: column.take(pa.array(owner, mask=~known)) for name, column in keys.items()}
     columns["dialect"] = pa.repeat(folded.dialect, count)
     if isinstance(folded, FoldedControlLog):
@@ -513,9 +508,9 @@ def _identity(
         columns["topic"] = pa.repeat(folded.log.topic, count)
         columns["partition"] = pa.repeat(folded.log.partition, count)
         columns["state_partition"] = pa.nulls(count, pa.int32())
-    else:
-        columns["state_partition"] = pa.repeat(pa.scalar(folded.log.partition, pa.int32()), count)
-    return columns, place
+        return columns, "offset"
+    columns["state_partition"] = pa.repeat(pa.scalar(folded.log.partition, pa.int32()), count)
+    return columns, "offset" if folded.log.has_offsets else "record"
 
 
 def _text(piece: Column, count: int) -> pa.Array:

@@ -12,9 +12,8 @@ from share_state.delta.warehouse import CLAIM_TABLES, GROUP_TABLES
 from share_state.errors import InputError, ShareStateError
 from share_state.fold.groups import fold_groups
 from share_state.sources.discovery import find_group_logs
-from tests.forms.tables import BY_KEY, SIZES, shuffled, write
-from tests.groups.group_tables import both_topics, json_lines, rows_of
-from tests.groups.group_writer import (
+from tests.fold.groups.group_tables import both_topics, json_lines, rows_of
+from tests.fold.groups.group_writer import (
     assignment,
     classic_group,
     classic_member,
@@ -23,12 +22,13 @@ from tests.groups.group_writer import (
     user_data,
     write_group_log,
 )
+from tests.sources.formats.tables import BY_KEY, SIZES, shuffled, write
 from tests.truth import DATA
 
 CHAOS, HAPPY = DATA / "4.3.1/chaos", DATA / "4.3.1/happy"
 STATE = str(CHAOS / "__share_group_state-*")
 DUMP, CONSOLE = HAPPY / "dump-log-__share_group_state-2.txt", HAPPY / "console-consumer-formatter.txt"
-PRINTED = Path(__file__).parent.parent / "groups/printed"
+PRINTED = Path(__file__).parents[1] / "fold/groups/printed"
 PICKED = ("g0", "t3", 1)
 """A share-partition of CHAOS."""
 

@@ -15,8 +15,8 @@ from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import warehouse_lock
 from share_state.sources.discovery import find_group_logs
 from tests.cli.commands import Command, contents
-from tests.forms.tables import write
-from tests.groups.group_tables import rows_of
+from tests.fold.groups.group_tables import rows_of
+from tests.sources.formats.tables import write
 from tests.truth import DATA
 
 CHAOS = DATA / "4.3.1/chaos"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import say
-from tests.control.logs import at, checkpoint, delta, log_of, user_data
+from tests.fold.control_records.logs import at, checkpoint, delta, log_of, user_data
 
 pytestmark = pytest.mark.usefixtures("spark")
 

@@ -8,8 +8,8 @@ from pyspark.sql import SparkSession
 
 from share_state.spark import jars
 from tests.cli.commands import Command, contents
+from tests.kafka.batches import UPDATE, Batch, Record, consecutive, in_bytes, key, log_of, snapshot, update
 from tests.truth import DATA
-from tests.wire.batches import UPDATE, Batch, Record, consecutive, in_bytes, key, log_of, snapshot, update
 
 CHAOS = DATA / "4.3.1/chaos"
 

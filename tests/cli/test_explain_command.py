@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import Command, Said
+from tests.kafka.batches import NOW, Batch, Record
 from tests.log_writer import Key, snapshot, tombstone, update, write_log_folder
 from tests.truth import DATA
-from tests.wire.batches import NOW, Batch, Record
 
 KEY: Key = ("app", "AAAAAAAAAAEAAAAAAAAAAg", 3)
 CHAOS = DATA / "4.3.1/chaos"

@@ -6,8 +6,8 @@ import pytest
 
 from share_state.delta.reader import CommittedTables
 from tests.cli.commands import Command
-from tests.groups.described import Scenario
-from tests.groups.group_writer import share_group, write_group_log
+from tests.fold.groups.described import Scenario
+from tests.fold.groups.group_writer import share_group, write_group_log
 from tests.truth import DATA
 
 WITH_MEMBERS = Scenario(DATA / "4.0.2/chaos")

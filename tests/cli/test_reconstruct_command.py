@@ -13,8 +13,8 @@ from share_state.fold.log import fold_log
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import find_logs
 from tests.cli.commands import Command, contents
+from tests.kafka.batches import Batch, Record, log_of
 from tests.truth import DATA, expected_states
-from tests.wire.batches import Batch, Record, log_of
 
 CHAOS, HAPPY, FUZZ = DATA / "4.3.1/chaos", DATA / "4.3.1/happy", DATA / "4.3.1/fuzz"
 

@@ -14,8 +14,8 @@ from share_state.fold.states import compute_lags
 from share_state.sources.discovery import find_logs
 from share_state.sources.topics import read_topics
 from tests.cli.commands import Command
+from tests.kafka.batches import UPDATE, Batch, Record, key, log_of, snapshot, update
 from tests.truth import DATA
-from tests.wire.batches import UPDATE, Batch, Record, key, log_of, snapshot, update
 
 DESCRIBED = sorted(
     path.parent

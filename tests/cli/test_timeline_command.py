@@ -10,7 +10,7 @@ from share_state.fold.timeline import timeline_tables
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import find_logs
 from tests.cli.commands import Command
-from tests.control.logs import at, checkpoint, delta, log_of
+from tests.fold.control_records.logs import at, checkpoint, delta, log_of
 from tests.truth import DATA
 
 CHAOS = DATA / "4.3.1/chaos"

@@ -149,7 +149,8 @@ class Ours:
         self.pending += made
         batches = [
             (batch.first, batch.last, batch.per_offset, _joined(
-                (run.first, run.last, run.state, run.count, run.owner or "", run.rollback_state is not None, run.deadline)
+                (run.first, run.last, run.state, run.count, run.owner or "",
+                 run.rollback_state is not None, run.deadline)
                 for run in batch.runs))
             for batch in window.batches
         ]  # fmt: skip

@@ -15,10 +15,10 @@ from share_state.fold.log import fold_log
 from share_state.kafka.record_batches import CHUNK_SIZE
 from share_state.sources.discovery import find_logs
 from share_state.spark import jars
+from tests.kafka.batches import Record
 from tests.kafka_classes import KafkaShard
 from tests.log_writer import CODECS, Key, Range, batch, snapshot, tombstone, update, write_log_folder
 from tests.truth import runs, value_by_offset
-from tests.wire.batches import Record
 
 # Enough to meet each odd pair of records; HYPOTHESIS_PROFILE=nightly draws thirty times as many.
 EXAMPLES = 3 * settings().max_examples

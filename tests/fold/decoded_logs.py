@@ -9,8 +9,8 @@ from share_state.fold.log import decode_log
 from share_state.kafka.state_records import STATE_BATCH, STATE_RECORD, Fault, Kind, StateRecords
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import find_logs
-from tests.fold.drawn import folder_of
 from tests.fold.model import Written
+from tests.fold.random_logs import folder_of
 from tests.truth import DATA
 
 LOGS = [f"{path.parent.parent.name}/{path.parent.name}" for path in sorted(DATA.glob("*/*/__share_group_state-0"))]

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from tests.kafka.batches import SNAPSHOT, UPDATE, Range, Record, key, snapshot, update
 from tests.truth import TERMINAL, end_offset, expected_in_flight, runs, value_by_offset
-from tests.wire.batches import SNAPSHOT, UPDATE, Range, Record, key, snapshot, update
 
 SNAPSHOT_KIND, UPDATE_KIND, TOMBSTONE_KIND = "snapshot", "update", "tombstone"
 

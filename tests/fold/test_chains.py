@@ -10,8 +10,8 @@ from share_state.fold.log import FoldedLog, fold_log
 from share_state.rules.registry import judge
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import find_logs
-from tests.fold.drawn import folder_of, logs, numbered, row_of
 from tests.fold.model import SNAPSHOT_KIND, TOMBSTONE_KIND, UPDATE_KIND, State, Written, replay
+from tests.fold.random_logs import folder_of, logs, numbered, row_of
 from tests.truth import DATA
 
 COLUMNS = list(State(Written(UPDATE_KIND, 0), -1, {}, None, 0, 0).row())

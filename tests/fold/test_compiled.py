@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from share_state.sources.discovery import find_logs
-from tests.control.logs import checkpoint, control, delta, log_of
-from tests.forms.tables import table_of, write
+from tests.fold.control_records.logs import checkpoint, control, delta, log_of
+from tests.sources.formats.tables import table_of, write
 from tests.truth import DATA
 
 SET_UP = """
@@ -25,11 +25,11 @@ from share_state.fold.options import FoldOptions
 from share_state.fold.timeline import timeline_tables
 from share_state.fold.log import fold_log
 from share_state.fold.verify import verify_cutoff
-from share_state.fold.decoded import decoded_tables
+from share_state.fold.timeline import decoded_tables
 from share_state.rules import judge, judge_records
 from share_state.sources.discovery import Window, find_logs
 from share_state.sources.discovery import find_topic_logs
-from tests.forms.tables import found
+from tests.sources.formats.tables import found
 for log in find_topic_logs([sys.argv[1]]):
     fold_control_log(log), list(timeline_tables(log))
 for log in [*found(sys.argv[2]), *(log for inputs in sys.argv[3:] for log in find_logs(inputs.split(",")))]:

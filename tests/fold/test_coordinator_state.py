@@ -16,8 +16,8 @@ from share_state.rules.registry import judge, judge_records
 from share_state.schema.declarations import layout
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import find_logs
+from tests.kafka.batches import NOW, Record
 from tests.log_writer import Range, batch, snapshot, tombstone, update, write_log_folder
-from tests.wire.batches import NOW, Record
 
 KEY = ("G1", "AAAAAAAAAAAAAAAAAAAAKg", 0)
 

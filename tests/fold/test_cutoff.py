@@ -11,8 +11,8 @@ from share_state.fold.log import FoldedLog, fold_log
 from share_state.fold.options import FoldOptions
 from share_state.fold.verify import FORGOTTEN, Proof, verify_cutoff
 from share_state.sources.as_of import Window
-from tests.fold.drawn import folder_of, logs, numbered
 from tests.fold.model import SNAPSHOT_KIND, TOMBSTONE_KIND, UPDATE_KIND, Written, replay
+from tests.fold.random_logs import folder_of, logs, numbered
 
 S0, S1, S2 = (Written(SNAPSHOT_KIND, partition, ((0, 3, 2, 1),), start=0) for partition in range(3))
 U0, U1, U2 = (Written(UPDATE_KIND, partition, ((4, 5, 2, 1),), start=1) for partition in range(3))

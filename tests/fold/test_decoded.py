@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from share_state.fold.decoded import decoded_tables
+from share_state.fold.timeline import decoded_tables
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition, find_logs
-from tests.truth import DATA
-from tests.wire.batches import (
+from tests.kafka.batches import (
     NOW,
     SNAPSHOT,
     UPDATE,
@@ -23,6 +22,7 @@ from tests.wire.batches import (
     snapshot,
     update,
 )
+from tests.truth import DATA
 
 RECORDS = [
     Record(key(SNAPSHOT), snapshot([(5, 9, 2, 1), (3, 7, 0, 2)], start=3, epoch=4, state_epoch=6, written=NOW + 5)),

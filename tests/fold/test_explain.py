@@ -12,10 +12,10 @@ from share_state.fold.log import fold_log
 from share_state.fold.options import SharePartitionFilter
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition, find_logs
-from tests.fold.drawn import FARTHEST, folder_of, logs, numbered
 from tests.fold.model import SNAPSHOT_KIND, TOMBSTONE_KIND, UPDATE_KIND, Written, replay
+from tests.fold.random_logs import FARTHEST, folder_of, logs, numbered
+from tests.kafka.batches import Batch, consecutive, in_bytes, log_of
 from tests.truth import DATA, value_by_offset
-from tests.wire.batches import Batch, consecutive, in_bytes, log_of
 
 
 def explained(

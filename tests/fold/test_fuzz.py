@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.kafka.batches import HEADER, log_of
+from tests.kafka.judged import Judged, judged, judged_bytes
 from tests.truth import DATA
-from tests.wire.batches import HEADER, log_of
-from tests.wire.judged import Judged, judged, judged_bytes
 
 SEGMENT = (DATA / "4.3.1/happy/__share_group_state-1" / f"{0:020}.log").read_bytes()
 
@@ -158,7 +158,7 @@ def _is_in_order(found: Judged) -> None:
 def test_no_kernel_ever_reads_outside_of_its_arrays(tmp_path: Path):
     # numba checks every index where it is told to; a kernel that reads outside raises IndexError then.
     checked = os.environ | {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path), "HYPOTHESIS_PROFILE": "fast"}
-    tests = [str(Path(__file__).parents[1] / name) for name in ("wire", "fold")]
+    tests = [str(Path(__file__).parents[1] / name) for name in ("kafka", "sources", "fold")]
     command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", *tests]
     done = subprocess.run(command, env=checked, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:]

@@ -18,8 +18,8 @@ from share_state.pipeline.plan import cores_per_log
 from share_state.rules.registry import RecordRules, judge, judge_records
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition, Segment, find_logs
-from tests.fold.drawn import folder_of, logs
 from tests.fold.model import Written
+from tests.fold.random_logs import folder_of, logs
 from tests.truth import DATA, scenarios
 
 

@@ -9,18 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from share_state.fold.dialect import SHARE_GROUP_STATE
 from share_state.fold.log import decode_log, fold_log
 from share_state.fold.options import FoldOptions, SharePartitionFilter
-from share_state.fold.share_group_state import StateLogReader, StateReplay
+from share_state.fold.share_group_state import StateReplay
 from share_state.fold.timeline import timeline_tables
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition, find_logs
 from share_state.sources.topics import Topics
-from tests.fold.drawn import folder_of, logs
 from tests.fold.model import SNAPSHOT_KIND, TOMBSTONE_KIND, UPDATE_KIND, Written
+from tests.fold.random_logs import folder_of, logs
+from tests.kafka.batches import Batch, consecutive, in_bytes, log_of
 from tests.truth import DATA, Case, cases
-from tests.wire.batches import Batch, consecutive, in_bytes, log_of
 
 KEY = ("group_id", "topic_id", "partition")
 OF_RECORD = ("offset", "timestamp", "kind")
@@ -180,7 +181,7 @@ def test_a_record_of_more_ranges_than_there_is_room_for_is_told(tmp_path: Path):
 
 def test_the_numbers_of_a_chunk_are_known_when_its_states_are_returned():
     (log,) = find_logs([str(DATA / "4.3.1/happy/__share_group_state-0")])
-    reader = StateLogReader(log, Window(), FoldOptions())
+    reader = SHARE_GROUP_STATE.open(log, Window(), FoldOptions())
     for records in reader.chunks():
         for states in reader.replay(records, np.ones(len(reader), bool)):
             assert states.rows["key"].max() < len(reader)

@@ -9,10 +9,10 @@ from share_state.fold.log import fold_log
 from share_state.fold.options import Limits
 from share_state.rules.registry import ERROR, INFO, WARNING, Scope, judge, judge_records
 from share_state.sources.discovery import LogPartition
-from tests.wire.batches import NOW, SNAPSHOT, UPDATE, Batch, Range, Record, consecutive, in_bytes, key, log_of
-from tests.wire.batches import snapshot as snapshot_value
-from tests.wire.batches import update as update_value
-from tests.wire.judged import Judged
+from tests.kafka.batches import NOW, SNAPSHOT, UPDATE, Batch, Range, Record, consecutive, in_bytes, key, log_of
+from tests.kafka.batches import snapshot as snapshot_value
+from tests.kafka.batches import update as update_value
+from tests.kafka.judged import Judged
 
 MINUTE = 60_000
 STATE_SCOPES = {Scope.RECORD, Scope.STATE_BATCH, Scope.STATE_LOG, Scope.RECORD_BATCHES}

@@ -8,8 +8,8 @@ from share_state.fold.log import fold_log
 from share_state.rules.registry import COMPILED, OFF, SEVERITIES, RecordRules, judge, registered
 from share_state.schema.declarations import table_schema
 from tests.fold.nights import Auditor, grown, only_log
+from tests.kafka.judged import Judged
 from tests.rules.histories import BREACHES, audited, found, log_with, snapshot, tombstone, update
-from tests.wire.judged import Judged
 
 FINISHED = [(0, 4, 2, 1)]
 

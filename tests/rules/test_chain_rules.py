@@ -7,8 +7,8 @@ import pytest
 
 from share_state.rules.registry import ERROR, WARNING
 from share_state.sources.discovery import STATE_TOPIC, find_logs
-from tests.wire.batches import SNAPSHOT, UPDATE, Batch, Record, consecutive, in_bytes, key, log_of, snapshot, update
-from tests.wire.judged import Judged, judged
+from tests.kafka.batches import SNAPSHOT, UPDATE, Batch, Record, consecutive, in_bytes, key, log_of, snapshot, update
+from tests.kafka.judged import Judged, judged
 
 S, U, D = (
     Record(key(SNAPSHOT), snapshot([(0, 4, 2, 1)])),

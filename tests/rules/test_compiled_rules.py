@@ -18,9 +18,9 @@ from share_state.fold.record_context import ContextChunk, ContextFold
 from share_state.kafka.state_records import StateRecords
 from share_state.rules.registry import Predicate, RecordRules, Scope, registered
 from tests.fold.decoded_logs import damaged, decoded, drawn_records
-from tests.fold.drawn import logs
-from tests.fold.fact_model import EVERY_RECORD, chunks
 from tests.fold.model import Written
+from tests.fold.random_logs import logs
+from tests.fold.record_context_model import EVERY_RECORD, chunks
 from tests.truth import DATA
 
 LIMITS = [Limits(writer_version=version, delivery_count=count) for version in (None, *RELEASES) for count in (1, 5)]

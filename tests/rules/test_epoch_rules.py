@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.kafka.batches import UPDATE, Record, key
 from tests.rules.histories import found, snapshot, tombstone, update
-from tests.wire.batches import UPDATE, Record, key
 
 
 @pytest.mark.parametrize("epoch", [-1, 0, 2, 65535])

@@ -14,8 +14,8 @@ from share_state.rules.registry import ERROR, INFO, NOTHING, OFF, SEVERITIES, WA
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import LogPartition, find_logs
 from share_state.sources.topics import Topics
+from tests.kafka.batches import UPDATE, Batch, Record, consecutive, in_bytes, key, log_of, snapshot, update
 from tests.rules.histories import BREACHES, STATE_SCOPES
-from tests.wire.batches import UPDATE, Batch, Record, consecutive, in_bytes, key, log_of, snapshot, update
 
 SNAPSHOTS = consecutive([Batch([Record(key(partition=number), snapshot([(0, 4, 2, 1)]))]) for number in range(4)])
 UPDATES = consecutive([Batch([Record(key(UPDATE, partition=number), update())]) for number in range(4)], 4)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from share_state.fold.options import Limits
+from tests.kafka.batches import NOW
 from tests.rules.histories import (
     ACKNOWLEDGED,
     ARCHIVED,
@@ -16,7 +17,6 @@ from tests.rules.histories import (
     tombstone,
     update,
 )
-from tests.wire.batches import NOW
 
 
 def test_many_ranges_are_told_by_the_first_few(tmp_path: Path):

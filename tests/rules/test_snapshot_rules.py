@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.kafka.batches import NOW, Record, key
 from tests.rules.histories import ACKNOWLEDGED, ARCHIVED, ARCHIVING, AVAILABLE, found, snapshot, tombstone, update
-from tests.wire.batches import NOW, Record, key
 
 COLD = NOW + 1
 HELD = [(0, 4, ACKNOWLEDGED, 1), (7, 9, AVAILABLE, 1)]

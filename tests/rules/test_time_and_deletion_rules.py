@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.kafka.batches import NOW, Record
 from tests.rules.histories import found, snapshot, tombstone, update
-from tests.wire.batches import NOW, Record
 
 CLOCK = "TIMESTAMP_REGRESSION"
 

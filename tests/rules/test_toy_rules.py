@@ -33,10 +33,10 @@ from share_state.rules.registry import (
     state_batch_rule,
     unregister,
 )
-from tests.control.logs import checkpoint
-from tests.control.test_control_chain_rules import folded as folded_control
-from tests.groups.group_writer import QUIET
-from tests.groups.group_writer import folded as folded_groups
+from tests.fold.control_records.logs import checkpoint
+from tests.fold.control_records.test_control_chain_rules import folded as folded_control
+from tests.fold.groups.group_writer import QUIET
+from tests.fold.groups.group_writer import folded as folded_groups
 from tests.rules.histories import ACKNOWLEDGED, log_with, snapshot, update
 
 RECORDS = (snapshot(), update([(0, 1, ACKNOWLEDGED, 1), (3, 4, ACKNOWLEDGED, 2)], count=4), update(count=4))

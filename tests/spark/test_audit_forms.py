@@ -21,7 +21,7 @@ from share_state.pipeline.resume import LastAudit, resume_plan
 from share_state.sources.discovery import LogPartition, find_logs
 from share_state.sources.resume import ResumeStatus
 from share_state.spark.executor import SparkExecutor
-from tests.forms.tables import BY_KEY, SIZES, table_of, write
+from tests.sources.formats.tables import BY_KEY, SIZES, table_of, write
 from tests.truth import DATA
 
 FUZZ, HAPPY = DATA / "4.3.1/fuzz", DATA / "4.3.1/happy"

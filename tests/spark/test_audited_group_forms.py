@@ -22,13 +22,13 @@ from share_state.pipeline.result import RunResult
 from share_state.sources.discovery import find_group_logs
 from share_state.spark.executor import SparkExecutor
 from share_state.spark.inputs import SparkSorter
-from tests.forms.tables import BY_KEY, write
-from tests.groups.group_tables import both_topics, json_lines, rows_of
-from tests.groups.group_writer import group_metadata, share_group, write_group_log
+from tests.fold.groups.group_tables import both_topics, json_lines, rows_of
+from tests.fold.groups.group_writer import group_metadata, share_group, write_group_log
+from tests.sources.formats.tables import BY_KEY, write
 from tests.truth import DATA
 
 CHAOS = DATA / "4.3.1/chaos"
-PRINTED = Path(__file__).parent.parent / "groups/printed"
+PRINTED = Path(__file__).parents[1] / "fold/groups/printed"
 NAMED = ("state_partitions=3", "groups.partitions=3")
 
 Run = Callable[..., RunResult]

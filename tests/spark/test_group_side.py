@@ -21,8 +21,8 @@ from share_state.pipeline.result import RunResult
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import find_group_logs, find_logs, group_partition_of, infer_state_partition_count
 from share_state.sources.topics import read_topics
-from tests.groups.described import scenarios
-from tests.groups.group_writer import (
+from tests.fold.groups.described import scenarios
+from tests.fold.groups.group_writer import (
     Assigned,
     assignment,
     classic_group,
@@ -34,8 +34,8 @@ from tests.groups.group_writer import (
     user_data,
     write_group_log,
 )
+from tests.kafka.batches import Record
 from tests.truth import DATA
-from tests.wire.batches import Record
 
 HAPPY = DATA / "4.3.1/happy"
 CHAOS = DATA / "4.3.1/chaos"

@@ -1,0 +1,46 @@
+"""One broker for the tests of a run, with what share consumers left on it; skipped with a reason where none can run."""
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from share_state.errors import SetupError
+from share_state.pipeline.plan import FoldPlan
+from share_state.pipeline.reconstruct import run_reconstruct
+from share_state.sources.kafka_cluster import read_cluster
+from share_state.spark import jars
+from share_state.spark.executor import SparkExecutor
+from tests.sources.kafka_cluster.broker import Broker, properties_of, running
+from tests.sources.kafka_cluster.workload import Workload, share_consumers_at_work
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A running broker without any topic of ours."""
+    if shutil.which("java") is None:
+        pytest.skip("no `java` on the PATH")
+    try:
+        jars.jars(jars.TEST_BROKER)
+    except SetupError as error:
+        pytest.skip(str(error))
+    with running(tmp_path_factory.mktemp("broker")) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def worked(broker: Broker) -> Iterator[Workload]:
+    """The broker with share-group state of every kind; some records are in flight until the run ends."""
+    with share_consumers_at_work(broker) as workload:
+        yield workload
+
+
+@pytest.fixture(scope="session")
+def warehouse(spark: SparkSession, worked: Workload, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The tables of the broker, read over its secured listener."""
+    folder = tmp_path_factory.mktemp("lake")
+    live = read_cluster(f"kafka://{worked.broker.secured}", properties_of(worked.broker, "auditor", folder))
+    work = FoldPlan(logs=live.logs, topics=live.topics, state_partitions=live.state_partitions)
+    run_reconstruct(SparkExecutor(spark), work, str(folder / "live"))
+    return str(folder / "live")

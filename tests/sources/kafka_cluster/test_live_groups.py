@@ -1,0 +1,116 @@
+"""The groups of a running cluster: read as from its segments, judged beside the state, shown with their lag."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+from pyspark.sql import SparkSession
+
+import share_state
+from share_state.config.inputs import OPTIONS, input_spec
+from share_state.delta.reader import CommittedTables
+from share_state.delta.warehouse import GROUP_TABLES
+from share_state.fold.groups import fold_groups
+from share_state.pipeline.plan import build_plan
+from share_state.pipeline.reconstruct import run_reconstruct
+from share_state.report.show import describe_groups
+from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, find_group_logs
+from share_state.sources.kafka_admin import fetch_broker_offsets
+from share_state.sources.kafka_cluster import read_cluster
+from share_state.spark import jars
+from share_state.spark.executor import SparkExecutor
+from tests.sources.kafka_cluster.broker import Broker, properties_of
+from tests.sources.kafka_cluster.workload import TOPICS, Workload
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture(scope="module")
+def lake(spark: SparkSession, worked: Workload, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The tables of the broker, as the command makes them."""
+    folder = str(tmp_path_factory.mktemp("lake") / "live")
+    spec = input_spec(OPTIONS, sources=[{"path": f"kafka://{worked.broker.address}"}], groups={})
+    run_reconstruct(SparkExecutor(spark), build_plan(spec, OPTIONS), folder)
+    return folder
+
+
+@pytest.fixture
+def reader_of_state(broker: Broker) -> Iterator[str]:
+    """A user who may read the state topic alone."""
+    user = "stranger"
+    admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
+    rule = (ResourceType.TOPIC, STATE_TOPIC, ResourcePatternType.LITERAL, f"User:{user}", "*", AclOperation.READ)
+    for future in admin.create_acls([AclBinding(*rule, AclPermissionType.ALLOW)]).values():
+        future.result(30)
+    yield user
+    for future in admin.delete_acls([AclBindingFilter(*rule, AclPermissionType.ALLOW)]).values():
+        future.result(30)
+
+
+def test_the_groups_of_a_cluster_are_those_of_its_segments(worked: Workload) -> None:
+    live = read_cluster(f"kafka://{worked.broker.address}")
+    assert live.group_partitions == len(live.groups) == 1
+    ours = fold_groups(live.groups, partition_count=live.group_partitions)
+    theirs = fold_groups(find_group_logs([str(worked.broker.logs)]), partition_count=1)
+    assert sorted(ours.live) == sorted(worked.groups)
+    for name in GROUP_TABLES:
+        assert getattr(ours, name).equals(getattr(theirs, name)), name
+    assert ours.share_group_members["group_id"].to_pylist() == ["holders"]
+    assert ours.faults == []
+
+
+def test_groups_of_a_cluster_are_shown_with_the_lag_that_the_broker_tells(lake: str, worked: Workload) -> None:
+    """The broker tells nothing of a share-partition that has no start yet: its lag is not known, nor the group's."""
+    answers = fetch_broker_offsets(
+        f"kafka://{worked.broker.address}", None, jars.jars(jars.KAFKA_CLIENTS)
+    ).share_partitions
+    told = {(one.group_id, one.topic, one.partition): one.lag for one in answers}
+    assert None not in told.values()
+    found = describe_groups(lake)
+    assert found["read"]
+    assert {row["group_id"]: row["members"] for row in found["groups"]} == {
+        name: int(name == "holders") for name in worked.groups
+    }
+    for group in found["groups"]:
+        whole = describe_groups(lake, group["group_id"])["share_partitions"]
+        lags = {(group["group_id"], row["topic"], row["partition"]): row["lag"] for row in whole}
+        assert {place: lag for place, lag in lags.items() if lag is not None} == {
+            place: lag for place, lag in told.items() if place[0] == group["group_id"]
+        }
+        assert group["lag"] == (None if None in lags.values() else sum(lags.values()))
+        assert {row["status"] for row in whole} == {"initialized"}
+    assert {group["group_id"]: group["lag"] for group in found["groups"]}["acceptors"] == 0
+    assert len(describe_groups(lake, "pickërs")["share_partitions"]) == sum(TOPICS.values())
+
+
+def test_a_cluster_is_read_in_python_without_a_session(worked: Workload, tmp_path: Path) -> None:
+    address, properties = f"kafka://{worked.broker.secured}", properties_of(worked.broker, "auditor", tmp_path)
+    tables = share_state.reconstruct(address, kafka_properties=properties)
+    folded = fold_groups(find_group_logs([str(worked.broker.logs)]), partition_count=1)
+    for name in GROUP_TABLES:
+        assert getattr(tables, name).equals(getattr(folded, name)), name
+    assert set(tables.share_partition_state["topic"].to_pylist()) == set(TOPICS)
+    assert share_state.cutoff(address, kafka_properties=properties).num_rows == 3
+
+
+def test_a_healthy_cluster_breaks_no_rule_over_groups(lake: str) -> None:
+    rules = set(CommittedTables(lake).read("findings")["rule"].to_pylist())
+    assert not rules & {"ORPHAN_SHARE_STATE", "MISSING_SHARE_STATE", "UNINITIALIZED_PARTITION", "MISPLACED_GROUP"}
+
+
+def test_who_may_not_read_the_groups_gets_the_state_alone(
+    worked: Workload, reader_of_state: str, tmp_path: Path
+) -> None:
+    live = read_cluster(f"kafka://{worked.broker.secured}", properties_of(worked.broker, reader_of_state, tmp_path))
+    assert (live.groups, live.group_partitions) == ((), None)
+    assert live.state_partitions == len(live.logs) == 3
+    assert {log.topic for log in live.logs} == {STATE_TOPIC} != {GROUP_TOPIC}

@@ -1,0 +1,72 @@
+"""A cluster read over the network gives what its own log folder gives."""
+
+from dataclasses import replace
+
+import pytest
+from confluent_kafka import Uuid
+
+from share_state.fold.log import FoldedLog, fold_log
+from share_state.rules.registry import judge
+from share_state.sources.as_of import Window
+from share_state.sources.discovery import find_logs
+from share_state.sources.kafka_cluster import read_cluster, topic_id_text
+from tests.sources.kafka_cluster.workload import A_PARTITION, TOPICS, Workload
+
+SIZES = {"redundant_bytes", "pinned_bytes"}
+
+
+def both(worked: Workload) -> list[tuple[FoldedLog, FoldedLog]]:
+    live, folders = read_cluster(f"kafka://{worked.broker.address}"), find_logs([str(worked.broker.logs)])
+    known = {"topics": live.topics, "state_partitions": live.state_partitions}
+    assert [log.name for log in live.logs] == [log.name for log in folders]
+    return [(fold_log(log, **known), fold_log(folder, **known)) for log, folder in zip(live.logs, folders, strict=True)]
+
+
+@pytest.mark.broker
+def test_the_tables_of_a_cluster_are_those_of_its_segments(worked: Workload) -> None:
+    assert sum(len(live.states) for live, _ in both(worked)) == 2 + 5 + 2
+    for live, segments in both(worked):
+        assert live.states.equals(segments.states)
+        assert live.in_flight.equals(segments.in_flight)
+        assert judge(live).equals(judge(segments))
+        assert live.record_count == segments.record_count
+        limits = live.cutoff.drop_columns(sorted(SIZES))
+        assert limits.equals(segments.cutoff.drop_columns(sorted(SIZES)))
+
+
+@pytest.mark.broker
+def test_the_bytes_of_batches_are_not_known_of_a_cluster(worked: Workload) -> None:
+    for live, _ in both(worked):
+        assert {live.cutoff[name][0].as_py() for name in SIZES} == {None}
+
+
+@pytest.mark.broker
+def test_what_is_in_flight_is_of_every_kind(worked: Workload) -> None:
+    ranges = [row for live, _ in both(worked) for row in live.in_flight.to_pylist()]
+    assert {row["state"] for row in ranges} >= {"AVAILABLE", "ACKNOWLEDGED", "ARCHIVED"}
+
+
+@pytest.mark.broker
+def test_names_and_ends_come_from_the_cluster(worked: Workload) -> None:
+    live = read_cluster(f"kafka://{worked.broker.address}")
+    names = {row["topic_id"]: row["topic"] for row in live.topics.names.to_pylist()}
+    ends = {(names[row["topic_id"]], row["partition"]): row["end_offset"] for row in live.topics.ends.to_pylist()}
+    ends = {place: end for place, end in ends.items() if place[0] in TOPICS}  # other tests may make their own
+    assert not any(name.startswith("__") for name in names.values())
+    assert ends == {(name, number): A_PARTITION for name, count in TOPICS.items() for number in range(count)}
+
+
+@pytest.mark.broker
+def test_records_that_come_later_are_left_out(worked: Workload) -> None:
+    live, folders = read_cluster(f"kafka://{worked.broker.address}"), find_logs([str(worked.broker.logs)])
+    log, folder = max(zip(live.logs, folders, strict=True), key=lambda pair: pair[0].source.end_offset)
+    until = log.source.end_offset // 2
+    earlier = fold_log(replace(log, source=replace(log.source, end_offset=until)), topics=live.topics)
+    assert earlier.next_offset == until > 0
+    assert earlier.states.equals(fold_log(folder, Window(until_offset=until), topics=live.topics).states)
+
+
+def test_a_topic_id_is_written_as_kafka_writes_it() -> None:
+    assert topic_id_text(Uuid(-1, -1)) == "_____________________w"
+    assert topic_id_text(Uuid(1, 2)) == "AAAAAAAAAAEAAAAAAAAAAg"
+    assert topic_id_text(Uuid(-0x4000000000000000, 0x3F)) == "wAAAAAAAAAAAAAAAAAAAPw"

@@ -1,0 +1,54 @@
+"""A cluster reconstructed through Spark: a task a partition, tables as from the segments, nothing secret in a plan."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from share_state.delta.reader import CommittedTables
+from share_state.pipeline.plan import FoldPlan
+from share_state.pipeline.reconstruct import run_reconstruct
+from share_state.pipeline.task import RESULTS, OutputSpec
+from share_state.sources.discovery import find_logs
+from share_state.sources.kafka_cluster import read_cluster
+from share_state.spark.executor import SparkExecutor
+from tests.sources.kafka_cluster.broker import PASSWORDS, properties_of
+from tests.sources.kafka_cluster.test_live_reading import SIZES
+from tests.sources.kafka_cluster.workload import Workload
+
+pytestmark = pytest.mark.broker
+
+KEY = ("group_id", "topic_id", "partition")
+
+
+def test_the_warehouse_of_a_cluster_is_that_of_its_segments(
+    spark: SparkSession, worked: Workload, warehouse: str, tmp_path: Path
+) -> None:
+    live = read_cluster(f"kafka://{worked.broker.address}")
+    logs = find_logs([str(worked.broker.logs)])
+    run_reconstruct(
+        SparkExecutor(spark),
+        FoldPlan(logs, topics=live.topics, state_partitions=live.state_partitions),
+        str(tmp_path / "lake"),
+    )
+    ours, theirs = CommittedTables(warehouse), CommittedTables(str(tmp_path / "lake"))
+    for table in ("share_partition_state", "in_flight", "findings", "cutoff"):
+        columns = ours.read(table).column_names
+        order = [(name, "ascending") for name in (*KEY, "rule", "first_offset", "offset") if name in columns]
+        left_out = [name for name in columns if name in (*SIZES, "run_id")]
+        one, other = (tables.read(table).sort_by(order).drop_columns(left_out) for tables in (ours, theirs))
+        assert one.equals(other), table
+    assert ours.run["progress"] == theirs.run["progress"]
+    assert ours.run["records"] == theirs.run["records"] > 0
+
+
+def test_a_partition_is_a_task_and_no_secret_is_in_its_plan(
+    spark: SparkSession, worked: Workload, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    live = read_cluster(f"kafka://{worked.broker.secured}", properties_of(worked.broker, "auditor", tmp_path))
+    frame = SparkExecutor(spark).fold(FoldPlan(logs=live.logs), OutputSpec(returned=RESULTS))
+    assert frame.rdd.getNumPartitions() == live.state_partitions == 3
+    frame.explain("extended")
+    shown = "".join(capfd.readouterr()) + repr(live)
+    assert "share_state_kafka" in shown
+    assert PASSWORDS["auditor"] not in shown

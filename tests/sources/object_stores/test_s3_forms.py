@@ -1,0 +1,182 @@
+"""Every other form of an export on an object store folds to the tables of the local one."""
+
+import base64
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import SparkSession
+
+from share_state.delta.reader import CommittedTables
+from share_state.errors import InputError
+from share_state.fold.log import fold_log
+from share_state.pipeline.inputs import AUTO, ExportPaths, RowSorter, read_export
+from share_state.sources import table_plan
+from share_state.sources.discovery import LogPartition, find_logs
+from share_state.sources.share_snapshots import ShareSnapshotEntry, read_share_snapshots, write_share_snapshots
+from share_state.sources.topics import read_subscriptions, read_topics
+from share_state.spark.inputs import SparkSorter
+from tests.cli.commands import say
+from tests.sources.formats.tables import BY_KEY, SIZES, shuffled, table_of, tables_of, write
+from tests.sources.object_stores.s3 import BUCKET, put
+from tests.truth import DATA
+
+CHAOS, HAPPY = DATA / "4.3.1/chaos", DATA / "4.3.1/happy"
+TEXTS = {
+    "dump-log": HAPPY / "dump-log-__share_group_state-2.txt",
+    "console-json": HAPPY / "console-consumer-formatter.txt",
+}
+
+
+@pytest.fixture(scope="module")
+def logs() -> list[LogPartition]:
+    return find_logs([str(CHAOS)])
+
+
+@pytest.fixture(scope="module")
+def table(logs: list[LogPartition]) -> pa.Table:
+    return table_of(logs)
+
+
+def found(address: str, sorter: RowSorter | None = None, form: str = AUTO) -> list[LogPartition]:
+    return read_export(ExportPaths([address], sorter=sorter), form).logs
+
+
+def is_same(told: list[LogPartition], logs: list[LogPartition]) -> None:
+    assert [log.partition for log in told] == [log.partition for log in logs]
+    for one, other in zip(told, logs, strict=True):
+        assert tables_of(fold_log(one), without=SIZES) == tables_of(fold_log(other), without=SIZES)
+
+
+def json_lines(table: pa.Table, path: Path) -> Path:
+    """A table as a sink writes it: JSON lines, bytes in base64."""
+    rows = table.select(["key", "value", "topic", "partition", "offset"]).to_pylist()
+    for row in rows:
+        row |= {name: row[name] and base64.b64encode(row[name]).decode() for name in ("key", "value")}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize("form", TEXTS)
+def test_texts_are_streamed(s3: str, form: str):
+    address = put(s3, TEXTS[form], f"texts/{form}.txt")
+    (stored,), (local,) = found(address), found(str(TEXTS[form]))
+    assert tables_of(fold_log(stored)) == tables_of(fold_log(local))
+    assert stored.size == local.size
+
+
+def test_a_folder_of_texts(s3: str):
+    put(s3, TEXTS["console-json"], "folder of texts/2026-11-21/console.txt")
+    (stored,) = found(f"s3://{BUCKET}/folder of texts", form="console-json")
+    assert fold_log(stored).states == fold_log(*found(str(TEXTS["console-json"]))).states
+
+
+def test_parquet_files_in_folders_that_are_columns(s3: str, table: pa.Table, logs: list[LogPartition], tmp_path: Path):
+    for log in logs:
+        own = table.filter(pa.compute.field("partition") == log.partition).drop_columns("partition")
+        write(own, tmp_path / f"partition={log.partition}" / "rows.parquet", row_group=100)
+    is_same(found(put(s3, tmp_path, "tables/parquet")), logs)
+
+
+def test_a_delta_table(s3: str, table: pa.Table, logs: list[LogPartition], tmp_path: Path):
+    write_deltalake(str(tmp_path / "bronze"), table.slice(0, 800), partition_by=["partition"])
+    write_deltalake(str(tmp_path / "bronze"), table.slice(800), mode="append")
+    is_same(found(put(s3, tmp_path / "bronze", "tables/delta bronze")), logs)
+
+
+def test_a_delta_table_with_deleted_rows_goes_through_spark(
+    s3_spark: SparkSession, s3: str, table: pa.Table, logs: list[LogPartition], tmp_path: Path
+):
+    frame = s3_spark.createDataFrame(pa.concat_tables([table, shuffled(table)]).combine_chunks())
+    rows = frame.selectExpr("*", "row_number() OVER (PARTITION BY partition, offset ORDER BY offset) AS copy")
+    place = str(tmp_path / "bronze")
+    rows.coalesce(1).write.format("delta").option("delta.enableDeletionVectors", "true").save(place)
+    s3_spark.sql(f"DELETE FROM delta.`{place}` WHERE copy = 2")
+    assert DeltaTable(place).protocol().reader_features
+    is_same(found(put(s3, Path(place), "tables/deleted"), SparkSorter(s3_spark)), logs)
+
+
+def test_json_lines_go_through_spark(
+    s3_spark: SparkSession, s3: str, table: pa.Table, logs: list[LogPartition], tmp_path: Path
+):
+    json_lines(shuffled(table), tmp_path / "rows/day=1/part-0.json")
+    told = found(put(s3, tmp_path / "rows", "tables/json"), SparkSorter(s3_spark))
+    assert [log.partition for log in told] == [log.partition for log in logs]
+    for one, other in zip(told, logs, strict=True):
+        assert fold_log(one).states == fold_log(other).states
+
+
+def test_rows_without_any_order_go_through_spark(
+    s3_spark: SparkSession,
+    s3: str,
+    table: pa.Table,
+    logs: list[LogPartition],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    write(shuffled(table), tmp_path / "rows.parquet", row_group=64)
+    monkeypatch.setattr(table_plan, "MAX_OVERLAP", 1 << 10)
+    is_same(found(put(s3, tmp_path / "rows.parquet", "tables/rows.parquet"), SparkSorter(s3_spark)), logs)
+
+
+def test_a_flaw_of_a_copied_table_is_told_by_its_address(
+    s3_spark: SparkSession, s3: str, table: pa.Table, tmp_path: Path
+):
+    flawed = table.slice(0, 5).set_column(4, "offset", pa.array([1, 2, -3, 4, 5]))
+    address = put(s3, json_lines(flawed, tmp_path / "flawed.json"), "tables/flawed.json")
+    with pytest.raises(InputError, match=f"^{address}: partition 0, offset -3: offset is null or negative"):
+        found(address, SparkSorter(s3_spark))
+
+
+def test_files_that_go_with_an_input(s3: str, tmp_path: Path):
+    topics = put(s3, CHAOS / "topics.json", "files/topics.json")
+    assert read_topics(topics).names == read_topics(str(CHAOS / "topics.json")).names
+    (tmp_path / "subscriptions.json").write_text('{"orders": ["app"]}')
+    subscriptions = put(s3, tmp_path / "subscriptions.json", "files/subscriptions.json")
+    assert read_subscriptions(subscriptions) == {"orders": ["app"]}
+    log, entry = LogPartition("orders", 0, (), 0), ShareSnapshotEntry("app", 1, 2, 3)
+    assert read_share_snapshots(f"s3://{BUCKET}/files/index", [log]) == {}
+    write_share_snapshots(f"s3://{BUCKET}/files/index", {log.name: [entry]})
+    assert read_share_snapshots(f"s3://{BUCKET}/files/index", [log]) == {"orders-0": [entry]}
+
+
+FORMS = ("segments", "table", *TEXTS)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_reconstruct_writes_the_same_tables(
+    s3_spark: SparkSession,
+    s3: str,
+    table: pa.Table,
+    form: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+):
+    local = TEXTS.get(form) or (write(table, tmp_path / "rows.parquet") if form == "table" else CHAOS)
+    stored = put(s3, local, f"reconstructed/{form}/{local.name}")
+    for given, lake in ((local, "local"), (stored, "stored")):
+        assert say(capfd, "reconstruct", given, "--out", tmp_path / lake).code == 0
+    one, other = (CommittedTables(str(tmp_path / lake)) for lake in ("local", "stored"))
+    assert one.run["records"] == other.run["records"] > 0
+    for name in ("share_partition_state", "in_flight"):
+        order = [*BY_KEY, ("first_offset", "ascending")] if name == "in_flight" else BY_KEY
+        assert one.read(name).sort_by(order) == other.read(name).sort_by(order)
+    assert one.read("findings").drop_columns("run_id").num_rows == other.read("findings").num_rows
+
+
+@pytest.mark.parametrize("command", ["explain", "decode", "diff"])
+def test_commands_without_spark(s3: str, command: str, capfd: pytest.CaptureFixture[str]):
+    key = fold_log(find_logs([str(CHAOS)])[0]).states.to_pylist()[0]
+    arguments = {
+        "explain": ["--group", key["group_id"], "--topic", key["topic_id"], "--partition", key["partition"],
+                    "--offset", max(key["start_offset"], 0)],
+        "decode": [],
+        "diff": ["--as-of-offset", "0=100"],
+    }[command]  # fmt: skip
+    stored = put(s3, CHAOS, "segments/chaos")
+    there, here = (say(capfd, command, given, *arguments) for given in (stored, CHAOS))
+    assert there.code == here.code == 0
+    assert there.out == here.out

@@ -1,0 +1,107 @@
+"""A Spark standalone cluster on this machine, a master and two workers, each a process; and the package as a wheel."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyspark
+import pytest
+
+SPARK = Path(pyspark.__file__).parent
+_CHECKOUT = Path(__file__).parents[3]
+_PATIENCE = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A running cluster.
+
+    Attributes:
+        address: of its master.
+        work: the folder with a folder a worker, and in those one an executor.
+        kernels: where executors are told to keep compiled kernels.
+    """
+
+    address: str
+    work: Path
+    kernels: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """The package, installed from a wheel of this checkout.
+
+    Attributes:
+        wheel: the file.
+        folder: where what it holds lies, and nothing else.
+    """
+
+    wheel: Path
+    folder: Path
+
+
+@pytest.fixture(scope="package")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    folder = tmp_path_factory.mktemp("wheel")
+    _pip("wheel", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", str(folder), str(_CHECKOUT))
+    (wheel,) = folder.glob("share_state-*.whl")
+    _pip("install", "--no-deps", "--no-index", "--no-compile", "--target", str(folder / "installed"), str(wheel))
+    return Installed(wheel, folder / "installed")
+
+
+@pytest.fixture(scope="package")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("cluster")
+    port = _free_port()
+    started = [_started(folder, "master", "deploy.master.Master", "--port", str(port), "--webui-port", "0")]
+    try:
+        _wait_for(folder / "master.log", "I have been elected leader")
+        for number in range(2):
+            where = str(folder / f"worker-{number}")
+            options = ("--cores", "1", "--memory", "1g", "--webui-port", "0", "--work-dir", where)
+            address = f"spark://127.0.0.1:{port}"
+            started.append(_started(folder, f"worker-{number}", "deploy.worker.Worker", *options, address))
+        for number in range(2):
+            _wait_for(folder / f"worker-{number}.log", "Successfully registered with master")
+        yield Cluster(f"spark://127.0.0.1:{port}", folder, folder / "kernels")
+    finally:
+        for process in reversed(started):
+            process.terminate()
+        for process in started:
+            process.wait(_PATIENCE)
+
+
+def _pip(*arguments: str) -> None:
+    command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def _started(folder: Path, name: str, main: str, *options: str) -> subprocess.Popen[bytes]:
+    environment = os.environ | {"SPARK_HOME": str(SPARK), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_NO_DAEMONIZE": "1"}
+    # What is on the tests' own path must not reach the workers: they are to run what was shipped, and to show it.
+    for variable in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE"):
+        environment.pop(variable, None)
+    command = [str(SPARK / "bin" / "spark-class"), f"org.apache.spark.{main}", "--host", "127.0.0.1", *options]
+    with (folder / f"{name}.log").open("wb") as log:
+        return subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+
+
+def _wait_for(log: Path, said: str) -> None:
+    until = time.monotonic() + _PATIENCE
+    while not re.search(said, log.read_text(errors="replace")):
+        if time.monotonic() > until:
+            pytest.fail(f"{log.name}: never said {said!r}: {log.read_text(errors='replace')[-2000:]}")
+        time.sleep(0.2)
+
+
+def _free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return listening.getsockname()[1]

@@ -1,0 +1,105 @@
+"""The command on a cluster: the wheel travels with the job, and kernels are compiled once."""
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+
+import share_state
+from share_state.delta.reader import CommittedTables
+from share_state.pipeline.task import RESULTS
+from share_state.schema.declarations import table_schema
+from share_state.spark.session import UNPACKED, package_settings
+from tests.spark.cluster.conftest import Cluster, Installed
+from tests.truth import DATA
+
+EXPORT = DATA / "4.3.1/chaos"
+
+
+def in_wheel(installed: Installed, tmp_path: Path, *arguments: str) -> str:
+    """What an interpreter prints that finds the package where the wheel was installed, and not in the checkout."""
+    environment = os.environ | {"PYTHONPATH": str(installed.folder)}
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def reconstructed(
+    cluster: Cluster, installed: Installed, export: Path, tmp_path: Path, name: str
+) -> tuple[dict, dict[str, float]]:
+    """What the command says as JSON, its times apart."""
+    command = ["-m", "share_state", "reconstruct", str(export), "--out", str(tmp_path / name)]
+    command += ["--json", "--master", cluster.address]
+    for setting in (f"spark.executorEnv.NUMBA_CACHE_DIR={cluster.kernels}", "spark.executor.memory=512m"):
+        command += ["--spark-conf", setting]
+    said = json.loads(in_wheel(installed, tmp_path, *command))
+    return said, said.pop("seconds")
+
+
+def rows(warehouse: Path) -> dict[str, list[dict]]:
+    tables = CommittedTables(str(warehouse))
+    return {name: sorted(tables.read(name).to_pylist(), key=repr) for name in (*RESULTS, "cutoff")}
+
+
+def plain(table: pa.Table, left_out: set[str]) -> list[dict]:
+    return sorted(table.drop_columns(list(left_out)).to_pylist(), key=repr)
+
+
+def compiled(cluster: Cluster) -> dict[Path, int]:
+    """Compiled kernels, with when they were."""
+    return {file: file.stat().st_mtime_ns for file in cluster.kernels.rglob("*.nbc")}
+
+
+def held(archive: Path) -> dict[str, bytes]:
+    """The package in a wheel or in what is shipped: every file with its bytes."""
+    with zipfile.ZipFile(archive) as packed:
+        names = [name for name in packed.namelist() if not name.split("/")[0].endswith(".dist-info")]
+        return {name: packed.read(name) for name in names}
+
+
+def unpacked(cluster: Cluster) -> list[Path]:
+    """Where executors unpacked what a job brought."""
+    return list(cluster.work.glob(f"worker-*/app-*/*/{UNPACKED}"))
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Every file but what Python compiled of it."""
+    found = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
+
+
+def test_a_job_runs_the_wheel_that_was_shipped_and_the_next_one_compiles_nothing(
+    cluster: Cluster, installed: Installed, tmp_path: Path
+):
+    found = in_wheel(installed, tmp_path, "-c", "import share_state; print(share_state.__file__)")
+    assert Path(found.strip()) == installed.folder / "share_state/__init__.py"
+    reconstructed(cluster, installed, EXPORT / "__share_group_state-0", tmp_path, "one")
+    before = compiled(cluster)
+    assert before
+    said, seconds = reconstructed(cluster, installed, EXPORT, tmp_path, "all")
+    assert compiled(cluster) == before
+    folders = unpacked(cluster)
+    assert len({path.parts[-4] for path in folders}) == 2
+    for folder in folders:
+        assert files(folder) == held(installed.wheel)
+    # What a worker imports it compiles beside it.
+    assert any(folder.glob("share_state/__pycache__/task.*.pyc") for folder in folders)
+    written, folded = rows(tmp_path / "all"), share_state.reconstruct(str(EXPORT))
+    for name, of_it in written.items():
+        told = {"run_id"} & {*table_schema(name).names}
+        assert [{k: v for k, v in row.items() if k not in told} for row in of_it] == plain(getattr(folded, name), told)
+    assert said["share_partitions"] == len(folded.share_partition_state)
+    assert {"start Spark", "read and fold", "commit"} <= set(seconds)
+    assert all(took >= 0 for took in seconds.values())
+
+
+def test_a_checkout_ships_what_its_wheel_holds(installed: Installed):
+    archive = urlsplit(package_settings({})["spark.archives"])
+    assert archive.fragment == UNPACKED
+    assert held(Path(archive.path)) == held(installed.wheel)
