@@ -43,10 +43,7 @@ def _is_registered(code: str) -> str:
 def _to_milliseconds(given: Any) -> int:
     if not isinstance(given, str | datetime):
         raise ValueError("neither a datetime nor text")
-    try:
-        return to_epoch_ms(given)
-    except InputError as error:
-        raise ValueError(str(error)) from None
+    return to_epoch_ms(given)
 
 
 FileFormat = Literal["auto", "segments", "table", "dump-log", "console-json"]
@@ -246,7 +243,7 @@ ARGUMENTS = FieldNames(
     },
     {
         "as_of_offsets": "a log partition and an offset, as in {3: 12000}",
-        "as_of_time": "a datetime, or text as in 2026-11-21T02:10:00Z",
+        "as_of_time": "a datetime, text as in 2026-11-21T02:10:00Z, or offsets as in {3: 12000}",
     },
 )
 KEYS = FieldNames({})
@@ -264,6 +261,10 @@ def input_spec(names: FieldNames, **given: Any) -> InputSpec:
     """
     try:
         return InputSpec(**given)
+    except InputError:
+        # Of to_epoch_ms, which does not know how the field is written.
+        text = names.name("as_of_time", value=given["as_of_time"])
+        raise InputError(f"{text}: give {names.expected['as_of_time']}") from None
     except ValidationError as error:
         raise ShareStateError(_refusal(names, given, error.errors()[0])) from None
 

@@ -27,7 +27,8 @@ from share_state.fold.log import fold_log
 from share_state.fold.verify import verify_cutoff
 from share_state.fold.timeline import decoded_tables
 from share_state.rules import judge, judge_records
-from share_state.sources.discovery import Window, find_logs
+from share_state.sources.as_of import Window
+from share_state.sources.discovery import find_logs
 from share_state.sources.discovery import find_topic_logs
 from tests.sources.formats.tables import found
 for log in find_topic_logs([sys.argv[1]]):
@@ -88,20 +89,6 @@ def test_no_fold_has_to_compile_what_set_up_did_not(tmp_path: Path, of_set_up: d
     assert sorted(set(ran) - set(of_set_up)) == []
     # It was kept, too.
     assert sorted(name for name, kernel in ran.items() if kernel.compiled) == []
-
-
-def test_kernels_are_read_back_without_what_compiling_needs(of_set_up: dict[str, Kernel]):
-    assert of_set_up
-    program = f"""
-import sys
-from share_state.fold.log import fold_log
-from share_state.sources.discovery import find_logs
-for log in find_logs([{str(DATA / "4.4.0/fifty")!r}]):
-    fold_log(log)
-print("numba.np.linalg" in sys.modules)
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == ("False\n", "")
 
 
 def test_what_counts_no_references_returns_no_array(of_set_up: dict[str, Kernel]):

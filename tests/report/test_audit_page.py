@@ -65,7 +65,7 @@ def test_pictures_stand_where_there_is_something_to_see(parsed: ParsedPage):
 
 def test_findings_are_listed_with_what_should_hold_and_an_example(parsed: ParsedPage):
     listed = parsed.texts["findings"]
-    assert "Between the log start and its end no offset is missing." in listed
+    assert "No offset is missing between the log start and the log end." in listed
     assert "offsets 41 to 57 are missing" in listed
     assert listed.index("START_ OFFSET_ INVALID") < listed.index("OFFSET_ GAP") < listed.index("UNKNOWN_ TAG")
 
