@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 # The first example of a test may compile or load kernels, which says nothing about the test.
 _QUIET = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-settings.register_profile("fast", max_examples=50, deadline=None, suppress_health_check=_QUIET)
+settings.register_profile("fast", max_examples=30, deadline=None, suppress_health_check=_QUIET)
 settings.register_profile("nightly", max_examples=3000, deadline=None, suppress_health_check=_QUIET)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
