@@ -15,11 +15,10 @@ from typing import overload
 
 import numpy as np
 
-from share_state.fold.interval_merge import priority, range_columns, sweep
+from share_state.fold.interval_merge import clip_ranges, range_columns, sweep
 from share_state.jit.compile import allocating_kernel, inlined, kernel, prefetch
 from share_state.kafka.buffers import allocate_rows, clone_rows, concat_rows, copy_rows, fill_rows, write_rows
 from share_state.kafka.state_records import (
-    LARGEST_OFFSET,
     STATE_BATCH,
     UNREADABLE_FAULTS,
     Fault,
@@ -245,12 +244,12 @@ def _fold(from_key, to_key, rows, batches, order, starts, chains, old_ends, old_
         if size > len(first):
             first, last, packed = range_columns(2 * size)
             spare_first, spare_last, spare_packed = range_columns(2 * size)
-        size = _clip(held, held_from, held_to, cut, first, last, packed, np.int64(0))
+        size = clip_ranges(held, held_from, held_to, cut, first, last, packed, np.int64(0))
         for number in range(update, end):
             row = rows[order[number]]
             cut = cuts[number - begin]
             if row.kind == Kind.UPDATE and not row.fault & UNREADABLE_FAULTS and row.max_offset >= cut:
-                size = _clip(batches, row.batches, row.batches + row.batch_count, cut, first, last, packed, size)
+                size = clip_ranges(batches, row.batches, row.batches + row.batch_count, cut, first, last, packed, size)
         at = sweep(first, last, packed, size, spare_first, spare_last, spare_packed, out, at)
         ends[key + 1] = at
 
@@ -361,20 +360,6 @@ def fold_record(row, chain):
     chain.create_time = row.create_time
     chain.write_time = row.write_time
     return REPLACED
-
-
-@kernel
-def _clip(batches, start, end, cut, first, last, packed, size):
-    """Append the ranges at or after `cut` (-1: all) without inverted ones, which cover nothing."""
-    for number in range(start, end):
-        batch = batches[number]
-        if batch.first > batch.last or batch.last == LARGEST_OFFSET or (cut != -1 and batch.last < cut):
-            continue
-        first[size] = max(batch.first, cut) if cut != -1 else batch.first
-        last[size] = batch.last
-        packed[size] = priority(batch.count, batch.state)
-        size += 1
-    return size
 
 
 class ColumnCache:

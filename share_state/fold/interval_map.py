@@ -11,6 +11,7 @@ from share_state.fold.interval_merge import (
     ACKNOWLEDGED,
     ARCHIVING,
     AVAILABLE,
+    clip_ranges,
     is_terminal,
     priority,
     range_columns,
@@ -73,15 +74,7 @@ def load_incoming(batches, begin, end, cut, buffer):
 def _load_swept(batches, begin, end, cut, buffer):
     """As `load_incoming`, where ranges overlap or are out of order, which no coordinator of a release writes."""
     first, last, packed = range_columns(end - begin)
-    size = 0
-    for number in range(begin, end):
-        batch = batches[number]
-        if batch.first > batch.last or batch.last == LARGEST_OFFSET or (cut != -1 and batch.last < cut):
-            continue
-        first[size] = max(batch.first, cut) if cut != -1 else batch.first
-        last[size] = batch.last
-        packed[size] = priority(batch.count, batch.state)
-        size += 1
+    size = clip_ranges(batches, begin, end, cut, first, last, packed, np.int64(0))
     return sweep(first, last, packed, size, *range_columns(end - begin), buffer, len(buffer) // 3)
 
 

@@ -8,6 +8,7 @@ Source: Kafka PersisterStateBatchCombiner of 4.4 (a sweep line); earlier release
 import numpy as np
 
 from share_state.jit.compile import allocating_kernel, inlined, kernel
+from share_state.kafka.state_records import LARGEST_OFFSET
 
 _FEW = 128
 """Runs of this many ranges are sorted by insertion, then merged."""
@@ -294,3 +295,17 @@ def _tile(out, at, first, last, state, count, gap):
     out[at].count = count
     out[at].gap = gap
     return at + 1
+
+
+@kernel
+def clip_ranges(batches, start, end, cut, first, last, packed, size):
+    """Append the ranges at or after `cut` (-1: all) without inverted ones, which cover nothing."""
+    for number in range(start, end):
+        batch = batches[number]
+        if batch.first > batch.last or batch.last == LARGEST_OFFSET or (cut != -1 and batch.last < cut):
+            continue
+        first[size] = max(batch.first, cut) if cut != -1 else batch.first
+        last[size] = batch.last
+        packed[size] = priority(batch.count, batch.state)
+        size += 1
+    return size

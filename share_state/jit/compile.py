@@ -27,7 +27,7 @@ KERNEL_PACKAGES = ("fold", "jit", "kafka", "rules", "sources")
 """Packages of share_state whose functions are cached by `KernelCacheLocator`."""
 
 _PACKAGE = Path(__file__).parents[1]
-_KERNEL_MARKERS = (b"share_state.jit.compile import", b"numba", b"record_rule")
+_KERNEL_MARKERS = (b"share_state.jit.compile import", b"numba", b"record_rule", b"state_batch_rule")
 """Text found in each source file that defines kernels or parts of one."""
 
 _NUMBA_LOCATORS = (
