@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.delta.files import File, TableFiles
-from share_state.delta.reader import list_files, open_table, warehouse_errors
-from share_state.errors import InputError, WarehouseError
+from share_state.delta.reader import list_files, open_filesystem, open_table, warehouse_errors
+from share_state.errors import InputError, WarehouseError, disk_errors
 from share_state.schema.declarations import table_schema
 from share_state.sources.object_stores import StorePath, delta_storage_options
 
@@ -148,8 +148,9 @@ def warehouse_lock(root: str, command: str) -> Iterator[None]:
             "host": socket.gethostname(),
             "since": datetime.now(UTC).isoformat(timespec="seconds"),
         }
-        (path / _LOCK_HOLDER).write_text(json.dumps(holder), encoding="utf-8")
         try:
+            with disk_errors(root):
+                (path / _LOCK_HOLDER).write_text(json.dumps(holder), encoding="utf-8")
             yield
         finally:
             (path / _LOCK_HOLDER).unlink(missing_ok=True)
@@ -185,7 +186,7 @@ class Warehouse:
         self.files = TableFiles(root if "://" in root else str(Path(root).absolute()), folders=folders or {})
         self.versions: dict[str, int] = {}
         self._missing = missing_folders(root)
-        self._committed, self._runs_version = set[str](), self._version("runs")
+        self._new, self._committed, self._runs_version = set[str](), set[str](), self._version("runs")
 
     def __enter__(self) -> "Warehouse":
         return self
@@ -193,6 +194,11 @@ class Warehouse:
     def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
         # Tasks that Spark tried again, and runs that failed, leave files that no commit names.
         with suppress(*((OSError, InputError) if failed else ())):
+            if failed and "runs" not in self.versions:
+                # No reader has seen tables that begin with this run.
+                for table in self._new:
+                    filesystem, folder = open_filesystem(self.files.folder(table))
+                    filesystem.delete_dir(folder)
             self.files.discard(self.files.folders or ALL_TABLES, frozenset(self._committed))
         if failed:
             with suppress(OSError):
@@ -283,6 +289,7 @@ class Warehouse:
         schema, existing = table_schema(table), open_table(path)
         declared = Schema.from_arrow(schema)
         if existing is None:
+            self._new.add(table)
             create_table_with_add_actions(path, declared, additions(), storage_options=delta_storage_options(path))
             return self._record_commit(table, files, 0)
         fields = existing.schema().fields
