@@ -17,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 
 from share_state.errors import InputError, SetupError
-from share_state.kafka.record_batches import RECORD, Chunk
+from share_state.kafka.record_batches import Chunk
 from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, LogPartition
 from share_state.sources.kafka_client import KAFKA_FORM, ClientProperties, bootstrap_servers, read_client_properties
-from share_state.sources.tables import Rows, rows_to_chunk
+from share_state.sources.tables import Rows, arrow_rows, rows_to_chunk
 from share_state.sources.topics import Topics
 
 try:
@@ -424,18 +424,11 @@ class KafkaSource:
 
 
 def _rows(messages: list[Any]) -> Rows:
-    """Messages as RECORD rows over the bytes of their keys and values."""
-    count = len(messages)
-    parts = [part for message in messages for part in (message.key(), message.value())]
-    sizes = np.fromiter((-1 if part is None else len(part) for part in parts), np.int64, 2 * count)
-    ends = np.cumsum(np.maximum(sizes, 0))
-    at, records = ends - np.maximum(sizes, 0), np.zeros(count, RECORD)
-    records["key_at"], records["value_at"] = at[0::2], at[1::2]
-    records["key_size"], records["value_size"] = sizes[0::2], sizes[1::2]
-    records["offset"] = np.fromiter((message.offset() for message in messages), np.int64, count)
-    records["timestamp"] = np.fromiter((message.timestamp()[1] for message in messages), np.int64, count)
-    data = np.frombuffer(b"".join(part for part in parts if part), np.uint8)
-    return Rows(data, records, np.zeros(count, np.int32), np.arange(count))
+    keys = pa.array([message.key() for message in messages], pa.binary())
+    values = pa.array([message.value() for message in messages], pa.binary())
+    offsets = np.array([message.offset() for message in messages])
+    times = np.array([message.timestamp()[1] for message in messages])
+    return arrow_rows(keys, values, offsets, times, 0, np.arange(len(messages)))
 
 
 @dataclass(frozen=True, slots=True)
