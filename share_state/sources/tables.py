@@ -110,7 +110,7 @@ def _spans(column: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The bytes of a column, and the start and size of each row (size -1 for null)."""
     data, ends = column_bytes(column)
     at, sizes, present = ends[:-1], np.diff(ends), np.asarray(column.is_valid())
-    if is_text(column) and len(data):
+    if is_text(column.type) and len(data):
         data, at, sizes = _from_base64(data, at, np.where(present, sizes, 0))
     return data, at, np.where(present, sizes, -1)
 
@@ -295,6 +295,7 @@ class RowGroup:
         number: number of the row group in its file.
         rows_before: rows of the file before it.
         first_offset, last_offset: lowest and highest offset of the log in it.
+        size: bytes of all its rows.
         alone: whether all its rows belong to this log partition.
     """
 
@@ -303,6 +304,7 @@ class RowGroup:
     rows_before: int
     first_offset: int
     last_offset: int
+    size: int
     alone: bool
 
 
@@ -371,13 +373,10 @@ class TableRows:
         identity = [name for name in (columns.offset, columns.partition, columns.topic) if name in names]
         where = file.read_row_group(group.number, columns=identity if not group.alone else [columns.offset])
         offsets = int64_column(where[columns.offset], columns.offset, log.segments[group.file].path, group.rows_before)
-        own = np.ones(len(offsets), bool)
-        if not group.alone:
-            own = _is_of_log(where, columns, log.topic, log.partition)
+        own = np.ones(len(offsets), bool) if group.alone else _is_of_log(where, columns, log.topic, log.partition)
         # The lowest own offset from each row to the end.
         least = np.minimum.accumulate(np.where(own, offsets, LARGEST_OFFSET)[::-1])[::-1]
-        size = file.metadata.row_group(group.number).total_byte_size
-        step = int(np.clip(chunk * len(offsets) // max(size, 1), 1, _MAX_ROWS))
+        step = int(np.clip(chunk * len(offsets) // max(group.size, 1), 1, _MAX_ROWS))
         wanted = [name for name in (columns.key, columns.value, columns.timestamp) if name in names]
         at = 0
         for batch in file.iter_batches(step, row_groups=[group.number], columns=wanted):

@@ -26,7 +26,7 @@ from share_state.pipeline.task import (
 )
 from share_state.rules.group_context import STATE_COLUMNS
 from share_state.schema.declarations import table_schema
-from share_state.spark.inputs import is_live, live_frame
+from share_state.sources.kafka_client import KAFKA_FORM
 
 DRIVER_ROWS = 128 << 10
 """Staged rows that the driver finalizes sooner than tasks would start."""
@@ -44,9 +44,9 @@ class SparkExecutor:
 
     def map_logs(self, plan: FoldPlan, per_log: PerLog, schema: pa.Schema) -> DataFrame:
         """Run a function over every log partition; a few tasks per core, the logs of a cluster one per task."""
-        if is_live(plan.logs):
-            return live_frame(self.spark, plan.logs, per_log, from_arrow_schema(schema))
         tasks = balance_tasks(plan.logs, self.spark.sparkContext.defaultParallelism)
+        if all(log.source is not None and log.source.form == KAFKA_FORM for log in plan.logs):
+            tasks = [[log] for log in plan.logs]
 
         def run(number: int) -> Iterator[pa.RecordBatch]:
             for log in tasks[number]:
