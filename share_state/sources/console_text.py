@@ -72,9 +72,6 @@ def _chunk(collected: RecordAccumulator, first: int, file: int) -> Chunk:
 def console_log(files: Sequence[InputPath], topic: str = STATE_TOPIC) -> LogPartition:
     """Files of console output as one log, in the given order.
 
-    Args:
-        files: text files.
-        topic: topic of the records.
     Raises:
         InputError: if a file cannot be read.
     """

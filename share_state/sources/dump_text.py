@@ -1,7 +1,4 @@
-"""Reads the output of kafka-dump-log with --share-group-state-decoder or --offsets-decoder, batch by batch.
-
-`parse_batch_line` and `parse_record_line` read single lines; `DumpText` reads log partitions.
-"""
+"""Reads the output of kafka-dump-log with --share-group-state-decoder or --offsets-decoder, batch by batch."""
 
 import json
 import re
@@ -71,18 +68,8 @@ BatchFields = dict[str, int]
 _NO_FIELDS: BatchFields = dict.fromkeys(BATCH.fields or (), 0) | {"base_offset": -1, "last_offset": -1, "magic": -1}
 
 
-def parse_batch_line(line: str, segment: int) -> BatchFields:
-    """Parse a batch line.
-
-    Args:
-        line: starts with `baseOffset: `.
-        segment: number of the segment.
-    Returns:
-        Its fields; the position is that in the dumped segment.
-    Raises:
-        TextRecordError: if a field is missing or does not fit.
-    Source: Kafka DumpLogSegments.printBatchLevel.
-    """
+def _parse_batch_line(line: str, segment: int) -> BatchFields:
+    """The fields of a batch, its position that in the dumped segment. Source: Kafka DumpLogSegments.printBatchLevel."""
     words = line.split(" ")
     texts = dict(zip(words[::2], words[1::2], strict=False))
     timestamp = next((name for name in _TIMESTAMP_NAMES if name in texts), _TIMESTAMP_NAMES[0])
@@ -105,18 +92,8 @@ def batch_rows(batches: Iterable[BatchFields]) -> np.ndarray:
     return np.array([tuple(batch.values()) for batch in batches], BATCH)
 
 
-def parse_record_line(line: str, read: ReadRecord) -> DumpedRecord:
-    """Parse a record line of a data batch.
-
-    A group id may contain ` payload: `, so the key is parsed as JSON before the payload is searched.
-
-    Args:
-        line: starts with `| offset: `.
-        read: encodes the printed key and payload; the payload is None for a tombstone.
-    Raises:
-        TextRecordError: if a field is missing or invalid.
-    Source: Kafka DumpLogSegments.dumpLog, CoordinatorRecordMessageParser.
-    """
+def _parse_record_line(line: str, read: ReadRecord) -> DumpedRecord:
+    """A record of a data batch. Source: Kafka DumpLogSegments.dumpLog, CoordinatorRecordMessageParser."""
     front, key_start, rest = line.partition(_KEY_START)
     words = front.split(" ")
     try:
@@ -131,6 +108,7 @@ def parse_record_line(line: str, read: ReadRecord) -> DumpedRecord:
         raise TextRecordError("a record line without key; dump with --share-group-state-decoder or --offsets-decoder")
     if not rest.startswith("{"):
         return _unreadable_record(rest, offset, timestamp)
+    # A group id may contain ` payload: `, so the key is parsed before the payload is searched.
     key, end = _json(rest, 0)
     if not rest.startswith(_PAYLOAD, end):
         raise TextRecordError("no payload after the key")
@@ -334,13 +312,7 @@ def _lines(segment: Segment) -> Iterator[tuple[int, bytes]]:
 
 
 def _batches(log: LogPartition, number: int, *, skip_records: bool = False) -> Iterator[_Dumped]:
-    """The batches of one section, and a row for invalid bytes that the tool reports.
-
-    Args:
-        log: the log partition.
-        number: number of the section.
-        skip_records: read batch lines only.
-    """
+    """The batches of one section, and a row for invalid bytes that the tool reports."""
     segment, current, end, is_read = log.segments[number], None, 0, False
     read = encode_group_record if log.topic == GROUP_TOPIC else encode_state_record
     for at, line in _lines(segment):
@@ -348,7 +320,7 @@ def _batches(log: LogPartition, number: int, *, skip_records: bool = False) -> I
             if line.startswith(_BATCH_LINE):
                 if current is not None:
                     yield _complete(current, segment.path)
-                current = _Dumped(batch := parse_batch_line(_text(line), number), at)
+                current = _Dumped(batch := _parse_batch_line(_text(line), number), at)
                 end = batch["file_position"] + batch["size"]
                 holds_data = batch["status"] == BatchStatus.VALID and not batch["attributes"] & CONTROL
                 is_read = holds_data and not skip_records
@@ -357,7 +329,7 @@ def _batches(log: LogPartition, number: int, *, skip_records: bool = False) -> I
                     raise TextRecordError("a record before any batch")
                 current.lines += 1
                 if is_read:
-                    record = parse_record_line(_text(line), read)
+                    record = _parse_record_line(_text(line), read)
                     if not current.batch["base_offset"] <= record.offset <= current.batch["last_offset"]:
                         raise TextRecordError(f"offset {record.offset} is not in the batch before it")
                     current.records.append(record)
@@ -382,11 +354,7 @@ def _batches(log: LogPartition, number: int, *, skip_records: bool = False) -> I
 
 
 def _complete(current: _Dumped, path: str) -> _Dumped:
-    """A batch that ends here.
-
-    Raises:
-        InputError: if record lines are missing.
-    """
+    """A batch that ends here, which must have all its record lines."""
     if current.batch["status"] == BatchStatus.VALID and not current.is_complete:
         counts = f"a batch of {current.batch['count']} records, {current.lines} in the text"
         raise InputError(f"{path}: byte {current.at}: {counts}; dump again")

@@ -24,12 +24,7 @@ _STORE_TYPES = {"truststore": ("PEM",), "keystore": ("PEM", "PKCS12")}
 
 @dataclass(frozen=True, slots=True)
 class ClientProperties:
-    """The settings of a properties file; empty without a file.
-
-    Attributes:
-        path: path of the file.
-        given: name -> value.
-    """
+    """The settings of a properties file, name -> value; empty without a file."""
 
     path: str | None = None
     given: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -152,11 +147,8 @@ def is_kafka_address(given: str) -> bool:
 
 
 def find_cluster_address(inputs: Sequence[str], form: str = _AUTO) -> str | None:
-    """The cluster address among the inputs of a command; None if they are files.
+    """The cluster address among the inputs of a command with this `--format`; None if they are files.
 
-    Args:
-        inputs: inputs of the command.
-        form: value of `--format`.
     Raises:
         InputError: if a cluster is combined with other inputs or another format, or its address is invalid.
     """
@@ -174,12 +166,8 @@ def find_cluster_address(inputs: Sequence[str], form: str = _AUTO) -> str | None
 
 
 def bootstrap_servers(address: str) -> str:
-    """The brokers of an address, in the form of `bootstrap.servers`.
+    """The brokers of an address, in the form of `bootstrap.servers`: `host:port[,host:port…]`.
 
-    Args:
-        address: `kafka://host:port[,host:port…]`.
-    Returns:
-        `host:port[,host:port…]`.
     Raises:
         InputError: if the address is invalid.
     """

@@ -141,12 +141,7 @@ def delta_storage_options(address: str) -> dict[str, str] | None:
 
 
 def store_error(address: str, error: Exception) -> InputError:
-    """The one-line error for an error of a store; it contains no credentials.
-
-    Args:
-        address: address of the request.
-        error: from the file system.
-    """
+    """The one-line error for an error of the file system of a store; it contains no credentials."""
     text, scheme = str(error), address.partition("://")[0]
     if isinstance(error, StoreUnavailableError):
         return InputError(f"{address}: {text}")
@@ -501,11 +496,7 @@ _LOCAL = "file://"
 
 
 def to_path(text: str) -> InputPath:
-    """The path of a text.
-
-    Raises:
-        InputError: if it is an invalid address.
-    """
+    """The path of a text, which must not be an invalid address."""
     if "://" not in text:
         return Path(text)
     return Path(unquote(text.removeprefix(_LOCAL))) if text.startswith(_LOCAL) else StorePath.at(text)

@@ -64,7 +64,7 @@ def plan_table(files: Sequence[TableFile], columns: Columns, topics: Sequence[st
     others, total, to_read, scanned, has_times, is_mixed = set[str](), 0, 0, 0, True, False
     for number, file in enumerate(files):
         with _opened(file.path) as parquet:
-            check_columns(parquet.schema_arrow, columns, file)
+            _check_columns(parquet.schema_arrow, columns, file)
             has_times &= columns.timestamp in parquet.schema_arrow.names
             rows_before = 0
             for group in range(parquet.num_row_groups):
@@ -112,12 +112,8 @@ def _opened(path: str) -> pq.ParquetFile:
         raise InputError(f"{path}: not a complete Parquet file ({str(error).splitlines()[0]})") from None
 
 
-def check_columns(schema: pa.Schema, columns: Columns, file: TableFile) -> None:
-    """Check that a table has the columns that are needed, with valid types.
-
-    Raises:
-        InputError: if not; has the column, its type and the expected type.
-    """
+def _check_columns(schema: pa.Schema, columns: Columns, file: TableFile) -> None:
+    """Refuse a table that lacks a column, or has one of a wrong type."""
     kinds = {
         "key": (columns.key, _is_bytes, "binary or base64 text"),
         "value": (columns.value, _is_bytes, "binary or base64 text"),

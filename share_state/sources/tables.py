@@ -272,10 +272,8 @@ class Columns:
 
     @classmethod
     def named(cls, given: Mapping[str, str]) -> "Columns":
-        """The column names, some of them changed.
+        """The column names, some of them changed: default name -> name in the table.
 
-        Args:
-            given: default name -> name in the table.
         Raises:
             InputError: if a default name does not exist.
         """

@@ -108,14 +108,7 @@ def _judge_groups(states: DataFrame, side: GroupSide, plan: FoldPlan) -> DataFra
 def run_tasks(
     spark: SparkSession, count: int, task: Callable[[int], Iterator[pa.RecordBatch]], schema: pa.Schema
 ) -> DataFrame:
-    """Run `task(i)` in `count` Spark tasks.
-
-    Args:
-        spark: a session.
-        count: number of tasks.
-        task: yields batches of `schema` for a number from 0; travels to the tasks.
-        schema: of the result.
-    """
+    """Run `task(i)`, which yields batches of `schema`, in `count` Spark tasks."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
