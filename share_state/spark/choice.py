@@ -20,13 +20,7 @@ _OTHER_FORMAT_FACTOR = 32
 
 @dataclass(frozen=True, slots=True)
 class ExecutorChoice:
-    """Which executor the caller requested.
-
-    Attributes:
-        master: Spark master; None if none is given.
-        conf: Spark settings.
-        verbose: let Spark log.
-    """
+    """Which executor the caller requested: the Spark master and settings, if any, and whether Spark logs."""
 
     master: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
@@ -48,9 +42,7 @@ def open_executor(
     bytes; threads of this process otherwise.
 
     Args:
-        choice: what the caller requested.
-        plan: with the log partitions.
-        progress: shows the start of Spark.
+        choice, plan, progress: the request, the log partitions, and what shows the start of Spark.
         writes_tables: False if only a summary is returned; threads are then as fast for any input.
     Raises:
         ShareStateError: if Spark does not know the master.

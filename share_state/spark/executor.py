@@ -34,11 +34,7 @@ DRIVER_ROWS = 128 << 10
 
 @dataclass(frozen=True, slots=True)
 class SparkExecutor:
-    """Runs a plan in Spark's tasks; an Executor of share_state.pipeline.executor whose rows are lazy DataFrames.
-
-    Attributes:
-        spark: a session.
-    """
+    """Runs a plan in Spark's tasks; an Executor of share_state.pipeline.executor whose rows are lazy DataFrames."""
 
     spark: SparkSession
 
@@ -121,10 +117,6 @@ def run_tasks(
 def committed_frame(spark: SparkSession, tables: CommittedTables, name: str) -> DataFrame:
     """A committed table as Delta reads it; tasks read the files of an object store, which Spark has no client for.
 
-    Args:
-        spark: a session, with Delta if the warehouse is a folder.
-        tables: the warehouse.
-        name: of a table that the run committed.
     Raises:
         WarehouseError: if the table is gone.
     """
