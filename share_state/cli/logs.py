@@ -109,11 +109,7 @@ def _fold(inputs: Sequence[str], reading: Reading, chosen: SharePartitionFilter)
 
 
 def _compares_exports(inputs: Sequence[str], earlier: Reading, later: Reading) -> bool:
-    """Whether the options name two points of one export, not two warehouses.
-
-    Raises:
-        ShareStateError: if they name neither.
-    """
+    """Whether the options name two points of one export, not two warehouses; refuses what names neither."""
     if earlier.as_of_offset or earlier.as_of_time:
         return True
     if later.as_of_offset or later.as_of_time:

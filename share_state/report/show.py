@@ -141,11 +141,8 @@ def _print_ranges(ranges: pa.Table, *, with_key: bool) -> None:
 
 
 def describe_groups(warehouse: str, group: str | None = None) -> dict[str, Any]:
-    """The groups of a warehouse as plain data; starts no Spark.
+    """The groups of a warehouse, or one of them, as plain data; starts no Spark.
 
-    Args:
-        warehouse: folder of the tables.
-        group: only this group.
     Returns:
         `run`: the row of `runs`; `read`: whether the run read the group side at all; `groups`: rows of `share_groups`,
         and groups of which only state is known, each with its number of `share_partitions` and their `lag` (null if
@@ -207,13 +204,7 @@ def _share_partitions(states: pa.Table, listed: pa.Table, members: Sequence[Mapp
 
 
 def print_groups(found: Mapping[str, Any], *, group: str | None, members: bool) -> None:
-    """Print one line per group, or all about one group.
-
-    Args:
-        found: from `describe_groups`.
-        group: the group that was chosen, if any.
-        members: print the members of all groups, too.
-    """
+    """Print the result of `describe_groups`: one line per group, or all about one; the members of all if `members`."""
     if not found["read"]:
         print_line("the input had no logs of __consumer_offsets: of groups only their state is known")
     if not found["groups"]:
