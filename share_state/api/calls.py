@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard, cast
 import pyarrow as pa
 
 from share_state.api.tables import Tables, check_writable, executor_of, write_tables
-from share_state.config.inputs import ARGUMENTS, InputSpec, input_spec
+from share_state.config.inputs import ARGUMENTS, JUDGE_ALL, InputSpec, input_spec
 from share_state.errors import ShareStateError
 from share_state.fold.options import SharePartitionFilter
 from share_state.pipeline.groups import read_groups
@@ -46,6 +46,7 @@ def reconstruct(
     columns: Mapping[str, str] | None = None,
     kafka_properties: str | PathLike[str] | None = None,
     rules: Mapping[str, str] | None = None,
+    judge: str = JUDGE_ALL,
 ) -> Tables:
     """The state that the share coordinator would hold after loading the logs, and what is wrong in them.
 
@@ -65,6 +66,7 @@ def reconstruct(
         columns: of tables and DataFrames: key, value, partition, offset, topic or timestamp -> its name there.
         kafka_properties: of a cluster: properties file, as Kafka's own tools take it with --command-config.
         rules: rule -> error, warning, info or off.
+        judge: which rules apply: all, state (all but those over single records), or none.
     Returns:
         Tables with the columns of schemas/tables: offsets and counts in records, times in UTC; tables of groups if the
         input has a group side. DataFrames are lazy: Spark folds once and caches the rows
@@ -82,8 +84,8 @@ def reconstruct(
         spark = paths.sparkSession
     if warehouse is not None:
         check_writable(spark, fspath(warehouse))
-    read = _Read(as_of, topics, groups, dialect, format, columns, kafka_properties, spark, group_partitions, rules)
-    plan = read.plan(paths)
+    given = (as_of, topics, groups, dialect, format, columns, kafka_properties, spark, group_partitions, rules, judge)
+    plan = _Read(*given).plan(paths)
     if warehouse is not None:
         inputs = ["DataFrame"] if _is_frame(paths) else _listed(cast("Paths", paths))
         return write_tables(spark, plan, fspath(warehouse), inputs, as_of, rules)
@@ -184,14 +186,17 @@ def timeline(
         One row per record, columns of schemas/tables/timeline.yaml; offsets in records, times in UTC. An Arrow table
         has the rows of one share-partition in log order; sort a DataFrame by state_partition and offset.
     Raises:
-        InputError: if a path is missing or holds no such log.
+        InputError: if a path is missing or holds no such log, or (without a session) no share-partition matches.
         ShareStateError: if an argument cannot be used.
     Source: Kafka ShareCoordinatorShard.replay, after each record; KIP-932 draft, recovery.
     """
     read = _Read(as_of, topics, groups, dialect, format, columns, kafka_properties, spark)
     _, plan = read_groups(read.plan(paths))
     plan = replace(plan, timeline=SharePartitionFilter(group, topic, partition))
-    return executor_of(spark).map_logs(plan, partial(timeline_batches, plan), table_schema("timeline"))
+    rows = executor_of(spark).map_logs(plan, partial(timeline_batches, plan), table_schema("timeline"))
+    if spark is None and not len(rows):
+        plan.check(SharePartitionFilter(group, topic, partition))
+    return rows
 
 
 def explain(
@@ -281,6 +286,7 @@ class _Read:
     spark: "SparkSession | None"
     group_partitions: int | None = None
     rules: Mapping[str, str] | None = None
+    judge: str | None = None
 
     def plan(self, paths: "Paths | DataFrame") -> FoldPlan:
         """The plan of the call; what its reader should know goes to the logger.
@@ -310,6 +316,7 @@ class _Read:
             groups=None if group_paths == [] else group_side,
             group_frame=self.groups if _is_frame(self.groups) else None,
             rules=self.rules,
+            judge=self.judge,
             **self._as_of(),
         )
 
