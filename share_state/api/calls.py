@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeGuard, Unpack, cast
 import pyarrow as pa
 
 from share_state.api.tables import Tables, check_writable, executor_of, write_tables
-from share_state.config.inputs import ARGUMENTS, input_spec
+from share_state.config.inputs import ARGUMENTS, JUDGE_ALL, input_spec
 from share_state.errors import ShareStateError
 from share_state.fold.options import SharePartitionFilter
 from share_state.pipeline.groups import read_groups
@@ -58,6 +58,7 @@ def reconstruct(
     columns: Mapping[str, str] | None = None,
     kafka_properties: str | PathLike[str] | None = None,
     rules: Mapping[str, str] | None = None,
+    judge: str = JUDGE_ALL,
 ) -> Tables:
     """The state that the share coordinator would hold after loading the logs, and what is wrong in them.
 
@@ -77,6 +78,7 @@ def reconstruct(
         columns: of tables and DataFrames: key, value, partition, offset, topic or timestamp -> its name there.
         kafka_properties: of a cluster: properties file, as Kafka's own tools take it with --command-config.
         rules: rule -> error, warning, info or off.
+        judge: which rules apply: all, state (all but those over single records), or none.
     Returns:
         Tables with the columns of schemas/tables: offsets and counts in records, times in UTC; tables of groups if the
         input has a group side. DataFrames are lazy: Spark folds once and caches the rows
@@ -106,6 +108,7 @@ def reconstruct(
         columns=columns,
         kafka_properties=kafka_properties,
         rules=rules,
+        judge=judge,
     )
     if warehouse is not None:
         inputs = ["DataFrame"] if _is_frame(paths) else _listed(cast("Paths", paths))
@@ -195,13 +198,16 @@ def timeline(
         One row per record, columns of schemas/tables/timeline.yaml; offsets in records, times in UTC. An Arrow table
         has the rows of one share-partition in log order; sort a DataFrame by state_partition and offset.
     Raises:
-        InputError: if a path is missing or holds no such log.
+        InputError: if a path is missing or holds no such log, or (without a session) no share-partition matches.
         ShareStateError: if an argument cannot be used.
     Source: Kafka ShareCoordinatorShard.replay, after each record; KIP-932 draft, recovery.
     """
     _, plan = read_groups(_plan(paths, spark=spark, **options))
     plan = replace(plan, timeline=SharePartitionFilter(group, topic, partition))
-    return executor_of(spark).map_logs(plan, partial(timeline_batches, plan), table_schema("timeline"))
+    rows = executor_of(spark).map_logs(plan, partial(timeline_batches, plan), table_schema("timeline"))
+    if spark is None and not len(rows):
+        plan.check(SharePartitionFilter(group, topic, partition))
+    return rows
 
 
 def explain(
@@ -272,6 +278,7 @@ def _plan(
     columns: Mapping[str, str] | None = None,
     kafka_properties: str | PathLike[str] | None = None,
     rules: Mapping[str, str] | None = None,
+    judge: str | None = None,
 ) -> FoldPlan:
     """The plan of a call; its notes go to the logger."""
     source = {"format": format, "dialect": dialect, "columns": columns}
@@ -292,6 +299,7 @@ def _plan(
         groups=None if group_paths == [] else group_side,
         group_frame=groups if _is_frame(groups) else None,
         rules=rules,
+        judge=judge,
     )
     frame = next((one for one in (paths, groups) if _is_frame(one)), None)
     plan = build_plan(spec, ARGUMENTS, _sorter(frame.sparkSession if frame is not None else spark))
