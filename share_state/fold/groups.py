@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -24,7 +25,7 @@ from share_state.kafka.record_batches import CHUNK_SIZE, BatchStatus, Chunk
 from share_state.kafka.state_records import Fault
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import LogPartition, group_partition_of, infer_partition_count
+from share_state.sources.discovery import LogPartition, group_partition_of, infer_group_partition_count
 from share_state.sources.segments import RecordIndex, index_records, read_into
 from share_state.sources.topics import Topics
 
@@ -236,8 +237,7 @@ def fold_groups(
     Args:
         logs: from `find_group_logs`; copies of one log partition are merged by offset.
         window: which records of every log count; all of them by default.
-        partition_count: number of partitions of the topic; by default `infer_partition_count` of the logs, if it puts
-            most groups where they are.
+        partition_count: number of partitions of the topic; by default `infer_group_partition_count`.
         chunk: bytes of segments in memory at a time.
     Raises:
         InputError: if a segment cannot be read.
@@ -253,19 +253,13 @@ def fold_groups(
         | replay.consumer_groups
     ]
     numbers = sorted({replay.partition for replay in replays if replay.partition is not None})
-    known = partition_count or _likely_count(infer_partition_count(logs), places)
+    known = partition_count or infer_group_partition_count(logs, places)
     places.sort(key=lambda place: (place[1], -1 if place[0] is None else place[0]))
     folded = FoldedGroups(places=places, partitions=tuple(numbers), partition_count=known, record_counts=counts)
     folded.has_given_count = partition_count is not None
     for replay in sorted(replays, key=lambda one: one.partition if one.partition is not None else -1):
         _add(folded, replay)
     return folded
-
-
-def _likely_count(count: int | None, places: Sequence[tuple[int | None, str]]) -> int | None:
-    """The inferred number of partitions; None if it puts most groups elsewhere, because partitions are missing."""
-    at_home = sum(group_partition_of(group_id, count) == partition for partition, group_id in places) if count else 0
-    return count if 2 * at_home > len(places) else None
 
 
 def _add(folded: FoldedGroups, replay: GroupReplay) -> None:
@@ -294,10 +288,8 @@ def _rank(group: ShareGroup, folded: FoldedGroups) -> tuple[bool, bool, int]:
 
 
 def _replay(log: LogPartition, window: Window, chunk: int, counts: dict[int, int]) -> GroupReplay:
-    run = read_into(lambda: _GroupLogFold(log, window), log, chunk=chunk)
-    run.replay.finish()
-    if not log.has_offsets:
-        run.replay.forget_offsets()
+    run = read_into(partial(_GroupLogFold, log, window), log, chunk=chunk)
+    run.replay.finish(has_offsets=log.has_offsets)
     for record_type, count in run.counts.items():
         counts[record_type] = counts.get(record_type, 0) + count
     return run.replay

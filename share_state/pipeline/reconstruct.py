@@ -57,15 +57,14 @@ def run_reconstruct(
         result, group_findings = judge_group_side(side, plan, result, tables.files)
         with progress("write findings"):
             findings = write_findings(executor, result, tables.files, [group_findings])
+        row = run_row(result, "reconstruct", inputs, options or {}, started)
         with progress("commit"):
-            versions = tables.replace(FINDINGS, findings)
+            tables.replace(FINDINGS, findings)
             for name in written:
-                versions |= tables.replace(name, result.files_of(name))
-            versions |= tables.replace_rows("cutoff", result.cutoff)
-            for name, rows in (side.tables() if side else {}).items():
-                versions |= tables.replace_rows(name, rows)
-            row = run_row(result, "reconstruct", versions, inputs, options or {}, started)
-            tables.append("runs", tables.files.write("runs", row.to_batches()), {result.run_id})
+                tables.replace(name, result.files_of(name))
+            for name, rows in {"cutoff": result.cutoff, **(side.tables() if side else {})}.items():
+                tables.replace_rows(name, rows)
+            tables.commit_run(row)
     return result
 
 

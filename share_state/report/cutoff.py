@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from share_state.errors import InputError
-from share_state.report.console import print_line, print_table, write_atomically
+from share_state.report.console import print_line, print_table, write_report
 from share_state.rules.registry import SEVERITIES, registered
 from share_state.sources.discovery import STATE_TOPIC, LogPartition
 
@@ -70,7 +70,7 @@ def write_delete_records(path: str, rows: Sequence[Mapping[str, Any]]) -> int:
             f"{path}: not written: a log's number is not known; keep its folder name __share_group_state-N"
         )
     entries = [{"topic": row["topic"], "partition": row["partition"], "offset": row["cutoff_offset"]} for row in chosen]
-    write_atomically(path, json.dumps({"partitions": entries, "version": 1}, indent=2) + "\n")
+    write_report(path, json.dumps({"partitions": entries, "version": 1}, indent=2) + "\n")
     return len(entries)
 
 

@@ -478,3 +478,15 @@ def infer_partition_count(logs: Sequence[LogPartition]) -> int | None:
     numbers = sorted({log.partition for log in logs if log.partition is not None})
     is_complete = all(log.source is None for log in logs) and numbers == list(range(len(numbers)))
     return len(numbers) if len(numbers) > 1 and is_complete else None
+
+
+def infer_group_partition_count(logs: Sequence[LogPartition], places: Sequence[tuple[int | None, str]]) -> int | None:
+    """`infer_partition_count` of `__consumer_offsets`; None if it puts most groups elsewhere: partitions are missing.
+
+    Args:
+        logs: all log partitions that were found.
+        places: (partition, group id) of every group in them.
+    """
+    count = infer_partition_count(logs)
+    at_home = sum(group_partition_of(group_id, count) == partition for partition, group_id in places) if count else 0
+    return count if 2 * at_home > len(places) else None

@@ -16,6 +16,7 @@ from share_state.fold.groups import (
 )
 from share_state.fold.log import fold_log
 from share_state.fold.sticky import fold_sticky
+from share_state.kafka.classic_groups import read_generations
 from share_state.rules.group_context import AuditedGroups
 from share_state.rules.groups import judge_groups, judge_sticky
 from share_state.rules.registry import OFF, Scope, findings, registered
@@ -414,7 +415,7 @@ def test_every_rule_is_judged_at_once(tmp_path):
     groups = folded(tmp_path, [*QUIET, current("G1", "m1", 4, {T: [0]}), Record(b"\0\x63", b""), unreadable])
     rows = judge_groups(AuditedGroups(groups, BOTH)).to_pylist()
     assert [row["rule"] for row in rows] == ["UNKNOWN_RECORD_TYPE", "EPOCH_AHEAD", "GROUP_TYPE_CLASH"]
-    rows = judge_sticky(fold_sticky(groups)).to_pylist()
+    rows = judge_sticky(fold_sticky(*read_generations(groups.classic))).to_pylist()
     assert [(row["rule"], row["group_id"], row["dialect"]) for row in rows] == [
         ("VALUE_VERSION_UNKNOWN", "G1", "share_group_state")
     ]
