@@ -119,6 +119,7 @@ _BATCH_FAULTS = {
     BatchStatus.MALFORMED: ("BATCH_MALFORMED", "the batch's lengths and counts do not fit its bytes; it was left out"),
     BatchStatus.TRUNCATED: ("TORN_TAIL", "the file ends inside a batch; what is before it was read"),
     BatchStatus.CONFLICT: ("DUPLICATE_OFFSET_CONFLICT", "another copy holds other bytes under these offsets; left out"),
+    BatchStatus.UNREPLICATED: ("UNREPLICATED_TAIL", "above the high watermark, and replaced elsewhere; left out"),
 }
 
 
@@ -336,7 +337,7 @@ def _note_batches(replay: GroupReplay, log: LogPartition, part: Chunk) -> None:
         reason = f" ({part.errors[int(row)]})" if int(row) in part.errors else ""
         replay.faults.append(
             GroupFault(code, replay.partition, int(batch["base_offset"]), f"{where}: {text}{reason}",
-                       is_harmless=code == "TORN_TAIL")
+                       is_harmless=code in ("TORN_TAIL", "UNREPLICATED_TAIL"))
         )  # fmt: skip
 
 
