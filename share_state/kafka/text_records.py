@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from share_state.kafka.codec import CodecError, encode, encode_uvarint
-from share_state.kafka.group_records import IGNORED_TYPES, GroupRecordType, record_name
+from share_state.kafka.group_records import IGNORED_TYPES, KNOWN_TYPES, GroupRecordType
 from share_state.kafka.record_batches import RECORD
-from share_state.schema.declarations import WireField, layout, record
+from share_state.schema.declarations import Field, layout, record
 
 TEXT_CHUNK_SIZE = 4 << 20
 """Bytes of records per chunk of a text: as Python objects they take several times as much memory."""
@@ -135,7 +135,6 @@ class RecordAccumulator:
 
 _CAPITAL = re.compile(r"(?=[A-Z])")
 _INT16 = re.compile(r"-?\d{1,5}")
-_KNOWN_TYPES = frozenset(GroupRecordType)
 _MEMBER_DATA = {"subscription": "consumer_protocol_subscription", "assignment": "consumer_protocol_assignment"}
 
 
@@ -152,9 +151,9 @@ def encode_group_record(key: Any, value: Any) -> tuple[bytes, bytes | None]:
     Source: Kafka CoordinatorRecordJsonConverters, OffsetsMessageParser, ShareGroupMessageFormatter.
     """
     record_type = _number(key, ("type", "version"), "the key")
-    if record_type in IGNORED_TYPES or record_type not in _KNOWN_TYPES:
+    if record_type in IGNORED_TYPES or record_type not in KNOWN_TYPES:
         return record_type.to_bytes(2, "big", signed=True), None
-    name = record_name(record_type)
+    name = GroupRecordType(record_type).declared
     # In the key of a classic group, the tools print `group` instead of `groupId`.
     fields = {"groupId" if field == "group" else field: data for field, data in _data(key, "the key").items()}
     encoded = _encode(f"{name}_key", fields)
@@ -196,7 +195,7 @@ def _encode(name: str, data: Any, version: int | None = None) -> bytes:
         raise TextRecordError(str(error)) from None
 
 
-def _fields(declared: Sequence[WireField], data: Any) -> dict[str, Any]:
+def _fields(declared: Sequence[Field], data: Any) -> dict[str, Any]:
     """Printed fields with the names and types of the codec."""
     if not isinstance(data, dict):
         raise TextRecordError("a struct is not an object")
@@ -207,14 +206,14 @@ def _fields(declared: Sequence[WireField], data: Any) -> dict[str, Any]:
     }
 
 
-def _value(field: WireField | None, printed: Any) -> Any:
+def _value(field: Field | None, printed: Any) -> Any:
     if field is None:
         return printed
     if field.is_array:
         if not isinstance(printed, list):
             raise TextRecordError(f"{field.name} is not a list")
         return [_fields(field.fields, one) if field.fields else one for one in printed]
-    if "bytes" in field.type and printed is not None:
+    if "bytes" in field.element and printed is not None:
         return _bytes(field.name, printed)
     return printed
 
@@ -229,7 +228,7 @@ def _bytes(name: str, printed: Any) -> bytes:
         raise TextRecordError(f"{name} is not base64") from None
 
 
-def _names(declared: Sequence[WireField]) -> set[str]:
+def _names(declared: Sequence[Field]) -> set[str]:
     """The fields that the tools always print: tagged fields are left out at their default."""
     words = (field.name.split("_") for field in declared if field.tag is None)
     return {first + "".join(word.capitalize() for word in more) for first, *more in words}

@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
@@ -88,6 +88,21 @@ class Field(_Declared):
     tag: int | None = None
     default: int | str | None = None
     since: str | None = None
+
+    @cached_property
+    def element(self) -> str:
+        """The type, of an array that of its elements."""
+        return self.type.removeprefix("[]")
+
+    @cached_property
+    def is_array(self) -> bool:
+        """Whether it is an array."""
+        return self.type.startswith("[]")
+
+    @cached_property
+    def fields(self) -> "tuple[Field, ...]":
+        """The fields of its struct; empty for FIELD_TYPES."""
+        return () if self.element in FIELD_TYPES else struct(_snake(self.element)).fields
 
     @model_validator(mode="after")
     def _check_default_of_tagged_field(self) -> Self:
@@ -247,24 +262,6 @@ bytes and arrays. The length of a compact_string is always a varint."""
 
 
 @dataclass(frozen=True, slots=True)
-class WireField:
-    """A field with its struct resolved.
-
-    Attributes:
-        type: one of FIELD_TYPES, or the name of the struct.
-        is_array: whether it is an array of that type.
-        fields: fields of the struct; empty for FIELD_TYPES.
-    """
-
-    name: str
-    type: str
-    is_array: bool
-    fields: tuple["WireField", ...]
-    tag: int | None
-    default: int | str | None
-
-
-@dataclass(frozen=True, slots=True)
 class WireLayout:
     """All that a codec needs of one layout.
 
@@ -276,7 +273,7 @@ class WireLayout:
     releases: str
     prefix: int | None
     flexible: bool
-    fields: tuple[WireField, ...]
+    fields: tuple[Field, ...]
 
 
 @cache
@@ -310,31 +307,23 @@ def layout(name: str, releases: str) -> WireLayout:
     for one in declaration_names.layouts:
         if one.releases == releases:
             prefix = declaration_names.key_type if declaration_names.part == "key" else one.version
-            fields = _wire_fields(f"records/{name}.yaml", one.fields)
-            return WireLayout(declaration_names.name, releases, prefix, one.flexible, fields)
+            _check_types(f"records/{name}.yaml", one.fields)
+            return WireLayout(declaration_names.name, releases, prefix, one.flexible, one.fields)
     known = ", ".join(one.releases for one in declaration_names.layouts)
     raise DeclarationError(f"records/{name}.yaml: no layout {releases!r}; there are {known}")
 
 
-def _wire_fields(file: str, fields: tuple[Field, ...]) -> tuple[WireField, ...]:
-    return tuple(
-        WireField(field.name, field.type.removeprefix("[]"), field.type.startswith("[]"),
-                  _fields_inside(file, field), field.tag, field.default)
-        for field in fields
-    )  # fmt: skip
-
-
-def _fields_inside(file: str, field: Field) -> tuple[WireField, ...]:
-    type_name = field.type.removeprefix("[]")
-    if type_name in FIELD_TYPES:
-        return ()
-    struct_name = _snake(type_name)
-    struct_file = f"records/{struct_name}.yaml"
-    if not re.fullmatch("([A-Z][a-z0-9]*)+", type_name) or not _path(struct_file).is_file():
-        known = ", ".join(sorted(FIELD_TYPES))
-        raise DeclarationError(f"{_path(file)}: {field.name}: type {field.type!r} is unknown; use one of {known}"
-                               f" or a struct that has a file in schemas/records")  # fmt: skip
-    return _wire_fields(struct_file, struct(struct_name).fields)
+def _check_types(file: str, fields: tuple[Field, ...]) -> None:
+    """Refuse fields whose type is neither one of FIELD_TYPES nor a struct that has a file."""
+    for field in fields:
+        if field.element in FIELD_TYPES:
+            continue
+        struct_file = f"records/{_snake(field.element)}.yaml"
+        if not re.fullmatch("([A-Z][a-z0-9]*)+", field.element) or not _path(struct_file).is_file():
+            known = ", ".join(sorted(FIELD_TYPES))
+            raise DeclarationError(f"{_path(file)}: {field.name}: type {field.type!r} is unknown; use one of {known}"
+                                   f" or a struct that has a file in schemas/records")  # fmt: skip
+        _check_types(struct_file, field.fields)
 
 
 def _snake(name: str) -> str:

@@ -297,9 +297,6 @@ class StorePath:
     def __str__(self) -> str:
         return f"{self.store.prefix}{self.rest}"
 
-    def __repr__(self) -> str:
-        return f"StorePath({str(self)!r})"
-
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StorePath) and str(self) == str(other)
 
@@ -334,11 +331,7 @@ class StorePath:
     @property
     def parents(self) -> "list[StorePath]":
         """The folders around it, the innermost first."""
-        above, path = list[StorePath](), self
-        while path.rest:
-            path = path.parent
-            above.append(path)
-        return above
+        return [self.parent, *self.parent.parents] if self.rest else []
 
     def resolve(self) -> "StorePath":
         """Itself: stores have no links."""

@@ -7,7 +7,6 @@ and `TableRows` reads the row groups that `table_plan` has selected.
 import base64
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -49,11 +48,6 @@ class Rows:
     records: np.ndarray
     file: np.ndarray
     position: np.ndarray
-
-    @classmethod
-    def none(cls) -> Self:
-        """No rows."""
-        return cls(np.zeros(0, np.uint8), np.zeros(0, RECORD), np.zeros(0, np.int32), np.zeros(0, np.int64))
 
     def take(self, chosen: np.ndarray) -> "Rows":
         """The rows of a mask or an index, with the same bytes."""
@@ -166,7 +160,8 @@ def rows_to_chunk(rows: Rows) -> Chunk:
     # As in logs of segments, conflicting batches come before the one that is kept.
     at = np.searchsorted(batches["base_offset"], conflicts["base_offset"], side="right")
     batches = np.insert(batches, at, conflicts)
-    return Chunk(rows.data, batches, repeated=repeated, records=_renumbered(records, at))
+    records["batch"] += np.searchsorted(at, records["batch"], side="right").astype(np.int32)
+    return Chunk(rows.data, batches, repeated=repeated, records=records)
 
 
 def _content(rows: Rows, row: int) -> tuple[bytes | None, bytes | None]:
@@ -211,11 +206,6 @@ def _in_runs(rows: Rows) -> np.ndarray:
     """The records, each with the row of its run."""
     records, starts = rows.records, _starts(rows.records)
     records["batch"] = np.searchsorted(starts, np.arange(len(records)), side="right") - 1
-    return records
-
-
-def _renumbered(records: np.ndarray, inserted: np.ndarray) -> np.ndarray:
-    records["batch"] += np.searchsorted(inserted, records["batch"], side="right").astype(np.int32)
     return records
 
 
