@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import resources
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
@@ -102,7 +103,7 @@ class Field(_Declared):
     @cached_property
     def fields(self) -> "tuple[Field, ...]":
         """The fields of its struct; empty for FIELD_TYPES."""
-        return () if self.element in FIELD_TYPES else struct(_snake(self.element)).fields
+        return () if self.element in FIELD_TYPES else struct(snake_case(self.element)).fields
 
     @model_validator(mode="after")
     def _check_default_of_tagged_field(self) -> Self:
@@ -191,13 +192,11 @@ def table(name: str) -> tuple[str, tuple[Column, ...]]:
         DeclarationError: if the file in schemas/tables does not declare a table.
     """
     declaration_names = _load(f"tables/{name}.yaml", Table)
-    columns: list[Column] = []
-    for column in declaration_names.columns:
-        if isinstance(column, ColumnsOf):
-            columns += _load(f"tables/{column.columns_of}.yaml", ColumnGroup).columns
-        else:
-            columns.append(column)
-    return declaration_names.doc, tuple(columns)
+    groups = (
+        _load(f"tables/{one.columns_of}.yaml", ColumnGroup).columns if isinstance(one, ColumnsOf) else (one,)
+        for one in declaration_names.columns
+    )
+    return declaration_names.doc, tuple(chain.from_iterable(groups))
 
 
 @cache
@@ -318,7 +317,7 @@ def _check_types(file: str, fields: tuple[Field, ...]) -> None:
     for field in fields:
         if field.element in FIELD_TYPES:
             continue
-        struct_file = f"records/{_snake(field.element)}.yaml"
+        struct_file = f"records/{snake_case(field.element)}.yaml"
         if not re.fullmatch("([A-Z][a-z0-9]*)+", field.element) or not _path(struct_file).is_file():
             known = ", ".join(sorted(FIELD_TYPES))
             raise DeclarationError(f"{_path(file)}: {field.name}: type {field.type!r} is unknown; use one of {known}"
@@ -326,7 +325,9 @@ def _check_types(file: str, fields: tuple[Field, ...]) -> None:
         _check_types(struct_file, field.fields)
 
 
-def _snake(name: str) -> str:
+@cache
+def snake_case(name: str) -> str:
+    """A name of Kafka's as a file, a table or a decoded record has it."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
