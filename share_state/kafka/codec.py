@@ -5,7 +5,7 @@ import struct
 from typing import Any
 
 from share_state.errors import InputError
-from share_state.schema.declarations import Field, WireLayout
+from share_state.schema.declarations import WireField, WireLayout
 
 UNKNOWN_TAGS = "unknown_tags"
 """Key of the undeclared tagged fields of a decoded record or struct, if any: (tag, bytes) in the order of the bytes."""
@@ -86,7 +86,7 @@ class _Reader:
         raise self.error(field, "a varint of more than 5 bytes")
 
 
-def _read_fields(reader: _Reader, fields: tuple[Field, ...], flexible: bool) -> dict[str, Any]:
+def _read_fields(reader: _Reader, fields: tuple[WireField, ...], flexible: bool) -> dict[str, Any]:
     value: dict[str, Any] = {field.name: field.default for field in fields}
     for field in fields:
         if field.tag is None:
@@ -98,7 +98,7 @@ def _read_fields(reader: _Reader, fields: tuple[Field, ...], flexible: bool) -> 
     return value
 
 
-def _read_tags(reader: _Reader, fields: tuple[Field, ...], value: dict[str, Any]) -> list[tuple[int, bytes]]:
+def _read_tags(reader: _Reader, fields: tuple[WireField, ...], value: dict[str, Any]) -> list[tuple[int, bytes]]:
     """Read the tagged fields of a struct into it; returns the undeclared ones."""
     tagged = {field.tag: field for field in fields if field.tag is not None}
     unknown: list[tuple[int, bytes]] = []
@@ -114,7 +114,7 @@ def _read_tags(reader: _Reader, fields: tuple[Field, ...], value: dict[str, Any]
     return unknown
 
 
-def _read_field(reader: _Reader, field: Field, flexible: bool) -> Any:
+def _read_field(reader: _Reader, field: WireField, flexible: bool) -> Any:
     if not field.is_array:
         return _read_one(reader, field, flexible)
     count = reader.uvarint(field.name) - 1 if flexible else reader.number("int32", field.name)
@@ -126,22 +126,22 @@ def _read_field(reader: _Reader, field: Field, flexible: bool) -> Any:
     return [_read_one(reader, field, flexible) for _ in range(count)]
 
 
-def _read_one(reader: _Reader, field: Field, flexible: bool) -> Any:
+def _read_one(reader: _Reader, field: WireField, flexible: bool) -> Any:
     if field.fields:
         return _read_fields(reader, field.fields, flexible)
-    if field.element == "uuid":
+    if field.type == "uuid":
         return _uuid_text(reader.take(16, field.name))
-    if field.element in _NUMBERS:
-        return reader.number(field.element, field.name)
-    if field.element.endswith("bytes"):
+    if field.type in _NUMBERS:
+        return reader.number(field.type, field.name)
+    if field.type.endswith("bytes"):
         return _read_bytes(reader, field, flexible)
     return _read_string(reader, field, flexible)
 
 
-def _read_string(reader: _Reader, field: Field, flexible: bool) -> str | None:
-    compact = flexible or field.element == "compact_string"
+def _read_string(reader: _Reader, field: WireField, flexible: bool) -> str | None:
+    compact = flexible or field.type == "compact_string"
     size = reader.uvarint(field.name) - 1 if compact else reader.number("int16", field.name)
-    if size < 0 and field.element == "nullable_string":
+    if size < 0 and field.type == "nullable_string":
         return None
     if not 0 <= size <= _MAX_STRING:
         raise reader.error(field.name, f"a string of {size} bytes")
@@ -151,12 +151,12 @@ def _read_string(reader: _Reader, field: Field, flexible: bool) -> str | None:
         raise reader.error(field.name, "not UTF-8") from None
 
 
-def _read_bytes(reader: _Reader, field: Field, flexible: bool) -> bytes | None:
+def _read_bytes(reader: _Reader, field: WireField, flexible: bool) -> bytes | None:
     size = reader.uvarint(field.name) - 1 if flexible else reader.number("int32", field.name)
-    return None if size < 0 and field.element == "nullable_bytes" else reader.take(size, field.name)
+    return None if size < 0 and field.type == "nullable_bytes" else reader.take(size, field.name)
 
 
-def _write_fields(fields: tuple[Field, ...], flexible: bool, value: dict[str, Any], where: str) -> bytes:
+def _write_fields(fields: tuple[WireField, ...], flexible: bool, value: dict[str, Any], where: str) -> bytes:
     given = {field.name: field.default for field in fields if field.default is not None} | value
     names = {field.name for field in fields}
     surplus = given.keys() - names - ({UNKNOWN_TAGS} if flexible else set())
@@ -170,7 +170,7 @@ def _write_fields(fields: tuple[Field, ...], flexible: bool, value: dict[str, An
     return b"".join(plain) + (_write_tags(fields, given, where) if flexible else b"")
 
 
-def _write_tags(fields: tuple[Field, ...], given: dict[str, Any], where: str) -> bytes:
+def _write_tags(fields: tuple[WireField, ...], given: dict[str, Any], where: str) -> bytes:
     """The tagged fields of a struct in ascending order, without those at their default."""
     declared = {field.tag for field in fields if field.tag is not None}
     tags = [
@@ -187,7 +187,7 @@ def _write_tags(fields: tuple[Field, ...], given: dict[str, Any], where: str) ->
     return encode_uvarint(len(parts), where) + b"".join(parts)
 
 
-def _write_field(field: Field, value: Any, flexible: bool, where: str) -> bytes:
+def _write_field(field: WireField, value: Any, flexible: bool, where: str) -> bytes:
     if not field.is_array:
         return _write_one(field, value, flexible, where)
     if not isinstance(value, list):
@@ -197,23 +197,23 @@ def _write_field(field: Field, value: Any, flexible: bool, where: str) -> bytes:
     return count + b"".join(elements)
 
 
-def _write_one(field: Field, value: Any, flexible: bool, where: str) -> bytes:
+def _write_one(field: WireField, value: Any, flexible: bool, where: str) -> bytes:
     if field.fields:
         if not isinstance(value, dict):
-            raise CodecError(f"{where}: {value!r} is not a {field.element}")
+            raise CodecError(f"{where}: {value!r} is not a {field.type}")
         return _write_fields(field.fields, flexible, value, where)
-    if field.element == "uuid":
+    if field.type == "uuid":
         return _uuid(value, where)
-    if field.element in _NUMBERS:
-        return _number(field.element, value, where)
-    if field.element.endswith("bytes"):
+    if field.type in _NUMBERS:
+        return _number(field.type, value, where)
+    if field.type.endswith("bytes"):
         return _write_bytes(field, value, flexible, where)
     return _write_string(field, value, flexible, where)
 
 
-def _write_string(field: Field, value: Any, flexible: bool, where: str) -> bytes:
-    compact = flexible or field.element == "compact_string"
-    if value is None and field.element == "nullable_string":
+def _write_string(field: WireField, value: Any, flexible: bool, where: str) -> bytes:
+    compact = flexible or field.type == "compact_string"
+    if value is None and field.type == "nullable_string":
         return encode_uvarint(0, where) if compact else _number("int16", -1, where)
     if not isinstance(value, str):
         raise CodecError(f"{where}: {value!r} is not text")
@@ -226,8 +226,8 @@ def _write_string(field: Field, value: Any, flexible: bool, where: str) -> bytes
     return (encode_uvarint(len(data) + 1, where) if compact else _number("int16", len(data), where)) + data
 
 
-def _write_bytes(field: Field, value: Any, flexible: bool, where: str) -> bytes:
-    if value is None and field.element == "nullable_bytes":
+def _write_bytes(field: WireField, value: Any, flexible: bool, where: str) -> bytes:
+    if value is None and field.type == "nullable_bytes":
         return encode_uvarint(0, where) if flexible else _number("int32", -1, where)
     if not isinstance(value, bytes):
         raise CodecError(f"{where}: {value!r} is not bytes")

@@ -16,7 +16,7 @@ import numpy as np
 from share_state.kafka.codec import CodecError, encode, encode_uvarint
 from share_state.kafka.group_records import IGNORED_TYPES, KNOWN_TYPES, GroupRecordType
 from share_state.kafka.record_batches import RECORD
-from share_state.schema.declarations import Field, layout, record, snake_case
+from share_state.schema.declarations import WireField, layout, record, snake_case
 
 TEXT_CHUNK_SIZE = 4 << 20
 """Bytes of records per chunk of a text: as Python objects they take several times as much memory."""
@@ -191,7 +191,7 @@ def _encode(name: str, data: Any, version: int | None = None) -> bytes:
         raise TextRecordError(str(error)) from None
 
 
-def _fields(declared: Sequence[Field], data: Any) -> dict[str, Any]:
+def _fields(declared: Sequence[WireField], data: Any) -> dict[str, Any]:
     """Printed fields with the names and types of the codec."""
     if not isinstance(data, dict):
         raise TextRecordError("a struct is not an object")
@@ -202,14 +202,14 @@ def _fields(declared: Sequence[Field], data: Any) -> dict[str, Any]:
     }
 
 
-def _value(field: Field | None, printed: Any) -> Any:
+def _value(field: WireField | None, printed: Any) -> Any:
     if field is None:
         return printed
     if field.is_array:
         if not isinstance(printed, list):
             raise TextRecordError(f"{field.name} is not a list")
         return [_fields(field.fields, one) if field.fields else one for one in printed]
-    if "bytes" in field.element and printed is not None:
+    if "bytes" in field.type and printed is not None:
         return _bytes(field.name, printed)
     return printed
 
@@ -224,7 +224,7 @@ def _bytes(name: str, printed: Any) -> bytes:
         raise TextRecordError(f"{name} is not base64") from None
 
 
-def _names(declared: Sequence[Field]) -> set[str]:
+def _names(declared: Sequence[WireField]) -> set[str]:
     """The fields that the tools always print: tagged fields are left out at their default."""
     words = (field.name.split("_") for field in declared if field.tag is None)
     return {first + "".join(word.capitalize() for word in more) for first, *more in words}

@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from importlib import resources
 from itertools import chain
 from pathlib import Path
@@ -89,21 +89,6 @@ class Field(_Declared):
     tag: int | None = None
     default: int | str | None = None
     since: str | None = None
-
-    @cached_property
-    def element(self) -> str:
-        """The type, of an array that of its elements."""
-        return self.type.removeprefix("[]")
-
-    @cached_property
-    def is_array(self) -> bool:
-        """Whether it is an array."""
-        return self.type.startswith("[]")
-
-    @cached_property
-    def fields(self) -> "tuple[Field, ...]":
-        """The fields of its struct; empty for FIELD_TYPES."""
-        return () if self.element in FIELD_TYPES else struct(snake_case(self.element)).fields
 
     @model_validator(mode="after")
     def _check_default_of_tagged_field(self) -> Self:
@@ -261,6 +246,24 @@ bytes and arrays. The length of a compact_string is always a varint."""
 
 
 @dataclass(frozen=True, slots=True)
+class WireField:
+    """A field with its struct resolved.
+
+    Attributes:
+        type: one of FIELD_TYPES, or the name of the struct.
+        is_array: whether it is an array of that type.
+        fields: fields of the struct; empty for FIELD_TYPES.
+    """
+
+    name: str
+    type: str
+    is_array: bool
+    fields: tuple["WireField", ...]
+    tag: int | None
+    default: int | str | None
+
+
+@dataclass(frozen=True, slots=True)
 class WireLayout:
     """All that a codec needs of one layout.
 
@@ -272,7 +275,7 @@ class WireLayout:
     releases: str
     prefix: int | None
     flexible: bool
-    fields: tuple[Field, ...]
+    fields: tuple[WireField, ...]
 
 
 @cache
@@ -306,23 +309,22 @@ def layout(name: str, releases: str) -> WireLayout:
     for one in declaration_names.layouts:
         if one.releases == releases:
             prefix = declaration_names.key_type if declaration_names.part == "key" else one.version
-            _check_types(f"records/{name}.yaml", one.fields)
-            return WireLayout(declaration_names.name, releases, prefix, one.flexible, one.fields)
+            fields = tuple(_wire_field(f"records/{name}.yaml", field) for field in one.fields)
+            return WireLayout(declaration_names.name, releases, prefix, one.flexible, fields)
     known = ", ".join(one.releases for one in declaration_names.layouts)
     raise DeclarationError(f"records/{name}.yaml: no layout {releases!r}; there are {known}")
 
 
-def _check_types(file: str, fields: tuple[Field, ...]) -> None:
-    """Refuse fields whose type is neither one of FIELD_TYPES nor a struct that has a file."""
-    for field in fields:
-        if field.element in FIELD_TYPES:
-            continue
-        struct_file = f"records/{snake_case(field.element)}.yaml"
-        if not re.fullmatch("([A-Z][a-z0-9]*)+", field.element) or not _path(struct_file).is_file():
+def _wire_field(file: str, field: Field) -> WireField:
+    kind, inner = field.type.removeprefix("[]"), ()
+    if kind not in FIELD_TYPES:
+        struct_file = f"records/{snake_case(kind)}.yaml"
+        if not re.fullmatch("([A-Z][a-z0-9]*)+", kind) or not _path(struct_file).is_file():
             known = ", ".join(sorted(FIELD_TYPES))
             raise DeclarationError(f"{_path(file)}: {field.name}: type {field.type!r} is unknown; use one of {known}"
                                    f" or a struct that has a file in schemas/records")  # fmt: skip
-        _check_types(struct_file, field.fields)
+        inner = tuple(_wire_field(struct_file, one) for one in struct(snake_case(kind)).fields)
+    return WireField(field.name, kind, kind != field.type, inner, field.tag, field.default)
 
 
 @cache

@@ -87,7 +87,7 @@ class ClientErrors:
 
 
 def client_error(where: str, error: KafkaException | KafkaError, earlier: ClientErrors | None = None) -> InputError:
-    """The one-line error for an error of librdkafka, and those reported earlier; `where` has the cluster and request."""
+    """The one-line error for an error of librdkafka and earlier ones; `where` is the cluster and the request."""
     found = error.args[0] if isinstance(error, KafkaException) else error
     if not isinstance(found, KafkaError):
         return InputError(f"{where}: {_plain(found)}")

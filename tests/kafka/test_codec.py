@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from share_state.kafka.codec import CodecError, decode, encode
 from share_state.schema import declarations
-from share_state.schema.declarations import Field, RecordLayout, WireLayout, layout, record
+from share_state.schema.declarations import Field, RecordLayout, WireField, WireLayout, layout, record
 
 KEY = {"group_id": "g1", "topic_id": "AAAAAAAAAAEAAAAAAAAAAg", "partition": 3}
 IDENTITY = "0002 6731 00000000000000010000000000000002 00000003"
@@ -246,26 +246,26 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
 UNKNOWN_TAG = st.tuples(st.integers(1, 2**32 - 1), st.binary(max_size=200))
 
 
-def values(fields: tuple[Field, ...], flexible: bool) -> st.SearchStrategy[dict]:
+def values(fields: tuple[WireField, ...], flexible: bool) -> st.SearchStrategy[dict]:
     """Values that a layout can hold, undeclared tags included."""
     every = {field.name: field_values(field, flexible) for field in fields}
     tags = st.lists(UNKNOWN_TAG, min_size=1, max_size=3, unique_by=lambda pair: pair[0]).map(sorted)
     return st.fixed_dictionaries(every, optional={"unknown_tags": tags} if flexible else {})
 
 
-def field_values(field: Field, flexible: bool) -> st.SearchStrategy:
+def field_values(field: WireField, flexible: bool) -> st.SearchStrategy:
     if field.fields:
         one = values(field.fields, flexible)
-    elif field.element == "uuid":
+    elif field.type == "uuid":
         one = st.sampled_from(["AAAAAAAAAAEAAAAAAAAAAg", "_____________________w", "5Y2VfE9xTOSVmSFbWg1sdQ"])
-    elif field.element == "nullable_string":
+    elif field.type == "nullable_string":
         one = st.none() | TEXT
-    elif field.element == "bytes":
+    elif field.type == "bytes":
         one = st.binary(max_size=200)
-    elif field.element == "nullable_bytes":
+    elif field.type == "nullable_bytes":
         one = st.none() | st.binary(max_size=200)
     else:
-        one = INTEGERS.get(field.element, TEXT)
+        one = INTEGERS.get(field.type, TEXT)
     return st.lists(one, max_size=130) if field.is_array and not field.fields else many(one) if field.is_array else one
 
 
@@ -322,7 +322,11 @@ def declared(flexible: bool) -> WireLayout:
     types += ["nullable_bytes"]
     fields = [Field(name=f"field_{number}", type=text, doc="any") for number, text in enumerate(types)]
     checked = RecordLayout(releases="9.9", version=3, flexible=flexible, fields=tuple(fields))
-    return WireLayout("Any", "9.9", 3, flexible, checked.fields)
+    wire_fields = tuple(
+        WireField(field.name, field.type.removeprefix("[]"), field.type.startswith("[]"), (), field.tag, field.default)
+        for field in checked.fields
+    )
+    return WireLayout("Any", "9.9", 3, flexible, wire_fields)
 
 
 @pytest.mark.parametrize("flexible", [True, False], ids=["flexible", "not flexible"])
