@@ -80,14 +80,6 @@ def decompress(codec: int, body: memoryview | bytes) -> memoryview | bytes:
     return plain
 
 
-def _gzip(body: memoryview | bytes) -> bytes:
-    return _frames(_GZIP, body)
-
-
-def _zstd(body: memoryview | bytes) -> bytes:
-    return _frames(_CONTEXTS.zstd, body)
-
-
 def _frames(new_frame: Callable[[], _Frame], body: memoryview | bytes) -> bytes:
     if len(body) <= _STEP:
         frame = new_frame()
@@ -170,7 +162,12 @@ def _check_size(size: int) -> None:
         raise DecompressionError(f"more than {MAX_BODY_SIZE} bytes when decompressed")
 
 
-_CODECS = {1: _gzip, 2: _snappy, 3: _lz4, 4: _zstd}
+_CODECS: dict[int, Callable[[memoryview | bytes], memoryview | bytes]] = {
+    1: partial(_frames, _GZIP),
+    2: _snappy,
+    3: _lz4,
+    4: lambda body: _frames(_CONTEXTS.zstd, body),
+}
 
 
 def needs_decompression(batches: np.ndarray, only_control: bool) -> bool:
