@@ -275,8 +275,8 @@ def _decode_one(data, record, row, key, batches, total):
 @inlined
 def _read_value(data, at, end, snapshot, row, batches, filled):
     """Read one value into its row and its batches into batches[filled:]; returns the fault bits."""
-    layout, is_readable = Layout.CURRENT, True
-    for attempt in range(3):
+    attempt, is_readable = 0, True
+    while True:
         # After the early layout the current one is read again, as the batches are overwritten.
         layout = Layout.EARLY if attempt == 1 else Layout.CURRENT
         size = (36 if snapshot else 16) if layout == Layout.CURRENT else (18 if snapshot else 14)
@@ -291,6 +291,8 @@ def _read_value(data, at, end, snapshot, row, batches, filled):
             return np.int64(Fault.VALUE_MALFORMED)
         elif attempt == 2:
             fault |= Fault.VALUE_TRAILING
+            break
+        attempt += 1
     if layout == Layout.CURRENT:
         row.snapshot_epoch = int32_at(data, at)
         at += 4
