@@ -16,7 +16,7 @@ import zstandard
 from isal import isal_zlib
 
 from share_state.kafka.buffers import BufferPool
-from share_state.kafka.record_batches import CODEC_BITS, CONTROL, BatchStatus, summarize_batches
+from share_state.kafka.record_batches import CODEC_BITS, CONTROL, BatchStatus, BatchSummary
 
 MAX_BODY_SIZE = 1 << 30
 """Bytes; larger decompressed batches are refused. Brokers limit batches far below it (message.max.bytes)."""
@@ -170,9 +170,9 @@ _CODECS: dict[int, Callable[[memoryview | bytes], memoryview | bytes]] = {
 }
 
 
-def needs_decompression(batches: np.ndarray, only_control: bool) -> bool:
+def needs_decompression(batches: np.ndarray, facts: BatchSummary, only_control: bool) -> bool:
     """Whether any batch whose records will be read is compressed."""
-    if not summarize_batches(batches).attributes & CODEC_BITS:
+    if not facts.attributes & CODEC_BITS:
         return False
     return bool((batches["attributes"][_selected(batches, only_control)] & CODEC_BITS).any())
 
