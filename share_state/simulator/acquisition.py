@@ -15,10 +15,9 @@ from share_state.simulator.durability import (
     StateTransitions,
     Trigger,
     build_dead_letters,
-    merge_adjacent,
 )
 from share_state.simulator.settings import PartitionSettings
-from share_state.simulator.types import DeliveryState, Release, StateBatch
+from share_state.simulator.types import DeliveryState, Release, StateBatch, merge_adjacent
 from share_state.simulator.window import TERMINAL, InFlightBatch, OffsetRun, Window
 
 

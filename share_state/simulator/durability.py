@@ -7,7 +7,14 @@ from typing import NamedTuple
 
 from share_state.errors import ShareStateError
 from share_state.simulator.settings import PartitionSettings
-from share_state.simulator.types import NO_DELIVERY_COMPLETE_COUNT, DeliveryState, Release, StateBatch, StateWrite
+from share_state.simulator.types import (
+    NO_DELIVERY_COMPLETE_COUNT,
+    DeliveryState,
+    Release,
+    StateBatch,
+    StateWrite,
+    merge_adjacent,
+)
 from share_state.simulator.window import InFlightBatch, LoadGap, OffsetRun, Window
 
 
@@ -66,19 +73,6 @@ class Operation:
     trigger: Trigger
     changes: tuple[StateBatch, ...]
     writes: tuple[PendingWrite, ...]
-
-
-def merge_adjacent(batches: list[StateBatch]) -> tuple[StateBatch, ...]:
-    """Merge equal neighbours of ascending, disjoint batches."""
-    out: list[StateBatch] = []
-    for batch in batches:
-        if out:
-            last = out[-1]
-            if last.last_offset + 1 == batch.first_offset and last[2:] == batch[2:]:
-                out[-1] = StateBatch(last.first_offset, batch.last_offset, last.delivery_state, last.delivery_count)
-                continue
-        out.append(batch)
-    return tuple(out)
 
 
 def build_dead_letters(

@@ -14,7 +14,6 @@ from share_state.simulator.durability import (
     StateTransitions,
     Trigger,
     load_window,
-    merge_adjacent,
     pending_dead_letters,
 )
 from share_state.simulator.settings import RENEW_SINCE_VERSION, AckBatch, PartitionSettings, validate_ack_batches
@@ -28,6 +27,7 @@ from share_state.simulator.types import (
     Release,
     StateBatch,
     StateRead,
+    merge_adjacent,
 )
 from share_state.simulator.window import Window
 
