@@ -115,7 +115,7 @@ class StateTransitions:
         """One write for changes that are rolled back if it fails; None without changes."""
         if not runs:
             return None
-        changes = merge_adjacent([StateBatch(run.first, run.last, run.state, run.count) for _, run in runs])
+        changes = merge_adjacent(run.batch for _, run in runs)
         dead_letters = build_dead_letters(runs, reasons)
         return Operation(trigger, changes, (PendingWrite(self._write(changes), False, runs, dead_letters),))
 
@@ -150,7 +150,7 @@ class StateTransitions:
         for _, run in runs:
             previous = run.rollback_state
             assert previous is not None
-            self._window.uncount_terminal(run)
+            self._window.count_terminal(run, -1)
             run.rollback_state = None
             if now_ms <= previous.deadline:
                 run.state = DeliveryState.ACQUIRED
