@@ -207,7 +207,7 @@ def spec_of(
     folding: Folding | None = None,
     side: GroupSide | None = None,
     judging: Judging | None = None,
-    **more: Any,
+    **control: Any,
 ) -> "InputSpec":
     """The InputSpec that the options describe.
 
@@ -217,7 +217,7 @@ def spec_of(
         folding: how to fold them.
         side: where the group side is; None to leave it out.
         judging: severities of rules.
-        more: other fields of InputSpec.
+        control: other fields of ControlSettings.
     Raises:
         ShareStateError: if an option cannot be used.
     """
@@ -236,8 +236,7 @@ def spec_of(
         state_partitions=folding.state_partitions,
         groups=side and {"paths": side.groups or None, "columns": columns, "partitions": side.group_partitions},
         rules=pairs(judging.rule, "--rule") if judging else None,
-        mode=folding.mode,
-        **more,
+        control_records={"mode": folding.mode, **control},
     )
 
 
