@@ -41,6 +41,7 @@ from share_state.report.audit_data import AuditReport, read_report
 from share_state.report.audit_text import audit_json, print_audit
 from share_state.report.console import check_report_paths
 from share_state.report.prometheus import write_metrics
+from share_state.sources.share_snapshots import write_share_snapshots
 from share_state.spark.choice import ExecutorChoice, open_executor, open_sorter
 
 _LOG = logging.getLogger("share_state")
@@ -80,6 +81,8 @@ def nightly_audit(
                 by_wall_clock=settings.clock == "wall",
                 progress=progress,
             )
+            if settings.control_records.index is not None:
+                write_share_snapshots(settings.control_records.index, result.index)
             for note in result.notes:
                 _LOG.info("%s", note)
             _LOG.info("committed run %s: %s", result.run_id, _counts(result))

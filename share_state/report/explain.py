@@ -187,6 +187,9 @@ def _summary(explanation: Explanation, limit: int) -> str:
         return f"no state is kept of it; the state of the share-partition was deleted at {when}"
     if place == Place.UNINITIALISED:
         return "never delivered: the share-partition has no start offset yet"
+    finished = explanation.standing.is_finished
+    if explanation.effective_start is not None and explanation.offset < explanation.effective_start and not finished:
+        return f"not delivered any more: the log starts after it, a leader starts at {explanation.effective_start}"
     if place == Place.GAP and explanation.gap is not None:
         first, last = explanation.gap
         return f"never delivered: inside a gap ({first} to {last}), which a leader hands out as available"

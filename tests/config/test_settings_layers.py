@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.config.inputs import Claims, Column, Dialect, FileFormat, Format
+from share_state.config.inputs import Claims, Column, Dialect, FileFormat, Format, Mode
 from share_state.config.loading import load_settings, settings_for
 from share_state.config.model import Clock, keys
 from share_state.fold.options import RELEASES
@@ -47,6 +47,10 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "groups.members": COUNTS,
     "groups.retry_seconds": COUNTS,
     "groups.delete_grace_seconds": COUNTS,
+    "control_records.mode": st.sampled_from(get_args(Mode)),
+    "control_records.subscriptions": TEXTS,
+    "control_records.ignore_uncheckpointed": st.booleans(),
+    "control_records.index": TEXTS,
     "clock": st.sampled_from(get_args(Clock)),
     "rules": st.dictionaries(st.sampled_from(sorted(registered())), SEVERITY),
     "fail_on": SEVERITY,

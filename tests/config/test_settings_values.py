@@ -85,6 +85,12 @@ def test_the_defaults_are_those_of_the_fold_and_of_kafka():
             "retry_seconds": 30,
             "delete_grace_seconds": 300,
         },
+        "control_records": {
+            "mode": "strict",
+            "subscriptions": None,
+            "ignore_uncheckpointed": False,
+            "index": None,
+        },
         "clock": "log",
         "rules": {},
         "fail_on": "error",

@@ -15,8 +15,8 @@ from tests.kafka.batches import update as update_value
 from tests.kafka.judged import Judged
 
 MINUTE = 60_000
-STATE_SCOPES = {Scope.RECORD, Scope.STATE_BATCH, Scope.STATE_LOG, Scope.RECORD_BATCHES}
-CONTROL_SCOPES = {Scope.CONTROL_LOG, Scope.RECORD_BATCHES}
+STATE_SCOPES = {Scope.RECORD, Scope.STATE_BATCH, Scope.STATE_LOG, Scope.RECORD_BATCHES, Scope.LOG}
+CONTROL_SCOPES = {Scope.CONTROL_LOG, Scope.RECORD_BATCHES, Scope.LOG}
 """Scopes of the rules over logs of each dialect."""
 OF_4_4 = Limits(writer_version="4.4")
 AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVING, ARCHIVED = range(5)
