@@ -3,10 +3,11 @@
 import base64
 import hashlib
 import json
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from share_state.simulator.coordinator import ShareCoordinator
 from share_state.simulator.draft import ControlState, TopicLogs
@@ -36,13 +37,13 @@ class ClusterSettings:
     Attributes:
         player: of the event player.
         version_prefix: see DraftWriter.
-        seed: of the topic ids.
+        seed: of the topic ids; None if topics are named by their ids.
     """
 
     player: PlayerSettings
     state_topic: StateTopicSettings = field(default_factory=StateTopicSettings)
     version_prefix: bool = False
-    seed: int = 0
+    seed: int | None = 0
 
 
 class SimulatedCluster:
@@ -78,6 +79,8 @@ class SimulatedCluster:
 
     def topic_id(self, topic: str) -> str:
         """A topic's id in Kafka's text form, derived from its name and the seed."""
+        if self.settings.seed is None:
+            return topic
         digest = hashlib.sha256(f"{self.settings.seed} {topic}".encode()).digest()
         return base64.urlsafe_b64encode(digest[:16]).decode().rstrip("=")
 
@@ -89,6 +92,10 @@ class SimulatedCluster:
         assert self.state_topic
         state_key = self.state_key(key)
         return self.state_topic.coordinator_of(state_key), state_key
+
+    def play(self, kind: Callable[..., Event], key: SharePartitionKey, ts_ms: int, **fields: Any) -> list[EventResult]:
+        """Play an event of a share-partition; returns its results."""
+        return self.apply(kind(seq=self.events, ts_ms=ts_ms, **key._asdict(), **fields))
 
     def apply(self, event: Event) -> list[EventResult]:
         """Play the next event; returns its results."""

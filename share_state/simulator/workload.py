@@ -70,15 +70,7 @@ class Workload:
 
     def apply(self, kind: Callable[..., Event], key: SharePartitionKey, **fields: Any) -> list[EventResult]:
         """Apply an event to a share-partition now; returns its results."""
-        event = kind(
-            seq=self.cluster.events,
-            ts_ms=self.now_ms,
-            group=key.group,
-            topic=key.topic,
-            partition=key.partition,
-            **fields,
-        )
-        return self.cluster.apply(event)
+        return self.cluster.play(kind, key, self.now_ms, **fields)
 
     def produce(self, topic: str, partition: int, records_a_second: float) -> None:
         """Set the rate at which producers write to a topic-partition."""
