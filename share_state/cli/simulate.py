@@ -48,6 +48,14 @@ def simulate(
     state_partitions: Annotated[int, typer.Option(help="Partitions of __share_group_state.")] = 50,
     updates_per_snapshot: Annotated[int, typer.Option(help="After which a snapshot is written.")] = 500,
     checkpoint_every: Annotated[int, typer.Option(help="control_records: deltas before a checkpoint.")] = 10,
+    control_offsets_as_gaps: Annotated[
+        bool,
+        typer.Option(
+            "--control-offsets-as-gaps",
+            help="control_records: members acknowledge the offsets of control records as gaps, as with both dialects; "
+            "otherwise no fetch acquires them.",
+        ),
+    ] = False,
     codec: Annotated[str, typer.Option(help="none, gzip, snappy, lz4 or zstd.")] = "none",
     prune: Annotated[bool, typer.Option("--prune", help="Let the brokers delete redundant records.")] = False,
     trace: Annotated[
@@ -70,6 +78,7 @@ def simulate(
         state_partitions=state_partitions,
         updates_per_snapshot=updates_per_snapshot,
         checkpoint_every=checkpoint_every,
+        control_offsets_as_gaps=control_offsets_as_gaps,
         codec=codec,
         prunes=prune,
         traces=trace,

@@ -114,6 +114,7 @@ def simulate(
     codec: str = CODECS[0],
     segment_bytes: int = SEGMENT_BYTES,
     version_prefix: bool = False,
+    control_offsets_as_gaps: bool = False,
     prunes: bool = False,
     traces: bool = False,
 ) -> Simulation:
@@ -141,6 +142,7 @@ def simulate(
         codec: of data batches: none, gzip, snappy, lz4 or zstd.
         segment_bytes: maximum segment size.
         version_prefix: whether the draft's values start with a version.
+        control_offsets_as_gaps: see ClusterSettings; always so with dialect "both".
         prunes: whether redundant records are deleted as time passes.
         traces: also write results.jsonl (one result per line) and the state after every record (history.jsonl,
             control-history.jsonl).
@@ -149,7 +151,7 @@ def simulate(
     """
     if dialect not in DIALECTS:
         raise SimulationError(f"dialect {dialect!r} is not known; use one of {', '.join(DIALECTS)}")
-    # The brokers of a request log may allow more than the defaults, and are no brokers of the draft.
+    # The brokers of a request log may allow more than the defaults.
     configs = WIDEST if requests else DraftConfigs.of(_DRAFT_CONFIGS) if dialect == CONTROL_RECORDS else BrokerConfigs()
     brokers = find_release(release)
     defaults = configs.settings()
@@ -159,6 +161,8 @@ def simulate(
     topic = StateTopicSettings(brokers, state_partitions, updates_per_snapshot, codec, segment_bytes)
     if events is not None and requests is not None:
         raise SimulationError("events and requests are both given; give one of them")
+    if requests is not None and dialect != DIALECTS[0]:
+        raise SimulationError(f"dialect {dialect!r}: its control records would take the offsets of logged requests")
     if codec not in CODECS:
         raise SimulationError(f"codec {codec!r} is not known; use one of {', '.join(CODECS)}")
     check_names(faults)
@@ -173,7 +177,13 @@ def simulate(
             raise SimulationError(f"{name}: {value}: must be 1 or more")
     if dialect == CONTROL_RECORDS and groups > _DRAFT_GROUPS:
         raise SimulationError(f"groups: {groups}: the draft allows at most {_DRAFT_GROUPS} (group.share.max.groups)")
-    settings = ClusterSettings(player, topic, version_prefix=version_prefix, seed=seed if requests is None else None)
+    settings = ClusterSettings(
+        player,
+        topic,
+        version_prefix=version_prefix,
+        control_offsets_as_gaps=control_offsets_as_gaps or dialect == "both",
+        seed=seed if requests is None else None,
+    )
     with _remove_on_failure(out), closing(SimulatedCluster(out, settings)) as cluster:
         mismatches: list[OutcomeMismatch] = []
         if requests is not None:

@@ -79,16 +79,6 @@ def test_mismatches_are_printed_with_their_line(capfd, tmp_path):
     assert row.split()[:7] == ["7", "ShareAcknowledge", "g", TOPIC_ID, "0", "NONE", "INVALID_RECORD_STATE"]
 
 
-def test_the_drafts_dialect_replays_the_same_log(capfd, tmp_path):
-    said = replayed(capfd, tmp_path, "--dialect", "control_records", *LIMIT)
-    assert said.code == 0, said
-    rows = [json.loads(line) for line in (tmp_path / "out/control-truth.jsonl").read_text().splitlines()]
-    assert [(row["topic"], row["partition"], row["startOffset"]) for row in rows] == [
-        (TOPIC_ID, 0, 15),
-        (TOPIC_ID, 1, 12),
-    ]
-
-
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
@@ -109,6 +99,7 @@ def test_an_unusable_request_log_is_refused_in_one_line(capfd, tmp_path, old, ne
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
+        (("--dialect", "control_records"), "'control_records': its control records would take the offsets of logged"),
         (("--events", LOG), "events and requests are both given; give one of them"),
         (
             ("--group-config", "share.delivery.count.limit"),
