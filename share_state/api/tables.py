@@ -65,9 +65,7 @@ def write_tables(
         spark: a session with Delta; None to fold in this process.
         plan: the log partitions, and how to fold them.
         warehouse: folder of the tables.
-        inputs: as given, for the table `runs`.
-        as_of: as given, for the table `runs`.
-        rules: rule -> severity or "off", for the table `runs`.
+        inputs, as_of, rules: as given, for the table `runs`.
     Returns:
         DataFrames of the Delta versions that this run wrote; Arrow tables without a session.
     Raises:
