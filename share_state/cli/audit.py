@@ -77,6 +77,7 @@ def nightly_audit(
                 options=config_fingerprint(settings),
                 history_days=settings.retention.history_days,
                 by_wall_clock=settings.clock == "wall",
+                cluster=settings.cluster,
                 progress=progress,
             )
             for note in result.notes:

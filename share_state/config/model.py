@@ -91,7 +91,9 @@ class AuditSettings(Section):
     `settings_for`, which know where a value came from when it has to be refused.
     """
 
-    cluster: str = Field(default="", description="name of the cluster in reports and metrics")
+    cluster: str = Field(
+        default="", description="name of the cluster in reports and metrics; its warehouse takes no other"
+    )
     sources: list[Source] = Field(min_length=1, description="exports that the audit reads, as one input")
     warehouse: PathText = Field(description="folder of the Delta tables")
     state_partitions: Count | None = Field(

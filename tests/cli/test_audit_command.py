@@ -176,3 +176,22 @@ def test_what_is_acknowledged_does_not_fail_the_job(light: Command, tmp_path: Pa
     counted = {one["rule"]: (one["count"] > 0, one["open"]) for one in said.json["findings"]}
     assert (said.code, [counted[rule] for rule in rules]) == (0, [(True, 0)] * 2)
     assert said.json["findings_by_severity"]["error"] == 0
+
+
+def test_a_warehouse_is_of_one_cluster(light: Command, tmp_path: Path):
+    audit = ("audit", DATA / "4.3.1/happy", "--out", tmp_path / "w", "--quiet")
+    for options, code in (((), 0), (("--set", "cluster=blue"), 0), (("--set", "cluster=green"), 2), ((), 0)):
+        said = light(*audit, *options)
+        assert said.code == code, said.err
+        if code:
+            assert said.err.endswith(": holds cluster blue, not green; give each cluster its own warehouse\n")
+    assert CommittedTables(str(tmp_path / "w")).runs["cluster"].to_pylist() == ["blue", "blue", None]
+
+
+def test_reconstruct_into_the_warehouse_of_an_audit_says_so_first(light: Command, tmp_path: Path):
+    made = ("reconstruct", DATA / "4.3.1/happy", "--out", tmp_path / "w")
+    assert light(*made).err == light(*made).err == ""
+    assert light("audit", DATA / "4.3.1/happy", "--out", tmp_path / "w", "--quiet", "--set", "cluster=blue").code == 0
+    said = light(*made)
+    note = f"{tmp_path}/w: an audit of blue keeps its tables here; until the next one, `show` shows this run"
+    assert (said.code, said.err) == (0, f"share-state: {note}\n")
