@@ -77,6 +77,7 @@ def write_tables(
     from share_state.pipeline.reconstruct import run_reconstruct  # noqa: PLC0415  Delta is slow to import
 
     options = {"as_of": str(as_of or ""), "rules": ",".join(f"{k}={v}" for k, v in (rules or {}).items())}
+    options["judge"] = plan.judging
     with warehouse_lock(warehouse, "reconstruct"):
         run_reconstruct(executor_of(spark), plan, warehouse, inputs=tuple(inputs), options=options)
     return _committed(spark, warehouse)

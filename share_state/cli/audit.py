@@ -39,7 +39,7 @@ from share_state.pipeline.result import RunResult
 from share_state.report import console
 from share_state.report.audit_data import AuditReport, read_report
 from share_state.report.audit_text import audit_json, print_audit
-from share_state.report.console import check_report_path
+from share_state.report.console import check_report_paths
 from share_state.report.prometheus import write_metrics
 from share_state.sources.share_snapshots import write_share_snapshots
 from share_state.spark.choice import ExecutorChoice, open_executor, open_sorter
@@ -62,9 +62,7 @@ def nightly_audit(
         ShareStateError: if the settings, an input or the warehouse cannot be used.
     """
     check_warehouse_path(settings.warehouse)
-    for path in (settings.report.html, settings.report.prometheus):
-        if path is not None:
-            check_report_path(path)
+    check_report_paths(settings.report.html, settings.report.prometheus)
     choice = ExecutorChoice(settings.spark.master, settings.spark.conf, verbose)
     with open_sorter(choice) as sorter:
         plan = build_plan(settings.input_spec(), KEYS, sorter)

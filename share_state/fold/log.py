@@ -271,9 +271,8 @@ class _LogFold:
         bad = batches["status"] != BatchStatus.VALID
         good = np.flatnonzero(~bad)
         # A crash leaves a truncated batch at the end; log recovery removes it, so no record is missing.
-        harmful = np.cumsum(
-            bad & (batches["status"] != BatchStatus.TRUNCATED) & (batches["status"] != BatchStatus.CONFLICT)
-        )
+        harmless = (BatchStatus.TRUNCATED, BatchStatus.CONFLICT, BatchStatus.UNREPLICATED)
+        harmful = np.cumsum(bad & ~np.isin(batches["status"], harmless))
         if len(good):
             base, last = batches["base_offset"][good], batches["last_offset"][good]
             expected = np.concatenate(([self._expected(batches[good[0]])], last[:-1] + 1))

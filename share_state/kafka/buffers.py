@@ -226,7 +226,7 @@ def column_bytes(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     Returns:
         (uint8, the bytes of all rows; int64, row n has the bytes ends[n] to ends[n + 1]). A null has no bytes.
     """
-    plain = column.cast(pa.large_string() if is_text(column) else pa.large_binary())
+    plain = column.cast(pa.large_string() if is_text(column.type) else pa.large_binary())
     _, ends_buffer, data_buffer = plain.buffers()
     if len(plain) == 0 or ends_buffer is None:
         return np.zeros(0, np.uint8), np.zeros(len(plain) + 1, np.int64)
@@ -235,9 +235,10 @@ def column_bytes(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     return data[ends[0] : ends[-1]], ends - ends[0]
 
 
-def is_text(column: pa.Array) -> bool:
-    """Whether a column holds text."""
-    return pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+def is_text(kind: pa.DataType) -> bool:
+    """Whether values of a type are text, perhaps in a dictionary."""
+    kind = kind.value_type if isinstance(kind, pa.DictionaryType) else kind
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
 _T = TypeVar("_T")

@@ -49,13 +49,8 @@ def decode(layout: WireLayout, data: bytes) -> tuple[dict[str, Any], int]:
 
 
 def encode(layout: WireLayout, value: dict[str, Any]) -> bytes:
-    """Write one key or value.
+    """Write one key or value, with its prefix; fields are named as `decode` does, those with a default are optional.
 
-    Args:
-        layout: from `share_state.schema.declarations.layout`.
-        value: fields by name, as `decode` returns them; those with a default are optional.
-    Returns:
-        The bytes including the prefix.
     Raises:
         CodecError: if a field is missing, unknown, or has a value that does not fit its type.
     Source: Kafka's generated message classes; KIP-482.

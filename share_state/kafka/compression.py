@@ -186,7 +186,7 @@ def decompress_bodies(
     """Copy the bodies of batches into buffers, decompressed.
 
     Args:
-        data: uint8, raw segment bytes.
+        data: raw segment bytes.
         batches: BATCH rows; `body`, `body_end` and `status` are changed in place.
         only_control: skip the bodies of data batches.
         buffers: byte buffers to fill; a part ends when its buffer is full.

@@ -107,14 +107,7 @@ def record_name(record_type: int) -> str:
 
 
 def record_types(data: np.ndarray, records: np.ndarray) -> np.ndarray:
-    """The record type of each record.
-
-    Args:
-        data: uint8 bytes of a chunk.
-        records: its RECORD rows.
-    Returns:
-        int16, one per record; -1 if the key is null or shorter than a type.
-    """
+    """The record type (int16) of each RECORD row of a chunk; -1 if the key is null or shorter than a type."""
     types = np.full(len(records), -1, np.int16)
     rows = np.flatnonzero(records["key_size"] >= 2)
     at = records["key_at"][rows]
@@ -123,13 +116,7 @@ def record_types(data: np.ndarray, records: np.ndarray) -> np.ndarray:
 
 
 def read_group_records(data: np.ndarray, records: np.ndarray, types: np.ndarray) -> Iterator[GroupRecord]:
-    """The records of a chunk in log order, without those of IGNORED_TYPES.
-
-    Args:
-        data: uint8 bytes of the chunk.
-        records: its RECORD rows.
-        types: from `record_types`.
-    """
+    """The records of a chunk in log order, without those of IGNORED_TYPES; `types` is from `record_types`."""
     selected = np.flatnonzero(~np.isin(types, np.array(sorted(IGNORED_TYPES), np.int16)))
     for row, record_type in zip(records[selected], types[selected].tolist(), strict=True):
         key_at, key_size = int(row["key_at"]), int(row["key_size"])
@@ -163,14 +150,11 @@ def read_key(group_record: GroupRecord) -> GroupKey | None:
 
 
 def read_value(record_type: int, value: bytes) -> GroupValue:
-    """Decode the value of a record.
+    """Decode the value of a record, with its version in front.
 
     If two layouts share a version number, the later one is used if it consumes the value exactly; otherwise the one of
     4.0 if that does; otherwise the later one with trailing bytes, as Kafka does.
 
-    Args:
-        record_type: one of GroupRecordType.
-        value: the bytes including the version.
     Raises:
         GroupRecordError: if the version is unknown or no layout can read the value.
     Source: Kafka GroupCoordinatorRecordSerde, MessageUtil.

@@ -43,7 +43,7 @@ def run_reconstruct(
         options: what else shaped the result, for the `runs` row.
         progress: shows the phases.
     Raises:
-        InputError: if the input holds no valid batch.
+        InputError: if the input holds no valid batch, or the timeline's filter matches no share-partition.
         WarehouseError: if another table is in the way.
     """
     progress, started = progress or Progress(), datetime.now(UTC)
@@ -54,18 +54,19 @@ def run_reconstruct(
         output = OutputSpec(written=written, staged=(FINDINGS,), files=tables.files)
         with progress("read and fold"):
             result = summarize(executor.collect(executor.fold(plan, output)), inputs, options or {})
-        result, group_findings = judge_group_side(side, plan, result, tables.files)
+            if plan.timeline is not None and not result.files_of(TIMELINE):
+                plan.check(plan.timeline)
+        result, group_findings = judge_group_side(side, plan, result, tables.files, result.log_time)
         with progress("write findings"):
             findings = write_findings(executor, result, tables.files, [group_findings])
+        row = run_row(result, "reconstruct", inputs, options or {}, started)
         with progress("commit"):
-            versions = tables.replace(FINDINGS, findings)
+            tables.replace(FINDINGS, findings)
             for name in written:
-                versions |= tables.replace(name, result.files_of(name))
-            versions |= tables.replace_rows("cutoff", result.cutoff)
-            for name, rows in (side.tables() if side else {}).items():
-                versions |= tables.replace_rows(name, rows)
-            row = run_row(result, "reconstruct", versions, inputs, options or {}, started)
-            tables.append("runs", tables.files.write("runs", row.to_batches()), {result.run_id})
+                tables.replace(name, result.files_of(name))
+            for name, rows in {"cutoff": result.cutoff, **(side.tables() if side else {})}.items():
+                tables.replace_rows(name, rows)
+            tables.commit_run(row)
     return result
 
 

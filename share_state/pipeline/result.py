@@ -15,7 +15,6 @@ from share_state import __version__
 from share_state.delta.files import File
 from share_state.errors import InputError
 from share_state.pipeline.task import CUTOFF, SUMMARY, returned_table
-from share_state.schema.declarations import table_schema
 from share_state.sources.share_snapshots import ShareSnapshotEntry
 
 
@@ -130,27 +129,20 @@ def _check_batches(summaries: Sequence[Mapping[str, Any]]) -> None:
 
 
 def run_row(
-    result: RunResult,
-    command: str,
-    versions: Mapping[str, int],
-    inputs: tuple[str, ...],
-    options: Mapping[str, str],
-    started: datetime,
-) -> pa.Table:
-    """The row of `runs` that commits a run.
+    result: RunResult, command: str, inputs: tuple[str, ...], options: Mapping[str, str], started: datetime
+) -> dict[str, Any]:
+    """The row of `runs` of a run, for `Warehouse.commit_run`.
 
     Args:
         result: of the run.
         command: that ran.
-        versions: Delta version of each of its tables.
         inputs: as given.
         options: what else shaped the result.
         started: time at which it began.
     """
-    row = {
+    return {
         "run_id": result.run_id,
         "started": started,
-        "finished": datetime.now(UTC),
         "command": command,
         "version": __version__,
         "inputs": list(inputs),
@@ -159,9 +151,7 @@ def run_row(
         "progress": list(result.progress.items()),
         "findings": list(result.by_severity.items()),
         "status": "done",
-        "table_versions": list(versions.items()),
         "options": list(options.items()),
         "log_time": None if result.log_time is None else datetime.fromtimestamp(result.log_time / 1000, UTC),
         "notes": list(result.notes),
     }
-    return pa.Table.from_pylist([row], schema=table_schema("runs"))

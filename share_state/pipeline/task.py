@@ -177,7 +177,6 @@ def run_task(plan: FoldPlan, output: OutputSpec, log: LogPartition) -> Iterator[
     }
     if plan.resumed is not None:
         made[WATCHED] = history_pieces(folded)
-        summary |= {"newest_time": folded.newest_time if folded.newest_time >= 0 else None}
         if isinstance(folded, FoldedLog) and folded.checkpoint is not None:
             made[CARRIED] = checkpoint_share_partitions(log.name, folded.checkpoint)
             summary |= {"carried": checkpoint_row(log.name, folded.checkpoint)["carried"]}
@@ -286,6 +285,7 @@ def _summary(plan: FoldPlan, folded: Folded, findings: pa.Table) -> dict[str, An
         "index": [asdict(entry) for entry in folded.index_entries],
         "compared": proof and proof.compared,
         "differing": proof and list(proof.differing),
+        "newest_time": folded.newest_time if folded.newest_time >= 0 else None,
     }
 
 

@@ -56,9 +56,6 @@ def list_groups(warehouse: str) -> set[str]:
 def compare(warehouse: str, answers: "BrokerOffsets") -> dict[str, Any]:
     """Compare the tables of a warehouse with a broker's answers.
 
-    Args:
-        warehouse: folder of the tables.
-        answers: of the broker.
     Returns:
         `run`, `verdicts` (verdict -> number), `share_partitions` (one row each: key, verdict, values of both sides) and
         `findings` (rule, severity, key, message, evidence).

@@ -282,10 +282,8 @@ class WireLayout:
 
 @cache
 def record(name: str) -> Record:
-    """A record as declared.
+    """A record as declared; its file goes by its name, as in share_snapshot_value.
 
-    Args:
-        name: name of its file, as in share_snapshot_value.
     Raises:
         DeclarationError: if the file in schemas/records does not declare a record.
     """
@@ -294,10 +292,8 @@ def record(name: str) -> Record:
 
 @cache
 def struct(name: str) -> Struct:
-    """A struct as declared.
+    """A struct as declared; its file goes by its name, as in state_batch.
 
-    Args:
-        name: name of its file, as in state_batch.
     Raises:
         DeclarationError: if the file in schemas/records does not declare a struct.
     """
@@ -306,11 +302,8 @@ def struct(name: str) -> Struct:
 
 @cache
 def layout(name: str, releases: str) -> WireLayout:
-    """One layout of a record with its structs resolved.
+    """The layout of a record for some releases ("4.0" or "4.1+", as declared) with its structs resolved.
 
-    Args:
-        name: name of its file, as in share_snapshot_value.
-        releases: as declared, "4.0" or "4.1+".
     Raises:
         DeclarationError: if the layout does not exist or a field has an unknown type.
     """
@@ -366,12 +359,7 @@ def _load(name: str, model: type[_Model]) -> _Model:
 
 
 def declaration_names(folder: str, first_key: str) -> list[str]:
-    """Names of the files in a folder of schemas/ that hold one kind of declaration.
-
-    Args:
-        folder: tables or records.
-        first_key: first key of such a declaration: table, columns_group, name or struct.
-    """
+    """Names of the files in a folder of schemas/ whose first key is table, columns_group, name or struct."""
     paths = sorted(_path(folder).glob("*.yaml"))
     return [path.stem for path in paths if path.read_text(encoding="utf-8").startswith(f"{first_key}:")]
 

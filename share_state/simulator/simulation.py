@@ -6,6 +6,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from share_state.errors import disk_errors
 from share_state.simulator.cluster import ClusterSettings, SimulatedCluster
 from share_state.simulator.coordinator import UPDATES_PER_SNAPSHOT
 from share_state.simulator.events import read_events
@@ -212,7 +213,8 @@ def _remove_on_failure(out: Path) -> Iterator[None]:
     if not is_empty:
         raise SimulationError(f"{out}: is not empty; give a new or empty folder")
     try:
-        yield
+        with disk_errors(str(out)):
+            yield
     except BaseException:
         shutil.rmtree(out)
         if existed:

@@ -4,9 +4,10 @@
 and `TableRows` reads the row groups that `table_plan` has selected.
 """
 
+import base64
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -24,13 +25,9 @@ from share_state.sources.object_stores import parquet_source
 NO_TIME = -1
 """A missing timestamp. Source: Kafka RecordBatch.NO_TIMESTAMP."""
 
-_PADDING, _NOT_BASE64 = 64, 255
-_ALPHABETS = (b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/",
-              b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")  # fmt: skip
-_SIX_BITS = np.full(256, _NOT_BASE64, np.uint8)
-for _letters in _ALPHABETS:
-    _SIX_BITS[np.frombuffer(_letters, np.uint8)] = np.arange(64)
-_SIX_BITS[ord("=")] = _PADDING
+_PADDING = ord("=")
+_TO_STANDARD_BASE64 = bytes.maketrans(b"-_=", b"+/A")
+"""Of both alphabets; decoding stops at padding, and the A is cut off later."""
 
 
 class NotBase64Error(ValueError):
@@ -113,26 +110,23 @@ def _spans(column: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The bytes of a column, and the start and size of each row (size -1 for null)."""
     data, ends = column_bytes(column)
     at, sizes, present = ends[:-1], np.diff(ends), np.asarray(column.is_valid())
-    if is_text(column) and len(data):
+    if is_text(column.type) and len(data):
         data, at, sizes = _from_base64(data, at, np.where(present, sizes, 0))
     return data, at, np.where(present, sizes, -1)
 
 
 def _from_base64(data: np.ndarray, at: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Decode texts of padded base64, whose length is a multiple of four."""
-    codes = _SIX_BITS[data]
-    if (codes == _NOT_BASE64).any() or (sizes % 4).any() or len(data) != sizes.sum():
-        raise NotBase64Error("not base64")
-    last = at + sizes - 1
+    ends = (at + sizes)[sizes > 0]
     padding = np.zeros(len(at), np.int64)
-    ends = last[sizes > 0]
-    padding[sizes > 0] = (codes[ends] == _PADDING).astype(np.int64) + (codes[ends - 1] == _PADDING)
-    if (codes == _PADDING).sum() != padding.sum():
+    padding[sizes > 0] = (data[ends - 1] == _PADDING).astype(np.int64) + (data[ends - 2] == _PADDING)
+    if (sizes % 4).any() or len(data) != sizes.sum() or (data == _PADDING).sum() != padding.sum():
         raise NotBase64Error("not base64")
-    four = (codes & 63).reshape(-1, 4).astype(np.uint32)
-    word = four[:, 0] << 18 | four[:, 1] << 12 | four[:, 2] << 6 | four[:, 3]
-    plain = np.stack((word >> 16, word >> 8, word), axis=1).astype(np.uint8).reshape(-1)
-    return plain, at // 4 * 3, sizes // 4 * 3 - padding
+    try:
+        plain = base64.b64decode(data.tobytes().translate(_TO_STANDARD_BASE64), validate=True)
+    except ValueError:
+        raise NotBase64Error("not base64") from None
+    return np.frombuffer(plain, np.uint8), at // 4 * 3, sizes // 4 * 3 - padding
 
 
 def rows_to_chunk(rows: Rows) -> Chunk:
@@ -278,10 +272,8 @@ class Columns:
 
     @classmethod
     def named(cls, given: Mapping[str, str]) -> "Columns":
-        """The column names, some of them changed.
+        """The column names, some of them changed: default name -> name in the table.
 
-        Args:
-            given: default name -> name in the table.
         Raises:
             InputError: if a default name does not exist.
         """
@@ -301,6 +293,7 @@ class RowGroup:
         number: number of the row group in its file.
         rows_before: rows of the file before it.
         first_offset, last_offset: lowest and highest offset of the log in it.
+        size: bytes of all its rows.
         alone: whether all its rows belong to this log partition.
     """
 
@@ -309,6 +302,7 @@ class RowGroup:
     rows_before: int
     first_offset: int
     last_offset: int
+    size: int
     alone: bool
 
 
@@ -377,13 +371,10 @@ class TableRows:
         identity = [name for name in (columns.offset, columns.partition, columns.topic) if name in names]
         where = file.read_row_group(group.number, columns=identity if not group.alone else [columns.offset])
         offsets = int64_column(where[columns.offset], columns.offset, log.segments[group.file].path, group.rows_before)
-        own = np.ones(len(offsets), bool)
-        if not group.alone:
-            own = _is_of_log(where, columns, log.topic, log.partition)
+        own = np.ones(len(offsets), bool) if group.alone else _is_of_log(where, columns, log.topic, log.partition)
         # The lowest own offset from each row to the end.
         least = np.minimum.accumulate(np.where(own, offsets, LARGEST_OFFSET)[::-1])[::-1]
-        size = file.metadata.row_group(group.number).total_byte_size
-        step = int(np.clip(chunk * len(offsets) // max(size, 1), 1, _MAX_ROWS))
+        step = int(np.clip(chunk * len(offsets) // max(group.size, 1), 1, _MAX_ROWS))
         wanted = [name for name in (columns.key, columns.value, columns.timestamp) if name in names]
         at = 0
         for batch in file.iter_batches(step, row_groups=[group.number], columns=wanted):
@@ -407,19 +398,10 @@ def _last_offset(rows: Rows) -> int:
 def _is_of_log(rows: pa.Table, columns: Columns, topic: str, partition: int | None) -> np.ndarray:
     """Mask of the rows of a topic and partition; missing columns are ignored."""
     own = np.ones(len(rows), bool)
-    if columns.topic in rows.column_names:
-        own &= _true(pc.call_function("equal", [rows[columns.topic].cast(pa.string()), pa.scalar(topic)]))
-    if columns.partition in rows.column_names:
-        own &= _true(pc.call_function("equal", [rows[columns.partition].cast(pa.int64()), pa.scalar(partition)]))
+    for name, kind, value in ((columns.topic, pa.string(), topic), (columns.partition, pa.int64(), partition)):
+        if name in rows.column_names:
+            own &= np.asarray(pc.fill_null(pc.equal(rows[name].cast(kind), pa.scalar(value, kind)), False))
     return own
-
-
-def _true(answers: Any) -> np.ndarray:
-    return (
-        answers.fill_null(False).to_numpy(zero_copy_only=False)
-        if isinstance(answers, pa.Array)
-        else np.asarray(answers.fill_null(False).to_numpy())
-    )
 
 
 def int64_column(column: pa.ChunkedArray, name: str, path: str, rows_before: int) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Names and end offsets of topics, which the state topic does not hold; reads `--topics` and `--subscriptions`."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -22,10 +23,12 @@ class Topics:
     Attributes:
         names: columns topic_id and topic.
         ends: columns topic_id, partition (int32) and end_offset (next offset to be written, int64).
+        partition_counts: topic id -> number of partitions, where it is given; `ends` may lack some of them.
     """
 
     names: pa.Table = field(default_factory=_NAMES.empty_table)
     ends: pa.Table = field(default_factory=_ENDS.empty_table)
+    partition_counts: Mapping[str, int] = field(default_factory=dict)
 
     def name_of(self, topic_ids: pa.Array) -> pa.Array:
         """The name of each topic id, null if unknown."""
@@ -56,7 +59,8 @@ _Offset = Annotated[int, Field(ge=0, lt=2**63)]
 class _Topic(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
-    name: str
+    name: str | None = None
+    partitions: Annotated[int, Field(ge=1, lt=2**31)] | None = None
     end_offsets: dict[_Partition, _Offset] = Field(default_factory=dict)
 
     @model_validator(mode="before")
@@ -74,7 +78,8 @@ class _Topic(BaseModel):
             if isinstance(entry, dict) and isinstance(entry.get("partition"), int)
         }
         # A partition without a leader has no high watermark.
-        return {**given, "end_offsets": {number: end for number, end in {**ends, **own}.items() if end is not None}}
+        known = {number: end for number, end in {**ends, **own}.items() if end is not None}
+        return {**given, "end_offsets": known, "partitions": max(ends) + 1 if ends else None}
 
 
 _FILE = TypeAdapter(dict[str, _Topic])
@@ -83,8 +88,8 @@ _FILE = TypeAdapter(dict[str, _Topic])
 def read_topics(path: str) -> Topics:
     """Read the file of `--topics`.
 
-    Accepts two forms: `{"<topic id>": {"name": "orders", "end_offsets": {"0": 612}}}`, and a list of
-    `{"topicId": ..., "name": ..., "partitions": [{"partition": 0, "highWatermark": 612}]}`.
+    Accepts two forms: `{"<topic id>": {"name": "orders", "partitions": 3, "end_offsets": {"0": 612}}}`, and a list of
+    `{"topicId": ..., "name": ..., "partitions": [{"partition": 0, "highWatermark": 612}]}`; all but the id is optional.
 
     Raises:
         InputError: if the file is missing or invalid.
@@ -102,8 +107,9 @@ def read_topics(path: str) -> Topics:
     except (json.JSONDecodeError, UnicodeDecodeError, AttributeError, TypeError) as error:
         raise InputError(f"{path}: not a JSON file of topics ({error}); {_EXPECTED}") from None
     ends = [(topic_id, number, end) for topic_id, topic in topics.items() for number, end in topic.end_offsets.items()]
-    names = [(topic_id, topic.name) for topic_id, topic in topics.items()]
-    return Topics(_table(names, _NAMES), _table(ends, _ENDS))
+    names = [(topic_id, topic.name) for topic_id, topic in topics.items() if topic.name is not None]
+    counts = {topic_id: topic.partitions for topic_id, topic in topics.items() if topic.partitions is not None}
+    return Topics(_table(names, _NAMES), _table(ends, _ENDS), counts)
 
 
 def read_subscriptions(path: str | None) -> dict[str, list[str]] | None:
@@ -122,7 +128,7 @@ def read_subscriptions(path: str | None) -> dict[str, list[str]] | None:
         raise InputError(f'{path}: not a JSON file of subscriptions; give {{"<topic>": ["<group>", ...]}}') from None
 
 
-_EXPECTED = 'give {"<topic id>": {"name": "...", "end_offsets": {"0": 612}}}'
+_EXPECTED = 'give {"<topic id>": {"name": "...", "partitions": 3, "end_offsets": {"0": 612}}}'
 
 
 def _table(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:

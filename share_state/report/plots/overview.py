@@ -175,6 +175,8 @@ def draw_plot(what: str, plan: FoldPlan, chosen: SharePartitionFilter, delivery_
     if what in ("window", "offsets"):
         plan = replace(plan, timeline=chosen)
         states = [table for log in plan.logs for table in plan.states_of(log)]
+        if not states:
+            plan.check(chosen)
         timeline = pa.concat_tables([table_schema("timeline").empty_table(), *states])
         return window(timeline) if what == "window" else offsets(timeline)
     name = "cutoff" if what == "cutoff" else "in_flight"
@@ -184,4 +186,7 @@ def draw_plot(what: str, plan: FoldPlan, chosen: SharePartitionFilter, delivery_
     if what == "cutoff":
         return cutoffs(table)
     where = key_filter(chosen.group_id, chosen.topic, chosen.partition)
-    return deliveries(table if where is None else table.filter(where), limit=delivery_limit)
+    shown = table if where is None else table.filter(where)
+    if not len(shown):
+        plan.check(chosen)
+    return deliveries(shown, limit=delivery_limit)

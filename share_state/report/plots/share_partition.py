@@ -86,11 +86,8 @@ class History:
 
 
 def read_history(timeline: Any, *more: str) -> History:
-    """Read the timeline of one share-partition.
+    """Read the table `timeline` of one share-partition, Arrow or Spark, with `more` columns.
 
-    Args:
-        timeline: table `timeline`, Arrow or Spark, rows of one share-partition.
-        more: further columns that `rows` must have.
     Raises:
         ShareStateError: if it is no timeline, is empty, or holds several share-partitions.
     """
