@@ -206,7 +206,7 @@ def spec_of(
     judge: str | None = None,
     **control: Any,
 ) -> "InputSpec":
-    """The InputSpec that the options describe; without `side` it has no group side, `control` is of ControlSettings.
+    """The InputSpec that the options describe, with `control` of ControlSettings; without `side` it has no group side.
 
     Raises:
         ShareStateError: if an option cannot be used.

@@ -180,6 +180,8 @@ CONTROL_CHAIN = np.dtype(
 )
 """One row per share group of the topic-partition."""
 
+_TIMES = ("start_advanced_at", "first_delivery_at", "last_consumed_at")
+
 INITIAL_CONTROL_CHAIN = np.zeros(1, CONTROL_CHAIN)[0]
 """The row of a share group before its first record."""
 for _name in CONTROL_CHAIN.names or ():
@@ -226,12 +228,12 @@ def superseded(records: ControlRecords, groups: int) -> np.ndarray:
 
 
 def fold_control(
-    records: ControlRecords, groups: int, *, strict: bool = True, links: np.ndarray | None = None
+    records: ControlRecords, groups: int, *, strict: bool = True, times: np.ndarray | None = None
 ) -> ControlChains:
     """Fold control records in log order per group; superseded records may be missing.
 
     Args:
-        links: LINK rows of every record of the log, superseded or not; without them, the chains hold no times.
+        times: of `find_mismatches`; without them, the chains hold no times.
         strict: stop at the first delta that does not name the record before it. If False, walk back from the newest
             delta as the draft's reader does: of a fork, fold its branch; where a predecessor is missing, go on with the
             record before it. Deltas of an older epoch never count.
@@ -243,8 +245,8 @@ def fold_control(
     out = np.empty(2 * len(records.tuples) + 2 * groups, STATE_BATCH)
     ends = np.zeros(groups + 1, np.int64)
     applied = np.zeros(len(rows), np.bool_)
-    if links is not None:
-        note_times(links, chains)
+    for name in _TIMES if times is not None else ():
+        chains[name] = times[name]
     _follow(rows, order, starts, strict, chains, applied)
     _fold(rows, records.tuples, order, starts, applied, chains, notes, out, ends)
     return ControlChains(chains, ends, out[: ends[-1]].copy(), notes)
@@ -283,6 +285,10 @@ def _follow(rows, order, starts, strict, chains, applied):
                 base = place
         for place in range(starts[group], base):
             applied[order[place]] = False
+        for place in range(base + 1, starts[group + 1]):
+            row = rows[order[place]]
+            if row.fault & UNREADABLE_CONTROL_FAULTS == 0:
+                chains[group].last_consumed_at = row.timestamp
         if not strict and chains[group].stopped_offset != NOWHERE:
             _leave_out_branches(rows, order, base, starts[group + 1], applied, chains[group])
 
@@ -397,32 +403,6 @@ def _note_progress(row, chain, before):
         chain.first_delivery_at = row.timestamp
 
 
-@allocating_kernel
-def note_times(links, chains):
-    """Note when the start and the consumers of each group last moved, from every record of the log.
-
-    Args:
-        links: LINK rows (fold/control_log.py), in log order. Two checkpoints with one start show that no delta between
-            them moved it; the fold itself adds the deltas since the latest checkpoint.
-        chains: CONTROL_CHAIN, INITIAL_CONTROL_CHAIN rows, updated.
-    """
-    starts = np.full(len(chains), NOWHERE - 1)
-    for number in range(len(links)):
-        link = links[number]
-        chain = chains[link.group]
-        if link.fault & UNREADABLE_CONTROL_FAULTS:
-            continue
-        is_checkpoint = link.kind == ControlKind.CHECKPOINT
-        if is_checkpoint and link.start_offset != starts[link.group]:
-            starts[link.group] = link.start_offset
-            chain.start_advanced_at = link.timestamp
-            chain.first_delivery_at = NOWHERE
-        if not is_checkpoint or chain.last_consumed_at == NOWHERE:
-            chain.last_consumed_at = link.timestamp
-        if chain.first_delivery_at == NOWHERE and link.tuple_count > 0:
-            chain.first_delivery_at = link.timestamp
-
-
 MISMATCH = np.dtype(
     [
         ("offset", "i8"),  # of the checkpoint
@@ -436,47 +416,78 @@ MISMATCH = np.dtype(
 """One row per checkpoint that contradicts the chain before it."""
 
 
-def find_mismatches(records: ControlRecords, groups: int) -> np.ndarray:
-    """MISMATCH rows of checkpoints that follow an intact chain of their group in these records."""
+def find_mismatches(records: ControlRecords, times: np.ndarray) -> np.ndarray:
+    """MISMATCH rows of checkpoints that follow an intact chain of their group in these records.
+
+    Args:
+        records: those since the last call, and what `superseded` kept of the calls before.
+        times: CONTROL_CHAIN, one row per group; the times and `snapshot_offset` of its latest checkpoint, updated.
+    """
     rows = records.rows
     order = np.argsort(rows["group"], kind="stable")
-    starts = np.searchsorted(rows["group"][order], np.arange(groups + 1))
+    starts = np.searchsorted(rows["group"][order], np.arange(len(times) + 1))
     found = np.zeros(int((rows["kind"] == ControlKind.CHECKPOINT).sum()), MISMATCH)
-    return found[: _find_mismatches(rows, records.tuples, order, starts, np.full(1, INITIAL_CONTROL_CHAIN), found)]
+    return found[
+        : _find_mismatches(rows, records.tuples, order, starts, np.full(1, INITIAL_CONTROL_CHAIN), times, found)
+    ]
 
 
 @allocating_kernel
-def _find_mismatches(rows, tuples, order, starts, initial, found):
+def _find_mismatches(rows, tuples, order, starts, initial, times, found):
     count, applied, pair = 0, np.zeros(len(rows), np.bool_), np.empty(2, CONTROL_CHAIN)
-    for group in range(len(starts) - 1):
+    for group in range(len(times)):
         pair[0], previous, base = initial[0], np.int64(NOWHERE), np.int64(NOWHERE)
         for place in range(starts[group], starts[group + 1]):
             row, chain = rows[order[place]], pair[0]
-            is_checkpoint = row.kind == ControlKind.CHECKPOINT and row.fault & UNREADABLE_CONTROL_FAULTS == 0
-            if is_checkpoint and base >= 0 and chain.stopped_offset == NOWHERE and chain.doubt_offset == NOWHERE:
-                held = _state_of(rows, tuples, order, base, place, applied, chain)
-                pair[1], applied[order[place]] = initial[0], True
-                own = _state_of(rows, tuples, order, place, place + 1, applied, pair[1])
-                _compare(held, chain.start_offset, own, pair[1].start_offset, found[count])
-                if found[count].forgotten:
-                    found[count].offset, found[count].group = row.offset, row.group
-                    found[count].start_before, found[count].start_offset = chain.start_offset, pair[1].start_offset
-                    count += 1
-            applied[order[place]], previous = follow_link(row, chain, previous, True)
-            if is_checkpoint:
+            if row.fault & UNREADABLE_CONTROL_FAULTS == 0 and row.kind == ControlKind.CHECKPOINT:
+                if row.offset == times[group].snapshot_offset:
+                    _copy_times(times[group], chain)
+                else:
+                    pair[1], applied[order[place]] = initial[0], True
+                    own = _state_of(rows, tuples, order, place, place + 1, applied, pair[1])
+                    is_intact = base >= 0 and chain.stopped_offset == NOWHERE and chain.doubt_offset == NOWHERE
+                    if base >= 0:
+                        held = _state_of(rows, tuples, order, base, place, applied, chain)
+                        _compare(held, chain.start_offset, own, pair[1].start_offset, found[count])
+                    if is_intact and found[count].forgotten:
+                        found[count].offset, found[count].group = row.offset, row.group
+                        found[count].start_before, found[count].start_offset = chain.start_offset, pair[1].start_offset
+                        count += 1
+                    elif base >= 0:
+                        found[count].forgotten = 0
+                    if base < 0 or chain.start_offset != pair[1].start_offset:
+                        chain.start_advanced_at, chain.first_delivery_at = row.timestamp, NOWHERE
+                    if chain.first_delivery_at == NOWHERE and row.tuple_count > 0:
+                        chain.first_delivery_at = row.timestamp
+                    if chain.last_consumed_at == NOWHERE:
+                        chain.last_consumed_at = row.timestamp
+                    _copy_times(chain, times[group])
+                    times[group].snapshot_offset = row.offset
                 base = place
+            elif row.fault & UNREADABLE_CONTROL_FAULTS == 0:
+                chain.last_consumed_at = row.timestamp
+            applied[order[place]], previous = follow_link(row, chain, previous, True)
     return count
+
+
+@inlined
+def _copy_times(source, target):
+    target.start_advanced_at, target.first_delivery_at = source.start_advanced_at, source.first_delivery_at
+    target.last_consumed_at = source.last_consumed_at
 
 
 @allocating_kernel
 def _state_of(rows, tuples, order, begin, end, applied, chain):
-    """The ranges after a checkpoint and the applied deltas after it; updates start and end of the chain."""
+    """The ranges after a checkpoint and the applied deltas after it; updates start, end and times of the chain."""
     points = boundaries(rows, tuples, order, begin, end, applied)
     ranges, start, note = len(points) - 1, np.int64(0), np.zeros(1, FOLD_NOTE)
     writers = np.zeros(2 * ranges + 2, np.int64)
     for place in range(begin, end):
         if applied[order[place]]:
+            before = chain.start_offset
             start = fold_record(rows[order[place]], tuples, points, ranges, writers, start, chain, note[0])
+            if place > begin:
+                _note_progress(rows[order[place]], chain, before)
     out = np.empty(ranges + 1, STATE_BATCH)
     return out[: emit_ranges(tuples, points, ranges, writers, start, chain, out, 0)]
 

@@ -11,6 +11,8 @@ import pyarrow.compute as pc
 from share_state.errors import InputError
 from share_state.fold.chains import NOWHERE, Chains
 from share_state.fold.control_chains import (
+    CONTROL_CHAIN,
+    INITIAL_CONTROL_CHAIN,
     MISMATCH,
     ControlChains,
     find_mismatches,
@@ -54,9 +56,7 @@ LINK = np.dtype(
     [
         ("offset", "i8"),
         ("back_offset", "i8"),  # -1 in a checkpoint
-        ("start_offset", "i8"),  # -1 in a delta
         ("timestamp", "i8"),
-        ("tuple_count", "i4"),
         ("group", "i4"),
         ("epoch", "i4"),
         ("fault", "i2"),
@@ -192,7 +192,7 @@ class _ControlLogFold:
         self.has_valid_batches = False
         self.pending: list[ControlRecords] = []
         self.links, self.faulty = [np.zeros(0, LINK)], [np.zeros(0, CONTROL_RECORD)]
-        self.mismatches = [np.zeros(0, MISMATCH)]
+        self.mismatches, self.times = [np.zeros(0, MISMATCH)], np.zeros(0, CONTROL_CHAIN)
         self.skipped: dict[int, int] = {}
         self.unflagged, self.newest_time, self.data_end = 0, NOWHERE, NOWHERE
         self.pending_rows, self.prune_at = 0, _PENDING
@@ -291,7 +291,9 @@ class _ControlLogFold:
     def _prune(self) -> ControlRecords:
         """Drop superseded records, so that a long log takes no more memory than its live chains."""
         records = concat_control_records(self.pending)
-        self.mismatches.append(find_mismatches(records, len(self.groups)))
+        new = np.full(len(self.groups) - len(self.times), INITIAL_CONTROL_CHAIN, CONTROL_CHAIN)
+        self.times = np.concatenate((self.times, new))
+        self.mismatches.append(find_mismatches(records, self.times))
         records = records.take(np.flatnonzero(~superseded(records, len(self.groups))))
         self.pending, self.pending_rows = [records], len(records.rows)
         return records
@@ -301,7 +303,7 @@ class _ControlLogFold:
         last_lost_offset = max(self.losses.offsets, default=NOWHERE)
         records, groups = self._prune(), self.groups.names()
         links = np.concatenate(self.links)
-        folded = fold_control(records, len(groups), strict=options.mode == STRICT, links=links)
+        folded = fold_control(records, len(groups), strict=options.mode == STRICT, times=self.times)
         rows = folded.chains
         suspect = (rows["stopped_offset"] != NOWHERE) | (rows["doubt_offset"] != NOWHERE)
         # A delta names its predecessor, so damage before the newest record of a group shows as a broken link.

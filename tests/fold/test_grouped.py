@@ -22,7 +22,7 @@ from tests.truth import scenarios
 
 KEY = ("group_id", "topic_id", "partition")
 LOG_FACTS = frozenset(("effective_start_offset", "topic_end_offset", "redundant_retained"))
-"""Columns of control records that rest on the log itself, of which one group's records show too little."""
+"""Columns of control records that rest on the log's start, end and cutoff, which records do not show."""
 
 
 def groups_of(found: list[LogPartition]) -> Iterator[pa.Table]:
