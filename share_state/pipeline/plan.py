@@ -170,8 +170,8 @@ class FoldPlan:
         return min(self.cores.get(log.name, 1), available_cores())
 
     def judge(self, folded: Folded) -> pa.Table:
-        """The findings of a folded log."""
-        return judge(folded, self.severities, self.topics, folded.judged)
+        """The findings of a folded log, unproven ones too (`drop_unproven`)."""
+        return judge(folded, self.severities, self.topics, folded.judged, with_unproven=True)
 
     def prove(self, folded: Folded) -> Proof | None:
         """Fold again without the records before the cutoff, and compare."""

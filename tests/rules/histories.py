@@ -197,8 +197,9 @@ BREACHES = {
     "ARCHIVING_STUCK": Breach(
         WARNING,
         1,
-        "offsets that wait for their dead-letter write, which the start offset cannot pass: 3 (1, 3-4)",
-        (snapshot([(1, 1, ARCHIVING, 1)]), update([(3, 4, ARCHIVING, 2)])),
+        "offsets that wait for their dead-letter write, which the start offset cannot pass, the first for 61 s:"
+        " 3 (1, 3-4)",
+        (snapshot([(1, 1, ARCHIVING, 1)]), update([(3, 4, ARCHIVING, 2)], after=61_000)),
     ),
     "POISON_RECORDS": Breach(
         WARNING,
