@@ -203,10 +203,10 @@ class FoldPlan:
         return min(self.cores.get(log.name, 1), available_cores())
 
     def judge(self, folded: Folded) -> pa.Table:
-        """The findings of a folded log."""
+        """The findings of a folded log, unproven ones too (`drop_unproven`)."""
         if self.judging == JUDGE_NONE:
             return table_schema("findings").empty_table()
-        return judge(folded, self.severities, self.topics, folded.judged)
+        return judge(folded, self.severities, self.topics, folded.judged, with_unproven=True)
 
     def prove(self, folded: Folded) -> Proof | None:
         """Fold again without the records before the cutoff, and compare."""

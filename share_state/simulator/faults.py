@@ -359,6 +359,9 @@ class _FaultPlanter:
         for index, (key, value, after_ms) in enumerate(fault.build(target)):
             offset = log.append(target.now_ms + index + after_ms, key, value)
         log.end_batch()
+        if fault.finding == "KEY_MALFORMED":
+            # It may be of any share-partition, so no chain of the log is judged across it.
+            self.reserved.add((STATE_TOPIC, target.state_partition))
         planted, who = (
             PlantedFault(name, fault.finding, (STATE_TOPIC, target.state_partition), offset),
             fault.subject(target),

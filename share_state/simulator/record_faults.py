@@ -20,7 +20,7 @@ from share_state.simulator.state_records import (
 from share_state.simulator.types import RELEASES, CheckpointWrite, DeliveryState, DeltaWrite, Release, StateBatch
 from share_state.simulator.window import TERMINAL
 
-_HOUR_MS = 3_600_000
+_MINUTE_MS, _HOUR_MS = 60_000, 3_600_000
 _FOREIGN_TYPE, _FOREIGN_VERSION, _FOREIGN_STATE, _FOREIGN_TAG = 9, 1, 7, (7, b"\xab\xcd")
 
 
@@ -249,8 +249,9 @@ STATE_FAULTS = (
                lambda v: [v.snapshot(batches=_lower(v))], lambda v: bool(v.state.batches)),
     StateFault("TERMINAL_STATE_LEFT", "a redelivery of a terminal record",
                lambda v: [v.update(_returned(v))], lambda v: v.terminal_batch is not None),
-    StateFault("DELIVERY_COMPLETE_COUNT_MISMATCH", "a delivery complete count that contradicts the batches",
-               lambda v: [v.update(delivery_complete_count=_count(v) + 5)], lambda v: _count(v) >= 0, since="4.2"),
+    StateFault("DELIVERY_COMPLETE_COUNT_MISMATCH", "a delivery complete count above the number of offsets in flight",
+               lambda v: [v.update(delivery_complete_count=v.next_offset - v.start + 5)], lambda v: _count(v) >= 0,
+               since="4.2"),
     StateFault("STATE_AFTER_DELETE", "an update after a tombstone",
                lambda v: [v.bytes(None), v.update()], since="4.1"),
     StateFault("TOMBSTONE_WITHOUT_STATE", "a tombstone of a share-partition without records",
@@ -261,8 +262,9 @@ STATE_FAULTS = (
                lambda v: [v.update(start_offset=-1)], lambda v: v.start >= 0, since="4.4"),
     StateFault("COUNT_REGRESSION", "a delivery complete count that decreases although the start stays",
                lambda v: [v.update(delivery_complete_count=_count(v) - 1)], lambda v: _count(v) > 0, since="4.4"),
-    StateFault("ARCHIVING_STUCK", "a record still in ARCHIVING at the end of the log",
-               lambda v: [v.update((v.next_offset, v.next_offset, DeliveryState.ARCHIVING, 1))], since="4.4"),
+    StateFault("ARCHIVING_STUCK", "a record in ARCHIVING for two minutes, to the end of the log",
+               lambda v: [v.update((v.next_offset, v.next_offset, DeliveryState.ARCHIVING, 1)),
+                          v.update(after_ms=2 * _MINUTE_MS)], since="4.4"),
     StateFault("ARCHIVING_PASSED", "a start past a record in ARCHIVING",
                lambda v: [v.update((v.next_offset, v.next_offset, DeliveryState.ARCHIVING, 1)),
                           v.update(start_offset=v.next_offset + 1, delivery_complete_count=0)], since="4.4"),
