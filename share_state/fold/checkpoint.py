@@ -16,7 +16,7 @@ from share_state.kafka.state_records import STATE_BATCH
 from share_state.schema.declarations import table_schema
 from share_state.sources.resume import ResumePoint
 
-FORM = 1
+FORM = 2
 """Version of the checkpoint; an audit that finds another one reads its logs from their start."""
 
 _SHARE_PARTITIONS = "carried_share_partitions"

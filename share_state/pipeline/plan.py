@@ -83,7 +83,7 @@ class ResumedLog:
 
     Attributes:
         status: what happened to it since the last audit.
-        checkpoint: its row of `carried_logs`; None if it is read from its start.
+        checkpoint: its row of `carried_logs`; None if there is none.
         files: Parquet files with its rows of `carried_share_partitions`, and maybe rows of other logs.
     """
 
