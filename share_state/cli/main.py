@@ -71,11 +71,7 @@ class Bundle:
 
 
 def command(example: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a function as the command of its name.
-
-    Args:
-        example: a call of it, for --help.
-    """
+    """Register a function as the command of its name; --help shows the example."""
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         app.command(epilog=f"Example: {example}")(_without_bundles(function))

@@ -1,6 +1,7 @@
 """`share-state reconstruct`: fold an export, write the tables."""
 
 import json
+import sys
 from dataclasses import asdict, replace
 from typing import Annotated
 
@@ -27,7 +28,7 @@ from share_state.delta.warehouse import check_warehouse_path, warehouse_lock
 from share_state.errors import ShareStateError
 from share_state.fold.options import SharePartitionFilter
 from share_state.pipeline.executor import Progress
-from share_state.pipeline.reconstruct import run_reconstruct
+from share_state.pipeline.reconstruct import audit_note, run_reconstruct
 from share_state.report import console
 from share_state.report.cutoff import print_reconstruction
 from share_state.spark.choice import open_executor
@@ -48,6 +49,9 @@ def reconstruct(
     group: Annotated[str | None, typer.Option(help="Timeline only of this group.")] = None,
     topic: Annotated[str | None, typer.Option(help="Timeline only of this topic (name or id).")] = None,
     partition: Annotated[int | None, typer.Option(help="Timeline only of this partition.")] = None,
+    judge: Annotated[
+        str, typer.Option("--judge", help="all, state (no rule over single records) or none of the rules.")
+    ] = "all",
     judging: Judging,
     running: Running,
     as_json: Json = False,
@@ -57,13 +61,18 @@ def reconstruct(
     chosen = _timeline_filter(timeline, group, topic, partition)
     check_fail_on(judging.fail_on)
     check_warehouse_path(out)
-    spec = spec_of(inputs, reading, folding=folding, side=side, judging=judging, subscriptions=subscriptions)
+    if (note := audit_note(out)) is not None:
+        sys.stderr.write(f"share-state: {note}\n")
+    spec = spec_of(
+        inputs, reading, folding=folding, side=side, judging=judging, subscriptions=subscriptions, judge=judge
+    )
     with open_plan(spec, choice) as found_plan:
         plan = replace(found_plan, timeline=chosen)
         options = {
             "as_of_offset": ",".join(reading.as_of_offset or ()),
             "as_of_time": reading.as_of_time or "",
             "rules": ",".join(judging.rule or ()),
+            "judge": judge,
             "mode": folding.mode,
             "subscriptions": json.dumps(plan.control.subscriptions) if subscriptions else "",
             "timeline": json.dumps(asdict(chosen)) if chosen else "",
@@ -71,7 +80,7 @@ def reconstruct(
         with warehouse_lock(out, "reconstruct"), open_executor(choice, plan, progress) as executor:
             result = run_reconstruct(executor, plan, out, inputs=tuple(inputs), options=options, progress=progress)
     progress.close()
-    found = result.plain() | {"warehouse": out}
+    found = result.plain() | {"warehouse": out, "judge": judge}
     console.print_json(found | {"seconds": progress.seconds}) if as_json else print_reconstruction(found)
     raise Exit(FOUND if fails(result.by_severity, judging.fail_on) else DONE)
 

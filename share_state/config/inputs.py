@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from share_state.errors import InputError, ShareStateError
-from share_state.fold.options import Limits
+from share_state.fold.options import STRICT, Limits
 from share_state.rules.group_context import GroupLimits
 from share_state.rules.registry import OFF, registered
 from share_state.sources.as_of import to_epoch_ms
@@ -25,6 +25,9 @@ from share_state.sources.topics import Topics
 
 HISTORY, LATEST = "history", "latest"
 """Which records of classic consumer groups are judged: all that the log still holds, or the latest of each group."""
+
+JUDGE_ALL, JUDGE_STATE, JUDGE_NONE = "all", "state", "none"
+"""Which rules apply: all, all but those over single records of `__share_group_state`, or none."""
 
 INT32_MAX = 2**31 - 1
 
@@ -52,6 +55,7 @@ Column = Literal["key", "value", "topic", "partition", "offset", "timestamp"]
 Dialect = Literal["auto", "share_group_state", "control_records"]
 Claims = Literal["history", "latest"]
 Mode = Literal["strict", "best-effort"]
+Judge = Literal["all", "state", "none"]
 Release = Literal["4.0", "4.1", "4.2", "4.3", "4.4"]
 Severity = Annotated[Literal["error", "warning", "info", "off"], BeforeValidator(_off_if_false)]
 RuleCode = Annotated[str, AfterValidator(_is_registered)]
@@ -158,6 +162,21 @@ class GroupSettings(Section):
         return GroupLimits(self.members, self.retry_seconds * 1000, self.delete_grace_seconds * 1000)
 
 
+class ControlSettings(Section):
+    """How control records of the KIP-932 draft are folded, and which groups hold back their cutoff."""
+
+    mode: Mode = Field(default=STRICT, description="how a broken chain of deltas is folded")
+    subscriptions: PathText | None = Field(
+        default=None, description="JSON file: topic to the groups that subscribe to it; default: every group of the log"
+    )
+    ignore_uncheckpointed: bool = Field(
+        default=False, description="whether groups without a checkpoint do not hold back the cutoff"
+    )
+    index: PathText | None = Field(
+        default=None, description="folder of share snapshot files, which are checked and written again"
+    )
+
+
 class InputSpec(Section):
     """What to read, up to which record, and how to fold it.
 
@@ -171,8 +190,9 @@ class InputSpec(Section):
         groups: the group side; None to leave it out.
         group_frame: a Spark DataFrame of group records in place of `groups.paths`.
         rules: rule -> severity in place of its own.
+        judge: which rules apply: JUDGE_ALL, JUDGE_STATE or JUDGE_NONE.
         limits: of the cluster.
-        mode, subscriptions, ignore_uncheckpointed: of control records, as in ControlOptions; `subscriptions` is a file.
+        control_records: how control records of the KIP-932 draft are folded.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -187,10 +207,14 @@ class InputSpec(Section):
     groups: GroupSettings | None = None
     group_frame: Any = None
     rules: dict[RuleCode, Severity] = {}
+    judge: Judge = "state"
     limits: LimitSettings = LimitSettings()
-    mode: Mode = "strict"
-    subscriptions: PathText | None = None
-    ignore_uncheckpointed: bool = False
+    control_records: ControlSettings = ControlSettings()
+
+    @property
+    def has_as_of(self) -> bool:
+        """Whether records up to an earlier point are read, instead of all."""
+        return bool(self.as_of_offsets) or self.as_of_time is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +246,7 @@ OPTIONS = FieldNames(
         "as_of_offsets": "--as-of-offset {key}={value}",
         "as_of_time": "--as-of-time {value}",
         "rules": "--rule {key}={value}",
+        "judge": "--judge {value}",
         "mode": "--mode {value}",
         "state_partitions": "--state-partitions {value}",
         "groups.partitions": "--group-partitions {value}",
@@ -239,6 +264,7 @@ ARGUMENTS = FieldNames(
         "as_of_offsets": "as_of={{{key}: {value!r}}}",
         "as_of_time": "as_of={value!r}",
         "rules": "rules={{{key!r}: {value!r}}}",
+        "judge": "judge={value!r}",
         "groups.partitions": "group_partitions={value}",
     },
     {

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import chain
@@ -34,7 +34,7 @@ def add_topic_names(given: Topics, names: Mapping[str, str]) -> Topics:
     """Topics with more names added (topic id -> name, from FoldedGroups); known names win."""
     every = dict(names) | topic_names(given)
     columns = [pa.array(list(texts), pa.string()) for texts in (every, every.values())]
-    return Topics(pa.table(columns, names=["topic_id", "topic"]), given.ends)
+    return replace(given, names=pa.table(columns, names=["topic_id", "topic"]))
 
 
 def topic_names(topics: Topics) -> dict[str, str]:
@@ -43,8 +43,8 @@ def topic_names(topics: Topics) -> dict[str, str]:
 
 
 def partition_counts_by_id(topics: Topics) -> dict[str, int]:
-    """Topic id -> number of partitions, from the end offsets."""
-    sizes: dict[str, int] = {}
+    """Topic id -> number of partitions: as given, and as many as have end offsets."""
+    sizes = dict(topics.partition_counts)
     for row in topics.ends.to_pylist():
         sizes[row["topic_id"]] = max(sizes.get(row["topic_id"], 0), row["partition"] + 1)
     return sizes

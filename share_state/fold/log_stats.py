@@ -5,12 +5,12 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
-from share_state.fold.chains import NOWHERE
+from share_state.fold.chains import NOWHERE, Chains
 from share_state.jit.compile import kernel
 from share_state.kafka.buffers import concat_rows
 from share_state.kafka.record_batches import BATCH, CONTROL, TRANSACTIONAL, BatchStatus, BatchSummary, Chunk
@@ -20,6 +20,12 @@ from share_state.sources.discovery import LogPartition
 from share_state.sources.resume import ResumeStatus
 from share_state.sources.share_snapshots import ShareSnapshotEntry
 from share_state.sources.topics import Topics
+
+if TYPE_CHECKING:
+    from share_state.fold.options import Limits
+
+NO_PREVIOUS_START = -2
+"""Start offset at the last audit of a share-partition that had no state then."""
 
 _COUNTED = Fault.UNKNOWN_TYPE | Fault.UNKNOWN_TAG
 
@@ -153,7 +159,7 @@ class LogExtent:
     cells: np.ndarray = field(default_factory=lambda: np.zeros(0, _BYTES))
 
     def take(self, batches: np.ndarray, offsets: np.ndarray) -> None:
-        """Add the BATCH rows of a chunk and the offsets of its records that count; chunks come in log order."""
+        """Add the BATCH rows of a chunk and the offsets of its records that count, both ascending, as chunks are."""
         runs, cells = np.empty(len(offsets), _RUN), np.empty(len(batches), _BYTES)
         # Most chunks continue the last run.
         if new := _runs_of(offsets, self.runs, runs):
@@ -179,14 +185,20 @@ class LogExtent:
 @kernel
 def _runs_of(offsets, known, runs):
     """Extend the last known run; write new runs to `runs` and return their number."""
-    found, end = 0, known[-1].first + known[-1].count if len(known) else _NONE
-    for offset in offsets:
-        if offset != end:
-            runs[found].first, runs[found].count = offset, 0
+    found, row, end = 0, 0, known[-1].first + known[-1].count if len(known) else _NONE
+    while row < len(offsets):
+        if offsets[row] != end:
+            end = offsets[row]
+            runs[found].first, runs[found].count = end, 0
             found += 1
+        begin, left = row, len(offsets) - row
+        if offsets[-1] - end == left - 1:
+            # The offsets ascend, so none is missing.
+            row, end = len(offsets), end + left
+        while row < len(offsets) and offsets[row] == end:
+            row, end = row + 1, end + 1
         run = runs[found - 1] if found else known[-1]
-        run.count += 1
-        end = offset + 1
+        run.count += row - begin
     return found
 
 
@@ -243,6 +255,11 @@ class Folded:
     Attributes:
         log: where it was read from.
         numbers: int64, the numbers of the share-partitions that have a state.
+        chains: their states, in the same order.
+        previous_starts: int64, one per chain: start offset at the last audit, or NO_PREVIOUS_START.
+        limits: what the rules check the log against.
+        newest_time: ms, latest timestamp of the last valid batch, maybe of an earlier audit (control records: of any
+            batch); -1 if unknown.
         suspect: bool, share-partitions whose state cannot be trusted.
         observations: what rules over the log check.
         record_count, redundant_records: records folded, and those of them before the cutoff.
@@ -259,6 +276,10 @@ class Folded:
 
     log: LogPartition
     numbers: np.ndarray
+    chains: Chains
+    previous_starts: np.ndarray
+    limits: "Limits"
+    newest_time: int
     suspect: np.ndarray
     observations: LogObservations
     record_count: int
@@ -287,6 +308,14 @@ class Folded:
         """Key columns of share-partitions, by their numbers."""
         raise NotImplementedError
 
+    def leader_starts(self) -> np.ndarray:
+        """int64, one per chain: where a leader that loads the state starts."""
+        raise NotImplementedError
+
+    def lags(self, states: pa.Table, finished: pa.Array) -> pa.Array:
+        """Lag of rows of `share_partition_state`; `finished` offsets after the effective start are finished."""
+        raise NotImplementedError
+
 
 def piece_bounds(size: np.ndarray) -> Iterator[tuple[int, int]]:
     """Bounds [begin, end) of the share-partitions of each piece; `size` as in Pieces."""
@@ -296,11 +325,6 @@ def piece_bounds(size: np.ndarray) -> Iterator[tuple[int, int]]:
         end = min(max(int(last), begin + 1), count)
         yield begin, end
         begin = end or 1
-
-
-def single_piece(name: str, table: pa.Table) -> Pieces:
-    """An existing table as one piece."""
-    return Pieces(name, np.arange(2), lambda *_: table)
 
 
 def dictionary_encoded(key: dict[str, pa.Array]) -> dict[str, pa.Array]:

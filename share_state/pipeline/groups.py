@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from share_state.config.inputs import HISTORY
+from share_state.config.inputs import HISTORY, JUDGE_NONE
 from share_state.delta.files import TableFiles
 from share_state.delta.warehouse import CLAIM_TABLES, GROUP_TABLES
 from share_state.fold.groups import FoldedGroups, add_topic_names, fold_groups, partition_counts_by_name
@@ -54,6 +54,8 @@ class GroupSide:
         Returns:
             The table `findings`, its run_id still null.
         """
+        if plan.judging == JUDGE_NONE:
+            return table_schema("findings").empty_table()
         if any(window.until_offset is not None for window in plan.windows.values()):
             found = [judge_group_records(self.folded.faults, plan.severities)]
         else:

@@ -10,14 +10,25 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.config.inputs import HISTORY, FieldNames, GroupSettings, InputSpec, Source
+from share_state.config.inputs import (
+    HISTORY,
+    JUDGE_ALL,
+    JUDGE_NONE,
+    JUDGE_STATE,
+    FieldNames,
+    GroupSettings,
+    InputSpec,
+    Source,
+)
 from share_state.delta.reader import open_dataset, warehouse_errors
 from share_state.errors import InputError
 from share_state.fold.checkpoint import FoldCheckpoint, restore_checkpoint
 from share_state.fold.dialect import dialect_of
+from share_state.fold.explain import share_partitions
 from share_state.fold.log_stats import Folded
 from share_state.fold.options import ControlOptions, FoldOptions, Limits, SharePartitionFilter
-from share_state.fold.timeline import decoded_tables, timeline_tables
+from share_state.fold.states import CONTROL_RECORDS
+from share_state.fold.timeline import TIMELINE, decoded_tables, timeline_tables
 from share_state.fold.verify import Proof, verify_cutoff
 from share_state.pipeline.inputs import (
     Export,
@@ -32,9 +43,15 @@ from share_state.rules.group_context import GroupLimits
 from share_state.rules.registry import RecordRules, judge, listed
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import GROUP_TOPIC, LogPartition, infer_partition_count, infer_state_partition_count
+from share_state.sources.discovery import (
+    GROUP_TOPIC,
+    STATE_TOPIC,
+    LogPartition,
+    infer_partition_count,
+    infer_state_partition_count,
+)
 from share_state.sources.resume import ResumeStatus
-from share_state.sources.share_snapshots import ShareSnapshotEntry
+from share_state.sources.share_snapshots import ShareSnapshotEntry, read_share_snapshots
 from share_state.sources.tables import Columns
 from share_state.sources.topics import Topics, read_subscriptions, read_topics
 
@@ -84,7 +101,8 @@ class ResumedLog:
     Attributes:
         status: what happened to it since the last audit.
         checkpoint: its row of `carried_logs`; None if there is none.
-        files: Parquet files with its rows of `carried_share_partitions`, and maybe rows of other logs.
+        files: Parquet files with its rows of `carried_share_partitions`, and maybe rows of other logs; of a log with
+            control records, which is read from its start, those of `share_partition_state`.
     """
 
     status: ResumeStatus
@@ -94,6 +112,16 @@ class ResumedLog:
     def restore(self, log: LogPartition) -> Callable[[], FoldCheckpoint] | None:
         """Returns a new copy of the last audit's checkpoint of a log at each call; None if there is no checkpoint."""
         return None if self.checkpoint is None else partial(_read_checkpoint, self.checkpoint, self.files, log.name)
+
+    def read_starts(self, log: LogPartition) -> pa.Table | None:
+        """`ControlOptions.last_audit` of a log with control records."""
+        if not self.files:
+            return None
+        where = (pc.field("dialect") == CONTROL_RECORDS) & (pc.field("topic") == log.topic)
+        where &= pc.field("partition") == pa.scalar(log.partition, pa.int32())
+        with warehouse_errors(self.files[0]):
+            rows = open_dataset("share_partition_state", self.files)
+            return rows.to_table(["group_id", "start_offset", "snapshot_offset"], filter=where).combine_chunks()
 
 
 def _read_checkpoint(row: str, files: Sequence[str], log: str) -> FoldCheckpoint:
@@ -116,6 +144,7 @@ class FoldPlan:
         control: how control records are folded.
         indexes: name of a log partition -> entries of its share snapshot file, to check against the log.
         severities: rule -> severity or "off".
+        judging: which rules apply: JUDGE_ALL, JUDGE_STATE or JUDGE_NONE.
         verify: prove each cutoff by folding again without the records before it.
         limits: of the cluster, for the rules.
         resumed: name of a log partition -> how an audit resumes it; None if this is no audit.
@@ -133,6 +162,7 @@ class FoldPlan:
     control: ControlOptions = field(default_factory=ControlOptions)
     indexes: Mapping[str, Sequence[ShareSnapshotEntry]] = field(default_factory=dict)
     severities: Mapping[str, str] = field(default_factory=dict)
+    judging: str = JUDGE_STATE
     verify: bool = False
     limits: Limits = field(default_factory=Limits)
     resumed: Mapping[str, ResumedLog] | None = None
@@ -159,11 +189,14 @@ class FoldPlan:
             cores=self.cores_of(log),
             control=replace(self.control, index=self.indexes.get(log.name)),
         )
+        if self.judging == JUDGE_ALL:
+            options = replace(options, judge=RecordRules(self.severities))
         resumed = None if self.resumed is None else self.resumed.get(log.name)
         if resumed is None:
             return options
-        judge_chunk = RecordRules(self.severities)
-        return replace(options, restore=resumed.restore(log), resume_status=resumed.status, judge=judge_chunk)
+        if log.topic != STATE_TOPIC:
+            return replace(options, control=replace(options.control, last_audit=resumed.read_starts(log)))
+        return replace(options, restore=resumed.restore(log), resume_status=resumed.status)
 
     def cores_of(self, log: LogPartition) -> int:
         """Cores that fold one of the logs on this machine."""
@@ -171,6 +204,8 @@ class FoldPlan:
 
     def judge(self, folded: Folded) -> pa.Table:
         """The findings of a folded log."""
+        if self.judging == JUDGE_NONE:
+            return table_schema("findings").empty_table()
         return judge(folded, self.severities, self.topics, folded.judged)
 
     def prove(self, folded: Folded) -> Proof | None:
@@ -181,6 +216,17 @@ class FoldPlan:
         """The table `timeline` of one of the logs, in pieces."""
         if self.timeline is not None:
             yield from timeline_tables(log, self.window_of(log), self.timeline, self.fold_options(log))
+
+    def check(self, chosen: SharePartitionFilter) -> None:
+        """Refuse a filter that matches no share-partition with a record in the logs.
+
+        Raises:
+            InputError: naming the nearest that have records.
+        """
+        keys = (share_partitions(log, self.window_of(log), self.fold_options(log)) for log in self.logs)
+        columns = ["group_id", "topic_id", "topic", "partition"]
+        known = [table_schema(TIMELINE).empty_table().select(columns), *(table.select(columns) for table in keys)]
+        chosen.check(pa.concat_tables(known, promote_options="permissive"))
 
     def decode(self, log: LogPartition) -> Iterator[pa.Table]:
         """The decoded records of one of the logs, one table per chunk."""
@@ -217,11 +263,14 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
         or next((export.state_partitions for _, export in exports if export.state_partitions is not None), None)
         or infer_state_partition_count(logs),
         control=ControlOptions(
-            mode=spec.mode,
-            subscriptions=read_subscriptions(spec.subscriptions),
-            ignore_uncheckpointed=spec.ignore_uncheckpointed,
+            mode=spec.control_records.mode,
+            subscriptions=read_subscriptions(spec.control_records.subscriptions),
+            ignore_uncheckpointed=spec.control_records.ignore_uncheckpointed,
         ),
+        # A file of the log as it is now says nothing about an earlier state.
+        indexes={} if spec.has_as_of else read_share_snapshots(spec.control_records.index, logs),
         severities=spec.rules,
+        judging=spec.judge,
         limits=spec.limits.to_limits(),
         groups=groups,
         notes=tuple(notes),

@@ -8,7 +8,9 @@ from typing import Any
 import pyarrow as pa
 
 from share_state.delta.files import FILE_SCHEMA, File, TableFiles
+from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import Warehouse, check_warehouse_path
+from share_state.errors import NothingCommittedError
 from share_state.fold.timeline import TIMELINE
 from share_state.pipeline.executor import Executor, Progress
 from share_state.pipeline.groups import judge_group_side, read_groups
@@ -43,7 +45,7 @@ def run_reconstruct(
         options: what else shaped the result, for the `runs` row.
         progress: shows the phases.
     Raises:
-        InputError: if the input holds no valid batch.
+        InputError: if the input holds no valid batch, or the timeline's filter matches no share-partition.
         WarehouseError: if another table is in the way.
     """
     progress, started = progress or Progress(), datetime.now(UTC)
@@ -54,7 +56,9 @@ def run_reconstruct(
         output = OutputSpec(written=written, staged=(FINDINGS,), files=tables.files)
         with progress("read and fold"):
             result = summarize(executor.collect(executor.fold(plan, output)), inputs, options or {})
-        result, group_findings = judge_group_side(side, plan, result, tables.files)
+            if plan.timeline is not None and not result.files_of(TIMELINE):
+                plan.check(plan.timeline)
+        result, group_findings = judge_group_side(side, plan, result, tables.files, result.log_time)
         with progress("write findings"):
             findings = write_findings(executor, result, tables.files, [group_findings])
         row = run_row(result, "reconstruct", inputs, options or {}, started)
@@ -66,6 +70,16 @@ def run_reconstruct(
                 tables.replace_rows(name, rows)
             tables.commit_run(row)
     return result
+
+
+def audit_note(warehouse: str) -> str | None:
+    """What it means to fold into the warehouse of an audit; None if it is none."""
+    try:
+        audited = CommittedTables(warehouse, "audit").run
+    except NothingCommittedError:
+        return None
+    of_cluster = f" of {audited['cluster']}" if audited["cluster"] else ""
+    return f"{warehouse}: an audit{of_cluster} keeps its tables here; until the next one, `show` shows this run"
 
 
 def write_findings(

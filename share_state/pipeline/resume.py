@@ -11,12 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from share_state.config.inputs import JUDGE_ALL
 from share_state.delta.reader import CommittedTables
 from share_state.errors import InputError, NothingCommittedError
 from share_state.fold.checkpoint import resume_point_of
 from share_state.fold.log import decode_log
 from share_state.kafka.share_partition_keys import KeyTable, state_partitions_of
 from share_state.pipeline.plan import FoldPlan, ResumedLog
+from share_state.pipeline.task import STATE
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import (
     STATE_TOPIC,
@@ -53,7 +55,7 @@ ALL_LOGS = "all"
 
 _NAME = re.compile(rf"{STATE_TOPIC}-(\d+)")
 _CHECKPOINTS = "carried_share_partitions"
-_RESUMED_FROM = ("carried_logs", _CHECKPOINTS, "findings", "cutoff")
+_RESUMED_FROM = ("carried_logs", _CHECKPOINTS, STATE, "findings", "cutoff")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,11 @@ class LastAudit:
         logs = {name: offset for name, offset in dict(tables.run["progress"]).items() if _NAME.fullmatch(name)}
         return cls(tables, {name: row for name, row in rows.items() if resume_point_of(row) and name in logs}, logs)
 
+    @property
+    def cluster(self) -> str | None:
+        """The cluster that the latest audit with a name names."""
+        return next(iter(self.tables.runs["cluster"].drop_null().to_pylist()), None)
+
     def runs_since(self, earliest: datetime) -> tuple[set[str], set[str]]:
         """The run ids of audits that finished at or after a time, and of the earlier ones; the last audit is kept."""
         recent = self.tables.runs.filter(pc.field("finished") >= earliest)["run_id"].to_pylist()
@@ -105,8 +112,8 @@ def resume_plan(plan: FoldPlan, last: LastAudit | None, afresh: Collection[str] 
         last: the last audit.
         afresh: names of log partitions to read from their start, or ALL_LOGS.
     Returns:
-        The plan with what is left of each log partition, including those that are missing now; a sentence for each log
-        partition that did more than grow.
+        The plan, with every rule, of what is left of each log partition, including those that are missing now; a
+        sentence for each log partition that did more than grow.
     Raises:
         InputError: if a segment cannot be read, a log partition that is named is not there, or the number of one is
             not known.
@@ -135,16 +142,16 @@ def resume_plan(plan: FoldPlan, last: LastAudit | None, afresh: Collection[str] 
     if plan.state_partitions == infer_state_partition_count(plan.logs):
         plan = replace(plan, state_partitions=infer_state_partition_count(logs))
     files = last.tables.files(_CHECKPOINTS) if points and last else []
-    resumed = {
-        name: ResumedLog(status, last.checkpoints[name], tuple(one["path"] for one in files if _may_hold(one, name)))
-        if last is not None and name in points
-        else ResumedLog(status)
-        for name, status in statuses.items()
-    }
+    states = last.tables.files(STATE) if last is not None and not last.is_vacuumed else []
+    resumed = dict[str, ResumedLog]()
+    for log in logs:
+        row = last.checkpoints.get(log.name) if last else None
+        own = [one for one in files if row and _may_hold(one, log.name)] if log.topic == STATE_TOPIC else states
+        resumed[log.name] = ResumedLog(statuses[log.name], row, tuple(one["path"] for one in own))
     notes = [f"{name} {_NOTES[status]}" for name, status in sorted(statuses.items()) if status in _NOTES]
     if last is not None and last.is_vacuumed:
         notes.append(VACUUMED)
-    return replace(plan, logs=logs, resumed=resumed), notes
+    return replace(plan, logs=logs, resumed=resumed, judging=JUDGE_ALL), notes
 
 
 def _numbered(logs: Sequence[LogPartition], count: int | None) -> list[LogPartition]:

@@ -5,15 +5,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.fold.chains import NOWHERE
-from share_state.fold.interval_merge import (
-    ACKNOWLEDGED,
-    ARCHIVED,
-    ARCHIVING,
-    effective_starts,
-    end_offsets,
-    has_terminal_after_start,
-)
+from share_state.fold.interval_merge import ACKNOWLEDGED, ARCHIVED, ARCHIVING, has_terminal_after_start
 from share_state.fold.log import FoldedLog
+from share_state.fold.log_stats import Folded
+from share_state.fold.states import window_ends
 from share_state.rules.registry import INFO, NOTHING, PLACE, WARNING, Breaches, Scope, rule
 
 _LATER_THAN_4_1 = ("4.2", "4.3", "4.4")
@@ -33,27 +28,27 @@ def archiving_stuck(folded: FoldedLog) -> Breaches:
     return _with_ranges(
         folded,
         np.flatnonzero(folded.chains.batches["state"] == ARCHIVING),
-        "offsets that wait for their dead-letter write, which the start offset cannot pass: ",
+        "in ARCHIVING: the start offset cannot pass them until their dead-letter write is done",
     )
 
 
 @rule(
     "POISON_RECORDS",
-    Scope.STATE_LOG,
+    Scope.LOG,
     severity=WARNING,
     source="Kafka group.share.delivery.count.limit",
     statement="No offset is near the delivery limit (limits.delivery_count).",
 )
-def poison_records(folded: FoldedLog) -> Breaches:
+def poison_records(folded: Folded) -> Breaches:
     """Share-partitions with offsets one delivery below the limit, or archived at the limit."""
     batches, limit = folded.chains.batches, folded.limits.delivery_count
     rows = np.flatnonzero(batches["count"] >= limit - 1)
     states, is_past = batches["state"][rows], batches["count"][rows] >= limit
     near = np.where(states == ARCHIVED, is_past, states != ACKNOWLEDGED)
-    return _with_ranges(folded, rows[near], f"offsets at the delivery limit of {limit} or one delivery below it: ")
+    return _with_ranges(folded, rows[near], f"at the delivery limit of {limit} or one delivery below it")
 
 
-def _with_ranges(folded: FoldedLog, rows: np.ndarray, text: str) -> Breaches:
+def _with_ranges(folded: Folded, rows: np.ndarray, text: str) -> Breaches:
     """One finding per share-partition with such ranges at or after its start: offsets, and the first few ranges."""
     chains = folded.chains
     owner = np.searchsorted(chains.ends, rows, "right") - 1
@@ -65,7 +60,7 @@ def _with_ranges(folded: FoldedLog, rows: np.ndarray, text: str) -> Breaches:
     offsets = np.add.reduceat(last - first + 1, begin)
     return Breaches(
         chains.chains["last_offset"][holders].copy(),
-        (text, offsets, " (", _listed(first, last, begin, ranges), ")"),
+        (offsets, np.where(offsets == 1, " offset (", " offsets ("), _listed(first, last, begin, ranges), ") ", text),
         key=folded.numbers[holders],
         evidence={"offsets": offsets, "first_offset": first[begin], "ranges": ranges},
     )
@@ -87,16 +82,16 @@ def _listed(first: np.ndarray, last: np.ndarray, begin: np.ndarray, ranges: np.n
 
 @rule(
     "SPSO_STALL",
-    Scope.STATE_LOG,
+    Scope.LOG,
     severity=WARNING,
     source="KIP-1222; KIP-932, share-partition start offset",
     statement="The start offset advances while later offsets finish (limits.stall_minutes).",
 )
-def spso_stall(folded: FoldedLog) -> Breaches:
+def spso_stall(folded: Folded) -> Breaches:
     """Share-partitions whose start has not advanced for long, although consumers finish later offsets."""
     chains, batches = folded.chains.chains, folded.chains.batches
     start = chains["start_offset"].copy()
-    stuck = effective_starts(start, folded.chains.ends, batches) == start
+    stuck = folded.leader_starts() == start
     finished = has_terminal_after_start(start, folded.chains.ends, batches)
     # Counted from the first delivery since the start advanced: an idle share-partition has not stalled.
     waited = np.where(chains["first_delivery_at"] < 0, 0, chains["last_consumed_at"] - chains["first_delivery_at"])
@@ -112,18 +107,18 @@ def spso_stall(folded: FoldedLog) -> Breaches:
 
 @rule(
     "IN_FLIGHT_LIMIT",
-    Scope.STATE_LOG,
+    Scope.LOG,
     severity=WARNING,
     source="Kafka SharePartition.canAcquireRecords, group.share.partition.max.record.locks",
     statement="A share-partition has fewer offsets in flight than its limit (limits.record_locks).",
 )
-def in_flight_limit(folded: FoldedLog) -> Breaches:
+def in_flight_limit(folded: Folded) -> Breaches:
     """Share-partitions that can acquire no more records: the window from the leader's start to the end is full."""
     chains, limit = folded.chains, folded.limits.record_locks
     recorded = chains.chains["start_offset"].copy()
     # The recorded start lags by a write; a leader starts after the offsets that are finished already.
-    start = effective_starts(recorded, chains.ends, chains.batches)
-    width = end_offsets(recorded, chains.ends, chains.batches) - start
+    start = folded.leader_starts()
+    width = window_ends(chains) - start
     rows = np.flatnonzero((recorded >= 0) & (width >= limit))
     return Breaches(
         chains.chains["last_offset"][rows].copy(),

@@ -90,16 +90,9 @@ def fetch_broker_offsets(
 def list_share_group_offsets(
     address: str, properties: ClientProperties, class_path: Sequence[Path], groups: Collection[str] = ()
 ) -> list[ShareGroupOffset]:
-    """All share-partitions with a start offset, of all share groups that this user may see.
+    """All share-partitions with a start offset, of all share groups that this user may see; as `fetch_broker_offsets`.
 
-    Args:
-        address: `kafka://host:port[,host:port…]`.
-        properties: client settings.
-        class_path: jars of kafka-clients 4.2 or later.
-        groups: groups to ask for in any case: a list omits what the user may not see, a request for a group fails.
-    Raises:
-        InputError: if no broker answers or access is denied.
-        SetupError: if Java is missing.
+    The list of the broker omits groups that the user may not see; a request for one of `groups` fails.
     """
     with _jvm(class_path) as jvm:
         try:
