@@ -258,7 +258,8 @@ class Folded:
         chains: their states, in the same order.
         previous_starts: int64, one per chain: start offset at the last audit, or NO_PREVIOUS_START.
         limits: what the rules check the log against.
-        newest_time: ms, latest timestamp of any batch, including earlier audits; -1 if unknown.
+        newest_time: ms, latest timestamp of the last valid batch, maybe of an earlier audit (control records: of any
+            batch); -1 if unknown.
         suspect: bool, share-partitions whose state cannot be trusted.
         observations: what rules over the log check.
         record_count, redundant_records: records folded, and those of them before the cutoff.

@@ -180,7 +180,8 @@ class FoldOptions:
         state_partitions: number of partitions of the state topic, None if unknown.
         cores: threads that read, decode and fold one log.
         control: of the KIP-932 draft's control records.
-        restore: makes the checkpoint of an earlier fold, to continue from; a new one at each call.
+        restore: makes the checkpoint of an earlier fold, a new one at each call: to continue from or, if
+            `resume_status` is one of READ_FROM_START, for the start offsets alone.
         resume_status: what happened to the log since that fold.
         judge: rules over records, applied to each chunk.
     """

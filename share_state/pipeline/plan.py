@@ -100,7 +100,7 @@ class ResumedLog:
 
     Attributes:
         status: what happened to it since the last audit.
-        checkpoint: its row of `carried_logs`; None if it is read from its start.
+        checkpoint: its row of `carried_logs`; None if there is none.
         files: Parquet files with its rows of `carried_share_partitions`, and maybe rows of other logs; of a log with
             control records, which is read from its start, those of `share_partition_state`.
     """
