@@ -245,8 +245,9 @@ def fold_control(
     out = np.empty(2 * len(records.tuples) + 2 * groups, STATE_BATCH)
     ends = np.zeros(groups + 1, np.int64)
     applied = np.zeros(len(rows), np.bool_)
-    for name in _TIMES if times is not None else ():
-        chains[name] = times[name]
+    if times is not None:
+        for name in _TIMES:
+            chains[name] = times[name]
     _follow(rows, order, starts, strict, chains, applied)
     _fold(rows, records.tuples, order, starts, applied, chains, notes, out, ends)
     return ControlChains(chains, ends, out[: ends[-1]].copy(), notes)
@@ -427,9 +428,8 @@ def find_mismatches(records: ControlRecords, times: np.ndarray) -> np.ndarray:
     order = np.argsort(rows["group"], kind="stable")
     starts = np.searchsorted(rows["group"][order], np.arange(len(times) + 1))
     found = np.zeros(int((rows["kind"] == ControlKind.CHECKPOINT).sum()), MISMATCH)
-    return found[
-        : _find_mismatches(rows, records.tuples, order, starts, np.full(1, INITIAL_CONTROL_CHAIN), times, found)
-    ]
+    initial = np.full(1, INITIAL_CONTROL_CHAIN)
+    return found[: _find_mismatches(rows, records.tuples, order, starts, initial, times, found)]
 
 
 @allocating_kernel

@@ -543,7 +543,7 @@ def overlap_in_delta(folded: FoldedControlLog) -> Breaches:
 
 @_rule(
     "CHECKPOINT_MISMATCH",
-    ERROR,
+    WARNING,
     "KIP-932 draft, ShareCheckpoint",
     "A checkpoint holds the state of the chain before it: what was finished stays finished.",
 )
