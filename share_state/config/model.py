@@ -50,6 +50,7 @@ _SECRET = re.compile(r"(?i)secret|password|token|access[.]?key")
 _CENTURY_DAYS = 36_500
 
 Clock = Literal["log", "wall"]
+FailingVerdict = Literal["none", "STALL", "STOP", "REWIND"]
 
 
 class ReportSettings(Section):
@@ -57,6 +58,16 @@ class ReportSettings(Section):
 
     html: PathText | None = Field(default=None, description="HTML page; none by default")
     prometheus: PathText | None = Field(default=None, description="metrics for the textfile collector; none by default")
+
+
+class Acknowledged(Section):
+    """Findings that a person has dealt with: they stay in the tables, but not in the headline and the exit code."""
+
+    rule: RuleCode = Field(description="code of the rule")
+    group: str | None = Field(default=None, description="only of this group")
+    topic: str | None = Field(default=None, description="only of this topic, by name or id")
+    partition: int | None = Field(default=None, ge=0, description="only of this partition of the topic")
+    state_partition: int | None = Field(default=None, ge=0, description="only of this partition of the state topic")
 
 
 class RetentionSettings(Section):
@@ -81,7 +92,9 @@ class AuditSettings(Section):
     `settings_for`, which know where a value came from when it has to be refused.
     """
 
-    cluster: str = Field(default="", description="name of the cluster in reports and metrics")
+    cluster: str = Field(
+        default="", description="name of the cluster in reports and metrics; its warehouse takes no other"
+    )
     sources: list[Source] = Field(min_length=1, description="exports that the audit reads, as one input")
     warehouse: PathText = Field(description="folder of the Delta tables")
     state_partitions: Count | None = Field(
@@ -96,6 +109,12 @@ class AuditSettings(Section):
     )
     rules: dict[RuleCode, Severity] = Field(default={}, description="severity of single rules")
     fail_on: Severity = Field(default=ERROR, description="exit with 1 if a finding has this severity or a higher one")
+    fail_on_verdict: FailingVerdict = Field(
+        default="none", description="exit with 1 if a share-partition has this verdict or a worse one, too"
+    )
+    acknowledged: list[Acknowledged] = Field(
+        default=[], description="findings that count neither in the headline nor for the exit code"
+    )
     report: ReportSettings = Field(default_factory=ReportSettings)
     retention: RetentionSettings = Field(default_factory=RetentionSettings)
     spark: SparkSettings = Field(default_factory=SparkSettings)

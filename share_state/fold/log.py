@@ -32,7 +32,7 @@ from share_state.fold.states import (
     to_timestamps,
 )
 from share_state.kafka.buffers import BackgroundWorker, RecordBuffer
-from share_state.kafka.record_batches import CHUNK_SIZE, BatchStatus, BatchSummary, Chunk, is_continuous
+from share_state.kafka.record_batches import CHUNK_SIZE, BatchStatus, BatchSummary, Chunk
 from share_state.kafka.share_partition_keys import KeyTable, state_partitions_of
 from share_state.kafka.state_records import (
     RECORD_BUFFERS,
@@ -264,7 +264,8 @@ class _LogFold:
 
     def _note_gaps(self, batches: np.ndarray, facts: BatchSummary) -> None:
         until = self.window.until_offset
-        if facts.rows and not self.broken_since and is_continuous(batches, self._expected(batches[0])):
+        is_whole = facts.rows and facts.is_continuous and not self.broken_since
+        if is_whole and batches[0]["base_offset"] == self._expected(batches[0]):
             end = int(batches[-1]["last_offset"]) + 1
             self.next_offset = end if until is None else min(end, until)
             return

@@ -149,7 +149,7 @@ class RecordBuffer:
         return self._rows.nbytes + self._batches.nbytes
 
     def extend(self, rows: int, batches: int) -> tuple[np.ndarray, np.ndarray]:
-        """Append `rows` record rows of zeros and make space for `batches` batch rows.
+        """Append `rows` record rows, which are not initialised, and make space for `batches` batch rows.
 
         Returns:
             The new record rows, and all batch rows including the new space. The caller sets `batch_count`.
@@ -157,9 +157,7 @@ class RecordBuffer:
         begin, self.row_count = self.row_count, self.row_count + rows
         self._rows = _with_capacity(self._rows, begin, self.row_count)
         self._batches = _with_capacity(self._batches, self.batch_count, self.batch_count + batches)
-        added = self._rows[begin : self.row_count]
-        added.view(np.uint8)[:] = 0
-        return added, self._batches
+        return self._rows[begin : self.row_count], self._batches
 
     def clear(self) -> None:
         """Drop all rows."""

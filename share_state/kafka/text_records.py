@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from share_state.kafka.codec import CodecError, encode, encode_uvarint
-from share_state.kafka.group_records import IGNORED_TYPES, GroupRecordType, record_name
+from share_state.kafka.group_records import IGNORED_TYPES, KNOWN_TYPES, GroupRecordType
 from share_state.kafka.record_batches import RECORD
-from share_state.schema.declarations import WireField, layout, record
+from share_state.schema.declarations import WireField, layout, record, snake_case
 
 TEXT_CHUNK_SIZE = 4 << 20
 """Bytes of records per chunk of a text: as Python objects they take several times as much memory."""
@@ -133,18 +133,13 @@ class RecordAccumulator:
         return data, records
 
 
-_CAPITAL = re.compile(r"(?=[A-Z])")
 _INT16 = re.compile(r"-?\d{1,5}")
-_KNOWN_TYPES = frozenset(GroupRecordType)
 _MEMBER_DATA = {"subscription": "consumer_protocol_subscription", "assignment": "consumer_protocol_assignment"}
 
 
 def encode_group_record(key: Any, value: Any) -> tuple[bytes, bytes | None]:
-    """Encode a printed record.
+    """Encode a printed record of `__consumer_offsets`, given as for `encode_state_record`.
 
-    Args:
-        key: object with `type` (of 4.0: `version`) and `data`.
-        value: object with `version` (of 4.0: `type`) and `data`; None for a tombstone.
     Returns:
         Key and value; for types that are not read, only the record type and None.
     Raises:
@@ -152,9 +147,9 @@ def encode_group_record(key: Any, value: Any) -> tuple[bytes, bytes | None]:
     Source: Kafka CoordinatorRecordJsonConverters, OffsetsMessageParser, ShareGroupMessageFormatter.
     """
     record_type = _number(key, ("type", "version"), "the key")
-    if record_type in IGNORED_TYPES or record_type not in _KNOWN_TYPES:
+    if record_type in IGNORED_TYPES or record_type not in KNOWN_TYPES:
         return record_type.to_bytes(2, "big", signed=True), None
-    name = record_name(record_type)
+    name = GroupRecordType(record_type).declared
     # In the key of a classic group, the tools print `group` instead of `groupId`.
     fields = {"groupId" if field == "group" else field: data for field, data in _data(key, "the key").items()}
     encoded = _encode(f"{name}_key", fields)
@@ -203,7 +198,7 @@ def _fields(declared: Sequence[WireField], data: Any) -> dict[str, Any]:
     declared_fields = {field.name: field for field in declared}
     return {
         name: _value(declared_fields.get(name), printed)
-        for name, printed in ((_snake(name), printed) for name, printed in data.items())
+        for name, printed in ((snake_case(name), printed) for name, printed in data.items())
     }
 
 
@@ -233,8 +228,3 @@ def _names(declared: Sequence[WireField]) -> set[str]:
     """The fields that the tools always print: tagged fields are left out at their default."""
     words = (field.name.split("_") for field in declared if field.tag is None)
     return {first + "".join(word.capitalize() for word in more) for first, *more in words}
-
-
-@lru_cache(maxsize=1 << 10)
-def _snake(name: str) -> str:
-    return _CAPITAL.sub("_", name).lower()

@@ -8,7 +8,9 @@ from typing import Any
 import pyarrow as pa
 
 from share_state.delta.files import FILE_SCHEMA, File, TableFiles
+from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import Warehouse, check_warehouse_path
+from share_state.errors import NothingCommittedError
 from share_state.fold.timeline import TIMELINE
 from share_state.pipeline.executor import Executor, Progress
 from share_state.pipeline.groups import judge_group_side, read_groups
@@ -68,6 +70,16 @@ def run_reconstruct(
                 tables.replace_rows(name, rows)
             tables.commit_run(row)
     return result
+
+
+def audit_note(warehouse: str) -> str | None:
+    """What it means to fold into the warehouse of an audit; None if it is none."""
+    try:
+        audited = CommittedTables(warehouse, "audit").run
+    except NothingCommittedError:
+        return None
+    of_cluster = f" of {audited['cluster']}" if audited["cluster"] else ""
+    return f"{warehouse}: an audit{of_cluster} keeps its tables here; until the next one, `show` shows this run"
 
 
 def write_findings(

@@ -60,6 +60,11 @@ class LastAudit:
             return None
         return cls(tables, {row["log"]: row["carried"] for row in tables.read("carried_logs").to_pylist()})
 
+    @property
+    def cluster(self) -> str | None:
+        """The cluster that the latest audit with a name names."""
+        return next(iter(self.tables.runs["cluster"].drop_null().to_pylist()), None)
+
     def runs_since(self, earliest: datetime) -> tuple[set[str], set[str]]:
         """The run ids of audits that finished at or after a time, and of the earlier ones; the last audit is kept."""
         recent = self.tables.runs.filter(pc.field("finished") >= earliest)["run_id"].to_pylist()

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
 
 from share_state.config.inputs import JUDGE_NONE, JUDGE_STATE
@@ -122,6 +123,7 @@ def simulation_json(made: "Simulation") -> dict[str, Any]:
         "records": made.records,
         "share_partitions": made.share_partitions,
         "faults": [json.loads(planted.to_json()) for planted in made.planted],
+        "mismatches": [json.loads(mismatch.to_json()) for mismatch in made.mismatches],
     }
 
 
@@ -131,4 +133,9 @@ def print_simulation(made: "Simulation") -> None:
     if made.planted:
         rows = [[one.fault, one.finding, f"{one.log[0]}-{one.log[1]}", one.offset, one.group] for one in made.planted]
         print_table(["FAULT", "CAUSES", "LOG", "OFFSET", "GROUP"], rows, numeric=("OFFSET",))
+    if made.mismatches:
+        print_line(f"logged outcomes that the simulation contradicts (OUTCOME_MISMATCH): {len(made.mismatches):,}")
+        rows = [[*astuple(one)] for one in made.mismatches]
+        columns = ("LINE", "REQUEST", "GROUP", "TOPIC-ID", "PARTITION", "LOGGED", "SIMULATED", "REASON")
+        print_table(columns, rows, numeric=("LINE", "PARTITION"))
     print_line(f"logs, events and the truth are in {made.folder}: `share-state audit {made.folder} --out WAREHOUSE`")

@@ -28,7 +28,7 @@ def archiving_stuck(folded: FoldedLog) -> Breaches:
     return _with_ranges(
         folded,
         np.flatnonzero(folded.chains.batches["state"] == ARCHIVING),
-        "offsets that wait for their dead-letter write, which the start offset cannot pass: ",
+        "in ARCHIVING: the start offset cannot pass them until their dead-letter write is done",
     )
 
 
@@ -45,7 +45,7 @@ def poison_records(folded: Folded) -> Breaches:
     rows = np.flatnonzero(batches["count"] >= limit - 1)
     states, is_past = batches["state"][rows], batches["count"][rows] >= limit
     near = np.where(states == ARCHIVED, is_past, states != ACKNOWLEDGED)
-    return _with_ranges(folded, rows[near], f"offsets at the delivery limit of {limit} or one delivery below it: ")
+    return _with_ranges(folded, rows[near], f"at the delivery limit of {limit} or one delivery below it")
 
 
 def _with_ranges(folded: Folded, rows: np.ndarray, text: str) -> Breaches:
@@ -60,7 +60,7 @@ def _with_ranges(folded: Folded, rows: np.ndarray, text: str) -> Breaches:
     offsets = np.add.reduceat(last - first + 1, begin)
     return Breaches(
         chains.chains["last_offset"][holders].copy(),
-        (text, offsets, " (", _listed(first, last, begin, ranges), ")"),
+        (offsets, np.where(offsets == 1, " offset (", " offsets ("), _listed(first, last, begin, ranges), ") ", text),
         key=folded.numbers[holders],
         evidence={"offsets": offsets, "first_offset": first[begin], "ranges": ranges},
     )

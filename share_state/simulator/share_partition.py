@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import pairwise
 
 from share_state.simulator.acknowledgement import Acknowledgement
 from share_state.simulator.acquisition import AcquiredRecords, Acquisition, AcquisitionLocks, Fetch, LockRelease
@@ -14,7 +15,6 @@ from share_state.simulator.durability import (
     StateTransitions,
     Trigger,
     load_window,
-    merge_adjacent,
     pending_dead_letters,
 )
 from share_state.simulator.settings import RENEW_SINCE_VERSION, AckBatch, PartitionSettings, validate_ack_batches
@@ -28,6 +28,7 @@ from share_state.simulator.types import (
     Release,
     StateBatch,
     StateRead,
+    merge_adjacent,
 )
 from share_state.simulator.window import Window
 
@@ -125,8 +126,7 @@ class SharePartition:
 
     def in_flight_batches(self) -> tuple[StateBatch, ...]:
         """In-flight state including pending writes, ascending, equal neighbours merged."""
-        runs = self._window.runs()
-        return merge_adjacent([StateBatch(run.first, run.last, run.state, run.count) for run in runs])
+        return merge_adjacent(run.batch for run in self._window.runs())
 
     def durable_batches(self, first: int, last: int) -> tuple[StateBatch, ...]:
         """The state of [first, last] as the draft persists it: a delivery in progress does not count.
@@ -185,6 +185,20 @@ class SharePartition:
         if self.status is not Status.ACTIVE or not fetch.log_batches:
             return ()
         return Acquisition(self._window, self._locks, self.settings, self.release, fetch, now_ms).run()
+
+    def withhold(self, acquired: Sequence[AcquiredRecords], offsets: Sequence[int]) -> tuple[AcquiredRecords, ...]:
+        """Archive acquired control records, in memory only; returns what is left for the member.
+
+        Source: KIP-932 draft: control records are not returned to consumers.
+        """
+        left = []
+        for first, last, count in acquired:
+            own = [offset for offset in offsets if first <= offset <= last]
+            for offset in own:
+                self._window.archive(offset, offset, DeliveryState.ACQUIRED, self._locks.next_lock_seq())
+            ends = pairwise([first - 1, *own, last + 1])
+            left += [AcquiredRecords(low + 1, high - 1, count) for low, high in ends if low + 1 < high]
+        return tuple(left)
 
     def acknowledge(
         self,

@@ -24,9 +24,8 @@ from share_state.simulator.events import (
     Open,
     Prune,
 )
-from share_state.simulator.recorded_state import SharePartitionKey
 from share_state.simulator.settings import AckBatch, AckType
-from share_state.simulator.types import NO_START_OFFSET, ErrorCode
+from share_state.simulator.types import NO_START_OFFSET, ErrorCode, SharePartitionKey
 
 Agent = Iterator[int]
 """Acts when resumed, and yields the ms until it wants to be resumed."""
@@ -71,15 +70,7 @@ class Workload:
 
     def apply(self, kind: Callable[..., Event], key: SharePartitionKey, **fields: Any) -> list[EventResult]:
         """Apply an event to a share-partition now; returns its results."""
-        event = kind(
-            seq=self.cluster.events,
-            ts_ms=self.now_ms,
-            group=key.group,
-            topic=key.topic,
-            partition=key.partition,
-            **fields,
-        )
-        return self.cluster.apply(event)
+        return self.cluster.play(kind, key, self.now_ms, **fields)
 
     def produce(self, topic: str, partition: int, records_a_second: float) -> None:
         """Set the rate at which producers write to a topic-partition."""
@@ -91,7 +82,7 @@ class Workload:
 
     def fetch(self, key: SharePartitionKey, member: str, max_records: int) -> tuple[AcquiredRecords, ...]:
         """Fetch for a member; returns the acquired records, none without new records or a leader."""
-        leader = self.cluster.leader(key)
+        leader = self.cluster.player.leader(key)
         if leader is None or not leader.can_acquire() or leader.end_offset - leader.start_offset > _MAX_WINDOW:
             return ()
         first = leader.next_fetch_offset()
@@ -103,11 +94,6 @@ class Workload:
         )
         results = self.apply(Acquire, key, member=member, log_batches=batches, max_records=max_records)
         return next(result.acquired for result in results if result.cause == "acquire")
-
-    def control_offsets_between(self, key: SharePartitionKey, first: int, last: int) -> list[int]:
-        """Offsets of control records in [first, last], which consumers see as gaps."""
-        logs = self.cluster.topic_logs
-        return logs.of(key.topic, key.partition).control_offsets_between(first, last) if logs else []
 
     def _last_to_fetch(self, key: SharePartitionKey, first: int, max_records: int) -> int:
         produced = self.produced(key.topic, key.partition)
@@ -238,8 +224,6 @@ class Member:
     def _ack_batch(self, first: int, last: int) -> AckBatch:
         """Acknowledge [first, last] as the behaviour demands, with one type if all are equal."""
         types = [self._type(offset, self.rng) for offset in range(first, last + 1)]
-        for offset in self.workload.control_offsets_between(self.key, first, last):
-            types[offset - first] = AckType.GAP
         return AckBatch(first, last, (types[0],) if len(set(types)) == 1 else tuple(types))
 
     def _type(self, offset: int, rng: random.Random) -> AckType:
@@ -301,7 +285,7 @@ class GroupAdmin:
         self.workload.apply(Open, self.key, leader_epoch=self.leader_epoch)
 
     def _move_leader(self) -> Agent:
-        if self.workload.cluster.leader(self.key) is not None:
+        if self.workload.cluster.player.leader(self.key) is not None:
             self.leader_epoch += 1
             self._open()
         return iter(())
@@ -320,7 +304,7 @@ class GroupAdmin:
         self._open()
 
     def _reset_offsets(self) -> Agent:
-        leader = self.workload.cluster.leader(self.key)
+        leader = self.workload.cluster.player.leader(self.key)
         if leader is not None:
             self.state_epoch += 1
             self._initialize(max(0, leader.start_offset - self.rng.randint(1, _SET_BACK)))
@@ -329,7 +313,7 @@ class GroupAdmin:
         return iter(())
 
     def _move_log_start(self) -> Agent:
-        leader = self.workload.cluster.leader(self.key)
+        leader = self.workload.cluster.player.leader(self.key)
         if leader is not None:
             self.workload.apply(LsoMove, self.key, offset=leader.start_offset + self.rng.randint(1, 30))
         return iter(())

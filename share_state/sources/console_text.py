@@ -119,7 +119,7 @@ def _objects(file: IO[bytes], path: str) -> Iterator[tuple[int, dict[str, Any]]]
         return InputError(f"{path}: byte {position}: {why}")
 
     while True:
-        after = _after_space(text, at)
+        after = space.end() if (space := _SPACE.match(text, at)) else at
         at, position = after, position + after - at
         if at < len(text):
             if text[at] != "{":
@@ -150,11 +150,6 @@ def _objects(file: IO[bytes], path: str) -> Iterator[tuple[int, dict[str, Any]]]
             text += decode(more, final=is_end)
         except UnicodeDecodeError as error:
             raise InputError(f"{path}: byte {file.tell() - len(more) + error.start}: not UTF-8") from None
-
-
-def _after_space(text: str, at: int) -> int:
-    space = _SPACE.match(text, at)
-    return space.end() if space else at
 
 
 def _is_incomplete(error: json.JSONDecodeError, text: str) -> bool:

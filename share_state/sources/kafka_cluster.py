@@ -87,13 +87,7 @@ class ClientErrors:
 
 
 def client_error(where: str, error: KafkaException | KafkaError, earlier: ClientErrors | None = None) -> InputError:
-    """The one-line error for an error of librdkafka.
-
-    Args:
-        where: the cluster and what was requested of it.
-        error: as librdkafka raised or returned it.
-        earlier: errors that it reported before.
-    """
+    """The one-line error for an error of librdkafka and earlier ones; `where` is the cluster and the request."""
     found = error.args[0] if isinstance(error, KafkaException) else error
     if not isinstance(found, KafkaError):
         return InputError(f"{where}: {_plain(found)}")
@@ -177,7 +171,7 @@ class Cluster:
     """An admin connection to `kafka://host:port[,host:port…]`.
 
     Raises:
-        InputError: if the address or a setting is invalid, or no broker answers.
+        InputError: if the address or a setting is invalid; as its methods, if no broker answers or access is denied.
     """
 
     def __init__(self, address: str, properties: ClientProperties) -> None:
@@ -205,22 +199,14 @@ class Cluster:
                     raise client_error(self.address, error, self._errors) from None
 
     def fetch_offsets(self) -> ClusterOffsets:
-        """Fetch the offsets of the state topic, then names and end offsets of the other topics.
-
-        Raises:
-            InputError: if no broker answers, access is denied, or there is no state topic.
-        """
+        """Fetch the offsets of the state topic, which must exist, then names and end offsets of the other topics."""
         state = self._described([STATE_TOPIC])[STATE_TOPIC]
         logs = self._logs(STATE_TOPIC, state)
         # Fetch the ends of the topics after those of the log; otherwise a lag could be negative.
         return ClusterOffsets(topic_id_text(state.topic_id), logs, self.topics())
 
     def fetch_group_offsets(self) -> GroupTopicOffsets | None:
-        """Fetch the offsets of `__consumer_offsets`; None if this user may not read it or it does not exist.
-
-        Raises:
-            InputError: if no broker answers or access is denied.
-        """
+        """Fetch the offsets of `__consumer_offsets`; None if this user may not read it or it does not exist."""
         topic = self._described([GROUP_TOPIC]).get(GROUP_TOPIC)
         if topic is None or _admin.AclOperation.READ not in (topic.authorized_operations or ()):
             return None
@@ -234,11 +220,7 @@ class Cluster:
         return tuple(PartitionOffsets(one[1], starts[one], ends[one]) for one in sorted(starts.keys() & ends.keys()))
 
     def topics(self) -> Topics:
-        """Names and end offsets of all topics that this user may see and that are not internal.
-
-        Raises:
-            InputError: if no broker answers or access is denied.
-        """
+        """Names and end offsets of all topics that this user may see and that are not internal."""
         try:
             listed = self._admin.list_topics(timeout=TIMEOUT).topics
         except KafkaException as error:
@@ -339,9 +321,7 @@ class KafkaSource:
     """Reads a log partition from a running cluster; a `RecordSource`.
 
     Attributes:
-        address: `kafka://host:port[,host:port…]`.
         end_offset: offset to stop at; later records were written after the command started.
-        properties: client settings.
     """
 
     address: str

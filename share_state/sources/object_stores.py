@@ -9,7 +9,7 @@ import glob
 import io
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -36,14 +36,13 @@ _SECRET_IN_QUERY = re.compile(r"[?&](access_key|secret_key|session_token|sig|tok
 _SETTINGS = re.compile(r"AWS_|AZURE_|GOOGLE_|HADOOP_|CLASSPATH")
 _SECRET_NAME = re.compile(r"KEY|SECRET|TOKEN|PASSWORD|SIGNATURE")
 
-_S3_CREDENTIALS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE) of a user with access"
 _CREDENTIALS = {
-    "s3": _S3_CREDENTIALS,
-    "s3a": _S3_CREDENTIALS,
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE) of a user with access",
     "gs": "set GOOGLE_APPLICATION_CREDENTIALS to the key file of an account with access",
     "abfs": "set AZURE_STORAGE_ACCOUNT_KEY, or sign in as an account with access",
-    "abfss": "set AZURE_STORAGE_ACCOUNT_KEY, or sign in as an account with access",
 }
+"""How to get access, by scheme; s3a and abfss are other names of the same stores."""
+
 _NOT_FOUND_TEXT = "no such file or folder; check its name"
 _ERROR_TEXTS = {
     r"NO_SUCH_BUCKET|bucket does not exist|ContainerNotFound": "no such bucket; check its name",
@@ -151,7 +150,8 @@ def store_error(address: str, error: Exception) -> InputError:
         if re.search(pattern, text):
             return InputError(f"{address}: {reason}")
     if _ACCESS_DENIED.search(text):
-        return InputError(f"{address}: the store denies access; {_CREDENTIALS.get(scheme, 'check the credentials')}")
+        fixes = (fix for name, fix in _CREDENTIALS.items() if scheme.startswith(name))
+        return InputError(f"{address}: the store denies access; {next(fixes, 'check the credentials')}")
     return InputError(f"{address}: cannot be read ({_without_secrets(text)[:200]}); check the address")
 
 
@@ -239,14 +239,7 @@ def _fsspec() -> Any:
     return fsspec
 
 
-_OPENERS: dict[str, Callable[[Store], pafs.FileSystem]] = {
-    "s3": _s3,
-    "s3a": _s3,
-    "gs": _gs,
-    "abfs": _abfs,
-    "abfss": _abfs,
-    "hdfs": _hdfs,
-}
+_OPENERS = {"s3": _s3, "s3a": _s3, "gs": _gs, "abfs": _abfs, "abfss": _abfs, "hdfs": _hdfs}
 
 
 READ_SIZE = 16 << 20
@@ -271,8 +264,8 @@ class FileStat(NamedTuple):
 class StorePath:
     """A file or folder of a store, with the methods of `pathlib.Path` that reading needs.
 
-    A folder remembers its listing, so an instance is for one search. Methods that send requests raise InputError if
-    the store fails or denies access.
+    A folder remembers its listing, so an instance is for one search. Methods raise InputError if an address is invalid
+    or the store fails or denies access.
     """
 
     __slots__ = ("_children", "_content", "_info", "_parent", "rest", "store")
@@ -287,18 +280,11 @@ class StorePath:
 
     @classmethod
     def at(cls, address: str) -> "StorePath":
-        """The path of an address such as s3://bucket/folder.
-
-        Raises:
-            InputError: if the address is invalid.
-        """
+        """The path of an address such as s3://bucket/folder."""
         return cls(*parse_address(address))
 
     def __str__(self) -> str:
         return f"{self.store.prefix}{self.rest}"
-
-    def __repr__(self) -> str:
-        return f"StorePath({str(self)!r})"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StorePath) and str(self) == str(other)
@@ -334,11 +320,7 @@ class StorePath:
     @property
     def parents(self) -> "list[StorePath]":
         """The folders around it, the innermost first."""
-        above, path = list[StorePath](), self
-        while path.rest:
-            path = path.parent
-            above.append(path)
-        return above
+        return [self.parent, *self.parent.parents] if self.rest else []
 
     def resolve(self) -> "StorePath":
         """Itself: stores have no links."""
@@ -395,11 +377,7 @@ class StorePath:
         return sorted({path for path in level if path.exists()})
 
     def check_bucket(self) -> None:
-        """Check that the bucket exists.
-
-        Raises:
-            InputError: if it does not.
-        """
+        """Refuse a path in a bucket that does not exist."""
         if not StorePath(self.store, "").exists():
             raise InputError(f"{self}: no such bucket; check its name")
 

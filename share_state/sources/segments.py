@@ -25,7 +25,6 @@ from share_state.kafka.record_batches import (
     Stop,
     find_valid_batch,
     frame_batches,
-    is_continuous,
     locate_and_check_records,
     summarize_batches,
 )
@@ -269,7 +268,8 @@ def read_chunks(
     if not merge:
         last_offset = -1
         for framed in frame_segments(segments, chunk, buffers, slices):
-            last_offset = _checked_last_offset(framed.batches, last_offset)
+            framed.facts = summarize_batches(framed.batches)
+            last_offset = _checked_last_offset(framed.batches, framed.facts, last_offset)
             yield from _decompressed(framed, pool, only_control)
         return
     tables = [framed.batches.copy() for framed in frame_segments(segments, chunk)]
@@ -284,20 +284,21 @@ def read_chunks(
 
 def _decompressed(framed: Chunk, pool: BufferPool[np.ndarray], only_control: bool) -> Iterator[Chunk]:
     """A chunk as it is, or decompressed, which may give several chunks."""
-    if not needs_decompression(framed.batches, only_control):
+    facts = framed.facts or summarize_batches(framed.batches)
+    if not needs_decompression(framed.batches, facts, only_control):
         yield framed
         return
     for data, batches, errors in decompress_bodies(framed.data, framed.batches, only_control, pool):
         yield Chunk(data, batches, errors)
 
 
-def _checked_last_offset(batches: np.ndarray, last_offset: int) -> int:
+def _checked_last_offset(batches: np.ndarray, facts: BatchSummary, last_offset: int) -> int:
     """The last offset so far.
 
     Raises:
         RepeatedOffsetsError: if a batch does not start behind it.
     """
-    if len(batches) and is_continuous(batches, last_offset + 1):
+    if facts.rows and facts.is_continuous and batches[0]["base_offset"] > last_offset:
         return int(batches[-1]["last_offset"])
     valid = batches[batches["status"] == BatchStatus.VALID]
     lasts = np.maximum.accumulate(np.concatenate(([last_offset], valid["last_offset"])))
@@ -443,7 +444,7 @@ def index_records(part: Chunk, begin: int, window: Window) -> RecordIndex:
         begin: skip valid batches that end before this offset: deleted by the broker or read by an earlier run.
         window: which records count.
     """
-    facts = summarize_batches(part.batches)
+    facts = part.facts or summarize_batches(part.batches)
     within = _within(part, facts, begin, window.until_offset)
     records, any_malformed = within.records, False
     if records is None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from share_state.errors import InputError
@@ -60,7 +61,7 @@ def plan_table(files: Sequence[TableFile], columns: Columns, topics: Sequence[st
         InputError: if a file is not Parquet, a column is missing or of another type, or there is no record of the first
             topic.
     """
-    found: dict[tuple[str, int | None], list[RowGroup]] = {}
+    found: dict[tuple[str, int], list[RowGroup]] = {}
     others, total, to_read, scanned, has_times, is_mixed = set[str](), 0, 0, 0, True, False
     for number, file in enumerate(files):
         with _opened(file.path) as parquet:
@@ -76,7 +77,7 @@ def plan_table(files: Sequence[TableFile], columns: Columns, topics: Sequence[st
                     if scanned > _MAX_SCANNED_ROWS:
                         is_mixed = True
                         break
-                    spans = _scanned_spans(parquet, group, file, columns, rows_before, topics)
+                    spans = _scanned_spans(parquet, group, file, columns, rows_before, topics[0])
                 for topic, partition, first, last, rows in spans:
                     if topic not in topics:
                         others.add(topic)
@@ -92,7 +93,7 @@ def plan_table(files: Sequence[TableFile], columns: Columns, topics: Sequence[st
     if topics[0] not in present:
         raise InputError(f"{files[0].path}: {missing_topic_message(topics[0], others | present)}")
     logs = [_log(*identity, groups, files, columns, has_times) for identity, groups in found.items()]
-    logs.sort(key=lambda log: (topics.index(log.topic), -1 if log.partition is None else log.partition))
+    logs.sort(key=lambda log: (topics.index(log.topic), log.partition))
     rereads_little = to_read - total <= max(total // 2, _MIN_REREAD)
     return TablePlan(logs, others, rereads_little and max(map(_max_overlap, found.values())) <= MAX_OVERLAP)
 
@@ -141,7 +142,7 @@ def _is_time(kind: pa.DataType) -> bool:
     return pa.types.is_timestamp(kind) or pa.types.is_integer(kind)
 
 
-_Span = tuple[str, int | None, int, int, int]
+_Span = tuple[str, int, int, int, int]
 """(topic, partition, first offset, last offset, rows)"""
 
 
@@ -174,35 +175,29 @@ def _is_complete(statistics: Any) -> bool:
 
 
 def _scanned_spans(
-    parquet: pq.ParquetFile, group: int, file: TableFile, columns: Columns, rows_before: int, topics: Sequence[str]
+    parquet: pq.ParquetFile, group: int, file: TableFile, columns: Columns, rows_before: int, default_topic: str
 ) -> Iterator[_Span]:
     """The log partitions of a row group, from its rows."""
     names = [name for name in (columns.topic, columns.partition, columns.offset) if name in parquet.schema_arrow.names]
     table = parquet.read_row_group(group, columns=names)
-    count = len(table)
     if columns.topic in names:
-        encoded = table[columns.topic].combine_chunks().cast(pa.string()).dictionary_encode()
-        topic_names, topic_of = encoded.dictionary.to_pylist(), encoded.indices.fill_null(-1).to_numpy(False)
+        topic = table[columns.topic].cast(pa.string())
     else:
-        topic_names, topic_of = [file.constants.get(columns.topic, topics[0])], np.zeros(count, np.int64)
-    for name, rows in zip(topic_names, np.bincount(topic_of[topic_of >= 0], minlength=len(topic_names)), strict=True):
-        if name not in topics:
-            yield name, None, 0, 0, int(rows)
-    ours = np.isin(topic_of, [number for number, name in enumerate(topic_names) if name in topics])
-    topic_of = topic_of[ours]
-    offsets = int64_column(table[columns.offset], columns.offset, file.path, rows_before)[ours]
+        topic = pa.repeat(str(file.constants.get(columns.topic, default_topic)), len(table))
     if columns.partition in names:
-        partitions = int64_column(table[columns.partition], columns.partition, file.path, rows_before)[ours]
+        partition = int64_column(table[columns.partition], columns.partition, file.path, rows_before)
     else:
-        partitions = np.full(len(offsets), int(file.constants[columns.partition]))
-    for number, partition in np.unique(np.stack((topic_of, partitions)), axis=1).T.tolist():
-        own = offsets[(topic_of == number) & (partitions == partition)]
-        yield topic_names[number], partition, int(own.min()), int(own.max()), len(own)
+        partition = np.full(len(table), int(file.constants[columns.partition]))
+    offset = int64_column(table[columns.offset], columns.offset, file.path, rows_before)
+    rows = pa.table({"topic": topic, "partition": partition, "offset": offset}).filter(pc.field("topic").is_valid())
+    grouped = rows.group_by(["topic", "partition"], use_threads=False)
+    spans = grouped.aggregate([("offset", "min"), ("offset", "max"), ("offset", "count")])
+    yield from zip(*(column.to_pylist() for column in spans.columns), strict=True)
 
 
 def _log(
     topic: str,
-    partition: int | None,
+    partition: int,
     groups: list[RowGroup],
     files: Sequence[TableFile],
     columns: Columns,

@@ -7,7 +7,6 @@ and `TableRows` reads the row groups that `table_plan` has selected.
 import base64
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -49,11 +48,6 @@ class Rows:
     records: np.ndarray
     file: np.ndarray
     position: np.ndarray
-
-    @classmethod
-    def none(cls) -> Self:
-        """No rows."""
-        return cls(np.zeros(0, np.uint8), np.zeros(0, RECORD), np.zeros(0, np.int32), np.zeros(0, np.int64))
 
     def take(self, chosen: np.ndarray) -> "Rows":
         """The rows of a mask or an index, with the same bytes."""
@@ -145,78 +139,57 @@ def rows_to_chunk(rows: Rows) -> Chunk:
         offsets = rows.records["offset"]
     repeated_at = np.flatnonzero(np.diff(offsets) == 0)
     if not len(repeated_at):
-        return Chunk(rows.data, _runs(rows), records=_in_runs(rows))
+        batches, records = _split_runs(rows)
+        return Chunk(rows.data, batches, records=records)
     same = _same_bytes(rows.data, rows.records, repeated_at)
     left_out = np.zeros(len(offsets), bool)
     left_out[repeated_at[same] + 1] = True
     conflicting = np.unique(offsets[repeated_at[~same]])
-    conflicts = np.zeros(0, BATCH)
+    timestamps, conflicting_rows = rows.records["timestamp"], list[int]()
     for offset in conflicting.tolist():
         first, end = np.searchsorted(offsets, offset), np.searchsorted(offsets, offset, side="right")
-        candidates = sorted(range(first, end), key=lambda row: _rank(rows, row))
-        distinct = {_content(rows, row): row for row in candidates}
-        kept = distinct.pop(_content(rows, candidates[-1]))
+        candidates = sorted((timestamps[row], *_content(rows, row), row) for row in range(first, end))
+        distinct = {(key, value): row for _, key, value, row in candidates}
+        kept = distinct.pop(candidates[-1][1:3])
         left_out[first:end], left_out[kept] = True, False
-        conflicts = np.concatenate((conflicts, *(_conflict(rows, row) for row in distinct.values())))
-    chosen = rows.take(~left_out)
-    batches, records = _runs(chosen), _in_runs(chosen)
-    repeated = int(left_out.sum()) - len(conflicts)
-    if not len(conflicts):
-        return Chunk(rows.data, batches, repeated=repeated, records=records)
+        conflicting_rows += distinct.values()
+    batches, records = _split_runs(rows.take(~left_out))
+    conflicts = rows.take(np.array(conflicting_rows, np.int64))
     # As in logs of segments, conflicting batches come before the one that is kept.
-    at = np.searchsorted(batches["base_offset"], conflicts["base_offset"], side="right")
-    batches = np.insert(batches, at, conflicts)
-    return Chunk(rows.data, batches, repeated=repeated, records=_renumbered(records, at))
+    at = np.searchsorted(batches["base_offset"], conflicts.records["offset"], side="right")
+    batches = np.insert(batches, at, _conflict_batches(conflicts))
+    records["batch"] += np.searchsorted(at, records["batch"], side="right").astype(np.int32)
+    return Chunk(rows.data, batches, repeated=int(left_out.sum()) - len(conflicting_rows), records=records)
 
 
-def _content(rows: Rows, row: int) -> tuple[bytes | None, bytes | None]:
+def _content(rows: Rows, row: int) -> tuple[tuple[bool, bytes], tuple[bool, bytes]]:
+    """Key and value of a row, each with whether it is present."""
     record = rows.records[row]
-    return tuple(
-        None
-        if record[f"{part}_size"] < 0
-        else rows.data[record[f"{part}_at"] : record[f"{part}_at"] + record[f"{part}_size"]].tobytes()
-        for part in ("key", "value")
-    )  # pyright: ignore[reportReturnType]
+    spans = ((record[f"{part}_at"], record[f"{part}_size"]) for part in ("key", "value"))
+    key, value = ((size >= 0, rows.data[at : at + max(size, 0)].tobytes()) for at, size in spans)
+    return key, value
 
 
-def _rank(rows: Rows, row: int) -> tuple[int, list[bytes]]:
-    return int(rows.records[row]["timestamp"]), [part or b"" for part in _content(rows, row)]
+def _conflict_batches(rows: Rows) -> np.ndarray:
+    """A BATCH row of status CONFLICT for each row."""
+    batches = np.zeros(len(rows.records), BATCH)
+    batches["base_offset"] = batches["last_offset"] = rows.records["offset"]
+    batches["status"], batches["segment"] = BatchStatus.CONFLICT, rows.file
+    batches["file_position"], batches["count"], batches["magic"] = rows.position, 1, -1
+    return batches
 
 
-def _conflict(rows: Rows, row: int) -> np.ndarray:
-    left_out = np.zeros(1, BATCH)
-    left_out["base_offset"] = left_out["last_offset"] = rows.records[row]["offset"]
-    left_out["status"], left_out["segment"] = BatchStatus.CONFLICT, rows.file[row]
-    left_out["file_position"], left_out["count"], left_out["magic"] = rows.position[row], 1, -1
-    return left_out
-
-
-def _starts(records: np.ndarray) -> np.ndarray:
-    return np.flatnonzero(np.diff(records["offset"], prepend=records["offset"][:1] - 2) != 1)
-
-
-def _runs(rows: Rows) -> np.ndarray:
-    """One BATCH row for each run of consecutive offsets."""
+def _split_runs(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+    """One BATCH row for each run of consecutive offsets, and the records, each with the row of its run."""
     records = rows.records
-    starts = _starts(records)
+    starts = np.flatnonzero(np.diff(records["offset"], prepend=records["offset"][:1] - 2) != 1)
     runs, ends = np.zeros(len(starts), BATCH), np.append(starts[1:], len(records))
     runs["base_offset"], runs["last_offset"] = records["offset"][starts], records["offset"][ends - 1]
     runs["count"], runs["magic"], runs["status"] = ends - starts, 2, BatchStatus.VALID
     runs["segment"], runs["file_position"] = rows.file[starts], rows.position[starts]
     runs["max_timestamp"] = np.maximum.reduceat(records["timestamp"], starts) if len(starts) else NO_TIME
-    return runs
-
-
-def _in_runs(rows: Rows) -> np.ndarray:
-    """The records, each with the row of its run."""
-    records, starts = rows.records, _starts(rows.records)
-    records["batch"] = np.searchsorted(starts, np.arange(len(records)), side="right") - 1
-    return records
-
-
-def _renumbered(records: np.ndarray, inserted: np.ndarray) -> np.ndarray:
-    records["batch"] += np.searchsorted(inserted, records["batch"], side="right").astype(np.int32)
-    return records
+    records["batch"] = np.repeat(np.arange(len(starts)), ends - starts)
+    return runs, records
 
 
 @allocating_kernel
@@ -334,7 +307,7 @@ class TableRows:
         waiting: list[Rows] = []
         for rows, bound in self._read(log, chunk):
             waiting.append(rows)
-            ready = sum(len(part.data) for part in waiting if _last_offset(part) < bound)
+            ready = sum(len(part.data) for part in waiting if part.records["offset"].max() < bound)
             if ready < chunk:
                 continue
             merged = concat_table_rows(waiting)
@@ -389,10 +362,6 @@ class TableRows:
                                numbers + group.rows_before)  # fmt: skip
                 yield rows, int(least[end]) if end < len(least) else LARGEST_OFFSET
             at = end
-
-
-def _last_offset(rows: Rows) -> int:
-    return int(rows.records["offset"].max())
 
 
 def _is_of_log(rows: pa.Table, columns: Columns, topic: str, partition: int | None) -> np.ndarray:

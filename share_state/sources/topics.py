@@ -34,22 +34,19 @@ class Topics:
         """The name of each topic id, null if unknown."""
         if not len(self.names):
             return pa.nulls(len(topic_ids), pa.string())
-        return self.names["topic"].combine_chunks().take(_index(topic_ids, self.names["topic_id"].combine_chunks()))
+        rows = pc.index_in(topic_ids, self.names["topic_id"].combine_chunks())
+        return self.names["topic"].combine_chunks().take(rows)
 
     def end_of(self, topic_ids: pa.Array, partitions: pa.Array) -> pa.Array:
         """The end offset of each topic-partition, null if unknown."""
         if not len(self.ends):
             return pa.nulls(len(topic_ids), pa.int64())
         known = _join(self.ends["topic_id"].combine_chunks(), self.ends["partition"].combine_chunks())
-        return self.ends["end_offset"].combine_chunks().take(_index(_join(topic_ids, partitions), known))
+        return self.ends["end_offset"].combine_chunks().take(pc.index_in(_join(topic_ids, partitions), known))
 
 
 def _join(topic_ids: pa.Array, partitions: pa.Array) -> pa.Array:
-    return pc.call_function("binary_join_element_wise", [topic_ids, partitions.cast(pa.string()), pa.scalar(":")])
-
-
-def _index(values: pa.Array, among: pa.Array) -> pa.Array:
-    return pc.call_function("index_in", [values], pc.SetLookupOptions(among))
+    return pc.binary_join_element_wise(topic_ids, partitions.cast(pa.string()), ":")
 
 
 _Partition = Annotated[int, Field(ge=0, lt=2**31)]
@@ -106,10 +103,14 @@ def read_topics(path: str) -> Topics:
         raise InputError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}; {_EXPECTED}") from None
     except (json.JSONDecodeError, UnicodeDecodeError, AttributeError, TypeError) as error:
         raise InputError(f"{path}: not a JSON file of topics ({error}); {_EXPECTED}") from None
-    ends = [(topic_id, number, end) for topic_id, topic in topics.items() for number, end in topic.end_offsets.items()]
-    names = [(topic_id, topic.name) for topic_id, topic in topics.items() if topic.name is not None]
-    counts = {topic_id: topic.partitions for topic_id, topic in topics.items() if topic.partitions is not None}
-    return Topics(_table(names, _NAMES), _table(ends, _ENDS), counts)
+    names = [{"topic_id": key, "topic": topic.name} for key, topic in topics.items() if topic.name is not None]
+    ends = [
+        {"topic_id": key, "partition": number, "end_offset": end}
+        for key, topic in topics.items()
+        for number, end in topic.end_offsets.items()
+    ]
+    counts = {key: topic.partitions for key, topic in topics.items() if topic.partitions is not None}
+    return Topics(pa.Table.from_pylist(names, _NAMES), pa.Table.from_pylist(ends, _ENDS), counts)
 
 
 def read_subscriptions(path: str | None) -> dict[str, list[str]] | None:
@@ -129,8 +130,3 @@ def read_subscriptions(path: str | None) -> dict[str, list[str]] | None:
 
 
 _EXPECTED = 'give {"<topic id>": {"name": "...", "partitions": 3, "end_offsets": {"0": 612}}}'
-
-
-def _table(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
-    columns = zip(*rows, strict=True) if rows else ([] for _ in schema)
-    return pa.table([pa.array(column, field.type) for field, column in zip(schema, columns, strict=True)], schema)

@@ -94,6 +94,8 @@ def test_the_defaults_are_those_of_the_fold_and_of_kafka():
         "clock": "log",
         "rules": {},
         "fail_on": "error",
+        "fail_on_verdict": "none",
+        "acknowledged": [],
         "report": {"html": None, "prometheus": None},
         "retention": {"history_days": 90},
         "spark": {"master": None, "conf": {}},

@@ -197,13 +197,13 @@ BREACHES = {
     "ARCHIVING_STUCK": Breach(
         WARNING,
         1,
-        "offsets that wait for their dead-letter write, which the start offset cannot pass: 3 (1, 3-4)",
+        "3 offsets (1, 3-4) in ARCHIVING: the start offset cannot pass them until their dead-letter write is done",
         (snapshot([(1, 1, ARCHIVING, 1)]), update([(3, 4, ARCHIVING, 2)])),
     ),
     "POISON_RECORDS": Breach(
         WARNING,
         0,
-        "offsets at the delivery limit of 5 or one delivery below it: 3 (0-1, 3)",
+        "3 offsets (0-1, 3) at the delivery limit of 5 or one delivery below it",
         (snapshot([(0, 1, AVAILABLE, 4), (3, 3, ARCHIVED, 5)], count=1),),
     ),
     "SPSO_STALL": Breach(

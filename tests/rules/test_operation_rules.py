@@ -22,7 +22,7 @@ from tests.rules.histories import (
 def test_many_ranges_are_told_by_the_first_few(tmp_path: Path):
     ranges = [(10 * number, 10 * number + 1, ARCHIVING, 1) for number in range(1, 9)]
     (row,) = found(tmp_path, snapshot(ranges)).of("ARCHIVING_STUCK")
-    assert row["message"].endswith(": 16 (10-11, 20-21, 30-31, 40-41, 50-51 and 3 more ranges)")
+    assert row["message"].startswith("16 offsets (10-11, 20-21, 30-31, 40-41, 50-51 and 3 more ranges) in ARCHIVING")
     assert row["evidence"] == {"offsets": "16", "first_offset": "10", "ranges": "8"}
 
 
@@ -55,7 +55,7 @@ def test_offsets_near_the_delivery_limit_are_found(tmp_path: Path, state: int, c
 def test_what_lies_below_the_start_is_nobody_s_poison(tmp_path: Path):
     judged = found(tmp_path, snapshot([(2, 4, AVAILABLE, 4)], start=4))
     (row,) = judged.of("POISON_RECORDS")
-    assert row["message"].endswith(": 1 (4)")
+    assert row["message"].startswith("1 offset (4) at the delivery limit")
     assert "POISON_RECORDS" not in found(tmp_path / "behind", snapshot([(2, 4, AVAILABLE, 4)], start=5)).codes
 
 

@@ -5,9 +5,8 @@ import pytest
 from share_state.simulator import events as ev
 from share_state.simulator.acquisition import AcquireMode
 from share_state.simulator.player import EventPlayer
-from share_state.simulator.recorded_state import SharePartitionKey
 from share_state.simulator.settings import PlayerSettings
-from share_state.simulator.types import ErrorCode
+from share_state.simulator.types import ErrorCode, SharePartitionKey
 from tests.simulator.history import ACCEPT, GAP, REJECT, RELEASE, RENEW, History, batches, short
 
 
@@ -106,6 +105,21 @@ def test_v3_renewing_keeps_records_and_is_never_persisted():
     assert history.writes == [(0, 0, "0-2:0/1"), (0, 1, "0:2/2, 2:0/2"), (1, 1, "1:2/2"), (2, 1, "2:4/3")]
     assert history.deltas == ["0-2:0/1", "0:2/2, 2:0/2", "1:2/2", "2:4/3"]
     assert history.start == 3
+
+
+def test_a_checkpoint_starts_past_what_has_ended_after_the_log_start_moved():
+    # "Acknowledge 110: SPSO=111": no start offset of the draft names a finished record.
+    history = History(start=100)
+    history.acquire("100-119")
+    history.ack("105-109", ACCEPT)
+    history.ack("100-104", RELEASE)
+    history.apply(ev.LsoMove, offset=105)
+    history.apply(ev.Checkpoint)
+    assert history.checkpoints[-1] == (110, 110, "")
+    history.ack("112", REJECT)
+    history.apply(ev.LsoMove, offset=107)
+    history.apply(ev.Checkpoint)
+    assert history.checkpoints[-1] == (110, 113, "110-111:0/0, 112:4/1")
 
 
 def test_v4_two_groups_in_the_draft():

@@ -194,11 +194,7 @@ def save(chart: Chart, path: str | Path) -> Path:
 
 
 def check_suffix(path: str | Path) -> Path:
-    """The path, if its name ends as `save` needs it.
-
-    Raises:
-        ShareStateError: if it does not.
-    """
+    """The path; raises ShareStateError if its name does not end as `save` needs it."""
     path = Path(path)
     if path.suffix not in SUFFIXES:
         raise ShareStateError(f"{path}: pictures are written as {', '.join(SUFFIXES)}; give a name that ends so")

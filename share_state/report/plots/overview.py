@@ -162,8 +162,7 @@ def draw_plot(what: str, plan: FoldPlan, chosen: SharePartitionFilter, delivery_
     """Fold logs and draw one chart of them.
 
     Args:
-        what: one of PLOTS.
-        plan: the log partitions.
+        what, plan: one of PLOTS, and the log partitions.
         chosen: the share-partitions; exactly one for a chart over time, ignored for the cutoff.
         delivery_limit: of the group, for deliveries.
     Raises:
