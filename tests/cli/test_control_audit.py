@@ -44,7 +44,7 @@ def test_share_partitions_verdicts_poison_and_metrics_are_those_of_the_other_dia
     assert verdicts(report) == {"dead": "STOP", "busy": "STALL"}
     rules = {one["rule"]: one for one in report["findings"]}
     assert rules.keys() == {"POISON_RECORDS", "SPSO_STALL"}
-    assert rules["POISON_RECORDS"]["examples"][0]["message"].endswith("5 (10-14)")
+    assert rules["POISON_RECORDS"]["examples"][0]["message"].startswith("5 offsets (10-14)")
     assert report["poison"]["records"] == 5
     lags = {one["now"]["group_id"]: one["now"]["lag"] for one in report["troubled"]}
     assert lags == {"busy": 75, "dead": 100}
@@ -61,10 +61,12 @@ def test_subscriptions_mode_and_index_are_keys_of_the_configuration(capfd, tmp_p
     options = [part for text in (*sets, "control_records.mode=best-effort") for part in ("--set", text)]
     plain = audit(capfd, tmp_path / "plain", BATCHES)
     assert (plain["cutoff"][0]["cutoff_offset"], plain["cutoff"][0]["limited_by_group"]) == (102, "dead")
-    report = audit(capfd, tmp_path, BATCHES, *options)
+    page = tmp_path / "r.html"
+    report = audit(capfd, tmp_path, BATCHES, *options, "--html", page)
     (row,) = report["cutoff"]
     assert (row["cutoff_offset"], row["limited_by_group"]) == (103, "done")
     assert row["ignored"] == [{"group_id": "dead", "lost_records": 1}]
+    assert "ignored, without a subscription: dead" in page.read_text()
     assert verdicts(report) == {"busy": "STALL"}
     file = index / "orders-0.share-snapshot"
     assert file.read_text().splitlines()[2:] == ["busy 106 2 106", "dead 102 1 102", "done 103 1 104"]
