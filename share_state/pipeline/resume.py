@@ -105,6 +105,8 @@ def resume_plan(plan: FoldPlan, last: LastAudit | None) -> tuple[FoldPlan, list[
             continue
         resumed[log.name] = ResumedLog(status) if status in READ_FROM_START else ResumedLog(status, row, of_log)
     notes = [f"{name} {_NOTES[known.status]}" for name, known in sorted(resumed.items()) if known.status in _NOTES]
+    seen = dict(last.tables.run["progress"]) if last else {}
+    notes += [f"{name} is not in the input any more; its rows are left out" for name in sorted({*seen} - {*resumed})]
     return replace(plan, logs=logs, resumed=resumed, judging=JUDGE_ALL), notes
 
 

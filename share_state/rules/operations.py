@@ -44,7 +44,9 @@ def poison_records(folded: Folded) -> Breaches:
     batches, limit = folded.chains.batches, folded.limits.delivery_count
     rows = np.flatnonzero(batches["count"] >= limit - 1)
     states, is_past = batches["state"][rows], batches["count"][rows] >= limit
-    near = np.where(states == ARCHIVED, is_past, states != ACKNOWLEDGED)
+    # Of what lies before the leader's start, only archived offsets are left to report.
+    left = batches["last"][rows] >= np.repeat(folded.leader_starts(), np.diff(folded.chains.ends))[rows]
+    near = np.where(states == ARCHIVED, is_past, (states != ACKNOWLEDGED) & left)
     return _with_ranges(folded, rows[near], f"at the delivery limit of {limit} or one delivery below it")
 
 

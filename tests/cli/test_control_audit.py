@@ -88,6 +88,24 @@ def test_an_audit_knows_the_checkpoints_of_the_last_one(capfd, tmp_path: Path):
     assert sorted(example["group_id"] for example in lost[0]["examples"]) == ["dead", "done"]
 
 
+def test_offsets_that_retention_removed_neither_wait_nor_poison(capfd, tmp_path: Path):
+    window = checkpoint("G", 1, 0, 50, [(0, 29, 0, 4), (30, 49, 0, 1)])
+    log_of(
+        tmp_path / "broker", [stamped(control(60, window), 0), stamped(user_data(61, 9), 50)], topic="orders", base=40
+    )
+    said = say(capfd, "audit", tmp_path / "broker", "--out", tmp_path / "lake", "--json", "--quiet").json
+    now = said["troubled"][0]["now"]
+    assert (now["waiting_records"], now["poison_records"], now["lag"], now["verdict"]) == (10, 0, 30, "STOP")
+    assert {one["rule"] for one in said["findings"]} == {"SPSO_BELOW_LOG_START"}
+
+
+def test_a_topic_partition_that_is_gone_is_noted(capfd, tmp_path: Path):
+    audit(capfd, tmp_path, BATCHES)
+    log_of(tmp_path / "other", BATCHES, topic="payments")
+    said = say(capfd, "audit", tmp_path / "other", "--out", tmp_path / "lake", "--json", "--quiet")
+    assert said.json["run"]["notes"] == ["orders-0 is not in the input any more; its rows are left out"]
+
+
 def test_wrong_settings_are_refused_in_one_line(capfd, tmp_path: Path):
     log_of(tmp_path / "broker", BATCHES, topic="orders")
     for text, says in (("mode=lenient", "strict or best-effort"), ("subscriptions=/nowhere.json", "/nowhere.json")):
