@@ -428,9 +428,8 @@ def find_mismatches(records: ControlRecords, times: np.ndarray) -> np.ndarray:
     order = np.argsort(rows["group"], kind="stable")
     starts = np.searchsorted(rows["group"][order], np.arange(len(times) + 1))
     found = np.zeros(int((rows["kind"] == ControlKind.CHECKPOINT).sum()), MISMATCH)
-    return found[
-        : _find_mismatches(rows, records.tuples, order, starts, np.full(1, INITIAL_CONTROL_CHAIN), times, found)
-    ]
+    initial = np.full(1, INITIAL_CONTROL_CHAIN)
+    return found[: _find_mismatches(rows, records.tuples, order, starts, initial, times, found)]
 
 
 @allocating_kernel

@@ -39,22 +39,23 @@ def history_pieces(folded: Folded) -> Iterator[pa.Table]:
 def _history(folded: Folded, states: pa.Table, chains: Chains, before: np.ndarray, limits: np.ndarray) -> pa.Table:
     tile_ends, rows = window_tiles(chains)
     sizes, state, count = rows["last"] - rows["first"] + 1, rows["state"], rows["count"]
-    effective, limit = states["effective_start_offset"].to_numpy(), np.repeat(limits, np.diff(tile_ends))
-    after_start = rows["first"] >= np.repeat(effective, np.diff(tile_ends))
+    limit = np.repeat(limits, np.diff(tile_ends))
+    effective = np.repeat(states["effective_start_offset"].to_numpy(), np.diff(tile_ends))
+    left = np.clip(rows["last"] - np.maximum(rows["first"], effective) + 1, 0, None)
     waiting, terminal = (state == AVAILABLE) | (state == ACQUIRED), (state != ARCHIVING) & (state > ACQUIRED)
     poison = ((waiting | (state == ARCHIVING)) & (count >= limit - 1)) | ((state == ARCHIVED) & (count >= limit))
 
-    def total(chosen: np.ndarray) -> pa.Array:
-        sums = np.concatenate(([0], np.cumsum(np.where(chosen, sizes, 0))))
+    def total(chosen: np.ndarray, counted: np.ndarray = left) -> pa.Array:
+        sums = np.concatenate(([0], np.cumsum(np.where(chosen, counted, 0))))
         return pa.array(np.diff(sums[tile_ends]))
 
-    finished = total(terminal & after_start)
+    finished = total(terminal)
     counted = {
         "lag": folded.lags(states, finished),
         "waiting_records": total(waiting),
         "archiving_records": total(state == ARCHIVING),
         "finished_records": finished,
-        "poison_records": total(poison),
+        "poison_records": total(poison, np.where(state == ARCHIVED, sizes, left)),
         "moved_time": to_timestamps(chains.chains["start_advanced_at"]),
         "active_time": to_timestamps(chains.chains["last_consumed_at"]),
     }

@@ -151,6 +151,8 @@ def resume_plan(plan: FoldPlan, last: LastAudit | None, afresh: Collection[str] 
     notes = [f"{name} {_NOTES[status]}" for name, status in sorted(statuses.items()) if status in _NOTES]
     if last is not None and last.is_vacuumed:
         notes.append(VACUUMED)
+    seen = dict(last.tables.run["progress"]) if last else {}
+    notes += [f"{name} is not in the input any more; its rows are left out" for name in sorted({*seen} - {*resumed})]
     return replace(plan, logs=logs, resumed=resumed, judging=JUDGE_ALL), notes
 
 

@@ -406,7 +406,7 @@ def stale_index(folded: FoldedControlLog) -> list[GroupBreach]:
         text += "; the log cannot have had that (--accept drops it)" if entry in disputed else ""
         is_behind = actual is not None and replace(entry, last_offset=actual.last_offset) == actual
         severity = INFO if is_behind and entry not in disputed else None
-        evidence = {"checkpoint_offset": actual and actual.checkpoint_offset}
+        evidence = {"checkpoint_offset": actual.checkpoint_offset} if actual else {}
         about = _named(folded, entry.group, entry.checkpoint_offset)
         found.append(GroupBreach(text, evidence=evidence, severity=severity, **about))
     named = {entry.group for entry in folded.options.index}
@@ -545,7 +545,7 @@ def overlap_in_delta(folded: FoldedControlLog) -> Breaches:
 
 @_rule(
     "CHECKPOINT_MISMATCH",
-    ERROR,
+    WARNING,
     "KIP-932 draft, ShareCheckpoint",
     "A checkpoint holds the state of the chain before it: what was finished stays finished.",
 )

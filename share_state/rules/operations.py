@@ -51,9 +51,12 @@ def archiving_stuck(folded: FoldedLog) -> Breaches:
 def poison_records(folded: Folded) -> Breaches:
     """Share-partitions with offsets one delivery below the limit, or archived at the limit."""
     batches, limits = folded.chains.batches, folded.limits_of("delivery_count")
-    limit = np.repeat(limits, np.diff(folded.chains.ends))
+    sizes = np.diff(folded.chains.ends)
+    limit, start = np.repeat(limits, sizes), np.repeat(folded.leader_starts(), sizes)
     is_past = batches["count"] >= limit
-    near = np.where(batches["state"] == ARCHIVED, is_past, batches["state"] != ACKNOWLEDGED)
+    # Of what lies before the leader's start, only archived offsets are left to report.
+    is_open = (batches["state"] != ACKNOWLEDGED) & (batches["last"] >= start)
+    near = np.where(batches["state"] == ARCHIVED, is_past, is_open)
     rows = np.flatnonzero(near & (batches["count"] >= limit - 1))
     after = " or one delivery below it"
     return _with_ranges(folded, rows, lambda owners: ("at the delivery limit of ", limits[owners], after))

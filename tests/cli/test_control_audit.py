@@ -44,7 +44,7 @@ def test_share_partitions_verdicts_poison_and_metrics_are_those_of_the_other_dia
     assert verdicts(report) == {"dead": "STOP", "busy": "STALL"}
     rules = {one["rule"]: one for one in report["findings"]}
     assert rules.keys() == {"POISON_RECORDS", "SPSO_STALL"}
-    assert rules["POISON_RECORDS"]["examples"][0]["message"].endswith("5 (10-14)")
+    assert rules["POISON_RECORDS"]["examples"][0]["message"].startswith("5 offsets (10-14)")
     assert report["poison"]["records"] == 5
     lags = {one["now"]["group_id"]: one["now"]["lag"] for one in report["troubled"]}
     assert lags == {"busy": 75, "dead": 100}
@@ -61,10 +61,12 @@ def test_subscriptions_mode_and_index_are_keys_of_the_configuration(capfd, tmp_p
     options = [part for text in (*sets, "control_records.mode=best-effort") for part in ("--set", text)]
     plain = audit(capfd, tmp_path / "plain", BATCHES)
     assert (plain["cutoff"][0]["cutoff_offset"], plain["cutoff"][0]["limited_by_group"]) == (102, "dead")
-    report = audit(capfd, tmp_path, BATCHES, *options)
+    page = tmp_path / "r.html"
+    report = audit(capfd, tmp_path, BATCHES, *options, "--html", page)
     (row,) = report["cutoff"]
     assert (row["cutoff_offset"], row["limited_by_group"]) == (103, "done")
     assert row["ignored"] == [{"group_id": "dead", "lost_records": 1}]
+    assert "ignored, without a subscription: dead" in page.read_text()
     assert verdicts(report) == {"busy": "STALL"}
     file = index / "orders-0.share-snapshot"
     assert file.read_text().splitlines()[2:] == ["busy 106 2 106", "dead 102 1 102", "done 103 1 104"]
@@ -84,6 +86,24 @@ def test_an_audit_knows_the_checkpoints_of_the_last_one(capfd, tmp_path: Path):
     lost = [one for one in said.json["findings"] if one["rule"] == "BASE_LOST"]
     assert [(one["severity"], one["count"]) for one in lost] == [("error", 2)]
     assert sorted(example["group_id"] for example in lost[0]["examples"]) == ["dead", "done"]
+
+
+def test_offsets_that_retention_removed_neither_wait_nor_poison(capfd, tmp_path: Path):
+    window = checkpoint("G", 1, 0, 50, [(0, 29, 0, 4), (30, 49, 0, 1)])
+    log_of(
+        tmp_path / "broker", [stamped(control(60, window), 0), stamped(user_data(61, 9), 50)], topic="orders", base=40
+    )
+    said = say(capfd, "audit", tmp_path / "broker", "--out", tmp_path / "lake", "--json", "--quiet").json
+    now = said["troubled"][0]["now"]
+    assert (now["waiting_records"], now["poison_records"], now["lag"], now["verdict"]) == (10, 0, 30, "STOP")
+    assert {one["rule"] for one in said["findings"]} == {"SPSO_BELOW_LOG_START"}
+
+
+def test_a_topic_partition_that_is_gone_is_noted(capfd, tmp_path: Path):
+    audit(capfd, tmp_path, BATCHES)
+    log_of(tmp_path / "other", BATCHES, topic="payments")
+    said = say(capfd, "audit", tmp_path / "other", "--out", tmp_path / "lake", "--json", "--quiet")
+    assert said.json["run"]["notes"] == ["orders-0 is not in the input any more; its rows are left out"]
 
 
 def test_wrong_settings_are_refused_in_one_line(capfd, tmp_path: Path):

@@ -226,7 +226,7 @@ def test_a_checkpoint_does_not_forget_what_the_chain_before_it_finished(
     chain |= {} if is_trimmed else {12: delta("G", 1, 11, [(7, 7, 2, 1)])}
     for chunk in (64, 1 << 20):
         found = findings(folded(tmp_path, chain | {20: new}, chunk=chunk)).get("CHECKPOINT_MISMATCH", [])
-        assert [(row["offset"], row["severity"]) for row in found] == ([(20, "error")] if forgotten else [])
+        assert [(row["offset"], row["severity"]) for row in found] == ([(20, "warning")] if forgotten else [])
         assert [(row["evidence"]["offsets"], row["evidence"]["first_offset"]) for row in found] == (
             [forgotten] if forgotten else []
         )
