@@ -22,6 +22,8 @@ _SMALL = Shape(records=53_000, keys=2_000, partitions=50)
 _WARM_RECORDS = 2_000_000
 _REPETITIONS, _BYTES_PER_KEY, _USUAL_KEYS = 16, 1_250, 20_000
 _SHORT_HISTORY, _NEW_BYTES, _MANY_KEYS_MB = 400_000, 1 << 20, 1024
+_FOLD_ONLY = ("--judge", "none")
+"""What Kafka's replay and the bare kernels do."""
 _START_UP = ("start Spark", "stop Spark", "interpreter, imports, exit")
 
 
@@ -46,7 +48,7 @@ def _measure_size(shape: Shape, warm_ups: int, runs: int) -> _Size:
 
     def command(states: Path) -> CommandRun:
         # The memory that a replay has just released costs the first run up to a second.
-        return typical([run_on_export("reconstruct", export, states=states) for _ in range(runs)])
+        return typical([run_on_export("reconstruct", export, *_FOLD_ONLY, states=states) for _ in range(runs)])
 
     ours = replay(runner.fold_process)
     kafka, run, check = runner.check_states(export.title, partial(replay, runner.kafka_process), command)
@@ -174,21 +176,22 @@ def _many_keys(megabytes: int) -> Export:
 
 
 def nightly(settings: Settings, history: Bound, rules: Bound) -> Iterator[Item]:
-    """Audit few new bytes behind a short and a long history, and audit everything, compared with `reconstruct`."""
+    """Audit few new bytes behind a short and a long history; audit and judge everything, compared with folding it."""
     executor = runner.IN_SPARK if settings.in_spark else ()
     exports = [generate(Shape(records=records)) for records in (_SHORT_HISTORY, 10 * _SHORT_HISTORY)]
     sides = by_turns([partial(_second_night, export, executor) for export in exports], settings.runs)
     ratio, (short, long) = median(b / a for a, b in zip(*sides, strict=True)), map(median, sides)
     old = [(export.bytes - export.shape.partitions * _NEW_BYTES) / 1e6 for export in exports]
     yield history.check(ratio, f"{long:.1f} s / {short:.1f} s, {ratio:.2f}", short=old[0], long=old[1])
-    commands = ("audit", "reconstruct")
+    commands = (("reconstruct",), ("reconstruct", *_FOLD_ONLY), ("audit",))
     for export in (exports[1], _many_keys(_MANY_KEYS_MB)):
-        runs = by_turns([partial(run_on_export, name, export, *executor) for name in commands], settings.runs)
-        sides = zip(commands, runs, strict=True)
+        calls = [partial(run_on_export, name, export, *options, *executor) for name, *options in commands]
+        runs = by_turns(calls, settings.runs)
+        sides = zip(map(" ".join, commands), runs, strict=True)
         rows = [(name, median(one.cpu_s for one in side), median(one.wall_s for one in side)) for name, side in sides]
         title = f"{export.shape.keys:,} share-partitions, all of them read, median of {settings.runs} by turns"
         yield Table(title, ("command", "CPU s|.1f", "wall s|.1f"), rows, runs)
-        ratio = runner.median_ratio(*runs)
+        ratio = runner.median_ratio(*runs[:2])
         yield rules.check(ratio, f"{ratio:.2f}", keys=export.shape.keys)
 
 

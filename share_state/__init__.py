@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 __all__ = [
+    "FOLD_GROUP_SCHEMA",
     "Explained",
     "FoldedLog",
     "LogPartition",
@@ -16,6 +17,7 @@ __all__ = [
     "cutoff",
     "explain",
     "find_logs",
+    "fold_group",
     "fold_log",
     "plots",
     "read",
@@ -27,6 +29,7 @@ __all__ = [
 if TYPE_CHECKING:
     from share_state.api.calls import Explained, cutoff, explain, read, reconstruct, timeline
     from share_state.api.tables import Tables
+    from share_state.fold.grouped import FOLD_GROUP_SCHEMA, fold_group
     from share_state.fold.log import FoldedLog, fold_log
     from share_state.report import plots
     from share_state.sources.as_of import Window
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "api.calls": ("Explained", "cutoff", "explain", "read", "reconstruct", "timeline"),
     "api.tables": ("Tables",),
+    "fold.grouped": ("FOLD_GROUP_SCHEMA", "fold_group"),
     "fold.log": ("FoldedLog", "fold_log"),
     "sources.topics": ("Topics",),
     "sources.as_of": ("Window",),

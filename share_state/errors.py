@@ -1,5 +1,8 @@
 """The one exception tree. A message is the whole line that the person who typed the command reads."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class ShareStateError(Exception):
     """Raised when the call, the configuration or the input is unusable: exit code 2, nothing written."""
@@ -23,3 +26,22 @@ class SetupError(ShareStateError):
 
 class DeclarationError(ShareStateError):
     """Raised when a file under schemas/ does not say what a table or a record is."""
+
+
+class DiskFullError(ShareStateError):
+    """Raised when the disk, or the quota, of a place to write to is full."""
+
+
+_DISK_FULL = ("No space left on device", "Disk quota exceeded", "File too large")
+
+
+@contextmanager
+def disk_errors(place: str) -> Iterator[None]:
+    """Raise errors of a full disk as DiskFullError with the place; other errors pass unchanged."""
+    try:
+        yield
+    except OSError as error:
+        # Errors of deltalake and pyarrow hold the reason as text only.
+        if (reason := next((reason for reason in _DISK_FULL if reason in str(error)), None)) is None:
+            raise
+        raise DiskFullError(f"{place}: cannot be written ({reason}); free space, or give another place") from None

@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, TypedDict, TypeGuard, Unpack, cast
 
 import pyarrow as pa
 
 from share_state.api.tables import Tables, check_writable, executor_of, write_tables
-from share_state.config.inputs import ARGUMENTS, InputSpec, input_spec
+from share_state.config.inputs import ARGUMENTS, JUDGE_ALL, input_spec
 from share_state.errors import ShareStateError
 from share_state.fold.options import SharePartitionFilter
 from share_state.pipeline.groups import read_groups
@@ -32,6 +32,18 @@ TopicsGiven = Topics | str | PathLike[str] | None
 """Names and end offsets of topics: a JSON file as `--topics` takes it, or `Topics`."""
 
 
+class ReadOptions(TypedDict, total=False):
+    """Options of every call; `reconstruct` describes them."""
+
+    as_of: AsOf | None
+    topics: TopicsGiven
+    groups: "Paths | DataFrame | None"
+    dialect: str
+    format: str
+    columns: Mapping[str, str] | None
+    kafka_properties: str | PathLike[str] | None
+
+
 def reconstruct(
     paths: "Paths | DataFrame",
     *,
@@ -46,6 +58,7 @@ def reconstruct(
     columns: Mapping[str, str] | None = None,
     kafka_properties: str | PathLike[str] | None = None,
     rules: Mapping[str, str] | None = None,
+    judge: str = JUDGE_ALL,
 ) -> Tables:
     """The state that the share coordinator would hold after loading the logs, and what is wrong in them.
 
@@ -65,6 +78,7 @@ def reconstruct(
         columns: of tables and DataFrames: key, value, partition, offset, topic or timestamp -> its name there.
         kafka_properties: of a cluster: properties file, as Kafka's own tools take it with --command-config.
         rules: rule -> error, warning, info or off.
+        judge: which rules apply: all, state (all but those over single records), or none.
     Returns:
         Tables with the columns of schemas/tables: offsets and counts in records, times in UTC; tables of groups if the
         input has a group side. DataFrames are lazy: Spark folds once and caches the rows
@@ -82,8 +96,20 @@ def reconstruct(
         spark = paths.sparkSession
     if warehouse is not None:
         check_writable(spark, fspath(warehouse))
-    read = _Read(as_of, topics, groups, dialect, format, columns, kafka_properties, spark, group_partitions, rules)
-    plan = read.plan(paths)
+    plan = _plan(
+        paths,
+        spark=spark,
+        as_of=as_of,
+        topics=topics,
+        groups=groups,
+        group_partitions=group_partitions,
+        dialect=dialect,
+        format=format,
+        columns=columns,
+        kafka_properties=kafka_properties,
+        rules=rules,
+        judge=judge,
+    )
     if warehouse is not None:
         inputs = ["DataFrame"] if _is_frame(paths) else _listed(cast("Paths", paths))
         return write_tables(spark, plan, fspath(warehouse), inputs, as_of, rules)
@@ -92,19 +118,12 @@ def reconstruct(
 
 
 def cutoff(
-    paths: Paths,
-    *,
-    spark: "SparkSession | None" = None,
-    as_of: AsOf | None = None,
-    dialect: str = AUTO,
-    format: str = AUTO,
-    columns: Mapping[str, str] | None = None,
-    kafka_properties: str | PathLike[str] | None = None,
+    paths: Paths, *, spark: "SparkSession | None" = None, **options: Unpack[ReadOptions]
 ) -> "pa.Table | DataFrame":
     """The offset of each log below which every record is redundant, and whether it is safe.
 
-    Its arguments are those of `reconstruct`.
-
+    Args:
+        paths, spark, options: as of `reconstruct`, but neither a DataFrame nor `topics` and `groups`.
     Returns:
         One row per log partition, columns of schemas/tables/cutoff.yaml: offsets and counts in records of the log,
         sizes in bytes. Delete only if `safe` is true; `share-state cutoff --verify` proves that the state is kept.
@@ -113,7 +132,8 @@ def cutoff(
         ShareStateError: if an argument cannot be used.
     Source: Kafka ShareCoordinatorOffsetsManager.lastRedundantOffset; KIP-932 draft, ESO.
     """
-    plan = _Read(as_of, None, (), dialect, format, columns, kafka_properties, spark).plan(paths)
+    # Raises TypeError if options hold topics or groups.
+    plan = _plan(paths, spark=spark, topics=None, groups=(), **options)  # pyright: ignore[reportCallIssue]
     executor = executor_of(spark)
     limits = executor.returned_tables(executor.fold(plan, OutputSpec()), (CUTOFF,))[CUTOFF]
     return limits if spark is not None else limits.sort_by([("topic", "ascending"), ("partition", "ascending")])
@@ -164,13 +184,7 @@ def timeline(
     topic: str | None = None,
     partition: int | None = None,
     spark: "SparkSession | None" = None,
-    as_of: AsOf | None = None,
-    topics: TopicsGiven = None,
-    groups: "Paths | DataFrame | None" = None,
-    dialect: str = AUTO,
-    format: str = AUTO,
-    columns: Mapping[str, str] | None = None,
-    kafka_properties: str | PathLike[str] | None = None,
+    **options: Unpack[ReadOptions],
 ) -> "pa.Table | DataFrame":
     """The state of share-partitions after each of their records.
 
@@ -179,19 +193,21 @@ def timeline(
         topic: only this topic, by name (if `topics` or the groups hold it) or id.
         partition: only this partition of the topic.
         spark: a session; without one the states are made in this process: select share-partitions of large logs.
-        The other arguments are those of `reconstruct`.
+        options: as of `reconstruct`.
     Returns:
         One row per record, columns of schemas/tables/timeline.yaml; offsets in records, times in UTC. An Arrow table
         has the rows of one share-partition in log order; sort a DataFrame by state_partition and offset.
     Raises:
-        InputError: if a path is missing or holds no such log.
+        InputError: if a path is missing or holds no such log, or (without a session) no share-partition matches.
         ShareStateError: if an argument cannot be used.
     Source: Kafka ShareCoordinatorShard.replay, after each record; KIP-932 draft, recovery.
     """
-    read = _Read(as_of, topics, groups, dialect, format, columns, kafka_properties, spark)
-    _, plan = read_groups(read.plan(paths))
+    _, plan = read_groups(_plan(paths, spark=spark, **options))
     plan = replace(plan, timeline=SharePartitionFilter(group, topic, partition))
-    return executor_of(spark).map_logs(plan, partial(timeline_batches, plan), table_schema("timeline"))
+    rows = executor_of(spark).map_logs(plan, partial(timeline_batches, plan), table_schema("timeline"))
+    if spark is None and not len(rows):
+        plan.check(SharePartitionFilter(group, topic, partition))
+    return rows
 
 
 def explain(
@@ -202,14 +218,8 @@ def explain(
     offset: int,
     *,
     spark: "SparkSession | None" = None,
-    as_of: AsOf | None = None,
-    topics: TopicsGiven = None,
-    groups: "Paths | DataFrame | None" = None,
-    dialect: str = AUTO,
-    format: str = AUTO,
-    columns: Mapping[str, str] | None = None,
-    kafka_properties: str | PathLike[str] | None = None,
     delivery_limit: int | None = None,
+    **options: Unpack[ReadOptions],
 ) -> Explained:
     """What happened to one offset: every record that touched it, and its state now in a sentence.
 
@@ -220,7 +230,7 @@ def explain(
         offset: of the topic-partition, in records.
         spark: a session, to sort tables that need it.
         delivery_limit: deliveries after which the group archives a record; by default Kafka's default is assumed.
-        The other arguments are those of `reconstruct`.
+        options: as of `reconstruct`.
     Returns:
         The sentence, and an Arrow table with one row per record.
     Raises:
@@ -230,28 +240,17 @@ def explain(
     """
     from share_state.report.explain import explain_offset  # noqa: PLC0415  only this call explains
 
-    plan = _Read(as_of, topics, groups, dialect, format, columns, kafka_properties, spark).plan(paths)
+    plan = _plan(paths, spark=spark, **options)
     found = explain_offset(plan, [], group, topic, partition, offset, delivery_limit)
     return Explained(found["sentence"], pa.Table.from_pylist(found["records"], schema=_EXPLAINED), found)
 
 
-def read(
-    spark: "SparkSession",
-    paths: Paths,
-    *,
-    as_of: AsOf | None = None,
-    topics: TopicsGiven = None,
-    groups: "Paths | DataFrame | None" = None,
-    dialect: str = AUTO,
-    format: str = AUTO,
-    columns: Mapping[str, str] | None = None,
-    kafka_properties: str | PathLike[str] | None = None,
-) -> "DataFrame":
+def read(spark: "SparkSession", paths: Paths, **options: Unpack[ReadOptions]) -> "DataFrame":
     """The records of the logs, decoded and not yet folded.
 
     Args:
         spark: a session; paths must be readable from its workers.
-        The other arguments are those of `reconstruct`.
+        options: as of `reconstruct`.
     Returns:
         A lazy DataFrame, one row per record, columns of schemas/tables/decoded_records.yaml: offsets in records of the
         log or of the topic, times in UTC. One task a log partition, its records in log order.
@@ -260,70 +259,59 @@ def read(
         ShareStateError: if an argument cannot be used.
     Source: Kafka ShareCoordinatorRecordSerde; KIP-932, ShareSnapshotValue and ShareUpdateValue.
     """
-    read = _Read(as_of, topics, groups, dialect, format, columns, kafka_properties, spark)
-    _, plan = read_groups(read.plan(paths))
+    _, plan = read_groups(_plan(paths, spark=spark, **options))
     return executor_of(spark).map_logs(plan, partial(decoded_batches, plan), table_schema("decoded_records"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """Arguments of a call that describe its input; documented there."""
+def _plan(
+    paths: "Paths | DataFrame",
+    *,
+    spark: "SparkSession | None" = None,
+    as_of: AsOf | None = None,
+    topics: TopicsGiven = None,
+    groups: "Paths | DataFrame | None" = None,
+    group_partitions: int | None = None,
+    dialect: str = AUTO,
+    format: str = AUTO,
+    columns: Mapping[str, str] | None = None,
+    kafka_properties: str | PathLike[str] | None = None,
+    rules: Mapping[str, str] | None = None,
+    judge: str | None = None,
+) -> FoldPlan:
+    """The plan of a call; its notes go to the logger."""
+    source = {"format": format, "dialect": dialect, "columns": columns}
+    if kafka_properties is not None:
+        source["kafka_properties"] = fspath(kafka_properties)
+    named = [] if _is_frame(paths) else _listed(cast("Paths", paths))
+    group_paths = None if groups is None or _is_frame(groups) else _listed(cast("Paths", groups))
+    group_side = {"paths": group_paths, "columns": columns, "partitions": group_partitions}
+    is_by_log = isinstance(as_of, Mapping)
+    spec = input_spec(
+        ARGUMENTS,
+        sources=[{"path": path} | source for path in named],
+        frame=paths if _is_frame(paths) else None,
+        columns=columns,
+        as_of_offsets={str(log): offset for log, offset in as_of.items()} if is_by_log else None,
+        as_of_time=None if is_by_log else as_of,
+        topics=fspath(topics) if isinstance(topics, PathLike) else topics,
+        groups=None if group_paths == [] else group_side,
+        group_frame=groups if _is_frame(groups) else None,
+        rules=rules,
+        judge=judge,
+    )
+    frame = next((one for one in (paths, groups) if _is_frame(one)), None)
+    plan = build_plan(spec, ARGUMENTS, _sorter(frame.sparkSession if frame is not None else spark))
+    for note in plan.notes:
+        _LOG.info("%s", note)
+    return plan
 
-    as_of: AsOf | None
-    topics: TopicsGiven
-    groups: "Paths | DataFrame | None"
-    dialect: str
-    format: str
-    columns: Mapping[str, str] | None
-    kafka_properties: str | PathLike[str] | None
-    spark: "SparkSession | None"
-    group_partitions: int | None = None
-    rules: Mapping[str, str] | None = None
 
-    def plan(self, paths: "Paths | DataFrame") -> FoldPlan:
-        """The plan of the call; what its reader should know goes to the logger.
+def _sorter(spark: "SparkSession | None") -> RowSorter | None:
+    if spark is None:
+        return None
+    from share_state.spark.inputs import SparkSorter  # noqa: PLC0415  imports Spark
 
-        Raises:
-            InputError: if a path is missing or holds no such log.
-            ShareStateError: if an argument cannot be used.
-        """
-        plan = build_plan(self._spec(paths), ARGUMENTS, self._sorter(paths))
-        for note in plan.notes:
-            _LOG.info("%s", note)
-        return plan
-
-    def _spec(self, paths: "Paths | DataFrame") -> InputSpec:
-        source = {"format": self.format, "dialect": self.dialect, "columns": self.columns}
-        if self.kafka_properties is not None:
-            source["kafka_properties"] = fspath(self.kafka_properties)
-        named = [] if _is_frame(paths) else _listed(cast("Paths", paths))
-        group_paths = None if self.groups is None or _is_frame(self.groups) else _listed(cast("Paths", self.groups))
-        group_side = {"paths": group_paths, "columns": self.columns, "partitions": self.group_partitions}
-        return input_spec(
-            ARGUMENTS,
-            sources=[{"path": path} | source for path in named],
-            frame=paths if _is_frame(paths) else None,
-            columns=self.columns,
-            topics=fspath(self.topics) if isinstance(self.topics, PathLike) else self.topics,
-            groups=None if group_paths == [] else group_side,
-            group_frame=self.groups if _is_frame(self.groups) else None,
-            rules=self.rules,
-            **self._as_of(),
-        )
-
-    def _as_of(self) -> dict[str, Any]:
-        if isinstance(self.as_of, Mapping):
-            return {"as_of_offsets": {str(log): offset for log, offset in self.as_of.items()}}
-        return {"as_of_time": self.as_of}
-
-    def _sorter(self, paths: "Paths | DataFrame") -> RowSorter | None:
-        frame = next((one for one in (paths, self.groups) if _is_frame(one)), None)
-        spark = frame.sparkSession if frame is not None else self.spark
-        if spark is None:
-            return None
-        from share_state.spark.inputs import SparkSorter  # noqa: PLC0415  imports Spark
-
-        return SparkSorter(spark)
+    return SparkSorter(spark)
 
 
 def _listed(paths: Paths) -> list[str]:

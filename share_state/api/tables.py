@@ -65,9 +65,7 @@ def write_tables(
         spark: a session with Delta; None to fold in this process.
         plan: the log partitions, and how to fold them.
         warehouse: folder of the tables.
-        inputs: as given, for the table `runs`.
-        as_of: as given, for the table `runs`.
-        rules: rule -> severity or "off", for the table `runs`.
+        inputs, as_of, rules: as given, for the table `runs`.
     Returns:
         DataFrames of the Delta versions that this run wrote; Arrow tables without a session.
     Raises:
@@ -77,6 +75,7 @@ def write_tables(
     from share_state.pipeline.reconstruct import run_reconstruct  # noqa: PLC0415  Delta is slow to import
 
     options = {"as_of": str(as_of or ""), "rules": ",".join(f"{k}={v}" for k, v in (rules or {}).items())}
+    options["judge"] = plan.judging
     with warehouse_lock(warehouse, "reconstruct"):
         run_reconstruct(executor_of(spark), plan, warehouse, inputs=tuple(inputs), options=options)
     return _committed(spark, warehouse)

@@ -1,6 +1,7 @@
 """Commands that read logs and print: `explain`, `decode`, `diff` and `plot`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Annotated
 
@@ -25,9 +26,10 @@ from share_state.errors import ShareStateError
 from share_state.fold.options import SharePartitionFilter
 from share_state.pipeline.executor import Progress
 from share_state.pipeline.groups import read_groups
+from share_state.pipeline.plan import FoldPlan
 from share_state.report import console
 from share_state.report.console import print_records
-from share_state.report.diff import StateTables, compare_states, fold_export, print_differences, read_warehouse
+from share_state.report.diff import compare_states, fold_exports, print_differences, read_warehouses
 from share_state.report.explain import explain_offset, print_explanation
 from share_state.spark.choice import open_executor
 
@@ -95,24 +97,23 @@ def diff(
     chosen = SharePartitionFilter(group, topic, partition)
     later = replace(reading, as_of_offset=and_as_of_offset, as_of_time=and_as_of_time)
     if _compares_exports(inputs, reading, later):
-        before, after = (_fold(inputs, point, chosen) for point in (reading, later))
+        with _open_plan(inputs, reading) as first, _open_plan(inputs, later) as second:
+            before, after = fold_exports((first, second), chosen)
     else:
-        before, after = (read_warehouse(warehouse, chosen) for warehouse in inputs)
+        before, after = read_warehouses(inputs, chosen)
     found = compare_states(before, after)
     console.print_json(found) if as_json else print_differences(found)
 
 
-def _fold(inputs: Sequence[str], reading: Reading, chosen: SharePartitionFilter) -> StateTables:
+@contextmanager
+def _open_plan(inputs: Sequence[str], reading: Reading) -> Iterator[FoldPlan]:
+    """Yield a plan with the topic names of the group side."""
     with open_plan(spec_of(inputs, reading, side=GroupSide())) as plan:
-        return fold_export(read_groups(plan)[1], chosen)
+        yield read_groups(plan)[1]
 
 
 def _compares_exports(inputs: Sequence[str], earlier: Reading, later: Reading) -> bool:
-    """Whether the options name two points of one export, not two warehouses.
-
-    Raises:
-        ShareStateError: if they name neither.
-    """
+    """Whether the options name two points of one export, not two warehouses; refuses what names neither."""
     if earlier.as_of_offset or earlier.as_of_time:
         return True
     if later.as_of_offset or later.as_of_time:
@@ -140,7 +141,7 @@ def plot(
     from share_state.report.plots.overview import draw_plot  # noqa: PLC0415
 
     check_suffix(out)
-    with open_plan(spec_of(inputs, reading)) as plan:
+    with _open_plan(inputs, reading) as plan:
         chart = draw_plot(what, plan, SharePartitionFilter(group, topic, partition), delivery_limit)
     save(chart, out)
     found = {"picture": what, "of": chart.heading, "file": out, "says": chart.says}

@@ -3,11 +3,13 @@
 import ctypes
 import gc
 import inspect
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, fields
 from importlib import import_module
+from types import FrameType
 from typing import Annotated, Any, get_type_hints
 
 import typer
@@ -19,8 +21,8 @@ from share_state.errors import ShareStateError
 DONE, FOUND, UNUSABLE, UNEXPECTED = 0, 1, 2, 3
 """Exit codes: done; done, with findings at or above --fail-on; unusable call or input; unexpected failure."""
 
-_INTERRUPTED = 130
-"""Exit code of typer after an interrupt, as of a shell: 128 and the number of the signal."""
+_INTERRUPTED, _TERMINATED = 130, 143
+"""Exit codes after SIGINT and SIGTERM, as of a shell: 128 and the number of the signal."""
 
 COMMANDS = {
     "reconstruct": "reconstruct",
@@ -59,16 +61,16 @@ def top(
         typer.echo(context.get_help())
 
 
+class Terminated(BaseException):
+    """Raised where the command is when SIGTERM arrives, so that it deletes what it has not committed."""
+
+
 class Bundle:
     """Base of frozen dataclasses whose fields are options. typer itself has no way to share options of commands."""
 
 
 def command(example: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a function as the command of its name.
-
-    Args:
-        example: a call of it, for --help.
-    """
+    """Register a function as the command of its name; --help shows the example."""
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         app.command(epilog=f"Example: {example}")(_without_bundles(function))
@@ -114,7 +116,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
             for name in [name for name in given[:1] if name in COMMANDS] or COMMANDS:
                 import_module(f"share_state.cli.{COMMANDS[name]}")
         code = int(app(args=given, prog_name="share-state", standalone_mode=False) or DONE)
-        return _interrupted() if code == _INTERRUPTED else code
+        return _stopped(code) if code == _INTERRUPTED else code
     except Exit as left:
         return left.exit_code
     except ShareStateError as error:
@@ -123,7 +125,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
         text = error.format_message() if hasattr(error, "format_message") else str(error)
         return _fail(f"{' '.join(text.split()).rstrip('.')}; `share-state --help` lists commands and options", UNUSABLE)
     except (KeyboardInterrupt, Abort):
-        return _interrupted()
+        return _stopped(_INTERRUPTED)
+    except Terminated:
+        return _stopped(_TERMINATED)
     except SystemExit:
         # typer exits if the reader of stdout is gone, as after `| head`.
         return DONE
@@ -146,8 +150,8 @@ def _error_of_task(error: Exception) -> str | None:
     return None
 
 
-def _interrupted() -> int:
-    return _fail("stopped; nothing was committed", _INTERRUPTED)
+def _stopped(code: int) -> int:
+    return _fail("stopped; nothing was committed", code)
 
 
 def _fail(message: str, code: int) -> int:
@@ -200,10 +204,16 @@ def keep_pandas_out() -> None:
         sys.meta_path.remove(_NoPandas)
 
 
+def _terminate(_number: int, _frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise Terminated
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit with its code: 0 done, 1 found, 2 unusable, 3 unexpected."""
     keep_freed_memory()
     keep_pandas_out()
+    signal.signal(signal.SIGTERM, _terminate)
     code = run(arguments)
     # The process ends now: scanning all objects for garbage would take half a second.
     gc.freeze()

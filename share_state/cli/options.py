@@ -158,11 +158,7 @@ class Running(Bundle):
 
     @property
     def choice(self) -> "ExecutorChoice":
-        """The executor that the options request.
-
-        Raises:
-            ShareStateError: if a setting has no `=`.
-        """
+        """The executor that the options request."""
         from share_state.spark.choice import ExecutorChoice  # noqa: PLC0415
 
         return ExecutorChoice(self.master, pairs(self.spark_conf), self.verbose)
@@ -209,15 +205,8 @@ def spec_of(
     judging: Judging | None = None,
     **more: Any,
 ) -> "InputSpec":
-    """The InputSpec that the options describe.
+    """The InputSpec that the options describe, with `more` of its fields; without `side` it has no group side.
 
-    Args:
-        inputs: as given.
-        reading: what they are, and which of their records to read.
-        folding: how to fold them.
-        side: where the group side is; None to leave it out.
-        judging: severities of rules.
-        more: other fields of InputSpec.
     Raises:
         ShareStateError: if an option cannot be used.
     """

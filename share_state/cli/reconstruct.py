@@ -48,6 +48,9 @@ def reconstruct(
     group: Annotated[str | None, typer.Option(help="Timeline only of this group.")] = None,
     topic: Annotated[str | None, typer.Option(help="Timeline only of this topic (name or id).")] = None,
     partition: Annotated[int | None, typer.Option(help="Timeline only of this partition.")] = None,
+    judge: Annotated[
+        str, typer.Option("--judge", help="all, state (no rule over single records) or none of the rules.")
+    ] = "all",
     judging: Judging,
     running: Running,
     as_json: Json = False,
@@ -57,13 +60,16 @@ def reconstruct(
     chosen = _timeline_filter(timeline, group, topic, partition)
     check_fail_on(judging.fail_on)
     check_warehouse_path(out)
-    spec = spec_of(inputs, reading, folding=folding, side=side, judging=judging, subscriptions=subscriptions)
+    spec = spec_of(
+        inputs, reading, folding=folding, side=side, judging=judging, subscriptions=subscriptions, judge=judge
+    )
     with open_plan(spec, choice) as found_plan:
         plan = replace(found_plan, timeline=chosen)
         options = {
             "as_of_offset": ",".join(reading.as_of_offset or ()),
             "as_of_time": reading.as_of_time or "",
             "rules": ",".join(judging.rule or ()),
+            "judge": judge,
             "mode": folding.mode,
             "subscriptions": json.dumps(plan.control.subscriptions) if subscriptions else "",
             "timeline": json.dumps(asdict(chosen)) if chosen else "",
@@ -71,7 +77,7 @@ def reconstruct(
         with warehouse_lock(out, "reconstruct"), open_executor(choice, plan, progress) as executor:
             result = run_reconstruct(executor, plan, out, inputs=tuple(inputs), options=options, progress=progress)
     progress.close()
-    found = result.plain() | {"warehouse": out}
+    found = result.plain() | {"warehouse": out, "judge": judge}
     console.print_json(found | {"seconds": progress.seconds}) if as_json else print_reconstruction(found)
     raise Exit(FOUND if fails(result.by_severity, judging.fail_on) else DONE)
 

@@ -40,10 +40,7 @@ def warm_up_kernels(scratch: Path) -> None:
     """Compile every kernel by folding small logs in every way.
 
     numba compiles a kernel per argument type, and the type of a one-row array differs from that of a longer one, so
-    logs of no, one and many records are folded.
-
-    Args:
-        scratch: an empty folder for the logs.
+    logs of no, one and many records are folded. They are written to `scratch`, an empty folder.
     """
     simulate(scratch / "many", groups=4, minutes=2, dialect="both", state_partitions=1, updates_per_snapshot=5)
     many = _only_log(scratch / "many")

@@ -1,5 +1,6 @@
 """Commands that read tables and print: `show`, `groups` and `compare`; and `rules`."""
 
+from collections import Counter
 from typing import Annotated
 
 import typer
@@ -58,7 +59,7 @@ def compare(
 ) -> None:
     """Compare the offsets that a broker reports with those of its log."""
     from share_state.report.compare import compare as compare_offsets  # noqa: PLC0415  only this command asks a broker
-    from share_state.report.compare import count_by_severity, list_groups, print_comparison  # noqa: PLC0415
+    from share_state.report.compare import list_groups, print_comparison  # noqa: PLC0415
     from share_state.sources.kafka_admin import fetch_broker_offsets  # noqa: PLC0415
     from share_state.spark import jars  # noqa: PLC0415  imports Spark
 
@@ -67,7 +68,7 @@ def compare(
     answers = fetch_broker_offsets(cluster, kafka_properties, jars.jars(jars.KAFKA_CLIENTS), names)
     found = compare_offsets(warehouse, answers)
     console.print_json(found | {"warehouse": warehouse, "cluster": cluster}) if as_json else print_comparison(found)
-    raise Exit(FOUND if fails(count_by_severity(found), fail_on) else DONE)
+    raise Exit(FOUND if fails(Counter(one["severity"] for one in found["findings"]), fail_on) else DONE)
 
 
 @command("share-state rules --json")

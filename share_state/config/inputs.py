@@ -26,6 +26,9 @@ from share_state.sources.topics import Topics
 HISTORY, LATEST = "history", "latest"
 """Which records of classic consumer groups are judged: all that the log still holds, or the latest of each group."""
 
+JUDGE_ALL, JUDGE_STATE, JUDGE_NONE = "all", "state", "none"
+"""Which rules apply: all, all but those over single records of `__share_group_state`, or none."""
+
 INT32_MAX = 2**31 - 1
 
 
@@ -52,6 +55,7 @@ Column = Literal["key", "value", "topic", "partition", "offset", "timestamp"]
 Dialect = Literal["auto", "share_group_state", "control_records"]
 Claims = Literal["history", "latest"]
 Mode = Literal["strict", "best-effort"]
+Judge = Literal["all", "state", "none"]
 Release = Literal["4.0", "4.1", "4.2", "4.3", "4.4"]
 Severity = Annotated[Literal["error", "warning", "info", "off"], BeforeValidator(_off_if_false)]
 RuleCode = Annotated[str, AfterValidator(_is_registered)]
@@ -190,6 +194,7 @@ class InputSpec(Section):
         groups: the group side; None to leave it out.
         group_frame: a Spark DataFrame of group records in place of `groups.paths`.
         rules: rule -> severity in place of its own.
+        judge: which rules apply: JUDGE_ALL, JUDGE_STATE or JUDGE_NONE.
         limits: of the cluster.
         mode, subscriptions, ignore_uncheckpointed: of control records, as in ControlOptions; `subscriptions` is a file.
     """
@@ -206,6 +211,7 @@ class InputSpec(Section):
     groups: GroupSettings | None = None
     group_frame: Any = None
     rules: dict[RuleCode, Severity] = {}
+    judge: Judge = "state"
     limits: LimitSettings = LimitSettings()
     mode: Mode = "strict"
     subscriptions: PathText | None = None
@@ -241,6 +247,7 @@ OPTIONS = FieldNames(
         "as_of_offsets": "--as-of-offset {key}={value}",
         "as_of_time": "--as-of-time {value}",
         "rules": "--rule {key}={value}",
+        "judge": "--judge {value}",
         "mode": "--mode {value}",
         "state_partitions": "--state-partitions {value}",
         "groups.partitions": "--group-partitions {value}",
@@ -258,6 +265,7 @@ ARGUMENTS = FieldNames(
         "as_of_offsets": "as_of={{{key}: {value!r}}}",
         "as_of_time": "as_of={value!r}",
         "rules": "rules={{{key!r}: {value!r}}}",
+        "judge": "judge={value!r}",
         "groups.partitions": "group_partitions={value}",
     },
     {

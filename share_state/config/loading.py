@@ -68,8 +68,7 @@ def settings_for(
     Args:
         inputs: log folders, .log files or globs; they win over variables, as `warehouse` does.
         warehouse: folder of the tables.
-        overrides: as for `load_settings`; they win over everything.
-        environment: as for `load_settings`.
+        overrides, environment: as for `load_settings`; overrides win over everything.
     Raises:
         ConfigError: if anything in it cannot be used.
     """

@@ -98,8 +98,11 @@ class TableFiles:
 
     def read(self, table: str, names: Iterable[str], columns: Sequence[str] | None = None) -> pa.Table:
         """Read files of a table, given by their names within its folder; by default all columns."""
-        found = open_dataset(table, [f"{self.folder(table)}/{name}" for name in names])
-        return found.to_table(columns=None if columns is None else list(columns))
+        chosen = None if columns is None else list(columns)
+        paths = [f"{self.folder(table)}/{name}" for name in names]
+        if not paths:
+            return table_schema(table).empty_table().select(chosen or table_schema(table).names)
+        return open_dataset(table, paths).to_table(columns=chosen)
 
     def discard(self, tables: Iterable[str], kept: frozenset[str]) -> None:
         """Delete the files of this attempt that no commit names.

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.fs import FileSystem, LocalFileSystem
 
-from share_state.errors import InputError, NothingCommittedError, WarehouseError
+from share_state.errors import InputError, NothingCommittedError, WarehouseError, disk_errors
 from share_state.schema.declarations import table_schema
 from share_state.sources.object_stores import StoreUnavailableError, delta_storage_options, parse_address, store_error
 
@@ -42,9 +42,10 @@ def open_filesystem(place: str) -> tuple[FileSystem, str]:
 
 @contextmanager
 def warehouse_errors(place: str) -> Iterator[None]:
-    """Raise errors of an object store as WarehouseError with the address; errors of a local path pass unchanged."""
+    """Raise errors of an object store as WarehouseError with the address, and those of a full disk as DiskFullError."""
     try:
-        yield
+        with disk_errors(place):
+            yield
     except (OSError, StoreUnavailableError) as error:
         if "://" not in place:
             raise

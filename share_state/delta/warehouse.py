@@ -14,14 +14,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.delta.files import File, TableFiles
-from share_state.delta.reader import list_files, open_table, warehouse_errors
-from share_state.errors import InputError, WarehouseError
+from share_state.delta.reader import list_files, open_filesystem, open_table, warehouse_errors
+from share_state.errors import InputError, WarehouseError, disk_errors
 from share_state.schema.declarations import table_schema
 from share_state.sources.object_stores import StorePath, delta_storage_options
 
@@ -148,8 +148,9 @@ def warehouse_lock(root: str, command: str) -> Iterator[None]:
             "host": socket.gethostname(),
             "since": datetime.now(UTC).isoformat(timespec="seconds"),
         }
-        (path / _LOCK_HOLDER).write_text(json.dumps(holder), encoding="utf-8")
         try:
+            with disk_errors(root):
+                (path / _LOCK_HOLDER).write_text(json.dumps(holder), encoding="utf-8")
             yield
         finally:
             (path / _LOCK_HOLDER).unlink(missing_ok=True)
@@ -172,6 +173,7 @@ class Warehouse:
 
     Attributes:
         files: writes files into the tables' folders, here or in tasks.
+        versions: table -> the Delta version that this run committed.
     """
 
     def __init__(self, root: str, folders: Mapping[str, str] | None = None) -> None:
@@ -182,8 +184,9 @@ class Warehouse:
             folders: table -> its folder there if it differs from the table's name; "" is the root itself.
         """
         self.files = TableFiles(root if "://" in root else str(Path(root).absolute()), folders=folders or {})
+        self.versions: dict[str, int] = {}
         self._missing = missing_folders(root)
-        self._committed, self._runs_version = set[str](), self._version("runs")
+        self._new, self._committed, self._runs_version = set[str](), set[str](), self._version("runs")
 
     def __enter__(self) -> "Warehouse":
         return self
@@ -191,42 +194,54 @@ class Warehouse:
     def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
         # Tasks that Spark tried again, and runs that failed, leave files that no commit names.
         with suppress(*((OSError, InputError) if failed else ())):
+            if failed and "runs" not in self.versions:
+                # No reader has seen tables that begin with this run.
+                for table in self._new:
+                    filesystem, folder = open_filesystem(self.files.folder(table))
+                    filesystem.delete_dir(folder)
             self.files.discard(self.files.folders or ALL_TABLES, frozenset(self._committed))
         if failed:
             with suppress(OSError):
                 for folder in self._missing:
                     folder.rmdir()
 
-    def replace(self, table: str, files: Iterable[File]) -> dict[str, int]:
+    def replace(self, table: str, files: Iterable[File]) -> None:
         """Replace all rows of a table by those of some files.
 
         Args:
             table: its name.
             files: written by `self.files`.
-        Returns:
-            {table: its new Delta version}.
         Raises:
             WarehouseError: if the table has other columns, or another run has committed meanwhile.
         """
-        return self._commit(table, files, replaced_runs=None)
+        self._commit(table, files, replaced_runs=None)
 
-    def replace_rows(self, table: str, rows: pa.Table) -> dict[str, int]:
+    def replace_rows(self, table: str, rows: pa.Table) -> None:
         """Write rows and replace all rows of a table by them; as `replace`."""
-        return self.replace(table, self.files.write(table, rows.to_batches()))
+        self.replace(table, self.files.write(table, rows.to_batches()))
 
-    def append(self, table: str, files: Iterable[File], replaced_runs: Collection[str]) -> dict[str, int]:
+    def append(self, table: str, files: Iterable[File], replaced_runs: Collection[str]) -> None:
         """Add the rows of some files to a table, and remove those of some runs.
 
         Args:
             table: one with the column run_id.
             files: written by `self.files`.
             replaced_runs: ids of the runs whose rows are removed.
-        Returns:
-            {table: its new Delta version}.
         Raises:
             WarehouseError: if the table has other columns, or another run has committed meanwhile.
         """
-        return self._commit(table, files, replaced_runs=replaced_runs)
+        self._commit(table, files, replaced_runs=replaced_runs)
+
+    def commit_run(self, row: Mapping[str, Any], expired: Collection[str] = ()) -> None:
+        """Commit the run: append its row to `runs`, with the time and the table versions; as `append`.
+
+        Args:
+            row: the other columns.
+            expired: ids of runs whose rows are removed.
+        """
+        of_now = {"finished": datetime.now(UTC), "table_versions": list(self.versions.items())}
+        rows = pa.Table.from_pylist([{**row, **of_now}], schema=table_schema("runs"))
+        self.append("runs", self.files.write("runs", rows.to_batches()), {row["run_id"], *expired})
 
     def run_ids(self, table: str) -> set[str]:
         """The runs that have rows in a table."""
@@ -249,7 +264,7 @@ class Warehouse:
                 hours = 24 * max(days, _MIN_RETENTION_DAYS)
                 existing.vacuum(retention_hours=hours, dry_run=False, full=True)
 
-    def _commit(self, table: str, files: Iterable[File], *, replaced_runs: Collection[str] | None) -> dict[str, int]:
+    def _commit(self, table: str, files: Iterable[File], *, replaced_runs: Collection[str] | None) -> None:
         from deltalake.exceptions import CommitFailedError, DeltaError  # noqa: PLC0415  slow to import
 
         path = self.files.folder(table)
@@ -257,7 +272,7 @@ class Warehouse:
             raise self._overtaken()
         try:
             with warehouse_errors(path):
-                return {table: self._commit_files(table, path, list(files), replaced_runs)}
+                self.versions[table] = self._commit_files(table, path, list(files), replaced_runs)
         except CommitFailedError:
             raise self._overtaken() from None
         except DeltaError as error:
@@ -274,6 +289,7 @@ class Warehouse:
         schema, existing = table_schema(table), open_table(path)
         declared = Schema.from_arrow(schema)
         if existing is None:
+            self._new.add(table)
             create_table_with_add_actions(path, declared, additions(), storage_options=delta_storage_options(path))
             return self._record_commit(table, files, 0)
         fields = existing.schema().fields

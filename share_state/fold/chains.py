@@ -118,9 +118,9 @@ class Chains:
             fold: the fold function; by default one that builds no state between two records.
         """
         rows, fold_slice = records.rows, fold or _fold
-        self.last_snapshot_record = max(self.last_snapshot_record, int(_last_snapshot_record(rows)))
         chains, old_ends = self.grown(keys)
-        order, starts = group_by_key(rows, keys)
+        order, starts, last_snapshot_record = group_by_key(rows, keys)
+        self.last_snapshot_record = max(self.last_snapshot_record, last_snapshot_record)
         ends = np.zeros(keys + 1, np.int64)
 
         def folded(begin: int, end: int) -> np.ndarray:
@@ -162,35 +162,32 @@ def _batches_of(rows, order, begin, end):
 
 @allocating_kernel
 def group_by_key(rows, keys):
-    """A stable counting sort: the rows of number n are order[starts[n]:starts[n + 1]], in log order."""
-    starts = np.zeros(keys + 1, np.int64)
-    for row in range(len(rows)):
-        if rows[row].key >= 0:
-            starts[rows[row].key + 1] += 1
+    """A stable counting sort.
+
+    Returns:
+        (order, starts, offset of the last readable snapshot or tombstone or -1): the rows of number n are
+        order[starts[n]:starts[n + 1]], in log order.
+    """
+    starts, last_snapshot_record = np.zeros(keys + 1, np.int64), np.int64(NOWHERE)
+    # The rows are too many for the CPU's cache, so they are read once.
+    key_of = np.empty(len(rows), np.int32)
+    for number in range(len(rows)):
+        row = rows[number]
+        key_of[number] = row.key
+        if row.key >= 0:
+            starts[row.key + 1] += 1
+            if (row.kind == Kind.SNAPSHOT or row.kind == Kind.TOMBSTONE) and not row.fault & UNREADABLE_FAULTS:
+                last_snapshot_record = row.offset
     for key in range(keys):
         starts[key + 1] += starts[key]
     order = np.empty(starts[keys], np.int64)
     free = starts[:-1].copy()
-    for row in range(len(rows)):
-        key = rows[row].key
+    for number in range(len(rows)):
+        key = key_of[number]
         if key >= 0:
-            order[free[key]] = row
+            order[free[key]] = number
             free[key] += 1
-    return order, starts
-
-
-@kernel
-def _last_snapshot_record(rows):
-    """The offset of the last readable snapshot or tombstone."""
-    for number in range(len(rows) - 1, -1, -1):
-        row = rows[number]
-        if (
-            row.key >= 0
-            and not row.fault & UNREADABLE_FAULTS
-            and (row.kind == Kind.SNAPSHOT or row.kind == Kind.TOMBSTONE)
-        ):
-            return row.offset
-    return np.int64(NOWHERE)
+    return order, starts, last_snapshot_record
 
 
 @allocating_kernel
@@ -205,10 +202,9 @@ def _fold(from_key, to_key, rows, batches, order, starts, chains, old_ends, old_
         out: the new ranges, from row 0 on.
         ends: int64; entry n + 1 is set to the row of `out` after the ranges of number n.
     """
-    room = np.int64(64)
-    first, last, packed = range_columns(room)
-    spare_first, spare_last, spare_packed = range_columns(room)
-    cuts = np.empty(room, np.int64)
+    first, last, packed = range_columns(64)
+    spare_first, spare_last, spare_packed = range_columns(64)
+    cuts, chosen = np.empty(64, np.int64), np.empty(64, np.int64)
     at = np.int64(0)
     for key in range(from_key, to_key):
         chain = chains[key]
@@ -219,7 +215,7 @@ def _fold(from_key, to_key, rows, batches, order, starts, chains, old_ends, old_
             ends[key + 1] = at
             continue
         if end - begin > len(cuts):
-            cuts = np.empty(2 * (end - begin), np.int64)
+            cuts, chosen = np.empty(2 * (end - begin), np.int64), np.empty(2 * (end - begin), np.int64)
         if end - begin <= PREFETCH_DISTANCE:
             for number in range(begin, min(end, len(order) - PREFETCH_DISTANCE // 2)):
                 ahead = rows[order[number + PREFETCH_DISTANCE // 2]]
@@ -229,15 +225,17 @@ def _fold(from_key, to_key, rows, batches, order, starts, chains, old_ends, old_
             ends[key + 1] = at
             continue
         # Backwards: the cut of an update is the greatest start from it to the end; the base has the cut of the first.
-        cut, size = np.int64(-1), np.int64(0)
+        # The last places of `chosen` and `cuts` are set to the records with ranges at or after their cut.
+        cut, size, from_place = np.int64(-1), np.int64(0), end - begin
         for number in range(end - 1, update - 1, -1):
             row = rows[order[number]]
             if row.kind == Kind.UPDATE and not row.fault & UNREADABLE_FAULTS:
                 cut = max(cut, cuts[number - begin])
-                if row.max_offset >= cut:
+                if row.batch_count > 0 and row.max_offset >= cut:
                     size += row.batch_count
                     prefetch_batches(batches, row)
-            cuts[number - begin] = cut
+                    from_place -= 1
+                    chosen[from_place], cuts[from_place] = order[number], cut
         own = base >= begin
         held = batches if own else old_batches
         held_from = rows[order[base]].batches if own else old_ends[key]
@@ -247,11 +245,10 @@ def _fold(from_key, to_key, rows, batches, order, starts, chains, old_ends, old_
             first, last, packed = range_columns(2 * size)
             spare_first, spare_last, spare_packed = range_columns(2 * size)
         size = clip_ranges(held, held_from, held_to, cut, first, last, packed, np.int64(0))
-        for number in range(update, end):
-            row = rows[order[number]]
-            cut = cuts[number - begin]
-            if row.kind == Kind.UPDATE and not row.fault & UNREADABLE_FAULTS and row.max_offset >= cut:
-                size = clip_ranges(batches, row.batches, row.batches + row.batch_count, cut, first, last, packed, size)
+        for place in range(from_place, end - begin):
+            row = rows[chosen[place]]
+            ranges_end = row.batches + row.batch_count
+            size = clip_ranges(batches, row.batches, ranges_end, cuts[place], first, last, packed, size)
         at = sweep(first, last, packed, size, spare_first, spare_last, spare_packed, out, at)
         ends[key + 1] = at
 

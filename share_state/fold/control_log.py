@@ -197,7 +197,7 @@ class _ControlLogFold:
         batches = part.batches
         bad, good = inside & ~whole, np.flatnonzero(inside & whole)
         conflict = bad & (batches["status"] == BatchStatus.CONFLICT)
-        damaged = np.cumsum(bad & ~conflict)
+        damaged = np.cumsum(bad & ~conflict & (batches["status"] != BatchStatus.UNREPLICATED))
         if bad.any():
             self.observations.reasons += [part.errors.get(int(row), "") for row in np.flatnonzero(bad)]
             self.observations.batches = np.concatenate((self.observations.batches, batches[bad]))

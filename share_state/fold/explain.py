@@ -168,11 +168,11 @@ def explain(
     return [found[number] for number in sorted(found)]
 
 
-def share_partitions(log: LogPartition, window: Window, options: FoldOptions | None = None) -> dict[str, pa.Array]:
+def share_partitions(log: LogPartition, window: Window, options: FoldOptions | None = None) -> pa.Table:
     """Key columns of every share-partition that has records in a log."""
     reader = dialect_of(log).open(log, window, options or FoldOptions())
     deque(reader.chunks(), maxlen=0)
-    return reader.key_columns(np.arange(len(reader)))
+    return pa.table(reader.key_columns(np.arange(len(reader))))
 
 
 def _unreadable(

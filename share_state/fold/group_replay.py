@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from share_state.kafka.classic_groups import Generation
 from share_state.kafka.codec import UNKNOWN_TAGS
 from share_state.kafka.group_records import (
     GroupKey,
@@ -152,23 +153,6 @@ class EpochStep:
     offset: int
     before: int
     after: int
-
-
-@dataclass(frozen=True, slots=True)
-class Generation:
-    """A record of a group of the classic protocol, not yet decoded.
-
-    Attributes:
-        partition: of `__consumer_offsets`, None if unknown.
-        time: ms, timestamp of the record.
-        value: bytes of a GroupMetadataValue with its version.
-    """
-
-    group_id: str
-    partition: int | None
-    offset: int
-    time: int
-    value: bytes
 
 
 _STICKY = b"sticky"
@@ -348,8 +332,12 @@ class GroupReplay(ReplayedGroups):
         first, count = self._seen.get(what, (offset, 0))
         self._seen[what] = (first, count + 1)
 
-    def finish(self) -> None:
-        """Add the faults that are reported once per log."""
+    def finish(self, *, has_offsets: bool = True) -> None:
+        """Add the faults that are reported once per log.
+
+        Without offsets in the input, records were numbered in order of reading: these numbers become -1, but for those
+        of the generations of classic groups, which distinguish them.
+        """
         for what, (offset, count) in self._seen.items():
             code, text = "UNKNOWN_RECORD_TYPE", f"{count} records of unknown {what} were skipped, the first here"
             if what == "tags":
@@ -361,12 +349,8 @@ class GroupReplay(ReplayedGroups):
             text = "groups of 4.0 and of later releases in one log; neither can load the other's"
             self.faults.append(GroupFault("LAYOUT_MIXED", self.partition, offset, text))
         self._seen = {}
-
-    def forget_offsets(self) -> None:
-        """Set offsets to -1, because the input has none and records were numbered in order of reading.
-
-        Generations of classic groups keep their numbers, which distinguish them.
-        """
+        if has_offsets:
+            return
         for group in self.groups.values():
             group.last_offset = -1
         self.state_partitions = {name: replace(listed, offset=-1) for name, listed in self.state_partitions.items()}

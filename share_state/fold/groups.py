@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -24,7 +25,7 @@ from share_state.kafka.record_batches import CHUNK_SIZE, BatchStatus, Chunk
 from share_state.kafka.state_records import Fault
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import LogPartition, group_partition_of, infer_partition_count
+from share_state.sources.discovery import LogPartition, group_partition_of, infer_group_partition_count
 from share_state.sources.segments import RecordIndex, index_records, read_into
 from share_state.sources.topics import Topics
 
@@ -33,7 +34,7 @@ def add_topic_names(given: Topics, names: Mapping[str, str]) -> Topics:
     """Topics with more names added (topic id -> name, from FoldedGroups); known names win."""
     every = dict(names) | topic_names(given)
     columns = [pa.array(list(texts), pa.string()) for texts in (every, every.values())]
-    return Topics(pa.table(columns, names=["topic_id", "topic"]), given.ends)
+    return replace(given, names=pa.table(columns, names=["topic_id", "topic"]))
 
 
 def topic_names(topics: Topics) -> dict[str, str]:
@@ -42,8 +43,8 @@ def topic_names(topics: Topics) -> dict[str, str]:
 
 
 def partition_counts_by_id(topics: Topics) -> dict[str, int]:
-    """Topic id -> number of partitions, from the end offsets."""
-    sizes: dict[str, int] = {}
+    """Topic id -> number of partitions: as given, and as many as have end offsets."""
+    sizes = dict(topics.partition_counts)
     for row in topics.ends.to_pylist():
         sizes[row["topic_id"]] = max(sizes.get(row["topic_id"], 0), row["partition"] + 1)
     return sizes
@@ -118,6 +119,7 @@ _BATCH_FAULTS = {
     BatchStatus.MALFORMED: ("BATCH_MALFORMED", "the batch's lengths and counts do not fit its bytes; it was left out"),
     BatchStatus.TRUNCATED: ("TORN_TAIL", "the file ends inside a batch; what is before it was read"),
     BatchStatus.CONFLICT: ("DUPLICATE_OFFSET_CONFLICT", "another copy holds other bytes under these offsets; left out"),
+    BatchStatus.UNREPLICATED: ("UNREPLICATED_TAIL", "above the high watermark, and replaced elsewhere; left out"),
 }
 
 
@@ -235,8 +237,7 @@ def fold_groups(
     Args:
         logs: from `find_group_logs`; copies of one log partition are merged by offset.
         window: which records of every log count; all of them by default.
-        partition_count: number of partitions of the topic; by default `infer_partition_count` of the logs, if it puts
-            most groups where they are.
+        partition_count: number of partitions of the topic; by default `infer_group_partition_count`.
         chunk: bytes of segments in memory at a time.
     Raises:
         InputError: if a segment cannot be read.
@@ -252,19 +253,13 @@ def fold_groups(
         | replay.consumer_groups
     ]
     numbers = sorted({replay.partition for replay in replays if replay.partition is not None})
-    known = partition_count or _likely_count(infer_partition_count(logs), places)
+    known = partition_count or infer_group_partition_count(logs, places)
     places.sort(key=lambda place: (place[1], -1 if place[0] is None else place[0]))
     folded = FoldedGroups(places=places, partitions=tuple(numbers), partition_count=known, record_counts=counts)
     folded.has_given_count = partition_count is not None
     for replay in sorted(replays, key=lambda one: one.partition if one.partition is not None else -1):
         _add(folded, replay)
     return folded
-
-
-def _likely_count(count: int | None, places: Sequence[tuple[int | None, str]]) -> int | None:
-    """The inferred number of partitions; None if it puts most groups elsewhere, because partitions are missing."""
-    at_home = sum(group_partition_of(group_id, count) == partition for partition, group_id in places) if count else 0
-    return count if 2 * at_home > len(places) else None
 
 
 def _add(folded: FoldedGroups, replay: GroupReplay) -> None:
@@ -293,10 +288,8 @@ def _rank(group: ShareGroup, folded: FoldedGroups) -> tuple[bool, bool, int]:
 
 
 def _replay(log: LogPartition, window: Window, chunk: int, counts: dict[int, int]) -> GroupReplay:
-    run = read_into(lambda: _GroupLogFold(log, window), log, chunk=chunk)
-    run.replay.finish()
-    if not log.has_offsets:
-        run.replay.forget_offsets()
+    run = read_into(partial(_GroupLogFold, log, window), log, chunk=chunk)
+    run.replay.finish(has_offsets=log.has_offsets)
     for record_type, count in run.counts.items():
         counts[record_type] = counts.get(record_type, 0) + count
     return run.replay
@@ -344,7 +337,7 @@ def _note_batches(replay: GroupReplay, log: LogPartition, part: Chunk) -> None:
         reason = f" ({part.errors[int(row)]})" if int(row) in part.errors else ""
         replay.faults.append(
             GroupFault(code, replay.partition, int(batch["base_offset"]), f"{where}: {text}{reason}",
-                       is_harmless=code == "TORN_TAIL")
+                       is_harmless=code in ("TORN_TAIL", "UNREPLICATED_TAIL"))
         )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """The table `share_partition_history`: progress and verdict of each share-partition, one row per audit."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +11,7 @@ from share_state.fold.interval_merge import ACQUIRED, ARCHIVED, ARCHIVING, AVAIL
 from share_state.fold.log import NO_PREVIOUS_START, FoldedLog
 from share_state.fold.log_stats import piece_bounds
 from share_state.fold.options import Limits
-from share_state.fold.states import KEY, compute_lags, declared_table, slice_chains, to_timestamps
+from share_state.fold.states import KEY, compute_lags, declared_table, key_texts, slice_chains, to_timestamps
 
 TABLE = "share_partition_history"
 PREVIOUS_START, FIRST_DELIVERY_AT = "previous_start", "first_delivery_at"
@@ -61,7 +61,7 @@ def _history(states: pa.Table, chains: Chains, before: np.ndarray, limits: np.nd
     return table.append_column(FIRST_DELIVERY_AT, to_timestamps(np.maximum(chains.chains["first_delivery_at"], 0)))
 
 
-def add_verdicts(rows: pa.Table, now: int, run_id: str, limits: Limits) -> pa.Table:
+def add_verdicts(rows: pa.Table, now: int, run_id: str, limits: Limits, strays: Sequence[str] = ()) -> pa.Table:
     """Rows of `history_pieces` with time, run and verdict; the verdicts are those of Burrow.
 
     - REWIND: SPSO is lower than at the last audit.
@@ -71,9 +71,13 @@ def add_verdicts(rows: pa.Table, now: int, run_id: str, limits: Limits) -> pa.Ta
 
     Args:
         now: ms, end of the durations: timestamp of the newest record of the input, or time of the audit.
+        strays: rows to leave out: `key_texts` with the state partition.
     Returns:
         Columns of schemas/tables/share_partition_history.yaml.
     """
+    if strays:
+        stray = pc.is_in(key_texts(rows, "state_partition"), pa.array(strays))
+        rows = rows.filter(pc.invert(stray))
     start, before = _numbers(rows["start_offset"]), _numbers(rows[PREVIOUS_START])
     lag, waiting = _numbers(rows["lag"]), _numbers(rows["waiting_records"]) + _numbers(rows["archiving_records"])
     behind = np.where(lag >= 0, lag, waiting)

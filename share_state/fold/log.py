@@ -21,7 +21,7 @@ from share_state.fold.states import (
     states_in_pieces,
 )
 from share_state.kafka.buffers import BackgroundWorker, RecordBuffer
-from share_state.kafka.record_batches import CHUNK_SIZE, BatchStatus, BatchSummary, Chunk, is_continuous
+from share_state.kafka.record_batches import CHUNK_SIZE, BatchStatus, BatchSummary, Chunk
 from share_state.kafka.share_partition_keys import KeyTable, state_partitions_of
 from share_state.kafka.state_records import (
     RECORD_BUFFERS,
@@ -272,16 +272,16 @@ class _LogFold:
 
     def _note_gaps(self, batches: np.ndarray, facts: BatchSummary) -> None:
         until = self.window.until_offset
-        if facts.rows and not self.broken_since and is_continuous(batches, self._expected(batches[0])):
+        is_whole = facts.rows and facts.is_continuous and not self.broken_since
+        if is_whole and batches[0]["base_offset"] == self._expected(batches[0]):
             end = int(batches[-1]["last_offset"]) + 1
             self.next_offset = end if until is None else min(end, until)
             return
         bad = batches["status"] != BatchStatus.VALID
         good = np.flatnonzero(~bad)
         # A crash leaves a truncated batch at the end; log recovery removes it, so no record is missing.
-        harmful = np.cumsum(
-            bad & (batches["status"] != BatchStatus.TRUNCATED) & (batches["status"] != BatchStatus.CONFLICT)
-        )
+        harmless = (BatchStatus.TRUNCATED, BatchStatus.CONFLICT, BatchStatus.UNREPLICATED)
+        harmful = np.cumsum(bad & ~np.isin(batches["status"], harmless))
         if len(good):
             base, last = batches["base_offset"][good], batches["last_offset"][good]
             expected = np.concatenate(([self._expected(batches[good[0]])], last[:-1] + 1))

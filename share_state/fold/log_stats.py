@@ -153,7 +153,7 @@ class LogExtent:
     cells: np.ndarray = field(default_factory=lambda: np.zeros(0, _BYTES))
 
     def take(self, batches: np.ndarray, offsets: np.ndarray) -> None:
-        """Add the BATCH rows of a chunk and the offsets of its records that count; chunks come in log order."""
+        """Add the BATCH rows of a chunk and the offsets of its records that count, both ascending, as chunks are."""
         runs, cells = np.empty(len(offsets), _RUN), np.empty(len(batches), _BYTES)
         # Most chunks continue the last run.
         if new := _runs_of(offsets, self.runs, runs):
@@ -179,14 +179,20 @@ class LogExtent:
 @kernel
 def _runs_of(offsets, known, runs):
     """Extend the last known run; write new runs to `runs` and return their number."""
-    found, end = 0, known[-1].first + known[-1].count if len(known) else _NONE
-    for offset in offsets:
-        if offset != end:
-            runs[found].first, runs[found].count = offset, 0
+    found, row, end = 0, 0, known[-1].first + known[-1].count if len(known) else _NONE
+    while row < len(offsets):
+        if offsets[row] != end:
+            end = offsets[row]
+            runs[found].first, runs[found].count = end, 0
             found += 1
+        begin, left = row, len(offsets) - row
+        if offsets[-1] - end == left - 1:
+            # The offsets ascend, so none is missing.
+            row, end = len(offsets), end + left
+        while row < len(offsets) and offsets[row] == end:
+            row, end = row + 1, end + 1
         run = runs[found - 1] if found else known[-1]
-        run.count += 1
-        end = offset + 1
+        run.count += row - begin
     return found
 
 

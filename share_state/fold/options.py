@@ -2,12 +2,16 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from share_state.errors import InputError
 from share_state.fold.checkpoint import FoldCheckpoint
 from share_state.kafka.share_partition_keys import KeyTable
 from share_state.sources.resume import ResumeStatus
@@ -21,6 +25,8 @@ RELEASES = ("4.0", "4.1", "4.2", "4.3", "4.4")
 
 STRICT, BEST_EFFORT = "strict", "best-effort"
 MODES = (STRICT, BEST_EFFORT)
+
+_MOST_NEAREST = 5
 
 
 GROUP_LIMITS = ("delivery_count", "record_locks")
@@ -102,6 +108,41 @@ class SharePartitionFilter:
         if self.topic is not None:
             matched &= _equal(ids, self.topic) | _equal(topics.name_of(ids), self.topic)
         return matched
+
+    def check(self, known: pa.Table) -> None:
+        """Refuse the filter if it matches none of the known share-partitions.
+
+        Args:
+            known: their group_id, topic_id, topic and partition.
+        Raises:
+            InputError: naming what is unknown and the nearest that are known.
+        """
+        sought, wanted = "", {"group": self.group_id, "topic": self.topic, "partition": self.partition}
+        columns = {"group": ["group_id"], "topic": ["topic", "topic_id"], "partition": ["partition"]}
+        for name, value in wanted.items():
+            if value is None:
+                continue
+            sought = f"{name} {_shown(value)}{' of ' if sought else ''}{sought}"
+            matching = known.filter(reduce(or_, [pc.field(column) == value for column in columns[name]]))
+            if not len(matching):
+                others = pc.call_function("coalesce", [known[column] for column in columns[name]])
+                raise InputError(f"{sought}: not here; {_nearest(value, others)}")
+            known = matching
+
+
+def _nearest(wanted: str | int, column: pa.ChunkedArray) -> str:
+    """The values of a column that resemble the wanted one most, in words."""
+    known = sorted(column.drop_null().unique().to_pylist())
+    if isinstance(wanted, int):
+        nearest = sorted(sorted(known, key=lambda number: abs(number - wanted))[:_MOST_NEAREST])
+    else:
+        nearest = get_close_matches(wanted, known, _MOST_NEAREST, cutoff=0)
+    listed = ", ".join(map(_shown, nearest)) or "no other"
+    return f"there is {listed}" if len(known) < 2 else f"the nearest of {len(known):,} are {listed}"
+
+
+def _shown(value: str | int) -> str:
+    return str(value) if str(value).isprintable() else repr(value)
 
 
 def _equal(column: pa.Array, text: str) -> np.ndarray:

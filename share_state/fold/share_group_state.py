@@ -157,7 +157,7 @@ class StateReplay:
         # One more entry: number -1 is a record of no share-partition.
         rows = records.rows[np.append(selected, False)[records.rows["key"]]]
         keys = len(selected)
-        order, starts = group_by_key(rows, keys)
+        order, starts, _ = group_by_key(rows, keys)
         chains, old_ends = self.chains.grown(keys)
         position, buffer = np.array([0, -1, 0, 0]), np.empty(1024, STATE_BATCH)
         while True:

@@ -173,11 +173,11 @@ def _prefetch(typing_context: Any, array: Any, row: Any) -> Any:
             rows = context.make_array(array_type)(context, builder, arguments[0])
             pointer = cgutils.get_item_pointer(context, builder, array_type, rows, [arguments[1]])
             first = builder.bitcast(pointer, _BYTE_POINTER)
-            size = context.get_abi_sizeof(context.get_data_type(array_type.dtype))
+            size = min(context.get_abi_sizeof(context.get_data_type(array_type.dtype)), _CACHE_LINE)
             function_type = ir.FunctionType(ir.VoidType(), [_BYTE_POINTER, _INT, _INT, _INT])
             function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0i8")
             # An item of at most one word lies in one cache line.
-            for at in [0] if size <= _WORD else [*range(0, size - 1, _CACHE_LINE), size - 1]:
+            for at in [0] if size <= _WORD else [0, size - 1]:
                 builder.call(function, [builder.gep(first, [_INT(at)]), _READ, _KEEP_IN_CACHE, _DATA])
         except (AttributeError, TypeError, ValueError):
             pass  # Another numba or llvmlite: the kernel is right without the hint.
@@ -188,7 +188,7 @@ def _prefetch(typing_context: Any, array: Any, row: Any) -> Any:
 
 # Records of one share-partition lie far apart: with prefetching, the fold takes half the time.
 prefetch: Any = intrinsic(_prefetch)
-"""prefetch(array, row): begin to load array[row] into the CPU's cache; the row must exist. Only the speed changes.
+"""prefetch(array, row): begin to load the first 64 bytes of array[row] into the CPU's cache; the row must exist.
 
 Source: LLVM Language Reference, llvm.prefetch.
 """

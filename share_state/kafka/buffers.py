@@ -149,7 +149,7 @@ class RecordBuffer:
         return self._rows.nbytes + self._batches.nbytes
 
     def extend(self, rows: int, batches: int) -> tuple[np.ndarray, np.ndarray]:
-        """Append `rows` record rows of zeros and make space for `batches` batch rows.
+        """Append `rows` record rows, which are not initialised, and make space for `batches` batch rows.
 
         Returns:
             The new record rows, and all batch rows including the new space. The caller sets `batch_count`.
@@ -157,9 +157,7 @@ class RecordBuffer:
         begin, self.row_count = self.row_count, self.row_count + rows
         self._rows = _with_capacity(self._rows, begin, self.row_count)
         self._batches = _with_capacity(self._batches, self.batch_count, self.batch_count + batches)
-        added = self._rows[begin : self.row_count]
-        added.view(np.uint8)[:] = 0
-        return added, self._batches
+        return self._rows[begin : self.row_count], self._batches
 
     def clear(self) -> None:
         """Drop all rows."""
@@ -226,7 +224,7 @@ def column_bytes(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     Returns:
         (uint8, the bytes of all rows; int64, row n has the bytes ends[n] to ends[n + 1]). A null has no bytes.
     """
-    plain = column.cast(pa.large_string() if is_text(column) else pa.large_binary())
+    plain = column.cast(pa.large_string() if is_text(column.type) else pa.large_binary())
     _, ends_buffer, data_buffer = plain.buffers()
     if len(plain) == 0 or ends_buffer is None:
         return np.zeros(0, np.uint8), np.zeros(len(plain) + 1, np.int64)
@@ -235,9 +233,10 @@ def column_bytes(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     return data[ends[0] : ends[-1]], ends - ends[0]
 
 
-def is_text(column: pa.Array) -> bool:
-    """Whether a column holds text."""
-    return pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+def is_text(kind: pa.DataType) -> bool:
+    """Whether values of a type are text, perhaps in a dictionary."""
+    kind = kind.value_type if isinstance(kind, pa.DictionaryType) else kind
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
 _T = TypeVar("_T")

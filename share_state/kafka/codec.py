@@ -27,13 +27,10 @@ class CodecError(InputError):
 
 
 def decode(layout: WireLayout, data: bytes) -> tuple[dict[str, Any], int]:
-    """Read one key or value as leniently as Kafka's readers.
+    """Read one key or value, with its prefix, as leniently as Kafka's readers.
 
     The size in front of a declared tagged field is ignored, and so are bytes after the record.
 
-    Args:
-        layout: from `share_state.schema.declarations.layout`.
-        data: the bytes including the prefix.
     Returns:
         The fields by name, and the number of bytes consumed. A uuid is its text in Kafka's form, an array a list, a
         struct a dict; an absent field has its default.
@@ -49,13 +46,8 @@ def decode(layout: WireLayout, data: bytes) -> tuple[dict[str, Any], int]:
 
 
 def encode(layout: WireLayout, value: dict[str, Any]) -> bytes:
-    """Write one key or value.
+    """Write one key or value, with its prefix; fields are named as `decode` does, those with a default are optional.
 
-    Args:
-        layout: from `share_state.schema.declarations.layout`.
-        value: fields by name, as `decode` returns them; those with a default are optional.
-    Returns:
-        The bytes including the prefix.
     Raises:
         CodecError: if a field is missing, unknown, or has a value that does not fit its type.
     Source: Kafka's generated message classes; KIP-482.

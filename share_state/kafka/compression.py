@@ -16,7 +16,7 @@ import zstandard
 from isal import isal_zlib
 
 from share_state.kafka.buffers import BufferPool
-from share_state.kafka.record_batches import CODEC_BITS, CONTROL, BatchStatus, summarize_batches
+from share_state.kafka.record_batches import CODEC_BITS, CONTROL, BatchStatus, BatchSummary
 
 MAX_BODY_SIZE = 1 << 30
 """Bytes; larger decompressed batches are refused. Brokers limit batches far below it (message.max.bytes)."""
@@ -78,14 +78,6 @@ def decompress(codec: int, body: memoryview | bytes) -> memoryview | bytes:
         raise DecompressionError(str(error).partition("\n")[0]) from None
     _check_size(len(plain))
     return plain
-
-
-def _gzip(body: memoryview | bytes) -> bytes:
-    return _frames(_GZIP, body)
-
-
-def _zstd(body: memoryview | bytes) -> bytes:
-    return _frames(_CONTEXTS.zstd, body)
 
 
 def _frames(new_frame: Callable[[], _Frame], body: memoryview | bytes) -> bytes:
@@ -170,12 +162,17 @@ def _check_size(size: int) -> None:
         raise DecompressionError(f"more than {MAX_BODY_SIZE} bytes when decompressed")
 
 
-_CODECS = {1: _gzip, 2: _snappy, 3: _lz4, 4: _zstd}
+_CODECS: dict[int, Callable[[memoryview | bytes], memoryview | bytes]] = {
+    1: partial(_frames, _GZIP),
+    2: _snappy,
+    3: _lz4,
+    4: lambda body: _frames(_CONTEXTS.zstd, body),
+}
 
 
-def needs_decompression(batches: np.ndarray, only_control: bool) -> bool:
+def needs_decompression(batches: np.ndarray, facts: BatchSummary, only_control: bool) -> bool:
     """Whether any batch whose records will be read is compressed."""
-    if not summarize_batches(batches).attributes & CODEC_BITS:
+    if not facts.attributes & CODEC_BITS:
         return False
     return bool((batches["attributes"][_selected(batches, only_control)] & CODEC_BITS).any())
 
@@ -186,7 +183,7 @@ def decompress_bodies(
     """Copy the bodies of batches into buffers, decompressed.
 
     Args:
-        data: uint8, raw segment bytes.
+        data: raw segment bytes.
         batches: BATCH rows; `body`, `body_end` and `status` are changed in place.
         only_control: skip the bodies of data batches.
         buffers: byte buffers to fill; a part ends when its buffer is full.

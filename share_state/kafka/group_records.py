@@ -8,7 +8,7 @@ Committed offsets, most of the topic, are skipped.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -18,36 +18,36 @@ from share_state.schema.declarations import layout, record
 
 
 class GroupRecordType(IntEnum):
-    """The record types that are read, by the int16 at the start of the key.
+    """The record types that are read: the int16 at the start of the key, and the prefix of their declarations.
 
     Source: Kafka GroupCoordinatorRecordSerde, CoordinatorRecordType.
     """
 
-    CLASSIC_GROUP = 2
-    CONSUMER_GROUP = 3
-    SHARE_PARTITION_METADATA = 9
-    SHARE_MEMBER = 10
-    SHARE_GROUP = 11
-    SHARE_TARGET_EPOCH = 12
-    SHARE_TARGET_MEMBER = 13
-    SHARE_CURRENT_MEMBER = 14
-    SHARE_STATE_PARTITIONS = 15
+    declared: str
+
+    def __new__(cls, number: int, declared: str) -> Self:
+        """A type of this number."""
+        member = int.__new__(cls, number)
+        member._value_, member.declared = number, declared
+        return member
+
+    CLASSIC_GROUP = 2, "group_metadata"
+    CONSUMER_GROUP = 3, "consumer_group_metadata"
+    SHARE_PARTITION_METADATA = 9, "share_group_partition_metadata"
+    SHARE_MEMBER = 10, "share_group_member_metadata"
+    SHARE_GROUP = 11, "share_group_metadata"
+    SHARE_TARGET_EPOCH = 12, "share_group_target_assignment_metadata"
+    SHARE_TARGET_MEMBER = 13, "share_group_target_assignment_member"
+    SHARE_CURRENT_MEMBER = 14, "share_group_current_member_assignment"
+    SHARE_STATE_PARTITIONS = 15, "share_group_state_partition_metadata"
+
+
+KNOWN_TYPES = frozenset(GroupRecordType)
 
 
 IGNORED_TYPES = frozenset((0, 1, 4, 5, 6, 7, 8, *range(16, 24)))
 """Types of committed offsets and of members of consumer and streams groups: valid, but not needed."""
 
-_RECORDS = {
-    GroupRecordType.CLASSIC_GROUP: "group_metadata",
-    GroupRecordType.CONSUMER_GROUP: "consumer_group_metadata",
-    GroupRecordType.SHARE_PARTITION_METADATA: "share_group_partition_metadata",
-    GroupRecordType.SHARE_MEMBER: "share_group_member_metadata",
-    GroupRecordType.SHARE_GROUP: "share_group_metadata",
-    GroupRecordType.SHARE_TARGET_EPOCH: "share_group_target_assignment_metadata",
-    GroupRecordType.SHARE_TARGET_MEMBER: "share_group_target_assignment_member",
-    GroupRecordType.SHARE_CURRENT_MEMBER: "share_group_current_member_assignment",
-    GroupRecordType.SHARE_STATE_PARTITIONS: "share_group_state_partition_metadata",
-}
 _FIRST_RELEASE = "4.0"
 
 
@@ -101,20 +101,8 @@ class GroupValue:
     trailing: int
 
 
-def record_name(record_type: int) -> str:
-    """The common prefix of the declarations of a type's key and value."""
-    return _RECORDS[GroupRecordType(record_type)]
-
-
 def record_types(data: np.ndarray, records: np.ndarray) -> np.ndarray:
-    """The record type of each record.
-
-    Args:
-        data: uint8 bytes of a chunk.
-        records: its RECORD rows.
-    Returns:
-        int16, one per record; -1 if the key is null or shorter than a type.
-    """
+    """The record type (int16) of each RECORD row of a chunk; -1 if the key is null or shorter than a type."""
     types = np.full(len(records), -1, np.int16)
     rows = np.flatnonzero(records["key_size"] >= 2)
     at = records["key_at"][rows]
@@ -123,13 +111,7 @@ def record_types(data: np.ndarray, records: np.ndarray) -> np.ndarray:
 
 
 def read_group_records(data: np.ndarray, records: np.ndarray, types: np.ndarray) -> Iterator[GroupRecord]:
-    """The records of a chunk in log order, without those of IGNORED_TYPES.
-
-    Args:
-        data: uint8 bytes of the chunk.
-        records: its RECORD rows.
-        types: from `record_types`.
-    """
+    """The records of a chunk in log order, without those of IGNORED_TYPES; `types` is from `record_types`."""
     selected = np.flatnonzero(~np.isin(types, np.array(sorted(IGNORED_TYPES), np.int16)))
     for row, record_type in zip(records[selected], types[selected].tolist(), strict=True):
         key_at, key_size = int(row["key_at"]), int(row["key_size"])
@@ -152,9 +134,9 @@ def read_key(group_record: GroupRecord) -> GroupKey | None:
     """
     if group_record.key is None or (group_record.type == -1 and len(group_record.key) < 2):
         raise GroupRecordError("KEY_MALFORMED", "a key that is null or shorter than its type")
-    if group_record.type not in _RECORDS:
+    if group_record.type not in KNOWN_TYPES:
         return None
-    name = f"{_RECORDS[GroupRecordType(group_record.type)]}_key"
+    name = f"{GroupRecordType(group_record.type).declared}_key"
     try:
         fields, _ = decode(layout(name, record(name).layouts[0].releases), group_record.key)
     except CodecError as error:
@@ -163,19 +145,16 @@ def read_key(group_record: GroupRecord) -> GroupKey | None:
 
 
 def read_value(record_type: int, value: bytes) -> GroupValue:
-    """Decode the value of a record.
+    """Decode the value of a record, with its version in front.
 
     If two layouts share a version number, the later one is used if it consumes the value exactly; otherwise the one of
     4.0 if that does; otherwise the later one with trailing bytes, as Kafka does.
 
-    Args:
-        record_type: one of GroupRecordType.
-        value: the bytes including the version.
     Raises:
         GroupRecordError: if the version is unknown or no layout can read the value.
     Source: Kafka GroupCoordinatorRecordSerde, MessageUtil.
     """
-    name = f"{_RECORDS[GroupRecordType(record_type)]}_value"
+    name = f"{GroupRecordType(record_type).declared}_value"
     if len(value) < 2:
         raise GroupRecordError("VALUE_MALFORMED", f"{record(name).name}: shorter than its version")
     version = int.from_bytes(value[:2], "big", signed=True)

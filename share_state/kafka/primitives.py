@@ -1,4 +1,4 @@
-"""Big-endian integers, varints and CRC-32C for kernels. The caller of `int..._at` checks that the bytes exist.
+"""Big-endian integers, varints and CRC-32C for kernels. The caller of `..._at` checks that the bytes exist.
 
 `crc32c` calls the C library inside google-crc32c directly from a kernel.
 """
@@ -14,6 +14,12 @@ from share_state.errors import SetupError
 from share_state.jit.compile import inlined, kernel
 
 # With an unsigned position numba emits no check for negative indices, and LLVM loads one word.
+
+
+@inlined
+def byte_at(data, at):
+    """The byte `data[at]`."""
+    return data[np.uint64(at)]
 
 
 @inlined
@@ -59,13 +65,13 @@ def uvarint(data, at, end):
         (value, position after it or -1 if it passes `end` or is longer than Kafka allows).
     Source: Kafka ByteUtils.readUnsignedVarint.
     """
-    if at < end and data[at] < 128:
-        return np.int64(data[at]), at + 1
+    if at < end and byte_at(data, at) < 128:
+        return np.int64(byte_at(data, at)), at + 1
     value = np.int64(0)
     for shift in range(0, 35, 7):
         if at >= end:
             return value, np.int64(-1)
-        byte = np.int64(data[at])
+        byte = np.int64(byte_at(data, at))
         at += 1
         value |= (byte & 127) << shift
         if byte < 128:
@@ -90,7 +96,7 @@ def varlong(data, at, end):
     for shift in range(0, 70, 7):
         if at >= end:
             return np.int64(0), np.int64(-1)
-        byte = np.uint64(data[at])
+        byte = np.uint64(byte_at(data, at))
         at += 1
         value |= (byte & np.uint64(127)) << np.uint64(shift)
         if byte < np.uint64(128):

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from share_state.jit.compile import inlined, kernel
-from share_state.kafka.primitives import crc32c, int16_at, int32_at, int64_at, varint, varlong
+from share_state.kafka.primitives import byte_at, crc32c, int16_at, int32_at, int64_at, varint, varlong
 
 HEADER_SIZE = 61
 """Bytes of a batch header. Source: Kafka DefaultRecordBatch.RECORD_BATCH_OVERHEAD."""
@@ -39,6 +39,7 @@ class BatchStatus(IntEnum):
     MALFORMED = 3
     TRUNCATED = 4
     CONFLICT = 5  # valid, but another replica has different bytes at the same offsets
+    UNREPLICATED = 6  # valid, but above the high watermark of one replica and replaced in a later leader epoch
 
 
 class Stop(IntEnum):
@@ -106,7 +107,7 @@ def frame_batches(data, start, end, at_file_end, file_position, segment, table, 
             _row(table, rows, data, at, left, file_position + at - start, segment, BatchStatus.TRUNCATED)
             return rows + 1, at, Stop.BROKEN
         length = np.int64(int32_at(data, at + 8))
-        magic = np.int8(data[at + 16])
+        magic = np.int8(byte_at(data, at + 16))
         size = length + _LOG_OVERHEAD
         if length == 0 and int64_at(data, at) == 0 and _all_zero(data, at, end):
             return rows, at, Stop.ZEROS
@@ -172,7 +173,7 @@ def _all_zero(data, at, end):
 
 @inlined
 def _row(table, row, data, at, size, file_position, segment, status):
-    batch = table[row]
+    batch = table[np.uint64(row)]
     batch.at = at
     batch.size = size
     batch.file_position = file_position
@@ -183,12 +184,13 @@ def _row(table, row, data, at, size, file_position, segment, status):
         _fill_partial_header(batch, data, at, size)
         return
     batch.body = at + HEADER_SIZE
-    batch.base_offset = int64_at(data, at)
+    base_offset = int64_at(data, at)
+    batch.base_offset = base_offset
     batch.leader_epoch = int32_at(data, at + 12)
-    batch.magic = np.int8(data[at + 16])
+    batch.magic = np.int8(byte_at(data, at + 16))
     batch.crc = np.uint32(int32_at(data, at + 17))
     batch.attributes = int16_at(data, at + 21)
-    batch.last_offset = batch.base_offset + np.int64(int32_at(data, at + 23))
+    batch.last_offset = base_offset + np.int64(int32_at(data, at + 23))
     batch.base_timestamp = int64_at(data, at + 27)
     batch.max_timestamp = int64_at(data, at + 35)
     batch.producer_id = int64_at(data, at + 43)
@@ -205,16 +207,6 @@ def _fill_partial_header(batch, data, at, size):
     batch.crc = np.uint32(int32_at(data, at + 17)) if size >= 21 else 0
     batch.attributes = batch.count = 0
     batch.base_timestamp = batch.max_timestamp = batch.producer_id = -1
-
-
-@kernel
-def is_continuous(batches, expected):
-    """Whether every batch is VALID and starts at the offset after the previous one, the first at `expected`."""
-    for row in range(len(batches)):
-        if batches[row].status != BatchStatus.VALID or batches[row].base_offset != expected:
-            return False
-        expected = batches[row].last_offset + 1
-    return True
 
 
 @kernel
@@ -313,11 +305,12 @@ def _locate(data, batches, control, records):
     return count, any_malformed
 
 
-@kernel
+@inlined
 def _locate_in_batch(data, batch, row, records, count):
     at, end = batch.body, batch.body_end
-    if batch.count > (end - at) // _MIN_RECORD_SIZE:
+    if np.int64(batch.count) * _MIN_RECORD_SIZE > end - at:
         return -1
+    base_offset, last_delta = batch.base_offset, batch.last_offset - batch.base_offset
     log_append_time = batch.attributes & LOG_APPEND_TIME != 0
     previous_delta = np.int64(-1)
     for _ in range(batch.count):
@@ -329,11 +322,11 @@ def _locate_in_batch(data, batch, row, records, count):
         if at < 0:
             return -1
         offset_delta, at = varint(data, at, stop)
-        if at < 0 or offset_delta <= previous_delta or offset_delta > batch.last_offset - batch.base_offset:
+        if at < 0 or offset_delta <= previous_delta or offset_delta > last_delta:
             return -1
         previous_delta = offset_delta
-        record = records[count]
-        record.offset = batch.base_offset + offset_delta
+        record = records[np.uint64(count)]
+        record.offset = base_offset + offset_delta
         record.timestamp = batch.max_timestamp if log_append_time else batch.base_timestamp + time_delta
         record.batch = row
         size, at = varint(data, at, stop)
@@ -345,7 +338,8 @@ def _locate_in_batch(data, batch, row, records, count):
         if at < 0 or size < -1 or size > stop - at:
             return -1
         record.value_at, record.value_size = at, size
-        at = _after_headers(data, at + max(size, 0), stop)
+        at += max(size, 0)
+        at = at + 1 if at < stop and byte_at(data, at) == 0 else _after_headers(data, at, stop)
         if at != stop:
             return -1
         count += 1
@@ -354,8 +348,6 @@ def _locate_in_batch(data, batch, row, records, count):
 
 @kernel
 def _after_headers(data, at, stop):
-    if at < stop and data[at] == 0:
-        return at + 1
     headers, at = varint(data, at, stop)
     if at < 0 or headers < 0:
         return -1
@@ -380,6 +372,7 @@ class BatchSummary(NamedTuple):
         attributes: all attribute bits that occur.
         least_last_offset, greatest_base_offset: 2^63 - 1 and -1 for none.
         newest_time: ms, the latest max_timestamp, at least -1.
+        is_continuous: whether all rows are valid and each starts at the offset after the previous one.
     """
 
     rows: int
@@ -389,6 +382,7 @@ class BatchSummary(NamedTuple):
     least_last_offset: int
     greatest_base_offset: int
     newest_time: int
+    is_continuous: bool
 
     @property
     def all_valid(self) -> bool:
@@ -405,6 +399,7 @@ def summarize_batches(batches: np.ndarray) -> BatchSummary:
 def _summarize(batches):
     valid, last, attributes = np.int64(0), np.int64(-1), np.int16(0)
     least_last, greatest_base, newest = np.int64(2**63 - 1), np.int64(-1), np.int64(-1)
+    previous, gaps = np.int64(-1), 0
     for row in range(len(batches)):
         batch = batches[row]
         if batch.status == BatchStatus.VALID:
@@ -414,7 +409,10 @@ def _summarize(batches):
             least_last = min(least_last, batch.last_offset)
             greatest_base = max(greatest_base, batch.base_offset)
             newest = max(newest, batch.max_timestamp)
-    return valid, last, np.int64(attributes), least_last, greatest_base, newest
+            gaps += row > 0 and batch.base_offset != previous + 1
+            previous = batch.last_offset
+    is_continuous = gaps == 0 and valid == len(batches)
+    return valid, last, np.int64(attributes), least_last, greatest_base, newest, is_continuous
 
 
 CHUNK_SIZE = 4 << 20
@@ -434,6 +432,7 @@ class Chunk:
         records: RECORD rows of the valid batches, if the format of the input has them already.
         faults: offset -> (Fault, value version or 0) of records whose key and value the format does not contain but
             whose fault it reports; `records` holds them without key and value.
+        facts: summary of `batches`, if known.
     """
 
     data: npt.NDArray[np.uint8]
@@ -442,3 +441,4 @@ class Chunk:
     repeated: int = 0
     records: np.ndarray | None = None
     faults: dict[int, tuple[int, int]] = field(default_factory=dict)
+    facts: BatchSummary | None = None

@@ -10,8 +10,8 @@ from enum import IntEnum
 import numpy as np
 
 from share_state.jit.compile import inlined, kernel
-from share_state.kafka.buffers import RecordBuffer, RecordBufferPool
-from share_state.kafka.primitives import int16_at, int32_at, int64_at, uvarint
+from share_state.kafka.buffers import RecordBuffer, RecordBufferPool, copy_rows
+from share_state.kafka.primitives import byte_at, int16_at, int32_at, int64_at, uvarint
 from share_state.kafka.share_partition_keys import (
     KeyTable,
     hash_of,
@@ -63,7 +63,7 @@ _MAX_BATCHES = 1_000_000
 _MAX_TAGS = 10_000
 _BLOCK = 64
 """Records whose keys are looked up together."""
-_PREFETCH_FROM_SLOTS = 1 << 16
+_PREFETCH_FROM_SLOTS = 1 << 13
 """Smaller key tables fit into the CPU's cache."""
 _MIN_BATCH_SIZE = 20
 
@@ -72,25 +72,30 @@ STATE_RECORD = np.dtype(
         ("offset", "i8"),
         ("timestamp", "i8"),
         ("start_offset", "i8"),
-        ("create_time", "i8"),  # ms; 0 if not recorded
-        ("write_time", "i8"),
         ("batches", "i8"),  # first row among STATE_BATCH rows
         ("max_offset", "i8"),  # greatest last offset of its batches, at least -1
-        ("key", "i4"),  # number in the KeyTable; -1 for SKIPPED
+        ("batch_count", "i4"),
         ("snapshot_epoch", "i4"),
-        ("state_epoch", "i4"),
         ("leader_epoch", "i4"),
         ("delivery_complete_count", "i4"),
-        ("batch_count", "i4"),
-        ("batch", "i4"),  # row of its record batch
-        ("type", "i2"),
-        ("value_version", "i2"),
         ("fault", "i2"),
         ("kind", "i1"),
         ("layout", "i1"),
+        # The fold of an update reads only what precedes: it fits into one line of the CPU's cache.
+        ("key", "i4"),  # number in the KeyTable; -1 for SKIPPED
+        ("state_epoch", "i4"),
+        ("create_time", "i8"),  # ms; 0 if not recorded
+        ("write_time", "i8"),
+        ("batch", "i4"),  # row of its record batch
+        ("type", "i2"),
+        ("value_version", "i2"),
     ]
 )
 """One row per record of `__share_group_state`."""
+
+_BLANK = np.zeros(1, STATE_RECORD)
+_BLANK["start_offset"] = _BLANK["delivery_complete_count"] = -1
+_BLANK["kind"] = Kind.SKIPPED
 
 STATE_BATCH = np.dtype([("first", "i8"), ("last", "i8"), ("count", "i2"), ("state", "i1")], align=True)
 """One row per state batch: offsets first to last inclusive, delivery count, delivery state."""
@@ -142,7 +147,9 @@ def decode_state_records(
     block = np.empty(_BLOCK, np.int32), np.empty(_BLOCK, np.uint64)
     while True:
         table = keys.slots, keys.hashes, keys.starts, keys.arena, keys.count
-        done, total, some_faults, some_layouts = _decode(data, records, done, total, rows, batches, *table, *block)
+        done, total, some_faults, some_layouts = _decode(
+            data, records, done, total, rows, batches, _BLANK, *table, *block
+        )
         faults, layouts = faults | some_faults, layouts | some_layouts
         if done == len(records):
             break
@@ -173,14 +180,15 @@ def _bytes_of_values(records):
 
 
 @kernel
-def _decode(data, records, done, total, rows, batches, slots, hashes, starts, arena, count, numbers, hashed):
+def _decode(data, records, done, total, rows, batches, blank, slots, hashes, starts, arena, count, numbers, hashed):
     faults, layouts = np.int64(0), np.int64(0)
     while done < len(records):
         end = min(done + _BLOCK, len(records))
         numbered = _number_keys(data, records, done, end, numbers, hashed, slots, hashes, starts, arena, count)
-        for number in range(done, numbered):
+        for number in range(np.uint64(done), np.uint64(numbered)):
             record, row = records[number], rows[number]
-            total, fault = _decode_one(data, record, row, numbers[number - done], batches, total)
+            copy_rows(blank, 0, rows, number, 1)
+            total, fault = _decode_one(data, record, row, numbers[number - np.uint64(done)], batches, total)
             row.fault = np.int16(fault)
             faults |= fault
             layouts |= 1 << row.layout
@@ -194,26 +202,27 @@ def _decode(data, records, done, total, rows, batches, slots, hashes, starts, ar
 def _number_keys(data, records, begin, end, numbers, hashed, slots, hashes, starts, arena, count):
     """Look up the keys of records [begin, end), -1 for none; returns where the key table was full, or `end`."""
     is_large = len(slots) >= _PREFETCH_FROM_SLOTS
-    for number in range(begin, end):
-        named = _key_name_size(data, records[number].key_at, np.int64(records[number].key_size))
-        hashed[number - begin] = hash_of(data, records[number].key_at + 2, named) if named >= 0 else np.uint64(0)
+    for number in range(end - begin):
+        record = records[begin + number]
+        named = _key_name_size(data, record.key_at, np.int64(record.key_size))
+        numbers[number] = named
+        hashed[number] = hash_of(data, record.key_at + 2, named) if named >= 0 else np.uint64(0)
         if is_large:
-            prefetch_slot(hashed[number - begin], slots)
+            prefetch_slot(hashed[number], slots)
     # In a large table each step of a lookup waits for memory, so each step is done for a whole block.
     if is_large:
         for number in range(end - begin):
             prefetch_key(hashed[number], slots, hashes, starts)
         for number in range(end - begin):
             prefetch_key_bytes(hashed[number], slots, starts, arena)
-    for number in range(begin, end):
-        at, value = records[number].key_at, hashed[number - begin]
-        named = _key_name_size(data, at, np.int64(records[number].key_size))
-        numbers[number - begin] = -1
+    for number in range(end - begin):
+        named = np.int64(numbers[number])
         if named >= 0:
-            key = number_of_hashed(value, data, at + 2, named, slots, hashes, starts, arena, count)
+            at = records[begin + number].key_at + 2
+            key = number_of_hashed(hashed[number], data, at, named, slots, hashes, starts, arena, count)
             if key < 0:
-                return number
-            numbers[number - begin] = np.int32(key)
+                return begin + number
+            numbers[number] = np.int32(key)
     return end
 
 
@@ -228,14 +237,11 @@ def _key_name_size(data, at, size):
 
 @inlined
 def _decode_one(data, record, row, key, batches, total):
-    """Fill the row of a record; returns (rows of `batches` in use, fault bits)."""
+    """Fill the blank row of a record; returns (rows of `batches` in use, fault bits)."""
     row.offset = record.offset
     row.timestamp = record.timestamp
     row.batch = record.batch
     row.key = key
-    row.kind = Kind.SKIPPED
-    row.start_offset = -1
-    row.delivery_complete_count = -1
     at, size = record.key_at, np.int64(record.key_size)
     if size < 2:
         return total, np.int64(Fault.KEY_MALFORMED)
@@ -266,27 +272,27 @@ def _decode_one(data, record, row, key, batches, total):
     return total, fault
 
 
-@kernel
+@inlined
 def _read_value(data, at, end, snapshot, row, batches, filled):
     """Read one value into its row and its batches into batches[filled:]; returns the fault bits."""
-    current = 36 if snapshot else 16
-    early = 18 if snapshot else 14
-    layout = Layout.CURRENT
-    after, count, complete, fault = _read_batches(data, at + current, end, True, batches, filled)
-    if after != end:
-        early_after, early_count, early_complete, early_fault = _read_batches(
-            data, at + early, end, False, batches, filled
+    attempt, is_readable = 0, True
+    while True:
+        # After the early layout the current one is read again, as the batches are overwritten.
+        layout = Layout.EARLY if attempt == 1 else Layout.CURRENT
+        size = (36 if snapshot else 16) if layout == Layout.CURRENT else (18 if snapshot else 14)
+        after, count, max_offset, complete, fault = _read_batches(
+            data, at + size, end, layout == Layout.CURRENT, batches, filled
         )
-        if early_after == end:
-            layout = Layout.EARLY
-            count, complete, fault = early_count, early_complete, early_fault
-        elif after < 0:
-            return Fault.VALUE_MALFORMED
-        else:
-            _read_batches(
-                data, at + current, end, True, batches, filled
-            )  # The other layout has overwritten the batches.
+        if after == end:
+            break
+        if attempt == 0:
+            is_readable = after >= 0
+        elif not is_readable:
+            return np.int64(Fault.VALUE_MALFORMED)
+        elif attempt == 2:
             fault |= Fault.VALUE_TRAILING
+            break
+        attempt += 1
     if layout == Layout.CURRENT:
         row.snapshot_epoch = int32_at(data, at)
         at += 4
@@ -306,14 +312,11 @@ def _read_value(data, at, end, snapshot, row, batches, filled):
     row.layout = np.int8(layout)
     row.batch_count = np.int32(count)
     row.delivery_complete_count = complete
-    max_offset = np.int64(-1)
-    for number in range(filled, filled + count):
-        max_offset = max(max_offset, batches[number].last)
     row.max_offset = max_offset
     return fault
 
 
-@kernel
+@inlined
 def _read_batches(data, at, end, counts, batches, filled):
     """Read the state batches and the tags that begin at `at`.
 
@@ -322,48 +325,47 @@ def _read_batches(data, at, end, counts, batches, filled):
         batches: STATE_BATCH rows, enough for all values of the chunk.
         filled: how many of them are in use.
     Returns:
-        (position after them or -1, number of batches, delivery complete count, fault bits).
+        (position after them or -1, number of batches, greatest last offset, delivery complete count, fault bits).
     """
-    fault = 0
-    complete = np.int32(-1)
+    fault, complete, max_offset = np.int64(0), np.int32(-1), np.int64(-1)
     count, at = uvarint(data, at, end) if at < end else (np.int64(0), np.int64(-1))
     count -= 1
-    if at < 0 or count < 0 or count > (end - at) // _MIN_BATCH_SIZE:
-        return np.int64(-1), np.int64(0), complete, fault
+    if at < 0 or count < 0 or count * _MIN_BATCH_SIZE > end - at:
+        return np.int64(-1), np.int64(0), max_offset, complete, fault
     if count > _MAX_BATCHES:
         fault |= Fault.OVER_LIMIT
-    for number in range(filled, filled + count):
+    for number in range(np.uint64(filled), np.uint64(filled + count)):
         if end - at < _MIN_BATCH_SIZE:
-            return np.int64(-1), np.int64(0), complete, fault
-        batch = batches[number]
-        batch.first = int64_at(data, at)
-        batch.last = int64_at(data, at + 8)
-        batch.state = np.int8(data[at + 16])
+            return np.int64(-1), np.int64(0), max_offset, complete, fault
+        batch, first, last = batches[number], int64_at(data, at), int64_at(data, at + 8)
+        batch.first, batch.last = first, last
+        batch.state = np.int8(byte_at(data, at + 16))
         batch.count = int16_at(data, at + 17)
-        if batch.first > batch.last or batch.last == LARGEST_OFFSET:
+        if first > last or last == LARGEST_OFFSET:
             fault |= Fault.INVERTED_RANGE
-        if data[at + 19] == 0:
+        max_offset = max(max_offset, last)
+        if byte_at(data, at + 19) == 0:
             at += _MIN_BATCH_SIZE
             continue
         tags, at = uvarint(data, at + 19, end)
         if at < 0:
-            return np.int64(-1), np.int64(0), complete, fault
+            return np.int64(-1), np.int64(0), max_offset, complete, fault
         if tags > _MAX_TAGS:
             fault |= Fault.OVER_LIMIT
         for _tag in range(tags):
             at = _after_unknown_tag(data, at, end)
             if at < 0:
-                return np.int64(-1), np.int64(0), complete, fault
+                return np.int64(-1), np.int64(0), max_offset, complete, fault
         fault |= Fault.UNKNOWN_TAG
     tags, at = uvarint(data, at, end)
     if at < 0:
-        return np.int64(-1), np.int64(0), complete, fault
+        return np.int64(-1), np.int64(0), max_offset, complete, fault
     if tags > _MAX_TAGS:
         fault |= Fault.OVER_LIMIT
     for _ in range(tags):
         tag, after_tag = uvarint(data, at, end)
         if after_tag < 0:
-            return np.int64(-1), np.int64(0), complete, fault
+            return np.int64(-1), np.int64(0), max_offset, complete, fault
         if tag != 0 or not counts:
             fault |= Fault.UNKNOWN_TAG
             at = _after_unknown_tag(data, at, end)
@@ -371,14 +373,14 @@ def _read_batches(data, at, end, counts, batches, filled):
             # Kafka ignores the size, reads an int32 and continues after it.
             size, at = uvarint(data, after_tag, end)
             if at < 0 or end - at < 4:
-                return np.int64(-1), np.int64(0), complete, fault
+                return np.int64(-1), np.int64(0), max_offset, complete, fault
             if size != 4:
                 fault |= Fault.TAG_SIZE
             complete = int32_at(data, at)
             at += 4
         if at < 0:
-            return np.int64(-1), np.int64(0), complete, fault
-    return at, count, complete, fault
+            return np.int64(-1), np.int64(0), max_offset, complete, fault
+    return at, count, max_offset, complete, fault
 
 
 @kernel

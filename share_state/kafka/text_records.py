@@ -1,7 +1,7 @@
 """Encodes records that Kafka's tools print as JSON back into the bytes that they were printed from.
 
-Covers `__share_group_state` (`encode_state_key`, `encode_state_value`) and `__consumer_offsets`
-(`encode_group_record`). What the tools do not print is lost: tagged fields that they do not know, and trailing bytes.
+Covers `__share_group_state` (`encode_state_record`) and `__consumer_offsets` (`encode_group_record`). What the tools do
+not print is lost: tagged fields that they do not know, and trailing bytes.
 """
 
 import base64
@@ -14,35 +14,26 @@ from typing import Any
 import numpy as np
 
 from share_state.kafka.codec import CodecError, encode, encode_uvarint
-from share_state.kafka.group_records import IGNORED_TYPES, GroupRecordType, record_name
+from share_state.kafka.group_records import IGNORED_TYPES, KNOWN_TYPES, GroupRecordType
 from share_state.kafka.record_batches import RECORD
-from share_state.schema.declarations import WireField, layout, record
-
-SNAPSHOT, UPDATE = 0, 1
+from share_state.schema.declarations import WireField, layout, record, snake_case
 
 TEXT_CHUNK_SIZE = 4 << 20
 """Bytes of records per chunk of a text: as Python objects they take several times as much memory."""
 
-_BATCH = struct.Struct(">qqbhb")
+_SNAPSHOT, _UPDATE = 0, 1
 _HEADS = {
-    (SNAPSHOT, False): struct.Struct(">hiiiqqq"),
-    (SNAPSHOT, True): struct.Struct(">hHiiq"),
-    (UPDATE, False): struct.Struct(">hiiq"),
-    (UPDATE, True): struct.Struct(">hHiq"),
-}
-_FIELDS = {
-    (SNAPSHOT, False): (
-        "snapshotEpoch",
-        "stateEpoch",
-        "leaderEpoch",
-        "startOffset",
-        "createTimestamp",
-        "writeTimestamp",
+    (_SNAPSHOT, False): (
+        struct.Struct(">hiiiqqq"),
+        ("snapshotEpoch", "stateEpoch", "leaderEpoch", "startOffset", "createTimestamp", "writeTimestamp"),
     ),
-    (SNAPSHOT, True): ("snapshotEpoch", "stateEpoch", "leaderEpoch", "startOffset"),
-    (UPDATE, False): ("snapshotEpoch", "leaderEpoch", "startOffset"),
-    (UPDATE, True): ("snapshotEpoch", "leaderEpoch", "startOffset"),
+    (_SNAPSHOT, True): (struct.Struct(">hHiiq"), ("snapshotEpoch", "stateEpoch", "leaderEpoch", "startOffset")),
+    (_UPDATE, False): (struct.Struct(">hiiq"), ("snapshotEpoch", "leaderEpoch", "startOffset")),
+    (_UPDATE, True): (struct.Struct(">hHiq"), ("snapshotEpoch", "leaderEpoch", "startOffset")),
 }
+"""(record type, whether in the layout of 4.0) -> the version and the fields in front of the state batches."""
+
+_BATCH = struct.Struct(">qqbhb")
 _BATCH_FIELDS = ("firstOffset", "lastOffset", "deliveryState", "deliveryCount")
 _NO_TAGS, _COUNT_TAG = b"\0", b"\1\0\4"
 _UNKNOWN_COUNT = -1
@@ -52,25 +43,33 @@ class TextRecordError(ValueError):
     """Raised when a printed record cannot be encoded; the message is the reason."""
 
 
-def encode_state_key(kind: int, data: Any) -> bytes:
-    """Encode a printed key.
+def encode_state_record(key: Any, value: Any) -> tuple[bytes, bytes | None]:
+    """Encode a printed record of `__share_group_state`; by hand, since a text may hold millions.
 
     Args:
-        kind: record type, 0 or 1.
-        data: object with groupId, topicId and partition.
+        key: object with `type` (by the console consumer of 4.0: `version`) and `data`.
+        value: object with `version` (by kafka-dump-log of 4.0: `type`) and `data`; None for a tombstone.
     Raises:
         TextRecordError: if a field is missing or invalid.
-    Source: Kafka ShareSnapshotKey, ShareUpdateKey and their JSON converters.
+    Source: Kafka ShareSnapshotKey, ShareSnapshotValue, ShareUpdateValue and their JSON converters.
     """
-    fields = _object(data, "the key's data")
+    kind, fields = _number(key, ("type", "version"), "the key"), _data(key, "the key")
+    if kind not in (_SNAPSHOT, _UPDATE):
+        raise TextRecordError(f"type {kind} of the key is neither 0 nor 1")
     group, topic, partition = (_field(fields, name) for name in ("groupId", "topicId", "partition"))
     if not isinstance(group, str) or not isinstance(topic, str) or type(partition) is not int:
         raise TextRecordError("groupId, topicId or partition of the key has a wrong type")
-    return _key(kind, group, topic, partition)
+    encoded_key = _state_key(kind, group, topic, partition)
+    if value is None:
+        return encoded_key, None
+    if _number(value, ("version", "type"), "the value") != 0:
+        raise TextRecordError("the value is not of version 0")
+    # The tools of 4.0 know no later layout.
+    return encoded_key, _state_value(kind, _data(value, "the value"), early="version" in key or "version" not in value)
 
 
 @lru_cache(maxsize=1 << 16)
-def _key(kind: int, group: str, topic: str, partition: int) -> bytes:
+def _state_key(kind: int, group: str, topic: str, partition: int) -> bytes:
     try:
         name, uuid = group.encode(), base64.b64decode(f"{topic}==", altchars=b"-_", validate=True)
         if len(uuid) != 16:
@@ -80,56 +79,23 @@ def _key(kind: int, group: str, topic: str, partition: int) -> bytes:
         raise TextRecordError(f"the key {group[:40]!r}, {topic[:40]!r}, {partition} is invalid") from None
 
 
-def encode_state_value(kind: int, data: Any, *, early: bool) -> bytes:
-    """Encode a printed value of version 0.
-
-    Args:
-        kind: record type, 0 or 1.
-        data: object with the fields of ShareSnapshotValue or ShareUpdateValue.
-        early: whether the tool used the layout of 4.0.
-    Raises:
-        TextRecordError: if a field is missing or invalid.
-    Source: Kafka ShareSnapshotValue, ShareUpdateValue and their JSON converters.
-    """
-    fields = _object(data, "the value's data")
+def _state_value(kind: int, fields: Mapping[str, Any], *, early: bool) -> bytes:
+    head, names = _HEADS[kind, early]
+    numbers = [_field(fields, name) for name in names]
     batches, complete = _field(fields, "stateBatches"), fields.get("deliveryCompleteCount", _UNKNOWN_COUNT)
-    numbers = [_field(fields, name) for name in _FIELDS[kind, early]]
     if not isinstance(batches, list):
         raise TextRecordError("stateBatches is not a list")
     try:
         ranges = [tuple([batch[name] for name in _BATCH_FIELDS]) for batch in batches]
         if not {type(number) for one in (numbers, [complete], *ranges) for number in one} <= {int}:
             raise TextRecordError("a field of the value is not an integer")
-        head = _HEADS[kind, early].pack(0, *numbers)
         body = b"".join([_BATCH.pack(*one, 0) for one in ranges])
         tags = _NO_TAGS if early or complete == _UNKNOWN_COUNT else _COUNT_TAG + struct.pack(">i", complete)
+        return head.pack(0, *numbers) + encode_uvarint(len(batches) + 1) + body + tags
     except (KeyError, TypeError):
         raise TextRecordError(f"a state batch lacks one of {', '.join(_BATCH_FIELDS)}") from None
     except struct.error as error:
         raise TextRecordError(f"a number of the value does not fit its field ({error})") from None
-    return head + encode_uvarint(len(batches) + 1) + body + tags
-
-
-def parse_record_type(printed: Any, names: tuple[str, ...] = ("type", "version")) -> int:
-    """The record type in a printed key: a number or its text; named `version` by the tools of 4.0.
-
-    Raises:
-        TextRecordError: if it has none.
-    """
-    key = _object(printed, "the key")
-    for name in names:
-        if name in key:
-            kind = key[name]
-            if str(kind) in ("0", "1") and type(kind) is not bool:
-                return int(kind)
-            raise TextRecordError(f"{name} {str(kind)[:40]} of the key is neither 0 nor 1")
-    raise TextRecordError("the key has no type")
-
-
-def _object(printed: Any, what: str) -> Mapping[str, Any]:
-    if not isinstance(printed, dict):
-        raise TextRecordError(f"{what} is not an object")
-    return printed
 
 
 def _field(fields: Mapping[str, Any], name: str) -> Any:
@@ -167,17 +133,13 @@ class RecordAccumulator:
         return data, records
 
 
-_CAPITAL = re.compile(r"(?=[A-Z])")
-_KNOWN_TYPES = frozenset(GroupRecordType)
+_INT16 = re.compile(r"-?\d{1,5}")
 _MEMBER_DATA = {"subscription": "consumer_protocol_subscription", "assignment": "consumer_protocol_assignment"}
 
 
 def encode_group_record(key: Any, value: Any) -> tuple[bytes, bytes | None]:
-    """Encode a printed record.
+    """Encode a printed record of `__consumer_offsets`, given as for `encode_state_record`.
 
-    Args:
-        key: object with `type` (of 4.0: `version`) and `data`.
-        value: object with `version` (of 4.0: `type`) and `data`; None for a tombstone.
     Returns:
         Key and value; for types that are not read, only the record type and None.
     Raises:
@@ -185,9 +147,9 @@ def encode_group_record(key: Any, value: Any) -> tuple[bytes, bytes | None]:
     Source: Kafka CoordinatorRecordJsonConverters, OffsetsMessageParser, ShareGroupMessageFormatter.
     """
     record_type = _number(key, ("type", "version"), "the key")
-    if record_type in IGNORED_TYPES or record_type not in _KNOWN_TYPES:
+    if record_type in IGNORED_TYPES or record_type not in KNOWN_TYPES:
         return record_type.to_bytes(2, "big", signed=True), None
-    name = record_name(record_type)
+    name = GroupRecordType(record_type).declared
     # In the key of a classic group, the tools print `group` instead of `groupId`.
     fields = {"groupId" if field == "group" else field: data for field, data in _data(key, "the key").items()}
     encoded = _encode(f"{name}_key", fields)
@@ -198,10 +160,12 @@ def encode_group_record(key: Any, value: Any) -> tuple[bytes, bytes | None]:
 
 
 def _number(printed: Any, names: Sequence[str], what: str) -> int:
-    found = printed if isinstance(printed, dict) else {}
-    text = str(next((found[name] for name in names if name in found), ""))
-    if not re.fullmatch(r"-?\d{1,5}", text) or not -(2**15) <= int(text) < 2**15:
+    name = next((name for name in names if name in printed), None) if isinstance(printed, dict) else None
+    if name is None:
         raise TextRecordError(f"{what} has no {names[0]}")
+    text = str(printed[name])
+    if not _INT16.fullmatch(text) or not -(2**15) <= int(text) < 2**15:
+        raise TextRecordError(f"{name} {text[:40]} of {what} is no record type or version")
     return int(text)
 
 
@@ -234,7 +198,7 @@ def _fields(declared: Sequence[WireField], data: Any) -> dict[str, Any]:
     declared_fields = {field.name: field for field in declared}
     return {
         name: _value(declared_fields.get(name), printed)
-        for name, printed in ((_snake(name), printed) for name, printed in data.items())
+        for name, printed in ((snake_case(name), printed) for name, printed in data.items())
     }
 
 
@@ -264,8 +228,3 @@ def _names(declared: Sequence[WireField]) -> set[str]:
     """The fields that the tools always print: tagged fields are left out at their default."""
     words = (field.name.split("_") for field in declared if field.tag is None)
     return {first + "".join(word.capitalize() for word in more) for first, *more in words}
-
-
-@lru_cache(maxsize=1 << 10)
-def _snake(name: str) -> str:
-    return _CAPITAL.sub("_", name).lower()

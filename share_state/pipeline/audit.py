@@ -19,7 +19,7 @@ from share_state.fold.states import SHARE_GROUP_STATE
 from share_state.pipeline.executor import Executor, Progress
 from share_state.pipeline.groups import judge_group_side, read_groups
 from share_state.pipeline.plan import FoldPlan
-from share_state.pipeline.reconstruct import write_findings
+from share_state.pipeline.reconstruct import settle_split_keys, write_findings
 from share_state.pipeline.result import WRITER, RunResult, run_row, summarize
 from share_state.pipeline.resume import COMMAND, LastAudit, digest_of_logs, is_unchanged, resume_plan
 from share_state.pipeline.task import CARRIED, FINDINGS, IN_FLIGHT, STATE, WATCHED, OutputSpec
@@ -77,7 +77,8 @@ def run_audit(
     if last is not None and not by_wall_clock and is_unchanged(plan) and _has_same_options(last, fingerprint, notes):
         result = _nothing_new(last, notes)
         with progress("commit"), tables:
-            _record(tables, result, last.tables.versions, inputs, fingerprint, started, set())
+            tables.versions |= last.tables.versions
+            tables.commit_run(run_row(result, COMMAND, inputs, fingerprint, started))
         return result
     kept, expired = last.runs_since(started - timedelta(days=history_days)) if last else (set[str](), set[str]())
     with progress("read the groups"):
@@ -89,24 +90,24 @@ def run_audit(
             result = summarize(executor.collect(executor.fold(plan, output)), inputs, fingerprint | previous)
         result = replace(result, notes=(*notes, *result.notes))
         now = int(started.timestamp() * 1000) if by_wall_clock else result.log_time or 0
+        result, split = settle_split_keys(plan, result, tables.files)
         result, group_findings = judge_group_side(side, plan, result, tables.files, now)
         _LOG.info("read %s new records of %s log partitions", f"{result.records:,}", f"{len(plan.logs):,}")
         with progress("write findings and history"):
-            findings = write_findings(executor, result, tables.files, [group_findings])
-            finish = partial(add_verdicts, now=now, run_id=result.run_id, limits=plan.limits)
+            findings = write_findings(executor, result, tables.files, [split, group_findings])
+            finish = partial(add_verdicts, now=now, run_id=result.run_id, limits=plan.limits, strays=result.strays)
             history = executor.finalize(tables.files, result.files_of(WATCHED), finish)
         with progress("commit"):
             findings += _settled(plan, last, kept, tables.files)
-            versions = tables.replace(FINDINGS, findings)
+            tables.replace(FINDINGS, findings)
             for name in _WRITTEN:
-                versions |= tables.replace(name, result.files_of(name))
-            versions |= tables.append(WATCHED, history, tables.run_ids(WATCHED) - kept | {result.run_id})
-            versions |= tables.replace_rows("cutoff", result.cutoff)
-            versions |= tables.replace_rows("carried_logs", _carried_logs(result))
-            for name, rows in (side.tables() if side else {}).items():
-                versions |= tables.replace_rows(name, rows)
-            _LOG.info("wrote %s tables", len(versions))
-            _record(tables, result, versions, inputs, fingerprint, started, expired)
+                tables.replace(name, result.files_of(name))
+            tables.append(WATCHED, history, tables.run_ids(WATCHED) - kept | {result.run_id})
+            driver_tables = {"cutoff": result.cutoff, "carried_logs": _carried_logs(result)}
+            for name, rows in (driver_tables | (side.tables() if side else {})).items():
+                tables.replace_rows(name, rows)
+            _LOG.info("wrote %s tables", len(tables.versions))
+            tables.commit_run(run_row(result, COMMAND, inputs, fingerprint, started), expired)
             tables.vacuum(history_days)
     return result
 
@@ -152,16 +153,3 @@ def _nothing_new(last: LastAudit, notes: list[str]) -> RunResult:
         log_time=None if log_time is None else int(log_time.timestamp() * 1000),
         notes=(NOTHING_NEW, *notes, *(note for note in before["notes"] if note.startswith(WRITER))),
     )
-
-
-def _record(
-    tables: Warehouse,
-    result: RunResult,
-    versions: Mapping[str, int],
-    inputs: tuple[str, ...],
-    options: Mapping[str, str],
-    started: datetime,
-    expired: set[str],
-) -> None:
-    row = run_row(result, COMMAND, versions, inputs, options, started)
-    tables.append("runs", tables.files.write("runs", row.to_batches()), {result.run_id, *expired})

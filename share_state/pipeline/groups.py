@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from share_state.config.inputs import HISTORY
+from share_state.config.inputs import HISTORY, JUDGE_NONE
 from share_state.delta.files import TableFiles
 from share_state.delta.warehouse import CLAIM_TABLES, GROUP_TABLES
 from share_state.fold.groups import FoldedGroups, add_topic_names, fold_groups, partition_counts_by_name
 from share_state.fold.sticky import FoldedSticky, fold_sticky
+from share_state.kafka.classic_groups import read_generations
 from share_state.pipeline.plan import FoldPlan, GroupInput
 from share_state.pipeline.result import RunResult
 from share_state.pipeline.task import STATE, Digest
@@ -53,6 +54,8 @@ class GroupSide:
         Returns:
             The table `findings`, its run_id still null.
         """
+        if plan.judging == JUDGE_NONE:
+            return table_schema("findings").empty_table()
         if any(window.until_offset is not None for window in plan.windows.values()):
             found = [judge_group_records(self.folded.faults, plan.severities)]
         else:
@@ -82,7 +85,9 @@ def read_groups(plan: FoldPlan) -> tuple[GroupSide | None, FoldPlan]:
     if plan.groups is None:
         return None, plan
     folded = fold_groups(plan.groups.logs, plan.window, partition_count=plan.groups.partitions)
-    sticky = fold_sticky(folded, partition_counts_by_name(plan.topics) or None, history=plan.groups.claims == HISTORY)
+    history = plan.groups.claims == HISTORY
+    generations, unreadable = read_generations(folded.classic, folded.sticky if history else ())
+    sticky = fold_sticky(generations, unreadable, partition_counts_by_name(plan.topics) or None, history=history)
     topics = add_topic_names(plan.topics, folded.names)
     return GroupSide(plan.groups, folded, sticky), replace(plan, topics=topics, groups=None)
 

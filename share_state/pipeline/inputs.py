@@ -23,6 +23,7 @@ from share_state.sources.object_stores import (
     read_head,
     to_path,
 )
+from share_state.sources.segments import without_obsolete_copies
 from share_state.sources.table_plan import TableFile, TablePlan, list_table_files, plan_table
 from share_state.sources.tables import Columns
 from share_state.sources.topics import Topics
@@ -112,7 +113,18 @@ class Format:
 
 
 def _find_segments(given: ExportPaths) -> Export:
-    return Export(find_logs_of_dialect(given.paths, given.dialect))
+    found = find_logs_of_dialect(given.paths, given.dialect)
+    logs = [without_obsolete_copies(log) for log in found]
+    left_out = [
+        str(to_path(segment.path).parent)
+        for log, kept in zip(found, logs, strict=True)
+        for segment in log.segments
+        if segment not in kept.segments
+    ]
+    folders = list(dict.fromkeys(left_out))
+    more = f" and {len(folders) - 1} more" if len(folders) > 1 else ""
+    note = "obsolete copies are left out, as they end before the log start of another copy"
+    return Export(logs, notes=(f"{note}: {folders[0]}{more}",) if folders else ())
 
 
 def _find_tables(given: ExportPaths) -> Export:

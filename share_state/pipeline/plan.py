@@ -10,14 +10,24 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.config.inputs import HISTORY, FieldNames, GroupSettings, InputSpec, Source
+from share_state.config.inputs import (
+    HISTORY,
+    JUDGE_ALL,
+    JUDGE_NONE,
+    JUDGE_STATE,
+    FieldNames,
+    GroupSettings,
+    InputSpec,
+    Source,
+)
 from share_state.delta.reader import open_dataset, warehouse_errors
 from share_state.errors import InputError
 from share_state.fold.checkpoint import FoldCheckpoint, restore_checkpoint
 from share_state.fold.dialect import dialect_of
+from share_state.fold.explain import share_partitions
 from share_state.fold.log_stats import Folded
 from share_state.fold.options import ControlOptions, FoldOptions, Limits, SharePartitionFilter
-from share_state.fold.timeline import decoded_tables, timeline_tables
+from share_state.fold.timeline import TIMELINE, decoded_tables, timeline_tables
 from share_state.fold.verify import Proof, verify_cutoff
 from share_state.pipeline.inputs import (
     Export,
@@ -116,6 +126,7 @@ class FoldPlan:
         control: how control records are folded.
         indexes: name of a log partition -> entries of its share snapshot file, to check against the log.
         severities: rule -> severity or "off".
+        judging: which rules apply: JUDGE_ALL, JUDGE_STATE or JUDGE_NONE.
         verify: prove each cutoff by folding again without the records before it.
         limits: of the cluster, for the rules.
         resumed: name of a log partition -> how an audit resumes it; None if this is no audit.
@@ -133,6 +144,7 @@ class FoldPlan:
     control: ControlOptions = field(default_factory=ControlOptions)
     indexes: Mapping[str, Sequence[ShareSnapshotEntry]] = field(default_factory=dict)
     severities: Mapping[str, str] = field(default_factory=dict)
+    judging: str = JUDGE_STATE
     verify: bool = False
     limits: Limits = field(default_factory=Limits)
     resumed: Mapping[str, ResumedLog] | None = None
@@ -159,11 +171,12 @@ class FoldPlan:
             cores=self.cores_of(log),
             control=replace(self.control, index=self.indexes.get(log.name)),
         )
+        if self.judging == JUDGE_ALL:
+            options = replace(options, judge=RecordRules(self.severities))
         resumed = None if self.resumed is None else self.resumed.get(log.name)
         if resumed is None:
             return options
-        judge_chunk = RecordRules(self.severities)
-        return replace(options, restore=resumed.restore(log), resume_status=resumed.status, judge=judge_chunk)
+        return replace(options, restore=resumed.restore(log), resume_status=resumed.status)
 
     def cores_of(self, log: LogPartition) -> int:
         """Cores that fold one of the logs on this machine."""
@@ -171,6 +184,8 @@ class FoldPlan:
 
     def judge(self, folded: Folded) -> pa.Table:
         """The findings of a folded log, unproven ones too (`drop_unproven`)."""
+        if self.judging == JUDGE_NONE:
+            return table_schema("findings").empty_table()
         return judge(folded, self.severities, self.topics, folded.judged, with_unproven=True)
 
     def prove(self, folded: Folded) -> Proof | None:
@@ -181,6 +196,17 @@ class FoldPlan:
         """The table `timeline` of one of the logs, in pieces."""
         if self.timeline is not None:
             yield from timeline_tables(log, self.window_of(log), self.timeline, self.fold_options(log))
+
+    def check(self, chosen: SharePartitionFilter) -> None:
+        """Refuse a filter that matches no share-partition with a record in the logs.
+
+        Raises:
+            InputError: naming the nearest that have records.
+        """
+        keys = (share_partitions(log, self.window_of(log), self.fold_options(log)) for log in self.logs)
+        columns = ["group_id", "topic_id", "topic", "partition"]
+        known = [table_schema(TIMELINE).empty_table().select(columns), *(table.select(columns) for table in keys)]
+        chosen.check(pa.concat_tables(known, promote_options="permissive"))
 
     def decode(self, log: LogPartition) -> Iterator[pa.Table]:
         """The decoded records of one of the logs, one table per chunk."""
@@ -222,6 +248,7 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
             ignore_uncheckpointed=spec.ignore_uncheckpointed,
         ),
         severities=spec.rules,
+        judging=spec.judge,
         limits=spec.limits.to_limits(),
         groups=groups,
         notes=tuple(notes),

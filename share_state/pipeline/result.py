@@ -17,7 +17,6 @@ from share_state.delta.files import File
 from share_state.errors import InputError
 from share_state.pipeline.task import CUTOFF, SUMMARY, returned_table
 from share_state.rules.registry import drop_unproven
-from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import STATE_TOPIC
 from share_state.sources.share_snapshots import ShareSnapshotEntry
 
@@ -41,7 +40,9 @@ class RunResult:
         archiving: log partition, offset and timestamp (ms) of the first record that only 4.4 or later writes; None if
             there is none, or rules over records were not evaluated.
         notes: what an audit noticed about the logs.
-        files: files that the tasks wrote.
+        misplaced: share-partitions in a state partition that their key does not hash to.
+        strays: those of them whose state in another state partition counts: `key_texts` with the state partition.
+        files: files that the tasks wrote, each with its `log`.
     """
 
     run_id: str
@@ -57,6 +58,8 @@ class RunResult:
     log_time: int | None = None
     archiving: tuple[str, int, int] | None = None
     notes: tuple[str, ...] = ()
+    misplaced: int = 0
+    strays: tuple[str, ...] = ()
     files: Sequence[File] = field(default=(), compare=False, repr=False)
 
     @property
@@ -69,7 +72,11 @@ class RunResult:
 
     def plain(self) -> dict[str, Any]:
         """The result as plain data, for printing."""
-        names = [field.name for field in fields(self) if field.name not in ("index", "files", "archiving")]
+        names = [
+            field.name
+            for field in fields(self)
+            if field.name not in ("index", "files", "archiving", "misplaced", "strays")
+        ]
         shown = {name: getattr(self, name) for name in names}
         findings = [
             {"severity": severity, "rule": rule, "count": count} for (severity, rule), count in self.findings.items()
@@ -122,7 +129,8 @@ def summarize(results: pa.Table, inputs: tuple[str, ...], options: Mapping[str, 
         log_time=max(times, default=None),
         archiving=first,
         notes=() if first is None else (_writer_note(*first),),
-        files=[file for summary in summaries for file in summary["files"]],
+        misplaced=sum(summary["misplaced"] for summary in summaries),
+        files=[file | {"log": summary["log"]} for summary in summaries for file in summary["files"]],
     )
 
 
@@ -166,27 +174,20 @@ def _check_batches(summaries: Sequence[Mapping[str, Any]]) -> None:
 
 
 def run_row(
-    result: RunResult,
-    command: str,
-    versions: Mapping[str, int],
-    inputs: tuple[str, ...],
-    options: Mapping[str, str],
-    started: datetime,
-) -> pa.Table:
-    """The row of `runs` that commits a run.
+    result: RunResult, command: str, inputs: tuple[str, ...], options: Mapping[str, str], started: datetime
+) -> dict[str, Any]:
+    """The row of `runs` of a run, for `Warehouse.commit_run`.
 
     Args:
         result: of the run.
         command: that ran.
-        versions: Delta version of each of its tables.
         inputs: as given.
         options: what else shaped the result.
         started: time at which it began.
     """
-    row = {
+    return {
         "run_id": result.run_id,
         "started": started,
-        "finished": datetime.now(UTC),
         "command": command,
         "version": __version__,
         "inputs": list(inputs),
@@ -195,9 +196,7 @@ def run_row(
         "progress": list(result.progress.items()),
         "findings": list(result.by_severity.items()),
         "status": "done",
-        "table_versions": list(versions.items()),
         "options": list(options.items()),
         "log_time": None if result.log_time is None else datetime.fromtimestamp(result.log_time / 1000, UTC),
         "notes": list(result.notes),
     }
-    return pa.Table.from_pylist([row], schema=table_schema("runs"))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from share_state.config.inputs import JUDGE_ALL
 from share_state.delta.reader import CommittedTables
 from share_state.errors import InputError, NothingCommittedError
 from share_state.fold.checkpoint import resume_point_of
@@ -73,8 +74,8 @@ def resume_plan(plan: FoldPlan, last: LastAudit | None) -> tuple[FoldPlan, list[
         plan: the log partitions as they are found now.
         last: the last audit.
     Returns:
-        The plan with what is left of each log partition, including those that are missing now; a sentence for each log
-        partition that did more than grow.
+        The plan, with every rule, of what is left of each log partition, including those that are missing now; a
+        sentence for each log partition that did more than grow.
     Raises:
         InputError: if a segment cannot be read, or the input has no partition numbers but the last audit had.
     """
@@ -95,7 +96,7 @@ def resume_plan(plan: FoldPlan, last: LastAudit | None) -> tuple[FoldPlan, list[
         logs.append(left)
         resumed[log.name] = ResumedLog(status) if status in READ_FROM_START else ResumedLog(status, row, of_log)
     notes = [f"{name} {_NOTES[known.status]}" for name, known in sorted(resumed.items()) if known.status in _NOTES]
-    return replace(plan, logs=logs, resumed=resumed), notes
+    return replace(plan, logs=logs, resumed=resumed, judging=JUDGE_ALL), notes
 
 
 def is_unchanged(plan: FoldPlan) -> bool:

@@ -115,6 +115,7 @@ SUMMARIES = pa.schema(
         ("findings", pa.list_(pa.struct(_COUNT))),
         ("unproven", pa.list_(pa.struct([*_COUNT, ("second", pa.int64())]))),
         ("archiving", pa.list_(pa.int64())),
+        ("misplaced", pa.int64()),
         ("digest", pa.string()),
         ("index", pa.list_(pa.struct([("group", pa.string()), *((n, pa.int64()) for n in _INDEX_NUMBERS)]))),
         ("compared", pa.int64()),
@@ -177,7 +178,6 @@ def run_task(plan: FoldPlan, output: OutputSpec, log: LogPartition) -> Iterator[
     }
     if plan.resumed is not None and isinstance(folded, FoldedLog):
         made[WATCHED] = history_pieces(folded)
-        summary |= {"newest_time": folded.newest_time if folded.newest_time >= 0 else None}
         if folded.checkpoint is not None:
             made[CARRIED] = checkpoint_share_partitions(log.name, folded.checkpoint)
             summary |= {"carried": checkpoint_row(log.name, folded.checkpoint)["carried"]}
@@ -286,10 +286,12 @@ def _summary(plan: FoldPlan, folded: Folded, findings: pa.Table) -> dict[str, An
         "whole_batches": folded.has_valid_batches or folded.log.size == 0,
         "findings": _counted(drop_unproven(findings), ["severity", "rule"]),
         "unproven": unproven,
+        "misplaced": len(folded.observations.misplaced[0]),
         "archiving": folded.archiving if isinstance(folded, FoldedLog) and folded.archiving[1] >= 0 else None,
         "index": [asdict(entry) for entry in folded.index_entries],
         "compared": proof and proof.compared,
         "differing": proof and list(proof.differing),
+        "newest_time": folded.newest_time if isinstance(folded, FoldedLog) and folded.newest_time >= 0 else None,
     }
 
 

@@ -4,7 +4,6 @@ Equality is only required of share-partitions whose log partition rests: it ends
 both before and after the broker answered. A broker that has written since then has newer state, which is no error.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -56,9 +55,6 @@ def list_groups(warehouse: str) -> set[str]:
 def compare(warehouse: str, answers: "BrokerOffsets") -> dict[str, Any]:
     """Compare the tables of a warehouse with a broker's answers.
 
-    Args:
-        warehouse: folder of the tables.
-        answers: of the broker.
     Returns:
         `run`, `verdicts` (verdict -> number), `share_partitions` (one row each: key, verdict, values of both sides) and
         `findings` (rule, severity, key, message, evidence).
@@ -83,11 +79,6 @@ def compare(warehouse: str, answers: "BrokerOffsets") -> dict[str, Any]:
     findings = [_finding(row, set(names)) for row in rows if row["verdict"] != SAME]
     verdicts = {verdict: sum(row["verdict"] == verdict for row in rows) for verdict in (SAME, MOVED_ON, DIFFERS)}
     return {"run": tables.run["run_id"], "verdicts": verdicts, "share_partitions": rows, "findings": findings}
-
-
-def count_by_severity(found: Mapping[str, Any]) -> dict[str, int]:
-    """Severity -> number of findings in a result of `compare`."""
-    return dict(Counter(finding["severity"] for finding in found["findings"]))
 
 
 def print_comparison(found: Mapping[str, Any]) -> None:

@@ -204,22 +204,45 @@ def check_report_path(path: str) -> None:
         raise ReportError(f"{path}: a folder is here; give the name of a file")
     if not folder.is_dir():
         raise ReportError(f"{path}: the folder {folder} does not exist; create it, or give another file")
-    if not os.access(folder, os.W_OK | os.X_OK):
+    if not os.access(path if _is_special(path) else Path(path).resolve().parent, os.W_OK):
         raise ReportError(f"{path}: the folder {folder} is not writable; allow it, or give another file")
 
 
-def write_atomically(path: str, text: str) -> None:
-    """Write a file under a temporary name, then rename it: readers see the old file or the new one.
+def check_report_paths(*paths: str | None) -> None:
+    """Refuse paths that no report can be written to, and two reports in one file.
+
+    Raises:
+        ReportError: if a path is unusable or given twice.
+    """
+    seen = set[Path]()
+    for path in filter(None, paths):
+        check_report_path(path)
+        if (target := Path(path).resolve()) in seen and not _is_special(path):
+            raise ReportError(f"{path}: is given for two reports; give each its own file")
+        seen.add(target)
+
+
+def _is_special(path: str) -> bool:
+    """Whether a path is a device, a pipe or another stream: nothing that a rename could replace."""
+    return path.startswith("/dev/") or (Path(path).exists() and not Path(path).is_file())
+
+
+def write_report(path: str, text: str) -> None:
+    """Write a report: under a temporary name first, so that readers see the old file or the new one.
+
+    A symbolic link stays, and a device or pipe is written to.
 
     Raises:
         ReportError: if it cannot be written; an existing file stays.
     """
     check_report_path(path)
-    temporary = Path(f"{path}.{os.getpid()}.tmp")
+    target = Path(path) if _is_special(path) else Path(path).resolve()
+    temporary = target if _is_special(path) else Path(f"{target}.{os.getpid()}.tmp")
     try:
         temporary.write_text(text, encoding="utf-8", newline="\n")
-        temporary.replace(path)
+        if temporary != target:
+            temporary.replace(target)
     except OSError as error:
+        if temporary != target:
+            temporary.unlink(missing_ok=True)
         raise ReportError(f"{path}: cannot be written ({error.strerror}); an existing file is unchanged") from None
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -4,14 +4,16 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from share_state.config.inputs import JUDGE_NONE, JUDGE_STATE
 from share_state.errors import InputError
-from share_state.report.console import print_line, print_table, write_atomically
+from share_state.report.console import print_line, print_table, write_report
 from share_state.rules.registry import SEVERITIES, registered
 from share_state.sources.discovery import STATE_TOPIC, LogPartition
 
 if TYPE_CHECKING:
     from share_state.simulator.simulation import Simulation
 
+_NOT_JUDGED = {JUDGE_STATE: "the rules over single records of __share_group_state", JUDGE_NONE: "every rule"}
 _COLUMNS = ("TOPIC", "PARTITION", "CUTOFF", "LOG-START", "LOG-END", "REDUNDANT", "LIVE", "SAFE", "HELD BACK BY")
 
 
@@ -70,7 +72,7 @@ def write_delete_records(path: str, rows: Sequence[Mapping[str, Any]]) -> int:
             f"{path}: not written: a log's number is not known; keep its folder name __share_group_state-N"
         )
     entries = [{"topic": row["topic"], "partition": row["partition"], "offset": row["cutoff_offset"]} for row in chosen]
-    write_atomically(path, json.dumps({"partitions": entries, "version": 1}, indent=2) + "\n")
+    write_report(path, json.dumps({"partitions": entries, "version": 1}, indent=2) + "\n")
     return len(entries)
 
 
@@ -81,7 +83,10 @@ def print_reconstruction(found: Mapping[str, Any]) -> None:
     print_line(f"{found['records']:,} records of {count} log partitions hold {live}")
     redundant = sum(row["redundant_records"] or 0 for row in found["cutoff"])
     print_line(f"{redundant:,} of the records lie before the cutoff: see `share-state cutoff`")
-    print_findings(found["findings"])
+    if found["judge"] != JUDGE_NONE:
+        print_findings(found["findings"])
+    if found["judge"] in _NOT_JUDGED:
+        print_line(f"not judged: {_NOT_JUDGED[found['judge']]} (--judge all)")
     print_line(f"tables are in {found['warehouse']} (run {found['run_id']}): `share-state show {found['warehouse']}`")
 
 

@@ -5,7 +5,7 @@ State is compared per share-partition: its scalar columns, and the ranges of off
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -18,7 +18,7 @@ from share_state.pipeline.executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.task import OutputSpec
 from share_state.report.console import UNKNOWN, print_line, print_table
-from share_state.report.share_partitions import KEY_COLUMNS
+from share_state.report.share_partitions import KEY_COLUMNS, check_known
 
 RangeState = tuple[str, bool]
 """The name of a range's state, and whether it is terminal: the records are not delivered again."""
@@ -126,26 +126,34 @@ def _kind(was: RangeState, is_now: RangeState) -> str:
     return PASSED if is_now is BELOW else CHANGED
 
 
-def read_warehouse(warehouse: str, chosen: SharePartitionFilter) -> StateTables:
-    """The state that the last run of a warehouse committed.
+def read_warehouses(warehouses: Sequence[str], chosen: SharePartitionFilter) -> list[StateTables]:
+    """The states that the last runs of warehouses committed.
 
     Raises:
+        InputError: if the filter matches a share-partition in none of them.
         WarehouseError: if there is none, or a table cannot be read.
     """
-    tables, where = CommittedTables(warehouse), key_filter(chosen.group_id, chosen.topic, chosen.partition)
-    return tables.read(_TABLES[0], where), tables.read(_TABLES[1], where)
+    opened, where = [CommittedTables(one) for one in warehouses], key_filter(*astuple(chosen))
+    found = [(tables.read(_TABLES[0], where), tables.read(_TABLES[1], where)) for tables in opened]
+    if not any(len(states) for states, _ in found):
+        check_known(opened, chosen)
+    return found
 
 
-def fold_export(plan: FoldPlan, chosen: SharePartitionFilter) -> StateTables:
-    """The state that an export folds to.
+def fold_exports(plans: Sequence[FoldPlan], chosen: SharePartitionFilter) -> list[StateTables]:
+    """The states that an export folds to at several points, the latest last.
 
     Raises:
-        InputError: if a segment cannot be read.
+        InputError: if a segment cannot be read, or the filter matches no share-partition at the last point.
     """
-    executor, where = LocalExecutor(), key_filter(chosen.group_id, chosen.topic, chosen.partition)
-    tables = executor.returned_tables(executor.fold(plan, OutputSpec(returned=_TABLES)), _TABLES)
-    states, in_flight = (tables[name] if where is None else tables[name].filter(where) for name in _TABLES)
-    return states, in_flight
+    executor, where, found = LocalExecutor(), key_filter(*astuple(chosen)), list[StateTables]()
+    for plan in plans:
+        tables = executor.returned_tables(executor.fold(plan, OutputSpec(returned=_TABLES)), _TABLES)
+        states, in_flight = (tables[name] if where is None else tables[name].filter(where) for name in _TABLES)
+        found.append((states, in_flight))
+    if not any(len(states) for states, _ in found):
+        plans[-1].check(chosen)
+    return found
 
 
 def compare_states(before: StateTables, after: StateTables) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from share_state.fold.explain import (
     Touch,
     assignment_history,
     explain,
-    share_partitions,
 )
 from share_state.fold.groups import add_topic_names, fold_groups, to_datetime, topic_names
 from share_state.fold.interval_merge import ACKNOWLEDGED, ACQUIRED, ARCHIVING, STATE_NAMES
@@ -30,7 +29,6 @@ _PLACES = {
     Place.GAP: "gap",
     Place.BEYOND_END: "beyond SPEO",
 }
-_MAX_LISTED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +75,7 @@ def explain_offset(
             one for log in logs for one in explain(log, plan.window_of(log), chosen, offset, plan.fold_options(log))
         ]
     if not found:
-        raise InputError(_not_found(plan, chosen))
+        plan.check(chosen)
     # A topic that was deleted and created again has one name and two ids; only the newer is alive.
     latest, *others = sorted(found, key=lambda one: one.last_timestamp, reverse=True)
     assignments = AssignmentHistory()
@@ -108,30 +106,6 @@ def _likely_first(plan: FoldPlan, chosen: SharePartitionFilter) -> list[list[Log
     }
     likely = [log for log in plan.logs if log.partition in homes]
     return [likely, [log for log in plan.logs if log.partition not in homes]]
-
-
-def _not_found(plan: FoldPlan, chosen: SharePartitionFilter) -> str:
-    """The error for a share-partition without records, with those that have some."""
-    groups: dict[str, set[tuple[str, int]]] = {}
-    for log in plan.logs:
-        keys = share_partitions(log, plan.window_of(log), plan.fold_options(log))
-        rows = zip(*(keys[name].to_pylist() for name in ("group_id", "topic_id", "topic", "partition")), strict=True)
-        for group, topic_id, name, partition in rows:
-            shown = topic_id if chosen.topic == topic_id else name or topic_id
-            groups.setdefault(group, set()).add((shown, partition or 0))
-    if chosen.group_id not in groups:
-        return f"--group {chosen.group_id}: no record of it here; there are {_list_some(sorted(groups))}"
-    known = groups[chosen.group_id]
-    of_topic = sorted(number for name, number in known if name == chosen.topic)
-    if of_topic:
-        return f"--partition {chosen.partition}: no record of it here; there are {_list_some(of_topic)}"
-    listed = _list_some(sorted({name for name, _ in known}))
-    return f"--topic {chosen.topic}: no record of it here; group {chosen.group_id} has {listed} (--topics gives names)"
-
-
-def _list_some(names: Sequence[Any]) -> str:
-    listed = ", ".join(map(str, names[:_MAX_LISTED])) or "none"
-    return listed if len(names) <= _MAX_LISTED else f"{listed} and {len(names) - _MAX_LISTED} more"
 
 
 def _explanation_json(

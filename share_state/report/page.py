@@ -79,7 +79,7 @@ def write_page(path: str, report: AuditReport) -> None:
     Raises:
         ReportError: if the file cannot be written; an existing file stays.
     """
-    console.write_atomically(path, render_page(report))
+    console.write_report(path, render_page(report))
 
 
 def render_page(report: AuditReport) -> str:

@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from share_state.report.audit_data import AuditReport
-from share_state.report.console import write_atomically
+from share_state.report.console import write_report
 from share_state.report.share_partitions import (
     DELIVERY_STATES,
     latest_audit_filter,
@@ -48,7 +48,7 @@ def write_metrics(path: str, report: AuditReport) -> None:
     """
     registry = CollectorRegistry()
     registry.register(_Metrics(report))
-    write_atomically(path, generate_latest(registry).decode())
+    write_report(path, generate_latest(registry).decode())
 
 
 class _Metrics(Collector):

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from share_state.delta.reader import CommittedTables
 from share_state.errors import WarehouseError
 from share_state.fold.interval_merge import ARCHIVED, STATE_NAMES
-from share_state.fold.options import Limits
+from share_state.fold.options import Limits, SharePartitionFilter
 from share_state.schema.declarations import table_schema
 
 KEY_COLUMNS = ("dialect", "group_id", "topic_id", "topic", "partition")
@@ -27,7 +27,7 @@ IDENTITY_COLUMNS = ("dialect", "group_id", "topic_key", "partition")
 DELIVERY_STATES = tuple(STATE_NAMES.values())
 """Delivery states in the order of their codes; columns of record counts bear these names in lower case."""
 
-HISTORY_TABLE = "share_partition_history"
+STATE, HISTORY_TABLE = "share_partition_state", "share_partition_history"
 
 _PENDING_ROWS = 1_000_000
 _IN_FLIGHT = {name: pa.int64() for name in (*(state.lower() for state in DELIVERY_STATES), "ranges")}
@@ -46,6 +46,17 @@ def descending(*columns: str) -> list[tuple[str, str]]:
 def add_topic_key(rows: pa.Table) -> pa.Table:
     """Append the column topic_key."""
     return rows.append_column("topic_key", pc.coalesce(rows["topic_id"], rows["topic"]))
+
+
+def check_known(warehouses: Iterable[CommittedTables], chosen: SharePartitionFilter) -> None:
+    """Refuse a filter that matches nothing that warehouses have state of or that a group lists.
+
+    Raises:
+        InputError: naming the nearest that are known.
+    """
+    columns = {"share_groups": KEY_COLUMNS[1:2], "share_group_partitions": KEY_COLUMNS[1:], STATE: KEY_COLUMNS[1:]}
+    known = [tables.read(name, columns=wanted) for tables in warehouses for name, wanted in columns.items()]
+    chosen.check(pa.concat_tables(known, promote_options="default"))
 
 
 def left_join(rows: pa.Table, other: pa.Table | None, columns: dict[str, pa.DataType]) -> pa.Table:

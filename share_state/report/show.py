@@ -10,13 +10,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.delta.reader import CommittedTables, key_filter
+from share_state.fold.options import SharePartitionFilter
 from share_state.fold.states import SHARE_GROUP_STATE, compute_lags
-from share_state.report.console import escape_unprintable, print_json, print_line, print_table, row_pieces
+from share_state.report.console import print_json, print_line, print_table, row_pieces
 from share_state.report.share_partitions import (
     IDENTITY_COLUMNS,
     KEY_COLUMNS,
     add_topic_key,
     ascending,
+    check_known,
     group_pieces,
     left_join,
 )
@@ -58,6 +60,8 @@ def print_state_json(warehouse: str, group: str | None, topic: str | None, parti
     """Print the run, the share-partitions with their lag, and the in-flight ranges as JSON."""
     tables, where = CommittedTables(warehouse), key_filter(group, topic, partition)
     states, ranges = _read_states(tables, where), _read_ranges(tables, where)
+    if not states.num_rows:
+        check_known([tables], SharePartitionFilter(group, topic, partition))
     print_json({"run": tables.run}, {"share_partitions": row_pieces(states), "in_flight": row_pieces(ranges)})
 
 
@@ -68,6 +72,7 @@ def print_state(
     tables, where = CommittedTables(warehouse), key_filter(group, topic, partition)
     states = _read_states(tables, where, [*KEY_COLUMNS, "leader_epoch", "suspect", *_LAG])
     if not states.num_rows:
+        check_known([tables], SharePartitionFilter(group, topic, partition))
         print_line("no share-partition here")
         return
     rows = left_join(
@@ -141,17 +146,15 @@ def _print_ranges(ranges: pa.Table, *, with_key: bool) -> None:
 
 
 def describe_groups(warehouse: str, group: str | None = None) -> dict[str, Any]:
-    """The groups of a warehouse as plain data; starts no Spark.
+    """The groups of a warehouse, or one of them, as plain data; starts no Spark.
 
-    Args:
-        warehouse: folder of the tables.
-        group: only this group.
     Returns:
         `run`: the row of `runs`; `read`: whether the run read the group side at all; `groups`: rows of `share_groups`,
         and groups of which only state is known, each with its number of `share_partitions` and their `lag` (null if
         any is unknown); `members`: rows of `share_group_members`; `share_partitions`: of the given group, with status,
         start_offset, lag and the `members` that have them.
     Raises:
+        InputError: if the group is unknown.
         WarehouseError: if no run has committed there, or a table is gone.
     """
     tables = CommittedTables(warehouse)
@@ -161,6 +164,8 @@ def describe_groups(warehouse: str, group: str | None = None) -> dict[str, Any]:
     states = _read_states(tables, is_state_record if where is None else is_state_record & where)
     groups, members = (tables.read(name, where) for name in ("share_groups", "share_group_members"))
     listed = tables.read("share_group_partitions", where)
+    if not len(groups) + len(states):
+        check_known([tables], SharePartitionFilter(group))
     return {
         "run": tables.run,
         "read": tables.holds("share_groups"),
@@ -207,17 +212,11 @@ def _share_partitions(states: pa.Table, listed: pa.Table, members: Sequence[Mapp
 
 
 def print_groups(found: Mapping[str, Any], *, group: str | None, members: bool) -> None:
-    """Print one line per group, or all about one group.
-
-    Args:
-        found: from `describe_groups`.
-        group: the group that was chosen, if any.
-        members: print the members of all groups, too.
-    """
+    """Print the result of `describe_groups`: one line per group, or all about one; the members of all if `members`."""
     if not found["read"]:
         print_line("the input had no logs of __consumer_offsets: of groups only their state is known")
     if not found["groups"]:
-        print_line("no share group here" if group is None else f"no share group {escape_unprintable(group)} here")
+        print_line("no share group here")
         return
     rows = [[row[name] for name in _GROUP_COLUMNS.values()] for row in found["groups"]]
     print_table([*_GROUP_COLUMNS], rows, numeric=_GROUP_COLUMNS.keys() - {"GROUP", "STATE"})

@@ -75,13 +75,26 @@ def batch_malformed(folded: FoldedLog | FoldedControlLog) -> Breaches:
     Scope.RECORD_BATCHES,
     severity=ERROR,
     source="Kafka UnifiedLog.append, monotonic offsets",
-    statement="If an offset occurs twice, both copies have the same bytes.",
+    statement="If a committed offset occurs twice, both copies have the same bytes.",
 )
 def duplicate_offset_conflict(folded: FoldedLog | FoldedControlLog) -> Breaches:
     """Batches left out because a batch of a higher leader epoch has other bytes at their offsets."""
     return _with_status(
         folded, BatchStatus.CONFLICT, "another copy holds other bytes under these offsets; it was left out"
     )
+
+
+@rule(
+    "UNREPLICATED_TAIL",
+    Scope.RECORD_BATCHES,
+    severity=INFO,
+    source="KIP-101, leader epochs; Kafka UnifiedLog.truncateTo",
+    statement="No copy holds batches above its high watermark that a later leader epoch replaced.",
+)
+def unreplicated_tail(folded: FoldedLog | FoldedControlLog) -> Breaches:
+    """Batches that only one broker had when it failed; it truncates them when it starts again."""
+    text = "above the high watermark of this copy, and replaced in a later leader epoch of another; it was left out"
+    return _with_status(folded, BatchStatus.UNREPLICATED, text)
 
 
 @rule(

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
@@ -176,13 +177,11 @@ def table(name: str) -> tuple[str, tuple[Column, ...]]:
         DeclarationError: if the file in schemas/tables does not declare a table.
     """
     declaration_names = _load(f"tables/{name}.yaml", Table)
-    columns: list[Column] = []
-    for column in declaration_names.columns:
-        if isinstance(column, ColumnsOf):
-            columns += _load(f"tables/{column.columns_of}.yaml", ColumnGroup).columns
-        else:
-            columns.append(column)
-    return declaration_names.doc, tuple(columns)
+    groups = (
+        _load(f"tables/{one.columns_of}.yaml", ColumnGroup).columns if isinstance(one, ColumnsOf) else (one,)
+        for one in declaration_names.columns
+    )
+    return declaration_names.doc, tuple(chain.from_iterable(groups))
 
 
 @cache
@@ -281,10 +280,8 @@ class WireLayout:
 
 @cache
 def record(name: str) -> Record:
-    """A record as declared.
+    """A record as declared; its file goes by its name, as in share_snapshot_value.
 
-    Args:
-        name: name of its file, as in share_snapshot_value.
     Raises:
         DeclarationError: if the file in schemas/records does not declare a record.
     """
@@ -293,10 +290,8 @@ def record(name: str) -> Record:
 
 @cache
 def struct(name: str) -> Struct:
-    """A struct as declared.
+    """A struct as declared; its file goes by its name, as in state_batch.
 
-    Args:
-        name: name of its file, as in state_batch.
     Raises:
         DeclarationError: if the file in schemas/records does not declare a struct.
     """
@@ -305,11 +300,8 @@ def struct(name: str) -> Struct:
 
 @cache
 def layout(name: str, releases: str) -> WireLayout:
-    """One layout of a record with its structs resolved.
+    """The layout of a record for some releases ("4.0" or "4.1+", as declared) with its structs resolved.
 
-    Args:
-        name: name of its file, as in share_snapshot_value.
-        releases: as declared, "4.0" or "4.1+".
     Raises:
         DeclarationError: if the layout does not exist or a field has an unknown type.
     """
@@ -317,34 +309,27 @@ def layout(name: str, releases: str) -> WireLayout:
     for one in declaration_names.layouts:
         if one.releases == releases:
             prefix = declaration_names.key_type if declaration_names.part == "key" else one.version
-            fields = _wire_fields(f"records/{name}.yaml", one.fields)
+            fields = tuple(_wire_field(f"records/{name}.yaml", field) for field in one.fields)
             return WireLayout(declaration_names.name, releases, prefix, one.flexible, fields)
     known = ", ".join(one.releases for one in declaration_names.layouts)
     raise DeclarationError(f"records/{name}.yaml: no layout {releases!r}; there are {known}")
 
 
-def _wire_fields(file: str, fields: tuple[Field, ...]) -> tuple[WireField, ...]:
-    return tuple(
-        WireField(field.name, field.type.removeprefix("[]"), field.type.startswith("[]"),
-                  _fields_inside(file, field), field.tag, field.default)
-        for field in fields
-    )  # fmt: skip
+def _wire_field(file: str, field: Field) -> WireField:
+    kind, inner = field.type.removeprefix("[]"), ()
+    if kind not in FIELD_TYPES:
+        struct_file = f"records/{snake_case(kind)}.yaml"
+        if not re.fullmatch("([A-Z][a-z0-9]*)+", kind) or not _path(struct_file).is_file():
+            known = ", ".join(sorted(FIELD_TYPES))
+            raise DeclarationError(f"{_path(file)}: {field.name}: type {field.type!r} is unknown; use one of {known}"
+                                   f" or a struct that has a file in schemas/records")  # fmt: skip
+        inner = tuple(_wire_field(struct_file, one) for one in struct(snake_case(kind)).fields)
+    return WireField(field.name, kind, kind != field.type, inner, field.tag, field.default)
 
 
-def _fields_inside(file: str, field: Field) -> tuple[WireField, ...]:
-    type_name = field.type.removeprefix("[]")
-    if type_name in FIELD_TYPES:
-        return ()
-    struct_name = _snake(type_name)
-    struct_file = f"records/{struct_name}.yaml"
-    if not re.fullmatch("([A-Z][a-z0-9]*)+", type_name) or not _path(struct_file).is_file():
-        known = ", ".join(sorted(FIELD_TYPES))
-        raise DeclarationError(f"{_path(file)}: {field.name}: type {field.type!r} is unknown; use one of {known}"
-                               f" or a struct that has a file in schemas/records")  # fmt: skip
-    return _wire_fields(struct_file, struct(struct_name).fields)
-
-
-def _snake(name: str) -> str:
+@cache
+def snake_case(name: str) -> str:
+    """A name of Kafka's as a file, a table or a decoded record has it."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
@@ -365,12 +350,7 @@ def _load(name: str, model: type[_Model]) -> _Model:
 
 
 def declaration_names(folder: str, first_key: str) -> list[str]:
-    """Names of the files in a folder of schemas/ that hold one kind of declaration.
-
-    Args:
-        folder: tables or records.
-        first_key: first key of such a declaration: table, columns_group, name or struct.
-    """
+    """Names of the files in a folder of schemas/ whose first key is table, columns_group, name or struct."""
     paths = sorted(_path(folder).glob("*.yaml"))
     return [path.stem for path in paths if path.read_text(encoding="utf-8").startswith(f"{first_key}:")]
 

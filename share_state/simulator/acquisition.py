@@ -15,10 +15,9 @@ from share_state.simulator.durability import (
     StateTransitions,
     Trigger,
     build_dead_letters,
-    merge_adjacent,
 )
 from share_state.simulator.settings import PartitionSettings
-from share_state.simulator.types import DeliveryState, Release, StateBatch
+from share_state.simulator.types import DeliveryState, Release, StateBatch, merge_adjacent
 from share_state.simulator.window import TERMINAL, InFlightBatch, OffsetRun, Window
 
 
@@ -332,7 +331,7 @@ class LockRelease:
                 if part.state is DeliveryState.AVAILABLE:
                     self._window.mark_available_from(part.first)
             writes += self._write_per_offset(parts) if per_offset else [self._write_batch(batch, parts)]
-            changed += _state_batches(parts)
+            changed += [part.batch for part in parts]
         for batch, _ in expired:
             batch.merge_runs()
         return Operation(Trigger.LOCK_TIMEOUT, merge_adjacent(sorted(changed)), tuple(writes)) if writes else None
@@ -341,7 +340,7 @@ class LockRelease:
         for part in parts:
             self._window.count_terminal(part)
         dead_letters = build_dead_letters([(batch, part) for part in parts], [DeadLetterReason.EXHAUSTED] * len(parts))
-        return self._transitions.build_final_write(tuple(_state_batches(parts)), dead_letters)
+        return self._transitions.build_final_write(tuple(part.batch for part in parts), dead_letters)
 
     def _write_per_offset(self, parts: list[OffsetRun]) -> list[PendingWrite]:
         writes = []
@@ -376,7 +375,3 @@ class LockRelease:
         if run.last < self._window.start_offset:
             return DeliveryState.ARCHIVED
         return self._settings.state_after_release(count)
-
-
-def _state_batches(runs: list[OffsetRun]) -> list[StateBatch]:
-    return [StateBatch(run.first, run.last, run.state, run.count) for run in runs]

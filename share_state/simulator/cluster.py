@@ -3,20 +3,17 @@
 import base64
 import hashlib
 import json
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from share_state.simulator.coordinator import ShareCoordinator, load_coordinator
+from share_state.simulator.coordinator import ShareCoordinator
 from share_state.simulator.draft import ControlState, TopicLogs
-from share_state.simulator.events import Acquire, Event, EventResult, write_event
+from share_state.simulator.events import Acquire, Event, EventResult, Prune, write_event
 from share_state.simulator.log_writer import LogWriter, StateTopic, StateTopicSettings, flush_logs
 from share_state.simulator.player import EventPlayer
-from share_state.simulator.recorded_state import SharePartitionKey
-from share_state.simulator.settings import Dialect, PlayerSettings
-from share_state.simulator.share_partition import SharePartition
+from share_state.simulator.settings import PlayerSettings
 from share_state.simulator.state_records import StateKey
 from share_state.simulator.truth import (
     CONTROL_HISTORY,
@@ -27,53 +24,7 @@ from share_state.simulator.truth import (
     write_control_truth,
     write_state_truth,
 )
-from share_state.simulator.types import ErrorCode, StateRead, StateWrite
-
-
-class LogPersister:
-    """A Persister that sends each request to the share-partition's coordinator.
-
-    Source: Kafka DefaultStatePersister.
-    """
-
-    def __init__(self, topic: StateTopic, topic_id: Callable[[str], str]) -> None:
-        self.topic, self.topic_id = topic, topic_id
-
-    def _at(self, key: SharePartitionKey) -> tuple[ShareCoordinator, StateKey]:
-        state_key = StateKey(key.group, self.topic_id(key.topic), key.partition)
-        return self.topic.coordinator_of(state_key), state_key
-
-    def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int, now_ms: int) -> ErrorCode:
-        """Initialize or re-initialize the state."""
-        coordinator, state_key = self._at(key)
-        return coordinator.initialize(state_key, state_epoch, start_offset, now_ms).error
-
-    def read(self, key: SharePartitionKey, leader_epoch: int, now_ms: int) -> StateRead | ErrorCode:
-        """Read the state for a leader that loads it."""
-        coordinator, state_key = self._at(key)
-        answer = coordinator.read(state_key, leader_epoch, now_ms)
-        return answer.error if answer.state is None else answer.state
-
-    def write(self, key: SharePartitionKey, write: StateWrite, now_ms: int) -> ErrorCode:
-        """Record what an operation changed."""
-        coordinator, state_key = self._at(key)
-        return coordinator.write(state_key, write, now_ms).error
-
-    def delete(self, key: SharePartitionKey, now_ms: int) -> ErrorCode:
-        """Delete the state."""
-        coordinator, state_key = self._at(key)
-        return coordinator.delete(state_key, now_ms).error
-
-    def cold_snapshot(self, key: SharePartitionKey, now_ms: int) -> None:
-        """Write a snapshot of the unchanged state."""
-        coordinator, state_key = self._at(key)
-        if state_key in coordinator.entries:
-            coordinator.write_cold_snapshot(state_key, now_ms)
-
-    def prune(self, now_ms: int) -> None:
-        """Delete redundant records of every state partition."""
-        self.topic.prune()
-
+from share_state.simulator.types import SharePartitionKey
 
 EVENTS, RESULTS, TOPICS = "events.jsonl", "results.jsonl", "topics.json"
 
@@ -85,20 +36,13 @@ class ClusterSettings:
     Attributes:
         player: of the event player.
         version_prefix: see DraftWriter.
-        traces: whether to write results and the state after every record.
         seed: of the topic ids.
     """
 
     player: PlayerSettings
     state_topic: StateTopicSettings = field(default_factory=StateTopicSettings)
     version_prefix: bool = False
-    traces: bool = False
     seed: int = 0
-
-    @property
-    def dialect(self) -> Dialect:
-        """What is persisted."""
-        return self.player.dialect
 
 
 class SimulatedCluster:
@@ -108,16 +52,13 @@ class SimulatedCluster:
         self.folder, self.settings = folder, settings
         self._files = ExitStack()
         self._events = self._open(EVENTS)
-        traces, dialect = settings.traces, settings.dialect
+        traces, dialect = settings.player.traces, settings.player.dialect
         self._results = self._open(RESULTS) if traces else None
-        release = settings.state_topic.release
         history = self._open(HISTORY) if traces and dialect != "control_records" else None
-        self.record_counter = RecordCounter(release, history)
+        self.record_counter = RecordCounter(settings.state_topic.release, history)
         self.state_topic: StateTopic | None = None
-        persister = None
         if dialect != "control_records":
-            self.state_topic = StateTopic(folder, settings.state_topic, observe=self.record_counter.observe)
-            persister = LogPersister(self.state_topic, self.topic_id)
+            self.state_topic = StateTopic(folder, settings.state_topic, self.record_counter.observe)
         self.topic_logs: TopicLogs | None = None
         if dialect != "share_group_state":
             self._control_history = self._open(CONTROL_HISTORY) if traces else None
@@ -128,7 +69,7 @@ class SimulatedCluster:
                 version_prefix=settings.version_prefix,
                 observe=self._write_control_history if traces else None,
             )
-        self.player = EventPlayer(persister, settings.player)
+        self.player = EventPlayer(settings.player, self._coordinator_of)
         self.end_offsets: dict[tuple[str, int], int] = {}
         self.events, self.now_ms = 0, 0
 
@@ -144,9 +85,10 @@ class SimulatedCluster:
         """The key of a share-partition's records."""
         return StateKey(key.group, self.topic_id(key.topic), key.partition)
 
-    def leader(self, key: SharePartitionKey) -> SharePartition | None:
-        """The leader of a share-partition, or None."""
-        return self.player.leader(key)
+    def _coordinator_of(self, key: SharePartitionKey) -> tuple[ShareCoordinator, StateKey]:
+        assert self.state_topic
+        state_key = self.state_key(key)
+        return self.state_topic.coordinator_of(state_key), state_key
 
     def apply(self, event: Event) -> list[EventResult]:
         """Play the next event; returns its results."""
@@ -166,6 +108,8 @@ class SimulatedCluster:
             if self._results:
                 self._results.write(f"{result.to_json()}\n")
             results.append(result)
+        if isinstance(event, Prune) and self.state_topic:
+            self.state_topic.prune()
         return results
 
     def note_end_offset(self, topic: str, partition: int, end_offset: int) -> None:
@@ -210,7 +154,7 @@ class SimulatedCluster:
         for partition, (coordinator, log) in enumerate(zip(topic.coordinators, topic.logs, strict=True)):
             if log.log_start_offset:
                 self.record_counter.by_partition[partition] = {}
-                for offset, record in load_coordinator(coordinator, log.folder, log.log_start_offset):
+                for offset, record in coordinator.load(log.folder, log.log_start_offset):
                     self.record_counter.count(partition, offset, record)
 
     def _write_topics(self) -> None:

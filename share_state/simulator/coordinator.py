@@ -1,120 +1,36 @@
 """The share coordinator of one state partition: validates requests, writes records and replays them."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
-from share_state.kafka.codec import decode
 from share_state.kafka.record_batches import locate_records
-from share_state.schema.declarations import layout
 from share_state.simulator.state_records import (
-    LATEST,
     NO_TIME,
     DurableState,
     StateKey,
     StateRecord,
     UpdateValue,
-    WriterRelease,
     combine_state_batches,
+    decode_record,
     merge_update,
 )
 from share_state.simulator.types import (
+    LATEST,
     NO_DELIVERY_COMPLETE_COUNT,
     NO_EPOCH,
     NO_START_OFFSET,
     ErrorCode,
-    StateBatch,
+    Release,
     StateRead,
     StateWrite,
 )
 from share_state.sources.discovery import find_logs
 from share_state.sources.segments import read_chunks
 
-
-def initial_snapshot(
-    state: DurableState | None, state_epoch: int, start_offset: int, now_ms: int, release: WriterRelease
-) -> DurableState:
-    """The snapshot that initializes a share-partition; NO_START_OFFSET leaves the start to the leader.
-
-    Source: Kafka ShareCoordinatorShard.generateInitializeStateRecord.
-    """
-    is_unknown = start_offset == NO_START_OFFSET or not release.writes_complete_count
-    return DurableState(
-        snapshot_epoch=state.snapshot_epoch + 1 if state else 0,
-        state_epoch=state_epoch,
-        leader_epoch=0,
-        start_offset=start_offset,
-        delivery_complete_count=NO_DELIVERY_COMPLETE_COUNT if is_unknown else 0,
-        create_timestamp=now_ms,
-        write_timestamp=now_ms,
-    )
-
-
-def build_value(
-    state: DurableState | None,
-    request: StateWrite,
-    now_ms: int,
-    release: WriterRelease,
-    *,
-    is_due: bool,
-    changes_leader: bool,
-) -> DurableState | UpdateValue:
-    """The record value for a write, or for a read with a new leader epoch.
-
-    Args:
-        state: before it; None only in 4.0, where reads and writes create the state.
-        is_due: whether the updates-per-snapshot limit is reached.
-        changes_leader: whether to record the request's leader epoch.
-    Source: Kafka ShareCoordinatorShard.generateShareStateRecord.
-    """
-    merges = release.merges_neighbours
-    if state is None:
-        batches = combine_state_batches((), request.batches, request.start_offset, merges=merges)
-        return DurableState(0, request.state_epoch, request.leader_epoch, request.start_offset, batches=batches)
-    start, count = _start_and_count(state, request, release)
-    leader_epoch = request.leader_epoch if changes_leader or release.uses_request_epochs else state.leader_epoch
-    renews = release.snapshots_higher_state_epoch and request.state_epoch > state.state_epoch
-    if not (is_due or renews):
-        batches = combine_state_batches((), request.batches, start, merges=merges)
-        return UpdateValue(state.snapshot_epoch, leader_epoch, start, count, batches)
-    start = state.start_offset if start == NO_START_OFFSET else start
-    state_epoch = request.state_epoch if release.uses_request_epochs else NO_EPOCH
-    time = NO_TIME if release.layout == "4.0" else now_ms
-    return DurableState(
-        snapshot_epoch=state.snapshot_epoch + 1,
-        state_epoch=state.state_epoch if state_epoch == NO_EPOCH else state_epoch,
-        leader_epoch=state.leader_epoch if leader_epoch == NO_EPOCH else leader_epoch,
-        start_offset=start,
-        delivery_complete_count=count,
-        batches=combine_state_batches(state.batches, request.batches, start, merges=merges),
-        create_timestamp=time,
-        write_timestamp=time,
-    )
-
-
-def _start_and_count(state: DurableState, request: StateWrite, release: WriterRelease) -> tuple[int, int]:
-    """The start offset and delivery complete count that a write records."""
-    start, count = request.start_offset, request.delivery_complete_count
-    if not release.writes_complete_count:
-        return start, NO_DELIVERY_COMPLETE_COUNT
-    if not release.keeps_greater_start or start > state.start_offset:
-        return start, count
-    if start == state.start_offset:
-        return start, max(count, state.delivery_complete_count)
-    return state.start_offset, state.delivery_complete_count
-
-
 UPDATES_PER_SNAPSHOT = 500
 COLD_AFTER_MS = 300_000
-
-
-class RecordLog(Protocol):
-    """The log of a state partition."""
-
-    def append(self, record: StateRecord, now_ms: int) -> int:
-        """Append a record with timestamp `now_ms`; returns its offset."""
-        ...
+"""Age of a snapshot at which the cold job repeats it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,33 +71,31 @@ class ShareCoordinator:
     """The coordinator of one partition of `__share_group_state`; rejected requests write nothing.
 
     Args:
-        log: where records are appended; each is replayed at once.
+        append: appends a record at a time in ms and returns its offset; each record is replayed at once.
         updates_per_snapshot: updates of a share-partition after which the next write is a snapshot.
-        cold_after_ms: age of a snapshot at which the cold job repeats it.
-        topic_ids: existing topics; None accepts every topic.
         observe: called after each replay with offset, timestamp, record and the share-partition's entry.
     Source: Kafka ShareCoordinatorShard.
     """
 
     def __init__(
         self,
-        log: RecordLog,
-        release: WriterRelease = LATEST,
+        append: Callable[[StateRecord, int], int],
+        release: Release = LATEST,
         *,
         updates_per_snapshot: int = UPDATES_PER_SNAPSHOT,
-        cold_after_ms: int = COLD_AFTER_MS,
-        topic_ids: Collection[str] | None = None,
         observe: Callable[[int, int, StateRecord, CoordinatorEntry | None], None] | None = None,
     ) -> None:
-        self.log, self.release, self.observe = log, release, observe
-        self.updates_per_snapshot, self.cold_after_ms, self.topic_ids = updates_per_snapshot, cold_after_ms, topic_ids
+        self._append, self.release, self.observe = append, release, observe
+        self.updates_per_snapshot = updates_per_snapshot
         self.entries: dict[StateKey, CoordinatorEntry] = {}
         self._last_snapshot_offset = -1
 
     def initialize(self, key: StateKey, state_epoch: int, start_offset: int, now_ms: int) -> CoordinatorResponse:
         """Initialize or re-initialize a share-partition; earlier state is discarded.
 
-        Source: Kafka ShareCoordinatorShard.initializeState.
+        Args:
+            start_offset: NO_START_OFFSET leaves the start to the leader.
+        Source: Kafka ShareCoordinatorShard.initializeState, generateInitializeStateRecord.
         """
         if not self.release.has_initialize:
             return CoordinatorResponse(ErrorCode.UNSUPPORTED_VERSION)
@@ -189,7 +103,16 @@ class ShareCoordinator:
         if error:
             return CoordinatorResponse(error)
         entry = self.entries.get(key)
-        snapshot = initial_snapshot(entry.state if entry else None, state_epoch, start_offset, now_ms, self.release)
+        is_unknown = start_offset == NO_START_OFFSET or not self.release.counts_completed
+        snapshot = DurableState(
+            snapshot_epoch=entry.state.snapshot_epoch + 1 if entry else 0,
+            state_epoch=state_epoch,
+            leader_epoch=0,
+            start_offset=start_offset,
+            delivery_complete_count=NO_DELIVERY_COMPLETE_COUNT if is_unknown else 0,
+            create_timestamp=now_ms,
+            write_timestamp=now_ms,
+        )
         return CoordinatorResponse(offset=self._write(key, snapshot, now_ms))
 
     def write(self, key: StateKey, request: StateWrite, now_ms: int) -> CoordinatorResponse:
@@ -231,28 +154,14 @@ class ShareCoordinator:
             return CoordinatorResponse(error)
         return CoordinatorResponse(offset=self._write(key, None, now_ms))
 
-    def delete_topic(self, topic_id: str, now_ms: int) -> list[int]:
-        """Write tombstones for every share-partition of a deleted topic; returns their offsets.
-
-        Source: Kafka ShareCoordinatorShard.maybeCleanupShareState.
-        """
-        gone = [key for key in self.entries if key.topic_id == topic_id] if self.release.has_initialize else []
-        return [self._write(key, None, now_ms) for key in gone]
-
-    def snapshot_cold(self, now_ms: int) -> list[int]:
-        """Repeat snapshots that are older than `cold_after_ms`; returns their offsets.
+    def cold_keys(self, now_ms: int) -> list[StateKey]:
+        """Share-partitions with a cold snapshot due; none before 4.1, or if all snapshots are cold.
 
         Source: Kafka ShareCoordinatorShard.snapshotColdPartitions.
         """
-        return [self.write_cold_snapshot(key, now_ms) for key in self.cold_keys(now_ms)]
-
-    def cold_keys(self, now_ms: int) -> list[StateKey]:
-        """Share-partitions with a cold snapshot due; none before 4.1, or if all snapshots are cold."""
         if not self.release.has_initialize or all(entry.state.is_cold for entry in self.entries.values()):
             return []
-        return [
-            key for key, entry in self.entries.items() if now_ms - entry.state.write_timestamp >= self.cold_after_ms
-        ]
+        return [key for key, entry in self.entries.items() if now_ms - entry.state.write_timestamp >= COLD_AFTER_MS]
 
     def write_cold_snapshot(self, key: StateKey, now_ms: int) -> int:
         """Write the cold snapshot of a share-partition; returns its offset."""
@@ -289,10 +198,25 @@ class ShareCoordinator:
         entry.max_leader_epoch = max(entry.max_leader_epoch, leader_epoch)
         return entry
 
-    def unload(self) -> None:
-        """Forget all state, as on resignation."""
+    def load(self, folder: Path, log_start_offset: int) -> Iterator[tuple[int, StateRecord]]:
+        """Replace the state by that of a valid log, read from the batch with the log start offset.
+
+        Returns:
+            Each record after its replay, with its offset.
+        Source: Kafka CoordinatorLoaderImpl.doLoad, ShareCoordinatorRecordSerde.
+        """
         self.entries.clear()
         self._last_snapshot_offset = -1
+        (log,) = find_logs([str(folder)])
+        for chunk in read_chunks(log):
+            data, ends = chunk.data.data, chunk.batches["last_offset"].tolist()
+            for row in locate_records(chunk.data, chunk.batches).tolist():
+                offset, _, key_at, value_at, key_size, value_size, batch = row
+                if ends[batch] >= log_start_offset:
+                    value = None if value_size < 0 else bytes(data[value_at : value_at + value_size])
+                    record = decode_record(bytes(data[key_at : key_at + key_size]), value, self.release)
+                    self.replay(offset, record)
+                    yield offset, record
 
     def last_redundant_offset(self) -> int | None:
         """The offset before which every record is redundant, or None.
@@ -323,63 +247,53 @@ class ShareCoordinator:
         known = entry.max_state_epoch if entry else None
         if known is not None and state_epoch is not None and NO_EPOCH != state_epoch < known:
             return ErrorCode.FENCED_STATE_EPOCH
-        if self.topic_ids is not None and key.topic_id not in self.topic_ids:
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return ErrorCode.NONE
 
     def _value(
         self, key: StateKey, request: StateWrite, now_ms: int, *, changes_leader: bool = False
     ) -> DurableState | UpdateValue:
-        entry = self.entries.get(key)
-        is_due = entry is not None and (entry.updates or 0) >= self.updates_per_snapshot
-        state = entry.state if entry else None
-        return build_value(state, request, now_ms, self.release, is_due=is_due, changes_leader=changes_leader)
+        """The record value for a write, or for a read with a new leader epoch. Source: generateShareStateRecord."""
+        release, merges, entry = self.release, self.release.merges_neighbours, self.entries.get(key)
+        if entry is None:
+            # Only in 4.0, where reads and writes create the state.
+            batches = combine_state_batches((), request.batches, request.start_offset, merges=merges)
+            return DurableState(0, request.state_epoch, request.leader_epoch, request.start_offset, batches=batches)
+        state = entry.state
+        start, count = self._start_and_count(state, request)
+        leader_epoch = request.leader_epoch if changes_leader or release.uses_request_epochs else state.leader_epoch
+        renews = release.snapshots_higher_state_epoch and request.state_epoch > state.state_epoch
+        if not renews and (entry.updates or 0) < self.updates_per_snapshot:
+            batches = combine_state_batches((), request.batches, start, merges=merges)
+            return UpdateValue(state.snapshot_epoch, leader_epoch, start, count, batches)
+        start = state.start_offset if start == NO_START_OFFSET else start
+        state_epoch = request.state_epoch if release.uses_request_epochs else NO_EPOCH
+        time = NO_TIME if release.layout == "4.0" else now_ms
+        return DurableState(
+            snapshot_epoch=state.snapshot_epoch + 1,
+            state_epoch=state.state_epoch if state_epoch == NO_EPOCH else state_epoch,
+            leader_epoch=state.leader_epoch if leader_epoch == NO_EPOCH else leader_epoch,
+            start_offset=start,
+            delivery_complete_count=count,
+            batches=combine_state_batches(state.batches, request.batches, start, merges=merges),
+            create_timestamp=time,
+            write_timestamp=time,
+        )
+
+    def _start_and_count(self, state: DurableState, request: StateWrite) -> tuple[int, int]:
+        """The start offset and delivery complete count that a write records."""
+        start, count = request.start_offset, request.delivery_complete_count
+        if not self.release.counts_completed:
+            return start, NO_DELIVERY_COMPLETE_COUNT
+        if not self.release.keeps_greater_start or start > state.start_offset:
+            return start, count
+        if start == state.start_offset:
+            return start, max(count, state.delivery_complete_count)
+        return state.start_offset, state.delivery_complete_count
 
     def _write(self, key: StateKey, value: DurableState | UpdateValue | None, now_ms: int) -> int:
         record = StateRecord(key, value)
-        offset = self.log.append(record, now_ms)
+        offset = self._append(record, now_ms)
         self.replay(offset, record)
         if self.observe:
             self.observe(offset, now_ms, record, self.entries.get(key))
         return offset
-
-
-_SNAPSHOT = 0
-
-
-def read_records(folder: Path, log_start_offset: int, release: WriterRelease) -> Iterator[tuple[int, StateRecord]]:
-    """Yield (offset, record) of a valid log, as a broker loads it from the batch with the log start offset.
-
-    Source: Kafka CoordinatorLoaderImpl.doLoad, ShareCoordinatorRecordSerde.
-    """
-    (log,) = find_logs([str(folder)])
-    for chunk in read_chunks(log):
-        data = chunk.data.data
-        ends = chunk.batches["last_offset"].tolist()
-        for row in locate_records(chunk.data, chunk.batches).tolist():
-            offset, _, key_at, value_at, key_size, value_size, batch = row
-            if ends[batch] >= log_start_offset:
-                value = None if value_size < 0 else bytes(data[value_at : value_at + value_size])
-                yield offset, _record(bytes(data[key_at : key_at + key_size]), value, release)
-
-
-def load_coordinator(
-    coordinator: ShareCoordinator, folder: Path, log_start_offset: int
-) -> Iterator[tuple[int, StateRecord]]:
-    """Load a log into a coordinator; yields each record after its replay."""
-    coordinator.unload()
-    for offset, record in read_records(folder, log_start_offset, coordinator.release):
-        coordinator.replay(offset, record)
-        yield offset, record
-
-
-def _record(key: bytes, value: bytes | None, release: WriterRelease) -> StateRecord:
-    is_snapshot = int.from_bytes(key[:2], "big") == _SNAPSHOT
-    name = "share_snapshot" if is_snapshot else "share_update"
-    fields, _ = decode(layout(f"{name}_key", release.layout), key)
-    if value is None:
-        return StateRecord(StateKey(**fields), None)
-    fields_of_value, _ = decode(layout(f"{name}_value", release.layout), value)
-    batches = tuple(StateBatch(**batch) for batch in fields_of_value.pop("state_batches"))
-    made = DurableState if is_snapshot else UpdateValue
-    return StateRecord(StateKey(**fields), made(**fields_of_value, batches=batches))

@@ -2,82 +2,67 @@
 
 import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from operator import attrgetter
 from pathlib import Path
 
 from share_state.kafka.codec import encode
 from share_state.schema.declarations import layout
 from share_state.simulator.events import EventResult
 from share_state.simulator.log_writer import LogWriter
-from share_state.simulator.recorded_state import BatchMap, newer_wins
 from share_state.simulator.share_partition import SharePartition
 from share_state.simulator.state_records import Batches
-from share_state.simulator.types import (
-    NO_DELIVERY_COMPLETE_COUNT,
-    CheckpointWrite,
-    DeliveryState,
-    DeltaWrite,
-    StateBatch,
-    StateRead,
-)
+from share_state.simulator.types import CheckpointWrite, DeliveryState, DeltaWrite, StateBatch, merge_adjacent
 from share_state.simulator.window import TERMINAL
 
+NO_OFFSET = -1
 
-class DraftRecord:
-    """The persisted state of one share-partition in the draft dialect, starting with a checkpoint.
+_first, _last = attrgetter("first_offset"), attrgetter("last_offset")
 
-    Source: KIP-932 draft, SHARE_CHECKPOINT and SHARE_DELTA.
-    """
 
-    def __init__(self, checkpoint: CheckpointWrite):
-        self.apply_checkpoint(checkpoint)
+class BatchMap:
+    """Ascending, disjoint state batches with equal neighbours merged."""
 
-    def build_delta(self, changes: tuple[StateBatch, ...], partition: SharePartition) -> DeltaWrite:
-        """The delta of an operation: its changes, and every offset between the persisted end and them.
+    def __init__(self, batches: Iterable[StateBatch] = ()):
+        self._batches = list(merge_adjacent(batches))
 
-        Args:
-            changes: ascending.
-            partition: after the change.
-        """
-        batches = BatchMap()
-        last = changes[-1].last_offset
-        if self.end_offset <= last:
-            for batch in partition.durable_batches(self.end_offset, last):
-                batches.overlay(batch, newer_wins)
-        for change in changes:
-            batches.overlay(change, newer_wins)
-        return DeltaWrite(batches.all())
+    def overlay(self, batch: StateBatch) -> None:
+        """Add a batch, which replaces others where it overlaps them. Source: KIP-932 draft, recovery."""
+        old = self._batches
+        begin = bisect_left(old, batch.first_offset, key=_last)
+        end = bisect_right(old, batch.last_offset, key=_first)
+        overlaid = [batch]
+        if begin < end and old[begin].first_offset < batch.first_offset:
+            overlaid.insert(0, old[begin]._replace(last_offset=batch.first_offset - 1))
+        if begin < end and old[end - 1].last_offset > batch.last_offset:
+            overlaid.append(old[end - 1]._replace(first_offset=batch.last_offset + 1))
+        # Including both neighbours, which may equal the new batches.
+        around = [*old[max(begin - 1, 0) : begin], *overlaid, *old[end : end + 1]]
+        old[max(begin - 1, 0) : end + 1] = merge_adjacent(around)
 
-    def build_checkpoint(self, partition: SharePartition) -> CheckpointWrite:
-        """The current state, without trailing offsets that were never delivered."""
-        start = partition.start_offset
-        batches = list(partition.durable_batches(start, partition.end_offset - 1))
-        if batches and batches[-1][2:] == (DeliveryState.AVAILABLE, 0):
-            batches.pop()
-        end = batches[-1].last_offset + 1 if batches else start
-        return CheckpointWrite(start, end, tuple(batches))
+    def prune(self, start_offset: int) -> None:
+        """Remove offsets before the start."""
+        batches = self._batches
+        keep = bisect_left(batches, start_offset, key=_last)
+        del batches[:keep]
+        if batches and batches[0].first_offset < start_offset:
+            batches[0] = batches[0]._replace(first_offset=start_offset)
 
-    def apply_checkpoint(self, checkpoint: CheckpointWrite) -> None:
-        """Apply a durable checkpoint."""
-        self.start_offset, self.end_offset = checkpoint.start_offset, checkpoint.end_offset
-        self._batches = BatchMap(checkpoint.batches)
-        self.start_offset, _ = _advance_start(self.start_offset, self._batches)
-        self.deltas = 0
-        """Deltas since the checkpoint."""
+    def all(self) -> tuple[StateBatch, ...]:
+        """Every batch, ascending, equal neighbours merged."""
+        return tuple(self._batches)
 
-    def apply_delta(self, delta: DeltaWrite) -> None:
-        """Apply a durable delta."""
-        for batch in delta.batches:
-            self._batches.overlay(batch, newer_wins)
-            self.end_offset = max(self.end_offset, batch.last_offset + 1)
-        self.start_offset, _ = _advance_start(self.start_offset, self._batches)
-        self.deltas += 1
-
-    def read(self, state_epoch: int) -> StateRead:
-        """The state that a new leader loads."""
-        return StateRead(state_epoch, self.start_offset, NO_DELIVERY_COMPLETE_COUNT, self._batches.all())
+    def advance(self, start_offset: int) -> int:
+        """Move a start past leading terminal offsets, as readers do after every record; remove offsets before it."""
+        self.prune(start_offset)
+        for batch in self._batches:
+            if batch.first_offset > start_offset or batch.delivery_state not in TERMINAL:
+                break
+            start_offset = batch.last_offset + 1
+        self.prune(start_offset)
+        return start_offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +73,7 @@ class ControlState:
         start_offset: SPSO, past leading terminal offsets.
         end_offset: SPEO, exclusive.
         batches: state of [start_offset, end_offset), ascending, equal neighbours merged.
-        checkpoint_epoch, checkpoint_offset: of the latest checkpoint.
+        checkpoint_epoch, checkpoint_offset: of the latest checkpoint; NO_OFFSET before it has a place in a log.
         last_offset: of the latest control record, the back offset of the next delta.
         deltas: since the checkpoint.
     Source: KIP-932 draft.
@@ -97,38 +82,56 @@ class ControlState:
     start_offset: int
     end_offset: int
     batches: Batches
-    checkpoint_epoch: int
-    checkpoint_offset: int
-    last_offset: int
+    checkpoint_epoch: int = NO_OFFSET
+    checkpoint_offset: int = NO_OFFSET
+    last_offset: int = NO_OFFSET
     deltas: int = 0
 
 
-def state_after_checkpoint(write: CheckpointWrite, epoch: int, offset: int) -> ControlState:
+def state_after_checkpoint(write: CheckpointWrite, epoch: int = NO_OFFSET, offset: int = NO_OFFSET) -> ControlState:
     """The state that a checkpoint sets."""
-    start, batches = _advance_start(write.start_offset, BatchMap(write.batches))
-    return ControlState(start, max(write.end_offset, start), batches, epoch, offset, offset)
+    batches = BatchMap(write.batches)
+    start = batches.advance(write.start_offset)
+    return ControlState(start, max(write.end_offset, start), batches.all(), epoch, offset, offset)
 
 
-def state_after_delta(state: ControlState, write: DeltaWrite, offset: int) -> ControlState:
+def state_after_delta(state: ControlState, write: DeltaWrite, offset: int = NO_OFFSET) -> ControlState:
     """The state after a delta: newer batches win, and the start moves past terminal offsets."""
     batches = BatchMap(state.batches)
     end = max([state.end_offset, *(batch.last_offset + 1 for batch in write.batches)])
     if end > state.end_offset:
         # Offsets past the old end that the delta does not mention were never delivered.
-        batches.overlay(StateBatch(state.end_offset, end - 1, DeliveryState.AVAILABLE, 0), newer_wins)
+        batches.overlay(StateBatch(state.end_offset, end - 1, DeliveryState.AVAILABLE, 0))
     for batch in write.batches:
-        batches.overlay(batch, newer_wins)
-    start, kept = _advance_start(state.start_offset, batches)
-    moved = {"start_offset": start, "end_offset": max(end, start), "batches": kept}
+        batches.overlay(batch)
+    start = batches.advance(state.start_offset)
+    moved = {"start_offset": start, "end_offset": max(end, start), "batches": batches.all()}
     return replace(state, **moved, last_offset=offset, deltas=state.deltas + 1)
 
 
-def _advance_start(start: int, batches: BatchMap) -> tuple[int, Batches]:
-    """Move the start past leading terminal offsets; readers do so after every record."""
-    batches.prune(start)
-    start = batches.end_of_leading(start, TERMINAL)
-    batches.prune(start)
-    return start, batches.all()
+def build_delta(state: ControlState, changes: Batches, partition: SharePartition) -> DeltaWrite:
+    """The delta of an operation: its changes, and every offset between the persisted end and them.
+
+    Args:
+        state: persisted so far.
+        changes: ascending.
+        partition: after the change.
+    """
+    last = changes[-1].last_offset
+    batches = BatchMap(partition.durable_batches(state.end_offset, last) if state.end_offset <= last else ())
+    for change in changes:
+        batches.overlay(change)
+    return DeltaWrite(batches.all())
+
+
+def build_checkpoint(partition: SharePartition) -> CheckpointWrite:
+    """The current state, without trailing offsets that were never delivered."""
+    start = partition.start_offset
+    batches = list(partition.durable_batches(start, partition.end_offset - 1))
+    if batches and batches[-1][2:] == (DeliveryState.AVAILABLE, 0):
+        batches.pop()
+    end = batches[-1].last_offset + 1 if batches else start
+    return CheckpointWrite(start, end, tuple(batches))
 
 
 FIRST_EPOCH = 1

@@ -7,7 +7,14 @@ from typing import NamedTuple
 
 from share_state.errors import ShareStateError
 from share_state.simulator.settings import PartitionSettings
-from share_state.simulator.types import NO_DELIVERY_COMPLETE_COUNT, DeliveryState, Release, StateBatch, StateWrite
+from share_state.simulator.types import (
+    NO_DELIVERY_COMPLETE_COUNT,
+    DeliveryState,
+    Release,
+    StateBatch,
+    StateWrite,
+    merge_adjacent,
+)
 from share_state.simulator.window import InFlightBatch, LoadGap, OffsetRun, Window
 
 
@@ -68,19 +75,6 @@ class Operation:
     writes: tuple[PendingWrite, ...]
 
 
-def merge_adjacent(batches: list[StateBatch]) -> tuple[StateBatch, ...]:
-    """Merge equal neighbours of ascending, disjoint batches."""
-    out: list[StateBatch] = []
-    for batch in batches:
-        if out:
-            last = out[-1]
-            if last.last_offset + 1 == batch.first_offset and last[2:] == batch[2:]:
-                out[-1] = StateBatch(last.first_offset, batch.last_offset, last.delivery_state, last.delivery_count)
-                continue
-        out.append(batch)
-    return tuple(out)
-
-
 def build_dead_letters(
     runs: Sequence[tuple[InFlightBatch, OffsetRun]], reasons: Sequence[DeadLetterReason]
 ) -> tuple[DeadLetter, ...]:
@@ -121,7 +115,7 @@ class StateTransitions:
         """One write for changes that are rolled back if it fails; None without changes."""
         if not runs:
             return None
-        changes = merge_adjacent([StateBatch(run.first, run.last, run.state, run.count) for _, run in runs])
+        changes = merge_adjacent(run.batch for _, run in runs)
         dead_letters = build_dead_letters(runs, reasons)
         return Operation(trigger, changes, (PendingWrite(self._write(changes), False, runs, dead_letters),))
 
@@ -156,7 +150,7 @@ class StateTransitions:
         for _, run in runs:
             previous = run.rollback_state
             assert previous is not None
-            self._window.uncount_terminal(run)
+            self._window.count_terminal(run, -1)
             run.rollback_state = None
             if now_ms <= previous.deadline:
                 run.state = DeliveryState.ACQUIRED

@@ -9,9 +9,15 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from share_state.errors import ShareStateError
 from share_state.simulator.acquisition import NO_LIMIT, AcquiredRecords, AcquireMode, LogBatch
-from share_state.simulator.recorded_state import SharePartitionKey
 from share_state.simulator.settings import AckBatch
-from share_state.simulator.types import CheckpointWrite, DeltaWrite, ErrorCode, StateBatch, StateWrite
+from share_state.simulator.types import (
+    CheckpointWrite,
+    DeltaWrite,
+    ErrorCode,
+    SharePartitionKey,
+    StateBatch,
+    StateWrite,
+)
 
 
 class EventError(ShareStateError):

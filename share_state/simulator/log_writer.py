@@ -2,24 +2,18 @@
 
 import gzip
 import struct
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
 import google_crc32c
 import pyarrow as pa
 
-from share_state.simulator.coordinator import COLD_AFTER_MS, UPDATES_PER_SNAPSHOT, CoordinatorEntry, ShareCoordinator
-from share_state.simulator.state_records import (
-    LATEST,
-    StateKey,
-    StateRecord,
-    WriterRelease,
-    encode_record,
-    state_partition_for,
-)
-from share_state.simulator.types import SimulationError
+from share_state.simulator.coordinator import UPDATES_PER_SNAPSHOT, CoordinatorEntry, ShareCoordinator
+from share_state.simulator.state_records import StateKey, StateRecord, encode_record, state_partition_for
+from share_state.simulator.types import LATEST, Release, SimulationError
 from share_state.sources.discovery import STATE_TOPIC
 
 MAGIC = 2
@@ -29,7 +23,6 @@ _NO_PRODUCER = (-1, -1, -1)  # producer id, producer epoch, base sequence
 _HEADER = struct.Struct(">qiibI")  # base offset, length, partition leader epoch, magic, crc
 _CHECKED_HEADER = struct.Struct(">hiqqqhii")
 _LENGTH_OVERHEAD = 12
-_SMALL = 1 << 13
 
 
 class DataRecord(NamedTuple):
@@ -41,11 +34,7 @@ class DataRecord(NamedTuple):
 
 
 def encode_batch(
-    base_offset: int,
-    records: Sequence[DataRecord],
-    *,
-    codec: str = "none",
-    is_control: bool = False,
+    base_offset: int, records: Sequence[DataRecord], *, codec: str = "none", is_control: bool = False
 ) -> bytes:
     """Encode a record batch with consecutive offsets.
 
@@ -69,13 +58,14 @@ def _record(index: int, first: int, record: DataRecord) -> bytes:
     timestamp, key, value = record
     parts = [b"\0", _varint(timestamp - first), _varint(index)]
     for content in (key, value):
-        parts += (_NULL,) if content is None else (_varint(len(content)), content)
+        parts += (_varint(-1),) if content is None else (_varint(len(content)), content)
     parts.append(b"\0")  # no headers
     body = b"".join(parts)
     return _varint(len(body)) + body
 
 
-def _zigzag(number: int) -> bytes:
+@lru_cache(1 << 13)
+def _varint(number: int) -> bytes:
     rest = (number << 1) ^ (number >> 63)
     out = bytearray()
     while rest > 127:
@@ -83,19 +73,6 @@ def _zigzag(number: int) -> bytes:
         rest >>= 7
     out.append(rest)
     return bytes(out)
-
-
-_NULL = _zigzag(-1)
-_VARINTS = [_zigzag(number) for number in range(_SMALL)]
-
-
-def _varint(number: int) -> bytes:
-    return _VARINTS[number] if 0 <= number < _SMALL else _zigzag(number)
-
-
-def _gzip(body: bytes) -> bytes:
-    # Without mtime the output is deterministic.
-    return gzip.compress(body, compresslevel=6, mtime=0)
 
 
 def _snappy(body: bytes) -> bytes:
@@ -117,10 +94,6 @@ def _lz4(body: bytes) -> bytes:
     return b"".join(parts) + struct.pack("<I", 0)
 
 
-def _zstd(body: bytes) -> bytes:
-    return pa.compress(body, codec="zstd", asbytes=True)
-
-
 _SNAPPY_BLOCK = 1 << 15
 _SNAPPY_HEAD = b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1)
 _LZ4_BLOCK = 1 << 16
@@ -130,10 +103,11 @@ _LZ4_STORED = 1 << 31
 
 _CODECS: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
     "none": (0, bytes),
-    "gzip": (1, _gzip),
+    # Without mtime the output is deterministic.
+    "gzip": (1, partial(gzip.compress, compresslevel=6, mtime=0)),
     "snappy": (2, _snappy),
     "lz4": (3, _lz4),
-    "zstd": (4, _zstd),
+    "zstd": (4, partial(pa.compress, codec="zstd", asbytes=True)),
 }
 CODECS = tuple(_CODECS)
 """Codec names, as in Kafka's compression.type."""
@@ -151,18 +125,15 @@ _LOG_STARTS = "log-start-offset-checkpoint"
 class LogWriter:
     """Appends records to one log partition; batches are written and segments rolled as limits are reached.
 
-    A batch is closed when the next record would exceed `batch_bytes` or comes more than `linger_ms` after the first.
+    A batch is closed when the next record would exceed `batch_bytes` or comes more than LINGER_MS after the first.
     Files are open only while they are appended to, so that many logs can be written at once.
 
     Args:
         folder: of the log partition, `<topic>-<partition>`; created if missing.
         base_offset: of the first record.
-        codec: of data batches; control batches are not compressed.
+        codec: of data batches, one of CODECS; control batches are not compressed.
         segment_bytes: maximum segment size.
         batch_bytes: maximum batch size before compression; 0 writes one record per batch.
-        linger_ms: how long a batch stays open.
-    Raises:
-        SimulationError: if the codec is unknown.
     Source: Kafka CoordinatorRuntime (batches), UnifiedLog.maybeRoll (segments).
     """
 
@@ -174,12 +145,9 @@ class LogWriter:
         codec: str = "none",
         segment_bytes: int = SEGMENT_BYTES,
         batch_bytes: int = BATCH_BYTES,
-        linger_ms: int = LINGER_MS,
     ) -> None:
-        if codec not in CODECS:
-            raise SimulationError(f"codec {codec!r} is not known; use one of {', '.join(CODECS)}")
         self.folder, self.codec = folder, codec
-        self.segment_bytes, self.batch_bytes, self.linger_ms = segment_bytes, batch_bytes, linger_ms
+        self.segment_bytes, self.batch_bytes = segment_bytes, batch_bytes
         self.next_offset = self._batch_base = self.log_start_offset = base_offset
         self._batch: list[DataRecord] = []
         self._batch_size = 0
@@ -194,7 +162,7 @@ class LogWriter:
         size = len(key or b"") + len(value or b"")
         batch = self._batch
         if batch and (
-            self._batch_size + size > self.batch_bytes or not 0 <= timestamp_ms - batch[0].timestamp <= self.linger_ms
+            self._batch_size + size > self.batch_bytes or not 0 <= timestamp_ms - batch[0].timestamp <= LINGER_MS
         ):
             self.end_batch()
         self._batch.append(DataRecord(timestamp_ms, key, value))
@@ -295,71 +263,57 @@ class StateTopicSettings:
 
     Attributes:
         release: of the brokers that write.
-        updates_per_snapshot, cold_after_ms: see ShareCoordinator.
-        codec, segment_bytes, batch_bytes, linger_ms: see LogWriter.
+        updates_per_snapshot: see ShareCoordinator.
+        codec, segment_bytes, batch_bytes: see LogWriter.
     Source: Kafka ShareCoordinatorConfig.
     """
 
-    release: WriterRelease = LATEST
+    release: Release = LATEST
     state_partitions: int = STATE_PARTITIONS
     updates_per_snapshot: int = UPDATES_PER_SNAPSHOT
-    cold_after_ms: int = COLD_AFTER_MS
     codec: str = CODECS[0]
     segment_bytes: int = SEGMENT_BYTES
     batch_bytes: int = BATCH_BYTES
-    linger_ms: int = LINGER_MS
 
 
 class StateTopic:
     """The state partitions of one cluster, in folders `__share_group_state-N`, and their coordinators.
 
     Args:
-        topic_ids: existing topics; None accepts every topic.
         observe: called for every record.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        settings: StateTopicSettings | None = None,
-        *,
-        topic_ids: Collection[str] | None = None,
-        observe: Observer | None = None,
-    ) -> None:
+    def __init__(self, folder: Path, settings: StateTopicSettings, observe: Observer) -> None:
         self._partitions: dict[StateKey, int] = {}
-        self.settings = settings = settings or StateTopicSettings()
-        self.logs = [
-            LogWriter(
+        self.settings = settings
+        self.logs: list[LogWriter] = []
+        self.coordinators: list[ShareCoordinator] = []
+        for partition in range(settings.state_partitions):
+            log = LogWriter(
                 folder / f"{STATE_TOPIC}-{partition}",
                 codec=settings.codec,
                 segment_bytes=settings.segment_bytes,
                 batch_bytes=settings.batch_bytes,
-                linger_ms=settings.linger_ms,
             )
-            for partition in range(settings.state_partitions)
-        ]
-        self.coordinators = [
-            ShareCoordinator(
-                _StateLog(log, settings.release),
-                settings.release,
-                updates_per_snapshot=settings.updates_per_snapshot,
-                cold_after_ms=settings.cold_after_ms,
-                topic_ids=topic_ids,
-                observe=_with_partition(partition, observe),
+            self.logs.append(log)
+            self.coordinators.append(
+                ShareCoordinator(
+                    partial(self._append, log),
+                    settings.release,
+                    updates_per_snapshot=settings.updates_per_snapshot,
+                    observe=partial(observe, partition),
+                )
             )
-            for partition, log in enumerate(self.logs)
-        ]
 
-    def partition_of(self, key: StateKey) -> int:
-        """The state partition of a share-partition."""
-        known = self._partitions.get(key)
-        if known is None:
-            known = self._partitions[key] = state_partition_for(key, self.settings.state_partitions)
-        return known
+    def _append(self, log: LogWriter, record: StateRecord, now_ms: int) -> int:
+        return log.append(now_ms, *encode_record(record, self.settings.release))
 
     def coordinator_of(self, key: StateKey) -> ShareCoordinator:
         """The coordinator of a share-partition."""
-        return self.coordinators[self.partition_of(key)]
+        partition = self._partitions.get(key)
+        if partition is None:
+            partition = self._partitions[key] = state_partition_for(key, self.settings.state_partitions)
+        return self.coordinators[partition]
 
     def prune(self) -> None:
         """Delete redundant records of every state partition.
@@ -370,21 +324,3 @@ class StateTopic:
             offset = coordinator.last_redundant_offset()
             if offset is not None:
                 log.delete_before(offset)
-
-
-class _StateLog:
-    """Encodes state records and appends them to a log."""
-
-    def __init__(self, log: LogWriter, release: WriterRelease) -> None:
-        self.log, self.release = log, release
-
-    def append(self, record: StateRecord, now_ms: int) -> int:
-        return self.log.append(now_ms, *encode_record(record, self.release))
-
-
-def _with_partition(
-    partition: int, observe: Observer | None
-) -> Callable[[int, int, StateRecord, CoordinatorEntry | None], None] | None:
-    if observe is None:
-        return None
-    return lambda offset, now_ms, record, entry: observe(partition, offset, now_ms, record, entry)

@@ -1,17 +1,23 @@
 """Plays events on the leaders of share-partitions, and persists what they change."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import singledispatchmethod
 from heapq import heappop, heappush
+from itertools import count
 
 from share_state.errors import ShareStateError
 from share_state.simulator import events as ev
 from share_state.simulator.acquisition import Fetch
-from share_state.simulator.draft import DraftRecord
+from share_state.simulator.coordinator import ShareCoordinator
+from share_state.simulator.draft import (
+    ControlState,
+    build_checkpoint,
+    build_delta,
+    state_after_checkpoint,
+    state_after_delta,
+)
 from share_state.simulator.durability import DeadLetter, Operation, PendingWrite, UnloadableStateError
 from share_state.simulator.events import EventResult
-from share_state.simulator.recorded_state import MemoryPersister, Persister, SharePartitionKey
 from share_state.simulator.settings import (
     BrokerConfigs,
     DraftConfigs,
@@ -20,7 +26,16 @@ from share_state.simulator.settings import (
     with_config,
 )
 from share_state.simulator.share_partition import SharePartition
-from share_state.simulator.types import FENCED, CheckpointWrite, ErrorCode, StateRead
+from share_state.simulator.state_records import StateKey
+from share_state.simulator.types import (
+    FENCED,
+    NO_DELIVERY_COMPLETE_COUNT,
+    CheckpointWrite,
+    ErrorCode,
+    Release,
+    SharePartitionKey,
+    StateRead,
+)
 
 
 @dataclass(slots=True)
@@ -42,7 +57,7 @@ class SharePartitionSlot:
     key: SharePartitionKey
     leaders: dict[int, SharePartition] = field(default_factory=dict)
     leader: SharePartition | None = None
-    draft: DraftRecord | None = None
+    draft: ControlState | None = None
     state_epoch: int = 0
     fail_writes: bool = False
     hold_writes: bool = False
@@ -52,101 +67,68 @@ class SharePartitionSlot:
     timer_deadline: int | None = None
 
 
-class WriteDispatcher:
-    """Persists operations and reports the results to their share-partition.
+class HistoryError(ShareStateError):
+    """Raised when events are not in time order."""
+
+
+CoordinatorLookup = Callable[[SharePartitionKey], tuple[ShareCoordinator, StateKey]]
+"""The share coordinator of a share-partition, and the share-partition's key there."""
+
+
+def _memory_coordinator(release: Release) -> CoordinatorLookup:
+    """One coordinator without a log."""
+    offsets = count()
+    coordinator = ShareCoordinator(lambda record, now_ms: next(offsets), release)
+    return lambda key: (coordinator, StateKey(*key))
+
+
+class EventPlayer:
+    """Plays events in time order.
 
     Args:
-        persister: of the state dialect, or None.
-        checkpoint_every: deltas before a checkpoint in the draft dialect; None for never.
-    Source: Kafka SharePartition.writeShareGroupState.
+        coordinator_of: where state is persisted; in memory if None; unused if only control records are written.
     """
 
-    def __init__(self, persister: Persister | None, checkpoint_every: int | None):
-        self._persister = persister
-        self._checkpoint_every = checkpoint_every
-
-    def persist(
-        self,
-        slot: SharePartitionSlot,
-        partition: SharePartition,
-        operation: Operation,
-        result: EventResult,
-        now_ms: int,
-    ) -> ErrorCode:
-        """Persist an operation, or hold it; returns the coordinator's error, NONE while it is held.
-
-        Args:
-            partition: the leader that made the operation.
-            result: gets what was persisted.
-        """
-        if slot.hold_writes:
-            slot.held_operations.append((partition, operation))
-            return ErrorCode.NONE
-        # Built while the transition is pending: the response may move the start or restore locks.
-        delta = slot.draft.build_delta(operation.changes, partition) if slot.draft is not None else None
-        worst = ErrorCode.NONE
-        for pending in operation.writes:
-            code = self._write(slot, partition, pending, result, now_ms)
-            worst = worst if code is ErrorCode.NONE else code
-        if delta is not None and slot.draft is not None and worst is ErrorCode.NONE:
-            slot.draft.apply_delta(delta)
-            result.delta = delta
-            if self._checkpoint_every is not None and slot.draft.deltas >= self._checkpoint_every:
-                self.checkpoint(slot, result)
-        return worst
-
-    def _write(
-        self,
-        slot: SharePartitionSlot,
-        partition: SharePartition,
-        pending: PendingWrite,
-        result: EventResult,
-        now_ms: int,
-    ) -> ErrorCode:
-        if slot.fail_writes:
-            code = ErrorCode.KAFKA_STORAGE_ERROR
-        elif self._persister is not None:
-            code = self._persister.write(slot.key, pending.write, now_ms)
-        else:
-            code = ErrorCode.NONE if partition is slot.leader else ErrorCode.FENCED_LEADER_EPOCH
-        if code is ErrorCode.NONE:
-            result.writes.append(pending.write)
-            dead_letters = partition.write_succeeded(pending)
-        else:
-            result.refused.append((pending.write, code))
-            dead_letters = partition.write_failed(pending, now_ms, code)
-        slot.dead_letters += [(partition, dead_letter) for dead_letter in dead_letters]
-        return code
-
-    def checkpoint(self, slot: SharePartitionSlot, result: EventResult) -> None:
-        """Write a checkpoint of the current leader's state, if the draft dialect is written."""
-        if slot.draft is not None and slot.leader is not None:
-            checkpoint = slot.draft.build_checkpoint(slot.leader)
-            slot.draft.apply_checkpoint(checkpoint)
-            result.checkpoint = checkpoint
-
-
-def client_error(code: ErrorCode) -> ErrorCode:
-    """The error that clients get for a failed write. Source: SharePartition.fetchPersisterError."""
-    return ErrorCode.NOT_LEADER_OR_FOLLOWER if code in FENCED else code
-
-
-class EventHandlers:
-    """Applies each event to one share-partition."""
-
-    def __init__(self, persister: Persister | None, dispatcher: WriteDispatcher, settings: PlayerSettings):
-        self._persister = persister
-        self._dispatcher = dispatcher
-        self._player_settings = settings
-        self.slots: dict[SharePartitionKey, SharePartitionSlot] = {}
-        self._settings: dict[str, PartitionSettings] = {}
+    def __init__(self, settings: PlayerSettings | None = None, coordinator_of: CoordinatorLookup | None = None):
+        self._player_settings = settings = settings or PlayerSettings()
+        has_coordinators = settings.dialect != "control_records"
+        self._coordinator_of = (coordinator_of or _memory_coordinator(settings.release)) if has_coordinators else None
         self._default_settings = settings.settings or settings.configs.settings()
+        self._settings: dict[str, PartitionSettings] = {}
         self._groups: set[str] = set()
+        self._slots: dict[SharePartitionKey, SharePartitionSlot] = {}
+        self._deadlines: list[tuple[int, SharePartitionKey]] = []
+        self._now_ms = -1
 
-    def apply(self, event: ev.Event, slot: SharePartitionSlot, result: EventResult) -> None:
-        """Apply an event and set its result."""
+    def apply(self, event: ev.Event) -> Iterator[EventResult]:
+        """Advance the time to an event and apply it.
+
+        Returns:
+            Results of lock timeouts until then, of the event, and of what followed from it.
+        Raises:
+            HistoryError: the event is in the past.
+        """
+        if event.ts_ms < self._now_ms:
+            raise HistoryError(f"event {event.seq}: at {event.ts_ms} ms, but it is {self._now_ms} ms already")
+        yield from self._expire(event.seq, event.ts_ms)
+        self._now_ms = event.ts_ms
+        slot = self._slots.setdefault(event.key, SharePartitionSlot(event.key))
+        result = EventResult(event.seq, event.ts_ms, event.key, event.event)
         if not self._is_refused(event, result):
-            self._on(event, slot, result)
+            self._apply(event, slot, result)
+        self._schedule_expiry(slot)
+        yield self._with_offsets(slot, result)
+        if isinstance(event, ev.HoldWrites) and not event.on:
+            while slot.held_operations and not slot.hold_writes:
+                held, code = self._follow_up(slot, *slot.held_operations.pop(0), event.seq, self._now_ms)
+                held.error = code
+                yield held
+        yield from self._dead_letters(slot, event.seq)
+
+    def leader(self, key: SharePartitionKey) -> SharePartition | None:
+        """The current leader of a share-partition, or None."""
+        slot = self._slots.get(key)
+        return None if slot is None else slot.leader
 
     def _is_refused(self, event: ev.Event, result: EventResult) -> bool:
         """True if brokers of the draft refuse the event."""
@@ -164,41 +146,79 @@ class EventHandlers:
             return True
         return False
 
-    def _leader(
-        self, slot: SharePartitionSlot, result: EventResult, leader_epoch: int | None = None
-    ) -> SharePartition | None:
-        leader = slot.leader if leader_epoch is None else slot.leaders.get(leader_epoch)
-        if leader is None:
-            result.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
-            result.message = "no leader has loaded the share-partition"
-        return leader
+    def _apply(self, event: ev.Event, slot: SharePartitionSlot, result: EventResult) -> None:
+        match event:
+            case ev.Init():
+                self._initialize(event, slot, result)
+            case ev.Open():
+                self._load(slot, event.leader_epoch, event.reset_offset, result)
+            case ev.Config():
+                self._configure(event)
+            case ev.FailWrites():
+                slot.fail_writes = event.on
+            case ev.HoldWrites():
+                slot.hold_writes = event.on
+            case ev.HoldDeadLetters():
+                slot.hold_dead_letters = event.on
+            case ev.ColdSnapshot():
+                if self._coordinator_of:
+                    coordinator, key = self._coordinator_of(slot.key)
+                    if key in coordinator.entries:
+                        coordinator.write_cold_snapshot(key, event.ts_ms)
+            case ev.Delete():
+                if self._coordinator_of:
+                    coordinator, key = self._coordinator_of(slot.key)
+                    result.error = coordinator.delete(key, event.ts_ms).error
+                self._slots[slot.key] = SharePartitionSlot(slot.key)
+                slot.leader = None
+            case ev.Advance() | ev.Prune():
+                """Time has passed already; the owner of the logs prunes them."""
+            case _:
+                epoch = event.leader_epoch if isinstance(event, ev.Ack) else None
+                leader = slot.leader if epoch is None else slot.leaders.get(epoch)
+                if leader is None:
+                    result.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+                    result.message = "no leader has loaded the share-partition"
+                else:
+                    self._apply_to_leader(event, slot, leader, result)
 
-    @singledispatchmethod
-    def _on(self, event: ev.Event, slot: SharePartitionSlot, result: EventResult) -> None:
-        raise NotImplementedError(event.event)
+    def _apply_to_leader(
+        self, event: ev.Event, slot: SharePartitionSlot, leader: SharePartition, result: EventResult
+    ) -> None:
+        match event:
+            case ev.Acquire():
+                offset = event.log_batches[0].first_offset if event.fetch_offset is None else event.fetch_offset
+                limits = event.max_records, event.batch_size, event.mode
+                result.acquired = leader.acquire(Fetch(event.member, event.log_batches, offset, *limits), event.ts_ms)
+                result.lock_timeout_ms = leader.settings.record_lock_duration_ms
+            case ev.Ack():
+                self._acknowledge(event, slot, leader, result)
+            case ev.MemberLeave():
+                if operation := leader.release_member(event.member):
+                    result.error = self._persist(slot, leader, operation, result)
+            case ev.LsoMove():
+                leader.move_log_start(event.offset)
+            case ev.LogHole():
+                leader.archive_hole(event.first, event.last)
+            case ev.Aborted():
+                leader.archive_aborted(event.first, event.last)
+            case ev.Checkpoint():
+                self._checkpoint(slot, result)
+            case ev.Crash():
+                slot.held_operations.clear()
+                self._load(slot, leader.leader_epoch, leader.start_offset, result)
 
-    @_on.register
-    def _(self, event: ev.Init, slot: SharePartitionSlot, result: EventResult) -> None:
-        if self._persister is not None:
-            result.error = self._persister.initialize(slot.key, event.state_epoch, event.start_offset, event.ts_ms)
+    def _initialize(self, event: ev.Init, slot: SharePartitionSlot, result: EventResult) -> None:
+        if self._coordinator_of:
+            coordinator, key = self._coordinator_of(slot.key)
+            result.error = coordinator.initialize(key, event.state_epoch, event.start_offset, event.ts_ms).error
             if result.error is not ErrorCode.NONE:
                 return
         slot.state_epoch = event.state_epoch
         if self._player_settings.dialect != "share_group_state":
             start = max(event.start_offset, 0)
             result.checkpoint = CheckpointWrite(start, start, ())
-            slot.draft = DraftRecord(result.checkpoint)
-
-    @_on.register
-    def _(self, event: ev.Open, slot: SharePartitionSlot, result: EventResult) -> None:
-        self._load(slot, event.leader_epoch, event.reset_offset, result)
-
-    @_on.register
-    def _(self, event: ev.Crash, slot: SharePartitionSlot, result: EventResult) -> None:
-        leader = self._leader(slot, result)
-        if leader is not None:
-            slot.held_operations.clear()
-            self._load(slot, leader.leader_epoch, leader.start_offset, result)
+            slot.draft = state_after_checkpoint(result.checkpoint)
 
     def _load(self, slot: SharePartitionSlot, leader_epoch: int, reset_offset: int, result: EventResult) -> None:
         read = self._read(slot, leader_epoch, result.ts_ms)
@@ -216,26 +236,30 @@ class EventHandlers:
         slot.dead_letters += [(leader, dead_letter) for dead_letter in dead_letters]
 
     def _read(self, slot: SharePartitionSlot, leader_epoch: int, now_ms: int) -> StateRead | ErrorCode:
-        if self._persister is not None:
-            return self._persister.read(slot.key, leader_epoch, now_ms)
-        return ErrorCode.INVALID_REQUEST if slot.draft is None else slot.draft.read(slot.state_epoch)
+        if self._coordinator_of:
+            coordinator, key = self._coordinator_of(slot.key)
+            response = coordinator.read(key, leader_epoch, now_ms)
+            return response.state or response.error
+        if slot.draft is None:
+            return ErrorCode.INVALID_REQUEST
+        return StateRead(slot.state_epoch, slot.draft.start_offset, NO_DELIVERY_COMPLETE_COUNT, slot.draft.batches)
 
-    @_on.register
-    def _(self, event: ev.Acquire, slot: SharePartitionSlot, result: EventResult) -> None:
-        leader = self._leader(slot, result)
-        if leader is None:
-            return
-        fetch_offset = event.log_batches[0].first_offset if event.fetch_offset is None else event.fetch_offset
-        fetch = Fetch(event.member, event.log_batches, fetch_offset, event.max_records, event.batch_size, event.mode)
-        result.acquired = leader.acquire(fetch, event.ts_ms)
-        result.lock_timeout_ms = leader.settings.record_lock_duration_ms
+    def _configure(self, event: ev.Config) -> None:
+        configs = self._player_settings.configs
+        bounds = configs if isinstance(configs, BrokerConfigs) else None
+        settings = self._settings.get(event.group, self._default_settings)
+        self._settings[event.group] = settings = with_config(settings, event.name, event.value, bounds)
+        for slot in self._slots.values():
+            if slot.key.group == event.group and slot.leader is not None:
+                slot.leader.configure(settings)
 
-    @_on.register
-    def _(self, event: ev.Ack, slot: SharePartitionSlot, result: EventResult) -> None:
-        leader = self._leader(slot, result, event.leader_epoch)
-        if leader is None:
-            return
-        if limits := _limits_of_renewal(event):
+    def _acknowledge(
+        self, event: ev.Ack, slot: SharePartitionSlot, leader: SharePartition, result: EventResult
+    ) -> None:
+        names = ("max_wait_ms", "min_bytes", "max_bytes", "max_records")
+        limits = [name for name in names if getattr(event, name)]
+        if limits and event.route == "fetch" and event.is_renew_ack:
+            # KIP-1222, ShareFetch
             result.error = ErrorCode.INVALID_REQUEST
             result.message = f"a fetch that renews must have 0 for {', '.join(limits)}"
             return
@@ -245,140 +269,55 @@ class EventHandlers:
         result.error, result.message = answer.error, answer.message
         result.lock_timeout_ms = answer.lock_timeout_ms
         if answer.operation is not None:
-            code = self._dispatcher.persist(slot, leader, answer.operation, result, event.ts_ms)
-            result.error = client_error(code)
+            result.error = self._persist(slot, leader, answer.operation, result)
 
-    @_on.register
-    def _(self, event: ev.MemberLeave, slot: SharePartitionSlot, result: EventResult) -> None:
-        leader = self._leader(slot, result)
-        if leader is not None and (operation := leader.release_member(event.member)) is not None:
-            result.error = client_error(self._dispatcher.persist(slot, leader, operation, result, event.ts_ms))
+    def _persist(
+        self, slot: SharePartitionSlot, leader: SharePartition, operation: Operation, result: EventResult
+    ) -> ErrorCode:
+        """Persist a leader's operation, or hold it; returns the client's error, NONE while it is held.
 
-    @_on.register
-    def _(self, event: ev.LsoMove, slot: SharePartitionSlot, result: EventResult) -> None:
-        if (leader := self._leader(slot, result)) is not None:
-            leader.move_log_start(event.offset)
-
-    @_on.register
-    def _(self, event: ev.LogHole, slot: SharePartitionSlot, result: EventResult) -> None:
-        if (leader := self._leader(slot, result)) is not None:
-            leader.archive_hole(event.first, event.last)
-
-    @_on.register
-    def _(self, event: ev.Aborted, slot: SharePartitionSlot, result: EventResult) -> None:
-        if (leader := self._leader(slot, result)) is not None:
-            leader.archive_aborted(event.first, event.last)
-
-    @_on.register
-    def _(self, event: ev.Checkpoint, slot: SharePartitionSlot, result: EventResult) -> None:
-        if self._leader(slot, result) is not None:
-            self._dispatcher.checkpoint(slot, result)
-
-    @_on.register
-    def _(self, event: ev.Config, slot: SharePartitionSlot, result: EventResult) -> None:
-        group = slot.key.group
-        configs = self._player_settings.configs
-        bounds = configs if isinstance(configs, BrokerConfigs) else None
-        settings = with_config(self._settings.get(group, self._default_settings), event.name, event.value, bounds)
-        self._settings[group] = settings
-        for other in self.slots.values():
-            if other.key.group == group and other.leader is not None:
-                other.leader.configure(settings)
-
-    @_on.register
-    def _(self, event: ev.FailWrites, slot: SharePartitionSlot, result: EventResult) -> None:
-        slot.fail_writes = event.on
-
-    @_on.register
-    def _(self, event: ev.HoldWrites, slot: SharePartitionSlot, result: EventResult) -> None:
-        slot.hold_writes = event.on
-
-    @_on.register
-    def _(self, event: ev.HoldDeadLetters, slot: SharePartitionSlot, result: EventResult) -> None:
-        slot.hold_dead_letters = event.on
-
-    @_on.register
-    def _(self, event: ev.ColdSnapshot, slot: SharePartitionSlot, result: EventResult) -> None:
-        if self._persister is not None:
-            self._persister.cold_snapshot(slot.key, event.ts_ms)
-
-    @_on.register
-    def _(self, event: ev.Delete, slot: SharePartitionSlot, result: EventResult) -> None:
-        if self._persister is not None:
-            result.error = self._persister.delete(slot.key, event.ts_ms)
-        self.slots[slot.key] = SharePartitionSlot(slot.key)
-        slot.leader = None
-
-    @_on.register
-    def _(self, event: ev.Prune, slot: SharePartitionSlot, result: EventResult) -> None:
-        if self._persister is not None:
-            self._persister.prune(event.ts_ms)
-
-    @_on.register
-    def _(self, event: ev.Advance, slot: SharePartitionSlot, result: EventResult) -> None:
-        """Time has passed already."""
-
-
-def _limits_of_renewal(event: ev.Ack) -> list[str]:
-    """The nonzero limits of a renewing fetch. Source: KIP-1222, ShareFetch."""
-    if event.route != "fetch" or not event.is_renew_ack:
-        return []
-    names = ("max_wait_ms", "min_bytes", "max_bytes", "max_records")
-    return [name for name in names if getattr(event, name)]
-
-
-class HistoryError(ShareStateError):
-    """Raised when events are not in time order."""
-
-
-class EventPlayer:
-    """Plays events in time order.
-
-    Args:
-        persister: in memory if None; unused if only control records are written.
-    """
-
-    def __init__(self, persister: Persister | None = None, settings: PlayerSettings | None = None):
-        self._settings = settings or PlayerSettings()
-        self._persister = (persister or MemoryPersister()) if self._settings.dialect != "control_records" else None
-        self._dispatcher = WriteDispatcher(self._persister, self._settings.checkpoint_every)
-        self._handlers = EventHandlers(self._persister, self._dispatcher, self._settings)
-        self._slots = self._handlers.slots
-        self._deadlines: list[tuple[int, SharePartitionKey]] = []
-        self._now_ms = -1
-
-    def apply(self, event: ev.Event) -> Iterator[EventResult]:
-        """Advance the time to an event and apply it.
-
-        Returns:
-            Results of lock timeouts until then, of the event, and of what followed from it.
-        Raises:
-            HistoryError: the event is in the past.
+        Source: Kafka SharePartition.writeShareGroupState, fetchPersisterError.
         """
-        if event.ts_ms < self._now_ms:
-            raise HistoryError(f"event {event.seq}: at {event.ts_ms} ms, but it is {self._now_ms} ms already")
-        yield from self._expire(event.seq, event.ts_ms)
-        self._now_ms = event.ts_ms
-        slot = self._slots.get(event.key)
-        if slot is None:
-            slot = self._slots[event.key] = SharePartitionSlot(event.key)
-        result = EventResult(event.seq, event.ts_ms, event.key, event.event)
-        self._handlers.apply(event, slot, result)
-        self._schedule_expiry(slot)
-        yield self._with_offsets(slot, result)
-        if isinstance(event, ev.HoldWrites) and not event.on:
-            yield from self._release_held_writes(slot, event.seq)
-        yield from self._dead_letters(slot, event.seq)
+        if slot.hold_writes:
+            slot.held_operations.append((leader, operation))
+            return ErrorCode.NONE
+        # Built while the transition is pending: the response may move the start or restore locks.
+        delta = build_delta(slot.draft, operation.changes, leader) if slot.draft is not None else None
+        worst = ErrorCode.NONE
+        for pending in operation.writes:
+            code = self._write(slot, leader, pending, result)
+            worst = worst if code is ErrorCode.NONE else code
+        if delta is not None and slot.draft is not None and worst is ErrorCode.NONE:
+            slot.draft = state_after_delta(slot.draft, delta)
+            result.delta = delta
+            every = self._player_settings.checkpoint_every
+            if every is not None and slot.draft.deltas >= every:
+                self._checkpoint(slot, result)
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER if worst in FENCED else worst
 
-    def leader(self, key: SharePartitionKey) -> SharePartition | None:
-        """The current leader of a share-partition, or None."""
-        slot = self._slots.get(key)
-        return None if slot is None else slot.leader
+    def _write(
+        self, slot: SharePartitionSlot, leader: SharePartition, pending: PendingWrite, result: EventResult
+    ) -> ErrorCode:
+        if slot.fail_writes:
+            code = ErrorCode.KAFKA_STORAGE_ERROR
+        elif self._coordinator_of:
+            coordinator, key = self._coordinator_of(slot.key)
+            code = coordinator.write(key, pending.write, self._now_ms).error
+        else:
+            code = ErrorCode.NONE if leader is slot.leader else ErrorCode.FENCED_LEADER_EPOCH
+        if code is ErrorCode.NONE:
+            result.writes.append(pending.write)
+            dead_letters = leader.write_succeeded(pending)
+        else:
+            result.refused.append((pending.write, code))
+            dead_letters = leader.write_failed(pending, self._now_ms, code)
+        slot.dead_letters += [(leader, dead_letter) for dead_letter in dead_letters]
+        return code
 
-    def draft(self, key: SharePartitionKey) -> DraftRecord | None:
-        """The persisted control records of a share-partition, or None."""
-        slot = self._slots.get(key)
-        return None if slot is None else slot.draft
+    def _checkpoint(self, slot: SharePartitionSlot, result: EventResult) -> None:
+        if slot.draft is not None and slot.leader is not None:
+            result.checkpoint = build_checkpoint(slot.leader)
+            slot.draft = state_after_checkpoint(result.checkpoint)
 
     def _expire(self, seq: int, until_ms: int) -> Iterator[EventResult]:
         deadlines = self._deadlines
@@ -392,35 +331,28 @@ class EventPlayer:
             # A lock expires in the first ms after its deadline.
             self._now_ms = max(self._now_ms, deadline + 1)
             while operation := slot.leader.expire_locks(deadline + 1):
-                yield self._persist(slot, slot.leader, operation, seq, deadline + 1)[0]
+                yield self._follow_up(slot, slot.leader, operation, seq, deadline + 1)[0]
                 yield from self._dead_letters(slot, seq)
             self._schedule_expiry(slot)
 
     def _dead_letters(self, slot: SharePartitionSlot, seq: int) -> Iterator[EventResult]:
         while slot.dead_letters and not slot.hold_dead_letters:
-            partition, dead_letter = slot.dead_letters.pop(0)
-            operation = partition.dead_letter_answered(dead_letter) if partition is slot.leader else None
+            leader, dead_letter = slot.dead_letters.pop(0)
+            operation = leader.dead_letter_answered(dead_letter) if leader is slot.leader else None
             if operation is not None:
-                yield self._persist(slot, partition, operation, seq, self._now_ms)[0]
+                yield self._follow_up(slot, leader, operation, seq, self._now_ms)[0]
 
-    def _release_held_writes(self, slot: SharePartitionSlot, seq: int) -> Iterator[EventResult]:
-        while slot.held_operations and not slot.hold_writes:
-            partition, operation = slot.held_operations.pop(0)
-            result, code = self._persist(slot, partition, operation, seq, self._now_ms)
-            result.error = client_error(code)
-            yield result
-
-    def _persist(
-        self, slot: SharePartitionSlot, partition: SharePartition, operation: Operation, seq: int, ts_ms: int
+    def _follow_up(
+        self, slot: SharePartitionSlot, leader: SharePartition, operation: Operation, seq: int, ts_ms: int
     ) -> tuple[EventResult, ErrorCode]:
         result = EventResult(seq, ts_ms, slot.key, operation.trigger)
-        code = self._dispatcher.persist(slot, partition, operation, result, self._now_ms)
+        code = self._persist(slot, leader, operation, result)
         return self._with_offsets(slot, result), code
 
     def _with_offsets(self, slot: SharePartitionSlot, result: EventResult) -> EventResult:
         if slot.leader is not None:
             result.start_offset, result.end_offset = slot.leader.start_offset, slot.leader.end_offset
-            if self._settings.traces:
+            if self._player_settings.traces:
                 result.memory = slot.leader.in_flight_batches()
         return result
 
@@ -429,18 +361,3 @@ class EventPlayer:
         if deadline is not None and (slot.timer_deadline is None or deadline < slot.timer_deadline):
             slot.timer_deadline = deadline
             heappush(self._deadlines, (deadline, slot.key))
-
-
-def play(
-    events: Iterable[ev.Event], persister: Persister | None = None, settings: PlayerSettings | None = None
-) -> Iterator[EventResult]:
-    """Play events in time order; yields at least one result per event.
-
-    Args:
-        persister: in memory if None.
-    Raises:
-        HistoryError: an event is in the past.
-    """
-    player = EventPlayer(persister, settings)
-    for event in events:
-        yield from player.apply(event)

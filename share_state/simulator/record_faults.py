@@ -10,16 +10,14 @@ from share_state.schema.declarations import layout
 from share_state.simulator.coordinator import CoordinatorEntry
 from share_state.simulator.draft import EPOCHS, ControlState, ControlType, DraftWriter
 from share_state.simulator.state_records import (
-    RELEASES,
     DurableState,
     StateKey,
     StateRecord,
     UpdateValue,
-    WriterRelease,
     encode_record,
     state_partition_for,
 )
-from share_state.simulator.types import CheckpointWrite, DeliveryState, DeltaWrite, StateBatch
+from share_state.simulator.types import RELEASES, CheckpointWrite, DeliveryState, DeltaWrite, Release, StateBatch
 from share_state.simulator.window import TERMINAL
 
 _MINUTE_MS, _HOUR_MS = 60_000, 3_600_000
@@ -46,7 +44,7 @@ class FaultTarget:
 
     key: StateKey
     entry: CoordinatorEntry
-    release: WriterRelease
+    release: Release
     state_partition: int
     state_partitions: int
     updates_per_snapshot: int
@@ -74,7 +72,7 @@ class FaultTarget:
         ended = [batch for batch in self.state.batches if batch.delivery_state in TERMINAL]
         return ended[-1] if ended else None
 
-    def bytes(self, value: DurableState | UpdateValue | None, release: WriterRelease | None = None) -> FaultRecord:
+    def bytes(self, value: DurableState | UpdateValue | None, release: Release | None = None) -> FaultRecord:
         """Encode a record of the share-partition."""
         return FaultRecord(*encode_record(StateRecord(self.key, value), release or self.release))
 
@@ -143,7 +141,7 @@ def _tagged(target: FaultTarget) -> list[FaultRecord]:
         "state_batches": [],
         "unknown_tags": [_FOREIGN_TAG],
     }
-    if release.writes_complete_count:
+    if release.counts_completed:
         fields["delivery_complete_count"] = state.delivery_complete_count
     return [record._replace(value=encode(layout("share_update_value", release.layout), fields))]
 

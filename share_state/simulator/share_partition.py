@@ -14,7 +14,6 @@ from share_state.simulator.durability import (
     StateTransitions,
     Trigger,
     load_window,
-    merge_adjacent,
     pending_dead_letters,
 )
 from share_state.simulator.settings import RENEW_SINCE_VERSION, AckBatch, PartitionSettings, validate_ack_batches
@@ -28,6 +27,7 @@ from share_state.simulator.types import (
     Release,
     StateBatch,
     StateRead,
+    merge_adjacent,
 )
 from share_state.simulator.window import Window
 
@@ -125,8 +125,7 @@ class SharePartition:
 
     def in_flight_batches(self) -> tuple[StateBatch, ...]:
         """In-flight state including pending writes, ascending, equal neighbours merged."""
-        runs = self._window.runs()
-        return merge_adjacent([StateBatch(run.first, run.last, run.state, run.count) for run in runs])
+        return merge_adjacent(run.batch for run in self._window.runs())
 
     def durable_batches(self, first: int, last: int) -> tuple[StateBatch, ...]:
         """The state of [first, last] as the draft persists it: a delivery in progress does not count.

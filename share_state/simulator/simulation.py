@@ -6,18 +6,16 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from share_state.errors import disk_errors
 from share_state.simulator.cluster import ClusterSettings, SimulatedCluster
 from share_state.simulator.coordinator import UPDATES_PER_SNAPSHOT
 from share_state.simulator.events import read_events
 from share_state.simulator.faults import PlantedFault, SimulatedLogs, check_names, plant_faults
 from share_state.simulator.log_writer import CODECS, SEGMENT_BYTES, STATE_PARTITIONS, StateTopicSettings
-from share_state.simulator.recorded_state import SharePartitionKey
 from share_state.simulator.settings import BrokerConfigs, DraftConfigs, PlayerSettings
-from share_state.simulator.state_records import LATEST, writer_release
-from share_state.simulator.types import SimulationError, find_release
+from share_state.simulator.types import LATEST, SharePartitionKey, SimulationError, find_release
 from share_state.simulator.workload import (
     BEHAVIOURS,
-    Behaviour,
     GroupAdmin,
     Member,
     Workload,
@@ -44,38 +42,30 @@ def run_workload(cluster: SimulatedCluster, *, seed: int, groups: int, minutes: 
     for topic, count in enumerate(partitions):
         for partition in range(count):
             workload.produce(_topic(topic), partition, rng.uniform(*_RECORDS_A_SECOND))
-    members = []
+    player = cluster.settings.player
+    has_dead_letters = player.dialect == "share_group_state" and player.release.dead_letters
+    keys = []
     for number in range(groups):
         behaviour = BEHAVIOURS[number % len(BEHAVIOURS)]
-        if behaviour.dead_letters and not _has_dead_letters(cluster):
+        if behaviour.dead_letters and not has_dead_letters:
             behaviour = replace(behaviour, dead_letters=False)
         topic = number % len(partitions)
         for partition in range(partitions[topic]):
             key = SharePartitionKey(f"{behaviour.name}-{number}", _topic(topic), partition)
-            members.append(key)
-            _add_share_partition(workload, key, behaviour)
-    if members:
-        workload.add(run_cold_snapshots(workload, members))
-        if prunes:
-            workload.add(run_pruning(workload, members[0]))
+            keys.append(key)
+            after_ms = workload.rng("birth", *key).randint(0, 5_000)
+            for agent in GroupAdmin(workload, key, behaviour).agents():
+                workload.add(agent, after_ms)
+            for member in range(behaviour.members):
+                workload.add(Member(workload, key, member, behaviour).agent(), after_ms + 1_000)
+    workload.add(run_cold_snapshots(workload, keys))
+    if prunes:
+        workload.add(run_pruning(workload, keys[0]))
     workload.run(START_MS + minutes * 60_000)
 
 
 def _topic(number: int) -> str:
     return f"topic-{number}"
-
-
-def _has_dead_letters(cluster: SimulatedCluster) -> bool:
-    """True unless the dialect (the draft) or the release has no dead letter queue."""
-    return cluster.settings.dialect == "share_group_state" and cluster.settings.player.release.dead_letters
-
-
-def _add_share_partition(workload: Workload, key: SharePartitionKey, behaviour: Behaviour) -> None:
-    after_ms = workload.rng("birth", *key).randint(0, 5_000)
-    for agent in GroupAdmin(workload, key, behaviour).agents():
-        workload.add(agent, after_ms)
-    for number in range(behaviour.members):
-        workload.add(Member(workload, key, number, behaviour).agent(), after_ms + 1_000)
 
 
 FAULTS_FILE = "faults.jsonl"
@@ -153,31 +143,24 @@ def simulate(
     if dialect not in DIALECTS:
         raise SimulationError(f"dialect {dialect!r} is not known; use one of {', '.join(DIALECTS)}")
     configs = DraftConfigs.of(_DRAFT_CONFIGS) if dialect == CONTROL_RECORDS else BrokerConfigs()
-    player_settings = PlayerSettings(
-        find_release(release), configs, dialect=dialect, checkpoint_every=checkpoint_every, traces=traces
-    )
-    topic = StateTopicSettings(
-        writer_release(release),
-        state_partitions,
-        updates_per_snapshot=updates_per_snapshot,
-        codec=codec,
-        segment_bytes=segment_bytes,
-    )
+    brokers = find_release(release)
+    player = PlayerSettings(brokers, configs, dialect=dialect, checkpoint_every=checkpoint_every, traces=traces)
+    topic = StateTopicSettings(brokers, state_partitions, updates_per_snapshot, codec, segment_bytes)
     if codec not in CODECS:
         raise SimulationError(f"codec {codec!r} is not known; use one of {', '.join(CODECS)}")
     check_names(faults)
-    minimums = {
+    for name, value in {
         "groups": groups,
         "minutes": minutes,
         "state_partitions": state_partitions,
         "segment_bytes": segment_bytes,
-    }
-    for name, value in (minimums | {"checkpoint_every": checkpoint_every}).items():
+        "checkpoint_every": checkpoint_every,
+    }.items():
         if value < 1:
             raise SimulationError(f"{name}: {value}: must be 1 or more")
     if dialect == CONTROL_RECORDS and groups > _DRAFT_GROUPS:
         raise SimulationError(f"groups: {groups}: the draft allows at most {_DRAFT_GROUPS} (group.share.max.groups)")
-    settings = ClusterSettings(player_settings, topic, version_prefix=version_prefix, traces=traces, seed=seed)
+    settings = ClusterSettings(player, topic, version_prefix=version_prefix, seed=seed)
     with _remove_on_failure(out), closing(SimulatedCluster(out, settings)) as cluster:
         if events is None:
             run_workload(cluster, seed=seed, groups=groups, minutes=minutes, prunes=prunes)
@@ -212,7 +195,8 @@ def _remove_on_failure(out: Path) -> Iterator[None]:
     if not is_empty:
         raise SimulationError(f"{out}: is not empty; give a new or empty folder")
     try:
-        yield
+        with disk_errors(str(out)):
+            yield
     except BaseException:
         shutil.rmtree(out)
         if existed:

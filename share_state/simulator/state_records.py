@@ -1,90 +1,23 @@
 """State records of `__share_group_state`: values, merging, encoding and routing, as each Kafka release does it."""
 
 import heapq
-import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from share_state.kafka.codec import encode
+from share_state.kafka.codec import decode, encode
 from share_state.schema.declarations import layout
 from share_state.simulator.types import (
     NO_DELIVERY_COMPLETE_COUNT,
     NO_EPOCH,
     NO_START_OFFSET,
     DeliveryState,
-    SimulationError,
+    Release,
     StateBatch,
+    merge_adjacent,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class WriterRelease:
-    """How the share coordinator of one release turns requests into records.
-
-    Attributes:
-        name: 4.0 to 4.4.
-        layout: of its values, as in schemas/records.
-        writes_complete_count: values have the delivery complete count (tag 0).
-        has_initialize: share-partitions are initialized, deleted and snapshotted when cold; otherwise the first read
-            or write creates the state.
-        counts_first_update: the first update counts towards the next snapshot.
-        uses_request_epochs: a write records the request's epochs instead of the state's.
-        snapshots_higher_state_epoch: a write with a higher state epoch becomes a snapshot.
-        exempts_reads_without_epoch: a read with leader epoch -1 is not fenced.
-        refuses_negative_epochs: requests with negative epochs are invalid.
-        keeps_greater_start: updates keep the greater start and its delivery complete count.
-        merges_neighbours: merged batches are maximal runs (the sweep-line combiner).
-    Source: Kafka ShareCoordinatorShard of 4.0.2, 4.1.2, 4.2.1, 4.3.1 and 4.4.0.
-    """
-
-    name: str
-    layout: str = "4.1+"
-    writes_complete_count: bool = True
-    has_initialize: bool = True
-    counts_first_update: bool = True
-    uses_request_epochs: bool = False
-    snapshots_higher_state_epoch: bool = False
-    exempts_reads_without_epoch: bool = True
-    refuses_negative_epochs: bool = False
-    keeps_greater_start: bool = False
-    merges_neighbours: bool = False
-
-
-_BEFORE_4_2 = WriterRelease(
-    "",
-    writes_complete_count=False,
-    counts_first_update=False,
-    uses_request_epochs=True,
-    exempts_reads_without_epoch=False,
-)
-
-RELEASES = {
-    release.name: release
-    for release in (
-        replace(_BEFORE_4_2, name="4.0", layout="4.0", has_initialize=False),
-        replace(_BEFORE_4_2, name="4.1", snapshots_higher_state_epoch=True),
-        WriterRelease("4.2", exempts_reads_without_epoch=False),
-        WriterRelease("4.3"),
-        WriterRelease("4.4", refuses_negative_epochs=True, keeps_greater_start=True, merges_neighbours=True),
-    )
-}
-"""Name -> release."""
-
-LATEST = RELEASES["4.4"]
-
-
-def writer_release(name: str) -> WriterRelease:
-    """The release with a name.
-
-    Raises:
-        SimulationError: if there is none.
-    """
-    if name not in RELEASES:
-        raise SimulationError(f"release {name!r} is not known; use one of {', '.join(RELEASES)}")
-    return RELEASES[name]
-
+from share_state.sources.discovery import group_partition_of
 
 Batches = tuple[StateBatch, ...]
 
@@ -131,18 +64,11 @@ def _combine_by_sweep(union: list[StateBatch]) -> Batches:
         count, state, last = open_batches[0]
         if place < len(union):
             last = min(last, union[place].first_offset - 1)
-        _append(out, StateBatch(at, last, _STATES[-state], -count))
+        out.append(StateBatch(at, last, _STATES[-state], -count))
         at = last + 1
         while open_batches and open_batches[0][2] < at:
             heapq.heappop(open_batches)
-    return tuple(out)
-
-
-def _append(out: list[StateBatch], batch: StateBatch) -> None:
-    if out and out[-1].last_offset + 1 == batch.first_offset and out[-1][2:] == batch[2:]:
-        out[-1] = out[-1]._replace(last_offset=batch.last_offset)
-    else:
-        out.append(batch)
+    return merge_adjacent(out)
 
 
 def _combine_pairwise(union: list[StateBatch]) -> Batches:
@@ -238,7 +164,7 @@ class StateRecord:
         return "snapshot" if isinstance(self.value, DurableState) else "update"
 
 
-def merge_update(state: DurableState | None, update: UpdateValue, release: WriterRelease) -> DurableState:
+def merge_update(state: DurableState | None, update: UpdateValue, release: Release) -> DurableState:
     """The state after an update; None before it makes the update itself the state.
 
     Source: Kafka ShareCoordinatorShard.handleShareUpdate, merge.
@@ -262,7 +188,7 @@ def merge_update(state: DurableState | None, update: UpdateValue, release: Write
     )
 
 
-def encode_record(record: StateRecord, release: WriterRelease) -> tuple[bytes, bytes | None]:
+def encode_record(record: StateRecord, release: Release) -> tuple[bytes, bytes | None]:
     """Encode key and value of a record in the layout of a release; a tombstone's value is None.
 
     Raises:
@@ -278,7 +204,7 @@ def encode_record(record: StateRecord, release: WriterRelease) -> tuple[bytes, b
         "start_offset": value.start_offset,
         "state_batches": [batch._asdict() for batch in value.batches],
     }
-    if release.writes_complete_count:
+    if release.counts_completed:
         fields["delivery_complete_count"] = value.delivery_complete_count
     if not isinstance(value, DurableState):
         return _key(record.key, "share_update_key", releases), encode(layout("share_update_value", releases), fields)
@@ -286,6 +212,18 @@ def encode_record(record: StateRecord, release: WriterRelease) -> tuple[bytes, b
     if releases != "4.0":
         fields |= {"create_timestamp": value.create_timestamp, "write_timestamp": value.write_timestamp}
     return _key(record.key, "share_snapshot_key", releases), encode(layout("share_snapshot_value", releases), fields)
+
+
+def decode_record(key: bytes, value: bytes | None, release: Release) -> StateRecord:
+    """Decode key and value of a valid snapshot, update or tombstone."""
+    is_snapshot = not int.from_bytes(key[:2], "big")
+    name = "share_snapshot" if is_snapshot else "share_update"
+    state_key = StateKey(**decode(layout(f"{name}_key", release.layout), key)[0])
+    if value is None:
+        return StateRecord(state_key, None)
+    fields, _ = decode(layout(f"{name}_value", release.layout), value)
+    batches = tuple(StateBatch(**batch) for batch in fields.pop("state_batches"))
+    return StateRecord(state_key, (DurableState if is_snapshot else UpdateValue)(**fields, batches=batches))
 
 
 @lru_cache(1 << 16)
@@ -298,14 +236,4 @@ def state_partition_for(key: StateKey, state_partitions: int) -> int:
 
     Source: Kafka StateKey.asCoordinatorKey, Utils.abs, ShareCoordinatorService.partitionFor.
     """
-    code = java_hash(f"{key.group_id}:{key.topic_id}:{key.partition}")
-    return (0 if code == -(2**31) else abs(code)) % state_partitions
-
-
-def java_hash(text: str) -> int:
-    """Java's String.hashCode."""
-    data = text.encode("utf-16-be")
-    code = 0
-    for unit in struct.unpack(f">{len(data) // 2}H", data):
-        code = (31 * code + unit) & 0xFFFFFFFF
-    return code - 2**32 if code >= 2**31 else code
+    return group_partition_of(f"{key.group_id}:{key.topic_id}:{key.partition}", state_partitions)

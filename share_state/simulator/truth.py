@@ -10,7 +10,8 @@ from typing import Any, TextIO
 from share_state.simulator.coordinator import CoordinatorEntry
 from share_state.simulator.draft import ControlState, DraftWriter
 from share_state.simulator.log_writer import StateTopic
-from share_state.simulator.state_records import StateKey, StateRecord, WriterRelease
+from share_state.simulator.state_records import StateKey, StateRecord
+from share_state.simulator.types import Release
 
 TRUTH, REDUNDANT, DELETED = "truth.jsonl", "redundant.json", "deleted-keys.jsonl"
 CONTROL_TRUTH = "control-truth.jsonl"
@@ -33,7 +34,7 @@ class RecordCounter:
         history: gets one line per record with the state after it; None for none.
     """
 
-    def __init__(self, release: WriterRelease, history: TextIO | None = None) -> None:
+    def __init__(self, release: Release, history: TextIO | None = None) -> None:
         self.release, self.history = release, history
         self.by_partition: dict[int, dict[StateKey, RecordCounts]] = {}
 
@@ -136,7 +137,7 @@ def _key_fields(key: StateKey, state_partition: int) -> dict[str, Any]:
     }
 
 
-def _state_fields(entry: CoordinatorEntry, release: WriterRelease) -> dict[str, Any]:
+def _state_fields(entry: CoordinatorEntry, release: Release) -> dict[str, Any]:
     state = entry.state
     line: dict[str, Any] = {
         "snapshotEpoch": state.snapshot_epoch,
@@ -144,7 +145,7 @@ def _state_fields(entry: CoordinatorEntry, release: WriterRelease) -> dict[str, 
         "leaderEpoch": state.leader_epoch,
         "startOffset": state.start_offset,
     }
-    if release.writes_complete_count:
+    if release.counts_completed:
         line["deliveryCompleteCount"] = state.delivery_complete_count
     if release.has_initialize:
         line |= {"createTimestamp": state.create_timestamp, "writeTimestamp": state.write_timestamp}

@@ -2,12 +2,12 @@
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from operator import attrgetter
 from typing import NamedTuple
 
-from share_state.simulator.types import DeliveryState
+from share_state.simulator.types import DeliveryState, StateBatch
 
 TERMINAL = frozenset({DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED})
 
@@ -23,6 +23,7 @@ class RollbackState(NamedTuple):
     lock_seq: int
 
 
+@dataclass(slots=True, eq=False)
 class OffsetRun:
     """Adjacent offsets with the same delivery state, delivery count and lock; offsets are inclusive.
 
@@ -32,29 +33,23 @@ class OffsetRun:
         owner: member that holds the acquisition lock, or None.
         deadline: last ms at which the lock is valid, or None.
         lock_seq: order of acquisition; locks with the same deadline expire in this order.
+        rollback_state: the lock to restore if a pending write fails, or None.
     Source: Kafka InFlightState.
     """
 
-    __slots__ = ("count", "deadline", "first", "last", "lock_seq", "owner", "rollback_state", "state")
+    first: int
+    last: int
+    state: DeliveryState
+    count: int
+    owner: str | None = None
+    deadline: int | None = None
+    lock_seq: int = 0
+    rollback_state: RollbackState | None = None
 
-    def __init__(
-        self,
-        first: int,
-        last: int,
-        state: DeliveryState,
-        count: int,
-        owner: str | None = None,
-        deadline: int | None = None,
-        lock_seq: int = 0,
-    ):
-        self.first = first
-        self.last = last
-        self.state = state
-        self.count = count
-        self.owner = owner
-        self.deadline = deadline
-        self.lock_seq = lock_seq
-        self.rollback_state: RollbackState | None = None
+    @property
+    def batch(self) -> StateBatch:
+        """The run's offsets, state and delivery count."""
+        return StateBatch(self.first, self.last, self.state, self.count)
 
     @property
     def is_terminal(self) -> bool:
@@ -91,16 +86,6 @@ class OffsetRun:
         assert self.owner is not None and self.deadline is not None
         self.rollback_state = RollbackState(self.count, self.owner, self.deadline, self.lock_seq)
         self.transition_to(state)
-
-    def has_same_lock(self, other: "OffsetRun") -> bool:
-        """True if both runs have the same lock and neither has a pending write."""
-        return (
-            self.owner == other.owner
-            and self.deadline == other.deadline
-            and self.lock_seq == other.lock_seq
-            and self.rollback_state is None
-            and other.rollback_state is None
-        )
 
 
 class InFlightBatch:
@@ -151,7 +136,13 @@ class InFlightBatch:
         last = self.runs[0]
         merged = [last]
         for run in islice(self.runs, 1, None):
-            if run.state is last.state and run.count == last.count and run.has_same_lock(last):
+            # Equal but for the offsets, and neither has a pending write.
+            if (
+                (run.state, run.count, run.owner, run.deadline, run.lock_seq)
+                == (last.state, last.count, last.owner, last.deadline, last.lock_seq)
+                and run.rollback_state is None
+                and last.rollback_state is None
+            ):
                 last.last = run.last
             else:
                 merged.append(run)
@@ -166,9 +157,7 @@ class InFlightBatch:
         if left.first == offset:
             return i
         assert left.rollback_state is None, "a run with a pending write is never split"
-        runs.insert(
-            i + 1, OffsetRun(offset, left.last, left.state, left.count, left.owner, left.deadline, left.lock_seq)
-        )
+        runs.insert(i + 1, replace(left, first=offset))
         left.last = offset - 1
         return i + 1
 
@@ -292,15 +281,10 @@ class Window:
         self._firsts.insert(i, batch.first)
         self.end_offset = max(self.end_offset, batch.last)
 
-    def count_terminal(self, run: OffsetRun) -> None:
-        """Add a run that became terminal to the delivery complete count."""
+    def count_terminal(self, run: OffsetRun, sign: int = 1) -> None:
+        """Add a run that became terminal to the delivery complete count; sign -1 undoes it."""
         if run.state in TERMINAL:
-            self.delivery_complete_count += max(run.last - max(run.first, self.start_offset) + 1, 0)
-
-    def uncount_terminal(self, run: OffsetRun) -> None:
-        """Undo `count_terminal`, before the run's state is restored."""
-        if run.state in TERMINAL:
-            self.delivery_complete_count -= max(run.last - max(run.first, self.start_offset) + 1, 0)
+            self.delivery_complete_count += sign * max(run.last - max(run.first, self.start_offset) + 1, 0)
 
     def move_start(self, offset: int) -> None:
         """Move the start forward; terminal offsets before it leave the delivery complete count."""

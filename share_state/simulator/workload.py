@@ -24,9 +24,8 @@ from share_state.simulator.events import (
     Open,
     Prune,
 )
-from share_state.simulator.recorded_state import SharePartitionKey
 from share_state.simulator.settings import AckBatch, AckType
-from share_state.simulator.types import NO_START_OFFSET, ErrorCode
+from share_state.simulator.types import NO_START_OFFSET, ErrorCode, SharePartitionKey
 
 Agent = Iterator[int]
 """Acts when resumed, and yields the ms until it wants to be resumed."""
@@ -91,7 +90,7 @@ class Workload:
 
     def fetch(self, key: SharePartitionKey, member: str, max_records: int) -> tuple[AcquiredRecords, ...]:
         """Fetch for a member; returns the acquired records, none without new records or a leader."""
-        leader = self.cluster.leader(key)
+        leader = self.cluster.player.leader(key)
         if leader is None or not leader.can_acquire() or leader.end_offset - leader.start_offset > _MAX_WINDOW:
             return ()
         first = leader.next_fetch_offset()
@@ -301,7 +300,7 @@ class GroupAdmin:
         self.workload.apply(Open, self.key, leader_epoch=self.leader_epoch)
 
     def _move_leader(self) -> Agent:
-        if self.workload.cluster.leader(self.key) is not None:
+        if self.workload.cluster.player.leader(self.key) is not None:
             self.leader_epoch += 1
             self._open()
         return iter(())
@@ -320,7 +319,7 @@ class GroupAdmin:
         self._open()
 
     def _reset_offsets(self) -> Agent:
-        leader = self.workload.cluster.leader(self.key)
+        leader = self.workload.cluster.player.leader(self.key)
         if leader is not None:
             self.state_epoch += 1
             self._initialize(max(0, leader.start_offset - self.rng.randint(1, _SET_BACK)))
@@ -329,7 +328,7 @@ class GroupAdmin:
         return iter(())
 
     def _move_log_start(self) -> Agent:
-        leader = self.workload.cluster.leader(self.key)
+        leader = self.workload.cluster.player.leader(self.key)
         if leader is not None:
             self.workload.apply(LsoMove, self.key, offset=leader.start_offset + self.rng.randint(1, 30))
         return iter(())

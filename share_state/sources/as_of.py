@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
@@ -63,9 +63,8 @@ def to_epoch_ms(moment: str | datetime) -> int:
     except ValueError:
         raise InputError(f"as of {moment}: give a time as in 2026-11-21T02:10:00Z") from None
     found = found if found.tzinfo else found.replace(tzinfo=UTC)
-    # Integers, because a float of this size may be off by a millisecond.
-    since = found - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
+    # Not by timestamp(): a float of this size may be off by a millisecond.
+    return (found - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
 
 
 AsOf = datetime | str | Mapping[int | str, int]

@@ -16,9 +16,7 @@ from share_state.kafka.text_records import (
     RecordAccumulator,
     TextRecordError,
     encode_group_record,
-    encode_state_key,
-    encode_state_value,
-    parse_record_type,
+    encode_state_record,
 )
 from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, LogPartition, Segment
 from share_state.sources.object_stores import InputPath, read_error, to_path
@@ -74,9 +72,6 @@ def _chunk(collected: RecordAccumulator, first: int, file: int) -> Chunk:
 def console_log(files: Sequence[InputPath], topic: str = STATE_TOPIC) -> LogPartition:
     """Files of console output as one log, in the given order.
 
-    Args:
-        files: text files.
-        topic: topic of the records.
     Raises:
         InputError: if a file cannot be read.
     """
@@ -94,7 +89,7 @@ def is_console_json(head: bytes) -> bool:
 
 def _records(path: str, topic: str) -> Iterator[tuple[bytes, bytes | None]]:
     """Key and value of each record of a text."""
-    read = encode_group_record if topic == GROUP_TOPIC else _state_record
+    read = encode_group_record if topic == GROUP_TOPIC else encode_state_record
     try:
         with to_path(path).open("rb") as file:
             for position, printed in _objects(file, path):
@@ -106,17 +101,6 @@ def _records(path: str, topic: str) -> Iterator[tuple[bytes, bytes | None]]:
                     raise InputError(f"{path}: byte {position}: not a record of {topic} ({error})") from None
     except OSError as error:
         raise read_error(path, error) from None
-
-
-def _state_record(key: Any, value: Any) -> tuple[bytes, bytes | None]:
-    kind = parse_record_type(key)
-    encoded_key = encode_state_key(kind, key.get("data"))
-    if value is None:
-        return encoded_key, None
-    if not isinstance(value, dict) or value.get("version") != 0:
-        raise TextRecordError("the value is not of version 0")
-    # The tool of 4.0 prints `version` instead of `type`, and reads only its own layout.
-    return encoded_key, encode_state_value(kind, value.get("data"), early="version" in key)
 
 
 def _reject_constant(text: str) -> NoReturn:
@@ -135,7 +119,7 @@ def _objects(file: IO[bytes], path: str) -> Iterator[tuple[int, dict[str, Any]]]
         return InputError(f"{path}: byte {position}: {why}")
 
     while True:
-        after = _after_space(text, at)
+        after = space.end() if (space := _SPACE.match(text, at)) else at
         at, position = after, position + after - at
         if at < len(text):
             if text[at] != "{":
@@ -166,11 +150,6 @@ def _objects(file: IO[bytes], path: str) -> Iterator[tuple[int, dict[str, Any]]]
             text += decode(more, final=is_end)
         except UnicodeDecodeError as error:
             raise InputError(f"{path}: byte {file.tell() - len(more) + error.start}: not UTF-8") from None
-
-
-def _after_space(text: str, at: int) -> int:
-    space = _SPACE.match(text, at)
-    return space.end() if space else at
 
 
 def _is_incomplete(error: json.JSONDecodeError, text: str) -> bool:

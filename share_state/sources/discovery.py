@@ -5,8 +5,8 @@ draft, `find_group_logs` for `__consumer_offsets`. Input in another format than 
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from share_state.errors import InputError
@@ -89,6 +89,23 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
+class LogCopy:
+    """What the files beside one copy of a log say about it.
+
+    Attributes:
+        log_start_offset: first offset that a broker would load.
+        start_is_recorded: whether it comes from the broker's log-start-offset-checkpoint.
+        high_watermark: from replication-offset-checkpoint; None if it is not there.
+        leader_epochs: leader epoch and its first offset, from leader-epoch-checkpoint.
+    """
+
+    log_start_offset: int
+    start_is_recorded: bool = False
+    high_watermark: int | None = None
+    leader_epochs: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class LogPartition:
     """One partition of a topic with all replicas that were found.
 
@@ -100,6 +117,7 @@ class LogPartition:
         start_is_recorded: whether it comes from the broker's log-start-offset-checkpoint.
         topic_id: from partition.metadata, None if there is none.
         source: reads files of another format; None for segments of a broker.
+        copies: of segments, by `Segment.replica`.
     """
 
     topic: str
@@ -109,6 +127,7 @@ class LogPartition:
     start_is_recorded: bool = False
     topic_id: str | None = None
     source: RecordSource | None = None
+    copies: tuple[LogCopy, ...] = ()
 
     @property
     def has_offsets(self) -> bool:
@@ -212,15 +231,32 @@ def partition_of(folder: InputPath, selector: TopicSelector) -> tuple[str, int] 
 
 def log_partition(topic: str, partition: int | None, replicas: list[tuple[InputPath, list[InputPath]]]) -> LogPartition:
     """Build a log partition from its replicas: their folders and segment files."""
-    segments, starts = [], list[tuple[int, bool]]()
+    segments, copies = [], list[LogCopy]()
     for replica, (folder, files) in enumerate(replicas):
         own = sorted((_segment(file, replica) for file in files), key=lambda segment: segment.base_offset)
         segments += own
-        recorded = _recorded_start(folder, topic, partition)
-        starts.append((max(own[0].base_offset, recorded), recorded > own[0].base_offset))
+        recorded = _checkpointed(folder, "log-start-offset-checkpoint", topic, partition) or 0
+        epochs = (line.split() for line in _lines(folder / "leader-epoch-checkpoint"))
+        copies.append(
+            LogCopy(
+                log_start_offset=max(own[0].base_offset, recorded),
+                start_is_recorded=recorded > own[0].base_offset,
+                high_watermark=_checkpointed(folder, "replication-offset-checkpoint", topic, partition),
+                leader_epochs=tuple((int(words[0]), int(words[1])) for words in epochs if _are_numbers(words, 2)),
+            )
+        )
     segments.sort(key=lambda segment: (segment.base_offset, segment.replica))
     ids = [topic_id for folder, _ in replicas if (topic_id := _topic_id(folder)) is not None]
-    return LogPartition(topic, partition, tuple(segments), *min(starts), topic_id=ids[0] if ids else None)
+    log = LogPartition(topic, partition, tuple(segments), 0, topic_id=ids[0] if ids else None, copies=tuple(copies))
+    return of_copies(log, range(len(copies)))
+
+
+def of_copies(log: LogPartition, kept: Collection[int]) -> LogPartition:
+    """A log partition with some of its copies only, by number."""
+    starts = [(log.copies[number].log_start_offset, log.copies[number].start_is_recorded) for number in kept]
+    start, is_recorded = min(starts)
+    segments = tuple(segment for segment in log.segments if segment.replica in kept)
+    return replace(log, segments=segments, log_start_offset=start, start_is_recorded=is_recorded)
 
 
 def _expand(given: str | InputPath, selector: TopicSelector) -> list[InputPath]:
@@ -312,16 +348,26 @@ def _topic_id(folder: InputPath) -> str | None:
     return found[1] if found else None
 
 
-def _recorded_start(folder: InputPath, topic: str, partition: int | None) -> int:
-    """The log start offset in the broker's checkpoint; 0 if it starts with the first segment."""
-    checkpoint = folder.resolve().parent / "log-start-offset-checkpoint"
-    if partition is None or not checkpoint.is_file():
-        return 0
-    for line in checkpoint.read_text(encoding="utf-8", errors="replace").splitlines()[2:]:
+def _checkpointed(folder: InputPath, name: str, topic: str, partition: int | None) -> int | None:
+    """The offset of a log partition in one of the broker's checkpoint files; None if it is not there."""
+    if partition is None:
+        return None
+    for line in _lines(folder.resolve().parent / name):
         words = line.split()
-        if words[:2] == [topic, str(partition)] and len(words) == 3 and words[2].isdecimal():
+        if words[:2] == [topic, str(partition)] and _are_numbers(words[1:], 2):
             return int(words[2])
-    return 0
+    return None
+
+
+def _lines(checkpoint: InputPath) -> list[str]:
+    """The entries of a checkpoint file, after its version and their number. Source: Kafka CheckpointFile."""
+    if not checkpoint.is_file():
+        return []
+    return checkpoint.read_text(encoding="utf-8", errors="replace").splitlines()[2:]
+
+
+def _are_numbers(words: Sequence[str], count: int) -> bool:
+    return len(words) == count and all(word.isdecimal() for word in words)
 
 
 INTERNAL = "__"
@@ -432,3 +478,15 @@ def infer_partition_count(logs: Sequence[LogPartition]) -> int | None:
     numbers = sorted({log.partition for log in logs if log.partition is not None})
     is_complete = all(log.source is None for log in logs) and numbers == list(range(len(numbers)))
     return len(numbers) if len(numbers) > 1 and is_complete else None
+
+
+def infer_group_partition_count(logs: Sequence[LogPartition], places: Sequence[tuple[int | None, str]]) -> int | None:
+    """`infer_partition_count` of `__consumer_offsets`; None if it puts most groups elsewhere: partitions are missing.
+
+    Args:
+        logs: all log partitions that were found.
+        places: (partition, group id) of every group in them.
+    """
+    count = infer_partition_count(logs)
+    at_home = sum(group_partition_of(group_id, count) == partition for partition, group_id in places) if count else 0
+    return count if 2 * at_home > len(places) else None

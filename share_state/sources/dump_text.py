@@ -1,14 +1,10 @@
-"""Reads the output of kafka-dump-log with --share-group-state-decoder or --offsets-decoder, batch by batch.
-
-`parse_batch_line` and `parse_record_line` read single lines; `DumpText` reads log partitions.
-"""
+"""Reads the output of kafka-dump-log with --share-group-state-decoder or --offsets-decoder, batch by batch."""
 
 import json
 import re
-import struct
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,9 +17,7 @@ from share_state.kafka.text_records import (
     RecordAccumulator,
     TextRecordError,
     encode_group_record,
-    encode_state_key,
-    encode_state_value,
-    parse_record_type,
+    encode_state_record,
 )
 from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, LogPartition, Segment
 from share_state.sources.object_stores import InputPath, read_error, to_path
@@ -35,12 +29,10 @@ _TIMESTAMP_NAMES = (_LOG_APPEND, "CreateTime:", "NoTimestampType:")
 _NUMBERS = {"base_offset": "baseOffset:", "last_offset": "lastOffset:", "count": "count:", "producer_id": "producerId:",
             "leader_epoch": "partitionLeaderEpoch:", "file_position": "position:", "size": "size:", "magic": "magic:",
             "crc": "crc:"}  # fmt: skip
+"""Column of BATCH -> its name in a batch line."""
+
 _FLAGS = ("isTransactional:", "isControl:", "isvalid:")
-_BATCH_NUMBERS = struct.Struct(
-    "<" + "".join(BATCH[name].char for name in (*_NUMBERS, "max_timestamp")).replace("l", "q")
-)
-_TIMESTAMP = struct.Struct("<q")
-"""Both reject numbers that do not fit their field."""
+_INT64 = range(-(2**63), 2**63)
 _KEY_START, _PAYLOAD, _DELETE = "] key: ", " payload: ", "<DELETE>"
 _UNKNOWN_TYPE = re.compile(r"Unknown record type (-?\d+) at offset \d+, skipping\.")
 _ERROR = re.compile(r"Error at offset \d+, skipping\. ?(.*)", re.DOTALL)
@@ -70,98 +62,53 @@ class DumpedRecord(NamedTuple):
     fault: tuple[int, int] | None = None
 
 
-@dataclass(slots=True)
-class DumpedBatch:
-    """A batch line, with the field names of BATCH; positions are those in the dumped segment."""
+BatchFields = dict[str, int]
+"""The columns of a BATCH row, in its order."""
 
-    segment: int
-    status: int
-    file_position: int
-    size: int
-    base_offset: int = -1
-    last_offset: int = -1
-    max_timestamp: int = 0
-    producer_id: int = 0
-    count: int = 0
-    leader_epoch: int = 0
-    crc: int = 0
-    magic: int = -1
-    attributes: int = 0
-
-    @property
-    def holds_data(self) -> bool:
-        """Whether its records count: it is valid and no control batch."""
-        return self.status == BatchStatus.VALID and not self.attributes & CONTROL
+_NO_FIELDS: BatchFields = dict.fromkeys(BATCH.fields or (), 0) | {"base_offset": -1, "last_offset": -1, "magic": -1}
 
 
-def batch_rows(batches: Sequence[DumpedBatch]) -> np.ndarray:
-    """BATCH rows of batch lines."""
-    rows = np.zeros(len(batches), BATCH)
-    for column in fields(DumpedBatch):
-        rows[column.name] = [getattr(batch, column.name) for batch in batches]
-    rows["base_timestamp"] = rows["max_timestamp"]
-    return rows
-
-
-def parse_batch_line(line: str, segment: int) -> DumpedBatch:
-    """Parse a batch line.
-
-    Args:
-        line: starts with `baseOffset: `.
-        segment: number of the segment.
-    Raises:
-        TextRecordError: if a field is missing or does not fit.
-    Source: Kafka DumpLogSegments.printBatchLevel.
-    """
+def _parse_batch_line(line: str, segment: int) -> BatchFields:
+    """The fields of a batch, its position that in the dumped segment. Source: Kafka DumpLogSegments.printBatchLevel."""
     words = line.split(" ")
     texts = dict(zip(words[::2], words[1::2], strict=False))
     timestamp = next((name for name in _TIMESTAMP_NAMES if name in texts), _TIMESTAMP_NAMES[0])
     try:
-        numbers = {field: int(texts[name]) for field, name in _NUMBERS.items()}
-        numbers["max_timestamp"] = int(texts[timestamp])
-        _BATCH_NUMBERS.pack(*numbers.values())
-        codec = _CODECS[texts["compresscodec:"].lower()]
+        batch = _NO_FIELDS | {column: int(texts[name]) for column, name in _NUMBERS.items()} | {"segment": segment}
+        batch["base_timestamp"] = batch["max_timestamp"] = int(texts[timestamp])
         transactional, control, is_valid = (texts[name] == "true" for name in _FLAGS)
-    except (KeyError, ValueError, struct.error) as error:
-        field_name = str(error.args[0]).removesuffix(":") if error.args else "field"
-        raise TextRecordError(f"a batch line without a valid {field_name}") from None
-    is_append_time = timestamp == _LOG_APPEND
-    status = BatchStatus.MAGIC_UNSUPPORTED
-    if numbers["magic"] == 2:
-        status = BatchStatus.VALID if is_valid else BatchStatus.CRC_MISMATCH
-    return DumpedBatch(
-        segment=segment,
-        status=status,
-        attributes=codec | transactional * TRANSACTIONAL | control * CONTROL | is_append_time * LOG_APPEND_TIME,
-        **numbers,
-    )
+        attributes = _CODECS[texts["compresscodec:"].lower()] | transactional * TRANSACTIONAL | control * CONTROL
+        batch["attributes"] = attributes | (timestamp == _LOG_APPEND) * LOG_APPEND_TIME
+        np.array(tuple(batch.values()), BATCH)
+    except (KeyError, ValueError, OverflowError) as error:
+        raise TextRecordError(f"a batch line without a valid {str(error.args[0]).removesuffix(':')}") from None
+    status = BatchStatus.VALID if is_valid else BatchStatus.CRC_MISMATCH
+    batch["status"] = status if batch["magic"] == 2 else BatchStatus.MAGIC_UNSUPPORTED
+    return batch
 
 
-def parse_record_line(line: str, read: ReadRecord) -> DumpedRecord:
-    """Parse a record line of a data batch.
+def batch_rows(batches: Iterable[BatchFields]) -> np.ndarray:
+    """BATCH rows of batch lines."""
+    return np.array([tuple(batch.values()) for batch in batches], BATCH)
 
-    A group id may contain ` payload: `, so the key is parsed as JSON before the payload is searched.
 
-    Args:
-        line: starts with `| offset: `.
-        read: encodes the printed key and payload; the payload is None for a tombstone.
-    Raises:
-        TextRecordError: if a field is missing or invalid.
-    Source: Kafka DumpLogSegments.dumpLog, CoordinatorRecordMessageParser.
-    """
+def _parse_record_line(line: str, read: ReadRecord) -> DumpedRecord:
+    """A record of a data batch. Source: Kafka DumpLogSegments.dumpLog, CoordinatorRecordMessageParser."""
     front, key_start, rest = line.partition(_KEY_START)
     words = front.split(" ")
     try:
         numbers = dict(zip(words[1:9:2], (int(word) for word in words[2:10:2]), strict=True))
         offset = numbers["offset:"]
         timestamp = next(numbers[name] for name in _TIMESTAMP_NAMES if name in numbers)
-        _TIMESTAMP.pack(timestamp)
-    except (KeyError, ValueError, StopIteration, struct.error):
+        if timestamp not in _INT64:
+            raise ValueError(timestamp)
+    except (KeyError, ValueError, StopIteration):
         raise TextRecordError("a record line without offset, time or sizes") from None
     if not key_start:
         raise TextRecordError("a record line without key; dump with --share-group-state-decoder or --offsets-decoder")
     if not rest.startswith("{"):
         return _unreadable_record(rest, offset, timestamp)
+    # A group id may contain ` payload: `, so the key is parsed before the payload is searched.
     key, end = _json(rest, 0)
     if not rest.startswith(_PAYLOAD, end):
         raise TextRecordError("no payload after the key")
@@ -172,19 +119,6 @@ def parse_record_line(line: str, read: ReadRecord) -> DumpedRecord:
     if end != len(rest) or not isinstance(value, dict):
         raise TextRecordError("the payload is no JSON object")
     return DumpedRecord(offset, timestamp, *read(key, value))
-
-
-def state_record(key: Any, value: Any) -> tuple[bytes, bytes | None]:
-    """Encode a printed record of the state topic; a `ReadRecord`."""
-    kind = parse_record_type(key)
-    encoded_key = encode_state_key(kind, key.get("data"))
-    if value is None:
-        return encoded_key, None
-    # The tool of 4.0 prints `type` instead of `version` in a value, and reads only its own layout.
-    early = "version" not in value
-    if str(value.get("type" if early else "version")) != "0":
-        raise TextRecordError("the payload is not of version 0")
-    return encoded_key, encode_state_value(kind, value.get("data"), early=early)
 
 
 def _unreadable_record(message: str, offset: int, timestamp: int) -> DumpedRecord:
@@ -221,9 +155,9 @@ _IGNORED_LINES = (b"Log starting offset:", b"Found ", b"Index offset:", b"Mismat
 
 @dataclass(slots=True)
 class _Dumped:
-    """A batch and its records."""
+    """The fields of a batch, the position and number of its lines, and its records."""
 
-    batch: DumpedBatch
+    batch: BatchFields
     at: int
     lines: int = 0
     records: list[DumpedRecord] = field(default_factory=list)
@@ -231,7 +165,7 @@ class _Dumped:
     @property
     def is_complete(self) -> bool:
         """Whether the text has as many record lines as the batch line states."""
-        return self.lines == self.batch.count
+        return self.lines == self.batch["count"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,42 +184,38 @@ class DumpText:
             RepeatedOffsetsError: if `merge` is off and needed.
             InputError: if a line is no output of the tool, or the text ends inside a batch.
         """
-        chosen = None
+        statuses: dict[tuple[int, int], int] = {}
         if merge:
-            table = np.concatenate([_table(log, number) for number in range(len(log.segments))])
+            sections = (_batches(log, number, skip_records=True) for number in range(len(log.segments)))
+            table = batch_rows(dumped.batch for section in sections for dumped in section)
             chosen = merge_replicas(table)
+            identity = zip(chosen["segment"].tolist(), chosen["file_position"].tolist(), strict=True)
+            statuses = dict(zip(identity, chosen["status"].tolist(), strict=True))
             if len(chosen) < len(table):
                 yield Chunk(np.zeros(0, np.uint8), np.zeros(0, BATCH), repeated=len(table) - len(chosen))
         last_offset, collected = -1, _BatchAccumulator()
         for number in range(len(log.segments)):
-            own = chosen[chosen["segment"] == number] if chosen is not None else np.zeros(0, BATCH)
-            statuses = dict(zip(own["file_position"].tolist(), own["status"].tolist(), strict=True))
             for dumped in _batches(log, number):
                 batch = dumped.batch
                 if merge:
-                    if batch.file_position not in statuses:
+                    if (status := statuses.get((number, batch["file_position"]))) is None:
                         continue
-                    batch.status = statuses[batch.file_position]
-                elif batch.status == BatchStatus.VALID:
-                    if batch.base_offset <= last_offset:
+                    batch["status"] = status
+                elif batch["status"] == BatchStatus.VALID:
+                    if batch["base_offset"] <= last_offset:
                         raise RepeatedOffsetsError
-                    last_offset = batch.last_offset
+                    last_offset = batch["last_offset"]
                 collected.add(dumped)
                 if collected.size >= min(chunk, TEXT_CHUNK_SIZE):
                     yield collected.flush()
         yield collected.flush()
 
 
-def _table(log: LogPartition, number: int) -> np.ndarray:
-    """The BATCH rows of one section."""
-    return batch_rows([dumped.batch for dumped in _batches(log, number, skip_records=True)])
-
-
 class _BatchAccumulator:
     """Collects batches until there are enough for a chunk."""
 
     def __init__(self) -> None:
-        self._batches: list[DumpedBatch] = []
+        self._batches: list[BatchFields] = []
         self._records = RecordAccumulator()
         self._faults: dict[int, tuple[int, int]] = {}
 
@@ -296,7 +226,7 @@ class _BatchAccumulator:
 
     def add(self, dumped: _Dumped) -> None:
         """Append a batch; the records of invalid batches are dropped."""
-        if dumped.batch.status == BatchStatus.VALID:
+        if dumped.batch["status"] == BatchStatus.VALID:
             for offset, timestamp, key, value, fault in dumped.records:
                 self._records.add(offset, timestamp, key, value, len(self._batches))
                 if fault is not None:
@@ -382,29 +312,25 @@ def _lines(segment: Segment) -> Iterator[tuple[int, bytes]]:
 
 
 def _batches(log: LogPartition, number: int, *, skip_records: bool = False) -> Iterator[_Dumped]:
-    """The batches of one section, and a row for invalid bytes that the tool reports.
-
-    Args:
-        log: the log partition.
-        number: number of the section.
-        skip_records: read batch lines only.
-    """
+    """The batches of one section, and a row for invalid bytes that the tool reports."""
     segment, current, end, is_read = log.segments[number], None, 0, False
-    read = encode_group_record if log.topic == GROUP_TOPIC else state_record
+    read = encode_group_record if log.topic == GROUP_TOPIC else encode_state_record
     for at, line in _lines(segment):
         try:
             if line.startswith(_BATCH_LINE):
                 if current is not None:
                     yield _complete(current, segment.path)
-                current = _Dumped(batch := parse_batch_line(_text(line), number), at)
-                end, is_read = batch.file_position + batch.size, batch.holds_data and not skip_records
+                current = _Dumped(batch := _parse_batch_line(_text(line), number), at)
+                end = batch["file_position"] + batch["size"]
+                holds_data = batch["status"] == BatchStatus.VALID and not batch["attributes"] & CONTROL
+                is_read = holds_data and not skip_records
             elif line.startswith(_RECORD_LINE):
                 if current is None:
                     raise TextRecordError("a record before any batch")
                 current.lines += 1
                 if is_read:
-                    record = parse_record_line(_text(line), read)
-                    if not current.batch.base_offset <= record.offset <= current.batch.last_offset:
+                    record = _parse_record_line(_text(line), read)
+                    if not current.batch["base_offset"] <= record.offset <= current.batch["last_offset"]:
                         raise TextRecordError(f"offset {record.offset} is not in the batch before it")
                     current.records.append(record)
             elif line.startswith(_EXCEPTION) and current is not None and not current.is_complete:
@@ -428,20 +354,17 @@ def _batches(log: LogPartition, number: int, *, skip_records: bool = False) -> I
 
 
 def _complete(current: _Dumped, path: str) -> _Dumped:
-    """A batch that ends here.
-
-    Raises:
-        InputError: if record lines are missing.
-    """
-    expected, found = current.batch.count, current.lines
-    if current.batch.status == BatchStatus.VALID and not current.is_complete:
-        raise InputError(f"{path}: byte {current.at}: a batch of {expected} records, {found} in the text; dump again")
+    """A batch that ends here, which must have all its record lines."""
+    if current.batch["status"] == BatchStatus.VALID and not current.is_complete:
+        counts = f"a batch of {current.batch['count']} records, {current.lines} in the text"
+        raise InputError(f"{path}: byte {current.at}: {counts}; dump again")
     return current
 
 
 def _truncated(position: int, size: int, number: int) -> _Dumped:
     """The row for invalid bytes at the end of a segment."""
-    return _Dumped(DumpedBatch(number, BatchStatus.TRUNCATED, position, size), position)
+    fields = {"segment": number, "status": BatchStatus.TRUNCATED, "file_position": position, "size": size}
+    return _Dumped(_NO_FIELDS | fields, position)
 
 
 def _text(line: bytes) -> str:

@@ -14,17 +14,17 @@ from share_state.errors import InputError
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _LOGINS = ("PlainLoginModule", "ScramLoginModule")
 _LOGIN_FIELD = re.compile(r"(\w+)\s*=\s*(?:\"((?:[^\"\\]|\\.)*)\"|'([^']*)'|([^\s;]+))")
+_PEM_TEXTS = {
+    "ssl.truststore.certificates": "ssl.ca.pem",
+    "ssl.keystore.certificate.chain": "ssl.certificate.pem",
+    "ssl.keystore.key": "ssl.key.pem",
+}
 _STORE_TYPES = {"truststore": ("PEM",), "keystore": ("PEM", "PKCS12")}
 
 
 @dataclass(frozen=True, slots=True)
 class ClientProperties:
-    """The settings of a properties file; empty without a file.
-
-    Attributes:
-        path: path of the file.
-        given: name -> value.
-    """
+    """The settings of a properties file, name -> value; empty without a file."""
 
     path: str | None = None
     given: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -33,17 +33,14 @@ class ClientProperties:
         """The settings under librdkafka's names, which the file may also use directly.
 
         Raises:
-            InputError: if librdkafka has no such setting; the message has its name only.
+            InputError: if librdkafka has no equivalent of a setting; the message has its name only.
         """
         settings = {name: value for name, value in self.given.items() if name not in _TRANSLATED}
         if (login := self.given.get("sasl.jaas.config")) is not None:
             settings |= self._login(login)
         for store in ("truststore", "keystore"):
             settings |= self._store(store)
-        chain, key = self.given.get("ssl.keystore.certificate.chain"), self.given.get("ssl.keystore.key")
-        settings |= {"ssl.ca.pem": trusted} if (trusted := self.given.get("ssl.truststore.certificates")) else {}
-        settings |= {"ssl.certificate.pem": chain} if chain else {}
-        settings |= {"ssl.key.pem": key} if key else {}
+        settings |= {theirs: self.given[ours] for ours, theirs in _PEM_TEXTS.items() if self.given.get(ours)}
         if settings.get("ssl.endpoint.identification.algorithm") == "":
             settings["ssl.endpoint.identification.algorithm"] = "none"
         return settings
@@ -82,9 +79,7 @@ class ClientProperties:
 _TRANSLATED = {
     "bootstrap.servers",
     "sasl.jaas.config",
-    "ssl.truststore.certificates",
-    "ssl.keystore.certificate.chain",
-    "ssl.keystore.key",
+    *_PEM_TEXTS,
     *(f"ssl.{store}.{part}" for store in _STORE_TYPES for part in ("location", "password", "type")),
 }
 
@@ -152,11 +147,8 @@ def is_kafka_address(given: str) -> bool:
 
 
 def find_cluster_address(inputs: Sequence[str], form: str = _AUTO) -> str | None:
-    """The cluster address among the inputs of a command; None if they are files.
+    """The cluster address among the inputs of a command with this `--format`; None if they are files.
 
-    Args:
-        inputs: inputs of the command.
-        form: value of `--format`.
     Raises:
         InputError: if a cluster is combined with other inputs or another format, or its address is invalid.
     """
@@ -174,12 +166,8 @@ def find_cluster_address(inputs: Sequence[str], form: str = _AUTO) -> str | None
 
 
 def bootstrap_servers(address: str) -> str:
-    """The brokers of an address, in the form of `bootstrap.servers`.
+    """The brokers of an address, in the form of `bootstrap.servers`: `host:port[,host:port…]`.
 
-    Args:
-        address: `kafka://host:port[,host:port…]`.
-    Returns:
-        `host:port[,host:port…]`.
     Raises:
         InputError: if the address is invalid.
     """

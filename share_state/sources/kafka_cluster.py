@@ -17,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 
 from share_state.errors import InputError, SetupError
-from share_state.kafka.record_batches import RECORD, Chunk
+from share_state.kafka.record_batches import Chunk
 from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, LogPartition
 from share_state.sources.kafka_client import KAFKA_FORM, ClientProperties, bootstrap_servers, read_client_properties
-from share_state.sources.tables import Rows, rows_to_chunk
+from share_state.sources.tables import Rows, arrow_rows, rows_to_chunk
 from share_state.sources.topics import Topics
 
 try:
@@ -87,13 +87,7 @@ class ClientErrors:
 
 
 def client_error(where: str, error: KafkaException | KafkaError, earlier: ClientErrors | None = None) -> InputError:
-    """The one-line error for an error of librdkafka.
-
-    Args:
-        where: the cluster and what was requested of it.
-        error: as librdkafka raised or returned it.
-        earlier: errors that it reported before.
-    """
+    """The one-line error for an error of librdkafka and earlier ones; `where` is the cluster and the request."""
     found = error.args[0] if isinstance(error, KafkaException) else error
     if not isinstance(found, KafkaError):
         return InputError(f"{where}: {_plain(found)}")
@@ -142,13 +136,7 @@ _TIMEOUT_IF_DOWN = 2.5
 
 @dataclass(frozen=True, slots=True)
 class PartitionOffsets:
-    """The offsets of one partition when the command started.
-
-    Attributes:
-        partition: its number.
-        start_offset: log start offset.
-        end_offset: high watermark.
-    """
+    """Log start offset and high watermark of a partition when the command started."""
 
     partition: int
     start_offset: int
@@ -172,13 +160,7 @@ class ClusterOffsets:
 
 @dataclass(frozen=True, slots=True)
 class GroupTopicOffsets:
-    """The topic `__consumer_offsets` of a cluster.
-
-    Attributes:
-        topic_id: id of the topic.
-        partitions: number of its partitions.
-        logs: partitions that have a leader, by number.
-    """
+    """The number of partitions of `__consumer_offsets`, and the offsets of those that have a leader."""
 
     topic_id: str
     partitions: int
@@ -186,22 +168,19 @@ class GroupTopicOffsets:
 
 
 class Cluster:
-    """An admin connection.
+    """An admin connection to `kafka://host:port[,host:port…]`.
 
-    Args:
-        address: `kafka://host:port[,host:port…]`.
-        properties: client settings.
     Raises:
-        InputError: if the address or a setting is invalid, or no broker answers.
+        InputError: if the address or a setting is invalid; as its methods, if no broker answers or access is denied.
     """
 
     def __init__(self, address: str, properties: ClientProperties) -> None:
         self.address, self._errors = address, ClientErrors()
-        settings = client_settings(address, properties) | {"error_cb": self._errors}
+        settings = _client_settings(address, properties) | {"error_cb": self._errors}
         try:
             self._admin = _admin.AdminClient(settings)
         except KafkaException as error:
-            raise unusable_setting(properties, error) from None
+            raise _unusable_setting(properties, error) from None
         self._connect()
 
     def _connect(self) -> None:
@@ -220,22 +199,14 @@ class Cluster:
                     raise client_error(self.address, error, self._errors) from None
 
     def fetch_offsets(self) -> ClusterOffsets:
-        """Fetch the offsets of the state topic, then names and end offsets of the other topics.
-
-        Raises:
-            InputError: if no broker answers, access is denied, or there is no state topic.
-        """
+        """Fetch the offsets of the state topic, which must exist, then names and end offsets of the other topics."""
         state = self._described([STATE_TOPIC])[STATE_TOPIC]
         logs = self._logs(STATE_TOPIC, state)
         # Fetch the ends of the topics after those of the log; otherwise a lag could be negative.
         return ClusterOffsets(topic_id_text(state.topic_id), logs, self.topics())
 
     def fetch_group_offsets(self) -> GroupTopicOffsets | None:
-        """Fetch the offsets of `__consumer_offsets`; None if this user may not read it or it does not exist.
-
-        Raises:
-            InputError: if no broker answers or access is denied.
-        """
+        """Fetch the offsets of `__consumer_offsets`; None if this user may not read it or it does not exist."""
         topic = self._described([GROUP_TOPIC]).get(GROUP_TOPIC)
         if topic is None or _admin.AclOperation.READ not in (topic.authorized_operations or ()):
             return None
@@ -249,11 +220,7 @@ class Cluster:
         return tuple(PartitionOffsets(one[1], starts[one], ends[one]) for one in sorted(starts.keys() & ends.keys()))
 
     def topics(self) -> Topics:
-        """Names and end offsets of all topics that this user may see and that are not internal.
-
-        Raises:
-            InputError: if no broker answers or access is denied.
-        """
+        """Names and end offsets of all topics that this user may see and that are not internal."""
         try:
             listed = self._admin.list_topics(timeout=TIMEOUT).topics
         except KafkaException as error:
@@ -314,19 +281,15 @@ def topic_id_text(topic_id: Any) -> str:
     return base64.urlsafe_b64encode(struct.pack(">qq", *halves)).decode().rstrip("=")
 
 
-def client_settings(address: str, properties: ClientProperties) -> dict[str, Any]:
-    """The settings of all clients of a cluster; librdkafka logs nothing.
-
-    Raises:
-        InputError: if the address or a setting is invalid.
-    """
+def _client_settings(address: str, properties: ClientProperties) -> dict[str, Any]:
+    """The settings of all clients of a cluster; librdkafka logs nothing."""
     given = properties.for_librdkafka()
     given.pop("debug", None)  # it turns logging on
     own = {"bootstrap.servers": bootstrap_servers(address), "log_level": 0, "socket.connection.setup.timeout.ms": 5000}
     return {"client.id": "share-state"} | given | own
 
 
-def unusable_setting(properties: ClientProperties, error: KafkaException) -> InputError:
+def _unusable_setting(properties: ClientProperties, error: KafkaException) -> InputError:
     """The error for a setting that librdkafka rejects; it has the name of the setting, not its value."""
     path = properties.path or "client settings"
     text = error.args[0].str() if error.args and isinstance(error.args[0], KafkaError) else str(error)
@@ -358,9 +321,7 @@ class KafkaSource:
     """Reads a log partition from a running cluster; a `RecordSource`.
 
     Attributes:
-        address: `kafka://host:port[,host:port…]`.
         end_offset: offset to stop at; later records were written after the command started.
-        properties: client settings.
     """
 
     address: str
@@ -393,9 +354,9 @@ class KafkaSource:
             return
         where, errors = f"{self.address}: {log.name}", ClientErrors()
         try:
-            consumer = _kafka.Consumer(client_settings(self.address, self.properties) | _READER | {"error_cb": errors})
+            consumer = _kafka.Consumer(_client_settings(self.address, self.properties) | _READER | {"error_cb": errors})
         except KafkaException as error:
-            raise unusable_setting(self.properties, error) from None
+            raise _unusable_setting(self.properties, error) from None
         try:
             consumer.assign([_kafka.TopicPartition(log.topic, log.partition, log.log_start_offset)])
             next_offset, deadline = log.log_start_offset, time.monotonic() + READ_TIMEOUT
@@ -424,18 +385,11 @@ class KafkaSource:
 
 
 def _rows(messages: list[Any]) -> Rows:
-    """Messages as RECORD rows over the bytes of their keys and values."""
-    count = len(messages)
-    parts = [part for message in messages for part in (message.key(), message.value())]
-    sizes = np.fromiter((-1 if part is None else len(part) for part in parts), np.int64, 2 * count)
-    ends = np.cumsum(np.maximum(sizes, 0))
-    at, records = ends - np.maximum(sizes, 0), np.zeros(count, RECORD)
-    records["key_at"], records["value_at"] = at[0::2], at[1::2]
-    records["key_size"], records["value_size"] = sizes[0::2], sizes[1::2]
-    records["offset"] = np.fromiter((message.offset() for message in messages), np.int64, count)
-    records["timestamp"] = np.fromiter((message.timestamp()[1] for message in messages), np.int64, count)
-    data = np.frombuffer(b"".join(part for part in parts if part), np.uint8)
-    return Rows(data, records, np.zeros(count, np.int32), np.arange(count))
+    keys = pa.array([message.key() for message in messages], pa.binary())
+    values = pa.array([message.value() for message in messages], pa.binary())
+    offsets = np.array([message.offset() for message in messages])
+    times = np.array([message.timestamp()[1] for message in messages])
+    return arrow_rows(keys, values, offsets, times, 0, np.arange(len(messages)))
 
 
 @dataclass(frozen=True, slots=True)

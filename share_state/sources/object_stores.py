@@ -9,8 +9,8 @@ import glob
 import io
 import os
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from fnmatch import fnmatchcase
@@ -36,36 +36,30 @@ _SECRET_IN_QUERY = re.compile(r"[?&](access_key|secret_key|session_token|sig|tok
 _SETTINGS = re.compile(r"AWS_|AZURE_|GOOGLE_|HADOOP_|CLASSPATH")
 _SECRET_NAME = re.compile(r"KEY|SECRET|TOKEN|PASSWORD|SIGNATURE")
 
-_S3_CREDENTIALS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE) of a user with access"
 _CREDENTIALS = {
-    "s3": _S3_CREDENTIALS,
-    "s3a": _S3_CREDENTIALS,
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE) of a user with access",
     "gs": "set GOOGLE_APPLICATION_CREDENTIALS to the key file of an account with access",
     "abfs": "set AZURE_STORAGE_ACCOUNT_KEY, or sign in as an account with access",
-    "abfss": "set AZURE_STORAGE_ACCOUNT_KEY, or sign in as an account with access",
 }
-_ERROR_TEXTS = (
-    (re.compile(r"NO_SUCH_BUCKET|bucket does not exist|ContainerNotFound"), "no such bucket; check its name"),
-    (
-        re.compile(r"NO_SUCH_KEY|Path does not exist|RESOURCE_NOT_FOUND|BlobNotFound|No such file"),
-        "no such file or folder; check its name",
+"""How to get access, by scheme; s3a and abfss are other names of the same stores."""
+
+_NOT_FOUND_TEXT = "no such file or folder; check its name"
+_ERROR_TEXTS = {
+    r"NO_SUCH_BUCKET|bucket does not exist|ContainerNotFound": "no such bucket; check its name",
+    r"NO_SUCH_KEY|Path does not exist|RESOURCE_NOT_FOUND|BlobNotFound|No such file": _NOT_FOUND_TEXT,
+    r"PermanentRedirect|HTTP status 301|AuthorizationHeaderMalformed|wrong region": (
+        "the bucket lies in another region; set AWS_REGION to that"
     ),
-    (
-        re.compile(r"PermanentRedirect|HTTP status 301|AuthorizationHeaderMalformed|wrong region"),
-        "the bucket lies in another region; set AWS_REGION to that",
+    r"NETWORK_CONNECTION|curlCode|REQUEST_TIMEOUT|[Cc]ould ?n.?t connect|[Cc]ould not resolve|timed? ?out"
+    r"|Connection (refused|reset)|error sending request|UNAVAILABLE": (
+        "the store cannot be reached, or cut the connection; check the network and the endpoint, and run it again"
     ),
-    (
-        re.compile(
-            r"NETWORK_CONNECTION|curlCode|REQUEST_TIMEOUT|[Cc]ould ?n.?t connect|[Cc]ould not resolve|timed? ?out"
-            r"|Connection (refused|reset)|error sending request|UNAVAILABLE"
-        ),
-        "the store cannot be reached, or cut the connection; check the network and the endpoint, and run it again",
+    r"HTTP status 5\d\d|SLOW_DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE": (
+        "the store fails to answer; run it again later"
     ),
-    (
-        re.compile(r"HTTP status 5\d\d|SLOW_DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE"),
-        "the store fails to answer; run it again later",
-    ),
-)
+}
+"""Pattern of a store's message -> reason and fix; the first that matches counts."""
+
 _ACCESS_DENIED = re.compile(
     r"ACCESS_DENIED|AccessDenied|INVALID_ACCESS_KEY|InvalidAccessKeyId|SIGNATURE|Signature|HTTP status 40[13]"
     r"|INVALID_CLIENT_TOKEN|UNRECOGNIZED_CLIENT|PERMISSION_DENIED|UNAUTHENTICATED|[Cc]redential|Forbidden"
@@ -146,22 +140,18 @@ def delta_storage_options(address: str) -> dict[str, str] | None:
 
 
 def store_error(address: str, error: Exception) -> InputError:
-    """The one-line error for an error of a store; it contains no credentials.
-
-    Args:
-        address: address of the request.
-        error: from the file system.
-    """
+    """The one-line error for an error of the file system of a store; it contains no credentials."""
     text, scheme = str(error), address.partition("://")[0]
     if isinstance(error, StoreUnavailableError):
         return InputError(f"{address}: {text}")
     if isinstance(error, FileNotFoundError):
-        return InputError(f"{address}: {_ERROR_TEXTS[1][1]}")
-    for pattern, reason in _ERROR_TEXTS:
-        if pattern.search(text):
+        return InputError(f"{address}: {_NOT_FOUND_TEXT}")
+    for pattern, reason in _ERROR_TEXTS.items():
+        if re.search(pattern, text):
             return InputError(f"{address}: {reason}")
     if _ACCESS_DENIED.search(text):
-        return InputError(f"{address}: the store denies access; {_CREDENTIALS.get(scheme, 'check the credentials')}")
+        fixes = (fix for name, fix in _CREDENTIALS.items() if scheme.startswith(name))
+        return InputError(f"{address}: the store denies access; {next(fixes, 'check the credentials')}")
     return InputError(f"{address}: cannot be read ({_without_secrets(text)[:200]}); check the address")
 
 
@@ -249,14 +239,7 @@ def _fsspec() -> Any:
     return fsspec
 
 
-_OPENERS: dict[str, Callable[[Store], pafs.FileSystem]] = {
-    "s3": _s3,
-    "s3a": _s3,
-    "gs": _gs,
-    "abfs": _abfs,
-    "abfss": _abfs,
-    "hdfs": _hdfs,
-}
+_OPENERS = {"s3": _s3, "s3a": _s3, "gs": _gs, "abfs": _abfs, "abfss": _abfs, "hdfs": _hdfs}
 
 
 READ_SIZE = 16 << 20
@@ -281,8 +264,8 @@ class FileStat(NamedTuple):
 class StorePath:
     """A file or folder of a store, with the methods of `pathlib.Path` that reading needs.
 
-    A folder remembers its listing, so an instance is for one search. Methods that send requests raise InputError if
-    the store fails or denies access.
+    A folder remembers its listing, so an instance is for one search. Methods raise InputError if an address is invalid
+    or the store fails or denies access.
     """
 
     __slots__ = ("_children", "_content", "_info", "_parent", "rest", "store")
@@ -297,18 +280,11 @@ class StorePath:
 
     @classmethod
     def at(cls, address: str) -> "StorePath":
-        """The path of an address such as s3://bucket/folder.
-
-        Raises:
-            InputError: if the address is invalid.
-        """
+        """The path of an address such as s3://bucket/folder."""
         return cls(*parse_address(address))
 
     def __str__(self) -> str:
         return f"{self.store.prefix}{self.rest}"
-
-    def __repr__(self) -> str:
-        return f"StorePath({str(self)!r})"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StorePath) and str(self) == str(other)
@@ -344,11 +320,7 @@ class StorePath:
     @property
     def parents(self) -> "list[StorePath]":
         """The folders around it, the innermost first."""
-        above, path = list[StorePath](), self
-        while path.rest:
-            path = path.parent
-            above.append(path)
-        return above
+        return [self.parent, *self.parent.parents] if self.rest else []
 
     def resolve(self) -> "StorePath":
         """Itself: stores have no links."""
@@ -405,11 +377,7 @@ class StorePath:
         return sorted({path for path in level if path.exists()})
 
     def check_bucket(self) -> None:
-        """Check that the bucket exists.
-
-        Raises:
-            InputError: if it does not.
-        """
+        """Refuse a path in a bucket that does not exist."""
         if not StorePath(self.store, "").exists():
             raise InputError(f"{self}: no such bucket; check its name")
 
@@ -427,7 +395,7 @@ class StorePath:
         return len(own) == len(pattern) and all(map(fnmatchcase, own, pattern))
 
     def open(self, mode: str = "rb", buffering: int = READ_SIZE) -> Any:
-        """Open a file for reading bytes.
+        """Open a file for reading bytes; what is read from it raises OSError, for `read_error`.
 
         Args:
             mode: "rb".
@@ -435,16 +403,16 @@ class StorePath:
         """
         if mode != "rb":
             raise ValueError(f"{mode}: a file of a store is read as bytes")
-        raw = _RangedFile(self)
+        raw: Any = self.source()
         known_size = buffering if self._info is None else int(self._info.size or 0)
         return io.BufferedReader(raw, min(buffering, max(known_size, 1))) if buffering else raw
 
     def read_bytes(self) -> bytes:
         """The bytes of a small file, requested once."""
         if self._content is None:
-            with self.open(buffering=0) as opened:
-                self._content = bytes(opened.readall())
-        return self._content
+            with self.source() as opened, _store_errors(self):
+                self._content = opened.read()
+        return self._content or b""
 
     def read_text(self, encoding: str = "utf-8", errors: str = "strict") -> str:
         """The text of a small file."""
@@ -484,7 +452,6 @@ class StorePath:
             parts = info.path.strip("/")[len(self.inner.strip("/")) :].strip("/").split("/")
             for part in parts[:-1]:
                 folder = folder._child(part, pafs.FileInfo("", pafs.FileType.Directory))
-                folder._children = folder._children if folder._children is not None else {}
             child = folder._child(parts[-1], info)
             if recursive and info.type == pafs.FileType.Directory and child._children is None:
                 child._children = {}
@@ -500,39 +467,6 @@ class StorePath:
 _NOT_FOUND = pafs.FileInfo("", pafs.FileType.NotFound)
 
 
-class _RangedFile(io.RawIOBase):
-    """A file of a store; requests exactly the ranges that are read."""
-
-    def __init__(self, path: StorePath) -> None:
-        self._address, self._file = str(path), path.source()
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any, /) -> int:
-        with _store_errors(self._address):
-            return self._file.readinto(buffer)
-
-    def readall(self) -> bytes:
-        with _store_errors(self._address):
-            return self._file.read()
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        with _store_errors(self._address):
-            return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-    def close(self) -> None:
-        if not self.closed:
-            self._file.close()
-        super().close()
-
-
 InputPath = Path | StorePath
 """A file or folder; tasks receive its text."""
 
@@ -540,11 +474,7 @@ _LOCAL = "file://"
 
 
 def to_path(text: str) -> InputPath:
-    """The path of a text.
-
-    Raises:
-        InputError: if it is an invalid address.
-    """
+    """The path of a text, which must not be an invalid address."""
     if "://" not in text:
         return Path(text)
     return Path(unquote(text.removeprefix(_LOCAL))) if text.startswith(_LOCAL) else StorePath.at(text)
@@ -576,7 +506,7 @@ def read_head(file: InputPath, size: int) -> bytes:
         OSError: if a local file cannot be read.
         InputError: if a store fails or denies access.
     """
-    with file.open("rb", buffering=0) as opened:
+    with file.open("rb", buffering=0) as opened, _store_errors(file) if isinstance(file, StorePath) else nullcontext():
         return opened.read(size)
 
 

@@ -25,12 +25,11 @@ from share_state.kafka.record_batches import (
     Stop,
     find_valid_batch,
     frame_batches,
-    is_continuous,
     locate_and_check_records,
     summarize_batches,
 )
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import LogPartition, Segment
+from share_state.sources.discovery import LogPartition, Segment, of_copies
 from share_state.sources.object_stores import READ_SIZE, StorePath, read_error, to_path
 
 _SEARCH_WINDOW = 16 << 20
@@ -269,11 +268,13 @@ def read_chunks(
     if not merge:
         last_offset = -1
         for framed in frame_segments(segments, chunk, buffers, slices):
-            last_offset = _checked_last_offset(framed.batches, last_offset)
+            framed.facts = summarize_batches(framed.batches)
+            last_offset = _checked_last_offset(framed.batches, framed.facts, last_offset)
             yield from _decompressed(framed, pool, only_control)
         return
     tables = [framed.batches.copy() for framed in frame_segments(segments, chunk)]
     table = np.concatenate(tables) if tables else np.zeros(0, BATCH)
+    _mark_unreplicated(table, log)
     selected = merge_replicas(table)
     if len(selected) < len(table):
         yield Chunk(np.zeros(0, np.uint8), np.zeros(0, BATCH), repeated=len(table) - len(selected))
@@ -283,20 +284,21 @@ def read_chunks(
 
 def _decompressed(framed: Chunk, pool: BufferPool[np.ndarray], only_control: bool) -> Iterator[Chunk]:
     """A chunk as it is, or decompressed, which may give several chunks."""
-    if not needs_decompression(framed.batches, only_control):
+    facts = framed.facts or summarize_batches(framed.batches)
+    if not needs_decompression(framed.batches, facts, only_control):
         yield framed
         return
     for data, batches, errors in decompress_bodies(framed.data, framed.batches, only_control, pool):
         yield Chunk(data, batches, errors)
 
 
-def _checked_last_offset(batches: np.ndarray, last_offset: int) -> int:
+def _checked_last_offset(batches: np.ndarray, facts: BatchSummary, last_offset: int) -> int:
     """The last offset so far.
 
     Raises:
         RepeatedOffsetsError: if a batch does not start behind it.
     """
-    if len(batches) and is_continuous(batches, last_offset + 1):
+    if facts.rows and facts.is_continuous and batches[0]["base_offset"] > last_offset:
         return int(batches[-1]["last_offset"])
     valid = batches[batches["status"] == BatchStatus.VALID]
     lasts = np.maximum.accumulate(np.concatenate(([last_offset], valid["last_offset"])))
@@ -325,6 +327,55 @@ def _read_batches(segments: tuple[Segment, ...], table: np.ndarray, chunk: int) 
             load(segments[first["segment"]], int(first["file_position"]), data[first["at"] : last["at"] + last["size"]])
         yield Chunk(data, rows)
         start += count
+
+
+def without_obsolete_copies(log: LogPartition) -> LogPartition:
+    """A log partition without the copies that end before the log start of the others, where the broker deleted them.
+
+    Raises:
+        InputError: if a segment cannot be read.
+    Source: Kafka ReplicaManager.deleteRecords: a log start offset never decreases.
+    """
+    if len(log.copies) < 2:
+        return log
+    last = {segment.replica: segment for segment in log.segments}
+    latest_first = sorted(last, key=lambda number: -log.copies[number].log_start_offset)
+    start, ends = log.copies[latest_first[0]].log_start_offset, dict[int, int]()
+    for number in latest_first:
+        ends[number] = last[number].base_offset
+        if ends[number] < start:
+            ends[number] = _end_offset(last[number])
+        if ends[number] >= start:
+            start = min(start, log.copies[number].log_start_offset)
+    kept = {number for number, end in ends.items() if end >= start}
+    return log if len(kept) == len(ends) else of_copies(log, kept)
+
+
+def _end_offset(segment: Segment) -> int:
+    tables = [framed.batches for framed in frame_segments((segment,))]
+    ends = [int(row["last_offset"]) + 1 for table in tables for row in table[table["status"] == BatchStatus.VALID][-1:]]
+    return max(ends, default=segment.base_offset)
+
+
+def _mark_unreplicated(table: np.ndarray, log: LogPartition) -> None:
+    """Set the status of batches above the high watermark of their copy that a later leader epoch replaced elsewhere.
+
+    Source: KIP-101; Kafka LeaderEpochFileCache.endOffsetFor, UnifiedLog.truncateTo.
+    """
+    copies = np.array([segment.replica for segment in log.segments])[table["segment"]]
+    is_valid, base_offsets = table["status"] == BatchStatus.VALID, table["base_offset"]
+    for number, copy in enumerate(log.copies):
+        if copy.high_watermark is None:
+            continue
+        elsewhere = table[is_valid & (copies != number)]
+        known = [entry for other in log.copies if other is not copy for entry in other.leader_epochs]
+        epochs = np.concatenate((elsewhere["leader_epoch"], [epoch for epoch, _ in known]))
+        starts = np.concatenate((elsewhere["base_offset"], [start for _, start in known]))[np.argsort(epochs)]
+        # The first offset of any epoch from each one on, and behind the last one no offset at all.
+        first = np.append(np.minimum.accumulate(starts[::-1])[::-1], np.inf)
+        above = np.flatnonzero(is_valid & (copies == number) & (base_offsets >= copy.high_watermark))
+        later = np.searchsorted(np.sort(epochs), table["leader_epoch"][above], side="right")
+        table["status"][above[first[later] <= base_offsets[above]]] = BatchStatus.UNREPLICATED
 
 
 def merge_replicas(table: np.ndarray) -> np.ndarray:
@@ -393,7 +444,7 @@ def index_records(part: Chunk, begin: int, window: Window) -> RecordIndex:
         begin: skip valid batches that end before this offset: deleted by the broker or read by an earlier run.
         window: which records count.
     """
-    facts = summarize_batches(part.batches)
+    facts = part.facts or summarize_batches(part.batches)
     within = _within(part, facts, begin, window.until_offset)
     records, any_malformed = within.records, False
     if records is None:

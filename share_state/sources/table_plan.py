@@ -1,14 +1,16 @@
 """Plans how to read log partitions from Parquet files: which row groups hold which offsets of which partition."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from share_state.errors import InputError
+from share_state.kafka.buffers import is_text
 from share_state.sources.discovery import STATE_TOPIC, LogPartition, Segment
 from share_state.sources.object_stores import InputPath, parquet_source, read_error
 from share_state.sources.tables import Columns, RowGroup, TableRows, int64_column
@@ -48,14 +50,6 @@ class TablePlan:
     is_in_order: bool
 
 
-@dataclass(slots=True)
-class _LogRows:
-    """The row groups of one log partition."""
-
-    groups: list[RowGroup] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
-
-
 def plan_table(files: Sequence[TableFile], columns: Columns, topics: Sequence[str] = (STATE_TOPIC,)) -> TablePlan:
     """Read the footers, and the columns of offsets and partitions if the statistics of a footer are not sufficient.
 
@@ -67,11 +61,11 @@ def plan_table(files: Sequence[TableFile], columns: Columns, topics: Sequence[st
         InputError: if a file is not Parquet, a column is missing or of another type, or there is no record of the first
             topic.
     """
-    found: dict[tuple[str, int | None], _LogRows] = {}
+    found: dict[tuple[str, int], list[RowGroup]] = {}
     others, total, to_read, scanned, has_times, is_mixed = set[str](), 0, 0, 0, True, False
     for number, file in enumerate(files):
         with _opened(file.path) as parquet:
-            check_columns(parquet.schema_arrow, columns, file)
+            _check_columns(parquet.schema_arrow, columns, file)
             has_times &= columns.timestamp in parquet.schema_arrow.names
             rows_before = 0
             for group in range(parquet.num_row_groups):
@@ -83,24 +77,23 @@ def plan_table(files: Sequence[TableFile], columns: Columns, topics: Sequence[st
                     if scanned > _MAX_SCANNED_ROWS:
                         is_mixed = True
                         break
-                    spans = _scanned_spans(parquet, group, file, columns, rows_before, topics)
+                    spans = _scanned_spans(parquet, group, file, columns, rows_before, topics[0])
                 for topic, partition, first, last, rows in spans:
                     if topic not in topics:
                         others.add(topic)
                         continue
-                    of_log = found.setdefault((topic, partition), _LogRows())
-                    alone = rows == meta.num_rows
-                    of_log.groups.append(RowGroup(number, group, rows_before, first, last, alone))
-                    of_log.sizes.append(meta.total_byte_size)
-                    to_read += meta.total_byte_size
+                    size, alone = meta.total_byte_size, rows == meta.num_rows
+                    row_group = RowGroup(number, group, rows_before, first, last, size, alone)
+                    found.setdefault((topic, partition), []).append(row_group)
+                    to_read += size
                 rows_before += meta.num_rows
     if is_mixed:
         return TablePlan([], others, is_in_order=False)
     present = {topic for topic, _ in found}
     if topics[0] not in present:
         raise InputError(f"{files[0].path}: {missing_topic_message(topics[0], others | present)}")
-    logs = [_log(*identity, rows, files, columns, has_times) for identity, rows in found.items()]
-    logs.sort(key=lambda log: (topics.index(log.topic), -1 if log.partition is None else log.partition))
+    logs = [_log(*identity, groups, files, columns, has_times) for identity, groups in found.items()]
+    logs.sort(key=lambda log: (topics.index(log.topic), log.partition))
     rereads_little = to_read - total <= max(total // 2, _MIN_REREAD)
     return TablePlan(logs, others, rereads_little and max(map(_max_overlap, found.values())) <= MAX_OVERLAP)
 
@@ -120,18 +113,14 @@ def _opened(path: str) -> pq.ParquetFile:
         raise InputError(f"{path}: not a complete Parquet file ({str(error).splitlines()[0]})") from None
 
 
-def check_columns(schema: pa.Schema, columns: Columns, file: TableFile) -> None:
-    """Check that a table has the columns that are needed, with valid types.
-
-    Raises:
-        InputError: if not; has the column, its type and the expected type.
-    """
+def _check_columns(schema: pa.Schema, columns: Columns, file: TableFile) -> None:
+    """Refuse a table that lacks a column, or has one of a wrong type."""
     kinds = {
         "key": (columns.key, _is_bytes, "binary or base64 text"),
         "value": (columns.value, _is_bytes, "binary or base64 text"),
         "partition": (columns.partition, pa.types.is_integer, "an integer"),
         "offset": (columns.offset, pa.types.is_integer, "an integer"),
-        "topic": (columns.topic, _is_text, "text"),
+        "topic": (columns.topic, is_text, "text"),
         "timestamp": (columns.timestamp, _is_time, "a timestamp or milliseconds"),
     }
     for ours, (name, is_right, wanted) in kinds.items():
@@ -146,19 +135,14 @@ def check_columns(schema: pa.Schema, columns: Columns, file: TableFile) -> None:
 
 def _is_bytes(kind: pa.DataType) -> bool:
     binary = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary, pa.types.is_binary_view)
-    return _is_text(kind) or any(check(kind) for check in binary)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    kind = kind.value_type if isinstance(kind, pa.DictionaryType) else kind
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return is_text(kind) or any(check(kind) for check in binary)
 
 
 def _is_time(kind: pa.DataType) -> bool:
     return pa.types.is_timestamp(kind) or pa.types.is_integer(kind)
 
 
-_Span = tuple[str, int | None, int, int, int]
+_Span = tuple[str, int, int, int, int]
 """(topic, partition, first offset, last offset, rows)"""
 
 
@@ -191,55 +175,49 @@ def _is_complete(statistics: Any) -> bool:
 
 
 def _scanned_spans(
-    parquet: pq.ParquetFile, group: int, file: TableFile, columns: Columns, rows_before: int, topics: Sequence[str]
+    parquet: pq.ParquetFile, group: int, file: TableFile, columns: Columns, rows_before: int, default_topic: str
 ) -> Iterator[_Span]:
     """The log partitions of a row group, from its rows."""
     names = [name for name in (columns.topic, columns.partition, columns.offset) if name in parquet.schema_arrow.names]
     table = parquet.read_row_group(group, columns=names)
-    count = len(table)
     if columns.topic in names:
-        encoded = table[columns.topic].combine_chunks().cast(pa.string()).dictionary_encode()
-        topic_names, topic_of = encoded.dictionary.to_pylist(), encoded.indices.fill_null(-1).to_numpy(False)
+        topic = table[columns.topic].cast(pa.string())
     else:
-        topic_names, topic_of = [file.constants.get(columns.topic, topics[0])], np.zeros(count, np.int64)
-    for name, rows in zip(topic_names, np.bincount(topic_of[topic_of >= 0], minlength=len(topic_names)), strict=True):
-        if name not in topics:
-            yield name, None, 0, 0, int(rows)
-    ours = np.isin(topic_of, [number for number, name in enumerate(topic_names) if name in topics])
-    topic_of = topic_of[ours]
-    offsets = int64_column(table[columns.offset], columns.offset, file.path, rows_before)[ours]
+        topic = pa.repeat(str(file.constants.get(columns.topic, default_topic)), len(table))
     if columns.partition in names:
-        partitions = int64_column(table[columns.partition], columns.partition, file.path, rows_before)[ours]
+        partition = int64_column(table[columns.partition], columns.partition, file.path, rows_before)
     else:
-        partitions = np.full(len(offsets), int(file.constants[columns.partition]))
-    for number, partition in np.unique(np.stack((topic_of, partitions)), axis=1).T.tolist():
-        own = offsets[(topic_of == number) & (partitions == partition)]
-        yield topic_names[number], partition, int(own.min()), int(own.max()), len(own)
+        partition = np.full(len(table), int(file.constants[columns.partition]))
+    offset = int64_column(table[columns.offset], columns.offset, file.path, rows_before)
+    rows = pa.table({"topic": topic, "partition": partition, "offset": offset}).filter(pc.field("topic").is_valid())
+    grouped = rows.group_by(["topic", "partition"], use_threads=False)
+    spans = grouped.aggregate([("offset", "min"), ("offset", "max"), ("offset", "count")])
+    yield from zip(*(column.to_pylist() for column in spans.columns), strict=True)
 
 
 def _log(
-    topic: str, partition: int | None, found: _LogRows, files: Sequence[TableFile], columns: Columns, has_times: bool
+    topic: str,
+    partition: int,
+    groups: list[RowGroup],
+    files: Sequence[TableFile],
+    columns: Columns,
+    has_times: bool,
 ) -> LogPartition:
-    used = sorted({group.file for group in found.groups})
-    sizes = dict.fromkeys(used, 0)
-    for group, size in zip(found.groups, found.sizes, strict=True):
-        sizes[group.file] += size
-    firsts = {file: min(group.first_offset for group in found.groups if group.file == file) for file in used}
-    segments = tuple(Segment(files[file].path, firsts[file], sizes[file]) for file in used)
-    groups = sorted(found.groups, key=lambda group: (group.first_offset, group.file, group.number))
-    renumbered = tuple(
-        RowGroup(used.index(one.file), one.number, one.rows_before, one.first_offset, one.last_offset, one.alone)
-        for one in groups
+    groups.sort(key=lambda group: (group.first_offset, group.file, group.number))
+    used = sorted({group.file for group in groups})
+    of_file = [[group for group in groups if group.file == file] for file in used]
+    segments = tuple(
+        Segment(files[file].path, own[0].first_offset, sum(group.size for group in own))
+        for file, own in zip(used, of_file, strict=True)
     )
-    source = TableRows(columns, renumbered, has_times)
+    source = TableRows(columns, tuple(replace(group, file=used.index(group.file)) for group in groups), has_times)
     return LogPartition(topic, partition, segments, groups[0].first_offset, source=source)
 
 
-def _max_overlap(found: _LogRows) -> int:
+def _max_overlap(groups: Sequence[RowGroup]) -> int:
     """The most bytes of row groups that overlap at one offset; 0 if none overlap."""
-    edges = []
-    for group, size in zip(found.groups, found.sizes, strict=True):
-        edges += [(group.first_offset, 1, size), (group.last_offset + 1, 0, -size)]
+    edges = [(group.first_offset, 1, group.size) for group in groups]
+    edges += [(group.last_offset + 1, 0, -group.size) for group in groups]
     size_here = most = count = 0
     for _, opens, size in sorted(edges):
         size_here, count = size_here + size, count + (1 if opens else -1)

@@ -4,9 +4,9 @@
 and `TableRows` reads the row groups that `table_plan` has selected.
 """
 
+import base64
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -24,13 +24,9 @@ from share_state.sources.object_stores import parquet_source
 NO_TIME = -1
 """A missing timestamp. Source: Kafka RecordBatch.NO_TIMESTAMP."""
 
-_PADDING, _NOT_BASE64 = 64, 255
-_ALPHABETS = (b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/",
-              b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")  # fmt: skip
-_SIX_BITS = np.full(256, _NOT_BASE64, np.uint8)
-for _letters in _ALPHABETS:
-    _SIX_BITS[np.frombuffer(_letters, np.uint8)] = np.arange(64)
-_SIX_BITS[ord("=")] = _PADDING
+_PADDING = ord("=")
+_TO_STANDARD_BASE64 = bytes.maketrans(b"-_=", b"+/A")
+"""Of both alphabets; decoding stops at padding, and the A is cut off later."""
 
 
 class NotBase64Error(ValueError):
@@ -52,11 +48,6 @@ class Rows:
     records: np.ndarray
     file: np.ndarray
     position: np.ndarray
-
-    @classmethod
-    def none(cls) -> Self:
-        """No rows."""
-        return cls(np.zeros(0, np.uint8), np.zeros(0, RECORD), np.zeros(0, np.int32), np.zeros(0, np.int64))
 
     def take(self, chosen: np.ndarray) -> "Rows":
         """The rows of a mask or an index, with the same bytes."""
@@ -113,26 +104,23 @@ def _spans(column: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The bytes of a column, and the start and size of each row (size -1 for null)."""
     data, ends = column_bytes(column)
     at, sizes, present = ends[:-1], np.diff(ends), np.asarray(column.is_valid())
-    if is_text(column) and len(data):
+    if is_text(column.type) and len(data):
         data, at, sizes = _from_base64(data, at, np.where(present, sizes, 0))
     return data, at, np.where(present, sizes, -1)
 
 
 def _from_base64(data: np.ndarray, at: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Decode texts of padded base64, whose length is a multiple of four."""
-    codes = _SIX_BITS[data]
-    if (codes == _NOT_BASE64).any() or (sizes % 4).any() or len(data) != sizes.sum():
-        raise NotBase64Error("not base64")
-    last = at + sizes - 1
+    ends = (at + sizes)[sizes > 0]
     padding = np.zeros(len(at), np.int64)
-    ends = last[sizes > 0]
-    padding[sizes > 0] = (codes[ends] == _PADDING).astype(np.int64) + (codes[ends - 1] == _PADDING)
-    if (codes == _PADDING).sum() != padding.sum():
+    padding[sizes > 0] = (data[ends - 1] == _PADDING).astype(np.int64) + (data[ends - 2] == _PADDING)
+    if (sizes % 4).any() or len(data) != sizes.sum() or (data == _PADDING).sum() != padding.sum():
         raise NotBase64Error("not base64")
-    four = (codes & 63).reshape(-1, 4).astype(np.uint32)
-    word = four[:, 0] << 18 | four[:, 1] << 12 | four[:, 2] << 6 | four[:, 3]
-    plain = np.stack((word >> 16, word >> 8, word), axis=1).astype(np.uint8).reshape(-1)
-    return plain, at // 4 * 3, sizes // 4 * 3 - padding
+    try:
+        plain = base64.b64decode(data.tobytes().translate(_TO_STANDARD_BASE64), validate=True)
+    except ValueError:
+        raise NotBase64Error("not base64") from None
+    return np.frombuffer(plain, np.uint8), at // 4 * 3, sizes // 4 * 3 - padding
 
 
 def rows_to_chunk(rows: Rows) -> Chunk:
@@ -151,78 +139,57 @@ def rows_to_chunk(rows: Rows) -> Chunk:
         offsets = rows.records["offset"]
     repeated_at = np.flatnonzero(np.diff(offsets) == 0)
     if not len(repeated_at):
-        return Chunk(rows.data, _runs(rows), records=_in_runs(rows))
+        batches, records = _split_runs(rows)
+        return Chunk(rows.data, batches, records=records)
     same = _same_bytes(rows.data, rows.records, repeated_at)
     left_out = np.zeros(len(offsets), bool)
     left_out[repeated_at[same] + 1] = True
     conflicting = np.unique(offsets[repeated_at[~same]])
-    conflicts = np.zeros(0, BATCH)
+    timestamps, conflicting_rows = rows.records["timestamp"], list[int]()
     for offset in conflicting.tolist():
         first, end = np.searchsorted(offsets, offset), np.searchsorted(offsets, offset, side="right")
-        candidates = sorted(range(first, end), key=lambda row: _rank(rows, row))
-        distinct = {_content(rows, row): row for row in candidates}
-        kept = distinct.pop(_content(rows, candidates[-1]))
+        candidates = sorted((timestamps[row], *_content(rows, row), row) for row in range(first, end))
+        distinct = {(key, value): row for _, key, value, row in candidates}
+        kept = distinct.pop(candidates[-1][1:3])
         left_out[first:end], left_out[kept] = True, False
-        conflicts = np.concatenate((conflicts, *(_conflict(rows, row) for row in distinct.values())))
-    chosen = rows.take(~left_out)
-    batches, records = _runs(chosen), _in_runs(chosen)
-    repeated = int(left_out.sum()) - len(conflicts)
-    if not len(conflicts):
-        return Chunk(rows.data, batches, repeated=repeated, records=records)
+        conflicting_rows += distinct.values()
+    batches, records = _split_runs(rows.take(~left_out))
+    conflicts = rows.take(np.array(conflicting_rows, np.int64))
     # As in logs of segments, conflicting batches come before the one that is kept.
-    at = np.searchsorted(batches["base_offset"], conflicts["base_offset"], side="right")
-    batches = np.insert(batches, at, conflicts)
-    return Chunk(rows.data, batches, repeated=repeated, records=_renumbered(records, at))
+    at = np.searchsorted(batches["base_offset"], conflicts.records["offset"], side="right")
+    batches = np.insert(batches, at, _conflict_batches(conflicts))
+    records["batch"] += np.searchsorted(at, records["batch"], side="right").astype(np.int32)
+    return Chunk(rows.data, batches, repeated=int(left_out.sum()) - len(conflicting_rows), records=records)
 
 
-def _content(rows: Rows, row: int) -> tuple[bytes | None, bytes | None]:
+def _content(rows: Rows, row: int) -> tuple[tuple[bool, bytes], tuple[bool, bytes]]:
+    """Key and value of a row, each with whether it is present."""
     record = rows.records[row]
-    return tuple(
-        None
-        if record[f"{part}_size"] < 0
-        else rows.data[record[f"{part}_at"] : record[f"{part}_at"] + record[f"{part}_size"]].tobytes()
-        for part in ("key", "value")
-    )  # pyright: ignore[reportReturnType]
+    spans = ((record[f"{part}_at"], record[f"{part}_size"]) for part in ("key", "value"))
+    key, value = ((size >= 0, rows.data[at : at + max(size, 0)].tobytes()) for at, size in spans)
+    return key, value
 
 
-def _rank(rows: Rows, row: int) -> tuple[int, list[bytes]]:
-    return int(rows.records[row]["timestamp"]), [part or b"" for part in _content(rows, row)]
+def _conflict_batches(rows: Rows) -> np.ndarray:
+    """A BATCH row of status CONFLICT for each row."""
+    batches = np.zeros(len(rows.records), BATCH)
+    batches["base_offset"] = batches["last_offset"] = rows.records["offset"]
+    batches["status"], batches["segment"] = BatchStatus.CONFLICT, rows.file
+    batches["file_position"], batches["count"], batches["magic"] = rows.position, 1, -1
+    return batches
 
 
-def _conflict(rows: Rows, row: int) -> np.ndarray:
-    left_out = np.zeros(1, BATCH)
-    left_out["base_offset"] = left_out["last_offset"] = rows.records[row]["offset"]
-    left_out["status"], left_out["segment"] = BatchStatus.CONFLICT, rows.file[row]
-    left_out["file_position"], left_out["count"], left_out["magic"] = rows.position[row], 1, -1
-    return left_out
-
-
-def _starts(records: np.ndarray) -> np.ndarray:
-    return np.flatnonzero(np.diff(records["offset"], prepend=records["offset"][:1] - 2) != 1)
-
-
-def _runs(rows: Rows) -> np.ndarray:
-    """One BATCH row for each run of consecutive offsets."""
+def _split_runs(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+    """One BATCH row for each run of consecutive offsets, and the records, each with the row of its run."""
     records = rows.records
-    starts = _starts(records)
+    starts = np.flatnonzero(np.diff(records["offset"], prepend=records["offset"][:1] - 2) != 1)
     runs, ends = np.zeros(len(starts), BATCH), np.append(starts[1:], len(records))
     runs["base_offset"], runs["last_offset"] = records["offset"][starts], records["offset"][ends - 1]
     runs["count"], runs["magic"], runs["status"] = ends - starts, 2, BatchStatus.VALID
     runs["segment"], runs["file_position"] = rows.file[starts], rows.position[starts]
     runs["max_timestamp"] = np.maximum.reduceat(records["timestamp"], starts) if len(starts) else NO_TIME
-    return runs
-
-
-def _in_runs(rows: Rows) -> np.ndarray:
-    """The records, each with the row of its run."""
-    records, starts = rows.records, _starts(rows.records)
-    records["batch"] = np.searchsorted(starts, np.arange(len(records)), side="right") - 1
-    return records
-
-
-def _renumbered(records: np.ndarray, inserted: np.ndarray) -> np.ndarray:
-    records["batch"] += np.searchsorted(inserted, records["batch"], side="right").astype(np.int32)
-    return records
+    records["batch"] = np.repeat(np.arange(len(starts)), ends - starts)
+    return runs, records
 
 
 @allocating_kernel
@@ -278,10 +245,8 @@ class Columns:
 
     @classmethod
     def named(cls, given: Mapping[str, str]) -> "Columns":
-        """The column names, some of them changed.
+        """The column names, some of them changed: default name -> name in the table.
 
-        Args:
-            given: default name -> name in the table.
         Raises:
             InputError: if a default name does not exist.
         """
@@ -301,6 +266,7 @@ class RowGroup:
         number: number of the row group in its file.
         rows_before: rows of the file before it.
         first_offset, last_offset: lowest and highest offset of the log in it.
+        size: bytes of all its rows.
         alone: whether all its rows belong to this log partition.
     """
 
@@ -309,6 +275,7 @@ class RowGroup:
     rows_before: int
     first_offset: int
     last_offset: int
+    size: int
     alone: bool
 
 
@@ -340,7 +307,7 @@ class TableRows:
         waiting: list[Rows] = []
         for rows, bound in self._read(log, chunk):
             waiting.append(rows)
-            ready = sum(len(part.data) for part in waiting if _last_offset(part) < bound)
+            ready = sum(len(part.data) for part in waiting if part.records["offset"].max() < bound)
             if ready < chunk:
                 continue
             merged = concat_table_rows(waiting)
@@ -377,13 +344,10 @@ class TableRows:
         identity = [name for name in (columns.offset, columns.partition, columns.topic) if name in names]
         where = file.read_row_group(group.number, columns=identity if not group.alone else [columns.offset])
         offsets = int64_column(where[columns.offset], columns.offset, log.segments[group.file].path, group.rows_before)
-        own = np.ones(len(offsets), bool)
-        if not group.alone:
-            own = _is_of_log(where, columns, log.topic, log.partition)
+        own = np.ones(len(offsets), bool) if group.alone else _is_of_log(where, columns, log.topic, log.partition)
         # The lowest own offset from each row to the end.
         least = np.minimum.accumulate(np.where(own, offsets, LARGEST_OFFSET)[::-1])[::-1]
-        size = file.metadata.row_group(group.number).total_byte_size
-        step = int(np.clip(chunk * len(offsets) // max(size, 1), 1, _MAX_ROWS))
+        step = int(np.clip(chunk * len(offsets) // max(group.size, 1), 1, _MAX_ROWS))
         wanted = [name for name in (columns.key, columns.value, columns.timestamp) if name in names]
         at = 0
         for batch in file.iter_batches(step, row_groups=[group.number], columns=wanted):
@@ -400,26 +364,13 @@ class TableRows:
             at = end
 
 
-def _last_offset(rows: Rows) -> int:
-    return int(rows.records["offset"].max())
-
-
 def _is_of_log(rows: pa.Table, columns: Columns, topic: str, partition: int | None) -> np.ndarray:
     """Mask of the rows of a topic and partition; missing columns are ignored."""
     own = np.ones(len(rows), bool)
-    if columns.topic in rows.column_names:
-        own &= _true(pc.call_function("equal", [rows[columns.topic].cast(pa.string()), pa.scalar(topic)]))
-    if columns.partition in rows.column_names:
-        own &= _true(pc.call_function("equal", [rows[columns.partition].cast(pa.int64()), pa.scalar(partition)]))
+    for name, kind, value in ((columns.topic, pa.string(), topic), (columns.partition, pa.int64(), partition)):
+        if name in rows.column_names:
+            own &= np.asarray(pc.fill_null(pc.equal(rows[name].cast(kind), pa.scalar(value, kind)), False))
     return own
-
-
-def _true(answers: Any) -> np.ndarray:
-    return (
-        answers.fill_null(False).to_numpy(zero_copy_only=False)
-        if isinstance(answers, pa.Array)
-        else np.asarray(answers.fill_null(False).to_numpy())
-    )
 
 
 def int64_column(column: pa.ChunkedArray, name: str, path: str, rows_before: int) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Names and end offsets of topics, which the state topic does not hold; reads `--topics` and `--subscriptions`."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -22,31 +23,30 @@ class Topics:
     Attributes:
         names: columns topic_id and topic.
         ends: columns topic_id, partition (int32) and end_offset (next offset to be written, int64).
+        partition_counts: topic id -> number of partitions, where it is given; `ends` may lack some of them.
     """
 
     names: pa.Table = field(default_factory=_NAMES.empty_table)
     ends: pa.Table = field(default_factory=_ENDS.empty_table)
+    partition_counts: Mapping[str, int] = field(default_factory=dict)
 
     def name_of(self, topic_ids: pa.Array) -> pa.Array:
         """The name of each topic id, null if unknown."""
         if not len(self.names):
             return pa.nulls(len(topic_ids), pa.string())
-        return self.names["topic"].combine_chunks().take(_index(topic_ids, self.names["topic_id"].combine_chunks()))
+        rows = pc.index_in(topic_ids, self.names["topic_id"].combine_chunks())
+        return self.names["topic"].combine_chunks().take(rows)
 
     def end_of(self, topic_ids: pa.Array, partitions: pa.Array) -> pa.Array:
         """The end offset of each topic-partition, null if unknown."""
         if not len(self.ends):
             return pa.nulls(len(topic_ids), pa.int64())
         known = _join(self.ends["topic_id"].combine_chunks(), self.ends["partition"].combine_chunks())
-        return self.ends["end_offset"].combine_chunks().take(_index(_join(topic_ids, partitions), known))
+        return self.ends["end_offset"].combine_chunks().take(pc.index_in(_join(topic_ids, partitions), known))
 
 
 def _join(topic_ids: pa.Array, partitions: pa.Array) -> pa.Array:
-    return pc.call_function("binary_join_element_wise", [topic_ids, partitions.cast(pa.string()), pa.scalar(":")])
-
-
-def _index(values: pa.Array, among: pa.Array) -> pa.Array:
-    return pc.call_function("index_in", [values], pc.SetLookupOptions(among))
+    return pc.binary_join_element_wise(topic_ids, partitions.cast(pa.string()), ":")
 
 
 _Partition = Annotated[int, Field(ge=0, lt=2**31)]
@@ -56,7 +56,8 @@ _Offset = Annotated[int, Field(ge=0, lt=2**63)]
 class _Topic(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
-    name: str
+    name: str | None = None
+    partitions: Annotated[int, Field(ge=1, lt=2**31)] | None = None
     end_offsets: dict[_Partition, _Offset] = Field(default_factory=dict)
 
     @model_validator(mode="before")
@@ -74,7 +75,8 @@ class _Topic(BaseModel):
             if isinstance(entry, dict) and isinstance(entry.get("partition"), int)
         }
         # A partition without a leader has no high watermark.
-        return {**given, "end_offsets": {number: end for number, end in {**ends, **own}.items() if end is not None}}
+        known = {number: end for number, end in {**ends, **own}.items() if end is not None}
+        return {**given, "end_offsets": known, "partitions": max(ends) + 1 if ends else None}
 
 
 _FILE = TypeAdapter(dict[str, _Topic])
@@ -83,8 +85,8 @@ _FILE = TypeAdapter(dict[str, _Topic])
 def read_topics(path: str) -> Topics:
     """Read the file of `--topics`.
 
-    Accepts two forms: `{"<topic id>": {"name": "orders", "end_offsets": {"0": 612}}}`, and a list of
-    `{"topicId": ..., "name": ..., "partitions": [{"partition": 0, "highWatermark": 612}]}`.
+    Accepts two forms: `{"<topic id>": {"name": "orders", "partitions": 3, "end_offsets": {"0": 612}}}`, and a list of
+    `{"topicId": ..., "name": ..., "partitions": [{"partition": 0, "highWatermark": 612}]}`; all but the id is optional.
 
     Raises:
         InputError: if the file is missing or invalid.
@@ -101,9 +103,14 @@ def read_topics(path: str) -> Topics:
         raise InputError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}; {_EXPECTED}") from None
     except (json.JSONDecodeError, UnicodeDecodeError, AttributeError, TypeError) as error:
         raise InputError(f"{path}: not a JSON file of topics ({error}); {_EXPECTED}") from None
-    ends = [(topic_id, number, end) for topic_id, topic in topics.items() for number, end in topic.end_offsets.items()]
-    names = [(topic_id, topic.name) for topic_id, topic in topics.items()]
-    return Topics(_table(names, _NAMES), _table(ends, _ENDS))
+    names = [{"topic_id": key, "topic": topic.name} for key, topic in topics.items() if topic.name is not None]
+    ends = [
+        {"topic_id": key, "partition": number, "end_offset": end}
+        for key, topic in topics.items()
+        for number, end in topic.end_offsets.items()
+    ]
+    counts = {key: topic.partitions for key, topic in topics.items() if topic.partitions is not None}
+    return Topics(pa.Table.from_pylist(names, _NAMES), pa.Table.from_pylist(ends, _ENDS), counts)
 
 
 def read_subscriptions(path: str | None) -> dict[str, list[str]] | None:
@@ -122,9 +129,4 @@ def read_subscriptions(path: str | None) -> dict[str, list[str]] | None:
         raise InputError(f'{path}: not a JSON file of subscriptions; give {{"<topic>": ["<group>", ...]}}') from None
 
 
-_EXPECTED = 'give {"<topic id>": {"name": "...", "end_offsets": {"0": 612}}}'
-
-
-def _table(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
-    columns = zip(*rows, strict=True) if rows else ([] for _ in schema)
-    return pa.table([pa.array(column, field.type) for field, column in zip(schema, columns, strict=True)], schema)
+_EXPECTED = 'give {"<topic id>": {"name": "...", "partitions": 3, "end_offsets": {"0": 612}}}'

@@ -1,19 +1,15 @@
 """Which executor runs a plan: threads of this process, or Spark. Imports no Spark itself, so commands start quickly."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 from share_state.pipeline.executor import Executor, LocalExecutor, Progress
-from share_state.pipeline.inputs import RowSorter, SortedLogs
+from share_state.pipeline.inputs import RowSorter
 from share_state.pipeline.plan import FoldPlan
-from share_state.sources.tables import Columns
 from share_state.spark.masters import LOCAL_MASTER, is_under_spark_submit
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 IN_PROCESS_LIMIT = 4 << 30
 """Bytes of segments that two cores fold in the 8 s that Spark takes to start (bench/README.md)."""
@@ -24,13 +20,7 @@ _OTHER_FORMAT_FACTOR = 32
 
 @dataclass(frozen=True, slots=True)
 class ExecutorChoice:
-    """Which executor the caller requested.
-
-    Attributes:
-        master: Spark master; None if none is given.
-        conf: Spark settings.
-        verbose: let Spark log.
-    """
+    """Which executor the caller requested: the Spark master and settings, if any, and whether Spark logs."""
 
     master: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
@@ -52,9 +42,7 @@ def open_executor(
     bytes; threads of this process otherwise.
 
     Args:
-        choice: what the caller requested.
-        plan: with the log partitions.
-        progress: shows the start of Spark.
+        choice, plan, progress: the request, the log partitions, and what shows the start of Spark.
         writes_tables: False if only a summary is returned; threads are then as fast for any input.
     Raises:
         ShareStateError: if Spark does not know the master.
@@ -93,29 +81,12 @@ def open_sorter(choice: ExecutorChoice) -> Iterator[RowSorter]:
     """
     with ExitStack() as opened:
 
-        def start() -> "SparkSession":
-            from share_state.spark.session import session  # noqa: PLC0415  imports Spark
+        class LazySorter:
+            def __getattr__(self, name: str) -> Any:
+                from share_state.spark.inputs import SparkSorter  # noqa: PLC0415  imports Spark
+                from share_state.spark.session import session  # noqa: PLC0415
 
-            return opened.enter_context(session(choice.master or LOCAL_MASTER, choice.conf, delta=True))
+                spark = opened.enter_context(session(choice.master or LOCAL_MASTER, choice.conf, delta=True))
+                return getattr(SparkSorter(spark), name)
 
-        yield _LazySorter(start)
-
-
-class _LazySorter:
-    """A SparkSorter (spark/inputs.py) of a session that is started on first use."""
-
-    def __init__(self, start: "Callable[[], SparkSession]") -> None:
-        self._start = start
-
-    def sort_tables(
-        self, tables: Sequence[tuple[str, str]], columns: Columns, name: str, topics: Sequence[str]
-    ) -> SortedLogs:
-        return self._sorter().sort_tables(tables, columns, name, topics)
-
-    def sort_frame(self, frame: "DataFrame", columns: Columns, topics: Sequence[str]) -> SortedLogs:
-        return self._sorter().sort_frame(frame, columns, topics)
-
-    def _sorter(self) -> RowSorter:
-        from share_state.spark.inputs import SparkSorter  # noqa: PLC0415  imports Spark
-
-        return SparkSorter(self._start())
+        yield cast(RowSorter, LazySorter())

@@ -26,7 +26,7 @@ from share_state.pipeline.task import (
 )
 from share_state.rules.group_context import STATE_COLUMNS
 from share_state.schema.declarations import table_schema
-from share_state.spark.inputs import is_live, live_frame
+from share_state.sources.kafka_client import KAFKA_FORM
 
 DRIVER_ROWS = 128 << 10
 """Staged rows that the driver finalizes sooner than tasks would start."""
@@ -34,19 +34,15 @@ DRIVER_ROWS = 128 << 10
 
 @dataclass(frozen=True, slots=True)
 class SparkExecutor:
-    """Runs a plan in Spark's tasks; an Executor of share_state.pipeline.executor whose rows are lazy DataFrames.
-
-    Attributes:
-        spark: a session.
-    """
+    """Runs a plan in Spark's tasks; an Executor of share_state.pipeline.executor whose rows are lazy DataFrames."""
 
     spark: SparkSession
 
     def map_logs(self, plan: FoldPlan, per_log: PerLog, schema: pa.Schema) -> DataFrame:
         """Run a function over every log partition; a few tasks per core, the logs of a cluster one per task."""
-        if is_live(plan.logs):
-            return live_frame(self.spark, plan.logs, per_log, from_arrow_schema(schema))
         tasks = balance_tasks(plan.logs, self.spark.sparkContext.defaultParallelism)
+        if all(log.source is not None and log.source.form == KAFKA_FORM for log in plan.logs):
+            tasks = [[log] for log in plan.logs]
 
         def run(number: int) -> Iterator[pa.RecordBatch]:
             for log in tasks[number]:
@@ -108,14 +104,7 @@ def _judge_groups(states: DataFrame, side: GroupSide, plan: FoldPlan) -> DataFra
 def run_tasks(
     spark: SparkSession, count: int, task: Callable[[int], Iterator[pa.RecordBatch]], schema: pa.Schema
 ) -> DataFrame:
-    """Run `task(i)` in `count` Spark tasks.
-
-    Args:
-        spark: a session.
-        count: number of tasks.
-        task: yields batches of `schema` for a number from 0; travels to the tasks.
-        schema: of the result.
-    """
+    """Run `task(i)`, which yields batches of `schema`, in `count` Spark tasks."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -128,10 +117,6 @@ def run_tasks(
 def committed_frame(spark: SparkSession, tables: CommittedTables, name: str) -> DataFrame:
     """A committed table as Delta reads it; tasks read the files of an object store, which Spark has no client for.
 
-    Args:
-        spark: a session, with Delta if the warehouse is a folder.
-        tables: the warehouse.
-        name: of a table that the run committed.
     Raises:
         WarehouseError: if the table is gone.
     """

@@ -34,11 +34,7 @@ _ARCHIVES, _PATH = "spark.archives", "spark.executorEnv.PYTHONPATH"
 
 
 def package_settings(conf: Mapping[str, str]) -> dict[str, str]:
-    """Settings that send this package to the workers, as an archive with the contents of its wheel.
-
-    Args:
-        conf: the user's settings; their archives and paths are kept.
-    """
+    """Settings that send this package to the workers as an archive like its wheel, added to the user's paths."""
     folder = Path(tempfile.mkdtemp(prefix="share-state-package-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     archive = _zip_package(folder / "share_state.zip")
@@ -140,9 +136,7 @@ def session(
     """Yield a session and stop it on exit; an active session is used and not stopped.
 
     Args:
-        master: Spark master URL.
-        conf: settings that override the defaults.
-        verbose: let Spark log.
+        master, conf, verbose: as of `start`.
         progress: shows the start and the stop.
         delta: let Spark read Delta tables; without it Spark starts 0.9 s faster, and runs write Delta without Spark.
     Raises:

@@ -119,7 +119,7 @@ def test_an_empty_list_of_groups_leaves_them_out(parquet: Path):
         tables = share_state.reconstruct(given, groups=())
         assert tables.share_groups is None
         assert set(tables.share_partition_state["topic"].to_pylist()) == {None}
-    with pytest.raises(InputError, match="no record of it here"):
+    with pytest.raises(InputError, match="not here; the nearest"):
         share_state.explain(CHAOS, *PICKED, 24, groups=())
 
 

@@ -121,7 +121,8 @@ def test_an_offset_is_explained_in_a_sentence_and_a_row_a_record():
         (lambda: share_state.cutoff(DLQ, as_of=7), "as_of=7: give a datetime"),
         (lambda: share_state.cutoff(DLQ, as_of="last night"), "as_of='last night': give a datetime"),
         (lambda: share_state.reconstruct(DLQ, rules={"NO_RULE": "off"}), "NO_RULE"),
-        (lambda: share_state.explain(DLQ, "nobody", "t0", 0, 0), "no record of it here"),
+        (lambda: share_state.timeline(DLQ, group="dq-auto", partition=9), "partition 9 of group dq-auto: not here"),
+        (lambda: share_state.explain(DLQ, "nobody", "t0", 0, 0), "group nobody: not here; the nearest"),
         (lambda: share_state.reconstruct(DLQ, topics="missing.json"), "missing.json"),
     ],
 )

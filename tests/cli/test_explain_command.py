@@ -146,9 +146,9 @@ def test_the_members_that_had_the_partition_are_told_where_their_log_is_there(li
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (("nobody", "t3", 1, 24), "--group nobody: no record of it here; there are g0, g1, g2, g3, g4 and 1 more"),
-        (("g0", "t9", 1, 24), "--topic t9: no record of it here; group g0 has t0, t1, t2, t3 (--topics gives names)"),
-        (("g0", "t3", 9, 24), "--partition 9: no record of it here; there are 0, 1"),
+        (("nobody", "t3", 1, 24), "group nobody: not here; the nearest of 6 are g5, g4, g3, g2, g1"),
+        (("g0", "t9", 1, 24), "topic t9 of group g0: not here; the nearest of 4 are t3, t2, t1, t0"),
+        (("g0", "t3", 9, 24), "partition 9 of topic t3 of group g0: not here; the nearest of 2 are 0, 1"),
         (("g0", "t3", 1, -1), "--offset -1: give an offset from 0 on"),
     ],
 )
@@ -156,3 +156,16 @@ def test_what_is_not_there_is_told_with_what_is(light: Command, wrong: tuple, sa
     group, topic, partition, offset = wrong
     found = light("explain", CHAOS, "--group", group, "--topic", topic, "--partition", partition, f"--offset={offset}")
     assert (found.code, found.out, found.err) == (2, "", f"share-state: {said}\n")
+
+
+def test_charts_know_the_topic_names_of_the_group_side(light: Command, tmp_path: Path):
+    arguments = ("plot", "deliveries", DATA / "4.4.0/dlq", "--out", tmp_path / "chart.svg")
+    assert "Records in flight: " in light(*arguments, "--group", "dq-auto", "--topic", "t0").out
+
+
+@pytest.mark.parametrize("chart", ["window", "offsets", "deliveries"])
+def test_a_chart_of_an_unknown_share_partition_is_refused(light: Command, tmp_path: Path, chart: str):
+    arguments = ("plot", chart, DATA / "4.4.0/dlq", "--out", tmp_path / "chart.svg", "--group", "dq-auto")
+    said = light(*arguments, "--topic", "t9", "--partition", 0)
+    error = "topic t9 of group dq-auto: not here; there is t0"
+    assert (said.code, said.out, said.err) == (2, "", f"share-state: {error}\n")

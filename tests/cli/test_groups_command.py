@@ -92,9 +92,11 @@ def test_names_come_from_the_groups_and_lags_are_unknown_without_topics(share_st
     assert expected
 
 
-def test_a_group_that_is_not_there_is_no_error(light: Command, chaos: Path):
-    said = light("groups", chaos, "--group", "no such\x1b[31mgroup")
-    assert (said.code, said.out) == (0, "no share group no such\\x1b[31mgroup here\n")
+def test_an_unknown_group_is_refused_with_the_nearest(light: Command, chaos: Path):
+    for options in ((), ("--json",)):
+        said = light("groups", chaos, "--group", "no\x1b[31mgroup", *options)
+        assert (said.code, said.out) == (2, "")
+        assert said.err == "share-state: group 'no\\x1b[31mgroup': not here; the nearest of 6 are g5, g4, g3, g2, g1\n"
 
 
 def test_without_a_group_side_groups_are_those_with_state(share_state: Command, tmp_path: Path):

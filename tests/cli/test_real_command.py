@@ -60,6 +60,22 @@ def test_who_interrupts_a_command_is_told_what_that_left():
     assert (started.returncode, said) == (130, "share-state: stopped; nothing was committed\n")
 
 
+def test_sigterm_ends_a_command_like_an_interrupt_and_leaves_no_file(tmp_path: Path):
+    with subprocess.Popen(
+        [COMMAND, "decode", DATA / "4.3.1/fuzz"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+    ) as started:
+        assert started.stdout is not None
+        assert started.stdout.readline().startswith("{")
+        started.send_signal(signal.SIGTERM)
+        _, said = started.communicate()
+    assert (started.returncode, said) == (143, "share-state: stopped; nothing was committed\n")
+    assert [*tmp_path.iterdir()] == []
+
+
 @pytest.fixture
 def no_java(tmp_path: Path) -> Mapping[str, str]:
     """The environment of a machine that has none."""

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from share_state import reconstruct
+from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import Warehouse
+from share_state.errors import ShareStateError
 from share_state.fold.log import fold_log
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import find_logs
@@ -104,6 +107,70 @@ def test_findings_are_written_and_counted(share_state: Command, damaged: Path, t
     assert text.lines[0].startswith(f"{said.json['records']} records of 1 log partition")
     assert "error: CRC_MISMATCH × 1" in text.out
     assert said.json["run_id"] in text.lines[-1]
+
+
+def _found(folder: Path) -> list[str]:
+    rows = CommittedTables(str(folder)).read("findings").drop_columns(["run_id", "settled"]).to_pylist()
+    return sorted(map(str, rows))
+
+
+@pytest.mark.parametrize("scenario", ["4.3.1/fuzz", "4.3.1/chaos", "4.4.0/dlq"])
+def test_reconstruct_judges_what_a_first_audit_judges(light: Command, tmp_path: Path, scenario: str):
+    made = light("reconstruct", DATA / scenario, "--out", tmp_path / "w", "--json")
+    audited = light("audit", DATA / scenario, "--out", tmp_path / "a", "--json", "--quiet")
+    assert (made.code, _found(tmp_path / "w")) == (audited.code, _found(tmp_path / "a"))
+    in_python = reconstruct(DATA / scenario).findings
+    assert len(in_python) == len(_found(tmp_path / "w")) == sum(found["count"] for found in made.json["findings"])
+
+
+def test_rules_that_are_not_judged_are_named(light: Command, tmp_path: Path):
+    every = light("reconstruct", FUZZ, "--out", tmp_path / "w")
+    assert (every.code, "not judged" in every.out) == (1, False)
+    assert "error: TERMINAL_STATE_LEFT × " in every.out
+    state = light("reconstruct", FUZZ, "--out", tmp_path / "w", "--judge", "state")
+    assert "not judged: the rules over single records of __share_group_state (--judge all)" in state.lines
+    assert "TERMINAL_STATE_LEFT" not in state.out
+    none = light("reconstruct", FUZZ, "--out", tmp_path / "w", "--judge", "none")
+    assert (none.code, _found(tmp_path / "w")) == (0, [])
+    assert "not judged: every rule (--judge all)" in none.lines
+    assert "no findings" not in none.lines
+    assert len(reconstruct(FUZZ, judge="none").findings) == 0
+
+
+def test_an_unknown_set_of_rules_is_refused(light: Command, tmp_path: Path):
+    said = light("reconstruct", FUZZ, "--out", tmp_path / "w", "--judge", "some")
+    assert (said.code, said.err) == (2, "share-state: --judge some: give one of all, state, none\n")
+    with pytest.raises(ShareStateError, match=r"^judge='some': give one of all, state, none$"):
+        reconstruct(FUZZ, judge="some")
+
+
+def test_before_the_first_record_the_groups_have_no_state(light: Command, tmp_path: Path):
+    """The group side is read, too: it has groups, and no state to check them against."""
+    for cut in (["--as-of-time", "2001-01-01"], [f"--as-of-offset={number}=0" for number in range(3)]):
+        said = light("reconstruct", CHAOS, "--out", tmp_path / "w", *cut, "--json")
+        assert (said.code, said.json["records"], said.json["share_partitions"]) == (0, 0, 0)
+        assert light("show", tmp_path / "w").out == "no share-partition here\n"
+
+
+@pytest.mark.parametrize("command", ["reconstruct", "audit"])
+def test_an_empty_state_topic_beside_its_groups_is_an_empty_state(light: Command, tmp_path: Path, command: str):
+    export = tmp_path / "export"
+    for number in range(3):
+        (export / f"__share_group_state-{number}").mkdir(parents=True)
+        (export / f"__share_group_state-{number}" / f"{0:020}.log").touch()
+        shutil.copytree(CHAOS / f"__consumer_offsets-{number}", export / f"__consumer_offsets-{number}")
+    assert light(command, export, "--out", tmp_path / "w").code == 0
+    found = light("groups", tmp_path / "w", "--json").json
+    assert found["groups"]
+    assert {group["share_partitions"] for group in found["groups"]} == {0}
+
+
+def test_a_timeline_of_an_unknown_share_partition_is_refused(light: Command, tmp_path: Path):
+    options = ("--timeline", "--group", "g1", "--topic", "t0", "--partition", 77)
+    said = light("reconstruct", CHAOS, "--out", tmp_path / "w", *options)
+    assert said.code == 2
+    assert said.err.startswith("share-state: partition 77 of topic t0 of group g1: not here; the nearest of ")
+    assert not any((tmp_path / "w").rglob("*.parquet"))
 
 
 def test_an_empty_log_is_an_empty_state(share_state: Command, tmp_path: Path):

@@ -115,10 +115,21 @@ def test_group_topic_and_partition_choose_rows(light: Command, chaos: Path):
     }
 
 
-def test_a_choice_that_nothing_meets_says_so(light: Command, chaos: Path):
-    said = light("show", chaos, "--group", "nobody")
-    assert (said.code, said.out) == (0, "no share-partition here\n")
-    assert light("show", chaos, "--group", "nobody", "--json").json["share_partitions"] == []
+@pytest.mark.parametrize(
+    ("chosen", "error"),
+    [
+        (["--group", "g11"], "group g11: not here; the nearest of 6 are g1, g5, g4, g3, g2"),
+        (["--topic", "T1", "--group", "g1"], "topic T1 of group g1: not here; the nearest of 3 are t1, t2, t0"),
+        (["--topic", "t1", "--partition", 40], "partition 40 of topic t1: not here; the nearest of 4 are 0, 1, 2, 3"),
+        (["--group", "\x1b[31m"], "group '\\x1b[31m': not here; the nearest of 6 are g3, g1, g5, g4, g2"),
+    ],
+)
+def test_an_unknown_share_partition_is_refused_with_the_nearest(
+    light: Command, chaos: Path, chosen: list[object], error: str
+):
+    for command in (("show", chaos), ("show", chaos, "--json"), ("diff", chaos, chaos)):
+        said = light(*command, *chosen)
+        assert (said.code, said.out, said.err) == (2, "", f"share-state: {error}\n")
 
 
 def test_one_share_partition_is_shown_with_its_ranges(light: Command, chaos: Path):

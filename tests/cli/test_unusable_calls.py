@@ -232,7 +232,7 @@ TOPICS = {
     "a number": "7",
     "a list of numbers": "[1, 2]",
     "a list in place of an id": '[{"topicId": [1], "name": "t"}]',
-    "a topic without a name": '{"AAAAAAAAAAEAAAAAAAAAAg": {}}',
+    "no partitions": '{"AAAAAAAAAAEAAAAAAAAAAg": {"name": "t", "partitions": 0}}',
     "end offsets that are none": '{"AAAAAAAAAAEAAAAAAAAAAg": {"name": "t", "end_offsets": {"0": "x"}}}',
     "end offsets in a list": '{"AAAAAAAAAAEAAAAAAAAAAg": {"name": "t", "end_offsets": [1], "partitions": []}}',
     "an end offset beyond all": '{"AAAAAAAAAAEAAAAAAAAAAg": {"name": "t", "end_offsets": {"0": 9223372036854775808}}}',

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from share_state.kafka.buffers import RecordBuffer
 from share_state.kafka.record_batches import BATCH, BatchStatus, locate_records, summarize_batches
 from share_state.kafka.share_partition_keys import KeyTable
-from share_state.kafka.state_records import Layout, StateRecords, decode_state_records
+from share_state.kafka.state_records import STATE_BATCH, STATE_RECORD, Layout, StateRecords, decode_state_records
 from share_state.sources.discovery import find_logs
 from share_state.sources.segments import read_chunks
 from tests.kafka.batches import SNAPSHOT, UPDATE, Batch, Record, consecutive, in_bytes, key, log_of
@@ -53,6 +54,25 @@ def test_what_is_told_of_damaged_records(tmp_path_factory: pytest.TempPathFactor
         check(decode_state_records(chunk.data, locate_records(chunk.data, chunk.batches), KeyTable()))
 
 
+@given(st.lists(st.tuples(st.booleans(), damaged("snapshot", "4.1+") | damaged("update", "4.1+")), max_size=8))
+def test_a_used_buffer_gives_the_same_records(
+    tmp_path_factory: pytest.TempPathFactory, values: list[tuple[bool, bytes]]
+):
+    content = [Record(key(SNAPSHOT if is_snapshot else UPDATE), value) for is_snapshot, value in values]
+    content += [Record(None, None), Record(key(SNAPSHOT), None), Record(b"\0\7", None)]
+    log = log_of(tmp_path_factory.mktemp("log"), in_bytes(consecutive([Batch(content)])))
+    for chunk in read_chunks(log):
+        records, found = locate_records(chunk.data, chunk.batches), []
+        for filler in (0, 255):
+            buffer = RecordBuffer(STATE_RECORD, STATE_BATCH)
+            for rows in buffer.extend(16, 1000):
+                rows.view(np.uint8)[:] = filler
+            buffer.clear()
+            found.append(decode_state_records(chunk.data, records, KeyTable(), buffer).rows.tobytes())
+        assert len(records) == len(content)
+        assert found[0] == found[1]
+
+
 @given(st.lists(st.tuples(st.sampled_from(BatchStatus), *[st.integers(0, 2**15 - 1)] * 4), max_size=12))
 def test_what_is_told_of_batches(drawn: list[tuple[int, ...]]):
     names = ["status", "attributes", "base_offset", "last_offset", "max_timestamp"]
@@ -66,3 +86,16 @@ def test_what_is_told_of_batches(drawn: list[tuple[int, ...]]):
     assert facts.least_last_offset == min(whole["last_offset"], default=2**63 - 1)
     assert facts.greatest_base_offset == max(whole["base_offset"], default=-1)
     assert facts.newest_time == max(whole["max_timestamp"], default=-1)
+    follows = batches["base_offset"][1:] == batches["last_offset"][:-1] + 1
+    assert facts.is_continuous == (facts.all_valid and bool(follows.all()))
+
+
+@pytest.mark.parametrize(
+    ("offsets", "expected"), [([(3, 4), (5, 5), (6, 9)], True), ([(3, 4), (6, 6)], False), ([(3, 4), (4, 6)], False)]
+)
+def test_batches_without_gaps_are_continuous(offsets: list[tuple[int, int]], expected: bool):
+    batches = np.zeros(len(offsets), BATCH)
+    batches["base_offset"], batches["last_offset"] = np.transpose(offsets)
+    assert summarize_batches(batches).is_continuous == expected
+    batches["status"][-1] = BatchStatus.CRC_MISMATCH
+    assert not summarize_batches(batches).is_continuous

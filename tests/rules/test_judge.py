@@ -51,7 +51,15 @@ BREAKS = {
     "STATE_SUSPECT": (WARNING, _put(Record(key(UPDATE), None))),
 }
 """Rule -> its severity here, and the bytes of a log that breaks it."""
-ELSEWHERE = {"WRONG_PARTITION", "BASE_LOST", "LOG_MISSING", "LOG_BEHIND", "LOG_BEGUN_AGAIN", "LOG_DIVERGED"}
+ELSEWHERE = {
+    "WRONG_PARTITION",
+    "BASE_LOST",
+    "UNREPLICATED_TAIL",
+    "LOG_MISSING",
+    "LOG_BEHIND",
+    "LOG_BEGUN_AGAIN",
+    "LOG_DIVERGED",
+}
 """Rules about what lies beside a log; their own tests break them."""
 
 

@@ -12,6 +12,7 @@ from share_state.fold.control_log import FoldedControlLog
 from share_state.fold.log import FoldedLog, fold_log
 from share_state.fold.record_context import ContextChunk
 from share_state.fold.sticky import FoldedSticky, fold_sticky
+from share_state.kafka.classic_groups import read_generations
 from share_state.rules.group_context import AuditedGroups
 from share_state.rules.groups import judge_groups, judge_sticky
 from share_state.rules.registry import (
@@ -126,7 +127,8 @@ def test_a_rule_over_groups_fires(toys: None, tmp_path: Path, scope: Scope):
     rule("TOY_GROUP", scope, **TOY)(_one_group)
     groups = folded_groups(tmp_path, QUIET)
     states = fold_log(log_with(tmp_path / "state", snapshot())).states.slice(0, 0)
-    rows = [*judge_groups(AuditedGroups(groups, states)).to_pylist(), *judge_sticky(fold_sticky(groups)).to_pylist()]
+    sticky = fold_sticky(*read_generations(groups.classic))
+    rows = [*judge_groups(AuditedGroups(groups, states)).to_pylist(), *judge_sticky(sticky).to_pylist()]
     toys_found = [row for row in rows if row["rule"] == "TOY_GROUP"]
     assert len(toys_found) == (2 if scope == Scope.GROUP_RECORDS else 1)
     assert {(row["message"], row["group_id"], row["severity"]) for row in toys_found} == {("a toy", "G1", INFO)}

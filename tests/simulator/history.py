@@ -4,12 +4,22 @@ from collections.abc import Iterable
 
 from share_state.simulator import events as ev
 from share_state.simulator.acquisition import LogBatch
+from share_state.simulator.draft import ControlState, state_after_checkpoint, state_after_delta
 from share_state.simulator.events import EventResult
 from share_state.simulator.player import EventPlayer
-from share_state.simulator.recorded_state import MemoryPersister, SharePartitionKey
 from share_state.simulator.settings import AckBatch, AckType, Dialect, PartitionSettings, PlayerSettings
 from share_state.simulator.share_partition import SharePartition
-from share_state.simulator.types import RELEASES, DeliveryState, ErrorCode, StateBatch, StateRead, StateWrite
+from share_state.simulator.state_records import StateKey
+from share_state.simulator.types import (
+    RELEASES,
+    DeliveryState,
+    ErrorCode,
+    SharePartitionKey,
+    StateBatch,
+    StateRead,
+    StateWrite,
+)
+from tests.simulator.logs.kept_records import coordinator_of
 
 ACCEPT, RELEASE, REJECT, RENEW, GAP = AckType.ACCEPT, AckType.RELEASE, AckType.REJECT, AckType.RENEW, AckType.GAP
 
@@ -55,14 +65,14 @@ class History:
         settings: PartitionSettings | None = None,
         leader_epoch: int = 0,
     ):
-        self.persister = MemoryPersister()
+        self.coordinator, _ = coordinator_of("4.3")
         player_settings = PlayerSettings(
             release=RELEASES[release],
             settings=settings or PartitionSettings(delivery_count_limit=limit, record_lock_duration_ms=lock_ms),
             dialect=dialect,
             traces=True,
         )
-        self.player = EventPlayer(self.persister, player_settings)
+        self.player = EventPlayer(player_settings, lambda key: (self.coordinator, StateKey(*key)))
         self.key = SharePartitionKey("G1", "T", 0)
         self.now_ms = 0
         self._seq = 0
@@ -122,9 +132,21 @@ class History:
 
     @property
     def recorded(self) -> StateRead:
-        read = self.persister.read(self.key, self.partition.leader_epoch, self.now_ms)
-        assert isinstance(read, StateRead)
+        read = self.coordinator.read(StateKey(*self.key), self.partition.leader_epoch, self.now_ms).state
+        assert read is not None
         return read
+
+    @property
+    def draft(self) -> ControlState | None:
+        """What a reader makes of the control records."""
+        state = None
+        for result in self.results:
+            if result.delta is not None:
+                assert state is not None
+                state = state_after_delta(state, result.delta)
+            if result.checkpoint is not None:
+                state = state_after_checkpoint(result.checkpoint)
+        return state
 
     @property
     def writes(self) -> list[tuple[int, int, str]]:

@@ -6,7 +6,7 @@ import pytest
 
 from share_state.simulator import events as ev
 from share_state.simulator.acquisition import AcquireMode, LogBatch
-from share_state.simulator.player import HistoryError, play
+from share_state.simulator.player import EventPlayer, HistoryError
 from share_state.simulator.settings import AckBatch, PlayerSettings
 from share_state.simulator.types import ErrorCode
 from tests.simulator.history import ACCEPT, History
@@ -42,6 +42,11 @@ EVENTS = [
 ]
 
 
+def played(events: list[ev.Event], **settings: object) -> list[ev.EventResult]:
+    player = EventPlayer(PlayerSettings(**settings))
+    return [result for event in events for result in player.apply(event)]
+
+
 def test_every_event_reads_back_as_it_was_written():
     lines = [ev.write_event(event) for event in EVENTS]
     assert list(ev.read_events(lines)) == EVENTS
@@ -75,13 +80,13 @@ def test_a_line_that_is_no_event_is_refused_by_number_and_field(line: str, probl
 def test_events_are_played_in_order_of_time():
     late, early = EVENTS[4], EVENTS[4].model_copy(update={"ts_ms": 4, "seq": 2})
     with pytest.raises(HistoryError, match="event 2: at 4 ms, but it is 5 ms already"):
-        list(play([late, early]))
+        played([late, early])
 
 
 def test_nothing_happens_to_a_share_partition_that_nobody_leads():
     for event in EVENTS:
         if event.event in {"acquire", "ack", "member_leave", "lso_move", "log_hole", "aborted", "checkpoint", "crash"}:
-            (result,) = play([event])
+            (result,) = played([event])
             assert result.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
@@ -118,9 +123,7 @@ def test_the_same_events_give_the_same_outcomes():
         ),
         ev.Advance(seq=90, ts_ms=99_999, group="g", topic="t"),
     ]
-    first, second = (
-        [result.to_json() for result in play(events, settings=PlayerSettings(dialect="both"))] for _ in range(2)
-    )
+    first, second = ([result.to_json() for result in played(events, dialect="both")] for _ in range(2))
     assert first == second
     assert len(first) == len(events) + 20
 
@@ -135,7 +138,7 @@ def test_locks_of_all_share_partitions_run_out_in_order_of_time():
             ev.Acquire(seq=3, **common, member="m", log_batches=(LogBatch(0, 4),)),
         ]
     events.append(ev.Advance(seq=4, ts_ms=50_000, group="g", topic="b"))
-    history = [result for result in play(events) if result.cause == "lock_timeout"]
+    history = [result for result in played(events) if result.cause == "lock_timeout"]
     assert [(result.key.topic, result.ts_ms) for result in history] == [("a", 30_001), ("b", 30_002)]
 
 

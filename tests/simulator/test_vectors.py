@@ -5,9 +5,8 @@ import pytest
 from share_state.simulator import events as ev
 from share_state.simulator.acquisition import AcquireMode
 from share_state.simulator.player import EventPlayer
-from share_state.simulator.recorded_state import SharePartitionKey
 from share_state.simulator.settings import PlayerSettings
-from share_state.simulator.types import ErrorCode
+from share_state.simulator.types import ErrorCode, SharePartitionKey
 from tests.simulator.history import ACCEPT, GAP, REJECT, RELEASE, RENEW, History, batches, short
 
 

@@ -95,7 +95,7 @@ def integer_ticks(axis: Any, origin: int, most: int = 5) -> None:
     Args:
         axis: of matplotlib; its positions are offsets minus `origin`, so that offsets beyond 2^53 stay exact.
         origin: the offset at position 0.
-        most: ticks.
+        most: number of ticks.
     """
     axis.set_major_locator(MaxNLocator(nbins=most, integer=True, min_n_ticks=1))
     axis.set_major_formatter(FuncFormatter(lambda position, _: f"{origin + round(position):,}"))
@@ -114,12 +114,8 @@ def escape_missing_glyphs(text: str) -> str:
 
 
 def to_arrow(table: Any, columns: tuple[str, ...], name: str) -> pa.Table:
-    """Some columns of a table, given in Arrow or as a Spark DataFrame.
+    """Some columns of the table `name`, given in Arrow or as a Spark DataFrame.
 
-    Args:
-        table: Arrow table or Spark DataFrame.
-        columns: those to fetch.
-        name: the expected table, for the error.
     Raises:
         ShareStateError: if it is something else or lacks a column.
     """
@@ -177,13 +173,8 @@ class Chart(Figure):
 
 
 def save(chart: Chart, path: str | Path) -> Path:
-    """Write a chart to a file, replacing an existing one.
+    """Write a chart to a file whose name ends in .html, .svg or .png, replacing an existing one; returns its path.
 
-    Args:
-        chart: from one of the functions of this package.
-        path: a name that ends in .html, .svg or .png.
-    Returns:
-        The path.
     Raises:
         ShareStateError: if the name ends otherwise, or the file cannot be written.
     """
@@ -203,11 +194,7 @@ def save(chart: Chart, path: str | Path) -> Path:
 
 
 def check_suffix(path: str | Path) -> Path:
-    """The path, if its name ends as `save` needs it.
-
-    Raises:
-        ShareStateError: if it does not.
-    """
+    """The path; raises ShareStateError if its name does not end as `save` needs it."""
     path = Path(path)
     if path.suffix not in SUFFIXES:
         raise ShareStateError(f"{path}: pictures are written as {', '.join(SUFFIXES)}; give a name that ends so")

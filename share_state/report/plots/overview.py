@@ -162,8 +162,7 @@ def draw_plot(what: str, plan: FoldPlan, chosen: SharePartitionFilter, delivery_
     """Fold logs and draw one chart of them.
 
     Args:
-        what: one of PLOTS.
-        plan: the log partitions.
+        what, plan: one of PLOTS, and the log partitions.
         chosen: the share-partitions; exactly one for a chart over time, ignored for the cutoff.
         delivery_limit: of the group, for deliveries.
     Raises:
@@ -175,6 +174,8 @@ def draw_plot(what: str, plan: FoldPlan, chosen: SharePartitionFilter, delivery_
     if what in ("window", "offsets"):
         plan = replace(plan, timeline=chosen)
         states = [table for log in plan.logs for table in plan.states_of(log)]
+        if not states:
+            plan.check(chosen)
         timeline = pa.concat_tables([table_schema("timeline").empty_table(), *states])
         return window(timeline) if what == "window" else offsets(timeline)
     name = "cutoff" if what == "cutoff" else "in_flight"
@@ -184,4 +185,7 @@ def draw_plot(what: str, plan: FoldPlan, chosen: SharePartitionFilter, delivery_
     if what == "cutoff":
         return cutoffs(table)
     where = key_filter(chosen.group_id, chosen.topic, chosen.partition)
-    return deliveries(table if where is None else table.filter(where), limit=delivery_limit)
+    shown = table if where is None else table.filter(where)
+    if not len(shown):
+        plan.check(chosen)
+    return deliveries(shown, limit=delivery_limit)

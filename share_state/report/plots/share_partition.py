@@ -86,11 +86,8 @@ class History:
 
 
 def read_history(timeline: Any, *more: str) -> History:
-    """Read the timeline of one share-partition.
+    """Read the table `timeline` of one share-partition, Arrow or Spark, with `more` columns.
 
-    Args:
-        timeline: table `timeline`, Arrow or Spark, rows of one share-partition.
-        more: further columns that `rows` must have.
     Raises:
         ShareStateError: if it is no timeline, is empty, or holds several share-partitions.
     """
@@ -146,15 +143,10 @@ class Tile:
 
 
 def tiles(history: History, origin: int, end: int) -> Iterator[Tile]:
-    """The styles that occur, each with its cells.
+    """The styles that occur from offset `origin` to `end`, exclusive, each with its cells.
 
     With more than MAX_TIMES records or MAX_OFFSETS range borders, a cell stands for several of them and shows the last
-    record of its time and the offset at its middle.
-
-    Args:
-        history: with the column state_batches.
-        origin: the lowest offset of the chart.
-        end: the first offset above it.
+    record of its time and the offset at its middle. The history has the column state_batches.
     """
     records, times = _choose_records(history)
     states = history.rows["state_batches"].combine_chunks().take(pa.array(records))

@@ -14,6 +14,7 @@ import pyarrow as pa
 from share_state.fold.group_replay import ShareGroup, StatePartitions
 from share_state.fold.groups import FoldedGroups
 from share_state.fold.sticky import fold_sticky
+from share_state.kafka.classic_groups import read_generations
 from share_state.pipeline.groups import GroupSide
 from share_state.pipeline.plan import FoldPlan, GroupInput
 from share_state.pipeline.task import Digest
@@ -67,7 +68,10 @@ def _peak_megabytes() -> float:
 def main() -> None:
     """Judge them once, and make the group side's tables, as a run does."""
     groups = many_groups(int(sys.argv[1]))
-    states, side = many_states(groups), GroupSide(GroupInput(()), groups, fold_sticky(groups))
+    states, side = (
+        many_states(groups),
+        GroupSide(GroupInput(()), groups, fold_sticky(*read_generations(groups.classic))),
+    )
     before, began = _peak_megabytes(), time.monotonic()
     findings = side.judge(states, FoldPlan([]))
     judged, of_judging = time.monotonic(), _peak_megabytes() - before

@@ -16,7 +16,8 @@ from share_state.config.inputs import OPTIONS, input_spec
 from share_state.delta.warehouse import CLAIM_TABLES, GROUP_TABLES
 from share_state.fold.groups import FoldedGroups, fold_groups
 from share_state.fold.log import fold_log
-from share_state.fold.sticky import fold_sticky
+from share_state.fold.sticky import FoldedSticky, fold_sticky
+from share_state.kafka.classic_groups import read_generations
 from share_state.kafka.text_records import TextRecordError, encode_group_record
 from share_state.pipeline.inputs import Export, ExportPaths, read_export, read_group_export
 from share_state.pipeline.plan import FoldPlan, GroupInput, build_plan
@@ -67,6 +68,10 @@ def planned(source: Path, *named: Path, **groups: object) -> FoldPlan:
     return build_plan(spec, OPTIONS)
 
 
+def claims(folded: FoldedGroups) -> FoldedSticky:
+    return fold_sticky(*read_generations(folded.classic))
+
+
 def assert_same_groups(read: Iterable[LogPartition], expected: Iterable[LogPartition]) -> FoldedGroups:
     """Two exports of the group side tell the same."""
     one, other = (fold_groups(list(logs), partition_count=3) for logs in (read, expected))
@@ -75,7 +80,7 @@ def assert_same_groups(read: Iterable[LogPartition], expected: Iterable[LogParti
     assert (one.names, one.places, one.newest_time) == (other.names, other.places, other.newest_time)
     assert (one.epoch_steps, one.sticky, one.classic) == (other.epoch_steps, other.sticky, other.classic)
     for name in CLAIM_TABLES:
-        assert getattr(fold_sticky(one), name).equals(getattr(fold_sticky(other), name)), name
+        assert getattr(claims(one), name).equals(getattr(claims(other), name)), name
     return one
 
 
@@ -326,5 +331,5 @@ def test_the_dump_tools_text_of_classic_groups_gives_their_claims(tmp_path: Path
         read_group_export(export(PRINTED / "dump-classic.txt")), find_group_logs([str(tmp_path)])
     )
     assert sorted(folded.classic) == ["bad", "c0", "c1", "c2", "c3", "con", "raw"]
-    claims = fold_sticky(folded).sticky_claim
-    assert sorted(set(claims["subscription_version"].to_pylist())) == [0, 1, 2, 3]
+    claimed = claims(folded).sticky_claim
+    assert sorted(set(claimed["subscription_version"].to_pylist())) == [0, 1, 2, 3]

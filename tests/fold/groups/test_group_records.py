@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from share_state.fold.groups import fold_groups
 from share_state.fold.sticky import fold_sticky
+from share_state.kafka.classic_groups import read_generations
 from share_state.kafka.codec import encode
 from share_state.kafka.group_records import GroupRecordError, GroupRecordType, read_value
 from share_state.rules.group_context import AuditedGroups
@@ -282,7 +283,7 @@ def test_whatever_is_in_the_log_becomes_tables_and_findings(tmp_path_factory, re
     assert [table.schema for table in tables] == [
         table_schema(name) for name in ("share_groups", "share_group_members", "share_group_partitions")
     ]
-    audited = fold_sticky(found, history=True)
+    audited = fold_sticky(*read_generations(found.classic, found.sticky), history=True)
     assert audited.sticky_claim.schema == table_schema("sticky_claim")
     rows = pa.concat_tables([judge_groups(AuditedGroups(found, table_schema("share_partition_state").empty_table())),
                              judge_sticky(audited)])  # fmt: skip

@@ -1,5 +1,6 @@
 """Share groups held against their state, one rule at a time; real brokers' logs break none."""
 
+import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from share_state.fold.groups import (
 )
 from share_state.fold.log import fold_log
 from share_state.fold.sticky import fold_sticky
+from share_state.kafka.classic_groups import read_generations
 from share_state.rules.group_context import AuditedGroups
 from share_state.rules.groups import judge_groups, judge_sticky
 from share_state.rules.registry import OFF, Scope, findings, registered
@@ -173,6 +175,8 @@ def test_a_new_partition_that_is_not_initialized_in_time_is_found(tmp_path, late
     """K-79: 3 partitions, [0, 1] initialized."""
     groups = folded(tmp_path, QUIET)
     assert codes(groups, topics=topics(3), now_ms=NOW + later) == expected
+    counted = Topics(topics(0).names, partition_counts={T: 3})
+    assert codes(groups, topics=counted, now_ms=NOW + later) == expected
 
 
 def test_a_group_without_members_initializes_nothing(tmp_path):
@@ -414,7 +418,7 @@ def test_every_rule_is_judged_at_once(tmp_path):
     groups = folded(tmp_path, [*QUIET, current("G1", "m1", 4, {T: [0]}), Record(b"\0\x63", b""), unreadable])
     rows = judge_groups(AuditedGroups(groups, BOTH)).to_pylist()
     assert [row["rule"] for row in rows] == ["UNKNOWN_RECORD_TYPE", "EPOCH_AHEAD", "GROUP_TYPE_CLASH"]
-    rows = judge_sticky(fold_sticky(groups)).to_pylist()
+    rows = judge_sticky(fold_sticky(*read_generations(groups.classic))).to_pylist()
     assert [(row["rule"], row["group_id"], row["dialect"]) for row in rows] == [
         ("VALUE_VERSION_UNKNOWN", "G1", "share_group_state")
     ]
@@ -439,3 +443,22 @@ def test_names_that_are_given_win_over_those_that_the_groups_tell():
 def test_the_number_of_partitions_is_that_of_the_end_offsets():
     assert partition_counts_by_name(topics(3)) == {"T": 3}
     assert partition_counts_by_id(topics(0)) == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "counts"),
+    [
+        ({T: {"name": "T", "partitions": 3}}, {T: 3}),
+        ({T: {"partitions": 3}}, {T: 3}),
+        ({T: {"name": "T", "partitions": 3, "end_offsets": {"0": 9}}}, {T: 3}),
+        ({T: {"name": "T", "partitions": 1, "end_offsets": {"4": 9}}}, {T: 5}),
+        # As the fixtures list them: a partition without a leader has no high watermark, and is one of three.
+        ([{"topicId": T, "name": "T", "partitions": [{"partition": 0, "highWatermark": 9}, {"partition": 2}]}], {T: 3}),
+        ({T: "T"}, {}),
+    ],
+)
+def test_the_number_of_partitions_is_the_one_that_is_given(tmp_path: Path, given: object, counts: dict[str, int]):
+    (tmp_path / "topics.json").write_text(json.dumps(given))
+    read = read_topics(str(tmp_path / "topics.json"))
+    assert partition_counts_by_id(read) == counts
+    assert partition_counts_by_id(add_topic_names(read, {"b": "other"})) == counts

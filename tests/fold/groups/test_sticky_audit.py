@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from share_state.fold.groups import fold_groups
+from share_state.fold.groups import FoldedGroups, fold_groups
 from share_state.fold.sticky import FoldedSticky, fold_sticky
+from share_state.kafka.classic_groups import read_generations
 from share_state.rules.registry import Scope, registered
 from share_state.rules.registry import findings as judged
 from share_state.sources.discovery import find_group_logs
@@ -24,11 +25,16 @@ from tests.kafka.batches import Record
 TOPICS = ("t1", "t2")
 
 
+def resolved(folded: FoldedGroups, sizes=None, *, history=False) -> FoldedSticky:
+    generations = read_generations(folded.classic, folded.sticky if history else ())
+    return fold_sticky(*generations, sizes, history=history)
+
+
 def sticky(tmp_path, *records: Record, sizes=None, history=False) -> FoldedSticky:
     place = write_group_log(tmp_path, records)
     folded = fold_groups(find_group_logs([str(place)]))
     assert folded.faults == []
-    return fold_sticky(folded, sizes, history=history)
+    return resolved(folded, sizes, history=history)
 
 
 def findings(audited: FoldedSticky) -> list[tuple]:
@@ -183,8 +189,8 @@ def test_the_latest_record_of_a_group_counts_unless_history_is_asked_for(tmp_pat
     records = [classic_group("cg", 8, QUIET), classic_group("cg", 9, [plain("m1", {"t1": [0]}, 8, {"t1": [0]})])]
     place = write_group_log(tmp_path, records)
     folded = fold_groups(find_group_logs([str(place)]))
-    assert {row["record_offset"] for row in fold_sticky(folded).sticky_claim.to_pylist()} == {1}
-    assert {row["record_offset"] for row in fold_sticky(folded, history=True).sticky_claim.to_pylist()} == {0, 1}
+    assert {row["record_offset"] for row in resolved(folded).sticky_claim.to_pylist()} == {1}
+    assert {row["record_offset"] for row in resolved(folded, history=True).sticky_claim.to_pylist()} == {0, 1}
 
 
 def test_a_partition_of_two_members_is_found(tmp_path):

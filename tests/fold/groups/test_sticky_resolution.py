@@ -8,13 +8,12 @@ from hypothesis import strategies as st
 
 from share_state.fold.sticky import (
     Claim,
-    ClaimingMember,
-    GroupGeneration,
     ResolvedOwner,
     is_order_dependent,
     kafka_owner,
     resolve,
 )
+from share_state.kafka.classic_groups import ClaimingMember, GroupGeneration
 from share_state.kafka.group_records import StickyUserData, Subscription
 
 TOPICS = ("t",)

@@ -31,7 +31,6 @@ import java.util.Map;
 import java.util.LinkedHashMap;
 import java.util.Optional;
 import org.apache.kafka.common.TopicPartition;
-import org.apache.kafka.common.Uuid;
 import org.apache.kafka.common.config.AbstractConfig;
 import org.apache.kafka.common.message.*;
 import org.apache.kafka.common.utils.Time;
@@ -118,10 +117,8 @@ public class CLASS_NAME implements InvocationHandler {
             result = shard.deleteState(DeleteShareGroupStateRequestDataJsonConverter.read(data, (short) 0));
             response = DeleteShareGroupStateResponseDataJsonConverter.write(
                 (DeleteShareGroupStateResponseData) result.response(), (short) 0);
-        } else if (method.equals("snapshot_cold")) {
-            result = shard.snapshotColdPartitions();
         } else {
-            result = shard.maybeCleanupShareState(Collections.singleton(Uuid.fromString(data.asText())));
+            result = shard.snapshotColdPartitions();
         }
         List records = new ArrayList();
         for (Iterator made = result.records().iterator(); made.hasNext();) {

@@ -1,7 +1,8 @@
 """A log in memory, for tests that look at the records of one coordinator."""
 
 from share_state.simulator.coordinator import ShareCoordinator
-from share_state.simulator.state_records import RELEASES, StateRecord, encode_record
+from share_state.simulator.state_records import StateRecord, encode_record
+from share_state.simulator.types import RELEASES
 
 
 class KeptRecords:
@@ -18,7 +19,7 @@ class KeptRecords:
 def coordinator_of(release: str, **settings: int) -> tuple[ShareCoordinator, KeptRecords]:
     """A fresh coordinator and the log that it writes."""
     log = KeptRecords()
-    return ShareCoordinator(log, RELEASES[release], **settings), log
+    return ShareCoordinator(log.append, RELEASES[release], **settings), log
 
 
 def hex_values(log: KeptRecords, release: str) -> list[str | None]:

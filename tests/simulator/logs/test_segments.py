@@ -1,7 +1,6 @@
 """Logs on disk: framing, batches, segments; what we and Kafka read is what was appended."""
 
 import hashlib
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -85,7 +84,7 @@ def test_kafka_reads_every_codec(tmp_path, spark, codec):
 
 
 def test_records_that_come_late_begin_a_batch_of_their_own(tmp_path):
-    log = LogWriter(tmp_path / "__share_group_state-0", linger_ms=5)
+    log = LogWriter(tmp_path / "__share_group_state-0")
     for after in (0, 5, 6, 6, 20):
         log.append(NOW + after, b"k", b"v")
     log.flush()
@@ -140,8 +139,3 @@ def test_what_is_redundant_goes_a_whole_segment_at_a_time(tmp_path):
     assert bases[0] <= 10 < bases[1]
     with pytest.raises(SimulationError, match="records before 21"):
         log.delete_before(21)
-
-
-def test_an_unknown_codec_is_named(tmp_path: Path):
-    with pytest.raises(SimulationError, match="codec 'lzo' is not known; use one of none, gzip"):
-        LogWriter(tmp_path / "__share_group_state-0", codec="lzo")

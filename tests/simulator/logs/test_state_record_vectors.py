@@ -4,14 +4,14 @@ import pytest
 
 from share_state.simulator.coordinator import CoordinatorResponse
 from share_state.simulator.state_records import (
-    RELEASES,
     DurableState,
     StateKey,
     StateRecord,
     UpdateValue,
     encode_record,
 )
-from share_state.simulator.types import ErrorCode, StateBatch, StateWrite
+from share_state.simulator.types import RELEASES, ErrorCode, StateBatch, StateWrite
+from tests.simulator.logs.conversations import snapshot_cold
 from tests.simulator.logs.kept_records import coordinator_of, hex_values
 
 KEY = StateKey("G1", "AAAAAAAAAAAAAAAAAAAAKg", 0)
@@ -154,10 +154,10 @@ def test_a_cold_snapshot_repeats_the_state_and_keeps_its_time_of_creation():
     coordinator, log = coordinator_of("4.3")
     coordinator.initialize(KEY, 1, 0, NOW)
     coordinator.write(KEY, write(0, 2, (0, 1, ACKED, 1)), NOW)
-    assert coordinator.snapshot_cold(NOW + 299_999) == []
-    assert coordinator.snapshot_cold(NOW + 300_000) == [2]
+    assert coordinator.cold_keys(NOW + 299_999) == []
+    assert snapshot_cold(coordinator, NOW + 300_000) == [2]
     assert log.records[2].value == DurableState(1, 1, 0, 0, 2, ((0, 1, ACKED, 1),), NOW, NOW + 300_000)
-    assert coordinator.snapshot_cold(NOW + 900_000) == []
+    assert coordinator.cold_keys(NOW + 900_000) == []
     coordinator.write(KEY, write(2, 2, (2, 3, ACKED, 1)), NOW)
     assert log.records[3].value == UpdateValue(1, 0, 2, 2, ((2, 3, ACKED, 1),))
     assert coordinator.last_redundant_offset() == 2
@@ -220,13 +220,3 @@ def test_4_0_makes_the_state_with_the_first_read():
     answer = coordinator.read(KEY, 0, NOW)
     assert (answer.offset, answer.state.start_offset) == (0, -1)
     assert log.records == [StateRecord(KEY, DurableState(0, 0, 0, -1))]
-
-
-def test_a_topic_that_is_gone_is_not_written():
-    coordinator, _ = coordinator_of("4.3")
-    coordinator.topic_ids = {KEY.topic_id}
-    coordinator.initialize(KEY, 1, 0, NOW)
-    assert coordinator.initialize(OTHER, 1, 0, NOW) == CoordinatorResponse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    assert coordinator.delete_topic(OTHER.topic_id, NOW) == []
-    assert coordinator.delete_topic(KEY.topic_id, NOW) == [1]
-    assert coordinator.entries == {}

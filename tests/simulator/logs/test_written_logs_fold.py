@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from share_state.fold.log import fold_log
 from share_state.simulator.coordinator import CoordinatorEntry
 from share_state.simulator.log_writer import CODECS, StateTopic, StateTopicSettings, flush_logs
-from share_state.simulator.state_records import RELEASES, StateKey, StateRecord
+from share_state.simulator.state_records import StateKey, StateRecord
+from share_state.simulator.types import RELEASES
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import find_logs
 from tests.simulator.logs.conversations import NOW, conversations
@@ -83,7 +84,7 @@ def test_a_prefix_of_the_log_folds_to_what_the_coordinator_held(release, asked, 
         history.append((ends | {partition: offset + 1}, others | ({record.key: row_of(held)} if held else {})))
 
     with TemporaryDirectory() as folder:
-        topic, now = StateTopic(Path(folder), kept, observe=observe), NOW
+        topic, now = StateTopic(Path(folder), kept, observe), NOW
         for request in asked:
             now += request.after_ms
             key = request.arguments[0] if request.arguments else None

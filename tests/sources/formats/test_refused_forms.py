@@ -105,7 +105,7 @@ def _late_record(text: str) -> str:
         (DUMP.replace("| offset: 0", "| number: 0"), rf"byte {_line(3)}: a record line without offset"),
         (DUMP.replace(" key: {", " kay: {"), rf"byte {_line(3)}: a record line without key; dump with"),
         (DUMP.replace(" payload: ", " content: "), rf"byte {_line(3)}: no payload after the key"),
-        (DUMP.replace('"version":"0"', '"version":"7"'), rf"byte {_line(3)}: the payload is not of version 0"),
+        (DUMP.replace('"version":"0"', '"version":"7"'), rf"byte {_line(3)}: the value is not of version 0"),
         (DUMP.replace("key: {", "key: what {"), rf"byte {_line(3)}: the key is neither JSON nor"),
         (DUMP.replace('{"type":"0"', '{"type":"x"'), rf"byte {_line(3)}: type x of the key"),
         ("Dumping x/00000000000000000000.log\n" + DUMP[_line(3) :], r"byte 35: a record before any batch"),

@@ -50,5 +50,5 @@ def test_a_partition_is_a_task_and_no_secret_is_in_its_plan(
     assert frame.rdd.getNumPartitions() == live.state_partitions == 3
     frame.explain("extended")
     shown = "".join(capfd.readouterr()) + repr(live)
-    assert "share_state_kafka" in shown
+    assert "MapInArrow" in shown
     assert PASSWORDS["auditor"] not in shown

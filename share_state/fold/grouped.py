@@ -1,0 +1,98 @@
+"""Folds the decoded records of one share-partition, for `groupBy("group_id", "topic_id", "partition").applyInArrow`."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from share_state.fold.chains import NOWHERE, Chains
+from share_state.fold.control_chains import fold_control, starts_in_log
+from share_state.fold.control_records import CONTROL_RECORDS, ControlRecordDialect
+from share_state.fold.share_group_state import ShareGroupState
+from share_state.fold.states import control_state_table, existing_chains, state_table
+from share_state.kafka.control_records import CONTROL_RECORD, ControlRecords
+from share_state.kafka.state_records import STATE_BATCH, STATE_RECORD, StateRecords
+from share_state.schema.declarations import table, table_schema
+
+FOLD_GROUP_SCHEMA = ", ".join(f"`{column.name}` {column.type}" for column in table("share_partition_state")[1])
+"""The columns of `share_partition_state` in Spark's DDL."""
+
+_KEY = ("dialect", "group_id", "topic_id", "topic", "partition")
+_TIMES = ("timestamp", "create_time", "write_time")
+_LAYOUTS = pa.array([None, "4.0", "4.1+"])
+"""Names by Layout."""
+_BATCH_FIELDS = {"first": "first_offset", "last": "last_offset", "state": "delivery_state", "count": "delivery_count"}
+
+
+def fold_group(records: pa.Table) -> pa.Table:
+    """Fold the decoded records of one share-partition into its state.
+
+    The records alone do not show what a log does: the log start offset and the end offset of a topic-partition. Records
+    that are missing or whose key is unreadable mark no state as suspect.
+
+    Args:
+        records: with the columns of `decoded_records`, in any order.
+    Returns:
+        Its row of `share_partition_state`; none if it has no state.
+    Source: Kafka ShareCoordinatorShard.replay; KIP-932 draft, recovery.
+    """
+    records = records.filter(pc.field("kind") != "skipped")
+    if not len(records) or records["group_id"][0].as_py() is None:
+        return table_schema("share_partition_state").empty_table()
+    records = records.sort_by("offset").combine_chunks()
+    key = {
+        name: records[name].combine_chunks()[:1].cast(pa.int32() if name == "partition" else pa.string())
+        for name in _KEY
+    }
+    if key["dialect"][0].as_py() == CONTROL_RECORDS:
+        return _fold_control(records, key)
+    rows, batches = _rows(records, STATE_RECORD, ShareGroupState())
+    rows["layout"] = _codes(records["layout"], _LAYOUTS)
+    rows["max_offset"] = np.maximum.reduceat(np.append(batches["last"], -1), rows["batches"]) if len(batches) else -1
+    rows["max_offset"][rows["batch_count"] == 0] = -1
+    chains = Chains()
+    chains.apply(StateRecords(rows, batches), 1)
+    live = existing_chains(chains)
+    suspect = live.chains["suspect_offset"] != NOWHERE
+    key = {name: column[: len(live.chains)] for name, column in key.items()}
+    number = records["state_partition"][0].as_py()
+    return state_table(live, key, number, suspect, pa.nulls(len(live.chains), pa.int64()))
+
+
+def _fold_control(records: pa.Table, key: dict[str, pa.Array]) -> pa.Table:
+    rows, tuples = _rows(records, CONTROL_RECORD, ControlRecordDialect())
+    rows["epoch"] = records["snapshot_epoch"].fill_null(0).to_numpy()
+    chains = fold_control(ControlRecords(rows, tuples), 1)
+    suspect = (chains.chains["stopped_offset"] != NOWHERE) | (chains.chains["doubt_offset"] != NOWHERE)
+    effective = starts_in_log(chains.chains, chains.ends, chains.batches, NOWHERE, False)
+    key = {name: column[: int(chains.chains["exists"].sum())] for name, column in key.items()}
+    states = control_state_table(chains, key, effective, suspect, NOWHERE)
+    place = states.schema.get_field_index("topic_end_offset")
+    return states.set_column(place, "topic_end_offset", pa.nulls(len(states), pa.int64()))
+
+
+def _rows(
+    records: pa.Table, dtype: np.dtype, dialect: ShareGroupState | ControlRecordDialect
+) -> tuple[np.ndarray, np.ndarray]:
+    """The records as rows of the fold, and their STATE_BATCH rows."""
+    rows = np.zeros(len(records), dtype)
+    for name in {*(dtype.names or ())} & {*records.column_names} - {"kind", "layout", "fault"}:
+        column = records[name].cast(pa.timestamp("us", "UTC")).cast(pa.int64()) if name in _TIMES else records[name]
+        values = column.fill_null(0 if name in _TIMES else -1).to_numpy()
+        rows[name] = values // 1000 if name in _TIMES else values
+    rows["kind"] = _codes(records["kind"], pa.array(dialect.kinds))
+    for text in records["fault"].unique().drop_null().to_pylist():
+        bits = sum(dialect.faults[name] for name in text.split(","))
+        rows["fault"][pc.call_function("equal", [records["fault"], text]).fill_null(False).to_numpy()] = bits
+    lists = records["state_batches"].combine_chunks()
+    counts = lists.value_lengths().fill_null(0).to_numpy()
+    found = lists.flatten()
+    batches = np.zeros(len(found), STATE_BATCH)
+    for ours, theirs in _BATCH_FIELDS.items():
+        batches[ours] = found.field(theirs).to_numpy()
+    first, count = ("batches", "batch_count") if dtype == STATE_RECORD else ("tuples", "tuple_count")
+    rows[first], rows[count] = np.cumsum(counts) - counts, counts
+    return rows, batches
+
+
+def _codes(texts: pa.ChunkedArray, among: pa.Array) -> np.ndarray:
+    return pc.call_function("index_in", [texts], pc.SetLookupOptions(among)).to_numpy()

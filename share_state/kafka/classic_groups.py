@@ -1,0 +1,193 @@
+"""Records of groups of the classic protocol: members, assignments, and the claims of sticky assignors (KIP-341)."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from share_state.kafka.group_records import (
+    NO_GENERATION,
+    NO_USER_DATA,
+    GroupRecordError,
+    GroupRecordType,
+    StickyUserData,
+    Subscription,
+    SubscriptionError,
+    TopicPartition,
+    read_assignment,
+    read_cooperative_generation,
+    read_subscription,
+    read_value,
+)
+from share_state.kafka.group_records import read_sticky_user_data as read_user_data
+
+CONSUMER = "consumer"
+STICKY, COOPERATIVE = "sticky", "cooperative-sticky"
+STATELESS = ("range", "roundrobin")
+STREAMS = "stream"
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A record of a group of the classic protocol, not yet decoded.
+
+    Attributes:
+        partition: of `__consumer_offsets`, None if unknown.
+        time: ms, timestamp of the record.
+        value: bytes of a GroupMetadataValue with its version.
+    """
+
+    group_id: str
+    partition: int | None
+    offset: int
+    time: int
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimingMember:
+    """A member of one generation.
+
+    Attributes:
+        instance_id: of a static member, None for others.
+        subscription: None if it cannot be read.
+        user_data: its decoded user data; for cooperative-sticky its owned partitions and their generation.
+        assigned: its assignment by the leader.
+        flaws: (rule, reason) for bytes that cannot be read.
+    """
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    subscription: Subscription | None
+    user_data: StickyUserData
+    assigned: tuple[TopicPartition, ...]
+    flaws: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """Identity across generations: static members return with a new member id."""
+        return ("member", self.member_id) if self.instance_id is None else ("instance", self.instance_id)
+
+    @property
+    def generation(self) -> int:
+        """Generation of its claims for comparison: -1 without one."""
+        return NO_GENERATION if self.user_data.generation is None else self.user_data.generation
+
+    @property
+    def subscription_generation(self) -> int | None:
+        """Generation in its subscription, None where absent."""
+        return self.subscription.generation if self.subscription else None
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it claims no earlier assignment at all."""
+        data = self.user_data
+        has_data = data.claims or data.flaw or data.version is not None or data.generation not in (None, NO_GENERATION)
+        return self.subscription is not None and not has_data
+
+
+@dataclass(frozen=True, slots=True)
+class GroupGeneration:
+    """A decoded record of a classic group.
+
+    Attributes:
+        partition, offset: of the record in `__consumer_offsets`; the partition is None if unknown.
+        generation: of the group from this record on.
+        protocol: the assignor, None for an empty group.
+        is_consumer: whether it is a group of consumers; the members' bytes of other groups have other meanings.
+        members: in record order.
+    """
+
+    group_id: str
+    partition: int | None
+    offset: int
+    generation: int
+    protocol: str | None
+    is_consumer: bool
+    members: tuple[ClaimingMember, ...]
+
+    @property
+    def is_sticky(self) -> bool:
+        """Whether its assignor is a sticky one."""
+        return self.is_consumer and self.protocol in (STICKY, COOPERATIVE)
+
+    @property
+    def newest_claim(self) -> int:
+        """The highest generation of any claim; -1 for none."""
+        return max((member.generation for member in self.members), default=NO_GENERATION)
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """Topics that any member subscribes to."""
+        return frozenset(topic for one in self.members if one.subscription for topic in one.subscription.topics)
+
+    @property
+    def wants_the_same(self) -> bool:
+        """Whether all members subscribe to the same topics."""
+        return len({frozenset(one.subscription.topics) if one.subscription else None for one in self.members}) <= 1
+
+
+def read_generations(
+    latest: Mapping[str, Generation], earlier: Iterable[Generation] = ()
+) -> tuple[list[GroupGeneration], list[tuple[Generation, GroupRecordError]]]:
+    """Decode records of classic groups.
+
+    Args:
+        latest: of every group, by group id.
+        earlier: further records; only those of groups with a sticky assignor are returned.
+    Returns:
+        The generations that have members, by group and offset; the records that cannot be decoded.
+    """
+    records = {(one.group_id, one.partition, one.offset): one for one in (*latest.values(), *earlier)}
+    generations, unreadable = list[GroupGeneration](), list[tuple[Generation, GroupRecordError]]()
+    for _, record in sorted(records.items(), key=lambda item: (item[0][0], item[0][2])):
+        try:
+            read = read_generation(record)
+        except GroupRecordError as error:
+            unreadable.append((record, error))
+            continue
+        if read.members and (read.is_sticky or record is latest.get(record.group_id)):
+            generations.append(read)
+    return generations, unreadable
+
+
+def read_generation(record: Generation) -> GroupGeneration:
+    """Decode the record of a classic group; bytes of members that cannot be decoded become flaws.
+
+    Raises:
+        GroupRecordError: if the value cannot be decoded.
+    Source: Kafka ClassicGroup, GroupMetadataValue; KIP-341.
+    """
+    fields = read_value(GroupRecordType.CLASSIC_GROUP, record.value).fields
+    is_consumer = fields["protocol_type"] == CONSUMER and bool(fields["protocol"])
+    members = tuple(_member(one, fields["protocol"], is_consumer) for one in fields["members"])
+    place = record.group_id, record.partition, record.offset
+    return GroupGeneration(*place, fields["generation"], fields["protocol"], is_consumer, members)
+
+
+def _member(fields: dict[str, Any], protocol: str | None, is_consumer: bool) -> ClaimingMember:
+    flaws: list[tuple[str, str]] = []
+    subscription, assigned, user_data = None, (), NO_USER_DATA
+    if is_consumer:
+        try:
+            subscription = read_subscription(fields["subscription"])
+            user_data = _user_data(subscription, protocol)
+        except SubscriptionError as error:
+            flaws.append(("MALFORMED_SUBSCRIPTION", str(error)))
+        try:
+            assigned = read_assignment(fields["assignment"])
+        except SubscriptionError as error:
+            flaws.append(("MALFORMED_ASSIGNMENT", str(error)))
+    identity = fields["member_id"], fields.get("group_instance_id"), fields["client_id"]
+    return ClaimingMember(*identity, subscription, user_data, assigned, tuple(flaws))
+
+
+def _user_data(subscription: Subscription, protocol: str | None) -> StickyUserData:
+    if protocol == STICKY:
+        return read_user_data(subscription.user_data)
+    if protocol == COOPERATIVE:
+        generation = subscription.generation
+        if generation is None:
+            generation = read_cooperative_generation(subscription.user_data)
+        return StickyUserData(None, subscription.owned_partitions, generation)
+    return NO_USER_DATA

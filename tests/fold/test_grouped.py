@@ -1,0 +1,72 @@
+"""`fold_group` over the decoded records of one share-partition gives its row of the main job."""
+
+import random
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from share_state.fold.control_log import fold_control_log
+from share_state.fold.grouped import FOLD_GROUP_SCHEMA, fold_group
+from share_state.fold.log import fold_log
+from share_state.fold.timeline import decoded_tables
+from share_state.schema.declarations import arrow_type, table_schema
+from share_state.sources.as_of import Window
+from share_state.sources.discovery import LogPartition, find_logs
+from tests.fold.control_records.logs import log_of
+from tests.fold.control_records.test_against_model import batches, logs
+from tests.truth import scenarios
+
+KEY = ("group_id", "topic_id", "partition")
+LOG_FACTS = frozenset(("effective_start_offset", "topic_end_offset"))
+"""Columns of control records that rest on the log start and end offsets, which records do not show."""
+
+
+def groups_of(found: list[LogPartition]) -> Iterator[pa.Table]:
+    """The decoded records of each share-partition, shuffled."""
+    every = pa.concat_tables(table for log in found for table in decoded_tables(log, Window()))
+    places: dict[tuple, list[int]] = {}
+    for place, key in enumerate(zip(*(every[name].to_pylist() for name in KEY), strict=True)):
+        places.setdefault(key, []).append(place)
+    for own in places.values():
+        random.Random(0).shuffle(own)
+        yield every.take(own)
+
+
+def rows(tables: list[pa.Table], without: Collection[str] = ()) -> list[dict]:
+    found = [row for table in tables for row in table.to_pylist()]
+    found = [{name: value for name, value in row.items() if name not in without} for row in found]
+    return sorted(found, key=lambda row: [str(row[name]) for name in KEY])
+
+
+@pytest.mark.parametrize("scenario", scenarios(), ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_every_share_partition_of_a_real_log_folds_alike(scenario: Path):
+    found = find_logs([str(scenario)])
+    folded = [fold_group(records) for records in groups_of(found)]
+    expected = [piece for log in found for piece in fold_log(log).state_pieces]
+    assert rows(folded) == rows(expected)
+    assert all(table.schema.equals(table_schema("share_partition_state")) for table in folded)
+
+
+@given(log=logs(), data=st.data())
+def test_control_records_fold_alike(tmp_path_factory: pytest.TempPathFactory, log: dict, data: st.DataObject):
+    if not log:
+        return
+    found = log_of(tmp_path_factory.mktemp("log"), batches(log, data))
+    folded = [fold_group(records) for records in groups_of([found])]
+    assert rows(folded, LOG_FACTS) == rows([fold_control_log(found).states], LOG_FACTS)
+
+
+def test_no_records_and_unreadable_ones_have_no_state(tmp_path: Path):
+    empty = table_schema("decoded_records").empty_table()
+    assert fold_group(empty).num_rows == 0
+    skipped = pa.Table.from_pylist([{"kind": "skipped", "offset": 3}], schema=empty.schema)
+    assert fold_group(skipped).num_rows == 0
+
+
+def test_the_schema_is_that_of_the_table():
+    declared = table_schema("share_partition_state")
+    assert pa.schema(list(arrow_type(f"struct<{FOLD_GROUP_SCHEMA.replace('`', '')}>"))).equals(declared)
