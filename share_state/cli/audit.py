@@ -24,7 +24,6 @@ from share_state.cli.options import (
     StatePartitions,
     TopicsFile,
     Verbose,
-    fails,
     pairs,
 )
 from share_state.config.inputs import KEYS, OPTIONS, GroupConfig, input_spec
@@ -42,6 +41,7 @@ from share_state.report.audit_text import audit_json, print_audit
 from share_state.report.console import check_report_paths
 from share_state.report.prometheus import write_metrics
 from share_state.sources.kafka_client import is_kafka_address
+from share_state.sources.share_snapshots import write_share_snapshots
 from share_state.spark.choice import ExecutorChoice, open_executor, open_sorter
 
 _LOG = logging.getLogger("share_state")
@@ -80,8 +80,11 @@ def nightly_audit(
                 options=config_fingerprint(settings),
                 history_days=settings.retention.history_days,
                 by_wall_clock=settings.clock == "wall",
+                cluster=settings.cluster,
                 progress=progress,
             )
+            if settings.control_records.index is not None:
+                write_share_snapshots(settings.control_records.index, result.index)
             for note in result.notes:
                 _LOG.info("%s", note)
             _LOG.info("committed run %s: %s", result.run_id, _counts(result))
@@ -112,7 +115,14 @@ def with_group_limits(settings: AuditSettings) -> AuditSettings:
 
 def _write_reports(settings: AuditSettings) -> AuditReport:
     limits, targets = settings.limits.to_limits(), settings.report
-    report = read_report(settings.warehouse, settings.cluster, limits, fail_on=settings.fail_on)
+    report = read_report(
+        settings.warehouse,
+        settings.cluster,
+        limits,
+        fail_on=settings.fail_on,
+        fail_on_verdict=settings.fail_on_verdict,
+        acknowledged=settings.acknowledged,
+    )
     if targets.html is not None:
         from share_state.report.page import write_page  # noqa: PLC0415  charts are slow to import
 
@@ -201,10 +211,10 @@ def audit(
         of_each |= columns
     settings = _settings(inputs, config, out, of_each, [*_assignments(given), *(sets or ())])
     with stages_on_stderr(quiet=quiet):
-        result, report = nightly_audit(settings, Progress(quiet=quiet), verbose=verbose)
+        _, report = nightly_audit(settings, Progress(quiet=quiet), verbose=verbose)
     written = [path for path in (settings.report.html, settings.report.prometheus) if path is not None]
     console.print_json(audit_json(report)) if as_json else print_audit(report, written)
-    raise Exit(FOUND if fails(result.by_severity, settings.fail_on) else DONE)
+    raise Exit(FOUND if report.failing or report.failing_verdicts else DONE)
 
 
 def _assignments(given: Mapping[str, object]) -> list[str]:

@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from share_state.errors import InputError, ShareStateError
-from share_state.fold.options import Limits
+from share_state.fold.options import STRICT, Limits
 from share_state.rules.group_context import GroupLimits
 from share_state.rules.registry import OFF, registered
 from share_state.sources.as_of import to_epoch_ms
@@ -181,6 +181,21 @@ class GroupSettings(Section):
         return GroupLimits(self.members, self.retry_seconds * 1000, self.delete_grace_seconds * 1000)
 
 
+class ControlSettings(Section):
+    """How control records of the KIP-932 draft are folded, and which groups hold back their cutoff."""
+
+    mode: Mode = Field(default=STRICT, description="how a broken chain of deltas is folded")
+    subscriptions: PathText | None = Field(
+        default=None, description="JSON file: topic to the groups that subscribe to it; default: every group of the log"
+    )
+    ignore_uncheckpointed: bool = Field(
+        default=False, description="whether groups without a checkpoint do not hold back the cutoff"
+    )
+    index: PathText | None = Field(
+        default=None, description="folder of share snapshot files, which are checked and written again"
+    )
+
+
 class InputSpec(Section):
     """What to read, up to which record, and how to fold it.
 
@@ -196,7 +211,7 @@ class InputSpec(Section):
         rules: rule -> severity in place of its own.
         judge: which rules apply: JUDGE_ALL, JUDGE_STATE or JUDGE_NONE.
         limits: of the cluster.
-        mode, subscriptions, ignore_uncheckpointed: of control records, as in ControlOptions; `subscriptions` is a file.
+        control_records: how control records of the KIP-932 draft are folded.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -213,9 +228,12 @@ class InputSpec(Section):
     rules: dict[RuleCode, Severity] = {}
     judge: Judge = "state"
     limits: LimitSettings = LimitSettings()
-    mode: Mode = "strict"
-    subscriptions: PathText | None = None
-    ignore_uncheckpointed: bool = False
+    control_records: ControlSettings = ControlSettings()
+
+    @property
+    def has_as_of(self) -> bool:
+        """Whether records up to an earlier point are read, instead of all."""
+        return bool(self.as_of_offsets) or self.as_of_time is not None
 
 
 @dataclass(frozen=True, slots=True)

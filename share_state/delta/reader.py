@@ -6,6 +6,7 @@ neither deltalake nor pyarrow.dataset, which are slow to import.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from copy import copy
 from functools import reduce
 from operator import and_
 from pathlib import Path
@@ -148,6 +149,15 @@ class CommittedTables:
         self.run: dict[str, Any] = self.runs.slice(0, 1).to_pylist()[0]
         self._writer = "the audit" if self.run["command"] == "audit" else self.run["command"]
         self.versions = dict(self.run["table_versions"])
+
+    def earlier(self) -> "CommittedTables | None":
+        """The tables as the run before, of the same command, committed them; None if there is none."""
+        before = self.runs.filter(pc.field("command") == self.run["command"]).slice(1, 1).to_pylist()
+        if not before:
+            return None
+        found = copy(self)
+        found.run, found.versions = before[0], dict(before[0]["table_versions"])
+        return found
 
     def holds(self, table: str) -> bool:
         """Whether the run committed a version of a table."""

@@ -7,11 +7,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.fold.chains import Chains
-from share_state.fold.interval_merge import ACQUIRED, ARCHIVED, ARCHIVING, AVAILABLE, tiles
-from share_state.fold.log import NO_PREVIOUS_START, FoldedLog
-from share_state.fold.log_stats import piece_bounds
+from share_state.fold.interval_merge import ACQUIRED, ARCHIVED, ARCHIVING, AVAILABLE
+from share_state.fold.log_stats import NO_PREVIOUS_START, Folded, piece_bounds
 from share_state.fold.options import Limits
-from share_state.fold.states import KEY, compute_lags, declared_table, key_texts, slice_chains, to_timestamps
+from share_state.fold.states import KEY, declared_table, key_texts, slice_chains, to_timestamps, window_tiles
 
 TABLE = "share_partition_history"
 PREVIOUS_START, FIRST_DELIVERY_AT = "previous_start", "first_delivery_at"
@@ -21,7 +20,7 @@ VERDICTS = (OK, STALL, STOP, REWIND)
 _MS_PER_MINUTE = 60_000
 
 
-def history_pieces(folded: FoldedLog) -> Iterator[pa.Table]:
+def history_pieces(folded: Folded) -> Iterator[pa.Table]:
     """The rows of one log partition without run, time, verdict and reason, which need all log partitions.
 
     Returns:
@@ -31,11 +30,11 @@ def history_pieces(folded: FoldedLog) -> Iterator[pa.Table]:
     pieces, limits = folded.state_pieces, folded.limits_of("delivery_count")
     for begin, end in piece_bounds(pieces.size):
         chains, before = slice_chains(folded.chains, begin, end), folded.previous_starts[begin:end]
-        yield _history(pieces.build(begin, end), chains, before, limits[begin:end])
+        yield _history(folded, pieces.build(begin, end), chains, before, limits[begin:end])
 
 
-def _history(states: pa.Table, chains: Chains, before: np.ndarray, limits: np.ndarray) -> pa.Table:
-    tile_ends, rows = tiles(chains.chains["start_offset"].copy(), chains.ends, chains.batches)
+def _history(folded: Folded, states: pa.Table, chains: Chains, before: np.ndarray, limits: np.ndarray) -> pa.Table:
+    tile_ends, rows = window_tiles(chains)
     sizes, state, count = rows["last"] - rows["first"] + 1, rows["state"], rows["count"]
     effective, limit = states["effective_start_offset"].to_numpy(), np.repeat(limits, np.diff(tile_ends))
     after_start = rows["first"] >= np.repeat(effective, np.diff(tile_ends))
@@ -46,11 +45,12 @@ def _history(states: pa.Table, chains: Chains, before: np.ndarray, limits: np.nd
         sums = np.concatenate(([0], np.cumsum(np.where(chosen, sizes, 0))))
         return pa.array(np.diff(sums[tile_ends]))
 
+    finished = total(terminal & after_start)
     counted = {
-        "lag": compute_lags(states["topic_end_offset"], states["start_offset"], states["delivery_complete_count"]),
+        "lag": folded.lags(states, finished),
         "waiting_records": total(waiting),
         "archiving_records": total(state == ARCHIVING),
-        "finished_records": total(terminal & after_start),
+        "finished_records": finished,
         "poison_records": total(poison),
         "moved_time": to_timestamps(chains.chains["start_advanced_at"]),
         "active_time": to_timestamps(chains.chains["last_consumed_at"]),

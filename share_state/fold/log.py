@@ -10,15 +10,26 @@ import pyarrow as pa
 from share_state.fold.chains import NOWHERE, Chains
 from share_state.fold.checkpoint import FoldCheckpoint
 from share_state.fold.cutoff import cutoff
-from share_state.fold.log_stats import Folded, LogCounts, LogExtent, LogObservations, Losses, dictionary_encoded
+from share_state.fold.interval_merge import effective_starts
+from share_state.fold.log_stats import (
+    NO_PREVIOUS_START,
+    Folded,
+    LogCounts,
+    LogExtent,
+    LogObservations,
+    Losses,
+    dictionary_encoded,
+)
 from share_state.fold.options import Limits
 from share_state.fold.record_context import ContextFold, RecordJudge
 from share_state.fold.states import (
     SHARE_GROUP_STATE,
+    compute_lags,
     existing_chains,
     in_flight_in_pieces,
     key_columns,
     states_in_pieces,
+    to_timestamps,
 )
 from share_state.kafka.buffers import BackgroundWorker, RecordBuffer
 from share_state.kafka.record_batches import CHUNK_SIZE, BatchStatus, BatchSummary, Chunk
@@ -38,9 +49,6 @@ from share_state.sources.resume import ResumePoint, ResumeStatus
 from share_state.sources.segments import RecordIndex, index_records, read_chunks, read_into
 from share_state.sources.topics import Topics
 
-NO_PREVIOUS_START = -2
-"""Start offset at the last audit of a share-partition that had no state then."""
-
 SLICES_PER_CHUNK = 2
 """A chunk is decoded in slices, so that the bytes that framing has read are still in the CPU cache."""
 
@@ -49,7 +57,8 @@ CHUNKS_PER_FOLD = 16
 
 _SIZES = ("redundant_bytes", "pinned_bytes")
 _OFFSETS = ("cutoff_offset", "log_start_offset", "log_end_offset", "redundant_records", "next_cutoff_offset",
-            "pinned_records", "limited_by_group", "limited_by_topic_id", "limited_by_partition")  # fmt: skip
+            "pinned_records", "limited_by_group", "limited_by_topic_id", "limited_by_partition",
+            "limited_since")  # fmt: skip
 """Columns of `cutoff` that are null if the input has no sizes or no offsets."""
 
 
@@ -60,12 +69,8 @@ class FoldedLog(Folded):
     Attributes:
         keys: every share-partition of the log.
         all_chains: their states, row n for number n.
-        chains: those of live share-partitions, in the same order.
         folded_from: log start offset of the first fold, which may be an earlier audit.
-        limits: what the rules check the log against.
-        newest_time: ms, latest timestamp of any batch, including earlier audits; -1 if unknown.
         checkpoint: where a later audit resumes; None if the log has no valid batch.
-        previous_starts: int64, one per live chain: start offset at the last audit, or NO_PREVIOUS_START.
         archiving: offset and timestamp (ms) of the first record with a range in state ARCHIVING; -1 for none.
         first_lost_offset: earliest known offset from which records may be missing, -1 for none.
     """
@@ -74,25 +79,23 @@ class FoldedLog(Folded):
 
     keys: KeyTable
     all_chains: Chains
-    chains: Chains
     folded_from: int
-    limits: Limits
-    newest_time: int
     checkpoint: FoldCheckpoint | None
-    previous_starts: np.ndarray
     archiving: tuple[int, int]
     first_lost_offset: int
-
-    def limits_of(self, limit: str, rows: np.ndarray | None = None) -> np.ndarray:
-        """One of GROUP_LIMITS for live share-partitions, int64; `rows` selects some of them."""
-        numbers = self.numbers if rows is None else self.numbers[rows]
-        if not self.limits.groups:
-            return np.full(len(numbers), getattr(self.limits, limit), np.int64)
-        return self.limits.of_groups(limit, self.keys.columns()[0].take(pa.array(numbers)))
 
     def key_columns(self, numbers: np.ndarray, topics: Topics) -> dict[str, pa.Array]:
         """Key columns of share-partitions, by their numbers."""
         return key_columns(self.keys, numbers, topics)
+
+    def leader_starts(self) -> np.ndarray:
+        """int64, one per chain: after the leading terminal ranges; the recorded start lags by a write."""
+        return effective_starts(self.chains.chains["start_offset"].copy(), self.chains.ends, self.chains.batches)
+
+    def lags(self, states: pa.Table, finished: pa.Array) -> pa.Array:
+        """Lag as Kafka computes it, from the recorded start and delivery complete count."""
+        del finished
+        return compute_lags(states["topic_end_offset"], states["start_offset"], states["delivery_complete_count"])
 
 
 def fold_log(
@@ -364,6 +367,8 @@ class _LogFold:
         held_by = {
             name: None if limit.held_by is None else column[limit.held_by].as_py() for name, column in key.items()
         }
+        holder = [] if limit.held_by is None else chains.chains["write_time"][[limit.held_by]]
+        written = next(iter(to_timestamps(np.array(holder, np.int64)).to_pylist()), None)
         unsafe_because = limit.unsafe_because if self.log.has_offsets else "this form holds no offsets"
         row = {
             "dialect": SHARE_GROUP_STATE,
@@ -377,6 +382,7 @@ class _LogFold:
             "limited_by_group": held_by["group_id"],
             "limited_by_topic_id": held_by["topic_id"],
             "limited_by_partition": held_by["partition"],
+            "limited_since": written,
             "safe": not unsafe_because,
             "reason": unsafe_because or None,
             "redundant_bytes": freed,

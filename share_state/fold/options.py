@@ -160,12 +160,14 @@ class ControlOptions:
         subscriptions: topic -> groups with a subscription to it; None counts every group of the log.
         ignore_uncheckpointed: groups without a checkpoint do not limit the cutoff.
         index: entries of a share snapshot file to check against the log; they never change the fold.
+        last_audit: group_id, start_offset and snapshot_offset of the share-partitions that the last audit found.
     """
 
     mode: str = STRICT
     subscriptions: Mapping[str, Collection[str]] | None = None
     ignore_uncheckpointed: bool = False
     index: Sequence[ShareSnapshotEntry] | None = None
+    last_audit: pa.Table | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from share_state.delta.files import File, TableFiles
 from share_state.delta.warehouse import GROUP_TABLES, Warehouse
+from share_state.errors import WarehouseError
 from share_state.fold.history import add_verdicts
 from share_state.fold.states import SHARE_GROUP_STATE
 from share_state.pipeline.executor import Executor, Progress
@@ -44,6 +45,7 @@ def run_audit(
     options: Mapping[str, str] | None = None,
     history_days: int = 90,
     by_wall_clock: bool = False,
+    cluster: str = "",
     progress: Progress | None = None,
 ) -> RunResult:
     """Read what is new since the last audit of a warehouse, and write its tables.
@@ -59,15 +61,20 @@ def run_audit(
         options: what else shaped the result, for the `runs` row; if it changed, everything is judged again.
         history_days: days that rows of `runs`, `share_partition_history` and settled findings are kept.
         by_wall_clock: measure durations up to the time of this audit instead of the newest record of the input.
+        cluster: name of the cluster; the warehouse keeps the first one that it is given.
         progress: shows the phases.
     Raises:
         InputError: if the input holds no valid batch.
-        WarehouseError: if another table is in the way.
+        WarehouseError: if another table is in the way, or the warehouse is of another cluster.
     """
     progress, started, fingerprint = progress or Progress(), datetime.now(UTC), dict(options or {})
     # Opened before the last audit is read, so that a run that commits meanwhile is noticed.
     tables = Warehouse(warehouse)
     last = LastAudit.of(warehouse)
+    known = last and last.cluster
+    if known and cluster and known != cluster:
+        raise WarehouseError(f"{warehouse}: holds cluster {known}, not {cluster}; give each cluster its own warehouse")
+    cluster = cluster or known or ""
     with progress("look for what is new"):
         plan, notes = resume_plan(plan, last)
         if plan.groups is not None:
@@ -78,7 +85,7 @@ def run_audit(
         result = _nothing_new(last, notes)
         with progress("commit"), tables:
             tables.versions |= last.tables.versions
-            tables.commit_run(run_row(result, COMMAND, inputs, fingerprint, started))
+            tables.commit_run(run_row(result, COMMAND, inputs, fingerprint, started, cluster or None))
         return result
     kept, expired = last.runs_since(started - timedelta(days=history_days)) if last else (set[str](), set[str]())
     with progress("read the groups"):
@@ -107,7 +114,7 @@ def run_audit(
             for name, rows in (driver_tables | (side.tables() if side else {})).items():
                 tables.replace_rows(name, rows)
             _LOG.info("wrote %s tables", len(tables.versions))
-            tables.commit_run(run_row(result, COMMAND, inputs, fingerprint, started), expired)
+            tables.commit_run(run_row(result, COMMAND, inputs, fingerprint, started, cluster or None), expired)
             tables.vacuum(history_days)
     return result
 

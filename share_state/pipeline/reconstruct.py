@@ -11,7 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.delta.files import FILE_SCHEMA, File, TableFiles
+from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import Warehouse, check_warehouse_path
+from share_state.errors import NothingCommittedError
 from share_state.fold.states import KEY, SHARE_GROUP_STATE, key_texts
 from share_state.fold.timeline import TIMELINE
 from share_state.pipeline.executor import Executor, Progress
@@ -141,6 +143,16 @@ def _split_keys(states: pa.Table, state_partitions: int | None) -> pa.Table:
     texts = [", ".join(map(str, numbers[key])) for key in split["key"].to_pylist()]
     split = split.append_column("home", pa.array(home, pa.int32()))
     return split.append_column("partitions", pa.array(texts, pa.string()))
+
+
+def audit_note(warehouse: str) -> str | None:
+    """What it means to fold into the warehouse of an audit; None if it is none."""
+    try:
+        audited = CommittedTables(warehouse, "audit").run
+    except NothingCommittedError:
+        return None
+    of_cluster = f" of {audited['cluster']}" if audited["cluster"] else ""
+    return f"{warehouse}: an audit{of_cluster} keeps its tables here; until the next one, `show` shows this run"
 
 
 def write_findings(

@@ -174,7 +174,12 @@ def _check_batches(summaries: Sequence[Mapping[str, Any]]) -> None:
 
 
 def run_row(
-    result: RunResult, command: str, inputs: tuple[str, ...], options: Mapping[str, str], started: datetime
+    result: RunResult,
+    command: str,
+    inputs: tuple[str, ...],
+    options: Mapping[str, str],
+    started: datetime,
+    cluster: str | None = None,
 ) -> dict[str, Any]:
     """The row of `runs` of a run, for `Warehouse.commit_run`.
 
@@ -184,6 +189,7 @@ def run_row(
         inputs: as given.
         options: what else shaped the result.
         started: time at which it began.
+        cluster: that the input is of; None if unknown.
     """
     return {
         "run_id": result.run_id,
@@ -199,4 +205,5 @@ def run_row(
         "options": list(options.items()),
         "log_time": None if result.log_time is None else datetime.fromtimestamp(result.log_time / 1000, UTC),
         "notes": list(result.notes),
+        "cluster": cluster,
     }

@@ -60,6 +60,11 @@ class LastAudit:
             return None
         return cls(tables, {row["log"]: row["carried"] for row in tables.read("carried_logs").to_pylist()})
 
+    @property
+    def cluster(self) -> str | None:
+        """The cluster that the latest audit with a name names."""
+        return next(iter(self.tables.runs["cluster"].drop_null().to_pylist()), None)
+
     def runs_since(self, earliest: datetime) -> tuple[set[str], set[str]]:
         """The run ids of audits that finished at or after a time, and of the earlier ones; the last audit is kept."""
         recent = self.tables.runs.filter(pc.field("finished") >= earliest)["run_id"].to_pylist()
@@ -86,6 +91,7 @@ def resume_plan(plan: FoldPlan, last: LastAudit | None) -> tuple[FoldPlan, list[
             "give the segments, or another warehouse"
         )
     files = last.tables.files("carried_share_partitions") if last else []
+    states = tuple(file["path"] for file in last.tables.files("share_partition_state")) if last else ()
     logs, resumed = list[LogPartition](), dict[str, ResumedLog]()
     for log in (*plan.logs, *_missing(plan.logs, checkpoints)):
         row = checkpoints.get(log.name)
@@ -94,6 +100,9 @@ def resume_plan(plan: FoldPlan, last: LastAudit | None) -> tuple[FoldPlan, list[
         status = ResumeStatus.MISSING if _is_gone(log) else status
         of_log = tuple(file["path"] for file in files if _may_hold(file, log.name))
         logs.append(left)
+        if log.topic != STATE_TOPIC:
+            resumed[log.name] = ResumedLog(status, files=states)
+            continue
         resumed[log.name] = ResumedLog(status) if status in READ_FROM_START else ResumedLog(status, row, of_log)
     notes = [f"{name} {_NOTES[known.status]}" for name, known in sorted(resumed.items()) if known.status in _NOTES]
     return replace(plan, logs=logs, resumed=resumed, judging=JUDGE_ALL), notes

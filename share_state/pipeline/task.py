@@ -102,7 +102,13 @@ PerLog = Callable[[LogPartition], Iterator[pa.RecordBatch]]
 
 ROWS_A_BATCH = 20_000
 
-_INDEX_NUMBERS = ("checkpoint_offset", "checkpoint_epoch", "last_offset")
+_INDEX = [
+    ("group", pa.string()),
+    ("checkpoint_offset", pa.int64()),
+    ("checkpoint_epoch", pa.int64()),
+    ("last_offset", pa.int64()),
+    ("is_contradicted", pa.bool_()),
+]
 
 _COUNT = [("severity", pa.string()), ("rule", pa.string()), ("count", pa.int64())]
 
@@ -117,7 +123,7 @@ SUMMARIES = pa.schema(
         ("archiving", pa.list_(pa.int64())),
         ("misplaced", pa.int64()),
         ("digest", pa.string()),
-        ("index", pa.list_(pa.struct([("group", pa.string()), *((n, pa.int64()) for n in _INDEX_NUMBERS)]))),
+        ("index", pa.list_(pa.struct(_INDEX))),
         ("compared", pa.int64()),
         ("differing", pa.list_(pa.string())),
         ("newest_time", pa.int64()),
@@ -176,9 +182,9 @@ def run_task(plan: FoldPlan, output: OutputSpec, log: LogPartition) -> Iterator[
         FINDINGS: [findings if FINDINGS in output.staged else drop_unproven(findings)],
         TIMELINE: plan.states_of(log),
     }
-    if plan.resumed is not None and isinstance(folded, FoldedLog):
+    if plan.resumed is not None:
         made[WATCHED] = history_pieces(folded)
-        if folded.checkpoint is not None:
+        if isinstance(folded, FoldedLog) and folded.checkpoint is not None:
             made[CARRIED] = checkpoint_share_partitions(log.name, folded.checkpoint)
             summary |= {"carried": checkpoint_row(log.name, folded.checkpoint)["carried"]}
     for name in output.returned:
@@ -291,7 +297,7 @@ def _summary(plan: FoldPlan, folded: Folded, findings: pa.Table) -> dict[str, An
         "index": [asdict(entry) for entry in folded.index_entries],
         "compared": proof and proof.compared,
         "differing": proof and list(proof.differing),
-        "newest_time": folded.newest_time if isinstance(folded, FoldedLog) and folded.newest_time >= 0 else None,
+        "newest_time": folded.newest_time if folded.newest_time >= 0 else None,
     }
 
 

@@ -136,6 +136,7 @@ def _explanation_json(
         "effective_start_offset": explanation.effective_start,
         "end_offset": explanation.end_offset,
         "gap": explanation.gap,
+        "first_gap_start": explanation.first_gap_start,
         "suspect": explanation.is_suspect,
         "last_record": explanation.last_offset,
         "others": [{"topic_id": other.topic_id, "log": other.log} for other in others],
@@ -206,6 +207,9 @@ def _summary(explanation: Explanation, limit: DeliveryLimit) -> str:
         return f"no state is kept of it; the state of the share-partition was deleted at {when}"
     if place == Place.UNINITIALISED:
         return "never delivered: the share-partition has no start offset yet"
+    finished = explanation.standing.is_finished
+    if explanation.effective_start is not None and explanation.offset < explanation.effective_start and not finished:
+        return f"not delivered any more: the log starts after it, a leader starts at {explanation.effective_start}"
     if place == Place.GAP and explanation.gap is not None:
         first, last = explanation.gap
         where = f"inside a gap ({first} to {last}), which a leader hands out as available"

@@ -193,8 +193,8 @@ class PoisonRecords:
     Attributes:
         records: how many there are.
         ranges: how many ranges they make.
-        worst: some of these ranges, delivered most often first: key columns, first_offset, last_offset, record_count,
-            state, delivery_count.
+        worst: some of these ranges, those delivered most often first, then the longest: key columns, first_offset,
+            last_offset, record_count, state, delivery_count.
     """
 
     records: int
@@ -209,7 +209,7 @@ def find_poison_records(tables: CommittedTables, limits: Limits, most: int) -> P
         WarehouseError: if the table is gone.
     """
     columns = (*KEY_COLUMNS, "first_offset", "last_offset", "record_count", "state", "delivery_count")
-    order = [*descending("delivery_count"), *ascending(*KEY_COLUMNS, "first_offset")]
+    order = [*descending("delivery_count", "record_count"), *ascending(*KEY_COLUMNS, "first_offset")]
     records = ranges = 0
     worst = list[pa.Table]()
     for piece in tables.batches("in_flight", columns, poison_filter(limits)):

@@ -7,15 +7,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.fold.chains import NOWHERE
-from share_state.fold.interval_merge import (
-    ACKNOWLEDGED,
-    ARCHIVED,
-    ARCHIVING,
-    effective_starts,
-    end_offsets,
-    has_terminal_after_start,
-)
+from share_state.fold.interval_merge import ACKNOWLEDGED, ARCHIVED, ARCHIVING, has_terminal_after_start
 from share_state.fold.log import FoldedLog
+from share_state.fold.log_stats import Folded
+from share_state.fold.states import window_ends
 from share_state.rules.registry import INFO, NOTHING, PLACE, WARNING, Breaches, Column, Scope, rule
 
 _LATER_THAN_4_1 = ("4.2", "4.3", "4.4")
@@ -40,37 +35,38 @@ def archiving_stuck(folded: FoldedLog) -> Breaches:
     owner = np.repeat(np.arange(len(chains)), np.diff(folded.chains.ends))
     is_late = (waited >= folded.limits.archiving_seconds * 1000) | (newest < 0)
     rows = np.flatnonzero((folded.chains.batches["state"] == ARCHIVING) & is_late[owner])
-    seconds = waited // 1000
-    text = "offsets that wait for their dead-letter write, which the start offset cannot pass, the first for "
-    return _with_ranges(folded, rows, lambda owners: (text, seconds[owners], " s: "), milliseconds=waited)
+    seconds, until = waited // 1000, " s: the start offset cannot pass them until their dead-letter write is done"
+    return _with_ranges(
+        folded, rows, lambda owners: ("in ARCHIVING, the first for ", seconds[owners], until), milliseconds=waited
+    )
 
 
 @rule(
     "POISON_RECORDS",
-    Scope.STATE_LOG,
+    Scope.LOG,
     severity=WARNING,
     source="Kafka group.share.delivery.count.limit",
     statement="No offset is near the delivery limit of its group (limits.delivery_count, limits.groups).",
 )
-def poison_records(folded: FoldedLog) -> Breaches:
+def poison_records(folded: Folded) -> Breaches:
     """Share-partitions with offsets one delivery below the limit, or archived at the limit."""
     batches, limits = folded.chains.batches, folded.limits_of("delivery_count")
     limit = np.repeat(limits, np.diff(folded.chains.ends))
     is_past = batches["count"] >= limit
     near = np.where(batches["state"] == ARCHIVED, is_past, batches["state"] != ACKNOWLEDGED)
     rows = np.flatnonzero(near & (batches["count"] >= limit - 1))
-    before, after = "offsets at the delivery limit of ", " or one delivery below it: "
-    return _with_ranges(folded, rows, lambda owners: (before, limits[owners], after))
+    below = " or one delivery below it"
+    return _with_ranges(folded, rows, lambda owners: ("at the delivery limit of ", limits[owners], below))
 
 
 def _with_ranges(
-    folded: FoldedLog, rows: np.ndarray, text: Callable[[np.ndarray], tuple[Column, ...]], **evidence: np.ndarray
+    folded: Folded, rows: np.ndarray, text: Callable[[np.ndarray], tuple[Column, ...]], **evidence: np.ndarray
 ) -> Breaches:
     """One finding per share-partition with such ranges at or after its start: offsets, and the first few ranges.
 
     Args:
         rows: of `folded.chains.batches`.
-        text: begins the message, given the rows of the share-partitions.
+        text: ends the message, given the rows of the share-partitions.
         evidence: more of it, a value per live share-partition.
     """
     chains = folded.chains
@@ -83,7 +79,13 @@ def _with_ranges(
     offsets = np.add.reduceat(last - first + 1, begin)
     return Breaches(
         chains.chains["last_offset"][holders].copy(),
-        (*text(holders), offsets, " (", _listed(first, last, begin, ranges), ")"),
+        (
+            offsets,
+            np.where(offsets == 1, " offset (", " offsets ("),
+            _listed(first, last, begin, ranges),
+            ") ",
+            *text(holders),
+        ),
         key=folded.numbers[holders],
         evidence={"offsets": offsets, "first_offset": first[begin], "ranges": ranges}
         | {name: column[holders] for name, column in evidence.items()},
@@ -106,16 +108,16 @@ def _listed(first: np.ndarray, last: np.ndarray, begin: np.ndarray, ranges: np.n
 
 @rule(
     "SPSO_STALL",
-    Scope.STATE_LOG,
+    Scope.LOG,
     severity=WARNING,
     source="KIP-1222; KIP-932, share-partition start offset",
     statement="The start offset advances while later offsets finish (limits.stall_minutes).",
 )
-def spso_stall(folded: FoldedLog) -> Breaches:
+def spso_stall(folded: Folded) -> Breaches:
     """Share-partitions whose start has not advanced for long, although consumers finish later offsets."""
     chains, batches = folded.chains.chains, folded.chains.batches
     start = chains["start_offset"].copy()
-    stuck = effective_starts(start, folded.chains.ends, batches) == start
+    stuck = folded.leader_starts() == start
     finished = has_terminal_after_start(start, folded.chains.ends, batches)
     # Counted from the first delivery since the start advanced: an idle share-partition has not stalled.
     waited = np.where(chains["first_delivery_at"] < 0, 0, chains["last_consumed_at"] - chains["first_delivery_at"])
@@ -131,18 +133,18 @@ def spso_stall(folded: FoldedLog) -> Breaches:
 
 @rule(
     "IN_FLIGHT_LIMIT",
-    Scope.STATE_LOG,
+    Scope.LOG,
     severity=WARNING,
     source="Kafka SharePartition.canAcquireRecords, group.share.partition.max.record.locks",
     statement="A share-partition has fewer offsets in flight than its limit (limits.record_locks, limits.groups).",
 )
-def in_flight_limit(folded: FoldedLog) -> Breaches:
+def in_flight_limit(folded: Folded) -> Breaches:
     """Share-partitions that can acquire no more records: the window from the leader's start to the end is full."""
     chains, limits = folded.chains, folded.limits_of("record_locks")
     recorded = chains.chains["start_offset"].copy()
     # The recorded start lags by a write; a leader starts after the offsets that are finished already.
-    start = effective_starts(recorded, chains.ends, chains.batches)
-    width = end_offsets(recorded, chains.ends, chains.batches) - start
+    start = folded.leader_starts()
+    width = window_ends(chains) - start
     rows = np.flatnonzero((recorded >= 0) & (width >= limits))
     return Breaches(
         chains.chains["last_offset"][rows].copy(),

@@ -49,6 +49,7 @@ class Scope(StrEnum):
     RECORD = "record"  # of `__share_group_state`, with its context
     STATE_BATCH = "state batch"  # of such a record
     RECORD_BATCHES = "record batches"  # of a folded log partition of either dialect
+    LOG = "log"  # a folded log partition of either dialect
     STATE_LOG = "state log"  # a folded partition of `__share_group_state`
     CONTROL_LOG = "control log"  # a folded log partition with control records of the draft
     STATES = "states"  # rows of share_partition_state of several state partitions
@@ -469,6 +470,7 @@ def judge(
     found = [
         *records,
         *find_breaches(Scope.RECORD_BATCHES, folded, severities),
+        *find_breaches(Scope.LOG, folded, severities),
         *find_breaches(of_dialect, folded, severities),
     ]
     table = findings_table(found, severities, lambda breaches: _identity(folded, breaches, topics or Topics()))

@@ -48,7 +48,7 @@ def test_time_goes_on_by_records_of_other_share_partitions(tmp_path: Path):
 def test_many_ranges_are_told_by_the_first_few(tmp_path: Path):
     ranges = [(10 * number, 10 * number + 1, ARCHIVING, 1) for number in range(1, 9)]
     (row,) = found(tmp_path, snapshot(ranges), limits=AT_ONCE).of("ARCHIVING_STUCK")
-    assert row["message"].endswith(": 16 (10-11, 20-21, 30-31, 40-41, 50-51 and 3 more ranges)")
+    assert row["message"].startswith("16 offsets (10-11, 20-21, 30-31, 40-41, 50-51 and 3 more ranges) in ARCHIVING")
     assert row["evidence"] == {"offsets": "16", "first_offset": "10", "ranges": "8", "milliseconds": "0"}
 
 
@@ -83,7 +83,7 @@ def test_a_group_s_own_delivery_limit_decides(tmp_path: Path):
     history = (snapshot([(3, 3, AVAILABLE, 8)]),)
     assert found(tmp_path, *history, limits=limits).codes == {}
     (row,) = found(tmp_path / "near", snapshot([(3, 3, AVAILABLE, 9)]), limits=limits).of("POISON_RECORDS")
-    assert row["message"].startswith("offsets at the delivery limit of 10 or one delivery below it")
+    assert row["message"].endswith(" at the delivery limit of 10 or one delivery below it")
     (row,) = found(tmp_path / "over", snapshot([(3, 3, AVAILABLE, 11)]), limits=limits).of("DELIVERY_COUNT_OVER_LIMIT")
     assert row["message"] == "the state batch 3-3 was delivered 11 times; the limit is 10"
     other = Limits(delivery_count=8, groups={"h": {"delivery_count": 10}, "g": {"record_locks": 7}})
@@ -102,7 +102,7 @@ def test_a_group_s_own_window_decides(tmp_path: Path):
 def test_what_lies_below_the_start_is_nobody_s_poison(tmp_path: Path):
     judged = found(tmp_path, snapshot([(2, 4, AVAILABLE, 4)], start=4))
     (row,) = judged.of("POISON_RECORDS")
-    assert row["message"].endswith(": 1 (4)")
+    assert row["message"].startswith("1 offset (4) at the delivery limit")
     assert "POISON_RECORDS" not in found(tmp_path / "behind", snapshot([(2, 4, AVAILABLE, 4)], start=5)).codes
 
 
