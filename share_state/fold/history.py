@@ -1,6 +1,6 @@
 """The table `share_partition_history`: progress and verdict of each share-partition, one row per audit."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from share_state.fold.chains import Chains
 from share_state.fold.interval_merge import ACQUIRED, ARCHIVED, ARCHIVING, AVAILABLE
 from share_state.fold.log_stats import NO_PREVIOUS_START, Folded, piece_bounds
 from share_state.fold.options import Limits
-from share_state.fold.states import KEY, declared_table, slice_chains, to_timestamps, window_tiles
+from share_state.fold.states import KEY, declared_table, key_texts, slice_chains, to_timestamps, window_tiles
 
 TABLE = "share_partition_history"
 PREVIOUS_START, FIRST_DELIVERY_AT, LOG_TIME = "previous_start", "first_delivery_at", "log_time"
@@ -66,7 +66,14 @@ def _history(folded: Folded, states: pa.Table, chains: Chains, before: np.ndarra
 
 
 def add_verdicts(
-    rows: pa.Table, time: int, run_id: str, limits: Limits, *, clock: int, by_wall_clock: bool = False
+    rows: pa.Table,
+    time: int,
+    run_id: str,
+    limits: Limits,
+    strays: Sequence[str] = (),
+    *,
+    clock: int,
+    by_wall_clock: bool = False,
 ) -> pa.Table:
     """Rows of `history_pieces` with time, run and verdict; the verdicts are those of Burrow.
 
@@ -79,12 +86,16 @@ def add_verdicts(
         time: ms, of the rows.
         run_id: of the rows.
         limits: of the cluster.
+        strays: rows to leave out: `key_texts` with the state partition.
         clock: ms, when the audit began.
         by_wall_clock: durations end at `clock`; by default with the last record of the log, or `clock` if it is stamped
             later.
     Returns:
         Columns of schemas/tables/share_partition_history.yaml.
     """
+    if strays:
+        stray = pc.is_in(key_texts(rows, "state_partition"), pa.array(strays))
+        rows = rows.filter(pc.invert(stray))
     start, before = _numbers(rows["start_offset"]), _numbers(rows[PREVIOUS_START])
     lag, waiting = _numbers(rows["lag"]), _numbers(rows["waiting_records"]) + _numbers(rows["archiving_records"])
     behind = np.where(lag >= 0, lag, waiting)
