@@ -124,6 +124,10 @@ class LimitSettings(Section):
     writer_version: Release | None = Field(
         default=None, description="Kafka release that wrote the log; default: inferred from the log"
     )
+    batch_bytes: Count = Field(
+        default=_KAFKA.batch_bytes,
+        description="bytes of a decompressed record batch above which it is malformed; far above `message.max.bytes`",
+    )
 
     def to_limits(self) -> Limits:
         """The limits as the fold and the rules take them."""

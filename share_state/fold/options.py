@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from share_state.errors import InputError
 from share_state.fold.checkpoint import FoldCheckpoint
+from share_state.kafka.compression import MAX_BODY_SIZE
 from share_state.kafka.share_partition_keys import KeyTable
 from share_state.sources.resume import ResumeStatus
 from share_state.sources.share_snapshots import ShareSnapshotEntry
@@ -41,6 +42,7 @@ class Limits:
         stall_minutes: minutes that a start offset may stay in place while later offsets finish.
         pinned_records: records that one share-partition may keep from deletion before it is reported.
         writer_version: the release that wrote the log, one of RELEASES; None to infer it.
+        batch_bytes: bytes that a record batch may have when decompressed.
     """
 
     delivery_count: int = 5
@@ -50,6 +52,7 @@ class Limits:
     stall_minutes: float = 30
     pinned_records: int = 10_000
     writer_version: str | None = None
+    batch_bytes: int = MAX_BODY_SIZE
 
     def since_4_4(self, archiving_since: int) -> int | None:
         """The offset after which 4.4 or later wrote every record; None if unknown.

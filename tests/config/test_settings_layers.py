@@ -39,6 +39,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "limits.stall_minutes": st.floats(0.001, 1e9),
     "limits.pinned_records": COUNTS,
     "limits.writer_version": st.sampled_from(RELEASES),
+    "limits.batch_bytes": COUNTS,
     "groups.paths": st.lists(TEXTS, min_size=1, max_size=3),
     "groups.format": st.sampled_from(get_args(FileFormat)),
     "groups.columns": COLUMNS,

@@ -15,7 +15,8 @@ from tests.config.settings_text import REQUIRED, in_yaml
 LINES = "sources: [{path: /exports/one}]\nwarehouse: /lake\n"
 SOURCE = "a map of path, format, dialect, columns, kafka_properties"
 LIMITS = (
-    "delivery_count, record_locks, updates_per_snapshot, chain_length, stall_minutes, pinned_records, writer_version"
+    "delivery_count, record_locks, updates_per_snapshot, chain_length, stall_minutes, pinned_records, writer_version,"
+    " batch_bytes"
 )
 TOP = ", ".join(AuditSettings.model_fields)
 SEVERITIES = "error, warning, info or off"

@@ -103,6 +103,7 @@ def test_every_limit_reaches_the_fold():
         "stall_minutes": 5.5,
         "pinned_records": 6,
         "writer_version": "4.2",
+        "batch_bytes": 7,
     }
     assert settings_for(["/a"], "/b", [f"limits={in_yaml(chosen)}"], {}).limits.to_limits() == Limits(**chosen)
 
