@@ -111,6 +111,10 @@ def _fields(bundle: type[Bundle]) -> Iterator[inspect.Parameter]:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    for argument in given:
+        # Python keeps bytes that are not UTF-8 as surrogates.
+        if any("\ud800" <= character <= "\udfff" for character in argument):
+            return _fail(f"{argument!r}: not UTF-8; rename the file, or give UTF-8", UNUSABLE)
     try:
         if given != ["--version"]:
             # Only the module of the command is imported, all of them for --help.

@@ -46,6 +46,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "limits.writer_version": st.sampled_from(RELEASES),
     "limits.archiving_seconds": st.floats(0, 1e9),
     "limits.groups": st.dictionaries(TEXTS, GROUP_CONFIGS, min_size=1, max_size=3),
+    "limits.batch_bytes": COUNTS,
     "groups.paths": st.lists(TEXTS, min_size=1, max_size=3),
     "groups.format": st.sampled_from(get_args(FileFormat)),
     "groups.columns": COLUMNS,
