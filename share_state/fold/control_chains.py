@@ -245,8 +245,9 @@ def fold_control(
     out = np.empty(2 * len(records.tuples) + 2 * groups, STATE_BATCH)
     ends = np.zeros(groups + 1, np.int64)
     applied = np.zeros(len(rows), np.bool_)
-    for name in _TIMES if times is not None else ():
-        chains[name] = times[name]
+    if times is not None:
+        for name in _TIMES:
+            chains[name] = times[name]
     _follow(rows, order, starts, strict, chains, applied)
     _fold(rows, records.tuples, order, starts, applied, chains, notes, out, ends)
     return ControlChains(chains, ends, out[: ends[-1]].copy(), notes)

@@ -117,8 +117,7 @@ def _all_advice(report: AuditReport) -> Iterator[Advice]:
         yield Advice(
             WARNING,
             f"{pluralize(report.poison.records, 'record')} failed on (nearly) every delivery that the limit of "
-            f"{limit} allows; the worst begin at offset {worst['first_offset']:,} of "
-            f"{_name(worst)}.",
+            f"{limit} allows; the worst begin at offset {worst['first_offset']:,} of {_name(worst)}.",
             "Read these records of the topic, and find out why the consumers reject or release them.",
             show_command(report.warehouse, worst),
         )

@@ -511,12 +511,10 @@ def delivery_count_invalid(folded: FoldedControlLog) -> Breaches:
 def delivery_count_over_limit(folded: FoldedControlLog) -> Breaches:
     """Records since the latest checkpoints with a tuple above the limit; the first such tuple of each is named."""
     rows, tuples = folded.records.rows, folded.records.tuples
-    limits = folded.limits.of_groups("delivery_count", folded.groups)[rows["group"]]
-    over = np.flatnonzero(tuples["count"] > limits.min(initial=np.iinfo(np.int16).max))
-    owners = np.searchsorted(rows["tuples"], over, "right") - 1
-    is_over = tuples["count"][over] > limits[owners]
-    over = over[is_over]
-    owner, first = np.unique(owners[is_over], return_index=True)
+    # One more entry: number -1 is a record of no group, which is not folded.
+    limits = np.append(folded.limits.of_groups("delivery_count", folded.groups), np.iinfo(np.int64).max)[rows["group"]]
+    over = np.flatnonzero(tuples["count"] > np.repeat(limits, rows["tuple_count"]))
+    owner, first = np.unique(np.searchsorted(rows["tuples"], over, "right") - 1, return_index=True)
     named, count = tuples[over[first]].copy(), tuples["count"][over[first]]
     text = ("the tuple ", named["first"].copy(), "-", named["last"].copy(), " was delivered ", count)
     return _each(rows[owner], *text, " times; the limit is ", limits[owner], delivery_count=count)

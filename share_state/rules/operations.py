@@ -35,9 +35,9 @@ def archiving_stuck(folded: FoldedLog) -> Breaches:
     owner = np.repeat(np.arange(len(chains)), np.diff(folded.chains.ends))
     is_late = (waited >= folded.limits.archiving_seconds * 1000) | (newest < 0)
     rows = np.flatnonzero((folded.chains.batches["state"] == ARCHIVING) & is_late[owner])
-    seconds, until = waited // 1000, " s: the start offset cannot pass them until their dead-letter write is done"
+    seconds, why = waited // 1000, " s: the start offset cannot pass them until their dead-letter write is done"
     return _with_ranges(
-        folded, rows, lambda owners: ("in ARCHIVING, the first for ", seconds[owners], until), milliseconds=waited
+        folded, rows, lambda owners: ("in ARCHIVING, the first for ", seconds[owners], why), milliseconds=waited
     )
 
 
@@ -55,8 +55,8 @@ def poison_records(folded: Folded) -> Breaches:
     is_past = batches["count"] >= limit
     near = np.where(batches["state"] == ARCHIVED, is_past, batches["state"] != ACKNOWLEDGED)
     rows = np.flatnonzero(near & (batches["count"] >= limit - 1))
-    below = " or one delivery below it"
-    return _with_ranges(folded, rows, lambda owners: ("at the delivery limit of ", limits[owners], below))
+    after = " or one delivery below it"
+    return _with_ranges(folded, rows, lambda owners: ("at the delivery limit of ", limits[owners], after))
 
 
 def _with_ranges(
