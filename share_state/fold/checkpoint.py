@@ -1,7 +1,7 @@
 """Checkpoint of the fold of a log partition: an audit writes it to tables, and the next audit resumes from it."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -66,6 +66,12 @@ def checkpoint_row(name: str, checkpoint: FoldCheckpoint) -> dict[str, Any]:
         "last_snapshot_record": checkpoint.chains.last_snapshot_record,
     }
     return {"log": name, "next_offset": checkpoint.mark.next_offset, "carried": json.dumps(log)}
+
+
+def with_input(carried: str, digest: Callable[[], str]) -> str:
+    """That column of `carried_logs`, with a hash of the input if records are missing."""
+    log = json.loads(carried)
+    return carried if log["mark"]["is_sound"] else json.dumps(log | {"mark": log["mark"] | {"input": digest()}})
 
 
 def resume_point_of(carried: str) -> ResumePoint | None:

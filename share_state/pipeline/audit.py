@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from share_state.delta.files import File, TableFiles
 from share_state.delta.warehouse import GROUP_TABLES, Warehouse
 from share_state.errors import WarehouseError
+from share_state.fold.checkpoint import with_input
 from share_state.fold.history import add_verdicts
 from share_state.fold.states import SHARE_GROUP_STATE
 from share_state.pipeline.executor import Executor, Progress
@@ -128,7 +129,7 @@ def run_audit(
             for name in _WRITTEN:
                 tables.replace(name, result.files_of(name))
             tables.append(WATCHED, history, tables.run_ids(WATCHED) - kept | {result.run_id})
-            driver_tables = {"cutoff": result.cutoff, "carried_logs": _carried_logs(result)}
+            driver_tables = {"cutoff": result.cutoff, "carried_logs": _carried_logs(result, plan)}
             for name, rows in (driver_tables | (side.tables() if side else {})).items():
                 tables.replace_rows(name, rows)
             _LOG.info("wrote %s tables", len(tables.versions))
@@ -173,8 +174,12 @@ def _settled(plan: FoldPlan, last: LastAudit | None, kept: set[str], files: Tabl
     return files.write(FINDINGS, (batch for table in rows for batch in table.to_batches()))
 
 
-def _carried_logs(result: RunResult) -> pa.Table:
-    rows = [{"log": name, "next_offset": result.progress[name], "carried": row} for name, row in result.carried.items()]
+def _carried_logs(result: RunResult, plan: FoldPlan) -> pa.Table:
+    rows = []
+    for name, row in result.carried.items():
+        found = plan.resumed[name].found if plan.resumed else None
+        carried = row if found is None else with_input(row, partial(digest_of_logs, [found]))
+        rows.append({"log": name, "next_offset": result.progress[name], "carried": carried})
     return pa.Table.from_pylist(rows, schema=table_schema("carried_logs"))
 
 

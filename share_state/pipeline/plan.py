@@ -103,11 +103,13 @@ class ResumedLog:
         checkpoint: its row of `carried_logs`; None if there is none.
         files: Parquet files with its rows of `carried_share_partitions`, and maybe rows of other logs; of a log with
             control records, which is read from its start, those of `share_partition_state`.
+        found: the log partition with all its segments; None if it has none or is missing.
     """
 
     status: ResumeStatus
     checkpoint: str | None = None
     files: tuple[str, ...] = ()
+    found: LogPartition | None = None
 
     def restore(self, log: LogPartition) -> Callable[[], FoldCheckpoint] | None:
         """Returns a new copy of the last audit's checkpoint of a log at each call; None if there is no checkpoint."""

@@ -125,15 +125,17 @@ def resume_plan(plan: FoldPlan, last: LastAudit | None, afresh: Collection[str] 
             "give the segments, or another warehouse"
         )
     found = _numbered(plan.logs, plan.state_partitions)
-    names = {log.name for log in found}
-    if unknown := sorted({*afresh} - names - {ALL_LOGS}):
-        raise InputError(f"--afresh: {unknown[0]} is not in the input; found {', '.join(sorted(names))}")
+    by_name = {log.name: log for log in found}
+    if unknown := sorted({*afresh} - by_name.keys() - {ALL_LOGS}):
+        raise InputError(f"--afresh: {unknown[0]} is not in the input; found {', '.join(sorted(by_name))}")
     logs, statuses = list[LogPartition](), dict[str, ResumeStatus]()
     for log in found:
         left, status = log, ResumeStatus.NEW
         if (point := points.get(log.name)) is not None and _is_resumable(log, point):
             is_named = log.name in afresh or ALL_LOGS in afresh
-            left, status = (log, ResumeStatus.REREAD) if is_named else resume(log, point)
+            # What is lost stays lost while no byte of the input changes.
+            is_sound = point.is_sound or (not is_named and point.input == digest_of_logs([log]))
+            left, status = (log, ResumeStatus.REREAD) if is_named else resume(log, replace(point, is_sound=is_sound))
         logs.append(left)
         statuses[log.name] = status
     for name in _missing(found, statuses, points, last):
@@ -147,7 +149,8 @@ def resume_plan(plan: FoldPlan, last: LastAudit | None, afresh: Collection[str] 
     for log in logs:
         row = last.checkpoints.get(log.name) if last else None
         own = [one for one in files if row and _may_hold(one, log.name)] if log.topic == STATE_TOPIC else states
-        resumed[log.name] = ResumedLog(statuses[log.name], row, tuple(one["path"] for one in own))
+        whole = by_name.get(log.name) if log.source is None else None
+        resumed[log.name] = ResumedLog(statuses[log.name], row, tuple(one["path"] for one in own), whole)
     notes = [f"{name} {_NOTES[status]}" for name, status in sorted(statuses.items()) if status in _NOTES]
     if last is not None and last.is_vacuumed:
         notes.append(VACUUMED)

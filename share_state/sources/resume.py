@@ -61,6 +61,7 @@ class ResumePoint:
         newest_time: ms, its max_timestamp.
         is_sound: whether no record before it is missing or unreadable, as far as any state depends on it.
         topic_id: of the log's topic, None if its folder has none.
+        input: unless it is sound, a hash of everything that was read.
     """
 
     segment: int
@@ -75,6 +76,7 @@ class ResumePoint:
     newest_time: int
     is_sound: bool = True
     topic_id: str | None = None
+    input: str | None = None
 
 
 class _ReplicaStatus(StrEnum):

@@ -107,6 +107,20 @@ def test_a_bad_copy_heals_with_a_second_copy_beside_it(tmp_path: Path):
     assert found == expected
 
 
+def test_damage_that_no_byte_of_the_input_has_changed_is_not_read_again(tmp_path: Path):
+    shutil.copytree(FUZZ, tmp_path / "bad")
+    _with_a_damaged_batch(tmp_path / "bad")
+    first = audit(tmp_path / "bad", tmp_path / "w")
+    before, found = tables(tmp_path / "w"), rules_found(tmp_path / "w")
+    shutil.move(tmp_path / "bad", tmp_path / "moved")
+    assert first.findings["error", "CRC_MISMATCH"] == 1
+    assert audit(tmp_path / "moved", tmp_path / "w").notes == (NOTHING_NEW,)
+    grown = tmp_path / "moved/__share_group_state-1"
+    (sorted(grown.glob("*.log"))[-1]).rename(tmp_path / "aside")
+    assert audit(tmp_path / "moved", tmp_path / "w").records == 0
+    assert (tables(tmp_path / "w"), rules_found(tmp_path / "w")["CRC_MISMATCH"]) == (before, found["CRC_MISMATCH"])
+
+
 def test_afresh_reads_what_it_names_from_its_start(tmp_path: Path):
     first = audit(FUZZ, tmp_path / "w")
     again = audit(FUZZ, tmp_path / "w", afresh=("__share_group_state-1",))
