@@ -143,7 +143,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 def _error_of_task(error: Exception) -> str | None:
     """The message of a ShareStateError that a Spark task raised, which Spark returns as text in an error of its own."""
     for line in reversed(str(error).splitlines()):
-        for name in ("InputError", "WarehouseError"):
+        for name in ("InputError", "PrunedError", "WarehouseError"):
             marker = f"share_state.errors.{name}: "
             if marker in line:
                 return line.split(marker, 1)[1].strip()

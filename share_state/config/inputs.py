@@ -94,6 +94,15 @@ class Source(Section):
     )
 
 
+class GroupConfig(Section):
+    """Limits that a share group sets for itself; those of the cluster hold for what is left out."""
+
+    delivery_count: int | None = Field(
+        default=None, ge=1, le=25, description="`share.delivery.count.limit` of the group"
+    )
+    record_locks: Count | None = Field(default=None, description="`share.partition.max.record.locks` of the group")
+
+
 class LimitSettings(Section):
     """The limits of the cluster; the defaults are those of share_state.fold.options.Limits."""
 
@@ -124,10 +133,20 @@ class LimitSettings(Section):
     writer_version: Release | None = Field(
         default=None, description="Kafka release that wrote the log; default: inferred from the log"
     )
+    archiving_seconds: float = Field(
+        default=_KAFKA.archiving_seconds,
+        ge=0,
+        allow_inf_nan=False,
+        description="seconds that an offset may stay in ARCHIVING, unreported",
+    )
+    groups: dict[str, GroupConfig] = Field(
+        default={}, description="share groups with limits of their own; a live cluster is asked for them"
+    )
 
     def to_limits(self) -> Limits:
         """The limits as the fold and the rules take them."""
-        return Limits(**self.model_dump())
+        own = {name: config.model_dump(exclude_none=True) for name, config in self.groups.items()}
+        return Limits(**self.model_dump(exclude={"groups"}), groups=own)
 
 
 class GroupSettings(Section):

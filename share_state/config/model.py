@@ -170,7 +170,8 @@ def _configured(section: Section, above: KeyPath) -> Iterator[tuple[KeyPath, Any
                 inner = (*path, number)
                 yield from _configured(item, inner) if isinstance(item, Section) else [(inner, item)]
         elif isinstance(value, dict):
-            yield from (((*path, key), one) for key, one in value.items())
+            for key, one in value.items():
+                yield from _configured(one, (*path, key)) if isinstance(one, Section) else [((*path, key), one)]
         elif value is not None and value != field.default:
             yield path, value
 
@@ -219,6 +220,8 @@ def expected(declared: Mapping[str, Any]) -> str:
             return f"a whole number from {least} to {most}"
         case {"type": "number", "exclusiveMinimum": bound}:
             return f"a number over {bound:g}"
+        case {"type": "number", "minimum": least}:
+            return f"a number from {least:g} on"
         case {"properties": known}:
             return f"a map of {', '.join(known)}"
         case {"type": "boolean"}:

@@ -27,17 +27,18 @@ def history_pieces(folded: Folded) -> Iterator[pa.Table]:
         The columns of schemas/tables/share_partition_history.yaml, those four null, and PREVIOUS_START (start
         offset at the last audit) and FIRST_DELIVERY_AT (since then); one row per live share-partition, in pieces.
     """
-    pieces = folded.state_pieces
+    pieces, limits = folded.state_pieces, folded.limits_of("delivery_count")
     for begin, end in piece_bounds(pieces.size):
         chains, before = slice_chains(folded.chains, begin, end), folded.previous_starts[begin:end]
-        yield _history(folded, pieces.build(begin, end), chains, before)
+        yield _history(folded, pieces.build(begin, end), chains, before, limits[begin:end])
 
 
-def _history(folded: Folded, states: pa.Table, chains: Chains, before: np.ndarray) -> pa.Table:
+def _history(folded: Folded, states: pa.Table, chains: Chains, before: np.ndarray, limits: np.ndarray) -> pa.Table:
     tile_ends, rows = window_tiles(chains)
-    limit = folded.limits.delivery_count
     sizes, state, count = rows["last"] - rows["first"] + 1, rows["state"], rows["count"]
-    effective = np.repeat(states["effective_start_offset"].to_numpy(), np.diff(tile_ends))
+    effective, limit = (
+        np.repeat(column, np.diff(tile_ends)) for column in (states["effective_start_offset"].to_numpy(), limits)
+    )
     left = np.clip(rows["last"] - np.maximum(rows["first"], effective) + 1, 0, None)
     waiting, terminal = (state == AVAILABLE) | (state == ACQUIRED), (state != ARCHIVING) & (state > ACQUIRED)
     poison = ((waiting | (state == ARCHIVING)) & (count >= limit - 1)) | ((state == ARCHIVED) & (count >= limit))

@@ -71,6 +71,8 @@ class FoldedLog(Folded):
         all_chains: their states, row n for number n.
         folded_from: log start offset of the first fold, which may be an earlier audit.
         checkpoint: where a later audit resumes; None if the log has no valid batch.
+        archiving: offset and timestamp (ms) of the first record with a range in state ARCHIVING; -1 for none.
+        first_lost_offset: earliest known offset from which records may be missing, -1 for none.
     """
 
     dialect: ClassVar[str] = SHARE_GROUP_STATE
@@ -79,6 +81,8 @@ class FoldedLog(Folded):
     all_chains: Chains
     folded_from: int
     checkpoint: FoldCheckpoint | None
+    archiving: tuple[int, int]
+    first_lost_offset: int
 
     def key_columns(self, numbers: np.ndarray, topics: Topics) -> dict[str, pa.Array]:
         """Key columns of share-partitions, by their numbers."""
@@ -139,7 +143,7 @@ def decode_log(
         losses: collects where records are missing or unreadable, before their chunk is returned.
     """
     fold = _LogFold(log, window, Limits())
-    fold.losses = losses
+    fold.losses = losses or fold.losses
     # A record that is returned cannot be taken back if segments overlap: merge from the start.
     try:
         for part in read_chunks(log, merge=True):
@@ -180,7 +184,9 @@ class _LogFold:
         self.previous_starts = np.where(
             self.chains.chains["exists"], self.chains.chains["start_offset"], NO_PREVIOUS_START
         )
-        self.archiving_since = checkpoint.archiving_since if checkpoint else NOWHERE
+        self.archiving = (NOWHERE, NOWHERE)
+        if checkpoint:
+            self.archiving = (checkpoint.archiving_since, checkpoint.archiving_time)
         self.context_fold = (
             None
             if judge is None
@@ -188,7 +194,7 @@ class _LogFold:
                 judge.broken_rules,
                 log_start_offset=self.folded_from,
                 limits=limits,
-                archiving_since=self.archiving_since,
+                archiving=self.archiving,
             )
         )
         self.broken_since, self.record_count, self.has_valid_batches = False, 0, checkpoint is not None
@@ -197,7 +203,7 @@ class _LogFold:
         self.spare_buffer = self.buffer if cores == 1 else RECORD_BUFFERS.acquire()
         self.min_fold_size = chunk * CHUNKS_PER_FOLD
         self.fold_size = max(self.min_fold_size, self.chains.size)
-        self.losses: Losses | None = None
+        self.losses = Losses([] if self.last_lost_offset == NOWHERE else [self.last_lost_offset])
 
     def _first_offset(self) -> int:
         return max(self.log.log_start_offset, self.window.from_offset or 0)
@@ -218,16 +224,22 @@ class _LogFold:
         self.fold_size = max(self.min_fold_size, self.chains.size)
         if buffer.row_count:
             self.buffer, self.spare_buffer = self.spare_buffer, buffer
-            self.folding.submit(lambda: self._fold(buffer, keys))
+            # Taken here, because decoding adds keys and losses while the fold runs.
+            lost, limit_rows = tuple(self.losses.offsets), None
+            if self.limits.groups and self.context_fold:
+                limit_rows = self.limits.group_rows(self.keys.columns()[0])
+            self.folding.submit(lambda: self._fold(buffer, keys, limit_rows, lost))
 
-    def _fold(self, buffer: RecordBuffer, keys: int) -> None:
+    def _fold(self, buffer: RecordBuffer, keys: int, limit_rows: np.ndarray | None, lost: Sequence[int]) -> None:
         records = StateRecords(buffer.rows, buffer.batches)
         # Reading and decoding keep one core busy.
         slices = max(1, self.cores - 1)
         if self.judge is None or self.context_fold is None:
             self.chains.apply(records, keys, slices)
         else:
-            self.judged += self.judge(self.context_fold.apply(records, self.chains, keys, slices))
+            chunk = self.context_fold.apply(records, self.chains, keys, slices, limit_rows, lost)
+            self.judged += self.judge(chunk)
+            self.archiving = self.context_fold.archiving
         buffer.clear()
 
     def decode(self, part: RecordIndex, buffer: RecordBuffer | None = None) -> StateRecords:
@@ -254,8 +266,7 @@ class _LogFold:
         """Note offsets from which records are missing or unreadable."""
         if len(offsets):
             self.last_lost_offset = max(self.last_lost_offset, int(np.max(offsets)))
-            if self.losses is not None:
-                self.losses.offsets += np.asarray(offsets).tolist()
+            self.losses.offsets += np.asarray(offsets).tolist()
 
     def note_open_damage(self) -> None:
         """Note a loss at the end of the log if no valid batch follows a damaged one."""
@@ -332,9 +343,8 @@ class _LogFold:
         self.extent.forget_before(first)
         checkpoint = None
         if (mark := self._mark()) is not None:
-            since = self.context_fold.archiving_since if self.context_fold else self.archiving_since
-            counts = self.observations.counts
-            checkpoint = FoldCheckpoint(mark, self.keys, self.chains, self.extent, counts, self.last_lost_offset, since)
+            counts, lost = self.observations.counts, self.last_lost_offset
+            checkpoint = FoldCheckpoint(mark, self.keys, self.chains, self.extent, counts, lost, *self.archiving)
         # After the checkpoint is made: a later audit reads these bytes again.
         self.note_open_damage()
         if state_partitions and self.log.partition is not None:
@@ -407,5 +417,7 @@ class _LogFold:
             newest_time=self.newest_time,
             checkpoint=checkpoint,
             previous_starts=before[numbers],
+            archiving=self.archiving,
+            first_lost_offset=min(self.losses.offsets, default=NOWHERE),
             judged=self.judged,
         )

@@ -307,6 +307,13 @@ class Folded:
         """Key columns of share-partitions, by their numbers."""
         raise NotImplementedError
 
+    def limits_of(self, limit: str, rows: np.ndarray | None = None) -> np.ndarray:
+        """One of GROUP_LIMITS for share-partitions that have a state, int64; `rows` selects some of them."""
+        numbers = self.numbers if rows is None else self.numbers[rows]
+        if not self.limits.groups:
+            return np.full(len(numbers), getattr(self.limits, limit), np.int64)
+        return self.limits.of_groups(limit, self.key_columns(numbers, Topics())["group_id"])
+
     def leader_starts(self) -> np.ndarray:
         """int64, one per chain: where a leader that loads the state starts."""
         raise NotImplementedError

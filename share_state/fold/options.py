@@ -29,6 +29,10 @@ MODES = (STRICT, BEST_EFFORT)
 _MOST_NEAREST = 5
 
 
+GROUP_LIMITS = ("delivery_count", "record_locks")
+"""Limits that a share group may set for itself (share.delivery.count.limit, share.partition.max.record.locks)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Limits that the rules check a log against; the defaults are Kafka's.
@@ -41,6 +45,8 @@ class Limits:
         stall_minutes: minutes that a start offset may stay in place while later offsets finish.
         pinned_records: records that one share-partition may keep from deletion before it is reported.
         writer_version: the release that wrote the log, one of RELEASES; None to infer it.
+        archiving_seconds: seconds that an offset may stay in ARCHIVING; a dead-letter write takes less than one.
+        groups: share group -> limits that it sets for itself: GROUP_LIMITS, by name.
     """
 
     delivery_count: int = 5
@@ -50,6 +56,28 @@ class Limits:
     stall_minutes: float = 30
     pinned_records: int = 10_000
     writer_version: str | None = None
+    archiving_seconds: float = 60
+    groups: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    def of_group(self, limit: str, group: str) -> int:
+        """One of GROUP_LIMITS for a share group."""
+        return self.groups.get(group, {}).get(limit, getattr(self, limit))
+
+    def of_groups(self, limit: str, groups: pa.Array | pa.ChunkedArray) -> np.ndarray:
+        """One of GROUP_LIMITS for each of some share groups, int64."""
+        return self.values(limit)[self.group_rows(groups)]
+
+    def values(self, limit: str) -> np.ndarray:
+        """One of GROUP_LIMITS, int64: first that of the cluster, then those of `groups`."""
+        default: int = getattr(self, limit)
+        return np.array([default, *(own.get(limit, default) for own in self.groups.values())], np.int64)
+
+    def group_rows(self, groups: pa.Array | pa.ChunkedArray) -> np.ndarray:
+        """For each of some share groups its place in `groups`, from 1 on; 0 if it has no limits of its own."""
+        if not self.groups:
+            return np.zeros(len(groups), np.int64)
+        places = pc.call_function("index_in", [groups], pc.SetLookupOptions(pa.array(self.groups, pa.string())))
+        return places.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64) + 1
 
     def since_4_4(self, archiving_since: int) -> int | None:
         """The offset after which 4.4 or later wrote every record; None if unknown.

@@ -21,7 +21,7 @@ from share_state.pipeline.executor import Executor, Progress
 from share_state.pipeline.groups import judge_group_side, read_groups
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.reconstruct import write_findings
-from share_state.pipeline.result import RunResult, run_row, summarize
+from share_state.pipeline.result import WRITER, RunResult, run_row, summarize
 from share_state.pipeline.resume import COMMAND, LastAudit, digest_of_logs, is_unchanged, resume_plan
 from share_state.pipeline.task import CARRIED, FINDINGS, IN_FLIGHT, STATE, WATCHED, OutputSpec
 from share_state.schema.declarations import table_schema
@@ -95,7 +95,7 @@ def run_audit(
         previous = {"last_audit": last.tables.run["run_id"]} if last else {}
         with progress("read and fold"):
             result = summarize(executor.collect(executor.fold(plan, output)), inputs, fingerprint | previous)
-        result = replace(result, notes=tuple(notes))
+        result = replace(result, notes=(*notes, *result.notes))
         now = int(started.timestamp() * 1000) if by_wall_clock else result.log_time or 0
         result, group_findings = judge_group_side(side, plan, result, tables.files, now)
         _LOG.info("read %s new records of %s log partitions", f"{result.records:,}", f"{len(plan.logs):,}")
@@ -121,7 +121,8 @@ def run_audit(
 def _has_same_options(last: LastAudit, options: Mapping[str, str], notes: list[str]) -> bool:
     """Whether the last audit had the same options and notes."""
     before = last.tables.run
-    return options == dict(before["options"]) and notes == [note for note in before["notes"] if note != NOTHING_NEW]
+    own = [note for note in before["notes"] if note != NOTHING_NEW and not note.startswith(WRITER)]
+    return options == dict(before["options"]) and notes == own
 
 
 def _settled(plan: FoldPlan, last: LastAudit | None, kept: set[str], files: TableFiles) -> list[File]:
@@ -156,5 +157,5 @@ def _nothing_new(last: LastAudit, notes: list[str]) -> RunResult:
         progress=dict(before["progress"]),
         index={},
         log_time=None if log_time is None else int(log_time.timestamp() * 1000),
-        notes=(NOTHING_NEW, *notes),
+        notes=(NOTHING_NEW, *notes, *(note for note in before["notes"] if note.startswith(WRITER))),
     )

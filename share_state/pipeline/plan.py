@@ -21,7 +21,7 @@ from share_state.config.inputs import (
     Source,
 )
 from share_state.delta.reader import open_dataset, warehouse_errors
-from share_state.errors import InputError
+from share_state.errors import InputError, PrunedError
 from share_state.fold.checkpoint import FoldCheckpoint, restore_checkpoint
 from share_state.fold.dialect import dialect_of
 from share_state.fold.explain import share_partitions
@@ -178,7 +178,11 @@ class FoldPlan:
     def fold(self, log: LogPartition) -> Folded:
         """Fold one of the logs."""
         window = self.window_of(log) if self.resumed is None else Window()
-        return dialect_of(log).fold(log, window, self.fold_options(log))
+        try:
+            return dialect_of(log).fold(log, window, self.fold_options(log))
+        except PrunedError as pruned:
+            # The coordinator deletes only what it does not need to load the partition.
+            return self.fold(pruned.log)
 
     def fold_options(self, log: LogPartition) -> FoldOptions:
         """How one of the logs is folded."""
@@ -203,10 +207,10 @@ class FoldPlan:
         return min(self.cores.get(log.name, 1), available_cores())
 
     def judge(self, folded: Folded) -> pa.Table:
-        """The findings of a folded log."""
+        """The findings of a folded log, unproven ones too (`drop_unproven`)."""
         if self.judging == JUDGE_NONE:
             return table_schema("findings").empty_table()
-        return judge(folded, self.severities, self.topics, folded.judged)
+        return judge(folded, self.severities, self.topics, folded.judged, with_unproven=True)
 
     def prove(self, folded: Folded) -> Proof | None:
         """Fold again without the records before the cutoff, and compare."""

@@ -15,7 +15,7 @@ from share_state.fold.timeline import TIMELINE
 from share_state.pipeline.executor import Executor, Progress
 from share_state.pipeline.groups import judge_group_side, read_groups
 from share_state.pipeline.plan import FoldPlan
-from share_state.pipeline.result import RunResult, run_row, summarize
+from share_state.pipeline.result import RunResult, keep_proven, run_row, summarize
 from share_state.pipeline.task import FINDINGS, IN_FLIGHT, STATE, OutputSpec, decoded_batches
 from share_state.sources.discovery import LogPartition
 
@@ -93,9 +93,10 @@ def write_findings(
         files: of the run.
         others: findings that the driver made.
     """
-    run_id = result.run_id
+    run_id, archiving = result.run_id, result.archiving
 
     def with_run_id(rows: pa.Table) -> pa.Table:
+        rows = keep_proven(rows, archiving)
         column = rows.schema.get_field_index("run_id")
         return rows.set_column(column, "run_id", pa.repeat(run_id, len(rows)))
 

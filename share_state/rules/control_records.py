@@ -506,16 +506,18 @@ def delivery_count_invalid(folded: FoldedControlLog) -> Breaches:
     "DELIVERY_COUNT_OVER_LIMIT",
     WARNING,
     "Kafka group.share.delivery.count.limit",
-    "No delivery count exceeds the configured limit (limits.delivery_count).",
+    "No delivery count exceeds the limit of its group (limits.delivery_count, limits.groups).",
 )
 def delivery_count_over_limit(folded: FoldedControlLog) -> Breaches:
     """Records since the latest checkpoints with a tuple above the limit; the first such tuple of each is named."""
-    rows, tuples, limit = folded.records.rows, folded.records.tuples, folded.limits.delivery_count
-    over = np.flatnonzero(tuples["count"] > limit)
+    rows, tuples = folded.records.rows, folded.records.tuples
+    # One more entry: number -1 is a record of no group, which is not folded.
+    limits = np.append(folded.limits.of_groups("delivery_count", folded.groups), np.iinfo(np.int64).max)[rows["group"]]
+    over = np.flatnonzero(tuples["count"] > np.repeat(limits, rows["tuple_count"]))
     owner, first = np.unique(np.searchsorted(rows["tuples"], over, "right") - 1, return_index=True)
     named, count = tuples[over[first]].copy(), tuples["count"][over[first]]
     text = ("the tuple ", named["first"].copy(), "-", named["last"].copy(), " was delivered ", count)
-    return _each(rows[owner], *text, f" times; the limit is {limit}", delivery_count=count)
+    return _each(rows[owner], *text, " times; the limit is ", limits[owner], delivery_count=count)
 
 
 @_rule(

@@ -9,10 +9,19 @@ from datetime import UTC, datetime
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
-from share_state.errors import ShareStateError
 from share_state.simulator.acquisition import NO_LIMIT, AcquiredRecords, AcquireMode, LogBatch
 from share_state.simulator.cluster import SimulatedCluster
-from share_state.simulator.events import Ack, Acquire, Config, EventResult, Init, MemberLeave, Open
+from share_state.simulator.events import (
+    Ack,
+    Acquire,
+    Config,
+    EventError,
+    EventResult,
+    Init,
+    MemberLeave,
+    Open,
+    invalid_field,
+)
 from share_state.simulator.settings import AckBatch
 from share_state.simulator.types import (
     NO_START_OFFSET,
@@ -27,38 +36,27 @@ _FETCH, _FINAL_EPOCH = 78, -1
 _COMPLETED = re.compile(rb'\[(.*?)\].*?Completed request:(\{.*?"requestApiKey":(?:78|79),.*\})')
 
 
-class RequestError(ShareStateError):
-    """Raised when a logged request cannot be parsed."""
-
-
 class _Message(BaseModel):
     model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True)
 
 
-class AcknowledgementBatch(_Message):
-    """Acknowledgements of adjacent offsets."""
+class LoggedRange(_Message):
+    """Adjacent offsets that a request acknowledges, or that a response has acquired with one delivery count."""
 
     first_offset: int
     last_offset: int
-    acknowledge_types: tuple[int, ...]
-
-
-class AcquiredRange(_Message):
-    """Adjacent offsets that a fetch acquired with the same delivery count."""
-
-    first_offset: int
-    last_offset: int
-    delivery_count: int
+    acknowledge_types: tuple[int, ...] = ()
+    delivery_count: int = 0
 
 
 class LoggedPartition(_Message):
     """One partition of a request or a response."""
 
     partition_index: int
-    acknowledgement_batches: tuple[AcknowledgementBatch, ...] = ()
+    acknowledgement_batches: tuple[LoggedRange, ...] = ()
     error_code: int = 0
     acknowledge_error_code: int = 0
-    acquired_records: tuple[AcquiredRange, ...] = ()
+    acquired_records: tuple[LoggedRange, ...] = ()
 
 
 class LoggedTopic(_Message):
@@ -119,7 +117,7 @@ def read_requests(lines: Iterable[bytes]) -> Iterator[tuple[int, int, LoggedRequ
         lines: `[2026-11-23 06:59:58,648] DEBUG Completed request:{...} (kafka.request.logger)`, as brokers write them
             with kafka.request.logger at DEBUG; others are skipped. Times are taken as UTC.
     Raises:
-        RequestError: names the line and the invalid field.
+        EventError: names the line and the invalid field.
     Source: Kafka RequestChannel.Request.updateRequestMetrics, RequestConvertToJson; config/log4j2.yaml.
     """
     for number, line in enumerate(lines, 1):
@@ -130,11 +128,9 @@ def read_requests(lines: Iterable[bytes]) -> Iterator[tuple[int, int, LoggedRequ
             time = datetime.fromisoformat(text).replace(tzinfo=UTC)
             request = LoggedRequest.model_validate_json(found[2])
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            where = ".".join(str(part) for part in first["loc"]) or "the request"
-            raise RequestError(f"line {number}: {where}: {first['msg']}") from None
+            raise EventError(f"line {number}: {invalid_field(error)}") from None
         except ValueError:
-            raise RequestError(f"line {number}: {text!r} is not a time such as 2026-11-23 06:59:58,648") from None
+            raise EventError(f"line {number}: {text!r} is not a time such as 2026-11-23 06:59:58,648") from None
         yield number, round(time.timestamp() * 1000), request
 
 
@@ -212,7 +208,10 @@ class RequestReplay:
                 self._apply(MemberLeave, key, member=request.member_id)
 
     def _apply(self, kind: type, key: SharePartitionKey, **fields: object) -> list[EventResult]:
-        return self.cluster.play(kind, key, self._now_ms, **fields)
+        try:
+            return self.cluster.play(kind, key, self._now_ms, **fields)
+        except ValidationError as error:
+            raise EventError(f"line {self._line}: {invalid_field(error)}") from None
 
     def _acknowledge(
         self, key: SharePartitionKey, part: LoggedPartition, answer: LoggedPartition | None, logged: LoggedRequest
@@ -229,7 +228,8 @@ class RequestReplay:
             ),
             route="fetch" if logged.is_fetch else "acknowledge",
             is_renew_ack=request.is_renew_ack,
-            version=logged.request_header.request_api_version,
+            # Version 0, of 4.0, differs from 1 in nothing that is acknowledged.
+            version=max(logged.request_header.request_api_version, 1),
             **limits,
         )
         result = next(result for result in results if result.cause == "ack")

@@ -9,11 +9,11 @@ from pathlib import Path
 from share_state.errors import disk_errors
 from share_state.simulator.cluster import ClusterSettings, SimulatedCluster
 from share_state.simulator.coordinator import UPDATES_PER_SNAPSHOT
-from share_state.simulator.events import read_events
+from share_state.simulator.events import EventError, read_events
 from share_state.simulator.faults import PlantedFault, SimulatedLogs, check_names, plant_faults
 from share_state.simulator.log_writer import CODECS, SEGMENT_BYTES, STATE_PARTITIONS, StateTopicSettings
-from share_state.simulator.requests import OutcomeMismatch, RequestError, RequestReplay, read_requests
-from share_state.simulator.settings import WIDEST, BrokerConfigs, DraftConfigs, PlayerSettings, with_config
+from share_state.simulator.requests import OutcomeMismatch, RequestReplay, read_requests
+from share_state.simulator.settings import WIDEST, BrokerConfigs, ConfigError, DraftConfigs, PlayerSettings, with_config
 from share_state.simulator.types import LATEST, SharePartitionKey, SimulationError, find_release
 from share_state.simulator.workload import (
     BEHAVIOURS,
@@ -249,7 +249,7 @@ def _replay_file(cluster: SimulatedCluster, requests: Path) -> list[OutcomeMisma
                 replay.play(line, ts_ms, request)
     except OSError as error:
         raise SimulationError(f"{requests}: cannot be read ({error.strerror}); give a broker's request log") from None
-    except RequestError as error:
+    except (EventError, ConfigError) as error:
         raise SimulationError(f"{requests}: {error}") from None
     if not cluster.events:
         raise SimulationError(

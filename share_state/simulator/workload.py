@@ -76,10 +76,6 @@ class Workload:
         """Set the rate at which producers write to a topic-partition."""
         self._rates[topic, partition] = records_a_second
 
-    def produced(self, topic: str, partition: int) -> int:
-        """Number of records produced so far."""
-        return int(self._rates[topic, partition] * (self.now_ms - self.start_ms) / 1000)
-
     def fetch(self, key: SharePartitionKey, member: str, max_records: int) -> tuple[AcquiredRecords, ...]:
         """Fetch for a member; returns the acquired records, none without new records or a leader."""
         leader = self.cluster.player.leader(key)
@@ -96,7 +92,7 @@ class Workload:
         return next(result.acquired for result in results if result.cause == "acquire")
 
     def _last_to_fetch(self, key: SharePartitionKey, first: int, max_records: int) -> int:
-        produced = self.produced(key.topic, key.partition)
+        produced = int(self._rates[key.topic, key.partition] * (self.now_ms - self.start_ms) / 1000)
         if self.cluster.topic_logs is None:
             self.cluster.note_end_offset(key.topic, key.partition, produced)
             return min(first + max_records, produced) - 1

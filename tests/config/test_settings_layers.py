@@ -43,6 +43,8 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "limits.stall_minutes": st.floats(0.001, 1e9),
     "limits.pinned_records": COUNTS,
     "limits.writer_version": st.sampled_from(RELEASES),
+    "limits.archiving_seconds": st.floats(0, 1e9),
+    "limits.groups": st.dictionaries(TEXTS, st.fixed_dictionaries({"record_locks": COUNTS}), min_size=1, max_size=3),
     "groups.paths": st.lists(TEXTS, min_size=1, max_size=3),
     "groups.format": st.sampled_from(get_args(FileFormat)),
     "groups.columns": COLUMNS,

@@ -111,6 +111,8 @@ def test_every_limit_reaches_the_fold():
         "stall_minutes": 5.5,
         "pinned_records": 6,
         "writer_version": "4.2",
+        "archiving_seconds": 7.5,
+        "groups": {"orders.app": {"delivery_count": 10}, "slow": {"record_locks": 8, "delivery_count": 2}},
     }
     assert settings_for(["/a"], "/b", [f"limits={in_yaml(chosen)}"], {}).limits.to_limits() == Limits(**chosen)
 

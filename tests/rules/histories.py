@@ -197,8 +197,9 @@ BREACHES = {
     "ARCHIVING_STUCK": Breach(
         WARNING,
         1,
-        "3 offsets (1, 3-4) in ARCHIVING: the start offset cannot pass them until their dead-letter write is done",
-        (snapshot([(1, 1, ARCHIVING, 1)]), update([(3, 4, ARCHIVING, 2)])),
+        "3 offsets (1, 3-4) in ARCHIVING, the first for 61 s: the start offset cannot pass them until their dead-letter"
+        " write is done",
+        (snapshot([(1, 1, ARCHIVING, 1)]), update([(3, 4, ARCHIVING, 2)], after=61_000)),
     ),
     "POISON_RECORDS": Breach(
         WARNING,

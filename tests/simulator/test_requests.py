@@ -85,6 +85,8 @@ def test_mismatches_are_printed_with_their_line(capfd, tmp_path):
         ("Completed request", "Received request", "has no ShareFetch or ShareAcknowledge that acquires or acknow"),
         ('"groupId":"g"', '"groupId":7', "line 2: request.groupId: Input should be a valid string"),
         ("[2026-11-23 06:59:58,648]", "[now]", "line 2: 'now' is not a time such as 2026-11-23 06:59:58,648"),
+        ('"memberId":"WIuzwcwjRLSvDQ/0NVfqcA"', '"memberId":""', "line 2: member: String should have at least 1 char"),
+        ('TimeoutMs":2000', 'TimeoutMs":500', "share.record.lock.duration.ms: 500: must lie between the brokers'"),
         (TOPIC_ID, "orders", "'orders' is not a uuid of 22 characters"),
     ],
 )
@@ -199,6 +201,13 @@ def test_a_fetch_that_renews_gets_no_records(replay):
     zero = {"maxWaitMs": 0, "minBytes": 0, "maxBytes": 0, "maxRecords": 0}
     events = play(replay, logged(78, answer=GOT), logged(78, types=[4], answer={}, isRenewAck=True, **zero))
     assert kinds(events) == ["init", "open", "acquire", "ack"]
+    assert replay.mismatches == []
+
+
+def test_a_request_of_4_0_replays(replay):
+    old = [line.replace(b'"requestApiVersion":2', b'"requestApiVersion":0') for line in
+           (logged(78, answer=GOT), logged(79, types=[1], answer={}))]  # fmt: skip
+    assert [event.get("version", 2) for event in play(replay, *old)] == [2, 2, 2, 1]
     assert replay.mismatches == []
 
 

@@ -12,7 +12,7 @@ from share_state.fold.control_log import FoldedControlLog, fold_control_log
 from share_state.fold.explain import explain
 from share_state.fold.options import FoldOptions, Limits, SharePartitionFilter
 from share_state.fold.verify import verify_cutoff
-from share_state.report.explain import summary_sentence
+from share_state.report.explain import DeliveryLimit, summary_sentence
 from share_state.sources.as_of import Window
 from share_state.sources.share_snapshots import ShareSnapshotEntry, read_share_snapshot_file, write_share_snapshots
 from tests.fold.control_records.logs import at, checkpoint, control, control_key, delta, log_of, marker, user_data
@@ -84,7 +84,7 @@ def test_explain_says_that_retention_removed_an_offset(tmp_path: Path, offset: i
     found = {40: checkpoint("G", 1, 20, 35, [(20, 34, 0, 1)])}
     log = log_of(tmp_path, at(found), base=30)
     (told,) = explain(log, Window(), SharePartitionFilter("G"), offset)
-    sentence = summary_sentence(told, 5)
+    sentence = summary_sentence(told, DeliveryLimit(5, is_assumed=False))
     assert ("waiting for delivery" in sentence) == waits
     assert ("not delivered any more: the log starts after it, a leader starts at 30" in sentence) != waits
 
