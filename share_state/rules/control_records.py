@@ -261,13 +261,14 @@ def _steps(rows: np.ndarray, earlier: np.ndarray, **evidence: np.ndarray) -> Bre
     "ORPHAN_DELTA", WARNING, "KIP-932 draft, ShareCheckpoint", "The first control record of a group is a checkpoint."
 )
 def orphan_delta(folded: FoldedControlLog) -> Breaches:
-    """Groups with deltas and no checkpoint: they have no state and hold the cutoff back."""
+    """Groups with deltas and no checkpoint: they have no state and, with a subscription, hold the cutoff back."""
     rows = np.flatnonzero(folded.all_chains.chains["orphan_offset"] != NOWHERE)
     offsets = folded.all_chains.chains["orphan_offset"][rows].copy()
     return Breaches(
         offsets,
         ("no checkpoint of the group is in the log: its deltas from offset ", offsets, " on rest on nothing"),
         key=rows,
+        severity=np.where(folded.earliest.counts[rows], WARNING, INFO).astype(object),
     )
 
 

@@ -162,7 +162,9 @@ def test_groups_without_a_subscription_are_listed_with_what_they_lose(tmp_path: 
         11: checkpoint("late", 1, 0, 0),
         12: delta("orphan", 1, 3, [(0, 0, 2, 1)]),
     }
-    row = cutoff(folded(tmp_path, found, subscriptions=UNSUBSCRIBED))
+    result = folded(tmp_path, found, subscriptions=UNSUBSCRIBED)
+    row = cutoff(result)
+    assert [one["severity"] for one in findings(result)["ORPHAN_DELTA"]] == ["info"]
     assert (row["cutoff_offset"], row["safe"], row["reason"]) == (10, True, None)
     lost = {one["group_id"]: one["lost_records"] for one in row["ignored"]}
     assert lost == {"late": 0, "old": 2, "orphan": 0}
