@@ -11,6 +11,7 @@ import yaml
 from pydantic import Field
 
 from share_state.config.inputs import (
+    ControlSettings,
     Count,
     GroupSettings,
     InputSpec,
@@ -102,8 +103,10 @@ class AuditSettings(Section):
     topics: PathText | None = Field(default=None, description="JSON file: topic id to name, partitions, end offsets")
     limits: LimitSettings = Field(default_factory=LimitSettings)
     groups: GroupSettings = Field(default_factory=GroupSettings)
+    control_records: ControlSettings = Field(default_factory=ControlSettings)
     clock: Clock = Field(
-        default="log", description="end of measured durations: the newest record of the input, or the time of the audit"
+        default="log",
+        description="end of measured durations: the last record of each log partition, or the time of the audit",
     )
     rules: dict[RuleCode, Severity] = Field(default={}, description="severity of single rules")
     fail_on: Severity = Field(default=ERROR, description="exit with 1 if a finding has this severity or a higher one")
@@ -124,6 +127,7 @@ class AuditSettings(Section):
             topics=self.topics,
             state_partitions=self.state_partitions,
             groups=self.groups,
+            control_records=self.control_records,
             rules=self.rules,
             limits=self.limits,
         )
@@ -142,15 +146,17 @@ class AuditSettings(Section):
         return found
 
 
-_SHAPING = ("state_partitions", "limits", "rules", "topics", "clock", "groups")
+_SHAPING = ("state_partitions", "limits", "rules", "topics", "clock", "groups", "control_records")
 """Sections that change the contents of the tables."""
 
 
 def config_fingerprint(settings: AuditSettings) -> dict[str, str]:
     """The settings that shape the tables; if they change, an audit judges everything again."""
     found = {key: value for key, value in settings.describe().items() if key.partition(".")[0] in _SHAPING}
-    if settings.topics is not None:
-        found["topics.digest"] = hashlib.sha256(to_path(settings.topics).read_bytes()).hexdigest()[:16]
+    files = {"topics": settings.topics, "control_records.subscriptions": settings.control_records.subscriptions}
+    for key, path in files.items():
+        if path is not None:
+            found[f"{key}.digest"] = hashlib.sha256(to_path(path).read_bytes()).hexdigest()[:16]
     return found
 
 
@@ -165,7 +171,8 @@ def _configured(section: Section, above: KeyPath) -> Iterator[tuple[KeyPath, Any
                 inner = (*path, number)
                 yield from _configured(item, inner) if isinstance(item, Section) else [(inner, item)]
         elif isinstance(value, dict):
-            yield from (((*path, key), one) for key, one in value.items())
+            for key, one in value.items():
+                yield from _configured(one, (*path, key)) if isinstance(one, Section) else [((*path, key), one)]
         elif value is not None and value != field.default:
             yield path, value
 
@@ -214,8 +221,12 @@ def expected(declared: Mapping[str, Any]) -> str:
             return f"a whole number from {least} to {most}"
         case {"type": "number", "exclusiveMinimum": bound}:
             return f"a number over {bound:g}"
+        case {"type": "number", "minimum": least}:
+            return f"a number from {least:g} on"
         case {"properties": known}:
             return f"a map of {', '.join(known)}"
+        case {"type": "boolean"}:
+            return "true or false"
         case {"items": item}:
             return f"a list of one or more: {expected(item)}"
         case {"additionalProperties": dict(value)}:

@@ -113,11 +113,11 @@ def _all_advice(report: AuditReport) -> Iterator[Advice]:
             yield Advice(severity, f"{verdict}, {pluralize(count, 'share-partition')}: {what}.{example}", then, command)
     if report.poison.records:
         worst = report.poison.worst[0]
+        limit = report.limits.of_group("delivery_count", worst["group_id"])
         yield Advice(
             WARNING,
             f"{pluralize(report.poison.records, 'record')} failed on (nearly) every delivery that the limit of "
-            f"{report.limits.delivery_count} allows; the worst begin at offset {worst['first_offset']:,} of "
-            f"{_name(worst)}.",
+            f"{limit} allows; the worst begin at offset {worst['first_offset']:,} of {_name(worst)}.",
             "Read these records of the topic, and find out why the consumers reject or release them.",
             show_command(report.warehouse, worst),
         )

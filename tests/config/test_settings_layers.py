@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.config.inputs import Claims, Column, Dialect, FileFormat, Format
+from share_state.config.inputs import Claims, Column, Dialect, FileFormat, Format, Mode
 from share_state.config.loading import load_settings, settings_for
 from share_state.config.model import Clock, FailingVerdict, keys
 from share_state.fold.options import RELEASES
@@ -21,6 +21,7 @@ COLUMNS = st.dictionaries(st.sampled_from(get_args(Column)), TEXTS)
 SOURCE = st.fixed_dictionaries(
     {"path": TEXTS, "format": FORMATS, "dialect": DIALECTS, "columns": COLUMNS, "kafka_properties": TEXTS}
 )
+GROUP_CONFIGS = st.fixed_dictionaries({"delivery_count": st.integers(1, 25), "record_locks": COUNTS})
 RULES = st.sampled_from(sorted(registered()))
 ACKNOWLEDGED = st.fixed_dictionaries(
     {"rule": RULES, "group": TEXTS, "topic": TEXTS, "partition": COUNTS, "state_partition": COUNTS}
@@ -43,6 +44,8 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "limits.stall_minutes": st.floats(0.001, 1e9),
     "limits.pinned_records": COUNTS,
     "limits.writer_version": st.sampled_from(RELEASES),
+    "limits.archiving_seconds": st.floats(0, 1e9),
+    "limits.groups": st.dictionaries(TEXTS, GROUP_CONFIGS, min_size=1, max_size=3),
     "groups.paths": st.lists(TEXTS, min_size=1, max_size=3),
     "groups.format": st.sampled_from(get_args(FileFormat)),
     "groups.columns": COLUMNS,
@@ -51,6 +54,10 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "groups.members": COUNTS,
     "groups.retry_seconds": COUNTS,
     "groups.delete_grace_seconds": COUNTS,
+    "control_records.mode": st.sampled_from(get_args(Mode)),
+    "control_records.subscriptions": TEXTS,
+    "control_records.ignore_uncheckpointed": st.booleans(),
+    "control_records.index": TEXTS,
     "clock": st.sampled_from(get_args(Clock)),
     "rules": st.dictionaries(RULES, SEVERITY),
     "fail_on": SEVERITY,

@@ -85,6 +85,12 @@ def test_the_defaults_are_those_of_the_fold_and_of_kafka():
             "retry_seconds": 30,
             "delete_grace_seconds": 300,
         },
+        "control_records": {
+            "mode": "strict",
+            "subscriptions": None,
+            "ignore_uncheckpointed": False,
+            "index": None,
+        },
         "clock": "log",
         "rules": {},
         "fail_on": "error",
@@ -105,6 +111,8 @@ def test_every_limit_reaches_the_fold():
         "stall_minutes": 5.5,
         "pinned_records": 6,
         "writer_version": "4.2",
+        "archiving_seconds": 7.5,
+        "groups": {"orders.app": {"delivery_count": 10}, "slow": {"record_locks": 8, "delivery_count": 2}},
     }
     assert settings_for(["/a"], "/b", [f"limits={in_yaml(chosen)}"], {}).limits.to_limits() == Limits(**chosen)
 
