@@ -31,6 +31,7 @@ class KeyTable:
         self.starts = np.zeros(capacity + 1, np.int64)
         self.arena = np.empty(size + capacity * _BYTES_PER_KEY, np.uint8)
         self.count = np.zeros(1, np.int64)
+        self._checked, self._malformed = 0, dict[int, int]()
 
     @classmethod
     def of(cls, keys: pa.ChunkedArray) -> "KeyTable":
@@ -77,29 +78,85 @@ class KeyTable:
 
         Bytes of a group id that are not UTF-8 become U+FFFD, as in Java.
         """
-        count = len(self)
-        ends = self.starts[1 : count + 1]
-        group_size = ends - self.starts[:count] - 22
-        offsets = np.concatenate(([0], np.cumsum(group_size))).astype(np.int64)
+        groups, ids, partitions = self._parts(0)
+        return self.group_texts(groups), uuid_texts(ids), pa.array(partitions)
+
+    def group_texts(self, groups: pa.LargeBinaryArray) -> pa.Array:
+        """Group ids as text; null for the keys that `merge_malformed` has replaced by others."""
+        texts = utf8_texts(groups)
+        if not self._malformed:
+            return texts
+        known = enumerate(texts.to_pylist())
+        return pa.array([None if number in self._malformed else text for number, text in known], pa.string())
+
+    def _parts(self, first: int) -> tuple[pa.LargeBinaryArray, np.ndarray, np.ndarray]:
+        """The group ids, topic ids and partitions of the keys from a number on."""
+        starts, count = self.starts[first : len(self) + 1], len(self) - first
+        offsets = np.concatenate(([0], np.cumsum(np.diff(starts) - 22))).astype(np.int64)
         groups, ids = np.empty(int(offsets[-1]), np.uint8), np.empty((count, 16), np.uint8)
         partitions = np.empty(count, np.int32)
-        _split(self.arena, self.starts, count, offsets, groups, ids, partitions)
-        return utf8_texts(offsets, groups), uuid_texts(ids), pa.array(partitions)
+        _split(self.arena, starts, count, offsets, groups, ids, partitions)
+        return binary_texts(offsets, groups), ids, partitions
+
+    def merge_malformed(self, numbers: np.ndarray) -> None:
+        """Number keys whose group id is not UTF-8 as Java reads them: malformed bytes are U+FFFD, so keys may coincide.
+
+        Args:
+            numbers: of keys, -1 for none; changed in place.
+        Source: Kafka Readable.readString.
+        """
+        if self._checked < len(self):
+            first, self._checked = self._checked, len(self)
+            groups = self.group_bytes(first)
+            if not _is_utf8(groups):
+                for number, group in enumerate(groups.to_pylist(), first):
+                    if (read := group.decode("utf-8", "replace").encode()) != group:
+                        self._malformed[number] = self._add(self.with_group(number, read))
+        for number, read_as in self._malformed.items():
+            numbers[numbers == number] = read_as
+
+    def group_bytes(self, first: int) -> pa.LargeBinaryArray:
+        """The bytes of the group ids from a number on."""
+        return self._parts(first)[0]
+
+    def with_group(self, number: int, group: bytes) -> bytes:
+        """A key with another group id."""
+        end = self.starts[number + 1]
+        return len(group).to_bytes(2, "big") + group + self.arena[end - 20 : end].tobytes()
+
+    def _add(self, key: bytes) -> int:
+        data = np.frombuffer(key, np.uint8)
+        while True:
+            number = number_of(data, 0, len(data), self.slots, self.hashes, self.starts, self.arena, self.count)
+            if number >= 0:
+                return int(number)
+            self.grow(len(data))
 
 
-def utf8_texts(offsets: np.ndarray, data: np.ndarray) -> pa.Array:
-    """A string column of UTF-8 texts; other bytes become U+FFFD, as in Java.
+def binary_texts(offsets: np.ndarray, data: np.ndarray) -> pa.LargeBinaryArray:
+    """A binary column.
 
     Args:
         offsets: int64, row n has the bytes offsets[n] to offsets[n + 1].
         data: uint8.
     """
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-    binary = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
-    try:
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
+
+
+def utf8_texts(binary: pa.LargeBinaryArray) -> pa.Array:
+    """A string column of UTF-8 texts; other bytes become U+FFFD, as in Java."""
+    if _is_utf8(binary):
         return binary.cast(pa.large_string()).cast(pa.string())
+    return pa.array([value.decode("utf-8", "replace") for value in binary.to_pylist()], pa.string())
+
+
+def _is_utf8(binary: pa.LargeBinaryArray) -> bool:
+    try:
+        binary.cast(pa.large_string())
     except pa.ArrowInvalid:
-        return pa.array([value.decode("utf-8", "replace") for value in binary.to_pylist()], pa.string())
+        return False
+    return True
 
 
 def uuid_texts(ids: np.ndarray) -> pa.Array:

@@ -155,6 +155,7 @@ def decode_state_records(
             break
         keys.grow(int(records[done]["key_size"]))
     buffer.batch_count = total
+    keys.merge_malformed(rows["key"])
     return StateRecords(rows, buffer.batches, faults, layouts)
 
 

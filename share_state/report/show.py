@@ -90,7 +90,10 @@ def _read_states(
     tables: CommittedTables, where: pc.Expression | None, columns: Sequence[str] | None = None
 ) -> pa.Table:
     states = tables.read("share_partition_state", where, columns).sort_by(_BY_KEY)
-    return states.append_column("lag", compute_lags(*(states[name] for name in _LAG)))
+    states = states.append_column("lag", compute_lags(*(states[name] for name in _LAG)))
+    # Where a leader starts by the default of share.auto.offset.reset, latest, if that is known.
+    hint = pc.if_else(pc.less(states["start_offset"], 0), states["topic_end_offset"], pa.scalar(None, pa.int64()))
+    return states.append_column("spso_hint", hint)
 
 
 def _read_ranges(tables: CommittedTables, where: pc.Expression | None) -> pa.Table:

@@ -307,7 +307,7 @@ def moved(sticky: FoldedSticky) -> list[GroupBreach]:
         kept = sum(owners.get(place) == member.member_id for member in generation.members for place in member.assigned)
         findings += [
             at(generation, f"{topic}-{partition} goes from {owners[topic, partition]} to {member.member_id}",
-                (topic, partition), kept=kept, owned=owned)
+                (topic, partition), kept=kept, owned=owned, stickiness=f"{kept / owned:.3f}")
             for member in generation.members
             for topic, partition in member.assigned
             if owners.get((topic, partition)) not in (None, member.member_id)

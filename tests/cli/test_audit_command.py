@@ -16,6 +16,8 @@ from share_state.delta.warehouse import warehouse_lock
 from share_state.sources.discovery import find_group_logs
 from tests.cli.commands import Command, contents
 from tests.fold.groups.group_tables import rows_of
+from tests.kafka.batches import Batch, Record
+from tests.log_writer import snapshot, update, write_log_folder
 from tests.sources.formats.tables import write
 from tests.truth import DATA
 
@@ -195,3 +197,31 @@ def test_reconstruct_into_the_warehouse_of_an_audit_says_so_first(light: Command
     said = light(*made)
     note = f"{tmp_path}/w: an audit of blue keeps its tables here; until the next one, `show` shows this run"
     assert (said.code, said.err) == (0, f"share-state: {note}\n")
+
+
+def test_group_ids_that_java_reads_as_one_are_one_share_partition(light: Command, tmp_path: Path):
+    """Night by night, as the coordinator folds them: the log holds three spellings of one id, and another group."""
+    topic, export = "AAAAAAAAAAEAAAAAAAAAAg", tmp_path / "export"
+
+    def spelled(group: bytes, record: Record) -> Record:
+        return Record(record.key.replace(b"\x00\x03g??", len(group).to_bytes(2, "big") + group), record.value)
+
+    first = [
+        spelled(b"g\xff", snapshot(("g??", topic, 0), [(0, 4, 0, 1)])),
+        spelled(b"g\xfe", update(("g??", topic, 0), [(0, 1, 2, 1)])),
+        snapshot(("good", topic, 0)),
+    ]
+    merged = "g\N{REPLACEMENT CHARACTER}"
+    then = [update((merged, topic, 0), [(2, 2, 2, 1)]), spelled(b"g\xff", update(("g??", topic, 0), [(4, 4, 2, 1)]))]
+    audit = ("audit", export, "--out", tmp_path / "w", "--quiet", "--prometheus", tmp_path / "metrics.prom")
+    write_log_folder(export, 0, [Batch(first)])
+    assert light(*audit).code == 0
+    shutil.rmtree(export)
+    write_log_folder(export, 0, [Batch(first), Batch(then)])
+    assert light(*audit).code == 0
+    rows = CommittedTables(str(tmp_path / "w")).read("share_partition_state").to_pylist()
+    batches = {row["group_id"]: [tuple(one.values()) for one in row["state_batches"]] for row in rows}
+    assert batches == {merged: [(0, 2, 2, 1), (3, 3, 0, 1), (4, 4, 2, 1)], "good": []}
+    series = [line.rpartition(" ")[0] for line in (tmp_path / "metrics.prom").read_text("utf-8").splitlines()]
+    series = [line for line in series if not line.startswith("#")]
+    assert len(series) == len(set(series))

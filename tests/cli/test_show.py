@@ -86,6 +86,15 @@ def test_json_says_what_the_table_says(light: Command, chaos: Path):
     } == shown
 
 
+def test_json_hints_where_an_uninitialised_share_partition_will_start(light: Command, chaos: Path):
+    """K-47: at the topic's end offset, by the default of share.auto.offset.reset."""
+    rows = light("show", chaos, "--json").json["share_partitions"]
+    assert all(row["spso_hint"] is None for row in rows if row["start_offset"] >= 0)
+    hints = [(row["spso_hint"], row["topic_end_offset"]) for row in rows if row["start_offset"] < 0]
+    assert all(hint == end for hint, end in hints)
+    assert any(hint is not None for hint, _ in hints)
+
+
 def test_verbose_adds_the_leader_epoch(light: Command, chaos: Path):
     header, *rows = light("show", chaos, "-v").table
     assert header[:6] == ["GROUP", "TOPIC", "PARTITION", "LEADER-EPOCH", "START-OFFSET", "LAG"]

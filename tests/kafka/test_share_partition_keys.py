@@ -5,6 +5,7 @@ import struct
 import uuid
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -122,3 +123,24 @@ def test_the_state_partition_is_java_s_hash_of_the_key(drawn: list[Key], state_p
 def test_the_hash_of_these_tests_is_java_s():
     assert _java_hash("hello") == 99162322
     assert _java_hash("polygenelubricants") == -(2**31)
+
+
+def test_keys_that_java_reads_as_one_have_one_number():
+    """In whatever order they come: a malformed byte is U+FFFD, which a valid id may hold, too."""
+    ids = [b"g\xff", b"g\xfe", "g\N{REPLACEMENT CHARACTER}".encode(), b"g", b"g\xff"]
+    contents = [struct.pack(">h", len(name)) + name + bytes(16) + bytes(4) for name in ids]
+    for order in ([0, 1, 2, 3, 4], [2, 3, 1, 0, 4], [3, 1, 4, 2, 0]):
+        table, found = KeyTable(), {}
+        for place in order:
+            # One at a time: keys of later chunks meet those of earlier ones.
+            numbers = np.array([_number(table, contents[place]), -1], np.int32)
+            table.merge_malformed(numbers)
+            found[place] = int(numbers[0])
+            assert numbers[1] == -1
+        assert len({found[0], found[1], found[2], found[4]}) == 1
+        assert found[3] != found[0]
+        assert table.columns()[0].to_pylist()[found[0]] == "g\N{REPLACEMENT CHARACTER}"
+        again = KeyTable.of(pa.chunked_array([table.binary()]))
+        numbers = np.array([_number(again, content) for content in contents], np.int32)
+        again.merge_malformed(numbers)
+        assert numbers.tolist() == [found[place] for place in range(5)]

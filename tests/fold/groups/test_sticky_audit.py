@@ -346,7 +346,7 @@ def test_a_partition_that_moved_is_told_with_what_was_kept(tmp_path):
     (row,) = judged(Scope.CLAIMS, sticky(tmp_path, classic_group("cg", 8, members))).to_pylist()
     assert (row["rule"], row["message"]) == ("MOVED", "t1-1 goes from m1 to m2")
     evidence = dict(row["evidence"])
-    assert (evidence["kept"], evidence["owned"]) == ("2", "3")
+    assert (evidence["kept"], evidence["owned"], evidence["stickiness"]) == ("2", "3", "0.667")
 
 
 @pytest.mark.parametrize(("sizes", "fair"), [((2, 2, 1, 1), True), ((3, 1), False), ((1, 1), True), ((2, 0), False)])
