@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 class ShareStateError(Exception):
@@ -10,6 +11,14 @@ class ShareStateError(Exception):
 
 class InputError(ShareStateError):
     """Raised when an input cannot be read as an export of share-group state."""
+
+
+class PrunedError(InputError):
+    """Raised when a broker deletes records of a log while they are read; `log` is the log partition without them."""
+
+    def __init__(self, message: str, log: Any = None) -> None:
+        super().__init__(message)
+        self.log = log
 
 
 class WarehouseError(ShareStateError):

@@ -229,7 +229,7 @@ def explain(
         partition: of the topic.
         offset: of the topic-partition, in records.
         spark: a session, to sort tables that need it.
-        delivery_limit: deliveries after which the group archives a record; by default Kafka's own default.
+        delivery_limit: deliveries after which the group archives a record; by default Kafka's default is assumed.
         options: as of `reconstruct`.
     Returns:
         The sentence, and an Arrow table with one row per record.
@@ -241,9 +241,7 @@ def explain(
     from share_state.report.explain import explain_offset  # noqa: PLC0415  only this call explains
 
     plan = _plan(paths, spark=spark, **options)
-    if delivery_limit is not None:
-        plan = replace(plan, limits=replace(plan.limits, delivery_count=delivery_limit))
-    found = explain_offset(plan, [], group, topic, partition, offset)
+    found = explain_offset(plan, [], group, topic, partition, offset, delivery_limit)
     return Explained(found["sentence"], pa.Table.from_pylist(found["records"], schema=_EXPLAINED), found)
 
 

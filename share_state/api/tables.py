@@ -1,5 +1,6 @@
 """The tables that a call returns, and those that it writes to a warehouse and reads back."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,9 @@ from share_state.sources.as_of import AsOf
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+_LOG = logging.getLogger("share_state")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -72,10 +76,12 @@ def write_tables(
         WarehouseError: if the folder holds something else, or cannot be written.
     """
     from share_state.delta.warehouse import warehouse_lock  # noqa: PLC0415
-    from share_state.pipeline.reconstruct import run_reconstruct  # noqa: PLC0415  Delta is slow to import
+    from share_state.pipeline.reconstruct import audit_note, run_reconstruct  # noqa: PLC0415  Delta is slow to import
 
     options = {"as_of": str(as_of or ""), "rules": ",".join(f"{k}={v}" for k, v in (rules or {}).items())}
     options["judge"] = plan.judging
+    if (note := audit_note(warehouse)) is not None:
+        _LOG.warning("%s", note)
     with warehouse_lock(warehouse, "reconstruct"):
         run_reconstruct(executor_of(spark), plan, warehouse, inputs=tuple(inputs), options=options)
     return _committed(spark, warehouse)

@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Annotated
@@ -24,7 +24,6 @@ from share_state.cli.options import (
     StatePartitions,
     TopicsFile,
     Verbose,
-    fails,
     pairs,
 )
 from share_state.config.inputs import KEYS, OPTIONS, input_spec
@@ -41,19 +40,22 @@ from share_state.report.audit_data import AuditReport, read_report
 from share_state.report.audit_text import audit_json, print_audit
 from share_state.report.console import check_report_paths
 from share_state.report.prometheus import write_metrics
+from share_state.sources.discovery import STATE_TOPIC
+from share_state.sources.share_snapshots import write_share_snapshots
 from share_state.spark.choice import ExecutorChoice, open_executor, open_sorter
 
 _LOG = logging.getLogger("share_state")
 
 
 def nightly_audit(
-    settings: AuditSettings, progress: Progress, *, verbose: bool = False
+    settings: AuditSettings, progress: Progress, *, afresh: Collection[str] = (), verbose: bool = False
 ) -> tuple[RunResult, AuditReport]:
     """Audit a cluster's exports into its warehouse and write the reports that the settings ask for.
 
     Args:
         settings: of the cluster.
         progress: shows the phases.
+        afresh: names of log partitions to read from their start, or ALL_LOGS.
         verbose: let Spark log.
     Returns:
         The result of the audit, and the report on the warehouse as it is now.
@@ -78,8 +80,12 @@ def nightly_audit(
                 options=config_fingerprint(settings),
                 history_days=settings.retention.history_days,
                 by_wall_clock=settings.clock == "wall",
+                afresh=afresh,
+                cluster=settings.cluster,
                 progress=progress,
             )
+            if settings.control_records.index is not None:
+                write_share_snapshots(settings.control_records.index, result.index)
             for note in result.notes:
                 _LOG.info("%s", note)
             _LOG.info("committed run %s: %s", result.run_id, _counts(result))
@@ -91,7 +97,14 @@ def nightly_audit(
 
 def _write_reports(settings: AuditSettings) -> AuditReport:
     limits, targets = settings.limits.to_limits(), settings.report
-    report = read_report(settings.warehouse, settings.cluster, limits, fail_on=settings.fail_on)
+    report = read_report(
+        settings.warehouse,
+        settings.cluster,
+        limits,
+        fail_on=settings.fail_on,
+        fail_on_verdict=settings.fail_on_verdict,
+        acknowledged=settings.acknowledged,
+    )
     if targets.html is not None:
         from share_state.report.page import write_page  # noqa: PLC0415  charts are slow to import
 
@@ -147,6 +160,12 @@ def audit(
     side: GroupSide,
     state_partitions: StatePartitions = None,
     rule: RuleSeverity = None,
+    afresh: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--afresh", metavar="[LOG]...", help="Read these log partitions from their start; all if none is named."
+        ),
+    ] = None,
     fail_on: Annotated[str | None, typer.Option("--fail-on", help="As the key fail_on.")] = None,
     html: Annotated[str | None, typer.Option("--html", metavar="FILE", help="As the key report.html.")] = None,
     prometheus: Annotated[
@@ -179,11 +198,12 @@ def audit(
     if inputs or not side.groups:
         of_each |= columns
     settings = _settings(inputs, config, out, of_each, [*_assignments(given), *(sets or ())])
+    logs = [f"{STATE_TOPIC}-{log}" if log.isdecimal() else log for log in afresh or ()]
     with stages_on_stderr(quiet=quiet):
-        result, report = nightly_audit(settings, Progress(quiet=quiet), verbose=verbose)
+        _, report = nightly_audit(settings, Progress(quiet=quiet), afresh=logs, verbose=verbose)
     written = [path for path in (settings.report.html, settings.report.prometheus) if path is not None]
     console.print_json(audit_json(report)) if as_json else print_audit(report, written)
-    raise Exit(FOUND if fails(result.by_severity, settings.fail_on) else DONE)
+    raise Exit(FOUND if report.failing or report.failing_verdicts else DONE)
 
 
 def _assignments(given: Mapping[str, object]) -> list[str]:

@@ -25,7 +25,7 @@ from share_state.pipeline.result import RunResult, summarize
 from share_state.pipeline.task import OutputSpec
 from share_state.report import console
 from share_state.report.cutoff import check_deletable, print_cutoffs, print_verification, write_delete_records
-from share_state.sources.share_snapshots import read_share_snapshots, write_share_snapshots
+from share_state.sources.share_snapshots import write_share_snapshots
 from share_state.spark.choice import open_executor
 
 
@@ -45,9 +45,14 @@ def cutoff(
     index: Annotated[
         str | None,
         typer.Option(
-            "--index", metavar="DIR", help="control_records: check the share snapshot files there, write new ones."
+            "--index",
+            metavar="DIR",
+            help="control_records: check the share snapshot files there, write new ones (neither with --as-of-*).",
         ),
     ] = None,
+    accept: Annotated[
+        bool, typer.Option("--accept", help="With --index: drop the entries that the log contradicts.")
+    ] = False,
     *,
     reading: Reading,
     folding: Folding,
@@ -61,11 +66,10 @@ def cutoff(
     Threads of this process fold the logs; with --master, Spark's tasks.
     """
     check_fail_on(judging.fail_on)
-    more = {"subscriptions": subscriptions, "ignore_uncheckpointed": ignore_uncheckpointed}
-    spec, choice = spec_of(inputs, reading, folding=folding, judging=judging, **more), running.choice
+    control = {"subscriptions": subscriptions, "ignore_uncheckpointed": ignore_uncheckpointed, "index": index}
+    spec, choice = spec_of(inputs, reading, folding=folding, judging=judging, **control), running.choice
     with open_plan(spec, choice) as found_plan:
-        indexes = read_share_snapshots(index, found_plan.logs)
-        plan = replace(found_plan, verify=verify, indexes=indexes)
+        plan = replace(found_plan, verify=verify)
         if delete_records is not None:
             check_deletable(delete_records, plan.logs)
         progress = Progress(quiet=running.quiet)
@@ -73,8 +77,8 @@ def cutoff(
         with opened as executor, progress("read and fold"):
             result = summarize(executor.collect(executor.fold(plan, OutputSpec())), tuple(inputs), {})
         progress.close()
-    if index is not None:
-        write_share_snapshots(index, result.index)
+    if index is not None and not spec.has_as_of:
+        write_share_snapshots(index, result.index, accept=accept)
     found, named = result.plain(), None
     if delete_records is not None and not result.differing:
         named = write_delete_records(delete_records, found["cutoff"])

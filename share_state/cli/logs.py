@@ -43,13 +43,12 @@ def explain(
     offset: Annotated[int, typer.Option(help="The offset to explain.")],
     reading: Reading,
     folding: Folding,
-    delivery_limit: DeliveryLimit = 5,
+    delivery_limit: DeliveryLimit = None,
     as_json: Json = False,
 ) -> None:
     """Explain one offset: every record that touched it, and its state now."""
     with open_plan(spec_of(inputs, reading, folding=folding)) as plan:
-        limits = replace(plan.limits, delivery_count=delivery_limit)
-        found = explain_offset(replace(plan, limits=limits), inputs, group, topic, partition, offset)
+        found = explain_offset(plan, inputs, group, topic, partition, offset, delivery_limit)
     console.print_json(found) if as_json else print_explanation(found)
 
 

@@ -203,9 +203,10 @@ def spec_of(
     folding: Folding | None = None,
     side: GroupSide | None = None,
     judging: Judging | None = None,
-    **more: Any,
+    judge: str | None = None,
+    **control: Any,
 ) -> "InputSpec":
-    """The InputSpec that the options describe, with `more` of its fields; without `side` it has no group side.
+    """The InputSpec that the options describe, with `control` of ControlSettings; without `side` it has no group side.
 
     Raises:
         ShareStateError: if an option cannot be used.
@@ -225,8 +226,8 @@ def spec_of(
         state_partitions=folding.state_partitions,
         groups=side and {"paths": side.groups or None, "columns": columns, "partitions": side.group_partitions},
         rules=pairs(judging.rule, "--rule") if judging else None,
-        mode=folding.mode,
-        **more,
+        judge=judge,
+        control_records={"mode": folding.mode, **control},
     )
 
 

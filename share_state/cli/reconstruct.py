@@ -1,6 +1,7 @@
 """`share-state reconstruct`: fold an export, write the tables."""
 
 import json
+import sys
 from dataclasses import asdict, replace
 from typing import Annotated
 
@@ -27,7 +28,7 @@ from share_state.delta.warehouse import check_warehouse_path, warehouse_lock
 from share_state.errors import ShareStateError
 from share_state.fold.options import SharePartitionFilter
 from share_state.pipeline.executor import Progress
-from share_state.pipeline.reconstruct import run_reconstruct
+from share_state.pipeline.reconstruct import audit_note, run_reconstruct
 from share_state.report import console
 from share_state.report.cutoff import print_reconstruction
 from share_state.spark.choice import open_executor
@@ -60,6 +61,8 @@ def reconstruct(
     chosen = _timeline_filter(timeline, group, topic, partition)
     check_fail_on(judging.fail_on)
     check_warehouse_path(out)
+    if (note := audit_note(out)) is not None:
+        sys.stderr.write(f"share-state: {note}\n")
     spec = spec_of(
         inputs, reading, folding=folding, side=side, judging=judging, subscriptions=subscriptions, judge=judge
     )

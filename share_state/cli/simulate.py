@@ -1,22 +1,38 @@
-"""`share-state simulate`: generated histories as real segments, with the expected state."""
+"""`share-state simulate`: generated or replayed histories as real segments, with the expected state."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer.exceptions import Exit
 
-from share_state.cli.main import command
-from share_state.cli.options import Json
+from share_state.cli.main import DONE, FOUND, command
+from share_state.cli.options import Json, pairs
 from share_state.report import console
 from share_state.report.cutoff import print_simulation, simulation_json
 from share_state.simulator.simulation import simulate as simulated
 
 
-@command("share-state simulate --out history --seed 7 --groups 12 --minutes 60")
+@command("share-state simulate --out history --seed 7, or --out replay --requests kafka-request.log --release 4.3")
 def simulate(
     out: Annotated[str, typer.Option("--out", metavar="DIR", help="A new or empty folder for logs and truth.")],
     events: Annotated[
         str | None, typer.Option("--events", metavar="FILE", help="Play these events (JSON lines) instead.")
+    ] = None,
+    requests: Annotated[
+        str | None,
+        typer.Option(
+            "--requests",
+            metavar="FILE",
+            help="Replay the ShareFetch and ShareAcknowledge requests of a broker's request log instead, and compare "
+            "outcomes with the logged responses; exit code 1 if one differs.",
+        ),
+    ] = None,
+    group_configs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--group-config", metavar="K=V", help="A config of every group, as share.delivery.count.limit=10."
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Everything random follows from it.")] = 0,
     groups: Annotated[int, typer.Option(help="Share groups, each with one of the stated behaviours.")] = 8,
@@ -32,6 +48,14 @@ def simulate(
     state_partitions: Annotated[int, typer.Option(help="Partitions of __share_group_state.")] = 50,
     updates_per_snapshot: Annotated[int, typer.Option(help="After which a snapshot is written.")] = 500,
     checkpoint_every: Annotated[int, typer.Option(help="control_records: deltas before a checkpoint.")] = 10,
+    control_offsets_as_gaps: Annotated[
+        bool,
+        typer.Option(
+            "--control-offsets-as-gaps",
+            help="control_records: members acknowledge the offsets of control records as gaps, as with both dialects; "
+            "otherwise no fetch acquires them.",
+        ),
+    ] = False,
     codec: Annotated[str, typer.Option(help="none, gzip, snappy, lz4 or zstd.")] = "none",
     prune: Annotated[bool, typer.Option("--prune", help="Let the brokers delete redundant records.")] = False,
     trace: Annotated[
@@ -43,6 +67,8 @@ def simulate(
     made = simulated(
         Path(out),
         events=None if events is None else Path(events),
+        requests=None if requests is None else Path(requests),
+        group_configs=pairs(group_configs, "--group-config"),
         seed=seed,
         groups=groups,
         minutes=minutes,
@@ -52,8 +78,10 @@ def simulate(
         state_partitions=state_partitions,
         updates_per_snapshot=updates_per_snapshot,
         checkpoint_every=checkpoint_every,
+        control_offsets_as_gaps=control_offsets_as_gaps,
         codec=codec,
         prunes=prune,
         traces=trace,
     )
     console.print_json(simulation_json(made)) if as_json else print_simulation(made)
+    raise Exit(FOUND if made.mismatches else DONE)

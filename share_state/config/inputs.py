@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from share_state.errors import InputError, ShareStateError
-from share_state.fold.options import Limits
+from share_state.fold.options import STRICT, Limits
 from share_state.rules.group_context import GroupLimits
 from share_state.rules.registry import OFF, registered
 from share_state.sources.as_of import to_epoch_ms
@@ -94,6 +94,15 @@ class Source(Section):
     )
 
 
+class GroupConfig(Section):
+    """Limits that a share group sets for itself; those of the cluster hold for what is left out."""
+
+    delivery_count: int | None = Field(
+        default=None, ge=1, le=25, description="`share.delivery.count.limit` of the group"
+    )
+    record_locks: Count | None = Field(default=None, description="`share.partition.max.record.locks` of the group")
+
+
 class LimitSettings(Section):
     """The limits of the cluster; the defaults are those of share_state.fold.options.Limits."""
 
@@ -128,10 +137,20 @@ class LimitSettings(Section):
         default=_KAFKA.batch_bytes,
         description="bytes of a decompressed record batch above which it is malformed; far above `message.max.bytes`",
     )
+    archiving_seconds: float = Field(
+        default=_KAFKA.archiving_seconds,
+        ge=0,
+        allow_inf_nan=False,
+        description="seconds that an offset may stay in ARCHIVING, unreported",
+    )
+    groups: dict[str, GroupConfig] = Field(
+        default={}, description="share groups with limits of their own; a live cluster is asked for them"
+    )
 
     def to_limits(self) -> Limits:
         """The limits as the fold and the rules take them."""
-        return Limits(**self.model_dump())
+        own = {name: config.model_dump(exclude_none=True) for name, config in self.groups.items()}
+        return Limits(**self.model_dump(exclude={"groups"}), groups=own)
 
 
 class GroupSettings(Section):
@@ -166,6 +185,21 @@ class GroupSettings(Section):
         return GroupLimits(self.members, self.retry_seconds * 1000, self.delete_grace_seconds * 1000)
 
 
+class ControlSettings(Section):
+    """How control records of the KIP-932 draft are folded, and which groups hold back their cutoff."""
+
+    mode: Mode = Field(default=STRICT, description="how a broken chain of deltas is folded")
+    subscriptions: PathText | None = Field(
+        default=None, description="JSON file: topic to the groups that subscribe to it; default: every group of the log"
+    )
+    ignore_uncheckpointed: bool = Field(
+        default=False, description="whether groups without a checkpoint do not hold back the cutoff"
+    )
+    index: PathText | None = Field(
+        default=None, description="folder of share snapshot files, which are checked and written again"
+    )
+
+
 class InputSpec(Section):
     """What to read, up to which record, and how to fold it.
 
@@ -181,7 +215,7 @@ class InputSpec(Section):
         rules: rule -> severity in place of its own.
         judge: which rules apply: JUDGE_ALL, JUDGE_STATE or JUDGE_NONE.
         limits: of the cluster.
-        mode, subscriptions, ignore_uncheckpointed: of control records, as in ControlOptions; `subscriptions` is a file.
+        control_records: how control records of the KIP-932 draft are folded.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -198,9 +232,12 @@ class InputSpec(Section):
     rules: dict[RuleCode, Severity] = {}
     judge: Judge = "state"
     limits: LimitSettings = LimitSettings()
-    mode: Mode = "strict"
-    subscriptions: PathText | None = None
-    ignore_uncheckpointed: bool = False
+    control_records: ControlSettings = ControlSettings()
+
+    @property
+    def has_as_of(self) -> bool:
+        """Whether records up to an earlier point are read, instead of all."""
+        return bool(self.as_of_offsets) or self.as_of_time is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import yaml
 from pydantic import Field
 
 from share_state.config.inputs import (
+    ControlSettings,
     Count,
     GroupSettings,
     InputSpec,
@@ -49,6 +50,7 @@ _SECRET = re.compile(r"(?i)secret|password|token|access[.]?key")
 _CENTURY_DAYS = 36_500
 
 Clock = Literal["log", "wall"]
+FailingVerdict = Literal["none", "STALL", "STOP", "REWIND"]
 
 
 class ReportSettings(Section):
@@ -56,6 +58,16 @@ class ReportSettings(Section):
 
     html: PathText | None = Field(default=None, description="HTML page; none by default")
     prometheus: PathText | None = Field(default=None, description="metrics for the textfile collector; none by default")
+
+
+class Acknowledged(Section):
+    """Findings that a person has dealt with: they stay in the tables, but not in the headline and the exit code."""
+
+    rule: RuleCode = Field(description="code of the rule")
+    group: str | None = Field(default=None, description="only of this group")
+    topic: str | None = Field(default=None, description="only of this topic, by name or id")
+    partition: int | None = Field(default=None, ge=0, description="only of this partition of the topic")
+    state_partition: int | None = Field(default=None, ge=0, description="only of this partition of the state topic")
 
 
 class RetentionSettings(Section):
@@ -80,7 +92,9 @@ class AuditSettings(Section):
     `settings_for`, which know where a value came from when it has to be refused.
     """
 
-    cluster: str = Field(default="", description="name of the cluster in reports and metrics")
+    cluster: str = Field(
+        default="", description="name of the cluster in reports and metrics; its warehouse takes no other"
+    )
     sources: list[Source] = Field(min_length=1, description="exports that the audit reads, as one input")
     warehouse: PathText = Field(description="folder of the Delta tables")
     state_partitions: Count | None = Field(
@@ -89,11 +103,19 @@ class AuditSettings(Section):
     topics: PathText | None = Field(default=None, description="JSON file: topic id to name, partitions, end offsets")
     limits: LimitSettings = Field(default_factory=LimitSettings)
     groups: GroupSettings = Field(default_factory=GroupSettings)
+    control_records: ControlSettings = Field(default_factory=ControlSettings)
     clock: Clock = Field(
-        default="log", description="end of measured durations: the newest record of the input, or the time of the audit"
+        default="log",
+        description="end of measured durations: the last record of each log partition, or the time of the audit",
     )
     rules: dict[RuleCode, Severity] = Field(default={}, description="severity of single rules")
     fail_on: Severity = Field(default=ERROR, description="exit with 1 if a finding has this severity or a higher one")
+    fail_on_verdict: FailingVerdict = Field(
+        default="none", description="exit with 1 if a share-partition has this verdict or a worse one, too"
+    )
+    acknowledged: list[Acknowledged] = Field(
+        default=[], description="findings that count neither in the headline nor for the exit code"
+    )
     report: ReportSettings = Field(default_factory=ReportSettings)
     retention: RetentionSettings = Field(default_factory=RetentionSettings)
     spark: SparkSettings = Field(default_factory=SparkSettings)
@@ -105,6 +127,7 @@ class AuditSettings(Section):
             topics=self.topics,
             state_partitions=self.state_partitions,
             groups=self.groups,
+            control_records=self.control_records,
             rules=self.rules,
             limits=self.limits,
         )
@@ -123,15 +146,17 @@ class AuditSettings(Section):
         return found
 
 
-_SHAPING = ("state_partitions", "limits", "rules", "topics", "clock", "groups")
+_SHAPING = ("state_partitions", "limits", "rules", "topics", "clock", "groups", "control_records")
 """Sections that change the contents of the tables."""
 
 
 def config_fingerprint(settings: AuditSettings) -> dict[str, str]:
     """The settings that shape the tables; if they change, an audit judges everything again."""
     found = {key: value for key, value in settings.describe().items() if key.partition(".")[0] in _SHAPING}
-    if settings.topics is not None:
-        found["topics.digest"] = hashlib.sha256(to_path(settings.topics).read_bytes()).hexdigest()[:16]
+    files = {"topics": settings.topics, "control_records.subscriptions": settings.control_records.subscriptions}
+    for key, path in files.items():
+        if path is not None:
+            found[f"{key}.digest"] = hashlib.sha256(to_path(path).read_bytes()).hexdigest()[:16]
     return found
 
 
@@ -146,7 +171,8 @@ def _configured(section: Section, above: KeyPath) -> Iterator[tuple[KeyPath, Any
                 inner = (*path, number)
                 yield from _configured(item, inner) if isinstance(item, Section) else [(inner, item)]
         elif isinstance(value, dict):
-            yield from (((*path, key), one) for key, one in value.items())
+            for key, one in value.items():
+                yield from _configured(one, (*path, key)) if isinstance(one, Section) else [((*path, key), one)]
         elif value is not None and value != field.default:
             yield path, value
 
@@ -195,8 +221,12 @@ def expected(declared: Mapping[str, Any]) -> str:
             return f"a whole number from {least} to {most}"
         case {"type": "number", "exclusiveMinimum": bound}:
             return f"a number over {bound:g}"
+        case {"type": "number", "minimum": least}:
+            return f"a number from {least:g} on"
         case {"properties": known}:
             return f"a map of {', '.join(known)}"
+        case {"type": "boolean"}:
+            return "true or false"
         case {"items": item}:
             return f"a list of one or more: {expected(item)}"
         case {"additionalProperties": dict(value)}:

@@ -53,6 +53,7 @@ CHAIN = np.dtype(
         ("last_consumed_at", "i8"),  # ms, timestamp of the last record that is not a cold snapshot
         ("start_advanced_at", "i8"),  # ms, timestamp of the record that set the current start offset
         ("first_delivery_at", "i8"),  # ms, timestamp of the first record since then with a delivery; -1 for none
+        ("archiving_at", "i8"),  # ms, since when its first ARCHIVING offset is the first; -1 for none or if not judged
         ("snapshot_epoch", "i4"),
         ("state_epoch", "i4"),
         ("leader_epoch", "i4"),
@@ -72,7 +73,8 @@ UPDATED, REPLACED = 1, 2
 INITIAL_CHAIN = np.zeros(1, CHAIN)[0]
 """The row of a share-partition before its first record."""
 for _name in ("start_offset", "snapshot_offset", "orphan_offset", "last_offset", "suspect_offset",
-              "last_timestamp", "last_consumed_at", "start_advanced_at", "first_delivery_at"):  # fmt: skip
+              "last_timestamp", "last_consumed_at", "start_advanced_at", "first_delivery_at",
+              "archiving_at"):  # fmt: skip
     INITIAL_CHAIN[_name] = NOWHERE
 INITIAL_CHAIN["delivery_complete_count"] = -1
 
@@ -311,6 +313,7 @@ def fold_record(row, chain):
         chain.snapshot_offset = NOWHERE
         chain.orphan_offset = NOWHERE
         chain.suspect_offset = NOWHERE
+        chain.archiving_at = NOWHERE
         return 0
     inverted = row.fault & Fault.INVERTED_RANGE != 0
     sets_start = not chain.exists or (

@@ -16,7 +16,7 @@ from share_state.kafka.state_records import STATE_BATCH
 from share_state.schema.declarations import table_schema
 from share_state.sources.resume import ResumePoint
 
-FORM = 1
+FORM = 2
 """Version of the checkpoint; an audit that finds another one reads its logs from their start."""
 
 _SHARE_PARTITIONS = "carried_share_partitions"
@@ -34,7 +34,8 @@ class FoldCheckpoint:
         mark: the last valid batch.
         keys, chains: every share-partition that was seen and is still in the log, and their folded state.
         last_lost_offset: latest offset from which records of any share-partition may be missing, -1 for none.
-        archiving_since: offset of the first record with a batch in state ARCHIVING, -1 for none.
+        archiving_since, archiving_time: offset and timestamp (ms) of the first record with a batch in state ARCHIVING,
+            -1 for none.
     """
 
     mark: ResumePoint
@@ -44,6 +45,7 @@ class FoldCheckpoint:
     counts: LogCounts
     last_lost_offset: int
     archiving_since: int
+    archiving_time: int
 
 
 def checkpoint_row(name: str, checkpoint: FoldCheckpoint) -> dict[str, Any]:
@@ -60,6 +62,7 @@ def checkpoint_row(name: str, checkpoint: FoldCheckpoint) -> dict[str, Any]:
         "unknown_tags": counts.unknown_tags,
         "lost_at": checkpoint.last_lost_offset,
         "archiving_since": checkpoint.archiving_since,
+        "archiving_time": checkpoint.archiving_time,
         "last_snapshot_record": checkpoint.chains.last_snapshot_record,
     }
     return {"log": name, "next_offset": checkpoint.mark.next_offset, "carried": json.dumps(log)}
@@ -132,4 +135,5 @@ def restore_checkpoint(carried: str, share_partitions: pa.Table) -> FoldCheckpoi
         counts=counts,
         last_lost_offset=log["lost_at"],
         archiving_since=log["archiving_since"],
+        archiving_time=log["archiving_time"],
     )

@@ -3,7 +3,8 @@
 Per group, the base is the latest checkpoint by offset (epochs wrap around). The deltas after it apply in log order, and
 the later tuple of an offset wins. After each record the start passes terminal offsets, and offsets below the start no
 longer count. Offsets between the end and a tuple beyond it were never recorded: they become available with delivery
-count 0. Records that a later checkpoint supersedes can be dropped before the fold.
+count 0. Records that a later checkpoint supersedes can be dropped before the fold, once `find_mismatches` has compared
+the checkpoint with the chain before it.
 
 The last writer of an offset is found in a tree over the elementary ranges between all boundaries of a chain: a tuple
 marks O(log n) nodes with its place in the log, and the greatest mark above an elementary range is its last writer.
@@ -17,7 +18,7 @@ import numpy as np
 
 from share_state.fold.chains import NOWHERE
 from share_state.fold.interval_merge import ACQUIRED, AVAILABLE, is_terminal
-from share_state.jit.compile import allocating_kernel, kernel
+from share_state.jit.compile import allocating_kernel, inlined, kernel
 from share_state.kafka.control_records import (
     EPOCH_MODULUS,
     SUSPECT_CONTROL_FAULTS,
@@ -167,7 +168,11 @@ CONTROL_CHAIN = np.dtype(
         ("orphan_offset", "i8"),  # of the first delta, if there is no checkpoint
         ("stopped_offset", "i8"),  # of the first delta whose link to its predecessor is broken
         ("doubt_offset", "i8"),  # of an unreadable or invalid record since the checkpoint
+        ("start_advanced_at", "i8"),  # ms, timestamp of the record that set the current start offset
+        ("first_delivery_at", "i8"),  # ms, timestamp of the first record since then with a tuple; -1 for none
+        ("last_consumed_at", "i8"),  # ms, timestamp of the last delta; of the first checkpoint if there is none
         ("deltas", "i8"),  # folded
+        ("delivered", "i8"),  # offsets with a delivery in these deltas
         ("followers", "i8"),  # records of the group since its checkpoint, folded or not
         ("epoch", "i4"),  # of the checkpoint
         ("exists", "?"),  # there is a checkpoint
@@ -175,10 +180,12 @@ CONTROL_CHAIN = np.dtype(
 )
 """One row per share group of the topic-partition."""
 
+_TIMES = ("start_advanced_at", "first_delivery_at", "last_consumed_at")
+
 INITIAL_CONTROL_CHAIN = np.zeros(1, CONTROL_CHAIN)[0]
 """The row of a share group before its first record."""
 for _name in CONTROL_CHAIN.names or ():
-    if _name.endswith("_offset"):
+    if _name.endswith(("_offset", "_at")):
         INITIAL_CONTROL_CHAIN[_name] = NOWHERE
 
 FOLD_NOTE = np.dtype(
@@ -220,12 +227,16 @@ def superseded(records: ControlRecords, groups: int) -> np.ndarray:
     return ~of_group | (rows["offset"] < latest[rows["group"]])
 
 
-def fold_control(records: ControlRecords, groups: int, *, strict: bool = True) -> ControlChains:
+def fold_control(
+    records: ControlRecords, groups: int, *, strict: bool = True, times: np.ndarray | None = None
+) -> ControlChains:
     """Fold control records in log order per group; superseded records may be missing.
 
     Args:
-        strict: stop at the first delta that does not follow its predecessor, because a walk back from the newest delta
-            cannot pass it; if False, fold every delta that is not of an older epoch.
+        times: of `find_mismatches`; without them, the chains hold no times.
+        strict: stop at the first delta that does not name the record before it. If False, walk back from the newest
+            delta as the draft's reader does: of a fork, fold its branch; where a predecessor is missing, go on with the
+            record before it. Deltas of an older epoch never count.
     """
     rows = records.rows
     order = np.argsort(rows["group"], kind="stable")
@@ -234,26 +245,24 @@ def fold_control(records: ControlRecords, groups: int, *, strict: bool = True) -
     out = np.empty(2 * len(records.tuples) + 2 * groups, STATE_BATCH)
     ends = np.zeros(groups + 1, np.int64)
     applied = np.zeros(len(rows), np.bool_)
+    if times is not None:
+        for name in _TIMES:
+            chains[name] = times[name]
     _follow(rows, order, starts, strict, chains, applied)
     _fold(rows, records.tuples, order, starts, applied, chains, notes, out, ends)
     return ControlChains(chains, ends, out[: ends[-1]].copy(), notes)
 
 
 @allocating_kernel
-def starts_in_log(chains, ends, batches, log_start, is_recorded):
+def starts_in_log(chains, ends, batches, log_start):
     """Where a leader that loads each state starts: not before the log start offset, and after terminal offsets there.
 
-    Args:
-        is_recorded: it comes from the broker. If it is only the name of a segment, a log start after the end of a
-            window is taken for the beginning of an export of a part of the log.
     Returns:
         int64, one per group; its start_offset if the log contains that offset.
     """
     starts = chains["start_offset"].copy()
     for group in range(len(starts)):
         if starts[group] < 0 or starts[group] >= log_start:
-            continue
-        if not is_recorded and log_start > chains[group].end_offset:
             continue
         starts[group] = log_start
         for row in range(ends[group], ends[group + 1]):
@@ -277,6 +286,43 @@ def _follow(rows, order, starts, strict, chains, applied):
                 base = place
         for place in range(starts[group], base):
             applied[order[place]] = False
+        for place in range(base + 1, starts[group + 1]):
+            row = rows[order[place]]
+            if row.fault & UNREADABLE_CONTROL_FAULTS == 0:
+                chains[group].last_consumed_at = row.timestamp
+        if not strict and chains[group].stopped_offset != NOWHERE:
+            _leave_out_branches(rows, order, base, starts[group + 1], applied, chains[group])
+
+
+@kernel
+def _leave_out_branches(rows, order, base, end, applied, chain):
+    """Walk back from the newest delta to the checkpoint at `base`, and leave out what lies beside that path."""
+    place = end - 1
+    while place > base:
+        row = rows[order[place]]
+        first, beyond = base, place
+        while first < beyond:
+            middle = (first + beyond) // 2
+            if rows[order[middle]].offset < row.back_offset:
+                first = middle + 1
+            else:
+                beyond = middle
+        is_found = first < place and rows[order[first]].offset == row.back_offset and applied[order[first]]
+        if applied[order[place]] and is_found:
+            for beside in range(first + 1, place):
+                applied[order[beside]] = False
+            place = first
+        else:
+            place -= 1
+    chain.deltas = 0
+    for place in range(base + 1, end):
+        chain.deltas += applied[order[place]]
+
+
+@inlined
+def is_stale(row, chain):
+    """Whether a delta is of an epoch before that of its chain."""
+    return (row.epoch - chain.epoch) % EPOCH_MODULUS >= EPOCH_MODULUS // 2
 
 
 @kernel
@@ -309,10 +355,9 @@ def follow_link(row, chain, previous, strict):
     if not is_readable:
         chain.doubt_offset = row.offset
         return False, previous
-    epoch_difference = (row.epoch - chain.epoch) % EPOCH_MODULUS
-    if epoch_difference >= EPOCH_MODULUS // 2:
+    if is_stale(row, chain):
         return False, previous
-    if chain.stopped_offset == NOWHERE and (epoch_difference != 0 or row.back_offset != previous):
+    if chain.stopped_offset == NOWHERE and (row.epoch != chain.epoch or row.back_offset != previous):
         chain.stopped_offset = row.offset
     if strict and chain.stopped_offset != NOWHERE:
         return False, row.offset
@@ -332,10 +377,138 @@ def _fold(rows, tuples, order, starts, applied, chains, notes, out, ends):
             points = boundaries(rows, tuples, order, starts[group], starts[group + 1], applied)
             ranges = len(points) - 1
             writers = np.zeros(2 * ranges + 2, np.int64)
-            start = np.int64(0)
+            start = own = np.int64(0)
             for place in range(starts[group], starts[group + 1]):
                 number = order[place]
                 if applied[number]:
+                    before = chain.start_offset
                     start = fold_record(rows[number], tuples, points, ranges, writers, start, chain, notes[number])
+                    if rows[number].kind == ControlKind.DELTA:
+                        _note_progress(rows[number], chain, before)
+                    else:
+                        own = rows[number].tuples + np.int64(rows[number].tuple_count)
+            for place in range(ranges):
+                writer = _writer(writers, ranges, place)
+                if writer >= 2 * own + 2 and writer & 1 == 0 and tuples[(writer - 2) // 2].count > 0:
+                    chain.delivered += points[place + 1] - points[place]
             at = emit_ranges(tuples, points, ranges, writers, start, chain, out, at)
         ends[group + 1] = at
+
+
+@kernel
+def _note_progress(row, chain, before):
+    if chain.start_offset != before:
+        chain.start_advanced_at = row.timestamp
+        chain.first_delivery_at = row.timestamp if chain.end_offset > chain.start_offset else NOWHERE
+    elif chain.first_delivery_at == NOWHERE and row.tuple_count > 0:
+        chain.first_delivery_at = row.timestamp
+
+
+MISMATCH = np.dtype(
+    [
+        ("offset", "i8"),  # of the checkpoint
+        ("start_before", "i8"),  # start offset of the chain before it
+        ("start_offset", "i8"),  # its own
+        ("first_forgotten", "i8"),
+        ("forgotten", "i8"),  # number of offsets that the chain had finished and the checkpoint has not
+        ("group", "i4"),
+    ]
+)
+"""One row per checkpoint that contradicts the chain before it."""
+
+
+def find_mismatches(records: ControlRecords, times: np.ndarray) -> np.ndarray:
+    """MISMATCH rows of checkpoints that follow an intact chain of their group in these records.
+
+    Args:
+        records: those since the last call, and what `superseded` kept of the calls before.
+        times: CONTROL_CHAIN, one row per group; the times and `snapshot_offset` of its latest checkpoint, updated.
+    """
+    rows = records.rows
+    order = np.argsort(rows["group"], kind="stable")
+    starts = np.searchsorted(rows["group"][order], np.arange(len(times) + 1))
+    found = np.zeros(int((rows["kind"] == ControlKind.CHECKPOINT).sum()), MISMATCH)
+    return found[
+        : _find_mismatches(rows, records.tuples, order, starts, np.full(1, INITIAL_CONTROL_CHAIN), times, found)
+    ]
+
+
+@allocating_kernel
+def _find_mismatches(rows, tuples, order, starts, initial, times, found):
+    count, applied, pair = 0, np.zeros(len(rows), np.bool_), np.empty(2, CONTROL_CHAIN)
+    for group in range(len(times)):
+        pair[0], previous, base = initial[0], np.int64(NOWHERE), np.int64(NOWHERE)
+        for place in range(starts[group], starts[group + 1]):
+            row, chain = rows[order[place]], pair[0]
+            if row.fault & UNREADABLE_CONTROL_FAULTS == 0 and row.kind == ControlKind.CHECKPOINT:
+                if row.offset == times[group].snapshot_offset:
+                    _copy_times(times[group], chain)
+                else:
+                    pair[1], applied[order[place]] = initial[0], True
+                    own = _state_of(rows, tuples, order, place, place + 1, applied, pair[1])
+                    is_intact = base >= 0 and chain.stopped_offset == NOWHERE and chain.doubt_offset == NOWHERE
+                    if base >= 0:
+                        held = _state_of(rows, tuples, order, base, place, applied, chain)
+                        _compare(held, chain.start_offset, own, pair[1].start_offset, found[count])
+                    if is_intact and found[count].forgotten:
+                        found[count].offset, found[count].group = row.offset, row.group
+                        found[count].start_before, found[count].start_offset = chain.start_offset, pair[1].start_offset
+                        count += 1
+                    elif base >= 0:
+                        found[count].forgotten = 0
+                    if base < 0 or chain.start_offset != pair[1].start_offset:
+                        chain.start_advanced_at, chain.first_delivery_at = row.timestamp, NOWHERE
+                    if chain.first_delivery_at == NOWHERE and row.tuple_count > 0:
+                        chain.first_delivery_at = row.timestamp
+                    if chain.last_consumed_at == NOWHERE:
+                        chain.last_consumed_at = row.timestamp
+                    _copy_times(chain, times[group])
+                    times[group].snapshot_offset = row.offset
+                base = place
+            elif row.fault & UNREADABLE_CONTROL_FAULTS == 0:
+                chain.last_consumed_at = row.timestamp
+            applied[order[place]], previous = follow_link(row, chain, previous, True)
+    return count
+
+
+@inlined
+def _copy_times(source, target):
+    target.start_advanced_at, target.first_delivery_at = source.start_advanced_at, source.first_delivery_at
+    target.last_consumed_at = source.last_consumed_at
+
+
+@allocating_kernel
+def _state_of(rows, tuples, order, begin, end, applied, chain):
+    """The ranges after a checkpoint and the applied deltas after it; updates start, end and times of the chain."""
+    points = boundaries(rows, tuples, order, begin, end, applied)
+    ranges, start, note = len(points) - 1, np.int64(0), np.zeros(1, FOLD_NOTE)
+    writers = np.zeros(2 * ranges + 2, np.int64)
+    for place in range(begin, end):
+        if applied[order[place]]:
+            before = chain.start_offset
+            start = fold_record(rows[order[place]], tuples, points, ranges, writers, start, chain, note[0])
+            if place > begin:
+                _note_progress(rows[order[place]], chain, before)
+    out = np.empty(ranges + 1, STATE_BATCH)
+    return out[: emit_ranges(tuples, points, ranges, writers, start, chain, out, 0)]
+
+
+@kernel
+def _compare(held, start_before, own, start, found):
+    """Count the offsets that `held` has finished, and that `own` starts before and has not finished."""
+    for number in range(-1, len(held)):
+        first, last = start, start_before - 1
+        if number >= 0:
+            if not is_terminal(held[number].state):
+                continue
+            first, last = max(start, held[number].first), held[number].last
+        other = 0
+        while first <= last:
+            while other < len(own) and (own[other].last < first or not is_terminal(own[other].state)):
+                other += 1
+            end = min(last, own[other].first - 1) if other < len(own) else last
+            if first <= end:
+                if found.forgotten == 0:
+                    found.first_forgotten = first
+                found.forgotten += end - first + 1
+            first = own[other].last + 1 if other < len(own) else last + 1

@@ -1,25 +1,45 @@
 """Reads, decodes and folds the control records of the KIP-932 draft amid the user data of one topic-partition."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from share_state.errors import InputError
-from share_state.fold.chains import NOWHERE
-from share_state.fold.control_chains import ControlChains, fold_control, starts_in_log, superseded
-from share_state.fold.cutoff import EarliestShareOffset, earliest_share_offset, subscriptions_among
-from share_state.fold.log_stats import Folded, LogObservations, Losses, single_piece
-from share_state.fold.options import MODES, STRICT, ControlOptions
-from share_state.fold.states import CONTROL_RECORDS, control_in_flight, control_key_columns, control_state_table
+from share_state.fold.chains import NOWHERE, Chains
+from share_state.fold.control_chains import (
+    CONTROL_CHAIN,
+    INITIAL_CONTROL_CHAIN,
+    MISMATCH,
+    ControlChains,
+    find_mismatches,
+    fold_control,
+    starts_in_log,
+    superseded,
+)
+from share_state.fold.cutoff import EarliestShareOffset, earliest_share_offset
+from share_state.fold.log_stats import NO_PREVIOUS_START, Folded, LogObservations, Losses, dictionary_encoded
+from share_state.fold.options import MODES, STRICT, ControlOptions, Limits
+from share_state.fold.states import (
+    CONTROL_RECORDS,
+    control_key_columns,
+    control_states_in_pieces,
+    existing_chains,
+    in_flight_in_pieces,
+    to_timestamps,
+)
 from share_state.kafka.control_records import (
     CONTROL_RECORD,
+    UNREADABLE_CONTROL_FAULTS,
+    ControlFault,
     ControlKind,
     ControlRecords,
     GroupTable,
     concat_control_records,
+    count_unflagged,
     decode_control_records,
 )
 from share_state.kafka.record_batches import CHUNK_SIZE, CONTROL, BatchStatus, Chunk, locate_records
@@ -36,6 +56,7 @@ LINK = np.dtype(
     [
         ("offset", "i8"),
         ("back_offset", "i8"),  # -1 in a checkpoint
+        ("timestamp", "i8"),
         ("group", "i4"),
         ("epoch", "i4"),
         ("fault", "i2"),
@@ -67,11 +88,14 @@ class FoldedControlLog(Folded):
     Attributes:
         options: how it was folded.
         groups: ids of all groups of the log, row n for number n.
-        chains: their states, row n for number n.
-        records: the control records since the latest checkpoints; `chains.notes` has a row for each.
+        all_chains: their states, row n for number n.
+        records: the control records since the latest checkpoints; `all_chains.notes` has a row for each.
         links: LINK rows of every checkpoint and delta.
         faulty: CONTROL_RECORD rows with a fault.
+        mismatches: MISMATCH rows of checkpoints.
         skipped: type of other control records (transaction markers) -> their number.
+        data_end: offset after the last record of user data, -1 for none.
+        starts: int64, one per row of `chains`: where a leader that loads the state starts.
         earliest: the cutoff, and the groups that limit it.
         checkpoints: table CHECKPOINTS.
     """
@@ -80,11 +104,14 @@ class FoldedControlLog(Folded):
 
     options: ControlOptions
     groups: pa.Array
-    chains: ControlChains
+    all_chains: ControlChains
     records: ControlRecords
     links: np.ndarray
     faulty: np.ndarray
+    mismatches: np.ndarray
     skipped: Mapping[int, int]
+    data_end: int
+    starts: np.ndarray
     earliest: EarliestShareOffset
     checkpoints: pa.Table
 
@@ -92,6 +119,15 @@ class FoldedControlLog(Folded):
         """Key columns of groups, by their numbers; the topic is that of the log."""
         del topics
         return control_key_columns(self.groups, numbers, self.log)
+
+    def leader_starts(self) -> np.ndarray:
+        """int64, one per chain: not before the log start, and after terminal offsets there."""
+        return self.starts
+
+    def lags(self, states: pa.Table, finished: pa.Array) -> pa.Array:
+        """Unfinished offsets up to the last record of user data; control records after it are no lag."""
+        ends = np.maximum(states["end_offset"].to_numpy(), self.data_end)
+        return pa.array(np.maximum(ends - states["effective_start_offset"].to_numpy() - finished.to_numpy(), 0))
 
 
 def fold_control_log(
@@ -102,6 +138,8 @@ def fold_control_log(
     subscriptions: Mapping[str, Collection[str]] | None = None,
     ignore_uncheckpointed: bool = False,
     index: Sequence[ShareSnapshotEntry] | None = None,
+    last_audit: pa.Table | None = None,
+    limits: Limits | None = None,
     chunk: int = CHUNK_SIZE,
 ) -> FoldedControlLog:
     """Fold the control records of one topic-partition into the state that a new leader would load.
@@ -109,13 +147,14 @@ def fold_control_log(
     Args:
         log: a log partition from `find_topic_logs`.
         window: which records count; all of them by default.
-        mode, subscriptions, ignore_uncheckpointed, index: see ControlOptions.
+        mode, subscriptions, ignore_uncheckpointed, index, last_audit: see ControlOptions.
+        limits: what the rules check the log against.
         chunk: bytes of segments in memory at a time.
     Raises:
         InputError: if a segment cannot be read, or the topic is an internal one.
     Source: KIP-932 draft, recovery and log cleaning.
     """
-    options = ControlOptions(mode, subscriptions, ignore_uncheckpointed, index)
+    options = ControlOptions(mode, subscriptions, ignore_uncheckpointed, index, last_audit)
     if mode not in MODES:
         raise InputError(f"mode {mode!r} is unknown; use one of {', '.join(MODES)}")
     if log.topic.startswith("__"):
@@ -123,7 +162,7 @@ def fold_control_log(
             f"{log.topic}: control records of Kafka's internal topics are not share-group state; leave it out"
         )
     fold = read_into(lambda: _ControlLogFold(log, window or Window()), log, chunk=chunk, only_control=True)
-    return fold.finish(options)
+    return fold.finish(options, limits or Limits())
 
 
 def decode_control_log(
@@ -153,7 +192,9 @@ class _ControlLogFold:
         self.has_valid_batches = False
         self.pending: list[ControlRecords] = []
         self.links, self.faulty = [np.zeros(0, LINK)], [np.zeros(0, CONTROL_RECORD)]
+        self.mismatches, self.times = [np.zeros(0, MISMATCH)], np.zeros(0, CONTROL_CHAIN)
         self.skipped: dict[int, int] = {}
+        self.unflagged, self.newest_time, self.data_end = 0, NOWHERE, NOWHERE
         self.pending_rows, self.prune_at = 0, _PENDING
 
     def prepare(self, part: Chunk) -> Chunk:
@@ -161,6 +202,7 @@ class _ControlLogFold:
 
     def take(self, part: Chunk) -> None:
         decoded = self.decode(part)
+        self.unflagged += count_unflagged(part.data, part.batches)
         self._note_records(decoded.rows)
         if not len(decoded.rows):
             return
@@ -184,8 +226,15 @@ class _ControlLogFold:
             self._note_end(batches["last_offset"][inside])
         else:
             self._note_damage(part, inside, whole)
+        self.newest_time = max(self.newest_time, int(batches["max_timestamp"][inside & whole].max(initial=NOWHERE)))
+        data = inside & whole & (batches["attributes"] & CONTROL == 0)
+        self.data_end = max(self.data_end, int(batches["last_offset"][data].max(initial=NOWHERE - 1)) + 1)
         counted = inside[located["batch"]] & self.window.counts(located)
-        return decode_control_records(part.data, located[counted], self.groups)
+        decoded = decode_control_records(part.data, located[counted], self.groups)
+        # It may be the newest record of any group.
+        lost = decoded.rows["fault"] & (UNREADABLE_CONTROL_FAULTS | ControlFault.KEY_MALFORMED) != 0
+        self.losses.offsets += decoded.rows["offset"][lost & (decoded.rows["group"] < 0)].tolist()
+        return decoded
 
     def _note_end(self, lasts: np.ndarray) -> None:
         """Note the end offset so far. Missing offsets alone mean nothing: user topics may be compacted."""
@@ -242,88 +291,162 @@ class _ControlLogFold:
     def _prune(self) -> ControlRecords:
         """Drop superseded records, so that a long log takes no more memory than its live chains."""
         records = concat_control_records(self.pending)
-        records = records.select(~superseded(records, len(self.groups)))
+        new = np.full(len(self.groups) - len(self.times), INITIAL_CONTROL_CHAIN, CONTROL_CHAIN)
+        self.times = np.concatenate((self.times, new))
+        self.mismatches.append(find_mismatches(records, self.times))
+        records = records.take(np.flatnonzero(~superseded(records, len(self.groups))))
         self.pending, self.pending_rows = [records], len(records.rows)
         return records
 
-    def finish(self, options: ControlOptions) -> FoldedControlLog:
+    def finish(self, options: ControlOptions, limits: Limits) -> FoldedControlLog:
         self.note_open_damage()
         last_lost_offset = max(self.losses.offsets, default=NOWHERE)
         records, groups = self._prune(), self.groups.names()
-        chains = fold_control(records, len(groups), strict=options.mode == STRICT)
-        rows, links = chains.chains, np.concatenate(self.links)
+        links = np.concatenate(self.links)
+        folded = fold_control(records, len(groups), strict=options.mode == STRICT, times=self.times)
+        rows = folded.chains
         suspect = (rows["stopped_offset"] != NOWHERE) | (rows["doubt_offset"] != NOWHERE)
         # A delta names its predecessor, so damage before the newest record of a group shows as a broken link.
         suspect |= last_lost_offset > rows["newest_offset"]
-        subscriptions = options.subscriptions
-        subscribed = None if subscriptions is None else subscriptions.get(self.log.topic, ())
+        subscribed = options.subscriptions
         earliest = earliest_share_offset(
-            groups, rows["snapshot_offset"], subscribed, ignore_uncheckpointed=options.ignore_uncheckpointed
+            groups,
+            rows,
+            None if subscribed is None else subscribed.get(self.log.topic, ()),
+            ignore_uncheckpointed=options.ignore_uncheckpointed,
         )
-        counts, _ = subscriptions_among(groups, subscribed)
+        counts = earliest.counts
+        # Nobody consumes for a group without a subscription, so it neither stalls nor stops.
+        for name in ("last_consumed_at", "first_delivery_at"):
+            rows[name][~counts] = 0
         numbers = np.flatnonzero(rows["exists"])
-        log_start, is_recorded = self.log.log_start_offset, self.log.start_is_recorded
-        first = max(log_start, self.window.from_offset or 0)
+        first = max(self.log.log_start_offset, self.window.from_offset or 0)
         next_offset = max(self.next_offset, first)
-        redundant = int(((links["offset"] >= first) & (links["offset"] < (earliest.offset or 0))).sum())
-        key = control_key_columns(groups, numbers, self.log)
-        starts = starts_in_log(rows, chains.ends, chains.batches, log_start, is_recorded)
-        untrusted = int(suspect[counts & rows["exists"]].sum())
-        reasons = []
-        if earliest.offset is None and earliest.blocked_by:
-            first_of_them, *others = earliest.blocked_by
-            more = f" and {len(others)} more" if others else ""
-            reasons.append(f"no checkpoint of group {first_of_them}{more}, so nothing may be cleaned")
-        if untrusted:
-            reasons.append(f"{untrusted} share-partitions cannot be trusted since their latest checkpoint")
-        if last_lost_offset != NOWHERE:
-            reasons.append(
-                "batches are damaged, and with them maybe control records of groups that no other record names"
-            )
-        held_by = earliest.held_by or min(earliest.blocked_by, default=None)
-        row = {
-            "dialect": CONTROL_RECORDS,
-            "topic": self.log.topic,
-            "partition": self.log.partition,
-            "cutoff_offset": earliest.offset,
-            "log_start_offset": first,
-            "log_end_offset": next_offset,
-            "redundant_records": redundant,
-            "live_share_partitions": len(numbers),
-            "limited_by_group": held_by,
-            "limited_by_partition": None if held_by is None else self.log.partition,
-            "safe": not reasons,
-            "reason": "; ".join(reasons) or None,
-        }
+        starts = starts_in_log(rows, folded.ends, folded.batches, self.log.log_start_offset)[numbers]
         checkpoints = _checkpoints(groups, counts, rows, links, earliest.offset)
         known = checkpoints.filter(checkpoints["checkpoint_offset"].is_valid())
+        chains = existing_chains(Chains(rows, folded.ends, folded.batches))
+        key = control_key_columns(groups, numbers, self.log)
+        row = self._cutoff(earliest, links[links["offset"] >= first]) | {
+            "log_start_offset": first,
+            "log_end_offset": next_offset,
+            "live_share_partitions": len(numbers),
+            "skipped_records": sum(self.skipped.values()),
+            "unflagged_records": self.unflagged,
+            "ignored": _ignored(groups, counts, rows, links, earliest.offset),
+        }
+        reasons = self._unsafe_because(earliest, int(suspect[counts & rows["exists"]].sum()))
+        row |= {"safe": not reasons, "reason": "; ".join(reasons) or None}
+        if not reasons and len(groups) and not counts.any():
+            row["reason"] = "no group subscribes to the topic, so there is no earliest share offset"
+        before = np.full(len(numbers), NO_PREVIOUS_START)
+        if options.last_audit is not None:
+            lookup = pc.SetLookupOptions(options.last_audit["group_id"])
+            at = pc.call_function("index_in", [known["group_id"]], lookup)
+            before = options.last_audit["start_offset"].take(at).fill_null(NO_PREVIOUS_START).to_numpy()
         return FoldedControlLog(
             log=self.log,
             options=options,
+            limits=limits,
             groups=groups,
+            all_chains=folded,
             chains=chains,
+            starts=starts,
+            previous_starts=before,
+            newest_time=self.newest_time,
             numbers=numbers,
             suspect=suspect,
             records=records,
             links=links,
             faulty=np.concatenate(self.faulty),
+            mismatches=np.concatenate(self.mismatches),
             skipped=self.skipped,
+            data_end=self.data_end,
             observations=self.observations,
             earliest=earliest,
             checkpoints=checkpoints,
-            index_entries=[ShareSnapshotEntry(*(row[name] for name in _INDEX_COLUMNS)) for row in known.to_pylist()],
+            index_entries=[
+                *(ShareSnapshotEntry(*(row[name] for name in _INDEX_COLUMNS)) for row in known.to_pylist()),
+                *_contradicted(options.index or (), groups, rows, links),
+            ],
             record_count=len(links),
-            redundant_records=redundant,
+            redundant_records=row["redundant_records"],
             first_offset=first,
             next_offset=next_offset,
             last_lost_offset=last_lost_offset,
             has_valid_batches=self.has_valid_batches,
-            state_pieces=single_piece(
-                "share_partition_state", control_state_table(chains, key, starts, suspect, next_offset)
+            state_pieces=control_states_in_pieces(
+                chains, key, starts, suspect[numbers], next_offset, known["redundant_retained"].combine_chunks()
             ),
-            in_flight_pieces=control_in_flight(chains, key),
+            in_flight_pieces=in_flight_in_pieces(chains, dictionary_encoded(key)),
             cutoff=pa.Table.from_pylist([row], schema=table_schema("cutoff")),
         )
+
+    def _cutoff(self, earliest: EarliestShareOffset, links: np.ndarray) -> dict[str, Any]:
+        """The columns of `cutoff` that depend on the earliest share offset; `links` are those of the retained log."""
+        offsets, offset, following = links["offset"], earliest.offset, earliest.next_offset
+        limiting = None if earliest.limited_from is None else links["timestamp"][offsets == earliest.limited_from]
+        return {
+            "dialect": CONTROL_RECORDS,
+            "topic": self.log.topic,
+            "partition": self.log.partition,
+            "cutoff_offset": offset,
+            "redundant_records": int((offsets < (offset or 0)).sum()),
+            "limited_by_group": earliest.limited_by,
+            "limited_by_partition": None if earliest.limited_by is None else self.log.partition,
+            "limited_since": None if limiting is None else to_timestamps(limiting[:1])[0].as_py(),
+            "next_cutoff_offset": following,
+            "pinned_records": int(((offsets >= (offset or 0)) & (offsets < (following or 0))).sum()),
+        }
+
+    def _unsafe_because(self, earliest: EarliestShareOffset, untrusted: int) -> list[str]:
+        reasons = []
+        if earliest.offset is None and earliest.blocked_by:
+            more = f" and {len(earliest.blocked_by) - 1} more" if earliest.blocked_by[1:] else ""
+            reasons.append(f"no checkpoint of group {earliest.limited_by}{more}, so nothing may be cleaned")
+        if untrusted:
+            reasons.append(f"{untrusted} share-partitions cannot be trusted since their latest checkpoint")
+        lost = min(self.losses.offsets, default=None)
+        if lost is not None and (earliest.offset is None or lost < earliest.offset):
+            reasons.append(
+                f"control records from offset {lost} on are damaged or unreadable, "
+                "maybe the checkpoint of a group that no other record names"
+            )
+        return reasons
+
+
+def _contradicted(
+    entries: Sequence[ShareSnapshotEntry], groups: pa.Array, rows: np.ndarray, links: np.ndarray
+) -> Iterator[ShareSnapshotEntry]:
+    """The entries of a share snapshot file that this log cannot have had; it may have lost records since."""
+    numbers = dict(zip(groups.to_pylist(), range(len(groups)), strict=True)) if entries else {}
+    named = links[np.isin(links["offset"], [entry.checkpoint_offset for entry in entries])]
+    is_checkpoint = (named["kind"] == ControlKind.CHECKPOINT) & (named["fault"] & UNREADABLE_CONTROL_FAULTS == 0)
+    epochs = np.where(is_checkpoint, named["epoch"], NOWHERE).tolist()
+    held = dict(zip(named["offset"].tolist(), zip(named["group"].tolist(), epochs, strict=True), strict=True))
+    for entry in entries:
+        number = numbers.get(entry.group)
+        row = None if number is None else rows[number]
+        # A checkpoint before the latest one may have been cleaned.
+        if (
+            row is None
+            or entry.checkpoint_offset > row["snapshot_offset"]
+            or not entry.checkpoint_offset <= entry.last_offset <= row["newest_offset"]
+            or held.get(entry.checkpoint_offset, (number, entry.checkpoint_epoch)) != (number, entry.checkpoint_epoch)
+        ):
+            yield replace(entry, is_contradicted=True)
+
+
+def _ignored(
+    groups: pa.Array, counts: np.ndarray, rows: np.ndarray, links: np.ndarray, earliest: int | None
+) -> list[dict[str, Any]]:
+    """The groups without a subscription, and how many records of their states the cutoff makes deletable."""
+    own = rows["snapshot_offset"][links["group"]]
+    lost = links["group"][(own != NOWHERE) & (links["offset"] >= own) & (links["offset"] < (earliest or 0))]
+    numbers, lost_records = np.flatnonzero(~counts), np.bincount(lost, minlength=len(groups))
+    names = groups.take(pa.array(numbers)).to_pylist()
+    found = sorted(zip(names, lost_records[numbers].tolist(), strict=True))
+    return [{"group_id": name, "lost_records": count} for name, count in found]
 
 
 def _checkpoints(

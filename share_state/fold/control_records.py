@@ -13,17 +13,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.fold.chains import NOWHERE
+from share_state.fold.chains import NOWHERE, Chains
 from share_state.fold.control_chains import (
     CONTROL_CHAIN,
     FOLD_NOTE,
     INITIAL_CONTROL_CHAIN,
-    ControlChains,
     append_range,
     boundaries,
     emit_ranges,
+    fold_control,
     fold_record,
     follow_link,
+    is_stale,
     starts_in_log,
 )
 from share_state.fold.control_log import FoldedControlLog, decode_control_log, fold_control_log
@@ -40,6 +41,7 @@ from share_state.kafka.control_records import (
     ControlKind,
     ControlRecords,
     GroupTable,
+    concat_control_records,
 )
 from share_state.kafka.state_records import STATE_BATCH
 from share_state.sources.as_of import Window
@@ -47,6 +49,9 @@ from share_state.sources.discovery import LogPartition
 
 _STATES, _RANGES = 1 << 16, 1 << 20
 """Buffer sizes of `ControlReplay`: states, and ranges of all these states."""
+
+_FOLD, _FOLD_AGAIN, _EMIT = 0, 1, 2
+"""What `_replay` does with a record."""
 
 
 class ControlRecordDialect:
@@ -66,6 +71,8 @@ class ControlRecordDialect:
             subscriptions=control.subscriptions,
             ignore_uncheckpointed=control.ignore_uncheckpointed,
             index=control.index,
+            last_audit=control.last_audit,
+            limits=options.limits,
         )
 
     def open(self, log: LogPartition, window: Window, options: FoldOptions) -> "_ControlLogReader":
@@ -131,7 +138,7 @@ class _ControlLogReader:
         rows, chains = states.rows, states.chains
         suspect = _is_suspect(chains) | np.isin(rows["offset"], list(self._losses.conflicting))
         return control_state_table(
-            ControlChains(chains, states.ends, states.batches, np.zeros(0, FOLD_NOTE)),
+            Chains(chains, states.ends - states.ends[0], states.batches[states.ends[0] :]),
             self.key_columns(rows["group"]),
             self.windows(states)[2],
             suspect,
@@ -145,7 +152,7 @@ class _ControlLogReader:
 
     def windows(self, states: RecordStates) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         log, chains = self.log, states.chains
-        leads = starts_in_log(chains, states.ends, states.batches, log.log_start_offset, log.start_is_recorded)
+        leads = starts_in_log(chains, states.ends, states.batches, log.log_start_offset)
         return chains["exists"], chains["end_offset"], leads
 
 
@@ -168,6 +175,8 @@ class ControlReplay:
         self.groups = np.zeros(0, CONTROL_CHAIN)
         self._previous = np.zeros(0, np.int64)
         self._held: list[np.ndarray] = []
+        # Records since the latest checkpoint, from which a fork is folded again; strict folds stop at a fork.
+        self._since: list[ControlRecords] = []
         self._chains, self._at = np.empty(states, CONTROL_CHAIN), np.empty(states, np.int64)
         self._ends, self._batches = np.zeros(states + 1, np.int64), np.empty(ranges, STATE_BATCH)
 
@@ -180,26 +189,42 @@ class ControlReplay:
         self.groups = np.concatenate((self.groups, np.full(new, INITIAL_CONTROL_CHAIN, CONTROL_CHAIN)))
         self._previous = np.concatenate((self._previous, np.full(new, NOWHERE)))
         self._held += [np.zeros(0, STATE_BATCH)] * new
+        self._since += [concat_control_records([])] * new
         rows, filled = records.rows, 0
         # One more entry: number -1 is a record of no group.
         wanted = np.flatnonzero(np.append(selected, False)[rows["group"]])
         wanted = wanted[np.argsort(rows["group"][wanted], kind="stable")]
         groups, begins = np.unique(rows["group"][wanted], return_index=True)
         for group, own in zip(groups.tolist(), np.split(wanted, begins[1:]), strict=False):
-            chain, position = self.groups[group : group + 1], 0
+            chain, position, step, before = self.groups[group : group + 1], 0, _FOLD, len(self._since[group].rows)
+            if not self._strict:
+                self._since[group] = concat_control_records([self._since[group], records.take(own)])
             while position < len(own):
-                position, filled, self._previous[group], self._held[group] = _replay(
-                    rows, records.tuples, own, position, self._strict, chain, self._previous[group], self._held[group],
-                    self._chains, self._at, self._ends, self._batches, filled,
+                position, filled, self._previous[group], self._held[group], step = _replay(
+                    rows, records.tuples, own, position, step, self._strict, chain, self._previous[group],
+                    self._held[group], self._chains, self._at, self._ends, self._batches, filled,
                 )  # fmt: skip
-                if position < len(own):
+                if step == _FOLD_AGAIN:
+                    self._fold_again(group, before + position + 1)
+                    self._previous[group], step = rows["offset"][own[position]], _EMIT
+                elif position < len(own):
                     if filled:
                         yield self._states(rows, filled)
                     else:
                         self._batches = np.empty(2 * len(self._batches), STATE_BATCH)
                     filled = 0
+            if not self._strict:
+                since = self._since[group]
+                self._since[group] = since.take(np.flatnonzero(since.rows["offset"] >= chain["snapshot_offset"]))
         if filled:
             yield self._states(rows, filled)
+
+    def _fold_again(self, group: int, count: int) -> None:
+        """Fold the first `count` records since the latest checkpoint of a group, along the branch of the last one."""
+        records = self._since[group].take(np.arange(count))
+        records.rows["group"] = 0
+        folded = fold_control(records, 1, strict=False)
+        self.groups[group], self._held[group] = folded.chains[0], folded.batches
 
     def _states(self, rows: np.ndarray, count: int) -> RecordStates:
         ends = self._ends[: count + 1].copy()
@@ -209,19 +234,21 @@ class ControlReplay:
 
 @allocating_kernel
 def _replay(
-    rows, tuples, own, position, strict, chains, previous, held, out_chains, out_at, out_ends, out, filled
+    rows, tuples, own, position, step, strict, chains, previous, held, out_chains, out_at, out_ends, out, filled
 ):  # fmt: skip
     """Fold records of one group until all are folded or the output is full.
 
     Args:
         own: int64, rows of the group's records; `position` is the next one among them.
+        step: what to do with it: _FOLD, or _EMIT the state that `_fold_again` has made.
         chains: CONTROL_CHAIN of the group, one row, updated.
         previous: offset that the next delta must name.
         held: STATE_BATCH, the ranges of the group so far, canonical.
         out_chains, out_at, out_ends, out: the states: CONTROL_CHAIN, row of the record, ends, STATE_BATCH.
         filled: number of states in the output.
     Returns:
-        (position, filled, previous, held), updated.
+        (position, filled, previous, held, step), updated; step is _FOLD_AGAIN before a delta that is not strict, and
+        does not name the record before it.
     """
     chain = chains[0]
     while position < len(own):
@@ -229,10 +256,17 @@ def _replay(
         at = out_ends[filled]
         if filled == len(out_chains) or at + len(held) + 4 * (np.int64(row.tuple_count) + 1) > len(out):
             break
-        is_folded, previous = follow_link(row, chain, previous, strict)
-        if is_folded:
-            held = _with_record(row, tuples, chain, held)
-        if row.fault & UNREADABLE_CONTROL_FAULTS == 0:
+        is_readable = row.fault & UNREADABLE_CONTROL_FAULTS == 0
+        if step == _EMIT:
+            step = _FOLD
+        else:
+            is_delta = is_readable and row.kind == ControlKind.DELTA and chain.exists
+            if not strict and is_delta and row.back_offset != previous and not is_stale(row, chain):
+                return position, filled, previous, held, _FOLD_AGAIN
+            is_folded, previous = follow_link(row, chain, previous, strict)
+            if is_folded:
+                held = _with_record(row, tuples, chain, held)
+        if is_readable:
             out_chains[filled] = chain
             out_at[filled] = own[position]
             for number in range(len(held)):
@@ -240,7 +274,7 @@ def _replay(
             filled += 1
             out_ends[filled] = at + len(held)
         position += 1
-    return position, filled, previous, held
+    return position, filled, previous, held, step
 
 
 @allocating_kernel

@@ -69,49 +69,61 @@ class EarliestShareOffset:
 
     Attributes:
         offset: control records before it are redundant; None if there is no cutoff.
-        held_by: the group whose checkpoint is at this offset, None for none.
+        limited_by: the group that limits it: the holder of the checkpoint at this offset, or the oldest that blocks it.
+        limited_from: offset of that checkpoint, or of the first delta of the group that blocks; None for none.
+        next_offset: the cutoff without that group; None if there is none.
         blocked_by: groups with a subscription and without a checkpoint; one is enough to prevent a cutoff.
-        ignored: groups of the log without a subscription.
+        counts: bool, groups of the log that have a subscription.
     """
 
     offset: int | None
-    held_by: str | None
+    limited_by: str | None
+    limited_from: int | None
+    next_offset: int | None
     blocked_by: tuple[str, ...]
-    ignored: tuple[str, ...]
+    counts: np.ndarray
 
 
 def earliest_share_offset(
     groups: pa.Array,
-    checkpoint_offsets: np.ndarray,
+    chains: np.ndarray,
     subscribed: Collection[str] | None = None,
     *,
     ignore_uncheckpointed: bool = False,
 ) -> EarliestShareOffset:
-    """The smallest share checkpoint offset (SCO) over the groups with a subscription.
+    """The smallest share checkpoint offset (SCO) over the groups with a subscription; none over no group.
 
     Args:
         groups: ids of the groups of the log.
-        checkpoint_offsets: int64, the SCO of each; -1 without a checkpoint.
+        chains: CONTROL_CHAIN, one row for each.
         subscribed: groups with a subscription to the topic; None for all groups of the log.
         ignore_uncheckpointed: groups without a checkpoint do not block.
     Source: KIP-932 draft, log cleaning (SCO, ESO).
     """
-    counts, unseen = subscriptions_among(groups, subscribed)
-    has_checkpoint = checkpoint_offsets != NOWHERE
-    blocking = tuple(sorted([*groups.filter(pa.array(counts & ~has_checkpoint)).to_pylist(), *unseen]))
-    ignored = tuple(sorted(groups.filter(pa.array(~counts)).to_pylist()))
-    held = np.flatnonzero(counts & has_checkpoint)
-    if (blocking and not ignore_uncheckpointed) or not len(held):
-        return EarliestShareOffset(None, None, blocking, ignored)
-    holder = held[np.argmin(checkpoint_offsets[held])]
-    return EarliestShareOffset(int(checkpoint_offsets[holder]), groups[holder].as_py(), blocking, ignored)
+    counts, unseen = _subscriptions_among(groups, subscribed)
+    held, orphans = np.flatnonzero(counts & chains["exists"]), np.flatnonzero(counts & ~chains["exists"])
+    blocking = tuple(sorted([*groups.take(pa.array(orphans)).to_pylist(), *unseen]))
+    offsets = np.unique(chains["snapshot_offset"][held]).tolist()
+    if blocking and not ignore_uncheckpointed:
+        following = offsets[0] if offsets and not blocking[1:] else None
+        firsts = np.where(chains["orphan_offset"] < 0, chains["newest_offset"], chains["orphan_offset"])[orphans]
+        if not len(orphans):
+            return EarliestShareOffset(None, blocking[0], None, following, blocking, counts)
+        oldest = int(np.argmin(firsts))
+        name = groups[int(orphans[oldest])].as_py()
+        return EarliestShareOffset(None, name, int(firsts[oldest]), following, blocking, counts)
+    if not offsets:
+        return EarliestShareOffset(None, None, None, None, blocking, counts)
+    holder = held[np.argmin(chains["snapshot_offset"][held])]
+    following = offsets[1] if offsets[1:] else None
+    return EarliestShareOffset(offsets[0], groups[int(holder)].as_py(), offsets[0], following, blocking, counts)
 
 
-def subscriptions_among(groups: pa.Array, subscribed: Collection[str] | None) -> tuple[np.ndarray, list[str]]:
+def _subscriptions_among(groups: pa.Array, subscribed: Collection[str] | None) -> tuple[np.ndarray, list[str]]:
     """Which groups of the log have a subscription, and which subscribed groups are not in the log."""
     if subscribed is None:
         return np.ones(len(groups), bool), []
-    listed = pa.array(sorted(subscribed), pa.string())
+    listed = pa.array(sorted(set(subscribed)), pa.string())
     counts = pc.call_function("is_in", [groups], pc.SetLookupOptions(listed))
     seen = pc.call_function("is_in", [listed], pc.SetLookupOptions(groups))
     return counts.to_numpy(zero_copy_only=False), listed.filter(pc.call_function("invert", [seen])).to_pylist()

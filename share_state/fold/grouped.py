@@ -5,7 +5,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.fold.chains import NOWHERE, Chains
-from share_state.fold.control_chains import fold_control, starts_in_log
+from share_state.fold.control_chains import fold_control
 from share_state.fold.control_records import CONTROL_RECORDS, ControlRecordDialect
 from share_state.fold.share_group_state import ShareGroupState
 from share_state.fold.states import control_state_table, existing_chains, state_table
@@ -61,11 +61,11 @@ def fold_group(records: pa.Table) -> pa.Table:
 def _fold_control(records: pa.Table, key: dict[str, pa.Array]) -> pa.Table:
     rows, tuples = _rows(records, CONTROL_RECORD, ControlRecordDialect())
     rows["epoch"] = records["snapshot_epoch"].fill_null(0).to_numpy()
-    chains = fold_control(ControlRecords(rows, tuples), 1)
-    suspect = (chains.chains["stopped_offset"] != NOWHERE) | (chains.chains["doubt_offset"] != NOWHERE)
-    effective = starts_in_log(chains.chains, chains.ends, chains.batches, NOWHERE, False)
-    key = {name: column[: int(chains.chains["exists"].sum())] for name, column in key.items()}
-    states = control_state_table(chains, key, effective, suspect, NOWHERE)
+    folded = fold_control(ControlRecords(rows, tuples), 1)
+    live = existing_chains(Chains(folded.chains, folded.ends, folded.batches))
+    suspect = (live.chains["stopped_offset"] != NOWHERE) | (live.chains["doubt_offset"] != NOWHERE)
+    key = {name: column[: len(live.chains)] for name, column in key.items()}
+    states = control_state_table(live, key, live.chains["start_offset"].copy(), suspect, NOWHERE)
     place = states.schema.get_field_index("topic_end_offset")
     return states.set_column(place, "topic_end_offset", pa.nulls(len(states), pa.int64()))
 

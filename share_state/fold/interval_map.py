@@ -343,3 +343,12 @@ def count_terminal(buffer, begin, end, start):
     for row in range(begin, end):
         total += _terminal_in(buffer[row].first, buffer[row].last, buffer[row].state, start)
     return total
+
+
+@inlined
+def count_covered(buffer, size, start):
+    """Number of offsets from `start` on in the first `size` rows."""
+    total = np.int64(0)
+    for row in range(size):
+        total += max(np.int64(0), buffer[row].last - max(buffer[row].first, start) + 1)
+    return total

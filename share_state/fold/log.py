@@ -1,24 +1,36 @@
 """Reads, decodes and folds one log partition of `__share_group_state`: the work of one task."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from share_state.fold.chains import NOWHERE, Chains
 from share_state.fold.checkpoint import FoldCheckpoint
 from share_state.fold.cutoff import cutoff
-from share_state.fold.log_stats import Folded, LogCounts, LogExtent, LogObservations, Losses, dictionary_encoded
+from share_state.fold.interval_merge import effective_starts
+from share_state.fold.log_stats import (
+    NO_PREVIOUS_START,
+    Folded,
+    LogCounts,
+    LogExtent,
+    LogObservations,
+    Losses,
+    dictionary_encoded,
+)
 from share_state.fold.options import Limits
 from share_state.fold.record_context import ContextFold, RecordJudge
 from share_state.fold.states import (
     SHARE_GROUP_STATE,
+    compute_lags,
     existing_chains,
     in_flight_in_pieces,
     key_columns,
     states_in_pieces,
+    to_timestamps,
 )
 from share_state.kafka.buffers import BackgroundWorker, RecordBuffer
 from share_state.kafka.record_batches import CHUNK_SIZE, BatchStatus, BatchSummary, Chunk
@@ -34,12 +46,9 @@ from share_state.kafka.state_records import (
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import AsOfPoint, Window, as_of_window
 from share_state.sources.discovery import LogPartition
-from share_state.sources.resume import ResumePoint, ResumeStatus
+from share_state.sources.resume import READ_FROM_START, ResumePoint, ResumeStatus
 from share_state.sources.segments import RecordIndex, index_records, read_chunks, read_into
 from share_state.sources.topics import Topics
-
-NO_PREVIOUS_START = -2
-"""Start offset at the last audit of a share-partition that had no state then."""
 
 SLICES_PER_CHUNK = 2
 """A chunk is decoded in slices, so that the bytes that framing has read are still in the CPU cache."""
@@ -49,7 +58,8 @@ CHUNKS_PER_FOLD = 16
 
 _SIZES = ("redundant_bytes", "pinned_bytes")
 _OFFSETS = ("cutoff_offset", "log_start_offset", "log_end_offset", "redundant_records", "next_cutoff_offset",
-            "pinned_records", "limited_by_group", "limited_by_topic_id", "limited_by_partition")  # fmt: skip
+            "pinned_records", "limited_by_group", "limited_by_topic_id", "limited_by_partition",
+            "limited_since")  # fmt: skip
 """Columns of `cutoff` that are null if the input has no sizes or no offsets."""
 
 
@@ -60,28 +70,33 @@ class FoldedLog(Folded):
     Attributes:
         keys: every share-partition of the log.
         all_chains: their states, row n for number n.
-        chains: those of live share-partitions, in the same order.
         folded_from: log start offset of the first fold, which may be an earlier audit.
-        limits: what the rules check the log against.
-        newest_time: ms, latest timestamp of any batch, including earlier audits; -1 if unknown.
-        checkpoint: where a later audit resumes; None if the log has no valid batch.
-        previous_starts: int64, one per live chain: start offset at the last audit, or NO_PREVIOUS_START.
+        checkpoint: where a later audit resumes; None if the log has no valid batch or no number.
+        archiving: offset and timestamp (ms) of the first record with a range in state ARCHIVING; -1 for none.
+        first_lost_offset: earliest known offset from which records may be missing, -1 for none.
     """
 
     dialect: ClassVar[str] = SHARE_GROUP_STATE
 
     keys: KeyTable
     all_chains: Chains
-    chains: Chains
     folded_from: int
-    limits: Limits
-    newest_time: int
     checkpoint: FoldCheckpoint | None
-    previous_starts: np.ndarray
+    archiving: tuple[int, int]
+    first_lost_offset: int
 
     def key_columns(self, numbers: np.ndarray, topics: Topics) -> dict[str, pa.Array]:
         """Key columns of share-partitions, by their numbers."""
         return key_columns(self.keys, numbers, topics)
+
+    def leader_starts(self) -> np.ndarray:
+        """int64, one per chain: after the leading terminal ranges; the recorded start lags by a write."""
+        return effective_starts(self.chains.chains["start_offset"].copy(), self.chains.ends, self.chains.batches)
+
+    def lags(self, states: pa.Table, finished: pa.Array) -> pa.Array:
+        """Lag as Kafka computes it, from the recorded start and delivery complete count."""
+        del finished
+        return compute_lags(states["topic_end_offset"], states["start_offset"], states["delivery_complete_count"])
 
 
 def fold_log(
@@ -129,7 +144,7 @@ def decode_log(
         losses: collects where records are missing or unreadable, before their chunk is returned.
     """
     fold = _LogFold(log, window, Limits())
-    fold.losses = losses
+    fold.losses = losses or fold.losses
     # A record that is returned cannot be taken back if segments overlap: merge from the start.
     try:
         for part in read_chunks(log, merge=True):
@@ -154,6 +169,9 @@ class _LogFold:
         chunk: int = CHUNK_SIZE,
     ) -> None:
         self.log, self.window, self.limits, self.judge = log, window, limits, judge
+        self.previous = checkpoint
+        if resume_status in READ_FROM_START:
+            checkpoint = None
         self.cores, self.folding = cores, BackgroundWorker(cores)
         self.mark = checkpoint.mark if checkpoint else None
         self.keys = checkpoint.keys if checkpoint else KeyTable()
@@ -166,11 +184,14 @@ class _LogFold:
         self.last: np.void | None = None
         self.next_offset = self.observations.read_before = self.mark.next_offset if self.mark else NOWHERE
         self.newest_time = self.mark.newest_time if self.mark else NOWHERE
-        self.folded_from = self.mark.log_start_offset if self.mark else self._first_offset()
-        self.previous_starts = np.where(
-            self.chains.chains["exists"], self.chains.chains["start_offset"], NO_PREVIOUS_START
-        )
-        self.archiving_since = checkpoint.archiving_since if checkpoint else NOWHERE
+        self.folded_from = self.mark.folded_from if self.mark else self._first_offset()
+        self.previous_starts = np.zeros(0, np.int64)
+        if self.previous is not None:
+            before = self.previous.chains.chains
+            self.previous_starts = np.where(before["exists"], before["start_offset"], NO_PREVIOUS_START)
+        self.archiving = (NOWHERE, NOWHERE)
+        if checkpoint:
+            self.archiving = (checkpoint.archiving_since, checkpoint.archiving_time)
         self.context_fold = (
             None
             if judge is None
@@ -178,7 +199,7 @@ class _LogFold:
                 judge.broken_rules,
                 log_start_offset=self.folded_from,
                 limits=limits,
-                archiving_since=self.archiving_since,
+                archiving=self.archiving,
             )
         )
         self.broken_since, self.record_count, self.has_valid_batches = False, 0, checkpoint is not None
@@ -187,7 +208,7 @@ class _LogFold:
         self.spare_buffer = self.buffer if cores == 1 else RECORD_BUFFERS.acquire()
         self.min_fold_size = chunk * CHUNKS_PER_FOLD
         self.fold_size = max(self.min_fold_size, self.chains.size)
-        self.losses: Losses | None = None
+        self.losses = Losses([] if self.last_lost_offset == NOWHERE else [self.last_lost_offset])
 
     def _first_offset(self) -> int:
         return max(self.log.log_start_offset, self.window.from_offset or 0)
@@ -208,16 +229,22 @@ class _LogFold:
         self.fold_size = max(self.min_fold_size, self.chains.size)
         if buffer.row_count:
             self.buffer, self.spare_buffer = self.spare_buffer, buffer
-            self.folding.submit(lambda: self._fold(buffer, keys))
+            # Taken here, because decoding adds keys and losses while the fold runs.
+            lost, limit_rows = tuple(self.losses.offsets), None
+            if self.limits.groups and self.context_fold:
+                limit_rows = self.limits.group_rows(self.keys.columns()[0])
+            self.folding.submit(lambda: self._fold(buffer, keys, limit_rows, lost))
 
-    def _fold(self, buffer: RecordBuffer, keys: int) -> None:
+    def _fold(self, buffer: RecordBuffer, keys: int, limit_rows: np.ndarray | None, lost: Sequence[int]) -> None:
         records = StateRecords(buffer.rows, buffer.batches)
         # Reading and decoding keep one core busy.
         slices = max(1, self.cores - 1)
         if self.judge is None or self.context_fold is None:
             self.chains.apply(records, keys, slices)
         else:
-            self.judged += self.judge(self.context_fold.apply(records, self.chains, keys, slices))
+            chunk = self.context_fold.apply(records, self.chains, keys, slices, limit_rows, lost)
+            self.judged += self.judge(chunk)
+            self.archiving = self.context_fold.archiving
         buffer.clear()
 
     def decode(self, part: RecordIndex, buffer: RecordBuffer | None = None) -> StateRecords:
@@ -244,8 +271,7 @@ class _LogFold:
         """Note offsets from which records are missing or unreadable."""
         if len(offsets):
             self.last_lost_offset = max(self.last_lost_offset, int(np.max(offsets)))
-            if self.losses is not None:
-                self.losses.offsets += np.asarray(offsets).tolist()
+            self.losses.offsets += np.asarray(offsets).tolist()
 
     def note_open_damage(self) -> None:
         """Note a loss at the end of the log if no valid batch follows a damaged one."""
@@ -286,28 +312,48 @@ class _LogFold:
         return self.next_offset if self.next_offset >= 0 else min(int(batch["base_offset"]), self.log.log_start_offset)
 
     def _note_last(self, batches: np.ndarray, facts: BatchSummary) -> None:
-        """Keep the last valid batch, after which a later audit resumes; only segments can be resumed."""
-        if not facts.valid:
-            return
-        self.newest_time = max(self.newest_time, facts.newest_time)
-        if self.log.source is None:
-            self.last = batches[facts.last].copy()
+        """Keep the last valid batch, after which a later audit resumes."""
+        if facts.valid:
+            last = batches[facts.last].copy()
+            self.last, self.newest_time = last, int(last["max_timestamp"])
 
     def _mark(self) -> ResumePoint | None:
-        """Where a later audit resumes; where this one started if it found no valid batch."""
-        if self.last is None:
-            return self.mark
+        """Where a later audit resumes; at the same batch as this one if it found no valid batch."""
+        suspect = self.chains.chains["suspect_offset"] != NOWHERE
+        is_sound = self.last_lost_offset == NOWHERE and not suspect.any()
+        last, topic_id = self.last, self.log.topic_id or (self.mark.topic_id if self.mark else None)
+        if last is None:
+            start = self.log.log_start_offset
+            point = self.mark
+            return point and replace(point, log_start_offset=start, is_sound=is_sound, topic_id=topic_id)
+        if self.log.partition is None:
+            return None
+        is_segment = self.log.source is None
         return ResumePoint(
-            segment=self.log.segments[self.last["segment"]].base_offset,
-            position=int(self.last["file_position"]),
-            size=int(self.last["size"]),
-            base_offset=int(self.last["base_offset"]),
-            crc=int(self.last["crc"]),
-            next_offset=int(self.last["last_offset"]) + 1,
-            log_start_offset=self.folded_from,
+            segment=self.log.segments[last["segment"]].base_offset if is_segment else -1,
+            position=int(last["file_position"]) if is_segment else -1,
+            size=int(last["size"]) if is_segment else 0,
+            base_offset=int(last["base_offset"]),
+            leader_epoch=int(last["leader_epoch"]),
+            crc=int(last["crc"]),
+            next_offset=int(last["last_offset"]) + 1,
+            folded_from=self.folded_from,
+            log_start_offset=self.log.log_start_offset,
             newest_time=self.newest_time,
-            topic_id=self.log.topic_id,
+            is_sound=is_sound,
+            topic_id=topic_id,
         )
+
+    def _starts_before(self) -> np.ndarray:
+        """`previous_starts` of every share-partition by number."""
+        starts = np.full(len(self.keys), NO_PREVIOUS_START)
+        if self.mark is not None:
+            starts[: len(self.previous_starts)] = self.previous_starts
+        elif self.previous is not None:
+            rows = pc.index_in(self.keys.binary(), self.previous.keys.binary())
+            known = np.flatnonzero(rows.is_valid().to_numpy(zero_copy_only=False))
+            starts[known] = self.previous_starts[rows.drop_null().to_numpy()]
+        return starts
 
     def release_buffers(self) -> None:
         RECORD_BUFFERS.release(self.buffer)
@@ -320,11 +366,12 @@ class _LogFold:
         self.release_buffers()
         first = self._first_offset()
         self.extent.forget_before(first)
+        if self.last_lost_offset < first:
+            self.last_lost_offset = NOWHERE
         checkpoint = None
         if (mark := self._mark()) is not None:
-            since = self.context_fold.archiving_since if self.context_fold else self.archiving_since
-            counts = self.observations.counts
-            checkpoint = FoldCheckpoint(mark, self.keys, self.chains, self.extent, counts, self.last_lost_offset, since)
+            counts, lost = self.observations.counts, self.last_lost_offset
+            checkpoint = FoldCheckpoint(mark, self.keys, self.chains, self.extent, counts, lost, *self.archiving)
         # After the checkpoint is made: a later audit reads these bytes again.
         self.note_open_damage()
         if state_partitions and self.log.partition is not None:
@@ -347,6 +394,8 @@ class _LogFold:
         held_by = {
             name: None if limit.held_by is None else column[limit.held_by].as_py() for name, column in key.items()
         }
+        holder = [] if limit.held_by is None else chains.chains["write_time"][[limit.held_by]]
+        written = next(iter(to_timestamps(np.array(holder, np.int64)).to_pylist()), None)
         unsafe_because = limit.unsafe_because if self.log.has_offsets else "this form holds no offsets"
         row = {
             "dialect": SHARE_GROUP_STATE,
@@ -360,6 +409,7 @@ class _LogFold:
             "limited_by_group": held_by["group_id"],
             "limited_by_topic_id": held_by["topic_id"],
             "limited_by_partition": held_by["partition"],
+            "limited_since": written,
             "safe": not unsafe_because,
             "reason": unsafe_because or None,
             "redundant_bytes": freed,
@@ -367,9 +417,8 @@ class _LogFold:
             "pinned_records": self.extent.records_before(following) - self.extent.records_before(current),
             "pinned_bytes": self.extent.bytes_before(following) - self.extent.bytes_before(current),
         }
-        before = np.full(len(self.chains.chains), NO_PREVIOUS_START)
-        before[: len(self.previous_starts)] = self.previous_starts
-        row |= dict.fromkeys((*(() if self.log.has_offsets else _OFFSETS), *(() if self.log.has_sizes else _SIZES)))
+        has_sizes = self.log.has_sizes and (self.mark is None or self.mark.position >= 0)
+        row |= dict.fromkeys((*(() if self.log.has_offsets else _OFFSETS), *(() if has_sizes else _SIZES)))
         return FoldedLog(
             log=self.log,
             keys=self.keys,
@@ -393,6 +442,8 @@ class _LogFold:
             limits=self.limits,
             newest_time=self.newest_time,
             checkpoint=checkpoint,
-            previous_starts=before[numbers],
+            previous_starts=self._starts_before()[numbers],
+            archiving=self.archiving,
+            first_lost_offset=min(self.losses.offsets, default=NOWHERE),
             judged=self.judged,
         )

@@ -5,12 +5,12 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
-from share_state.fold.chains import NOWHERE
+from share_state.fold.chains import NOWHERE, Chains
 from share_state.jit.compile import kernel
 from share_state.kafka.buffers import concat_rows
 from share_state.kafka.record_batches import BATCH, CONTROL, TRANSACTIONAL, BatchStatus, BatchSummary, Chunk
@@ -20,6 +20,12 @@ from share_state.sources.discovery import LogPartition
 from share_state.sources.resume import ResumeStatus
 from share_state.sources.share_snapshots import ShareSnapshotEntry
 from share_state.sources.topics import Topics
+
+if TYPE_CHECKING:
+    from share_state.fold.options import Limits
+
+NO_PREVIOUS_START = -2
+"""Start offset at the last audit of a share-partition that had no state then."""
 
 _COUNTED = Fault.UNKNOWN_TYPE | Fault.UNKNOWN_TAG
 
@@ -249,6 +255,11 @@ class Folded:
     Attributes:
         log: where it was read from.
         numbers: int64, the numbers of the share-partitions that have a state.
+        chains: their states, in the same order.
+        previous_starts: int64, one per chain: start offset at the last audit, or NO_PREVIOUS_START.
+        limits: what the rules check the log against.
+        newest_time: ms, latest timestamp of the last valid batch, maybe of an earlier audit (control records: of any
+            batch); -1 if unknown.
         suspect: bool, share-partitions whose state cannot be trusted.
         observations: what rules over the log check.
         record_count, redundant_records: records folded, and those of them before the cutoff.
@@ -265,6 +276,10 @@ class Folded:
 
     log: LogPartition
     numbers: np.ndarray
+    chains: Chains
+    previous_starts: np.ndarray
+    limits: "Limits"
+    newest_time: int
     suspect: np.ndarray
     observations: LogObservations
     record_count: int
@@ -293,6 +308,21 @@ class Folded:
         """Key columns of share-partitions, by their numbers."""
         raise NotImplementedError
 
+    def limits_of(self, limit: str, rows: np.ndarray | None = None) -> np.ndarray:
+        """One of GROUP_LIMITS for share-partitions that have a state, int64; `rows` selects some of them."""
+        numbers = self.numbers if rows is None else self.numbers[rows]
+        if not self.limits.groups:
+            return np.full(len(numbers), getattr(self.limits, limit), np.int64)
+        return self.limits.of_groups(limit, self.key_columns(numbers, Topics())["group_id"])
+
+    def leader_starts(self) -> np.ndarray:
+        """int64, one per chain: where a leader that loads the state starts."""
+        raise NotImplementedError
+
+    def lags(self, states: pa.Table, finished: pa.Array) -> pa.Array:
+        """Lag of rows of `share_partition_state`; `finished` offsets after the effective start are finished."""
+        raise NotImplementedError
+
 
 def piece_bounds(size: np.ndarray) -> Iterator[tuple[int, int]]:
     """Bounds [begin, end) of the share-partitions of each piece; `size` as in Pieces."""
@@ -302,11 +332,6 @@ def piece_bounds(size: np.ndarray) -> Iterator[tuple[int, int]]:
         end = min(max(int(last), begin + 1), count)
         yield begin, end
         begin = end or 1
-
-
-def single_piece(name: str, table: pa.Table) -> Pieces:
-    """An existing table as one piece."""
-    return Pieces(name, np.arange(2), lambda *_: table)
 
 
 def dictionary_encoded(key: dict[str, pa.Array]) -> dict[str, pa.Array]:

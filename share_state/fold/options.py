@@ -30,6 +30,10 @@ MODES = (STRICT, BEST_EFFORT)
 _MOST_NEAREST = 5
 
 
+GROUP_LIMITS = ("delivery_count", "record_locks")
+"""Limits that a share group may set for itself (share.delivery.count.limit, share.partition.max.record.locks)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Limits that the rules check a log against; the defaults are Kafka's.
@@ -43,6 +47,8 @@ class Limits:
         pinned_records: records that one share-partition may keep from deletion before it is reported.
         writer_version: the release that wrote the log, one of RELEASES; None to infer it.
         batch_bytes: bytes that a record batch may have when decompressed.
+        archiving_seconds: seconds that an offset may stay in ARCHIVING; a dead-letter write takes less than one.
+        groups: share group -> limits that it sets for itself: GROUP_LIMITS, by name.
     """
 
     delivery_count: int = 5
@@ -53,6 +59,28 @@ class Limits:
     pinned_records: int = 10_000
     writer_version: str | None = None
     batch_bytes: int = MAX_BODY_SIZE
+    archiving_seconds: float = 60
+    groups: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    def of_group(self, limit: str, group: str) -> int:
+        """One of GROUP_LIMITS for a share group."""
+        return self.groups.get(group, {}).get(limit, getattr(self, limit))
+
+    def of_groups(self, limit: str, groups: pa.Array | pa.ChunkedArray) -> np.ndarray:
+        """One of GROUP_LIMITS for each of some share groups, int64."""
+        return self.values(limit)[self.group_rows(groups)]
+
+    def values(self, limit: str) -> np.ndarray:
+        """One of GROUP_LIMITS, int64: first that of the cluster, then those of `groups`."""
+        default: int = getattr(self, limit)
+        return np.array([default, *(own.get(limit, default) for own in self.groups.values())], np.int64)
+
+    def group_rows(self, groups: pa.Array | pa.ChunkedArray) -> np.ndarray:
+        """For each of some share groups its place in `groups`, from 1 on; 0 if it has no limits of its own."""
+        if not self.groups:
+            return np.zeros(len(groups), np.int64)
+        places = pc.call_function("index_in", [groups], pc.SetLookupOptions(pa.array(self.groups, pa.string())))
+        return places.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64) + 1
 
     def since_4_4(self, archiving_since: int) -> int | None:
         """The offset after which 4.4 or later wrote every record; None if unknown.
@@ -135,12 +163,14 @@ class ControlOptions:
         subscriptions: topic -> groups with a subscription to it; None counts every group of the log.
         ignore_uncheckpointed: groups without a checkpoint do not limit the cutoff.
         index: entries of a share snapshot file to check against the log; they never change the fold.
+        last_audit: group_id, start_offset and snapshot_offset of the share-partitions that the last audit found.
     """
 
     mode: str = STRICT
     subscriptions: Mapping[str, Collection[str]] | None = None
     ignore_uncheckpointed: bool = False
     index: Sequence[ShareSnapshotEntry] | None = None
+    last_audit: pa.Table | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +183,8 @@ class FoldOptions:
         state_partitions: number of partitions of the state topic, None if unknown.
         cores: threads that read, decode and fold one log.
         control: of the KIP-932 draft's control records.
-        restore: makes the checkpoint of an earlier fold, to continue from; a new one at each call.
+        restore: makes the checkpoint of an earlier fold, a new one at each call: to continue from or, if
+            `resume_status` is one of READ_FROM_START, for the start offsets alone.
         resume_status: what happened to the log since that fold.
         judge: rules over records, applied to each chunk.
     """

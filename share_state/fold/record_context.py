@@ -17,6 +17,7 @@ from numba import from_dtype, types
 from share_state.fold.chains import NOWHERE, PREFETCH_DISTANCE, REPLACED, Chains, fold_record, is_cold, prefetch_batches
 from share_state.fold.interval_map import (
     UNCOVERED,
+    count_covered,
     count_terminal,
     drop_below,
     ensure_capacity,
@@ -52,6 +53,7 @@ RECORD_CONTEXT = np.dtype(
         ("write_time_before", "i8"),
         ("timestamp_before", "i8"),  # of the share-partition's last record, tombstones included; -1 for the first
         ("terminal_after", "i8"),  # offsets at or after the start, acknowledged or archived
+        ("gaps_after", "i8"),  # offsets from the start to the end in no range, if more are counted as complete
         ("left_offset", "i8"),  # first offset that leaves a terminal state or ARCHIVING; -1 none
         ("contradicted_offset", "i8"),  # first offset where a snapshot cannot follow from the state before; -1 none
         ("archiving_passed_offset", "i8"),  # first offset in state ARCHIVING that the start passed; -1 none
@@ -66,7 +68,7 @@ RECORD_CONTEXT = np.dtype(
         ("is_folded", "?"),  # the fold accepted the record; unreadable ones are skipped
         ("exists_before", "?"),
         ("rests_on_snapshot", "?"),  # the state before begins with a snapshot that is in the log
-        ("is_suspect", "?"),  # a record since that snapshot could not be read
+        ("is_suspect", "?"),  # a record since that snapshot, or since its deletion, is missing or could not be read
         ("was_deleted", "?"),  # the last record before it is a tombstone
         ("is_initial", "?"),  # the snapshot initializes the share-partition
         ("is_cold", "?"),  # the snapshot repeats the state of an idle share-partition
@@ -88,7 +90,7 @@ RULE_LIMITS = np.dtype(
 
 
 def rule_limits(limits: Limits, log_start_offset: int, archiving_since: int) -> np.ndarray:
-    """One row of RULE_LIMITS.
+    """Rows of RULE_LIMITS: first for share groups without limits of their own, then one per group of `limits.groups`.
 
     Args:
         limits: of the cluster.
@@ -96,12 +98,12 @@ def rule_limits(limits: Limits, log_start_offset: int, archiving_since: int) -> 
         archiving_since: offset of the first record with a range in state ARCHIVING, -1 for none.
     """
     since, version = limits.since_4_4(archiving_since), limits.writer_version
-    row = np.zeros(1, RULE_LIMITS)
-    row["delivery_count"], row["log_start_offset"] = limits.delivery_count, log_start_offset
-    row["since_4_4"] = LARGEST_OFFSET if since is None else since
-    row["writer_is_known"], row["lowers_counts"] = version is not None, version == "4.1"
-    row["writes_archiving"] = version in (None, "4.4")
-    return row
+    rows = np.zeros(1 + len(limits.groups), RULE_LIMITS)
+    rows["delivery_count"], rows["log_start_offset"] = limits.values("delivery_count"), log_start_offset
+    rows["since_4_4"] = LARGEST_OFFSET if since is None else since
+    rows["writer_is_known"], rows["lowers_counts"] = version is not None, version == "4.1"
+    rows["writes_archiving"] = version in (None, "4.4")
+    return rows
 
 
 _RECORD, _CONTEXT, _LIMITS = from_dtype(STATE_RECORD), from_dtype(RECORD_CONTEXT), from_dtype(RULE_LIMITS)
@@ -124,8 +126,9 @@ class ContextChunk:
         contexts: RECORD_CONTEXT rows; row n is about records[n].
         broken: int64, one per record: which rules it breaks, a bit per rule.
         archiving_since: offset of the first record with a range in state ARCHIVING, to the end of the chunk; -1 none.
-        log_start_offset: when this log was first read.
         limits: of the cluster.
+        rule_limits: rows of RULE_LIMITS.
+        limit_rows: int64, which of them applies, entry n for share-partition number n.
     """
 
     records: np.ndarray
@@ -133,13 +136,9 @@ class ContextChunk:
     contexts: np.ndarray
     broken: np.ndarray
     archiving_since: int
-    log_start_offset: int
     limits: Limits
-
-    @property
-    def rule_limits(self) -> np.ndarray:
-        """One row of RULE_LIMITS."""
-        return rule_limits(self.limits, self.log_start_offset, self.archiving_since)
+    rule_limits: np.ndarray
+    limit_rows: np.ndarray
 
 
 class RecordJudge(Protocol):
@@ -196,7 +195,7 @@ class ContextFold:
         *,
         log_start_offset: int = 0,
         limits: Limits = Limits(),  # noqa: B008  frozen
-        archiving_since: int = NOWHERE,
+        archiving: tuple[int, int] = (NOWHERE, NOWHERE),
     ) -> None:
         """Begin a log partition.
 
@@ -204,12 +203,21 @@ class ContextFold:
             broken_rules: of a RecordJudge.
             log_start_offset: when this log was first read.
             limits: of the cluster.
-            archiving_since: offset of the first record so far with a range in state ARCHIVING, -1 for none.
+            archiving: offset and timestamp (ms) of the first record so far with a range in state ARCHIVING, -1 for
+                none.
         """
         self.broken_rules, self.limits = broken_rules, limits
-        self.log_start_offset, self.archiving_since = log_start_offset, archiving_since
+        self.log_start_offset, self.archiving = log_start_offset, archiving
 
-    def apply(self, records: StateRecords, chains: Chains, keys: int, slices: int = 1) -> ContextChunk:
+    def apply(
+        self,
+        records: StateRecords,
+        chains: Chains,
+        keys: int,
+        slices: int = 1,
+        limit_rows: np.ndarray | None = None,
+        lost: Sequence[int] = (),
+    ) -> ContextChunk:
         """Fold a chunk of records.
 
         Args:
@@ -217,28 +225,34 @@ class ContextFold:
             chains: the state before them, updated in place.
             keys: the number of share-partitions so far.
             slices: parts that are folded in parallel.
+            limit_rows: int64, `Limits.group_rows` of the groups of these share-partitions; by default 0 for each.
+            lost: offsets from which records are missing or unreadable, in any order.
         """
-        if self.archiving_since == NOWHERE:
-            self.archiving_since = _archiving_since(records)
-        limits = rule_limits(self.limits, self.log_start_offset, self.archiving_since)
+        if self.archiving[0] == NOWHERE:
+            self.archiving = _first_archiving(records)
+        limits = rule_limits(self.limits, self.log_start_offset, self.archiving[0])
+        limit_rows = np.zeros(keys, np.int64) if limit_rows is None else limit_rows
         found = [(np.zeros(0, np.int64), np.zeros(0, RECORD_CONTEXT), np.zeros(0, np.int64))]
-        chains.apply(records, keys, slices, partial(_fold, self.broken_rules, limits, found))
+        holes = np.unique(np.array(lost, np.int64))
+        chains.apply(records, keys, slices, partial(_fold, self.broken_rules, limits, limit_rows, holes, found))
         rows, batches, contexts, broken = _selected(records, *map(concat_rows, zip(*found, strict=True)))
-        since, start = self.archiving_since, self.log_start_offset
-        return ContextChunk(rows, batches, contexts, broken, since, start, self.limits)
+        return ContextChunk(rows, batches, contexts, broken, self.archiving[0], self.limits, limits, limit_rows)
 
 
-def _archiving_since(records: StateRecords) -> int:
+def _first_archiving(records: StateRecords) -> tuple[int, int]:
     archiving = np.flatnonzero(records.batches["state"] == ARCHIVING)
     if not len(archiving):
-        return NOWHERE
+        return NOWHERE, NOWHERE
     ends = np.cumsum(records.rows["batch_count"])
-    return int(records.rows["offset"][np.searchsorted(ends, archiving[0], side="right")])
+    first = records.rows[np.searchsorted(ends, archiving[0], side="right")]
+    return int(first["offset"]), int(first["timestamp"])
 
 
 def _fold(
     broken_rules: Any,
     limits: np.ndarray,
+    limit_rows: np.ndarray,
+    holes: np.ndarray,
     found: list[tuple[np.ndarray, np.ndarray, np.ndarray]],
     from_key: int,
     to_key: int,
@@ -248,7 +262,8 @@ def _fold(
 
     Args:
         broken_rules: of a RecordJudge.
-        limits: one row of RULE_LIMITS.
+        limits, limit_rows: rows of RULE_LIMITS, and which of them applies to each share-partition.
+        holes: int64, sorted offsets from which records are missing or unreadable.
         found: takes the numbers of the records that break a rule, their RECORD_CONTEXT rows, and which rules.
     """
     place, buffer = np.array([from_key, -1, 0, 0, 0, 0, 0]), np.empty(1024, STATE_BATCH)
@@ -258,7 +273,7 @@ def _fold(
     while has_more:
         # A kernel that allocates counts references, which took a quarter of the time.
         has_more = _fold_records(
-            to_key, *folded, broken_rules, limits, _BLANK, numbers, contexts, broken, place, buffer
+            to_key, *folded, broken_rules, limits, limit_rows, holes, _BLANK, numbers, contexts, broken, place, buffer
         )
         filled, buffer = place[6], ensure_capacity(buffer, place[2], place[3])
         found.append((numbers[:filled].copy(), clone_rows(contexts[:filled]), broken[:filled].copy()))
@@ -266,13 +281,13 @@ def _fold(
 
 @kernel
 def _fold_records(to_key, rows, batches, order, starts, chains, before, before_batches, out, ends, broken_rules, limits,
-                  blank, numbers, contexts, broken, place, buffer):  # fmt: skip
+                  limit_rows, holes, blank, numbers, contexts, broken, place, buffer):  # fmt: skip
     """Fold until all records are folded, until enough of them break a rule, or until a larger buffer is needed.
 
     Args:
         to_key, rows, batches, order, starts, chains, before, before_batches, out, ends: as of `chains._fold`.
         broken_rules: of a RecordJudge.
-        limits: one row of RULE_LIMITS.
+        limits, limit_rows, holes: as of `_fold`.
         blank: RECORD_CONTEXT, the initial value of one.
         numbers, contexts, broken: take number, context and broken rules of each record that breaks one; same length.
         place: int64, where to continue, updated: share-partition, place in `order` (-1 at its beginning), its ranges,
@@ -311,8 +326,9 @@ def _fold_records(to_key, rows, batches, order, starts, chains, before, before_b
                 return True
             copy_rows(blank, 0, contexts, filled, 1)
             context = contexts[filled]
+            context.is_suspect = len(holes) > 0 and _is_behind_hole(row.offset, chains[key], holes)
             size, finished = advance(row, batches, chains[key], buffer, size, finished, context)
-            rules = broken_rules(row, context, batches, limits[0])
+            rules = broken_rules(row, context, batches, limits[limit_rows[key]])
             if rules != 0:
                 numbers[filled] = order[number]
                 broken[filled] = rules
@@ -333,6 +349,13 @@ def _save(place, key, number, size, coming, at, finished, filled):
     place[6] = filled
 
 
+@kernel
+def _is_behind_hole(offset, chain, holes):
+    """Whether records are missing between what the state before a record rests on and the record."""
+    at = np.searchsorted(holes, offset) - 1
+    return at >= 0 and holes[at] > (chain.snapshot_offset if chain.exists else chain.last_offset)
+
+
 @inlined
 def advance(row, batches, chain, buffer, size, finished, context):
     """Fold one record of a share-partition.
@@ -344,7 +367,7 @@ def advance(row, batches, chain, buffer, size, finished, context):
         buffer: holds its ranges, updated to the state after the record (fold/interval_map.py); large enough.
         size: the number of its ranges.
         finished: the number of terminal offsets at or after the start.
-        context: blank RECORD_CONTEXT row, filled in.
+        context: blank RECORD_CONTEXT row, filled in; `is_suspect` may be set already.
     Returns:
         (number of ranges, number of terminal offsets) after the record.
     """
@@ -357,6 +380,7 @@ def advance(row, batches, chain, buffer, size, finished, context):
     context.is_cold = known and is_cold(row)
     context.is_initial = row.kind == Kind.SNAPSHOT and (not known or _is_initialize_request(row))
     before = chain.start_offset
+    archiving = first_archiving(buffer, size, before, LARGEST_OFFSET) if chain.archiving_at != NOWHERE else NOWHERE
     replaces = fold_record(row, chain) == REPLACED
     if not chain.exists:
         return np.int64(0), np.int64(0)
@@ -379,8 +403,22 @@ def advance(row, batches, chain, buffer, size, finished, context):
     context.start_after = start
     if start >= 0:
         context.end_after = max(start, buffer[size - 1].last + 1) if size > 0 else start
+        if row.delivery_complete_count > finished:
+            context.gaps_after = context.end_after - start - count_covered(buffer, size, start)
     context.terminal_after = finished
+    if archiving != NOWHERE or _holds_archiving(row, batches):
+        first = first_archiving(buffer, size, start, LARGEST_OFFSET)
+        if first != archiving:
+            chain.archiving_at = row.timestamp if first != NOWHERE else np.int64(NOWHERE)
     return size, finished
+
+
+@inlined
+def _holds_archiving(row, batches):
+    for number in range(row.batches, row.batches + row.batch_count):
+        if batches[number].state == ARCHIVING:
+            return True
+    return False
 
 
 @inlined
@@ -388,6 +426,7 @@ def _set_before(chain, context):
     context.timestamp_before = chain.last_timestamp
     context.exists_before = chain.exists
     context.was_deleted = chain.was_deleted and not chain.exists
+    context.is_suspect |= chain.suspect_offset != NOWHERE
     if not chain.exists:
         return
     context.start_before = chain.start_offset
@@ -398,7 +437,6 @@ def _set_before(chain, context):
     context.leader_epoch_before = chain.leader_epoch
     context.complete_count_before = chain.delivery_complete_count
     context.rests_on_snapshot = chain.snapshot_offset != NOWHERE
-    context.is_suspect = chain.suspect_offset != NOWHERE
 
 
 @inlined

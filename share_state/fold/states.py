@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 
 from share_state.fold.chains import NOWHERE, Chains
-from share_state.fold.control_chains import ControlChains
 from share_state.fold.interval_merge import (
     ACKNOWLEDGED,
     ARCHIVED,
@@ -19,7 +18,7 @@ from share_state.fold.interval_merge import (
     end_offsets,
     tiles,
 )
-from share_state.fold.log_stats import Pieces, dictionary_encoded, single_piece
+from share_state.fold.log_stats import Pieces
 from share_state.kafka.share_partition_keys import KeyTable
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import LogPartition
@@ -184,9 +183,7 @@ def in_flight_in_pieces(chains: Chains, key: dict[str, pa.Array]) -> Pieces:
     """The table `in_flight`: the rows of a share-partition cover [start_offset, end_offset) without overlap."""
 
     def build(begin: int, end: int) -> pa.Table:
-        own = slice_chains(chains, begin, end)
-        found = tiles(own.chains["start_offset"].copy(), own.ends, own.batches)
-        return in_flight_table(_sliced(key, begin, end), *found)
+        return in_flight_table(_sliced(key, begin, end), *window_tiles(slice_chains(chains, begin, end)))
 
     return Pieces("in_flight", sizes_before(chains), build)
 
@@ -269,65 +266,87 @@ def control_key_columns(groups: pa.Array, numbers: np.ndarray, log: LogPartition
 
 
 def control_state_table(
-    chains: ControlChains,
+    chains: Chains,
     key: dict[str, pa.Array],
     effective: np.ndarray,
     suspect: np.ndarray,
     next_offset: int | np.ndarray,
+    redundant_retained: pa.Array | None = None,
 ) -> pa.Table:
-    """The table `share_partition_state` of the groups that have a checkpoint.
+    """The table `share_partition_state` of groups that have a checkpoint.
 
     Fields that the draft lacks are null (-1 for delivery_complete_count).
 
     Args:
-        chains: every group of the topic-partition.
-        key: key columns of those with a checkpoint.
-        effective: int64, one per group: where a leader that loads the state starts.
-        suspect: bool, one per group.
-        next_offset: end offset of the topic-partition; one number, or one per group with a checkpoint.
+        chains: of these groups.
+        key: their key columns.
+        effective: int64, where a leader that loads the state starts.
+        suspect: bool.
+        next_offset: end offset of the topic-partition; one number, or one per group.
+        redundant_retained: int64, as the column of that name.
     """
-    exists = chains.chains["exists"]
-    rows, count = chains.chains[exists], int(exists.sum())
-    start = rows["start_offset"].copy()
+    rows, count = chains.chains, len(chains.chains)
+    start, delivered = rows["start_offset"].copy(), rows["delivered"]
     columns = key | {
         "start_offset": pa.array(start),
-        "effective_start_offset": pa.array(effective[exists]),
+        "effective_start_offset": pa.array(effective),
         "end_offset": pa.array(rows["end_offset"].copy(), mask=start < 0),
         "snapshot_epoch": pa.array(rows["epoch"].copy()),
         "delivery_complete_count": pa.array(np.full(count, -1)),
-        "state_batches": batch_lists(_ends_of_live(chains), chains.batches),
+        "state_batches": batch_lists(chains.ends, chains.batches),
         "updates_since_snapshot": pa.array(rows["deltas"].astype(np.int32)),
         "snapshot_offset": pa.array(rows["snapshot_offset"].copy()),
         "last_offset": pa.array(rows["last_offset"].copy()),
-        "suspect": pa.array(suspect[exists]),
+        "suspect": pa.array(suspect),
         "topic_end_offset": pa.array(np.full(count, next_offset)),
+        "deltas_per_1000_offsets": pa.array(1000 * rows["deltas"] / np.maximum(delivered, 1), mask=delivered == 0),
     }
+    if redundant_retained is not None:
+        columns["redundant_retained"] = redundant_retained
     return declared_table("share_partition_state", columns)
 
 
-def control_in_flight(chains: ControlChains, key: dict[str, pa.Array]) -> Pieces:
-    """The table `in_flight` of the groups that have a checkpoint."""
-    found = _tiled(chains.chains[chains.chains["exists"]], _ends_of_live(chains), chains.batches)
-    return single_piece("in_flight", in_flight_table(dictionary_encoded(key), *found))
+def control_states_in_pieces(
+    chains: Chains,
+    key: dict[str, pa.Array],
+    effective: np.ndarray,
+    suspect: np.ndarray,
+    next_offset: int,
+    redundant_retained: pa.Array,
+) -> Pieces:
+    """The table of `control_state_table` in pieces."""
+
+    def build(begin: int, end: int) -> pa.Table:
+        own, of_key = slice_chains(chains, begin, end), _sliced(key, begin, end)
+        retained = redundant_retained[begin:end]
+        return control_state_table(own, of_key, effective[begin:end], suspect[begin:end], next_offset, retained)
+
+    return Pieces("share_partition_state", sizes_before(chains), build)
 
 
-def _ends_of_live(chains: ControlChains) -> np.ndarray:
-    """Groups without a checkpoint have no ranges, so those of the others are adjacent."""
-    return np.concatenate((chains.ends[:1], chains.ends[1:][chains.chains["exists"]]))
+def window_ends(chains: Chains) -> np.ndarray:
+    """SPEO of each share-partition: as recorded (control records), else after its last range."""
+    rows = chains.chains
+    if "end_offset" in (rows.dtype.names or ()):
+        return rows["end_offset"].copy()
+    return end_offsets(rows["start_offset"].copy(), chains.ends, chains.batches)
 
 
-def _tiled(rows: np.ndarray, ends: np.ndarray, batches: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The tiles of each share-partition; a gap follows the last range if the checkpoint's end is later."""
-    start = rows["start_offset"].copy()
-    tile_ends, found = tiles(start, ends, batches)
+def window_tiles(chains: Chains) -> tuple[np.ndarray, np.ndarray]:
+    """The result of `tiles` for each share-partition; a gap follows the last range if SPEO is recorded and later."""
+    start = chains.chains["start_offset"].copy()
+    tile_ends, found = tiles(start, chains.ends, chains.batches)
+    if "end_offset" not in (chains.chains.dtype.names or ()):
+        return tile_ends, found
+    ends = window_ends(chains)
     covered = start.copy()
     some = np.diff(tile_ends) > 0
     covered[some] = found["last"][tile_ends[1:][some] - 1] + 1
-    open_end = np.flatnonzero((start >= 0) & (rows["end_offset"] > covered))
+    open_end = np.flatnonzero((start >= 0) & (ends > covered))
     if not len(open_end):
         return tile_ends, found
     tails = np.zeros(len(open_end), TILE)
-    tails["first"], tails["last"] = covered[open_end], rows["end_offset"][open_end] - 1
+    tails["first"], tails["last"] = covered[open_end], ends[open_end] - 1
     tails["state"], tails["gap"] = AVAILABLE, True
     added = np.zeros(len(tile_ends), np.int64)
     np.add.at(added, open_end + 1, 1)

@@ -7,8 +7,9 @@ from share_state.fold.log_stats import Folded
 from share_state.fold.options import FoldOptions
 from share_state.sources.as_of import Window
 
-FORGOTTEN = ("max_leader_epoch", "max_state_epoch")
-"""Columns that may differ: a broker that loads the shorter log knows only the epochs of the remaining records."""
+FORGOTTEN = ("max_leader_epoch", "max_state_epoch", "redundant_retained")
+"""Columns that may differ: a broker that loads the shorter log knows only the epochs of the remaining records, and what
+is redundant is no state."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from share_state.jit.compile import allocating_kernel, inlined, kernel
 from share_state.kafka.primitives import int16_at, int32_at, int64_at
+from share_state.kafka.record_batches import CODEC_BITS, CONTROL, BatchStatus
 from share_state.kafka.share_partition_keys import KeyTable, number_of, utf8_texts
 from share_state.kafka.state_records import LARGEST_OFFSET, STATE_BATCH
 
@@ -94,11 +95,13 @@ class ControlRecords:
     rows: np.ndarray
     tuples: np.ndarray
 
-    def select(self, mask: np.ndarray) -> "ControlRecords":
-        """The records of a mask and their tuples."""
-        rows = self.rows[mask].copy()
-        tuples = self.tuples[np.repeat(mask, self.rows["tuple_count"])]
-        rows["tuples"] = np.cumsum(rows["tuple_count"]) - rows["tuple_count"]
+    def take(self, numbers: np.ndarray) -> "ControlRecords":
+        """The records of these rows and their tuples."""
+        rows = self.rows[numbers].copy()
+        counts = rows["tuple_count"]
+        own = np.cumsum(counts, dtype=np.int64) - counts
+        tuples = self.tuples[np.repeat(rows["tuples"] - own, counts) + np.arange(counts.sum())]
+        rows["tuples"] = own
         return ControlRecords(rows, tuples)
 
 
@@ -142,6 +145,28 @@ def decode_control_records(data: np.ndarray, records: np.ndarray, groups: GroupT
     tuples = np.empty(total, STATE_BATCH)
     _fill_tuples(data, rows, positions, tuples)
     return ControlRecords(rows, tuples)
+
+
+@kernel
+def count_unflagged(data, batches):
+    """The records of uncompressed data batches whose first key is that of a checkpoint or delta."""
+    count = np.int64(0)
+    for row in range(len(batches)):
+        batch = batches[row]
+        if batch.status != BatchStatus.VALID or batch.attributes & (CONTROL | CODEC_BITS):
+            continue
+        at = batch.body
+        # A record begins with length, attributes, timestamp delta, offset delta, key length.
+        for field in range(3):
+            while at < batch.body_end and data[at] & 0x80:
+                at += 1
+            at += 2 if field == 0 else 1
+        if at + 1 + _KEY_SIZE > batch.body_end or data[at] != 2 * _KEY_SIZE or int16_at(data, at + 1) != 0:
+            continue
+        kind = int16_at(data, at + 3)
+        if kind == CHECKPOINT_TYPE or kind == DELTA_TYPE:
+            count += batch.count
+    return count
 
 
 @kernel

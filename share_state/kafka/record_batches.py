@@ -101,7 +101,8 @@ def frame_batches(data, start, end, at_file_end, file_position, segment, table, 
         if left < _CRC_FROM:
             if not at_file_end:
                 return rows, at, Stop.NEED_MORE
-            if _all_zero(data, at, end):
+            # Fewer bytes than come before a batch's length are zero in a batch, too.
+            if left >= _LOG_OVERHEAD and _all_zero(data, at, end):
                 return rows, at, Stop.ZEROS
             _row(table, rows, data, at, left, file_position + at - start, segment, BatchStatus.TRUNCATED)
             return rows + 1, at, Stop.BROKEN

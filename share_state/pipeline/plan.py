@@ -21,12 +21,13 @@ from share_state.config.inputs import (
     Source,
 )
 from share_state.delta.reader import open_dataset, warehouse_errors
-from share_state.errors import InputError
+from share_state.errors import InputError, PrunedError
 from share_state.fold.checkpoint import FoldCheckpoint, restore_checkpoint
 from share_state.fold.dialect import dialect_of
 from share_state.fold.explain import share_partitions
 from share_state.fold.log_stats import Folded
 from share_state.fold.options import ControlOptions, FoldOptions, Limits, SharePartitionFilter
+from share_state.fold.states import CONTROL_RECORDS
 from share_state.fold.timeline import TIMELINE, decoded_tables, timeline_tables
 from share_state.fold.verify import Proof, verify_cutoff
 from share_state.pipeline.inputs import (
@@ -42,9 +43,15 @@ from share_state.rules.group_context import GroupLimits
 from share_state.rules.registry import RecordRules, judge, listed
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import GROUP_TOPIC, LogPartition, infer_partition_count, infer_state_partition_count
+from share_state.sources.discovery import (
+    GROUP_TOPIC,
+    STATE_TOPIC,
+    LogPartition,
+    infer_partition_count,
+    infer_state_partition_count,
+)
 from share_state.sources.resume import ResumeStatus
-from share_state.sources.share_snapshots import ShareSnapshotEntry
+from share_state.sources.share_snapshots import ShareSnapshotEntry, read_share_snapshots
 from share_state.sources.tables import Columns
 from share_state.sources.topics import Topics, read_subscriptions, read_topics
 
@@ -93,8 +100,9 @@ class ResumedLog:
 
     Attributes:
         status: what happened to it since the last audit.
-        checkpoint: its row of `carried_logs`; None if it is read from its start.
-        files: Parquet files with its rows of `carried_share_partitions`, and maybe rows of other logs.
+        checkpoint: its row of `carried_logs`; None if there is none.
+        files: Parquet files with its rows of `carried_share_partitions`, and maybe rows of other logs; of a log with
+            control records, which is read from its start, those of `share_partition_state`.
     """
 
     status: ResumeStatus
@@ -104,6 +112,16 @@ class ResumedLog:
     def restore(self, log: LogPartition) -> Callable[[], FoldCheckpoint] | None:
         """Returns a new copy of the last audit's checkpoint of a log at each call; None if there is no checkpoint."""
         return None if self.checkpoint is None else partial(_read_checkpoint, self.checkpoint, self.files, log.name)
+
+    def read_starts(self, log: LogPartition) -> pa.Table | None:
+        """`ControlOptions.last_audit` of a log with control records."""
+        if not self.files:
+            return None
+        where = (pc.field("dialect") == CONTROL_RECORDS) & (pc.field("topic") == log.topic)
+        where &= pc.field("partition") == pa.scalar(log.partition, pa.int32())
+        with warehouse_errors(self.files[0]):
+            rows = open_dataset("share_partition_state", self.files)
+            return rows.to_table(["group_id", "start_offset", "snapshot_offset"], filter=where).combine_chunks()
 
 
 def _read_checkpoint(row: str, files: Sequence[str], log: str) -> FoldCheckpoint:
@@ -160,7 +178,11 @@ class FoldPlan:
     def fold(self, log: LogPartition) -> Folded:
         """Fold one of the logs."""
         window = self.window_of(log) if self.resumed is None else Window()
-        return dialect_of(log).fold(log, window, self.fold_options(log))
+        try:
+            return dialect_of(log).fold(log, window, self.fold_options(log))
+        except PrunedError as pruned:
+            # The coordinator deletes only what it does not need to load the partition.
+            return self.fold(pruned.log)
 
     def fold_options(self, log: LogPartition) -> FoldOptions:
         """How one of the logs is folded."""
@@ -176,6 +198,8 @@ class FoldPlan:
         resumed = None if self.resumed is None else self.resumed.get(log.name)
         if resumed is None:
             return options
+        if log.topic != STATE_TOPIC:
+            return replace(options, control=replace(options.control, last_audit=resumed.read_starts(log)))
         return replace(options, restore=resumed.restore(log), resume_status=resumed.status)
 
     def cores_of(self, log: LogPartition) -> int:
@@ -183,10 +207,10 @@ class FoldPlan:
         return min(self.cores.get(log.name, 1), available_cores())
 
     def judge(self, folded: Folded) -> pa.Table:
-        """The findings of a folded log."""
+        """The findings of a folded log, unproven ones too (`drop_unproven`)."""
         if self.judging == JUDGE_NONE:
             return table_schema("findings").empty_table()
-        return judge(folded, self.severities, self.topics, folded.judged)
+        return judge(folded, self.severities, self.topics, folded.judged, with_unproven=True)
 
     def prove(self, folded: Folded) -> Proof | None:
         """Fold again without the records before the cutoff, and compare."""
@@ -246,10 +270,12 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
         or next((export.state_partitions for _, export in exports if export.state_partitions is not None), None)
         or infer_state_partition_count(logs),
         control=ControlOptions(
-            mode=spec.mode,
-            subscriptions=read_subscriptions(spec.subscriptions),
-            ignore_uncheckpointed=spec.ignore_uncheckpointed,
+            mode=spec.control_records.mode,
+            subscriptions=read_subscriptions(spec.control_records.subscriptions),
+            ignore_uncheckpointed=spec.control_records.ignore_uncheckpointed,
         ),
+        # A file of the log as it is now says nothing about an earlier state.
+        indexes={} if spec.has_as_of else read_share_snapshots(spec.control_records.index, logs),
         severities=spec.rules,
         judging=spec.judge,
         limits=spec.limits.to_limits(),

@@ -8,12 +8,14 @@ from typing import Any
 import pyarrow as pa
 
 from share_state.delta.files import FILE_SCHEMA, File, TableFiles
+from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import Warehouse, check_warehouse_path
+from share_state.errors import NothingCommittedError
 from share_state.fold.timeline import TIMELINE
 from share_state.pipeline.executor import Executor, Progress
 from share_state.pipeline.groups import judge_group_side, read_groups
 from share_state.pipeline.plan import FoldPlan
-from share_state.pipeline.result import RunResult, run_row, summarize
+from share_state.pipeline.result import RunResult, keep_proven, run_row, summarize
 from share_state.pipeline.task import FINDINGS, IN_FLIGHT, STATE, OutputSpec, decoded_batches
 from share_state.sources.discovery import LogPartition
 
@@ -70,6 +72,16 @@ def run_reconstruct(
     return result
 
 
+def audit_note(warehouse: str) -> str | None:
+    """What it means to fold into the warehouse of an audit; None if it is none."""
+    try:
+        audited = CommittedTables(warehouse, "audit").run
+    except NothingCommittedError:
+        return None
+    of_cluster = f" of {audited['cluster']}" if audited["cluster"] else ""
+    return f"{warehouse}: an audit{of_cluster} keeps its tables here; until the next one, `show` shows this run"
+
+
 def write_findings(
     executor: Executor[Any], result: RunResult, files: TableFiles, others: Iterable[pa.Table]
 ) -> list[File]:
@@ -81,9 +93,10 @@ def write_findings(
         files: of the run.
         others: findings that the driver made.
     """
-    run_id = result.run_id
+    run_id, archiving = result.run_id, result.archiving
 
     def with_run_id(rows: pa.Table) -> pa.Table:
+        rows = keep_proven(rows, archiving)
         column = rows.schema.get_field_index("run_id")
         return rows.set_column(column, "run_id", pa.repeat(run_id, len(rows)))
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +16,8 @@ from share_state import __version__
 from share_state.delta.files import File
 from share_state.errors import InputError
 from share_state.pipeline.task import CUTOFF, SUMMARY, returned_table
+from share_state.rules.registry import drop_unproven
+from share_state.sources.discovery import STATE_TOPIC
 from share_state.sources.share_snapshots import ShareSnapshotEntry
 
 
@@ -34,6 +37,8 @@ class RunResult:
         differing: those of them whose state differs.
         carried: log partition -> its row of `carried_logs` (audits only).
         log_time: ms, timestamp of the newest record of the whole input (audits only).
+        archiving: log partition, offset and timestamp (ms) of the first record that only 4.4 or later writes; None if
+            there is none, or rules over records were not evaluated.
         notes: what an audit noticed about the logs.
         files: files that the tasks wrote.
     """
@@ -49,6 +54,7 @@ class RunResult:
     differing: tuple[str, ...] = ()
     carried: Mapping[str, str] = field(default_factory=dict)
     log_time: int | None = None
+    archiving: tuple[str, int, int] | None = None
     notes: tuple[str, ...] = ()
     files: Sequence[File] = field(default=(), compare=False, repr=False)
 
@@ -62,7 +68,7 @@ class RunResult:
 
     def plain(self) -> dict[str, Any]:
         """The result as plain data, for printing."""
-        names = [field.name for field in fields(self) if field.name not in ("index", "files")]
+        names = [field.name for field in fields(self) if field.name not in ("index", "files", "archiving")]
         shown = {name: getattr(self, name) for name in names}
         findings = [
             {"severity": severity, "rule": rule, "count": count} for (severity, rule), count in self.findings.items()
@@ -89,8 +95,13 @@ def summarize(results: pa.Table, inputs: tuple[str, ...], options: Mapping[str, 
     _check_batches(summaries)
     limits = returned_table(rows, CUTOFF).sort_by([("topic", "ascending"), ("partition", "ascending")])
     findings, progress = Counter[tuple[str, str]](), dict[str, int | None]()
+    archiving = [(summary["log"], *summary["archiving"]) for summary in summaries if summary["archiving"] is not None]
+    first = min(archiving, key=itemgetter(2, 0), default=None)
     for summary in summaries:
         findings.update({(found["severity"], found["rule"]): found["count"] for found in summary["findings"]})
+        for found in summary["unproven"]:
+            if first is not None and found["second"] > first[2] // 1000:
+                findings[found["severity"], found["rule"]] += found["count"]
         progress[summary["log"]] = summary["next_offset"]
     progress = dict(sorted(progress.items()))
     digests = sorted(summary["digest"] for summary in summaries)
@@ -108,8 +119,33 @@ def summarize(results: pa.Table, inputs: tuple[str, ...], options: Mapping[str, 
         differing=tuple(name for summary in summaries for name in summary["differing"] or ()),
         carried={summary["log"]: summary["carried"] for summary in summaries if summary["carried"] is not None},
         log_time=max(times, default=None),
+        archiving=first,
+        notes=() if first is None else (_writer_note(*first),),
         files=[file for summary in summaries for file in summary["files"]],
     )
+
+
+def keep_proven(findings: pa.Table, archiving: tuple[str, int, int] | None) -> pa.Table:
+    """Findings of a task without those that only count if 4.4 or later wrote the record, unless it is known to have.
+
+    Args:
+        findings: that a task staged.
+        archiving: as in RunResult. The feature that writes it needs such a release on every broker.
+    """
+    if archiving is None:
+        return drop_unproven(findings)
+    log, offset, time = archiving
+    why = f" (the writer must be 4.4 or later: ARCHIVING is in {log} since offset {offset})"
+    return drop_unproven(findings, time // 1000, why)
+
+
+WRITER = f"writer of {STATE_TOPIC}"
+"""Begins the note on which release wrote the logs."""
+
+
+def _writer_note(log: str, offset: int, time: int) -> str:
+    since = f"{datetime.fromtimestamp(time / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return f"{WRITER}: Kafka 4.4 or later since {since}, inferred from state ARCHIVING in {log} at offset {offset}"
 
 
 def check_batches(results: pa.Table) -> None:
@@ -129,7 +165,12 @@ def _check_batches(summaries: Sequence[Mapping[str, Any]]) -> None:
 
 
 def run_row(
-    result: RunResult, command: str, inputs: tuple[str, ...], options: Mapping[str, str], started: datetime
+    result: RunResult,
+    command: str,
+    inputs: tuple[str, ...],
+    options: Mapping[str, str],
+    started: datetime,
+    cluster: str | None = None,
 ) -> dict[str, Any]:
     """The row of `runs` of a run, for `Warehouse.commit_run`.
 
@@ -139,6 +180,7 @@ def run_row(
         inputs: as given.
         options: what else shaped the result.
         started: time at which it began.
+        cluster: that the input is of; None if unknown.
     """
     return {
         "run_id": result.run_id,
@@ -154,4 +196,5 @@ def run_row(
         "options": list(options.items()),
         "log_time": None if result.log_time is None else datetime.fromtimestamp(result.log_time / 1000, UTC),
         "notes": list(result.notes),
+        "cluster": cluster,
     }

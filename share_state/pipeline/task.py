@@ -15,6 +15,7 @@ from itertools import chain
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from share_state.delta.files import FILE_TYPE, ROW_GROUP_SIZE, File, TableFiles
 from share_state.delta.reader import open_filesystem, warehouse_errors
@@ -24,6 +25,7 @@ from share_state.fold.log import FoldedLog
 from share_state.fold.log_stats import Folded
 from share_state.fold.timeline import TIMELINE
 from share_state.pipeline.plan import FoldPlan
+from share_state.rules.registry import WRITTEN, drop_unproven
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import LogPartition
 
@@ -100,7 +102,15 @@ PerLog = Callable[[LogPartition], Iterator[pa.RecordBatch]]
 
 ROWS_A_BATCH = 20_000
 
-_INDEX_NUMBERS = ("checkpoint_offset", "checkpoint_epoch", "last_offset")
+_INDEX = [
+    ("group", pa.string()),
+    ("checkpoint_offset", pa.int64()),
+    ("checkpoint_epoch", pa.int64()),
+    ("last_offset", pa.int64()),
+    ("is_contradicted", pa.bool_()),
+]
+
+_COUNT = [("severity", pa.string()), ("rule", pa.string()), ("count", pa.int64())]
 
 SUMMARIES = pa.schema(
     [
@@ -108,9 +118,11 @@ SUMMARIES = pa.schema(
         ("records", pa.int64()),
         ("next_offset", pa.int64()),
         ("whole_batches", pa.bool_()),
-        ("findings", pa.list_(pa.struct([("severity", pa.string()), ("rule", pa.string()), ("count", pa.int64())]))),
+        ("findings", pa.list_(pa.struct(_COUNT))),
+        ("unproven", pa.list_(pa.struct([*_COUNT, ("second", pa.int64())]))),
+        ("archiving", pa.list_(pa.int64())),
         ("digest", pa.string()),
-        ("index", pa.list_(pa.struct([("group", pa.string()), *((n, pa.int64()) for n in _INDEX_NUMBERS)]))),
+        ("index", pa.list_(pa.struct(_INDEX))),
         ("compared", pa.int64()),
         ("differing", pa.list_(pa.string())),
         ("newest_time", pa.int64()),
@@ -166,12 +178,12 @@ def run_task(plan: FoldPlan, output: OutputSpec, log: LogPartition) -> Iterator[
     made: dict[str, Iterable[pa.Table]] = {
         STATE: digest.of_each(folded.state_pieces),
         IN_FLIGHT: folded.in_flight_pieces,
-        FINDINGS: [findings],
+        FINDINGS: [findings if FINDINGS in output.staged else drop_unproven(findings)],
         TIMELINE: plan.states_of(log),
     }
-    if plan.resumed is not None and isinstance(folded, FoldedLog):
+    if plan.resumed is not None:
         made[WATCHED] = history_pieces(folded)
-        if folded.checkpoint is not None:
+        if isinstance(folded, FoldedLog) and folded.checkpoint is not None:
             made[CARRIED] = checkpoint_share_partitions(log.name, folded.checkpoint)
             summary |= {"carried": checkpoint_row(log.name, folded.checkpoint)["carried"]}
     for name in output.returned:
@@ -266,21 +278,29 @@ class Digest:
 
 
 def _summary(plan: FoldPlan, folded: Folded, findings: pa.Table) -> dict[str, Any]:
-    counted = (
-        findings.group_by(["severity", "rule"]).aggregate([([], "count_all")]).rename_columns({"count_all": "count"})
-    )
+    unproven: list[dict[str, Any]] = []
+    if WRITTEN in findings.schema.names:
+        rows = findings.filter(pc.field(WRITTEN) >= 0)
+        seconds = rows[WRITTEN].to_numpy() // 1000
+        unproven = _counted(rows.append_column("second", pa.array(seconds)), ["severity", "rule", "second"])
     proof = plan.prove(folded) if plan.verify else None
     return {
         "log": folded.log.name,
         "records": folded.record_count,
         "next_offset": folded.next_offset if folded.log.has_offsets else None,
         "whole_batches": folded.has_valid_batches or folded.log.size == 0,
-        "findings": counted.to_pylist(),
+        "findings": _counted(drop_unproven(findings), ["severity", "rule"]),
+        "unproven": unproven,
+        "archiving": folded.archiving if isinstance(folded, FoldedLog) and folded.archiving[1] >= 0 else None,
         "index": [asdict(entry) for entry in folded.index_entries],
         "compared": proof and proof.compared,
         "differing": proof and list(proof.differing),
-        "newest_time": folded.newest_time if isinstance(folded, FoldedLog) and folded.newest_time >= 0 else None,
+        "newest_time": folded.newest_time if folded.newest_time >= 0 else None,
     }
+
+
+def _counted(findings: pa.Table, by: list[str]) -> list[dict[str, Any]]:
+    return findings.group_by(by).aggregate([([], "count_all")]).rename_columns({"count_all": "count"}).to_pylist()
 
 
 def _row_of(schema: pa.Schema, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:

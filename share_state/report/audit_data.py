@@ -8,13 +8,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import reduce
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from share_state.config.model import Acknowledged
 from share_state.delta.reader import CommittedTables
+from share_state.errors import WarehouseError
 from share_state.fold.options import Limits
 from share_state.report.share_partitions import (
     HISTORY_TABLE,
@@ -48,12 +51,19 @@ _MAX_AUDITS = 200
 _SURVEY_ROWS = 1_000_000
 """Rows that are surveyed at a time."""
 
-_FINDING_COLUMNS = (*KEY_COLUMNS, "rule", "severity", "state_partition", "offset", "message", "run_id")
+_FINDING_COLUMNS = (
+    *KEY_COLUMNS, "rule", "severity", "state_partition", "offset", "message", "evidence", "run_id", "settled",
+)  # fmt: skip
+_NUMBERS = ("new", "open", "failing")
+_SIZES = (
+    "offsets", "in_flight", "milliseconds", "updates", "pinned_records", "missing", "records", "age_ms", "difference",
+)  # fmt: skip
+"""Evidence that shows how bad a finding is compared with others of its rule."""
 _RANGE = ("first_offset", "last_offset", "record_count", "state", "delivery_count", "gap")
 _AUDIT = ("run_id", "time", "start_offset", "lag", "verdict")
-_FINDING = ("rule", "severity", "count", "new", "offset", "message")
+_FINDING = ("rule", "severity", "count", "new", "open", "offset", "message")
 _COUNTS = {"errors": pa.int64(), "warnings": pa.int64()}
-_GRAVEST_FIRST = [*ascending("gravity"), *descending("new", "count"), *ascending("rule")]
+_GRAVEST_FIRST = [*ascending("gravity"), *descending("new", "open", "count"), *ascending("rule")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,40 +74,118 @@ class BrokenRule:
         rule: its code.
         severity: error, warning or info.
         count: findings.
-        new: those of them that the latest run was the first to find.
+        new: open ones that the run before did not find.
+        open: those of them that are neither acknowledged nor superseded.
+        failing: open ones that the latest run found or that every run evaluates again, as the exit code counts them.
         statement: what should hold; empty if this version does not know the rule.
-        examples: a few findings, each about another share-partition, new ones first.
+        examples: a few findings, each about another share-partition, open ones first, then new ones, then the worst.
     """
 
     rule: str
     severity: str
     count: int
     new: int
+    open: int
+    failing: int
     statement: str
     examples: tuple[dict[str, Any], ...]
 
 
-def _summarize_findings(tables: CommittedTables) -> pa.Table:
+def _summarize_findings(tables: CommittedTables, acknowledged: Sequence[Acknowledged]) -> pa.Table:
     """Count the findings of each share-partition, rule and severity; the gravest and newest first.
 
     Returns:
-        IDENTITY_COLUMNS, rule, severity; topic_id, topic, state_partition, offset and message of the first finding;
-        count and new (bigint); gravity (0 for an error).
+        IDENTITY_COLUMNS, rule, severity; topic_id, topic, state_partition, offset and message of the worst finding;
+        count, new, open and failing (bigint); gravity (0 for an error).
     """
     by = [*IDENTITY_COLUMNS, "rule", "severity"]
-    first = dict.fromkeys(("topic_id", "topic", "state_partition", "offset", "message"), "first")
-    found = group_pieces(_finding_pieces(tables), by, first | {"count": "sum", "new": "sum"})
+    worst = dict.fromkeys(("topic_id", "topic", "state_partition", "offset", "message"), "first")
+    sums = dict.fromkeys(("count", *_NUMBERS), "sum")
+    found = group_pieces(_finding_pieces(tables, acknowledged), by, worst | sums | {"size": "max"})
     if found is None:
         return pa.schema([(name, pa.string()) for name in by]).empty_table()
     gravity = pc.index_in(found["severity"], pa.array(SEVERITIES))
-    return found.append_column("gravity", gravity).sort_by([*_GRAVEST_FIRST, *ascending(*IDENTITY_COLUMNS)])
+    order = [*_GRAVEST_FIRST, *descending("size"), *ascending(*IDENTITY_COLUMNS)]
+    return found.append_column("gravity", gravity).sort_by(order).drop_columns("size")
 
 
-def _finding_pieces(tables: CommittedTables) -> Iterator[pa.Table]:
+def _finding_pieces(tables: CommittedTables, acknowledged: Sequence[Acknowledged]) -> Iterator[pa.Table]:
+    known_before = _identities_before(tables)
     for piece in tables.batches("findings", _FINDING_COLUMNS):
-        is_new = pc.fill_null(pc.equal(piece["run_id"], tables.run["run_id"]), False)
-        counted = piece.append_column("count", pa.repeat(pa.scalar(1, pa.int64()), piece.num_rows))
-        yield add_topic_key(counted.append_column("new", pc.cast(is_new, pa.int64())))
+        rows = add_topic_key(piece)
+        is_of_run = pc.fill_null(pc.equal(rows["run_id"], tables.run["run_id"]), False)
+        is_new = pc.and_(is_of_run, pc.invert(pc.is_in(_identity(rows), known_before)))
+        # What every audit evaluates again counts even if this one found nothing new to evaluate.
+        counts = pc.or_(is_of_run, pc.invert(rows["settled"]))
+        is_open = pc.invert(pc.or_(_acknowledged(rows, acknowledged), _superseded(tables, rows, is_of_run)))
+        columns = {"new": pc.and_(is_new, is_open), "open": is_open, "failing": pc.and_(is_open, counts)}
+        for name, is_counted in columns.items():
+            rows = rows.append_column(name, pc.cast(is_counted, pa.int64()))
+        rows = rows.append_column("count", pa.repeat(pa.scalar(1, pa.int64()), len(rows)))
+        yield rows.append_column("size", _sizes(rows["evidence"])).sort_by(descending("size"))
+
+
+def _identities_before(tables: CommittedTables) -> pa.Array:
+    """What the findings of the run before are about; nothing if there is none, or its files are deleted."""
+    try:
+        before = tables.earlier()
+        pieces = before.batches("findings", _FINDING_COLUMNS) if before else ()
+        return pa.chunked_array([_identity(add_topic_key(piece)) for piece in pieces], pa.string()).combine_chunks()
+    except WarehouseError:
+        return pa.array([], pa.string())
+
+
+def _identity(rows: pa.Table) -> pa.Array:
+    """What findings are about, as text: rule and share-partition; and the offset, if it stays the same every night."""
+    stays = pc.or_(rows["settled"], pc.is_null(rows["group_id"]))
+    place = pc.if_else(stays, rows["offset"], pa.scalar(None, pa.int64()))
+    return _joined([rows[name] for name in (*IDENTITY_COLUMNS, "rule", "state_partition")] + [place])
+
+
+def _joined(columns: Iterable[pa.ChunkedArray]) -> pa.Array:
+    """Columns as one text, in which null is a value like any other."""
+    texts = [pc.fill_null(column.cast(pa.string()), "") for column in columns]
+    return pc.call_function("binary_join_element_wise", [*texts, pa.scalar("\0")]).combine_chunks()
+
+
+def _acknowledged(rows: pa.Table, acknowledged: Sequence[Acknowledged]) -> pa.Array:
+    found = pa.array(np.zeros(len(rows), bool))
+    for one in acknowledged:
+        wanted = {"rule": one.rule, "group_id": one.group, "partition": one.partition}
+        wanted["state_partition"] = one.state_partition
+        conditions = [pc.equal(rows[name], value) for name, value in wanted.items() if value is not None]
+        if one.topic is not None:
+            conditions.append(pc.or_kleene(pc.equal(rows["topic"], one.topic), pc.equal(rows["topic_id"], one.topic)))
+        found = pc.or_(found, pc.fill_null(reduce(pc.and_kleene, conditions), False).combine_chunks())
+    return found
+
+
+def _superseded(tables: CommittedTables, rows: pa.Table, is_of_run: pa.ChunkedArray) -> pa.Array:
+    """Whether findings of earlier runs are about records before the present snapshot of their share-partition.
+
+    Without a share-partition: about records before the cutoff of their log partition, which no state rests on.
+    """
+    settled = pc.and_(rows["settled"], pc.invert(is_of_run))
+    if not pc.any(settled).as_py():
+        return pa.array(np.zeros(len(rows), bool))
+    old = rows.filter(settled)
+    columns = [*KEY_COLUMNS, "snapshot_offset", "suspect"]
+    states = add_topic_key(tables.read("share_partition_state", prefilter(old), columns))
+    trusted = states.filter(pc.and_(pc.invert(states["suspect"]), pc.is_valid(states["snapshot_offset"])))
+    keys, live, known = (_joined(table.select(IDENTITY_COLUMNS)) for table in (rows, states, trusted))
+    is_live, at = pc.is_in(keys, live), pc.index_in(keys, known)
+    snapshot = trusted["snapshot_offset"].combine_chunks().take(at)
+    limits = tables.read("cutoff", pc.field("safe"), ["partition", "cutoff_offset"])
+    place = pc.index_in(rows["state_partition"], limits["partition"].combine_chunks())
+    of_log = limits["cutoff_offset"].combine_chunks().take(place.combine_chunks())
+    until = pc.if_else(pc.is_valid(rows["group_id"]), pc.if_else(is_live, snapshot, pc.add(rows["offset"], 1)), of_log)
+    return pc.and_(settled, pc.fill_null(pc.less(rows["offset"], until), False)).combine_chunks()
+
+
+def _sizes(evidence: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The first number of _SIZES in each map, null for none."""
+    found = pc.coalesce(*(pc.map_lookup(evidence, pa.scalar(name), "first") for name in _SIZES))
+    return pc.if_else(pc.utf8_is_digit(found), found, pa.scalar(None, pa.string())).cast(pa.int64())
 
 
 def _list_broken_rules(summary: pa.Table) -> tuple[BrokenRule, ...]:
@@ -105,24 +193,26 @@ def _list_broken_rules(summary: pa.Table) -> tuple[BrokenRule, ...]:
     if not summary.num_rows:
         return ()
     known = registered()
-    rules = group_rows(summary, ["rule", "severity"], {"count": "sum", "new": "sum", "gravity": "min"})
+    sums = dict.fromkeys(("count", *_NUMBERS), "sum")
+    rules = group_rows(summary, ["rule", "severity"], sums | {"gravity": "min"})
     broken = []
     for row in rules.sort_by(_GRAVEST_FIRST).to_pylist():
         code, severity = row["rule"], row["severity"]
         of_rule = summary.filter((pc.field("rule") == code) & (pc.field("severity") == severity))
         examples = of_rule.slice(0, _MAX_EXAMPLES).drop_columns(["gravity", "topic_key"]).to_pylist()
         statement = known[code].statement if code in known else ""
-        broken.append(BrokenRule(code, severity, row["count"], row["new"], statement, tuple(examples)))
+        numbers = {name: row[name] for name in ("count", *_NUMBERS)}
+        broken.append(BrokenRule(code, severity, statement=statement, examples=tuple(examples), **numbers))
     return tuple(broken)
 
 
 def _count_findings(summary: pa.Table) -> pa.Table | None:
-    """The number of errors and warnings of each share-partition: IDENTITY_COLUMNS, errors, warnings; None if no row."""
+    """The number of open errors and warnings by share-partition: IDENTITY_COLUMNS, errors, warnings; None if no row."""
     if not summary.num_rows:
         return None
     counted = summary
     for name, severity in (("errors", ERROR), ("warnings", WARNING)):
-        count = pc.if_else(pc.equal(summary["severity"], severity), summary["count"], pa.scalar(0, pa.int64()))
+        count = pc.if_else(pc.equal(summary["severity"], severity), summary["open"], pa.scalar(0, pa.int64()))
         counted = counted.append_column(name, count)
     return group_rows(counted, IDENTITY_COLUMNS, dict.fromkeys(_COUNTS, "sum"))
 
@@ -186,7 +276,7 @@ def _worst_first(rows: pa.Table) -> pa.Table:
     rank = pc.fill_null(pc.cast(pc.index_in(rows["verdict"], pa.array(VERDICTS)), pa.float64()), _JUST_WORSE_THAN_OK)
     is_broken = pc.cast(pc.or_(pc.greater(rows["errors"], 0), rows["suspect"]), pa.int8())
     ranked = rows.append_column("rank", rank).append_column("broken", is_broken)
-    worst = descending("broken", "poison_records", "waiting_records")
+    worst = descending("broken", "poison_records", "waiting_records", "errors", "warnings")
     return ranked.sort_by([*ascending("rank"), *worst, *ascending(*KEY_COLUMNS)]).drop_columns(["rank", "broken"])
 
 
@@ -206,8 +296,8 @@ class FlaggedSharePartition:
         now: as the latest audit saw it; the columns of `_Survey.worst`.
         state: its row of share_partition_state without state_batches; None if it has none.
         ranges: in flight, from the start offset on, at most 2000; now["ranges"] is how many there are.
-        findings: its findings by rule, the gravest first, at most 12: rule, severity, count, new; offset and message
-            of the first.
+        findings: its findings by rule, the gravest first, at most 12: rule, severity, count, new, open; offset and
+            message of the worst.
         history: its last 200 audits, the oldest first: run_id, time, start_offset, lag, verdict.
     """
 
@@ -216,6 +306,23 @@ class FlaggedSharePartition:
     ranges: tuple[dict[str, Any], ...]
     findings: tuple[dict[str, Any], ...]
     history: tuple[dict[str, Any], ...]
+
+    @property
+    def label(self) -> str:
+        """Its verdict; for OK what else needs attention: suspect, error or warning."""
+        if self.now["verdict"] != "OK":
+            return self.now["verdict"]
+        return "suspect" if self.now["suspect"] else ERROR if self.now["errors"] else WARNING
+
+    @property
+    def why(self) -> str:
+        """Why it needs attention, in one line."""
+        if self.now["reason"]:
+            return self.now["reason"]
+        for one in self.findings:
+            if one["open"]:
+                return f"{one['rule']}: {one['message']}"
+        return "records since its latest snapshot are missing or unreadable"
 
 
 def _read_flagged(tables: CommittedTables, worst: pa.Table, summary: pa.Table) -> tuple[FlaggedSharePartition, ...]:
@@ -294,7 +401,8 @@ class AuditReport:
         findings: by rule and severity, the gravest first.
         cutoffs: rows of the table `cutoff`: unsafe ones first, then by the records that they hold back.
         poison: offsets on which all deliveries fail.
-        fail_on: the severity from which on new findings make the exit code 1.
+        fail_on: the severity from which on findings of the latest run make the exit code 1.
+        fail_on_verdict: the verdict from which on a share-partition makes it 1, too; or "none".
     """
 
     cluster: str
@@ -311,6 +419,7 @@ class AuditReport:
     cutoffs: tuple[Mapping[str, Any], ...]
     poison: PoisonRecords
     fail_on: str
+    fail_on_verdict: str
 
     @property
     def log_time(self) -> datetime | None:
@@ -319,26 +428,36 @@ class AuditReport:
 
     @property
     def by_severity(self) -> dict[str, int]:
-        """Severity -> number of findings, the gravest first; all are there even with 0."""
-        return {one: sum(rule.count for rule in self.findings if rule.severity == one) for one in SEVERITIES}
+        """Severity -> number of open findings, the gravest first; all are there even with 0."""
+        return {one: sum(rule.open for rule in self.findings if rule.severity == one) for one in SEVERITIES}
 
     @property
     def failing(self) -> int:
-        """The number of new findings at or above `fail_on`."""
-        if self.fail_on == OFF:
-            return 0
-        graver = SEVERITIES[: SEVERITIES.index(self.fail_on) + 1]
-        return sum(self.run["findings"].get(severity, 0) for severity in graver)
+        """The number of findings at or above `fail_on` that make the exit code 1."""
+        graver = () if self.fail_on == OFF else SEVERITIES[: SEVERITIES.index(self.fail_on) + 1]
+        return sum(rule.failing for rule in self.findings if rule.severity in graver)
+
+    @property
+    def failing_verdicts(self) -> int:
+        """The number of share-partitions whose verdict is `fail_on_verdict` or a worse one."""
+        worse = VERDICTS[: VERDICTS.index(self.fail_on_verdict) + 1] if self.fail_on_verdict in VERDICTS[:-1] else ()
+        return sum(self.verdicts[verdict] for verdict in worse)
 
     @property
     def is_healthy(self) -> bool:
         """Whether no share-partition needs attention, there is no error or warning, and all cutoffs are safe."""
-        has_findings = any(rule.severity in (ERROR, WARNING) for rule in self.findings)
+        has_findings = self.by_severity[ERROR] or self.by_severity[WARNING]
         return not self.flagged and not has_findings and all(row["safe"] for row in self.cutoffs)
 
 
 def read_report(
-    warehouse: str, cluster: str = "", limits: Limits | None = None, most: int = 50, fail_on: str = ERROR
+    warehouse: str,
+    cluster: str = "",
+    limits: Limits | None = None,
+    most: int = 50,
+    fail_on: str = ERROR,
+    fail_on_verdict: str = "none",
+    acknowledged: Sequence[Acknowledged] = (),
 ) -> AuditReport:
     """Read what the latest audit of a warehouse found; starts no Spark and never holds all in-flight ranges.
 
@@ -347,22 +466,21 @@ def read_report(
         cluster: its name.
         limits: of the audit's configuration; Kafka's defaults if None.
         most: share-partitions to read in detail, and poison ranges to list.
-        fail_on: of the audit's configuration.
+        fail_on, fail_on_verdict, acknowledged: of the audit's configuration.
     Raises:
         WarehouseError: if no audit was committed there, or a table is gone.
     """
     tables = CommittedTables(warehouse)
     limits = limits or Limits()
-    summary = _summarize_findings(tables)
+    summary = _summarize_findings(tables, acknowledged)
     seen = _survey(tables, summary, most)
-    runs = tables.read("runs").sort_by(descending("finished")).to_pylist()
     cutoffs = tables.read("cutoff").to_pylist()
     cutoffs.sort(key=lambda row: (bool(row["safe"]), -(row["pinned_records"] or 0), row["partition"]))
     return AuditReport(
         cluster=cluster,
         warehouse=warehouse,
         run=_plain_run(tables.run),
-        runs=tuple(_plain_run(run) for run in runs if run["finished"] <= tables.run["finished"]),
+        runs=tuple(_plain_run(run) for run in tables.runs.to_pylist()),
         limits=limits,
         tables=tables,
         live=seen.live,
@@ -373,6 +491,7 @@ def read_report(
         cutoffs=tuple(cutoffs),
         poison=find_poison_records(tables, limits, most),
         fail_on=fail_on,
+        fail_on_verdict=fail_on_verdict,
     )
 
 

@@ -106,29 +106,34 @@ def show_command(warehouse: str, row: Mapping[str, Any]) -> str | None:
 def _all_advice(report: AuditReport) -> Iterator[Advice]:
     yield from islice(_rule_advice(report, ERROR), 3)
     for verdict, (severity, what, then) in _VERDICTS.items():
-        worst = next((one.now for one in report.flagged if one.now["verdict"] == verdict), None)
+        worst = next((one for one in report.flagged if one.now["verdict"] == verdict), None)
         if count := report.verdicts[verdict]:
-            command = show_command(report.warehouse, worst) if worst else None
-            yield Advice(severity, f"{verdict}, {pluralize(count, 'share-partition')}: {what}.", then, command)
+            command = show_command(report.warehouse, worst.now) if worst else None
+            example = f" {_worst(worst.now, count)}: {worst.why}." if worst else ""
+            yield Advice(severity, f"{verdict}, {pluralize(count, 'share-partition')}: {what}.{example}", then, command)
     if report.poison.records:
         worst = report.poison.worst[0]
+        limit = report.limits.of_group("delivery_count", worst["group_id"])
         yield Advice(
             WARNING,
             f"{pluralize(report.poison.records, 'record')} failed on (nearly) every delivery that the limit of "
-            f"{report.limits.delivery_count} allows; the worst begin at offset {worst['first_offset']:,}.",
+            f"{limit} allows; the worst begin at offset {worst['first_offset']:,} of {_name(worst)}.",
             "Read these records of the topic, and find out why the consumers reject or release them.",
             show_command(report.warehouse, worst),
         )
     unsafe = [row for row in report.cutoffs if not row["safe"]]
     if unsafe:
         why = unsafe[0]["reason"] or "no reason is given"
-        what = f"{pluralize(len(unsafe), 'log partition')} must not be cleaned: {why}."
+        first = f"{unsafe[0]['topic']}-{unsafe[0]['partition']}"
+        what = f"{pluralize(len(unsafe), 'log partition')} must not be cleaned; {first}: {why}."
         yield Advice(WARNING, what, "Fix what the findings of these log partitions report before deleting records.")
     yield from islice(_rule_advice(report, WARNING), 3)
     pinned = max(report.cutoffs, key=lambda row: row["pinned_records"] or 0, default=None)
     if pinned is not None and (pinned["pinned_records"] or 0) >= report.limits.pinned_records:
-        who = f"group {pinned['limited_by_group']} alone keeps {pluralize(pinned['pinned_records'], 'record')}"
-        what = f"{who} of {pinned['topic']}-{pinned['partition']} from being cleaned."
+        holder = {"group_id": pinned["limited_by_group"], "topic": None, "topic_id": pinned["limited_by_topic_id"]}
+        who = _name(holder | {"partition": pinned["limited_by_partition"]})
+        kept = f"{pluralize(pinned['pinned_records'], 'record')} of {pinned['topic']}-{pinned['partition']}"
+        what = f"{who} alone keeps {kept} from being cleaned."
         yield Advice(INFO, what, "Nothing is lost; if the group is no longer used, delete it.")
 
 
@@ -136,16 +141,26 @@ def _rule_advice(report: AuditReport, severity: str) -> Iterator[Advice]:
     for rule in report.findings:
         verdict = _COVERED_RULES.get(rule.rule, "")
         is_covered = report.poison.records if verdict is None else report.verdicts.get(verdict, 0)
-        if rule.severity == severity and not is_covered:
+        if rule.severity == severity and rule.open and not is_covered:
             yield _advise_on_rule(report, rule)
 
 
 def _advise_on_rule(report: AuditReport, rule: BrokenRule) -> Advice:
-    new = f", {rule.new:,} of them new" if rule.new and rule.new < rule.count else ""
+    new = f", {rule.new:,} of them new" if rule.new and rule.new < rule.open else ""
     example = rule.examples[0]
-    what = f"{rule.rule}, {pluralize(rule.count, 'finding')}{new}: {example['message']}"
+    about = "" if example["group_id"] is None else f" {_worst(example, rule.open)}:"
+    what = f"{rule.rule}, {pluralize(rule.open, 'finding')}{new}:{about} {example['message']}"
     command = show_command(report.warehouse, example) if example["group_id"] is not None else None
     return Advice(rule.severity, what, f"What should hold: {rule.statement}" if rule.statement else "", command)
+
+
+def _worst(row: Mapping[str, Any], count: int) -> str:
+    """A share-partition as the worst of many, or the only one."""
+    return f"{'the worst is ' if count > 1 else ''}{_name(row)}"
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    return f"{format_name(row['group_id'])} {format_name(row['topic'] or row['topic_id'])}-{row['partition']}"
 
 
 def print_audit(report: AuditReport, written: Sequence[str] = ()) -> None:
@@ -189,10 +204,7 @@ def _print_flagged(report: AuditReport, width: int) -> None:
         names = [_shorten(format_name(text), width // 6) for text in (now["group_id"], now["topic"] or now["topic_id"])]
         start = format_number(now["start_offset"]) if (now["start_offset"] or 0) >= 0 else UNKNOWN
         numbers = [start, format_number(now["lag"]), format_duration(now["moved_time"], now["time"])]
-        why = now["reason"] or "records since its latest snapshot are missing or unreadable"
-        if one.findings and not now["reason"]:
-            why = f"{one.findings[0]['rule']}: {one.findings[0]['message']}"
-        rows.append([now["verdict"], *names, str(now["partition"]), *(numbers if numeric else []), why])
+        rows.append([one.label, *names, str(now["partition"]), *(numbers if numeric else []), one.why])
     columns = ["VERDICT", "GROUP", "TOPIC", "PARTITION", *numeric, "WHY"]
     _print_fitted(columns, rows, width, ("PARTITION", *numeric))
     if more := len(report.flagged) + report.flagged_left_out - len(rows):
@@ -204,10 +216,11 @@ def _print_rules(report: AuditReport, width: int) -> None:
         print_line("no findings")
         return
     rows = [
-        [one.severity, one.rule, format_number(one.count), format_number(one.new), one.examples[0]["message"]]
+        [one.severity, one.rule, *map(format_number, (one.count, one.new, one.open)), one.examples[0]["message"]]
         for one in report.findings[:_MAX_RULES]
     ]
-    _print_fitted(["SEVERITY", "RULE", "COUNT", "NEW", "FOR EXAMPLE"], rows, width, ("COUNT", "NEW"))
+    numeric = ("COUNT", "NEW", "OPEN")
+    _print_fitted(["SEVERITY", "RULE", *numeric, "FOR EXAMPLE"], rows, width, numeric)
     if len(report.findings) > _MAX_RULES:
         print_line(f"... and {pluralize(len(report.findings) - _MAX_RULES, 'rule')} more")
 
@@ -263,6 +276,7 @@ def audit_json(report: AuditReport) -> dict[str, Any]:
         "headline": headline(report),
         "healthy": report.is_healthy,
         "failing": report.failing,
+        "failing_verdicts": report.failing_verdicts,
         "share_partitions": report.live,
         "verdicts": dict(report.verdicts),
         "findings_by_severity": report.by_severity,

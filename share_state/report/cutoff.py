@@ -2,19 +2,21 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
 
 from share_state.config.inputs import JUDGE_NONE, JUDGE_STATE
 from share_state.errors import InputError
-from share_state.report.console import print_line, print_table, write_report
-from share_state.rules.registry import SEVERITIES, registered
+from share_state.report.console import escape_unprintable, format_time, print_line, print_table, write_report
+from share_state.rules.registry import SEVERITIES, listed, registered
 from share_state.sources.discovery import STATE_TOPIC, LogPartition
 
 if TYPE_CHECKING:
     from share_state.simulator.simulation import Simulation
 
 _NOT_JUDGED = {JUDGE_STATE: "the rules over single records of __share_group_state", JUDGE_NONE: "every rule"}
-_COLUMNS = ("TOPIC", "PARTITION", "CUTOFF", "LOG-START", "LOG-END", "REDUNDANT", "LIVE", "SAFE", "HELD BACK BY")
+_NUMERIC = ("PARTITION", "CUTOFF", "LOG-START", "LOG-END", "REDUNDANT", "LIVE")
+_COLUMNS = ("TOPIC", *_NUMERIC, "SAFE", "HELD BACK BY", "SINCE")
 
 
 def print_cutoffs(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -25,10 +27,22 @@ def print_cutoffs(rows: Sequence[Mapping[str, Any]]) -> None:
         if row["limited_by_group"] is not None:
             topic = row["limited_by_topic_id"] or row["topic"]
             holder = f"{row['limited_by_group']} {topic} {row['limited_by_partition']}"
-        safe = "yes" if row["safe"] else f"no: {row['reason']}"
+        safe = ": ".join(filter(None, ("yes" if row["safe"] else "no", row["reason"])))
+        since = format_time(row["limited_since"]) if row["limited_since"] else None
         numbers = ("partition", "cutoff_offset", "log_start_offset", "log_end_offset", "redundant_records")
-        cells.append([row["topic"], *(row[name] for name in numbers), row["live_share_partitions"], safe, holder])
-    print_table(_COLUMNS, cells, numeric=_COLUMNS[1:7])
+        known = [row["topic"], *(row[name] for name in numbers), row["live_share_partitions"]]
+        cells.append([*known, safe, holder, since])
+    print_table(_COLUMNS, cells, numeric=_NUMERIC)
+    for row in rows:
+        log = f"{row['topic']}-{row['partition']}"
+        if row["ignored"]:
+            names = [f"{one['group_id']} (would lose {one['lost_records']:,} records)" for one in row["ignored"]]
+            print_line(escape_unprintable(f"{log}: ignored, without a subscription: {listed(names)}"))
+        if row["skipped_records"] or row["unflagged_records"]:
+            print_line(
+                f"{log}: skipped {row['skipped_records']:,} control records of other types, and "
+                f"{row['unflagged_records']:,} records that look like share state but lack the control flag"
+            )
 
 
 def print_verification(compared: int | None, differing: Sequence[str]) -> None:
@@ -109,6 +123,7 @@ def simulation_json(made: "Simulation") -> dict[str, Any]:
         "records": made.records,
         "share_partitions": made.share_partitions,
         "faults": [json.loads(planted.to_json()) for planted in made.planted],
+        "mismatches": [json.loads(mismatch.to_json()) for mismatch in made.mismatches],
     }
 
 
@@ -118,4 +133,9 @@ def print_simulation(made: "Simulation") -> None:
     if made.planted:
         rows = [[one.fault, one.finding, f"{one.log[0]}-{one.log[1]}", one.offset, one.group] for one in made.planted]
         print_table(["FAULT", "CAUSES", "LOG", "OFFSET", "GROUP"], rows, numeric=("OFFSET",))
+    if made.mismatches:
+        print_line(f"logged outcomes that the simulation contradicts (OUTCOME_MISMATCH): {len(made.mismatches):,}")
+        rows = [[*astuple(one)] for one in made.mismatches]
+        columns = ("LINE", "REQUEST", "GROUP", "TOPIC-ID", "PARTITION", "LOGGED", "SIMULATED", "REASON")
+        print_table(columns, rows, numeric=("LINE", "PARTITION"))
     print_line(f"logs, events and the truth are in {made.folder}: `share-state audit {made.folder} --out WAREHOUSE`")

@@ -1,7 +1,7 @@
 """`share-state explain`: the history of one offset, record by record, and one sentence that sums it up."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from share_state.errors import InputError
@@ -15,7 +15,7 @@ from share_state.fold.explain import (
     explain,
 )
 from share_state.fold.groups import add_topic_names, fold_groups, to_datetime, topic_names
-from share_state.fold.interval_merge import ACKNOWLEDGED, ACQUIRED, ARCHIVED, ARCHIVING, STATE_NAMES
+from share_state.fold.interval_merge import ACKNOWLEDGED, ACQUIRED, ARCHIVING, STATE_NAMES
 from share_state.fold.options import SharePartitionFilter
 from share_state.pipeline.plan import FoldPlan
 from share_state.report.console import UNKNOWN, escape_unprintable, format_time, print_line, print_table
@@ -31,8 +31,22 @@ _PLACES = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class DeliveryLimit:
+    """The delivery count limit of a share group; Kafka's default is assumed if the group's is unknown."""
+
+    count: int
+    is_assumed: bool
+
+
 def explain_offset(
-    plan: FoldPlan, inputs: Sequence[str], group: str, topic: str, partition: int, offset: int
+    plan: FoldPlan,
+    inputs: Sequence[str],
+    group: str,
+    topic: str,
+    partition: int,
+    offset: int,
+    delivery_limit: int | None = None,
 ) -> dict[str, Any]:
     """Find all that the logs hold about one offset.
 
@@ -42,6 +56,7 @@ def explain_offset(
             members.
         group, topic, partition: the share-partition; the topic by name, if that is known, or by id.
         offset: of the topic-partition.
+        delivery_limit: of the group; by default what the plan holds about it.
     Returns:
         Plain data: the share-partition; `records` in log order (what each says, the offset's state before and after,
         deliveries so far, members that had the partition); the offset's state now; and `sentence`.
@@ -66,7 +81,9 @@ def explain_offset(
     assignments = AssignmentHistory()
     if latest.topic_id:
         assignments = assignment_history(group_logs, latest.group_id, latest.topic_id, latest.partition)
-    return _explanation_json(latest, assignments, others, plan.limits.delivery_count)
+    known = delivery_limit or plan.limits.groups.get(latest.group_id, {}).get("delivery_count")
+    limit = DeliveryLimit(known or plan.limits.delivery_count, known is None)
+    return _explanation_json(latest, assignments, others, limit)
 
 
 def _group_logs(plan: FoldPlan, inputs: Sequence[str]) -> list[LogPartition]:
@@ -92,7 +109,7 @@ def _likely_first(plan: FoldPlan, chosen: SharePartitionFilter) -> list[list[Log
 
 
 def _explanation_json(
-    explanation: Explanation, assignments: AssignmentHistory, others: Sequence[Explanation], limit: int
+    explanation: Explanation, assignments: AssignmentHistory, others: Sequence[Explanation], limit: DeliveryLimit
 ) -> dict[str, Any]:
     records, deliveries = [], 0
     for touch in explanation.touches:
@@ -113,6 +130,8 @@ def _explanation_json(
         "delivery_state": explanation.standing.state,
         "delivery_count": explanation.standing.delivery_count,
         "deliveries": deliveries,
+        "delivery_limit": limit.count,
+        "delivery_limit_assumed": limit.is_assumed,
         "start_offset": explanation.start_offset,
         "effective_start_offset": explanation.effective_start,
         "end_offset": explanation.end_offset,
@@ -172,13 +191,13 @@ def _describe(standing: Standing) -> str:
     return f"{_state_name(standing.state)} ({standing.delivery_count})"
 
 
-def summary_sentence(explanation: Explanation, limit: int) -> str:
-    """The sentence that sums up the history of an offset, given the delivery count limit."""
+def summary_sentence(explanation: Explanation, limit: DeliveryLimit) -> str:
+    """The sentence that sums up the history of an offset."""
     doubt = "; not to be trusted, because records since the latest snapshot are missing or unreadable"
     return f"Offset {explanation.offset}: {_summary(explanation, limit)}{doubt if explanation.is_suspect else ''}."
 
 
-def _summary(explanation: Explanation, limit: int) -> str:
+def _summary(explanation: Explanation, limit: DeliveryLimit) -> str:
     since, place = explanation.since, explanation.standing.place
     if since is None:
         return "no record of the share-partition can be read"
@@ -187,17 +206,22 @@ def _summary(explanation: Explanation, limit: int) -> str:
         return f"no state is kept of it; the state of the share-partition was deleted at {when}"
     if place == Place.UNINITIALISED:
         return "never delivered: the share-partition has no start offset yet"
+    finished = explanation.standing.is_finished
+    if explanation.effective_start is not None and explanation.offset < explanation.effective_start and not finished:
+        return f"not delivered any more: the log starts after it, a leader starts at {explanation.effective_start}"
     if place == Place.GAP and explanation.gap is not None:
         first, last = explanation.gap
-        return f"never delivered: inside a gap ({first} to {last}), which a leader hands out as available"
+        where = f"inside a gap ({first} to {last}), which a leader hands out as available"
+        return f"no delivery is recorded: {where}; it may be acquired right now"
     if place == Place.BEYOND_END:
-        return f"never delivered: beyond SPEO, the in-flight window ends at {explanation.end_offset}"
+        where = f"beyond SPEO, the in-flight window ends at {explanation.end_offset}"
+        return f"no delivery is recorded: {where}; it may be acquired right now"
     if place == Place.BELOW_START:
         return _summary_below_start(since, when, limit)
     return _summary_in_flight(explanation, when, limit)
 
 
-def _summary_below_start(since: Touch, when: str, limit: int) -> str:
+def _summary_below_start(since: Touch, when: str, limit: DeliveryLimit) -> str:
     moved = f"below SPSO since {when}"
     if since.before.place in (Place.UNKNOWN, Place.DELETED):
         return f"{moved}, which began the state with SPSO {since.start_offset}; the log holds nothing older about it"
@@ -214,7 +238,7 @@ def _summary_below_start(since: Touch, when: str, limit: int) -> str:
     return f"{step}; no earlier record is about it"
 
 
-def _summary_in_flight(explanation: Explanation, when: str, limit: int) -> str:
+def _summary_in_flight(explanation: Explanation, when: str, limit: DeliveryLimit) -> str:
     standing, count = explanation.standing, explanation.standing.delivery_count or 0
     effective_start = explanation.effective_start
     if standing.is_finished:
@@ -224,20 +248,25 @@ def _summary_in_flight(explanation: Explanation, when: str, limit: int) -> str:
         return f"{_final_state(standing, limit)} at {when}; {waits}"
     if standing.state == ARCHIVING:
         return f"being archived since {when}: its dead-letter write has not finished, and SPSO cannot pass it"
+    assumed = f" (the group's limit is unknown; {limit.count} is assumed)" if limit.is_assumed else ""
     if standing.state == ACQUIRED:
-        return f"acquired in delivery {count} of {limit} since {when}"
-    if count < limit:
-        return f"waiting for delivery {count + 1} of {limit} since {when}"
-    return f"available since {when} though its {count} deliveries reach the limit of {limit}"
+        return f"acquired in delivery {count} of {limit.count} since {when}{assumed}"
+    if count < limit.count:
+        return f"waiting for delivery {count + 1} of {limit.count} or acquired right now, since {when}{assumed}"
+    return f"available since {when} though its {count} deliveries reach the limit of {limit.count}{assumed}"
 
 
-def _final_state(standing: Standing, limit: int) -> str:
+def _final_state(standing: Standing, limit: DeliveryLimit) -> str:
     count = standing.delivery_count or 0
     if standing.state == ACKNOWLEDGED:
         return f"acknowledged in delivery {count}"
-    if standing.state == ARCHIVED and count >= limit:
-        return f"archived at the delivery limit, in delivery {count} of {limit}"
-    return f"archived in delivery {count} of {limit} (rejected, or there was no record to deliver)"
+    causes = "it was rejected, or there was no record to deliver"
+    if limit.is_assumed:
+        unknown = f"or {count} is the group's delivery limit, which is unknown; Kafka's default is {limit.count}"
+        return f"archived in delivery {count} ({causes}, {unknown})"
+    if count >= limit.count:
+        causes = "at the delivery limit, or rejected"
+    return f"archived in delivery {count} of {limit.count} ({causes})"
 
 
 def print_explanation(found: Mapping[str, Any]) -> None:

@@ -99,7 +99,8 @@ def render_page(report: AuditReport) -> str:
 
 
 def _card(report: AuditReport, one: FlaggedSharePartition, name: str) -> _Card:
-    ranges, limit, now = one.ranges, report.limits.delivery_count, one.now
+    ranges, now = one.ranges, one.now
+    limit = report.limits.of_group("delivery_count", now["group_id"])
     is_dense = len(ranges) > MAX_SINGLE_BARS
     in_flight = {state.lower(): now[state.lower()] for state in DELIVERY_STATES}
     return _Card(

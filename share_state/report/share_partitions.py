@@ -168,8 +168,7 @@ def latest_audit_filter(tables: CommittedTables) -> pc.Expression:
     latest = tables.run["run_id"]
     if next(tables.batches("share_partition_state", ["partition"]), None) is None:
         return pc.field("run_id") == latest
-    runs = tables.read("runs", pc.field("finished") <= tables.run["finished"], ["run_id", "finished"])
-    for run_id in runs.sort_by(descending("finished"))["run_id"].to_pylist():
+    for run_id in tables.runs["run_id"].to_pylist():
         where = pc.field("run_id") == run_id
         if next(tables.batches(HISTORY_TABLE, ["partition"], where), None):
             return where
@@ -193,8 +192,8 @@ class PoisonRecords:
     Attributes:
         records: how many there are.
         ranges: how many ranges they make.
-        worst: some of these ranges, delivered most often first: key columns, first_offset, last_offset, record_count,
-            state, delivery_count.
+        worst: some of these ranges, those delivered most often first, then the longest: key columns, first_offset,
+            last_offset, record_count, state, delivery_count.
     """
 
     records: int
@@ -209,7 +208,7 @@ def find_poison_records(tables: CommittedTables, limits: Limits, most: int) -> P
         WarehouseError: if the table is gone.
     """
     columns = (*KEY_COLUMNS, "first_offset", "last_offset", "record_count", "state", "delivery_count")
-    order = [*descending("delivery_count"), *ascending(*KEY_COLUMNS, "first_offset")]
+    order = [*descending("delivery_count", "record_count"), *ascending(*KEY_COLUMNS, "first_offset")]
     records = ranges = 0
     worst = list[pa.Table]()
     for piece in tables.batches("in_flight", columns, poison_filter(limits)):
@@ -224,6 +223,16 @@ def poison_filter(limits: Limits) -> pc.Expression:
 
     Source: KIP-932, group.share.delivery.count.limit.
     """
+    own = {name: group["delivery_count"] for name, group in limits.groups.items() if "delivery_count" in group}
+    found = _poison(limits.delivery_count)
+    if own:
+        found &= ~pc.field("group_id").isin(list(own))
+    for limit in sorted(set(own.values())):
+        found |= _poison(limit) & pc.field("group_id").isin([name for name in own if own[name] == limit])
+    return found
+
+
+def _poison(limit: int) -> pc.Expression:
     count = pc.field("delivery_count")
-    waits_once_more = ~pc.field("terminal") & (count >= max(1, limits.delivery_count - 1))
-    return waits_once_more | ((pc.field("delivery_state") == ARCHIVED) & (count >= limits.delivery_count))
+    waits_once_more = ~pc.field("terminal") & (count >= max(1, limit - 1))
+    return waits_once_more | ((pc.field("delivery_state") == ARCHIVED) & (count >= limit))

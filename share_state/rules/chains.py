@@ -33,7 +33,7 @@ from share_state.rules.registry import (
 )
 def orphan_update(folded: FoldedLog) -> Breaches:
     """Live share-partitions without a snapshot; a warning if the log does not begin at offset 0."""
-    rows = np.flatnonzero(folded.chains.chains["orphan_offset"] != NOWHERE)
+    rows = np.flatnonzero(_is_orphan(folded))
     chains = folded.chains.chains[rows]
     partial = folded.folded_from > 0
     return Breaches(
@@ -46,6 +46,12 @@ def orphan_update(folded: FoldedLog) -> Breaches:
     )  # fmt: skip
 
 
+def _is_orphan(folded: FoldedLog) -> np.ndarray:
+    """bool, live share-partitions that begin with an update, with no record missing before it."""
+    orphans = folded.chains.chains["orphan_offset"]
+    return (orphans != NOWHERE) & ((folded.first_lost_offset == NOWHERE) | (orphans < folded.first_lost_offset))
+
+
 @rule(
     "BASE_LOST",
     Scope.STATE_LOG,
@@ -55,8 +61,7 @@ def orphan_update(folded: FoldedLog) -> Breaches:
 )
 def base_lost(folded: FoldedLog) -> Breaches:
     """Live share-partitions whose snapshot was before the log start offset that the broker recorded."""
-    lost = folded.chains.chains["orphan_offset"] != NOWHERE
-    rows = np.flatnonzero(lost & ~folded.chains.chains["was_deleted"])
+    rows = np.flatnonzero(_is_orphan(folded) & ~folded.chains.chains["was_deleted"])
     if not len(rows) or not folded.log.start_is_recorded:
         return NOTHING
     return Breaches(
@@ -145,7 +150,6 @@ def snapshot_mismatch(record, context):
         record.kind == Kind.SNAPSHOT
         and continues(record, context)
         and not context.is_cold
-        and not context.is_suspect
         and context.contradicted_offset >= 0
     )
 
@@ -181,7 +185,7 @@ def _first_contradiction(contexts: np.ndarray) -> pa.Array:
 )
 def terminal_state_left(context):
     """Records that move an offset out of a terminal state: it may be delivered or counted twice."""
-    return context.left_offset >= 0
+    return context.left_offset >= 0 and not context.is_suspect
 
 
 @terminal_state_left.message
@@ -199,7 +203,7 @@ def _(_records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
 def state_after_delete(record, context):
     """Records that bring a deleted share-partition back without initializing it: a load takes them as its state."""
     initializes = record.kind == Kind.SNAPSHOT and record.batch_count == 0 and record.leader_epoch == 0
-    return context.was_deleted and record.kind != Kind.TOMBSTONE and not initializes
+    return context.was_deleted and not context.is_suspect and record.kind != Kind.TOMBSTONE and not initializes
 
 
 @state_after_delete.message
@@ -221,6 +225,7 @@ def tombstone_without_state(record, context, limits):
     return (
         record.kind == Kind.TOMBSTONE
         and not context.exists_before
+        and not context.is_suspect
         and (context.was_deleted or limits.log_start_offset == 0)
     )
 

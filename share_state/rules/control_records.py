@@ -1,22 +1,26 @@
 """Rules over the control records of the KIP-932 draft: links, epochs, tuples, and records that are gone."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from share_state.fold.chains import NOWHERE
+from share_state.fold.control_chains import ControlChains, fold_control
 from share_state.fold.control_log import LINK, FoldedControlLog
+from share_state.fold.states import CONTROL_RECORDS
 from share_state.kafka.control_records import EPOCH_MODULUS, UNREADABLE_CONTROL_FAULTS, ControlFault, ControlKind
-from share_state.rules.registry import ERROR, INFO, NOTHING, WARNING, Breaches, Column, Scope, rule
+from share_state.rules.registry import ERROR, INFO, WARNING, Breaches, Column, GroupBreach, Scope, listed, rule
+from share_state.sources.share_snapshots import ShareSnapshotEntry
 
-LONGEST_CHAIN = 500
-"""Control records after a checkpoint above which a new leader has much to read."""
+_Check = TypeVar("_Check", bound=Callable[[FoldedControlLog], Breaches | list[GroupBreach]])
 
 
-def _rule(
-    code: str, severity: str, source: str, statement: str
-) -> Callable[[Callable[[FoldedControlLog], Breaches]], Callable[[FoldedControlLog], Breaches]]:
+def _rule(code: str, severity: str, source: str, statement: str) -> Callable[[_Check], _Check]:
     return rule(code, Scope.CONTROL_LOG, severity=severity, source=source, statement=statement)
 
 
@@ -35,7 +39,7 @@ def _each(rows: np.ndarray, *message: Column, severity: np.ndarray | None = None
 def _deltas(folded: FoldedControlLog, epoch: int) -> np.ndarray:
     """Readable deltas after their group's checkpoint, whose epoch is the same, stale or ahead."""
     rows = folded.records.rows
-    known = folded.chains.chains[rows["group"]]
+    known = folded.all_chains.chains[rows["group"]]
     ahead = (rows["epoch"] - known["epoch"]) % EPOCH_MODULUS
     of_epoch = (ahead == 0, ahead >= EPOCH_MODULUS // 2, (ahead > 0) & (ahead < EPOCH_MODULUS // 2))[epoch]
     readable = rows["fault"] & UNREADABLE_CONTROL_FAULTS == 0
@@ -53,7 +57,7 @@ def _bad_links(folded: FoldedControlLog) -> tuple[np.ndarray, np.ndarray, np.nda
     rows = rows[np.argsort(rows["group"], kind="stable")]
     previous = np.concatenate(([NOWHERE], rows["offset"]))[:-1]
     first = np.concatenate(([True], rows["group"][1:] != rows["group"][:-1]))[: len(rows)]
-    previous[first] = folded.chains.chains["snapshot_offset"][rows["group"][first]]
+    previous[first] = folded.all_chains.chains["snapshot_offset"][rows["group"][first]]
     bad = rows["back_offset"] != previous
     rows, previous = rows[bad], previous[bad]
     links = folded.links[folded.links["fault"] & UNREADABLE_CONTROL_FAULTS == 0]
@@ -110,7 +114,7 @@ def broken_chain(folded: FoldedControlLog) -> Breaches:
     """Deltas whose predecessor is not in the log, or is not the record that they refer to."""
     rows, previous, named = _links_of(folded, "missing")
     known = named["group"] >= 0
-    base = folded.chains.chains["snapshot_offset"][rows["group"]]
+    base = folded.all_chains.chains["snapshot_offset"][rows["group"]]
     reason = np.where(known & (rows["back_offset"] >= base), "passed_over", np.where(known, "before_base", "missing"))
     return _links(rows, previous, "which it does not follow", reason=pa.array(reason, pa.string()))
 
@@ -143,9 +147,40 @@ def cross_epoch(folded: FoldedControlLog) -> Breaches:
 
 @_rule("FORK", ERROR, "KIP-932 draft, ShareDelta BackOffset", "No two deltas refer to the same record.")
 def fork(folded: FoldedControlLog) -> Breaches:
-    """The second and later deltas with the same predecessor: two leaders wrote, or one wrote twice."""
+    """The second and later deltas with the same predecessor: two leaders wrote, or one wrote twice.
+
+    The mode strict stops before them; best-effort follows the branch of the newest delta.
+    """
     rows, previous, _ = _links_of(folded, "fork")
-    return _links(rows, previous, "as an earlier delta does")
+    differing = pa.nulls(0, pa.string())
+    if len(rows):
+        folds = [fold_control(folded.records, len(folded.groups), strict=strict) for strict in (True, False)]
+        forked, place = np.unique(rows["group"], return_inverse=True)
+        texts = [_differing(folds, group) for group in forked.tolist()]
+        differing = pa.array(texts, pa.string()).take(pa.array(place))
+    found = _links(rows, previous, "as an earlier delta does", differing=differing)
+    return replace(found, message=(*found.message, "; the modes strict and best-effort differ in ", differing))
+
+
+def _differing(folds: Sequence[ControlChains], group: int) -> str:
+    """The offsets of which two folds hold different states of a group."""
+    points, values = set[int](), []
+    for fold in folds:
+        chain, batches = fold.chains[group], fold.batches[fold.ends[group] : fold.ends[group + 1]]
+        start, end = int(chain["start_offset"]), int(chain["end_offset"])
+        # (first offset, offset after the last, value); later rows win.
+        found = [(0, start, "finished"), (start, end, "available")]
+        found += [(int(one["first"]), int(one["last"]) + 1, (int(one["state"]), int(one["count"]))) for one in batches]
+        points |= {point for first, last, _ in found for point in (first, last)}
+        values.append(found)
+    ordered, ranges = sorted(points), list[list[int]]()
+    for first, after in pairwise(ordered):
+        one, other = ([value for begin, end, value in found if begin <= first < end][-1:] for found in values)
+        if one != other and ranges and ranges[-1][1] == first - 1:
+            ranges[-1][1] = after - 1
+        elif one != other:
+            ranges.append([first, after - 1])
+    return f"offsets {listed('-'.join(map(str, dict.fromkeys(one))) for one in ranges)}" if ranges else "no offset"
 
 
 # Epochs.
@@ -166,7 +201,7 @@ def future_epoch(folded: FoldedControlLog) -> Breaches:
 
 
 def _epochs(folded: FoldedControlLog, rows: np.ndarray, text: str) -> Breaches:
-    latest = folded.chains.chains["epoch"][rows["group"]]
+    latest = folded.all_chains.chains["epoch"][rows["group"]]
     return Breaches(
         rows["offset"].copy(),
         ("the delta's epoch ", rows["epoch"].copy(), f" is of {text}; the latest checkpoint has epoch ", latest),
@@ -227,8 +262,8 @@ def _steps(rows: np.ndarray, earlier: np.ndarray, **evidence: np.ndarray) -> Bre
 )
 def orphan_delta(folded: FoldedControlLog) -> Breaches:
     """Groups with deltas and no checkpoint: they have no state and hold the cutoff back."""
-    rows = np.flatnonzero(folded.chains.chains["orphan_offset"] != NOWHERE)
-    offsets = folded.chains.chains["orphan_offset"][rows].copy()
+    rows = np.flatnonzero(folded.all_chains.chains["orphan_offset"] != NOWHERE)
+    offsets = folded.all_chains.chains["orphan_offset"][rows].copy()
     return Breaches(
         offsets,
         ("no checkpoint of the group is in the log: its deltas from offset ", offsets, " on rest on nothing"),
@@ -242,17 +277,50 @@ def orphan_delta(folded: FoldedControlLog) -> Breaches:
     "KIP-932 draft, earliest scannable offset",
     "The log still holds the latest checkpoint of every group.",
 )
-def base_lost(folded: FoldedControlLog) -> Breaches:
-    """Groups whose first delta refers to a record before the log start: retention deleted their checkpoint."""
-    orphans = folded.chains.chains["orphan_offset"]
-    links, start = folded.links, folded.log.log_start_offset
+def base_lost(folded: FoldedControlLog) -> list[GroupBreach]:
+    """Groups whose checkpoint is gone, as their deltas show, or the index, the last audit or the subscriptions."""
+    chains, start = folded.all_chains.chains, folded.log.log_start_offset
+    orphans, links = chains["orphan_offset"], folded.links
     first = links[(links["offset"] == orphans[links["group"]]) & (links["back_offset"] < start)]
-    return Breaches(
-        first["offset"].copy(),
-        ("its checkpoint lies before the log start ", np.full(len(first), start), ": what it held is gone"),
-        key=first["group"].astype(np.int64),
-        evidence={"back_offset": first["back_offset"].copy(), "log_start_offset": np.full(len(first), start)},
+    names = folded.groups.take(pa.array(first["group"])).to_pylist()
+    lost = dict(zip(names, zip(first["offset"].tolist(), first["back_offset"].tolist(), strict=True), strict=True))
+    known = {entry.group: entry.checkpoint_offset for entry in folded.options.index or ()}
+    if folded.options.last_audit is not None:
+        known |= {row["group_id"]: row["snapshot_offset"] for row in folded.options.last_audit.to_pylist()}
+    present = set(folded.groups.filter(pa.array(chains["exists"])).to_pylist())
+    found = [
+        _lost(folded, group, f"its checkpoint lies before the log start {start}", offset, back_offset=back)
+        for group, (offset, back) in lost.items()
+    ]
+    found += [
+        _lost(folded, group, f"its checkpoint was at offset {offset}, the log starts at {start}", offset)
+        for group, offset in known.items()
+        if group not in present and group not in lost
+    ]
+    unknown = {*folded.earliest.blocked_by} - {*folded.groups.to_pylist(), *known}
+    never = f"no control record of it is in the log, which starts at {start}: if it has ever written one"
+    return found + [replace(_lost(folded, one, never), severity=WARNING) for one in sorted(unknown) if start > 0]
+
+
+def _lost(folded: FoldedControlLog, group: str, text: str, offset: int | None = None, **evidence: int) -> GroupBreach:
+    subscribed = (folded.options.subscriptions or {}).get(folded.log.topic, ())
+    return GroupBreach(
+        f"{text}: what it held is gone",
+        severity=None if folded.options.subscriptions is None or group in subscribed else INFO,
+        evidence={**evidence, "log_start_offset": folded.log.log_start_offset},
+        **_named(folded, group, offset),
     )
+
+
+def _named(folded: FoldedControlLog, group: str, offset: int | None) -> dict[str, Any]:
+    """What a GroupBreach is about."""
+    return {
+        "group_id": group,
+        "topic": folded.log.topic,
+        "partition": folded.log.partition,
+        "offset": offset,
+        "dialect": CONTROL_RECORDS,
+    }
 
 
 @_rule(
@@ -263,10 +331,10 @@ def base_lost(folded: FoldedControlLog) -> Breaches:
 )
 def spso_below_log_start(folded: FoldedControlLog) -> Breaches:
     """Share-partitions with unread records that retention deleted: a leader moves their start to the log start."""
-    recorded, effective = (folded.states[name].to_numpy() for name in ("start_offset", "effective_start_offset"))
+    recorded, effective = folded.chains.chains["start_offset"].copy(), folded.leader_starts()
     rows = np.flatnonzero(effective > recorded)
     return Breaches(
-        folded.states["snapshot_offset"].to_numpy()[rows],
+        folded.chains.chains["snapshot_offset"][rows],
         ("it starts at ", recorded[rows], f", the log at {folded.log.log_start_offset}; a leader goes on from ",
          effective[rows]),
         key=folded.numbers[rows],
@@ -278,16 +346,11 @@ def spso_below_log_start(folded: FoldedControlLog) -> Breaches:
     "LONG_CHAIN",
     WARNING,
     "KIP-932 draft, ShareCheckpoint",
-    f"No more than {LONGEST_CHAIN} control records follow a checkpoint.",
+    "No more control records follow a checkpoint than configured (limits.chain_length).",
 )
 def long_chain(folded: FoldedControlLog) -> Breaches:
     """Groups whose leader writes checkpoints too rarely: a new leader reads far back, the cutoff does not advance."""
-    return chains_longer_than(folded, LONGEST_CHAIN)
-
-
-def chains_longer_than(folded: FoldedControlLog, longest: int) -> Breaches:
-    """Groups with more control records after their checkpoint than `longest`."""
-    chains = folded.chains.chains
+    chains, longest = folded.all_chains.chains, folded.limits.chain_length
     rows = np.flatnonzero(chains["exists"] & (chains["followers"] > longest))
     base, followers = chains["snapshot_offset"][rows].copy(), chains["followers"][rows].copy()
     return Breaches(
@@ -307,7 +370,7 @@ def chains_longer_than(folded: FoldedControlLog, longest: int) -> Breaches:
 def state_suspect(folded: FoldedControlLog) -> Breaches:
     """Share-partitions whose row may be wrong; in mode strict it is the state of the valid part of the chain."""
     rows = folded.numbers[folded.suspect[folded.numbers]]
-    chains = folded.chains.chains[rows]
+    chains = folded.all_chains.chains[rows]
     stopped, doubt = chains["stopped_offset"], chains["doubt_offset"]
     since = np.where(stopped != NOWHERE, stopped, np.where(doubt != NOWHERE, doubt, folded.last_lost_offset))
     return Breaches(
@@ -325,36 +388,63 @@ def state_suspect(folded: FoldedControlLog) -> Breaches:
     "KIP-932 draft, share snapshot file",
     "The share snapshot file names the latest checkpoint of every group.",
 )
-def stale_index(folded: FoldedControlLog) -> Breaches:
-    """Groups for which the share snapshot file differs from the log; the log counts."""
-    entries = folded.options.index
-    if entries is None:
-        return NOTHING
-    numbers = dict(zip(folded.groups.to_pylist(), range(len(folded.groups)), strict=True))
-    chains = folded.chains.chains
-    indexed = {numbers[entry.group]: entry for entry in entries if entry.group in numbers}
-    gone = [entry for entry in entries if entry.group not in numbers or not chains[numbers[entry.group]]["exists"]]
-    wrong = [
-        number
-        for number in folded.numbers.tolist()
-        if number not in indexed
-        or (indexed[number].checkpoint_offset, indexed[number].checkpoint_epoch)
-        != (chains[number]["snapshot_offset"], chains[number]["epoch"])
+def stale_index(folded: FoldedControlLog) -> list[GroupBreach]:
+    """Entries of the share snapshot file that differ from the log, and groups without one; the log counts.
+
+    An entry that only lacks the newest deltas is an info.
+    """
+    if folded.options.index is None:
+        return []
+    true = {entry.group: entry for entry in folded.index_entries if not entry.is_contradicted}
+    disputed = {replace(entry, is_contradicted=False) for entry in folded.index_entries if entry.is_contradicted}
+    found = []
+    for entry in dict.fromkeys(folded.options.index):
+        actual = true.get(entry.group)
+        if entry == actual:
+            continue
+        text = f"the index has {_place_of(entry)}; the log has {_place_of(actual)}"
+        text += "; the log cannot have had that (--accept drops it)" if entry in disputed else ""
+        is_behind = actual is not None and replace(entry, last_offset=actual.last_offset) == actual
+        severity = INFO if is_behind and entry not in disputed else None
+        evidence = {"checkpoint_offset": actual and actual.checkpoint_offset}
+        about = _named(folded, entry.group, entry.checkpoint_offset)
+        found.append(GroupBreach(text, evidence=evidence, severity=severity, **about))
+    named = {entry.group for entry in folded.options.index}
+    return found + [
+        GroupBreach(f"the index has {_place_of(None)}; the log has {_place_of(actual)}", **_named(folded, group, None))
+        for group, actual in true.items()
+        if group not in named
     ]
-    if not wrong and not gone:
-        return NOTHING
-    named = [indexed.get(number) for number in wrong] + gone
-    keys = [*wrong, *(numbers.get(entry.group, NOWHERE) for entry in gone)]
-    actual = [int(chains[number]["snapshot_offset"]) for number in wrong] + [None] * len(gone)
-    return Breaches(
-        np.array([entry.checkpoint_offset if entry else NOWHERE for entry in named], np.int64),
-        ("the index names ", pa.array([str(entry.checkpoint_offset) if entry else "no checkpoint" for entry in named]),
-         " for group ", pa.array([entry.group if entry else folded.groups[key].as_py()
-                                  for entry, key in zip(named, keys, strict=True)]),
-         ", the log ", pa.array(["none" if offset is None else str(offset) for offset in actual])),
-        key=np.array(keys, np.int64),
-        evidence={"checkpoint_offset": pa.array(actual, pa.int64())},
-    )  # fmt: skip
+
+
+def _place_of(entry: ShareSnapshotEntry | None) -> str:
+    if entry is None:
+        return "no checkpoint"
+    return f"checkpoint {entry.checkpoint_offset} of epoch {entry.checkpoint_epoch}, last record {entry.last_offset}"
+
+
+@_rule(
+    "CUTOFF_PINNED",
+    INFO,
+    "KIP-932 draft, log cleaning",
+    "No single share-partition keeps many records from being deleted (limits.pinned_records).",
+)
+def cutoff_pinned(folded: FoldedControlLog) -> list[GroupBreach]:
+    """The group that holds the cutoff back, if many records could be cleaned without it, or if it has no checkpoint."""
+    (row,) = folded.cutoff.to_pylist()
+    earliest, pinned, group = folded.earliest, row["pinned_records"], row["limited_by_group"]
+    if group is None or (earliest.offset is not None and pinned < max(folded.limits.pinned_records, 1)):
+        return []
+    since = row["limited_since"]
+    text = f"its checkpoint at offset {earliest.offset} alone keeps {pinned} control records from being cleaned"
+    if earliest.offset is None:
+        text = "it has no checkpoint, so nothing can be cleaned"
+        text += f"; without it {pinned} control records could be" if pinned else ""
+    evidence = {"pinned_records": pinned}
+    if since is not None:
+        evidence["seconds"] = max(0, folded.newest_time // 1000 - int(since.timestamp()))
+        text += f"; it was written {timedelta(seconds=evidence['seconds'])} before the newest record of the log"
+    return [GroupBreach(text, evidence=evidence, **_named(folded, group, earliest.limited_from))]
 
 
 # Single records.
@@ -413,6 +503,24 @@ def delivery_count_invalid(folded: FoldedControlLog) -> Breaches:
 
 
 @_rule(
+    "DELIVERY_COUNT_OVER_LIMIT",
+    WARNING,
+    "Kafka group.share.delivery.count.limit",
+    "No delivery count exceeds the limit of its group (limits.delivery_count, limits.groups).",
+)
+def delivery_count_over_limit(folded: FoldedControlLog) -> Breaches:
+    """Records since the latest checkpoints with a tuple above the limit; the first such tuple of each is named."""
+    rows, tuples = folded.records.rows, folded.records.tuples
+    # One more entry: number -1 is a record of no group, which is not folded.
+    limits = np.append(folded.limits.of_groups("delivery_count", folded.groups), np.iinfo(np.int64).max)[rows["group"]]
+    over = np.flatnonzero(tuples["count"] > np.repeat(limits, rows["tuple_count"]))
+    owner, first = np.unique(np.searchsorted(rows["tuples"], over, "right") - 1, return_index=True)
+    named, count = tuples[over[first]].copy(), tuples["count"][over[first]]
+    text = ("the tuple ", named["first"].copy(), "-", named["last"].copy(), " was delivered ", count)
+    return _each(rows[owner], *text, " times; the limit is ", limits[owner], delivery_count=count)
+
+
+@_rule(
     "START_OFFSET_INVALID",
     WARNING,
     "KIP-932 draft, ShareCheckpoint StartOffset, EndOffset",
@@ -436,6 +544,26 @@ def overlap_in_delta(folded: FoldedControlLog) -> Breaches:
 
 
 @_rule(
+    "CHECKPOINT_MISMATCH",
+    ERROR,
+    "KIP-932 draft, ShareCheckpoint",
+    "A checkpoint holds the state of the chain before it: what was finished stays finished.",
+)
+def checkpoint_mismatch(folded: FoldedControlLog) -> Breaches:
+    """Checkpoints whose start went back, or that forgot acknowledged or archived offsets: these are delivered again."""
+    rows = folded.mismatches
+    first, forgotten = rows["first_forgotten"].copy(), rows["forgotten"].copy()
+    before, start = rows["start_before"].copy(), rows["start_offset"].copy()
+    return Breaches(
+        rows["offset"].copy(),
+        ("the checkpoint has forgotten ", forgotten, " finished offsets, the first is ", first,
+         "; it starts at ", start, ", the chain before it ended with start ", before),
+        key=rows["group"].astype(np.int64),
+        evidence={"offsets": forgotten, "first_offset": first, "start_offset": start, "previous_start_offset": before},
+    )  # fmt: skip
+
+
+@_rule(
     "BELOW_START",
     INFO,
     "KIP-932 draft, ShareDelta States",
@@ -443,8 +571,8 @@ def overlap_in_delta(folded: FoldedControlLog) -> Breaches:
 )
 def below_start(folded: FoldedControlLog) -> Breaches:
     """Records with tuples below the start, which are ignored."""
-    rows = np.flatnonzero(folded.chains.notes["below_start"] > 0)
-    found = folded.chains.notes["below_start"][rows].copy()
+    rows = np.flatnonzero(folded.all_chains.notes["below_start"] > 0)
+    found = folded.all_chains.notes["below_start"][rows].copy()
     return Breaches(
         folded.records.rows["offset"][rows].copy(),
         (found, " offsets of the record lie before the start and were ignored"),
@@ -461,8 +589,8 @@ def below_start(folded: FoldedControlLog) -> Breaches:
 )
 def uncovered_gap(folded: FoldedControlLog) -> Breaches:
     """Deltas that leave out offsets between the previous end and their last tuple; these became available, count 0."""
-    rows = np.flatnonzero(folded.chains.notes["hole_offsets"] > 0)
-    notes = folded.chains.notes[rows]
+    rows = np.flatnonzero(folded.all_chains.notes["hole_offsets"] > 0)
+    notes = folded.all_chains.notes[rows]
     first, last = notes["hole_first"].copy(), notes["hole_last"].copy()
     return Breaches(
         folded.records.rows["offset"][rows].copy(),

@@ -16,7 +16,7 @@ from share_state.rules.registry import ERROR, INFO, WARNING, Message, continues,
 )
 def snapshot_epoch_gap(record, context, limits):
     """Snapshots whose epoch is not their predecessor's plus one: a record is missing, or two writers were at work."""
-    if record.kind != Kind.SNAPSHOT:
+    if record.kind != Kind.SNAPSHOT or context.is_suspect:
         return False
     if context.exists_before:
         return record.snapshot_epoch != np.int64(context.snapshot_epoch_before) + 1
@@ -63,7 +63,12 @@ def _(records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
 )
 def state_epoch_regression(record, context):
     """Snapshots with a lower state epoch than the state before them: a fenced group coordinator wrote."""
-    return record.kind == Kind.SNAPSHOT and context.exists_before and record.state_epoch < context.state_epoch_before
+    return (
+        record.kind == Kind.SNAPSHOT
+        and context.exists_before
+        and not context.is_suspect
+        and record.state_epoch < context.state_epoch_before
+    )
 
 
 @state_epoch_regression.message
@@ -173,10 +178,13 @@ def _(records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
 def delivery_complete_count_mismatch(record, context):
     """Counts that are impossible, that became unknown, or that differ from the ranges: the reported lag is wrong.
 
-    A leader counts before it writes, so a count may be off by writes in flight; one that stays off is wrong.
+    A leader counts before it writes, so a count may be off by writes in flight; one that stays off is wrong. It also
+    counts offsets that it finishes without a state batch: those of aborted transactions for a read_committed group.
     """
     found = record.delivery_complete_count
-    if record.kind == Kind.TOMBSTONE or found == context.terminal_after:
+    if record.kind == Kind.TOMBSTONE:
+        return False
+    if context.terminal_after <= found <= context.terminal_after + context.gaps_after:
         return False
     if found < -1 or context.start_after < 0:
         return found < -1
@@ -192,14 +200,21 @@ def _(records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
     window = contexts["end_after"] - contexts["start_after"]
     why = np.select(
         [found < -1, found == -1, found > window],
-        ["it is below -1", "it was known before", "more than there are offsets in flight"],
+        [
+            "it is below -1",
+            "it was known before",
+            "more than there are offsets in flight; a read_committed group may have finished offsets of aborted"
+            " transactions after them",
+        ],
         np.char.add(terminal.astype(str), " offsets from the start on are finished"),
     )
+    unbatched = [f", and {gaps} more are in no state batch" if gaps else "" for gaps in contexts["gaps_after"].tolist()]
     return message(
         "the delivery complete count is ",
         found,
         ": ",
         pa.array(why.tolist(), pa.string()),
+        pa.array(np.where((found >= 0) & (found <= window), unbatched, "").tolist(), pa.string()),
         found=found,
         finished=terminal,
         in_flight=window,

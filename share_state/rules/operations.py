@@ -1,20 +1,17 @@
 """Rules over the folded state: share-partitions that make no progress or keep old records from being deleted."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.fold.chains import NOWHERE
-from share_state.fold.interval_merge import (
-    ACKNOWLEDGED,
-    ARCHIVED,
-    ARCHIVING,
-    effective_starts,
-    end_offsets,
-    has_terminal_after_start,
-)
+from share_state.fold.interval_merge import ACKNOWLEDGED, ARCHIVED, ARCHIVING, has_terminal_after_start
 from share_state.fold.log import FoldedLog
-from share_state.rules.registry import INFO, NOTHING, PLACE, WARNING, Breaches, Scope, rule
+from share_state.fold.log_stats import Folded
+from share_state.fold.states import window_ends
+from share_state.rules.registry import INFO, NOTHING, PLACE, WARNING, Breaches, Column, Scope, rule
 
 _LATER_THAN_4_1 = ("4.2", "4.3", "4.4")
 _MOST_RANGES = 5
@@ -26,35 +23,52 @@ _MINUTE_MS = 60_000
     Scope.STATE_LOG,
     severity=WARNING,
     source="KIP-1191",
-    statement="Every offset in ARCHIVING becomes ARCHIVED once its dead-letter write is done.",
+    statement="An offset in ARCHIVING becomes ARCHIVED once its dead-letter write is done (limits.archiving_seconds).",
 )
 def archiving_stuck(folded: FoldedLog) -> Breaches:
-    """Share-partitions with offsets in ARCHIVING: the start cannot pass them until the dead-letter write is done."""
+    """Share-partitions whose first offset in ARCHIVING has been so for long: the start offset cannot pass it."""
+    chains = folded.chains.chains
+    # A fold without rules over records does not know since when; it is at least since the last record.
+    since = np.where(chains["archiving_at"] == NOWHERE, chains["last_timestamp"], chains["archiving_at"])
+    newest = max(folded.newest_time, int(chains["last_timestamp"].max(initial=NOWHERE)))
+    waited = newest - since
+    owner = np.repeat(np.arange(len(chains)), np.diff(folded.chains.ends))
+    is_late = (waited >= folded.limits.archiving_seconds * 1000) | (newest < 0)
+    rows = np.flatnonzero((folded.chains.batches["state"] == ARCHIVING) & is_late[owner])
+    seconds, why = waited // 1000, " s: the start offset cannot pass them until their dead-letter write is done"
     return _with_ranges(
-        folded,
-        np.flatnonzero(folded.chains.batches["state"] == ARCHIVING),
-        "offsets that wait for their dead-letter write, which the start offset cannot pass: ",
+        folded, rows, lambda owners: ("in ARCHIVING, the first for ", seconds[owners], why), milliseconds=waited
     )
 
 
 @rule(
     "POISON_RECORDS",
-    Scope.STATE_LOG,
+    Scope.LOG,
     severity=WARNING,
     source="Kafka group.share.delivery.count.limit",
-    statement="No offset is near the delivery limit (limits.delivery_count).",
+    statement="No offset is near the delivery limit of its group (limits.delivery_count, limits.groups).",
 )
-def poison_records(folded: FoldedLog) -> Breaches:
+def poison_records(folded: Folded) -> Breaches:
     """Share-partitions with offsets one delivery below the limit, or archived at the limit."""
-    batches, limit = folded.chains.batches, folded.limits.delivery_count
-    rows = np.flatnonzero(batches["count"] >= limit - 1)
-    states, is_past = batches["state"][rows], batches["count"][rows] >= limit
-    near = np.where(states == ARCHIVED, is_past, states != ACKNOWLEDGED)
-    return _with_ranges(folded, rows[near], f"offsets at the delivery limit of {limit} or one delivery below it: ")
+    batches, limits = folded.chains.batches, folded.limits_of("delivery_count")
+    limit = np.repeat(limits, np.diff(folded.chains.ends))
+    is_past = batches["count"] >= limit
+    near = np.where(batches["state"] == ARCHIVED, is_past, batches["state"] != ACKNOWLEDGED)
+    rows = np.flatnonzero(near & (batches["count"] >= limit - 1))
+    after = " or one delivery below it"
+    return _with_ranges(folded, rows, lambda owners: ("at the delivery limit of ", limits[owners], after))
 
 
-def _with_ranges(folded: FoldedLog, rows: np.ndarray, text: str) -> Breaches:
-    """One finding per share-partition with such ranges at or after its start: offsets, and the first few ranges."""
+def _with_ranges(
+    folded: Folded, rows: np.ndarray, text: Callable[[np.ndarray], tuple[Column, ...]], **evidence: np.ndarray
+) -> Breaches:
+    """One finding per share-partition with such ranges at or after its start: offsets, and the first few ranges.
+
+    Args:
+        rows: of `folded.chains.batches`.
+        text: ends the message, given the rows of the share-partitions.
+        evidence: more of it, a value per live share-partition.
+    """
     chains = folded.chains
     owner = np.searchsorted(chains.ends, rows, "right") - 1
     starts, last = chains.chains["start_offset"][owner], chains.batches["last"][rows]
@@ -65,9 +79,16 @@ def _with_ranges(folded: FoldedLog, rows: np.ndarray, text: str) -> Breaches:
     offsets = np.add.reduceat(last - first + 1, begin)
     return Breaches(
         chains.chains["last_offset"][holders].copy(),
-        (text, offsets, " (", _listed(first, last, begin, ranges), ")"),
+        (
+            offsets,
+            np.where(offsets == 1, " offset (", " offsets ("),
+            _listed(first, last, begin, ranges),
+            ") ",
+            *text(holders),
+        ),
         key=folded.numbers[holders],
-        evidence={"offsets": offsets, "first_offset": first[begin], "ranges": ranges},
+        evidence={"offsets": offsets, "first_offset": first[begin], "ranges": ranges}
+        | {name: column[holders] for name, column in evidence.items()},
     )
 
 
@@ -87,16 +108,16 @@ def _listed(first: np.ndarray, last: np.ndarray, begin: np.ndarray, ranges: np.n
 
 @rule(
     "SPSO_STALL",
-    Scope.STATE_LOG,
+    Scope.LOG,
     severity=WARNING,
     source="KIP-1222; KIP-932, share-partition start offset",
     statement="The start offset advances while later offsets finish (limits.stall_minutes).",
 )
-def spso_stall(folded: FoldedLog) -> Breaches:
+def spso_stall(folded: Folded) -> Breaches:
     """Share-partitions whose start has not advanced for long, although consumers finish later offsets."""
     chains, batches = folded.chains.chains, folded.chains.batches
     start = chains["start_offset"].copy()
-    stuck = effective_starts(start, folded.chains.ends, batches) == start
+    stuck = folded.leader_starts() == start
     finished = has_terminal_after_start(start, folded.chains.ends, batches)
     # Counted from the first delivery since the start advanced: an idle share-partition has not stalled.
     waited = np.where(chains["first_delivery_at"] < 0, 0, chains["last_consumed_at"] - chains["first_delivery_at"])
@@ -112,23 +133,23 @@ def spso_stall(folded: FoldedLog) -> Breaches:
 
 @rule(
     "IN_FLIGHT_LIMIT",
-    Scope.STATE_LOG,
+    Scope.LOG,
     severity=WARNING,
     source="Kafka SharePartition.canAcquireRecords, group.share.partition.max.record.locks",
-    statement="A share-partition has fewer offsets in flight than its limit (limits.record_locks).",
+    statement="A share-partition has fewer offsets in flight than its limit (limits.record_locks, limits.groups).",
 )
-def in_flight_limit(folded: FoldedLog) -> Breaches:
+def in_flight_limit(folded: Folded) -> Breaches:
     """Share-partitions that can acquire no more records: the window from the leader's start to the end is full."""
-    chains, limit = folded.chains, folded.limits.record_locks
+    chains, limits = folded.chains, folded.limits_of("record_locks")
     recorded = chains.chains["start_offset"].copy()
     # The recorded start lags by a write; a leader starts after the offsets that are finished already.
-    start = effective_starts(recorded, chains.ends, chains.batches)
-    width = end_offsets(recorded, chains.ends, chains.batches) - start
-    rows = np.flatnonzero((recorded >= 0) & (width >= limit))
+    start = folded.leader_starts()
+    width = window_ends(chains) - start
+    rows = np.flatnonzero((recorded >= 0) & (width >= limits))
     return Breaches(
         chains.chains["last_offset"][rows].copy(),
-        (width[rows], " offsets are in flight from ", start[rows],
-         f" on; at {limit} nothing more is delivered until the first of them finishes"),
+        (width[rows], " offsets are in flight from ", start[rows], " on; at ", limits[rows],
+         " nothing more is delivered until the first of them finishes"),
         key=folded.numbers[rows],
         evidence={"in_flight": width[rows], "start_offset": start[rows]},
     )  # fmt: skip
@@ -146,7 +167,7 @@ def long_chain(folded: FoldedLog) -> Breaches:
     limits, chains = folded.limits, folded.chains.chains
     # Up to 4.1 the first cycle after a load or a creation has one more.
     allowed = limits.updates_per_snapshot + (limits.writer_version not in _LATER_THAN_4_1)
-    rows = np.flatnonzero(chains["updates"] > allowed)
+    rows = np.flatnonzero((chains["updates"] > allowed) & ~folded.suspect)
     base, updates = chains["snapshot_offset"][rows].copy(), chains["updates"][rows].copy()
     since = np.where(base >= 0, base, chains["orphan_offset"][rows])
     return Breaches(

@@ -21,7 +21,11 @@ from share_state.sources.resume import ResumeStatus
 )
 def torn_tail(folded: FoldedLog | FoldedControlLog) -> Breaches:
     """Files that end inside a batch, after a crash or a copy during a write; the complete batches before it count."""
-    return _with_status(folded, BatchStatus.TRUNCATED, "the file ends inside a batch; what is before it was read")
+    torn = _with_status(folded, BatchStatus.TRUNCATED, "the file ends inside a batch; what is before it was read")
+    if not len(torn.offset) or torn.settled is None:
+        return torn
+    # Too few bytes for the batch's offset: at the end of the log it is the next one.
+    return replace(torn, offset=np.where((torn.offset < 0) & ~torn.settled, folded.next_offset, torn.offset))
 
 
 @rule(

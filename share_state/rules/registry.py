@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.errors import DeclarationError
+from share_state.fold.chains import NOWHERE
 from share_state.fold.control_log import FoldedControlLog
 from share_state.fold.interval_map import UNCOVERED
 from share_state.fold.interval_merge import STATE_NAMES
@@ -34,6 +35,9 @@ ERROR, WARNING, INFO, OFF = "error", "warning", "info", "off"
 SEVERITIES = (ERROR, WARNING, INFO)
 NO_KEY = -1
 
+WRITTEN = "written"
+"""Column of unproven findings: `Breaches.written`."""
+
 PLACE = "{place}"
 """In a message, before the offset of a record: becomes "offset", or "record" if the input form has no offsets and
 records are counted instead."""
@@ -45,6 +49,7 @@ class Scope(StrEnum):
     RECORD = "record"  # of `__share_group_state`, with its context
     STATE_BATCH = "state batch"  # of such a record
     RECORD_BATCHES = "record batches"  # of a folded log partition of either dialect
+    LOG = "log"  # a folded log partition of either dialect
     STATE_LOG = "state log"  # a folded partition of `__share_group_state`
     CONTROL_LOG = "control log"  # a folded log partition with control records of the draft
     GROUPS = "groups"  # share groups and the state of their share-partitions
@@ -71,6 +76,8 @@ class Breaches:
         severity: None entries for the rule's own severity.
         settled: bool: no later audit reads the records that the finding is about again; false by default.
         identity: columns of `findings` that say what a finding about groups is about; replaces `key`.
+        written: int64, ms: when the record was written, if the finding only counts once it is known that 4.4 or a later
+            release wrote it; -1 if it counts in any case. None if all count.
     """
 
     offset: np.ndarray
@@ -80,6 +87,7 @@ class Breaches:
     severity: np.ndarray | None = None
     settled: np.ndarray | None = None
     identity: Mapping[str, pa.Array] | None = None
+    written: np.ndarray | None = None
 
 
 NOTHING = Breaches(np.zeros(0, np.int64), ("",))
@@ -120,10 +128,14 @@ Check = Callable[[Any], "Breaches | list[GroupBreach]"]
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """How the records that break a rule are reported: pieces of a sentence and the evidence, one value per record."""
+    """How the records that break a rule are reported: pieces of a sentence and the evidence, one value per record.
+
+    `needs_4_4` marks a rule about what 4.4 and later write that is also evaluated while the writer is unknown.
+    """
 
     pieces: tuple[Column, ...]
     evidence: Mapping[str, Column]
+    needs_4_4: bool = False
 
 
 def message(*pieces: Column, **evidence: Column) -> Message:
@@ -382,33 +394,40 @@ def _described(
     evidence: dict[str, Column] = {}
     if scope == Scope.STATE_BATCH:
         first, count = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
-        _find_batches(records, subject, chunk.batches, chunk.rule_limits, broken_by_batch, bit, first, count)
+        _find_batches(records, subject, chunk.batches, chunk.rule_limits, chunk.limit_rows, broken_by_batch, bit, first,
+                      count)  # fmt: skip
         subject, evidence["batches"] = take_rows(chunk.batches, first), count
     described = predicate.describe(records, subject, chunk)
+    written = None
+    if described.needs_4_4:
+        is_sure = (records["offset"] > chunk.rule_limits["since_4_4"][0]) | (records["timestamp"] < 0)
+        written = np.where(is_sure, NOWHERE, records["timestamp"])
     return Breaches(
         records["offset"].copy(),
         tuple(map(_contiguous, described.pieces)),
         key=records["key"].astype(np.int64),
         evidence={name: _contiguous(column) for name, column in described.evidence.items()} | evidence,
         settled=np.ones(len(rows), bool),
+        written=written,
     )
 
 
 @kernel
-def _find_batches(records, contexts, batches, limits, broken_by_batch, bit, first, count):
+def _find_batches(records, contexts, batches, limits, limit_rows, broken_by_batch, bit, first, count):
     """Find the state batches of each record that break a rule.
 
     Args:
         records, contexts: STATE_RECORD and RECORD_CONTEXT rows, as long as each other.
         batches: STATE_BATCH rows that the records point into.
-        limits: one row of RULE_LIMITS.
+        limits, limit_rows: rows of RULE_LIMITS, and which of them applies to each share-partition.
         broken_by_batch, bit: which of the broken rules counts.
         first, count: int64, zeros; take the row of the first such batch of each record, and their number.
     """
     for row in range(len(records)):
         record = records[row]
+        own = limits[limit_rows[record.key]]
         for number in range(record.batches, record.batches + record.batch_count):
-            if broken_by_batch(record, contexts[row], batches, number, limits[0]) & bit:
+            if broken_by_batch(record, contexts[row], batches, number, own) & bit:
                 if count[row] == 0:
                     first[row] = number
                 count[row] += 1
@@ -420,8 +439,8 @@ def _contiguous(column: Column) -> Column:
 
 @inlined
 def continues(record, context):
-    """Whether a record is a snapshot or an update that continues the state before it."""
-    return record.kind != Kind.TOMBSTONE and context.exists_before and not context.is_initial
+    """Whether a record is a snapshot or an update that continues the state before it; no record between is missing."""
+    return record.kind != Kind.TOMBSTONE and context.exists_before and not context.is_initial and not context.is_suspect
 
 
 # The table `findings`.
@@ -432,6 +451,8 @@ def judge(
     severities: Mapping[str, str] | None = None,
     topics: Topics | None = None,
     records: Sequence[tuple[str, Breaches]] = (),
+    *,
+    with_unproven: bool = False,
 ) -> pa.Table:
     """Evaluate every rule of its dialect over a folded log partition.
 
@@ -440,6 +461,7 @@ def judge(
         severities: code -> severity, or OFF, in place of the rule's own.
         topics: known names.
         records: what `RecordRules` found in its chunks.
+        with_unproven: keep what counts only if the writer is 4.4 or later, with the column WRITTEN.
     Returns:
         The table `findings`, its run_id still null.
     """
@@ -447,9 +469,34 @@ def judge(
     found = [
         *records,
         *find_breaches(Scope.RECORD_BATCHES, folded, severities),
+        *find_breaches(Scope.LOG, folded, severities),
         *find_breaches(of_dialect, folded, severities),
     ]
-    return findings_table(found, severities, lambda breaches: _identity(folded, breaches, topics or Topics()))
+    table = findings_table(found, severities, lambda breaches: _identity(folded, breaches, topics or Topics()))
+    if not any(breaches.written is not None for _, breaches in found):
+        return table
+    sure = np.full(len(table), NOWHERE)
+    written = [sure[: len(one.offset)] if one.written is None else one.written for _, one in found]
+    table = table.append_column(WRITTEN, pa.array(np.concatenate(written)))
+    return table if with_unproven else drop_unproven(table)
+
+
+def drop_unproven(findings: pa.Table, since: int | None = None, why: str = "") -> pa.Table:
+    """Findings without WRITTEN, and without those of records that 4.4 or a later release may not have written.
+
+    Args:
+        findings: of `judge`, with or without WRITTEN.
+        since: s, records of later seconds are known to be of such a release; None if none is.
+        why: how it is known, appended to the messages of those records.
+    """
+    if WRITTEN not in findings.schema.names:
+        return findings
+    written = findings[WRITTEN].to_numpy()
+    is_sure, is_proven = written == NOWHERE, (written // 1000 > since) if since is not None else written < NOWHERE
+    place, kept = findings.schema.get_field_index("message"), pa.array(is_sure | is_proven)
+    suffix = pc.call_function("if_else", [pa.array(is_sure), pa.scalar(""), pa.scalar(why)])
+    texts = pc.call_function("binary_join_element_wise", [findings["message"], suffix, pa.scalar("")])
+    return findings.set_column(place, "message", texts).filter(kept).drop_columns([WRITTEN])
 
 
 def findings(scope: Scope, subject: Any, severities: Mapping[str, str] | None = None) -> pa.Table:

@@ -4,6 +4,7 @@ The latter apply if the configuration names such a writer, or once a record in t
 """
 
 import numpy as np
+import pyarrow as pa
 
 from share_state.fold.interval_merge import ACKNOWLEDGED, ARCHIVED, ARCHIVING, AVAILABLE
 from share_state.fold.record_context import ContextChunk
@@ -73,7 +74,7 @@ def _(_: np.ndarray, batches: np.ndarray, _chunk: ContextChunk) -> Message:
     "DELIVERY_COUNT_OVER_LIMIT",
     severity=WARNING,
     source="Kafka group.share.delivery.count.limit",
-    statement="No delivery count exceeds the configured limit (limits.delivery_count).",
+    statement="No delivery count exceeds the limit of its group (limits.delivery_count, limits.groups).",
 )
 def delivery_count_over_limit(batch, limits):
     """Delivery counts above the limit: the brokers use another limit than the audit, or a writer ignores it."""
@@ -81,10 +82,10 @@ def delivery_count_over_limit(batch, limits):
 
 
 @delivery_count_over_limit.message
-def _(_: np.ndarray, batches: np.ndarray, chunk: ContextChunk) -> Message:
-    count, limit = batches["count"], chunk.limits.delivery_count
+def _(records: np.ndarray, batches: np.ndarray, chunk: ContextChunk) -> Message:
+    count, limit = batches["count"], chunk.rule_limits["delivery_count"][chunk.limit_rows[records["key"]]]
     return message(
-        "the state batch ", *span(batches), " was delivered ", count, f" times; the limit is {limit}",
+        "the state batch ", *span(batches), " was delivered ", count, " times; the limit is ", limit,
         delivery_count=count,
     )  # fmt: skip
 
@@ -122,11 +123,15 @@ def _(records: np.ndarray, batches: np.ndarray, _: ContextChunk) -> Message:
     return message("the state batch ", *span(batches), " begins below the start offset ", records["start_offset"])
 
 
-def _why_4_4(chunk: ContextChunk) -> str:
-    """How the audit knows that 4.4 or a later release wrote the records."""
+def _why_4_4(chunk: ContextChunk, records: np.ndarray | None = None) -> str | pa.Array:
+    """How the log shows that 4.4 or a later release wrote the records; nothing for records before that."""
     if chunk.limits.writer_version is not None:
         return ""
-    return f" (the writer must be 4.4 or later: ARCHIVING is in the log since {PLACE} {chunk.archiving_since})"
+    why = " (the writer must be 4.4 or later: ARCHIVING is in the log since {} {})"
+    if records is None:
+        return why.format(PLACE, chunk.archiving_since)
+    is_later, why = records["offset"] > chunk.rule_limits["since_4_4"][0], why.format("offset", chunk.archiving_since)
+    return pa.array(np.where(is_later, why, "").tolist(), pa.string())
 
 
 @record_rule(
@@ -138,18 +143,20 @@ def _why_4_4(chunk: ContextChunk) -> str:
 def start_not_carried(record, context, limits):
     """Updates that leave the start offset out: an older broker, or another writer, is still at work."""
     return (
-        record.offset > limits.since_4_4
+        (record.offset > limits.since_4_4 or not limits.writer_is_known)
         and record.kind == Kind.UPDATE
         and record.start_offset == -1
-        and context.exists_before
+        and continues(record, context)
         and context.start_before >= 0
     )
 
 
 @start_not_carried.message
-def _(_: np.ndarray, contexts: np.ndarray, chunk: ContextChunk) -> Message:
-    before = contexts["start_before"]
-    return message("the update leaves out the start offset, which is ", before, _why_4_4(chunk), before=before)
+def _(records: np.ndarray, contexts: np.ndarray, chunk: ContextChunk) -> Message:
+    before, why = contexts["start_before"], _why_4_4(chunk, records)
+    return Message(
+        ("the update leaves out the start offset, which is ", before, why), {"before": before}, needs_4_4=True
+    )
 
 
 @record_rule(
@@ -161,7 +168,7 @@ def _(_: np.ndarray, contexts: np.ndarray, chunk: ContextChunk) -> Message:
 def count_regression(record, context, limits):
     """Records whose delivery complete count is lower than before at the same start offset."""
     return (
-        record.offset > limits.since_4_4
+        (record.offset > limits.since_4_4 or not limits.writer_is_known)
         and continues(record, context)
         and record.delivery_complete_count < context.complete_count_before
         and context.start_after == context.start_before
@@ -171,10 +178,9 @@ def count_regression(record, context, limits):
 @count_regression.message
 def _(records: np.ndarray, contexts: np.ndarray, chunk: ContextChunk) -> Message:
     found, before = records["delivery_complete_count"], contexts["complete_count_before"]
-    return message(
-        "the delivery complete count decreases from ", before, " to ", found, " while the start offset stays at ",
-        contexts["start_after"], _why_4_4(chunk), found=found, before=before,
-    )  # fmt: skip
+    pieces = ("the delivery complete count decreases from ", before, " to ", found, " while the start offset stays at ",
+              contexts["start_after"], _why_4_4(chunk, records))  # fmt: skip
+    return Message(pieces, {"found": found, "before": before}, needs_4_4=True)
 
 
 @record_rule(
@@ -185,7 +191,7 @@ def _(records: np.ndarray, contexts: np.ndarray, chunk: ContextChunk) -> Message
 )
 def archiving_passed(record, context, limits):
     """Records whose start offset passes an ARCHIVING offset: its dead-letter write was never seen to finish."""
-    return record.offset > limits.since_4_4 and context.archiving_passed_offset >= 0
+    return record.offset > limits.since_4_4 and not context.is_suspect and context.archiving_passed_offset >= 0
 
 
 @archiving_passed.message

@@ -201,6 +201,7 @@ _SIMPLE = {
     "smallint": pa.int16(),
     "tinyint": pa.int8(),
     "boolean": pa.bool_(),
+    "double": pa.float64(),
     "string": pa.string(),
     "timestamp": pa.timestamp("us", "UTC"),
 }

@@ -3,17 +3,18 @@
 import base64
 import hashlib
 import json
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from share_state.simulator.coordinator import ShareCoordinator
 from share_state.simulator.draft import ControlState, TopicLogs
-from share_state.simulator.events import Acquire, Event, EventResult, Prune, write_event
+from share_state.simulator.events import Ack, Acquire, Event, EventResult, Prune, write_event
 from share_state.simulator.log_writer import LogWriter, StateTopic, StateTopicSettings, flush_logs
 from share_state.simulator.player import EventPlayer
-from share_state.simulator.settings import PlayerSettings
+from share_state.simulator.settings import AckBatch, AckType, PlayerSettings
 from share_state.simulator.state_records import StateKey
 from share_state.simulator.truth import (
     CONTROL_HISTORY,
@@ -36,13 +37,16 @@ class ClusterSettings:
     Attributes:
         player: of the event player.
         version_prefix: see DraftWriter.
-        seed: of the topic ids.
+        control_offsets_as_gaps: whether fetches acquire the offsets of control records, and members acknowledge them
+            as gaps, as with Kafka's own control records; otherwise they are not acquired, as in the draft.
+        seed: of the topic ids; None if topics are named by their ids.
     """
 
     player: PlayerSettings
     state_topic: StateTopicSettings = field(default_factory=StateTopicSettings)
     version_prefix: bool = False
-    seed: int = 0
+    control_offsets_as_gaps: bool = False
+    seed: int | None = 0
 
 
 class SimulatedCluster:
@@ -69,7 +73,9 @@ class SimulatedCluster:
                 version_prefix=settings.version_prefix,
                 observe=self._write_control_history if traces else None,
             )
-        self.player = EventPlayer(settings.player, self._coordinator_of)
+        withholds = self.topic_logs and not settings.control_offsets_as_gaps
+        control_offsets = self._control_offsets if withholds else None
+        self.player = EventPlayer(settings.player, self._coordinator_of, control_offsets)
         self.end_offsets: dict[tuple[str, int], int] = {}
         self.events, self.now_ms = 0, 0
 
@@ -78,6 +84,8 @@ class SimulatedCluster:
 
     def topic_id(self, topic: str) -> str:
         """A topic's id in Kafka's text form, derived from its name and the seed."""
+        if self.settings.seed is None:
+            return topic
         digest = hashlib.sha256(f"{self.settings.seed} {topic}".encode()).digest()
         return base64.urlsafe_b64encode(digest[:16]).decode().rstrip("=")
 
@@ -90,8 +98,31 @@ class SimulatedCluster:
         state_key = self.state_key(key)
         return self.state_topic.coordinator_of(state_key), state_key
 
+    def _control_offsets(self, key: SharePartitionKey, first: int, last: int) -> list[int]:
+        assert self.topic_logs
+        return self.topic_logs.of(key.topic, key.partition).control_offsets_between(first, last)
+
+    def _with_gaps(self, event: Ack) -> Ack:
+        """The acknowledgements with type GAP at offsets of control records."""
+        batches = []
+        for first, last, given in event.batches:
+            types = given
+            if len(given) in {1, last - first + 1} and (gaps := self._control_offsets(event.key, first, last)):
+                each = list(given if len(given) > 1 else given * (last - first + 1))
+                for offset in gaps:
+                    each[offset - first] = AckType.GAP
+                types = tuple(each[:1] if len(set(each)) == 1 else each)
+            batches.append(AckBatch(first, last, types))
+        return event.model_copy(update={"batches": tuple(batches)})
+
+    def play(self, kind: Callable[..., Event], key: SharePartitionKey, ts_ms: int, **fields: Any) -> list[EventResult]:
+        """Play an event of a share-partition; returns its results."""
+        return self.apply(kind(seq=self.events, ts_ms=ts_ms, **key._asdict(), **fields))
+
     def apply(self, event: Event) -> list[EventResult]:
         """Play the next event; returns its results."""
+        if isinstance(event, Ack) and self.topic_logs and self.settings.control_offsets_as_gaps:
+            event = event if event.is_renew_ack else self._with_gaps(event)
         self._events.write(f"{write_event(event)}\n")
         self.events += 1
         self.now_ms = event.ts_ms

@@ -125,9 +125,13 @@ def build_delta(state: ControlState, changes: Batches, partition: SharePartition
 
 
 def build_checkpoint(partition: SharePartition) -> CheckpointWrite:
-    """The current state, without trailing offsets that were never delivered."""
+    """The current state from the first offset that is not finished, without trailing offsets that were never delivered.
+
+    The leader's own start waits for the next write, for example after the log start moved.
+    """
     start = partition.start_offset
-    batches = list(partition.durable_batches(start, partition.end_offset - 1))
+    state = BatchMap(partition.durable_batches(start, partition.end_offset - 1))
+    start, batches = state.advance(start), list(state.all())
     if batches and batches[-1][2:] == (DeliveryState.AVAILABLE, 0):
         batches.pop()
     end = batches[-1].last_offset + 1 if batches else start

@@ -205,6 +205,12 @@ Event = Annotated[
 _EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 
 
+def invalid_field(error: ValidationError) -> str:
+    """The first invalid field and why it is invalid."""
+    first = error.errors(include_url=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'the line'}: {first['msg']}"
+
+
 def read_events(lines: Iterable[str | bytes]) -> Iterator[Event]:
     """Yield the events of JSON lines; blank lines are skipped.
 
@@ -217,9 +223,7 @@ def read_events(lines: Iterable[str | bytes]) -> Iterator[Event]:
         try:
             yield _EVENT.validate_json(line)
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            where = ".".join(str(part) for part in first["loc"]) or "the line"
-            raise EventError(f"event line {number}: {where}: {first['msg']}") from None
+            raise EventError(f"event line {number}: {invalid_field(error)}") from None
 
 
 def write_event(event: Event) -> str:
@@ -266,13 +270,8 @@ class EventResult:
 
     def to_json(self) -> str:
         """One JSON line without newline; empty fields are omitted."""
-        row: dict[str, object] = {
-            "seq": self.seq,
-            "ts_ms": self.ts_ms,
-            "group": self.key.group,
-            "topic": self.key.topic,
-            "partition": self.key.partition,
-            "cause": self.cause,
+        row: dict[str, object] = {"seq": self.seq, "ts_ms": self.ts_ms, **self.key._asdict(), "cause": self.cause}
+        row |= {
             "error": self.error.name,
             "message": self.message or None,
             "acquired": self.acquired or None,

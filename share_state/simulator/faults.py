@@ -5,7 +5,7 @@ import random
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from share_state.simulator.record_faults import (
     STRANGER,
     ControlFault,
     ControlFaultTarget,
+    Fault,
     FaultTarget,
     StateFault,
 )
@@ -72,20 +73,22 @@ def spans(data: bytes) -> list[BatchSpan]:
     return found
 
 
-class BatchFault(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class BatchFault(Fault):
     """Damage to a log.
 
     Attributes:
-        finding: rule that reports it.
         damage: does it; returns the offset of the damaged batch.
-        is_for_any_topic: False if it is no fault in logs that may have gaps and transactions.
     """
 
-    name: str
-    finding: str
-    description: str
     damage: Callable[[LogOnDisk], int]
-    is_for_any_topic: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class StateBatchFault(BatchFault):
+    """Damage that is no fault in logs that may have gaps and transactions."""
+
+    dialects = StateFault.dialects
 
 
 def _write_at(path: Path, at: int, data: bytes) -> None:
@@ -160,51 +163,24 @@ def _make_transactional(log: LogOnDisk) -> int:
     return span.base_offset
 
 
-BATCH_FAULTS = (
-    BatchFault("crc-mismatch", "CRC_MISMATCH", "a flipped bit in a batch", _flip_byte),
-    BatchFault("torn-tail", "TORN_TAIL", "a truncated last batch", _truncate_tail),
-    BatchFault("magic-unsupported", "MAGIC_UNSUPPORTED", "a batch of an older format", _set_old_magic),
-    BatchFault("batch-malformed", "BATCH_MALFORMED", "a batch whose length is wrong", _corrupt_length),
-    BatchFault("offset-gap", "OFFSET_GAP", "a missing batch", _remove_batch, False),
-    BatchFault("missing-segment", "OFFSET_GAP", "a missing segment", _remove_segment, False),
-    BatchFault("duplicate-offset-conflict", "DUPLICATE_OFFSET_CONFLICT", "two different batches with the same offset",
-               _duplicate_batch),
-    BatchFault("transactional-batch", "TRANSACTIONAL_BATCH", "a batch of a transaction", _make_transactional, False),
-)  # fmt: skip
+ALL, BASE_LOST, MISSING_SEGMENT = "all", "base-lost", "missing-segment"
 
+_BATCH_FAULTS = (
+    BatchFault("CRC_MISMATCH", "a flipped bit in a batch", _flip_byte),
+    BatchFault("TORN_TAIL", "a truncated last batch", _truncate_tail),
+    BatchFault("MAGIC_UNSUPPORTED", "a batch of an older format", _set_old_magic),
+    BatchFault("BATCH_MALFORMED", "a batch whose length is wrong", _corrupt_length),
+    StateBatchFault("OFFSET_GAP", "a missing batch", _remove_batch),
+    StateBatchFault("OFFSET_GAP", "a missing segment", _remove_segment),
+    BatchFault("DUPLICATE_OFFSET_CONFLICT", "two different batches with the same offset", _duplicate_batch),
+    StateBatchFault("TRANSACTIONAL_BATCH", "a batch of a transaction", _make_transactional),
+)
+_BASE_LOST = Fault("BASE_LOST", "a log start past the snapshot of a live share-partition")
 
-ALL = "all"
-BASE_LOST = "base-lost"
-
-
-def fault_name(fault: StateFault | ControlFault | BatchFault) -> str:
-    """The option value of a fault: its name, or its finding's code in lower case."""
-    return fault.name if isinstance(fault, BatchFault) else fault.finding.lower().replace("_", "-")
-
-
-STATE = {fault_name(fault): fault for fault in STATE_FAULTS}
-CONTROL = {fault_name(fault): fault for fault in CONTROL_FAULTS}
-BATCH = {fault_name(fault): fault for fault in BATCH_FAULTS}
-
-
-class FaultInfo(NamedTuple):
-    """A fault that can be requested, and the dialects whose logs it applies to."""
-
-    finding: str
-    description: str
-    dialects: tuple[str, ...]
-
-
-_OF_STATE, _OF_CONTROL = ("share_group_state",), ("control_records",)
-_OF_BOTH = _OF_STATE + _OF_CONTROL
-
-FAULTS = {
-    **{name: FaultInfo(one.finding, one.description, _OF_BOTH if one.is_for_any_topic else _OF_STATE)
-       for name, one in BATCH.items()},
-    **{name: FaultInfo(one.finding, one.description, _OF_STATE) for name, one in STATE.items()},
-    **{name: FaultInfo(one.finding, one.description, _OF_CONTROL) for name, one in CONTROL.items()},
-    BASE_LOST: FaultInfo("BASE_LOST", "a log start past the snapshot of a live share-partition", _OF_BOTH),
-}  # fmt: skip
+FAULTS: dict[str, Fault] = {
+    MISSING_SEGMENT if fault.description == "a missing segment" else fault.name: fault
+    for fault in (*_BATCH_FAULTS, *STATE_FAULTS, *CONTROL_FAULTS, _BASE_LOST)
+}
 """Every fault by name."""
 
 
@@ -276,19 +252,19 @@ def plant_faults(names: Sequence[str], logs: SimulatedLogs, seed: int) -> list[P
     """Plant faults: first records, then, once the logs are on disk, damage.
 
     Args:
-        names: of FAULTS; ALL means each that has a target in these logs.
+        names: of FAULTS, checked; ALL means each that has a target in these logs.
         logs: complete and valid.
         seed: decides the targets. No target is used twice; logs without other faults are damaged if there are enough.
     Raises:
-        SimulationError: if a fault is unknown or has no target.
+        SimulationError: if a fault has no target.
     """
-    check_names(names)
     wanted = list(FAULTS) if ALL in names else list(dict.fromkeys(names))
-    wanted.sort(key=lambda name: (name in BATCH, name != BASE_LOST))
-    planting = _FaultPlanter(logs, random.Random(f"faults {seed}"), damages=sum(name in BATCH for name in wanted))
+    wanted.sort(key=lambda name: (isinstance(FAULTS[name], BatchFault), name != BASE_LOST))
+    damages = sum(isinstance(FAULTS[name], BatchFault) for name in wanted)
+    planting = _FaultPlanter(logs, random.Random(f"faults {seed}"), damages)
     planted = []
     for name in wanted:
-        if name in BATCH:
+        if isinstance(FAULTS[name], BatchFault):
             planting.flush()
         found = planting.plant(name)
         if found is None and ALL not in names:
@@ -319,13 +295,14 @@ class _FaultPlanter:
         flush_logs(self.logs.folder, self.logs.all)
 
     def plant(self, name: str) -> PlantedFault | None:
-        if name in BATCH:
-            return self._plant_in_batch(BATCH[name])
-        if name == BASE_LOST:
-            return self._plant_base_lost() if self.logs.state else self._plant_control_base_lost()
-        if name in STATE:
-            return self._plant_in_state(name, STATE[name])
-        return self._plant_in_control(name, CONTROL[name])
+        match FAULTS[name]:
+            case BatchFault() as fault:
+                return self._plant_in_batch(name, fault)
+            case StateFault() as fault:
+                return self._plant_in_state(name, fault)
+            case ControlFault() as fault:
+                return self._plant_in_control(name, fault)
+        return self._plant_base_lost() if self.logs.state else self._plant_control_base_lost()
 
     def _state_targets(self) -> Iterator[FaultTarget]:
         topic = self.logs.state
@@ -359,13 +336,12 @@ class _FaultPlanter:
         for index, (key, value, after_ms) in enumerate(fault.build(target)):
             offset = log.append(target.now_ms + index + after_ms, key, value)
         log.end_batch()
-        planted, who = (
-            PlantedFault(name, fault.finding, (STATE_TOPIC, target.state_partition), offset),
-            fault.subject(target),
-        )
-        if who is None:
-            return planted
-        return replace(planted, group=who.group_id, topic_id=who.topic_id, partition=who.partition)
+        log_partition = STATE_TOPIC, target.state_partition
+        if fault.finding == "KEY_MALFORMED":
+            # It may be of any share-partition, so no chain of the log is judged across it.
+            self.reserved.add(log_partition)
+        group, topic_id, partition = fault.subject(target) or (None, None, None)
+        return PlantedFault(name, fault.finding, log_partition, offset, group, topic_id, partition)
 
     def _plant_in_control(self, name: str, fault: ControlFault) -> PlantedFault | None:
         candidates = [(where, target) for where, target in self.control_targets if fault.applies_to(target)]
@@ -410,8 +386,8 @@ class _FaultPlanter:
         target.writer.log.delete_before(offset)
         return PlantedFault(BASE_LOST, "BASE_LOST", chosen, offset, target.group_id, None, chosen[1])
 
-    def _plant_in_batch(self, fault: BatchFault) -> PlantedFault | None:
-        if self.logs.state is None and not fault.is_for_any_topic:
+    def _plant_in_batch(self, name: str, fault: BatchFault) -> PlantedFault | None:
+        if self.logs.state is None and isinstance(fault, StateBatchFault):
             return None
         for where in self.to_damage:
             try:
@@ -419,7 +395,7 @@ class _FaultPlanter:
             except SimulationError:
                 continue
             self.to_damage.remove(where)
-            return PlantedFault(fault.name, fault.finding, where, offset)
+            return PlantedFault(name, fault.finding, where, offset)
         return None
 
     def _longest_first(self) -> list[TopicPartition]:

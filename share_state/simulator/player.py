@@ -1,6 +1,6 @@
 """Plays events on the leaders of share-partitions, and persists what they change."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
@@ -87,9 +87,16 @@ class EventPlayer:
 
     Args:
         coordinator_of: where state is persisted; in memory if None; unused if only control records are written.
+        control_offsets: the offsets that hold control records, which no fetch acquires; None for none.
     """
 
-    def __init__(self, settings: PlayerSettings | None = None, coordinator_of: CoordinatorLookup | None = None):
+    def __init__(
+        self,
+        settings: PlayerSettings | None = None,
+        coordinator_of: CoordinatorLookup | None = None,
+        control_offsets: Callable[[SharePartitionKey, int, int], Sequence[int]] | None = None,
+    ):
+        self._control_offsets = control_offsets
         self._player_settings = settings = settings or PlayerSettings()
         has_coordinators = settings.dialect != "control_records"
         self._coordinator_of = (coordinator_of or _memory_coordinator(settings.release)) if has_coordinators else None
@@ -190,6 +197,10 @@ class EventPlayer:
                 offset = event.log_batches[0].first_offset if event.fetch_offset is None else event.fetch_offset
                 limits = event.max_records, event.batch_size, event.mode
                 result.acquired = leader.acquire(Fetch(event.member, event.log_batches, offset, *limits), event.ts_ms)
+                if self._control_offsets and result.acquired:
+                    bounds = result.acquired[0].first_offset, result.acquired[-1].last_offset
+                    withheld = self._control_offsets(slot.key, *bounds)
+                    result.acquired = leader.withhold(result.acquired, withheld)
                 result.lock_timeout_ms = leader.settings.record_lock_duration_ms
             case ev.Ack():
                 self._acknowledge(event, slot, leader, result)

@@ -3,7 +3,7 @@
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 from share_state.kafka.codec import encode
 from share_state.schema.declarations import layout
@@ -20,7 +20,7 @@ from share_state.simulator.state_records import (
 from share_state.simulator.types import RELEASES, CheckpointWrite, DeliveryState, DeltaWrite, Release, StateBatch
 from share_state.simulator.window import TERMINAL
 
-_HOUR_MS = 3_600_000
+_MINUTE_MS, _HOUR_MS = 60_000, 3_600_000
 _FOREIGN_TYPE, _FOREIGN_VERSION, _FOREIGN_STATE, _FOREIGN_TAG = 9, 1, 7, (7, b"\xab\xcd")
 
 
@@ -104,19 +104,39 @@ def _as_batches(values: Sequence[tuple[int, int, int, int]]) -> tuple[StateBatch
     return tuple(StateBatch(first, last, cast(DeliveryState, state), count) for first, last, state, count in values)
 
 
-class StateFault(NamedTuple):
-    """A fault in a log of the state topic.
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A fault that can be planted.
 
     Attributes:
         finding: rule that reports it.
+        dialects: whose logs it applies to.
+    """
+
+    dialects: ClassVar[tuple[str, ...]] = ("share_group_state", "control_records")
+
+    finding: str
+    description: str
+
+    @property
+    def name(self) -> str:
+        """The option value."""
+        return self.finding.lower().replace("_", "-")
+
+
+@dataclass(frozen=True, slots=True)
+class StateFault(Fault):
+    """A fault in a log of the state topic.
+
+    Attributes:
         build: the records to append; the last one is at fault.
         applies_to: whether a share-partition can be its target.
         since: the first release in which it is a fault.
         subject: the share-partition that the finding names; None if it names the log.
     """
 
-    finding: str
-    description: str
+    dialects = ("share_group_state",)
+
     build: Callable[[FaultTarget], list[FaultRecord]]
     applies_to: Callable[[FaultTarget], bool] = lambda target: True
     since: str = "4.0"
@@ -154,16 +174,6 @@ def _other_layout(target: FaultTarget) -> list[FaultRecord]:
     return [target.bytes(value, other)]
 
 
-def _without_its_last_byte(target: FaultTarget) -> list[FaultRecord]:
-    value = target.update().value or b""
-    return _foreign(target, value=value[:-1])
-
-
-def _of_another_version(target: FaultTarget) -> list[FaultRecord]:
-    value = target.update().value or b""
-    return _foreign(target, value=struct.pack(">h", _FOREIGN_VERSION) + value[2:])
-
-
 def _lower(target: FaultTarget) -> tuple[StateBatch, ...]:
     """Its batches, the first with one delivery less."""
     first, *others = target.state.batches
@@ -192,12 +202,6 @@ def _unwritten(target: FaultTarget) -> FaultTarget:
     return target.unknown_share_partition("unheard-of")
 
 
-def _initialized(target: FaultTarget) -> DurableState:
-    """The state of a new share-partition."""
-    now = target.now_ms + 1
-    return DurableState(0, 0, 0, 0, 0, (), now, now)
-
-
 STATE_FAULTS = (
     StateFault("UNKNOWN_RECORD_TYPE", "a record of an unknown type",
                lambda v: _foreign(v, key=struct.pack(">h", _FOREIGN_TYPE) + v.update().key[2:]), subject=_whole_log),
@@ -206,11 +210,14 @@ STATE_FAULTS = (
                subject=_whole_log),
     StateFault("KEY_MALFORMED", "a key that ends early", lambda v: _foreign(v, key=v.update().key[:-3]),
                subject=_whole_log),
-    StateFault("VALUE_MALFORMED", "a value that ends early", _without_its_last_byte),
-    StateFault("VALUE_VERSION_UNKNOWN", "a value of version 1", _of_another_version),
+    StateFault("VALUE_MALFORMED", "a value that ends early",
+               lambda v: _foreign(v, value=(v.update().value or b"")[:-1])),
+    StateFault("VALUE_VERSION_UNKNOWN", "a value of version 1",
+               lambda v: _foreign(v, value=struct.pack(">h", _FOREIGN_VERSION) + (v.update().value or b"")[2:])),
     StateFault("UPDATE_TOMBSTONE", "an update without a value", lambda v: _foreign(v, value=None)),
     StateFault("WRONG_PARTITION", "a share-partition whose key hashes to another state partition",
-               lambda v: [_astray(v).bytes(_initialized(v))], lambda v: v.state_partitions > 1,
+               lambda v: [_astray(v).bytes(DurableState(0, 0, 0, 0, 0, (), v.now_ms + 1, v.now_ms + 1))],
+               lambda v: v.state_partitions > 1,
                subject=lambda v: _astray(v).key),
     StateFault("INVERTED_RANGE", "a batch that ends before it starts",
                lambda v: [v.update((v.next_offset + 9, v.next_offset + 3, DeliveryState.ACKNOWLEDGED, 1))]),
@@ -249,8 +256,9 @@ STATE_FAULTS = (
                lambda v: [v.snapshot(batches=_lower(v))], lambda v: bool(v.state.batches)),
     StateFault("TERMINAL_STATE_LEFT", "a redelivery of a terminal record",
                lambda v: [v.update(_returned(v))], lambda v: v.terminal_batch is not None),
-    StateFault("DELIVERY_COMPLETE_COUNT_MISMATCH", "a delivery complete count that contradicts the batches",
-               lambda v: [v.update(delivery_complete_count=_count(v) + 5)], lambda v: _count(v) >= 0, since="4.2"),
+    StateFault("DELIVERY_COMPLETE_COUNT_MISMATCH", "a delivery complete count above the number of offsets in flight",
+               lambda v: [v.update(delivery_complete_count=v.next_offset - v.start + 5)], lambda v: _count(v) >= 0,
+               since="4.2"),
     StateFault("STATE_AFTER_DELETE", "an update after a tombstone",
                lambda v: [v.bytes(None), v.update()], since="4.1"),
     StateFault("TOMBSTONE_WITHOUT_STATE", "a tombstone of a share-partition without records",
@@ -261,8 +269,9 @@ STATE_FAULTS = (
                lambda v: [v.update(start_offset=-1)], lambda v: v.start >= 0, since="4.4"),
     StateFault("COUNT_REGRESSION", "a delivery complete count that decreases although the start stays",
                lambda v: [v.update(delivery_complete_count=_count(v) - 1)], lambda v: _count(v) > 0, since="4.4"),
-    StateFault("ARCHIVING_STUCK", "a record still in ARCHIVING at the end of the log",
-               lambda v: [v.update((v.next_offset, v.next_offset, DeliveryState.ARCHIVING, 1))], since="4.4"),
+    StateFault("ARCHIVING_STUCK", "a record in ARCHIVING for two minutes, to the end of the log",
+               lambda v: [v.update((v.next_offset, v.next_offset, DeliveryState.ARCHIVING, 1)),
+                          v.update(after_ms=2 * _MINUTE_MS)], since="4.4"),
     StateFault("ARCHIVING_PASSED", "a start past a record in ARCHIVING",
                lambda v: [v.update((v.next_offset, v.next_offset, DeliveryState.ARCHIVING, 1)),
                           v.update(start_offset=v.next_offset + 1, delivery_complete_count=0)], since="4.4"),
@@ -317,17 +326,17 @@ class ControlFaultTarget:
         return self.writer.append(ControlType.CHECKPOINT, self.group_id, epoch, bounds, state.batches, self.now_ms)
 
 
-class ControlFault(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ControlFault(Fault):
     """A fault in control records.
 
     Attributes:
-        finding: rule that reports it.
         build: writes the records; returns the offset of the one at fault.
         applies_to: whether a group can be its target.
     """
 
-    finding: str
-    description: str
+    dialects = ("control_records",)
+
     build: Callable[[ControlFaultTarget], int]
     applies_to: Callable[[ControlFaultTarget], bool] = lambda target: True
 

@@ -209,6 +209,15 @@ class BrokerConfigs(_Configs):
         )
 
 
+WIDEST = BrokerConfigs(
+    max_delivery_count_limit=25,
+    min_record_lock_duration_ms=1_000,
+    max_record_lock_duration_ms=3_600_000,
+    max_partition_max_record_locks=10_000,
+)
+"""The widest bounds of group configs that brokers may have."""
+
+
 class GroupConfigs(BaseModel):
     """Dynamic group configs in Kafka 4.3.1. Source: Kafka GroupConfig."""
 

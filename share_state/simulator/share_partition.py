@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import pairwise
 
 from share_state.simulator.acknowledgement import Acknowledgement
 from share_state.simulator.acquisition import AcquiredRecords, Acquisition, AcquisitionLocks, Fetch, LockRelease
@@ -184,6 +185,20 @@ class SharePartition:
         if self.status is not Status.ACTIVE or not fetch.log_batches:
             return ()
         return Acquisition(self._window, self._locks, self.settings, self.release, fetch, now_ms).run()
+
+    def withhold(self, acquired: Sequence[AcquiredRecords], offsets: Sequence[int]) -> tuple[AcquiredRecords, ...]:
+        """Archive acquired control records, in memory only; returns what is left for the member.
+
+        Source: KIP-932 draft: control records are not returned to consumers.
+        """
+        left = []
+        for first, last, count in acquired:
+            own = [offset for offset in offsets if first <= offset <= last]
+            for offset in own:
+                self._window.archive(offset, offset, DeliveryState.ACQUIRED, self._locks.next_lock_seq())
+            ends = pairwise([first - 1, *own, last + 1])
+            left += [AcquiredRecords(low + 1, high - 1, count) for low, high in ends if low + 1 < high]
+        return tuple(left)
 
     def acknowledge(
         self,

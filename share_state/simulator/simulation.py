@@ -1,7 +1,7 @@
 """Simulates share groups and writes the logs of their brokers, the expected state, and planted faults."""
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,10 +9,11 @@ from pathlib import Path
 from share_state.errors import disk_errors
 from share_state.simulator.cluster import ClusterSettings, SimulatedCluster
 from share_state.simulator.coordinator import UPDATES_PER_SNAPSHOT
-from share_state.simulator.events import read_events
+from share_state.simulator.events import EventError, read_events
 from share_state.simulator.faults import PlantedFault, SimulatedLogs, check_names, plant_faults
 from share_state.simulator.log_writer import CODECS, SEGMENT_BYTES, STATE_PARTITIONS, StateTopicSettings
-from share_state.simulator.settings import BrokerConfigs, DraftConfigs, PlayerSettings
+from share_state.simulator.requests import OutcomeMismatch, RequestReplay, read_requests
+from share_state.simulator.settings import WIDEST, BrokerConfigs, ConfigError, DraftConfigs, PlayerSettings, with_config
 from share_state.simulator.types import LATEST, SharePartitionKey, SimulationError, find_release
 from share_state.simulator.workload import (
     BEHAVIOURS,
@@ -85,6 +86,7 @@ class Simulation:
         events: number of events.
         records: state records and control records written, without faults.
         share_partitions: with durable state at the end, counted per dialect.
+        mismatches: logged outcomes of replayed requests that the state machine contradicts.
     """
 
     folder: Path
@@ -92,12 +94,15 @@ class Simulation:
     records: int
     share_partitions: int
     planted: tuple[PlantedFault, ...]
+    mismatches: tuple[OutcomeMismatch, ...] = ()
 
 
 def simulate(
     out: Path,
     *,
     events: Path | None = None,
+    requests: Path | None = None,
+    group_configs: Mapping[str, str] | None = None,
     seed: int = 0,
     groups: int = 8,
     minutes: int = 10,
@@ -110,6 +115,7 @@ def simulate(
     codec: str = CODECS[0],
     segment_bytes: int = SEGMENT_BYTES,
     version_prefix: bool = False,
+    control_offsets_as_gaps: bool = False,
     prunes: bool = False,
     traces: bool = False,
 ) -> Simulation:
@@ -122,6 +128,9 @@ def simulate(
     Args:
         out: a new or empty folder.
         events: JSON lines to play; None generates a workload.
+        requests: a broker's request log whose ShareFetch and ShareAcknowledge requests are played instead; topics
+            are named by their ids.
+        group_configs: of every group, for example {"share.delivery.count.limit": "10"}.
         seed: of topic ids, workload and faults.
         groups: number of share groups.
         minutes: of simulated time.
@@ -134,6 +143,7 @@ def simulate(
         codec: of data batches: none, gzip, snappy, lz4 or zstd.
         segment_bytes: maximum segment size.
         version_prefix: whether the draft's values start with a version.
+        control_offsets_as_gaps: see ClusterSettings; always so with dialect "both".
         prunes: whether redundant records are deleted as time passes.
         traces: also write results.jsonl (one result per line) and the state after every record (history.jsonl,
             control-history.jsonl).
@@ -142,10 +152,18 @@ def simulate(
     """
     if dialect not in DIALECTS:
         raise SimulationError(f"dialect {dialect!r} is not known; use one of {', '.join(DIALECTS)}")
-    configs = DraftConfigs.of(_DRAFT_CONFIGS) if dialect == CONTROL_RECORDS else BrokerConfigs()
+    # The brokers of a request log may allow more than the defaults.
+    configs = WIDEST if requests else DraftConfigs.of(_DRAFT_CONFIGS) if dialect == CONTROL_RECORDS else BrokerConfigs()
     brokers = find_release(release)
-    player = PlayerSettings(brokers, configs, dialect=dialect, checkpoint_every=checkpoint_every, traces=traces)
+    defaults = configs.settings()
+    for key, value in (group_configs or {}).items():
+        defaults = with_config(defaults, key, value, WIDEST)
+    player = PlayerSettings(brokers, configs, defaults, dialect, checkpoint_every, traces)
     topic = StateTopicSettings(brokers, state_partitions, updates_per_snapshot, codec, segment_bytes)
+    if events is not None and requests is not None:
+        raise SimulationError("events and requests are both given; give one of them")
+    if requests is not None and dialect != DIALECTS[0]:
+        raise SimulationError(f"dialect {dialect!r}: its control records would take the offsets of logged requests")
     if codec not in CODECS:
         raise SimulationError(f"codec {codec!r} is not known; use one of {', '.join(CODECS)}")
     check_names(faults)
@@ -160,20 +178,30 @@ def simulate(
             raise SimulationError(f"{name}: {value}: must be 1 or more")
     if dialect == CONTROL_RECORDS and groups > _DRAFT_GROUPS:
         raise SimulationError(f"groups: {groups}: the draft allows at most {_DRAFT_GROUPS} (group.share.max.groups)")
-    settings = ClusterSettings(player, topic, version_prefix=version_prefix, seed=seed)
+    settings = ClusterSettings(
+        player,
+        topic,
+        version_prefix=version_prefix,
+        control_offsets_as_gaps=control_offsets_as_gaps or dialect == "both",
+        seed=seed if requests is None else None,
+    )
     with _remove_on_failure(out), closing(SimulatedCluster(out, settings)) as cluster:
-        if events is None:
+        mismatches: list[OutcomeMismatch] = []
+        if requests is not None:
+            mismatches = _replay_file(cluster, requests)
+        elif events is None:
             run_workload(cluster, seed=seed, groups=groups, minutes=minutes, prunes=prunes)
         else:
             _play_file(cluster, events)
         cluster.finish()
         records, share_partitions = cluster.counts
         planted = _plant_faults(faults, cluster, seed) if faults else []
-    return Simulation(out, cluster.events, records, share_partitions, tuple(planted))
+    return Simulation(out, cluster.events, records, share_partitions, tuple(planted), tuple(mismatches))
 
 
 def _plant_faults(faults: Sequence[str], cluster: SimulatedCluster, seed: int) -> list[PlantedFault]:
-    limit = cluster.settings.player.configs.settings().delivery_count_limit
+    player = cluster.settings.player
+    limit = (player.settings or player.configs.settings()).delivery_count_limit
     control = list(cluster.topic_logs.writers()) if cluster.topic_logs else []
     planted = plant_faults(
         faults, SimulatedLogs(cluster.state_topic, control, cluster.logs, cluster.folder, cluster.now_ms, limit), seed
@@ -211,3 +239,21 @@ def _play_file(cluster: SimulatedCluster, events: Path) -> None:
                 cluster.apply(event)
     except OSError as error:
         raise SimulationError(f"{events}: cannot be read ({error.strerror}); give a file of JSON lines") from None
+
+
+def _replay_file(cluster: SimulatedCluster, requests: Path) -> list[OutcomeMismatch]:
+    replay = RequestReplay(cluster)
+    try:
+        with requests.open("rb") as lines:
+            for line, ts_ms, request in read_requests(lines):
+                replay.play(line, ts_ms, request)
+    except OSError as error:
+        raise SimulationError(f"{requests}: cannot be read ({error.strerror}); give a broker's request log") from None
+    except (EventError, ConfigError) as error:
+        raise SimulationError(f"{requests}: {error}") from None
+    if not cluster.events:
+        raise SimulationError(
+            f"{requests}: has no ShareFetch or ShareAcknowledge that acquires or acknowledges; "
+            "brokers log requests with kafka.request.logger at DEBUG"
+        )
+    return replay.mismatches

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -119,13 +119,12 @@ def control_state_row(topic: str, partition: int, group_id: str, state: ControlS
 
 def write_control_truth(folder: Path, writers: Iterable[tuple[str, int, DraftWriter]]) -> None:
     """Write the durable state of every group and topic-partition to control-truth.jsonl."""
-    _write_lines(folder / CONTROL_TRUTH, _control_lines(writers))
-
-
-def _control_lines(writers: Iterable[tuple[str, int, DraftWriter]]) -> Iterator[dict[str, Any]]:
-    for topic, partition, writer in writers:
-        for group_id, state in writer.states.items():
-            yield control_state_row(topic, partition, group_id, state)
+    rows = [
+        control_state_row(topic, partition, group_id, state)
+        for topic, partition, writer in writers
+        for group_id, state in writer.states.items()
+    ]
+    _write_lines(folder / CONTROL_TRUTH, rows)
 
 
 def _key_fields(key: StateKey, state_partition: int) -> dict[str, Any]:

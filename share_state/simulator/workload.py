@@ -70,23 +70,11 @@ class Workload:
 
     def apply(self, kind: Callable[..., Event], key: SharePartitionKey, **fields: Any) -> list[EventResult]:
         """Apply an event to a share-partition now; returns its results."""
-        event = kind(
-            seq=self.cluster.events,
-            ts_ms=self.now_ms,
-            group=key.group,
-            topic=key.topic,
-            partition=key.partition,
-            **fields,
-        )
-        return self.cluster.apply(event)
+        return self.cluster.play(kind, key, self.now_ms, **fields)
 
     def produce(self, topic: str, partition: int, records_a_second: float) -> None:
         """Set the rate at which producers write to a topic-partition."""
         self._rates[topic, partition] = records_a_second
-
-    def produced(self, topic: str, partition: int) -> int:
-        """Number of records produced so far."""
-        return int(self._rates[topic, partition] * (self.now_ms - self.start_ms) / 1000)
 
     def fetch(self, key: SharePartitionKey, member: str, max_records: int) -> tuple[AcquiredRecords, ...]:
         """Fetch for a member; returns the acquired records, none without new records or a leader."""
@@ -103,13 +91,8 @@ class Workload:
         results = self.apply(Acquire, key, member=member, log_batches=batches, max_records=max_records)
         return next(result.acquired for result in results if result.cause == "acquire")
 
-    def control_offsets_between(self, key: SharePartitionKey, first: int, last: int) -> list[int]:
-        """Offsets of control records in [first, last], which consumers see as gaps."""
-        logs = self.cluster.topic_logs
-        return logs.of(key.topic, key.partition).control_offsets_between(first, last) if logs else []
-
     def _last_to_fetch(self, key: SharePartitionKey, first: int, max_records: int) -> int:
-        produced = self.produced(key.topic, key.partition)
+        produced = int(self._rates[key.topic, key.partition] * (self.now_ms - self.start_ms) / 1000)
         if self.cluster.topic_logs is None:
             self.cluster.note_end_offset(key.topic, key.partition, produced)
             return min(first + max_records, produced) - 1
@@ -237,8 +220,6 @@ class Member:
     def _ack_batch(self, first: int, last: int) -> AckBatch:
         """Acknowledge [first, last] as the behaviour demands, with one type if all are equal."""
         types = [self._type(offset, self.rng) for offset in range(first, last + 1)]
-        for offset in self.workload.control_offsets_between(self.key, first, last):
-            types[offset - first] = AckType.GAP
         return AckBatch(first, last, (types[0],) if len(set(types)) == 1 else tuple(types))
 
     def _type(self, offset: int, rng: random.Random) -> AckType:

@@ -267,6 +267,16 @@ def of_copies(log: LogPartition, kept: Collection[int]) -> LogPartition:
     return replace(log, segments=segments, log_start_offset=start, start_is_recorded=is_recorded)
 
 
+def join_copies(log: LogPartition, other: LogPartition) -> LogPartition:
+    """One log partition with the copies of two."""
+    count = len(log.copies)
+    segments = [*log.segments, *(replace(one, replica=one.replica + count) for one in other.segments)]
+    segments.sort(key=lambda segment: (segment.base_offset, segment.replica))
+    copies, topic_id = log.copies + other.copies, log.topic_id or other.topic_id
+    joined = replace(log, segments=tuple(segments), topic_id=topic_id, copies=copies)
+    return of_copies(joined, {segment.replica for segment in segments})
+
+
 def _expand(given: str | InputPath, selector: TopicSelector) -> list[InputPath]:
     if not isinstance(given, str):
         return [given]

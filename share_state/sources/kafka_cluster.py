@@ -10,13 +10,13 @@ import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from share_state.errors import InputError, SetupError
+from share_state.errors import InputError, PrunedError, SetupError
 from share_state.kafka.record_batches import Chunk
 from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, LogPartition
 from share_state.sources.kafka_client import KAFKA_FORM, ClientProperties, bootstrap_servers, read_client_properties
@@ -337,7 +337,8 @@ class KafkaSource:
         """The records of a partition in offset order, about `chunk` bytes of keys and values at a time.
 
         Raises:
-            InputError: if the cluster denies access, stops answering, or deletes records that are still to be read.
+            PrunedError: if the cluster deletes records that are still to be read.
+            InputError: if it denies access or stops answering.
         """
         messages, size = list[Any](), 0
         for message in self._messages(log):
@@ -365,6 +366,8 @@ class KafkaSource:
                 found = consumer.consume(min(_MAX_MESSAGES, self.end_offset - next_offset), timeout=1.0)
                 for message in found:
                     error = message.error()
+                    if error is not None and error.code() in _DELETED_RECORDS:
+                        raise PrunedError(str(client_error(where, error, errors)), self._remaining(log, consumer))
                     if error is not None and error.code() != KafkaError._PARTITION_EOF:
                         raise client_error(where, error, errors)
                     if message.offset() >= self.end_offset:
@@ -382,6 +385,12 @@ class KafkaSource:
             raise client_error(where, error, errors) from None
         finally:
             consumer.close()
+
+    def _remaining(self, log: LogPartition, consumer: Any) -> LogPartition:
+        """The log from its present start on; up to its present end if nothing is left of what was to be read."""
+        start, end = consumer.get_watermark_offsets(_kafka.TopicPartition(log.topic, log.partition), timeout=TIMEOUT)
+        source = self if start < self.end_offset else replace(self, end_offset=end)
+        return replace(log, log_start_offset=start, source=source)
 
 
 def _rows(messages: list[Any]) -> Rows:

@@ -1,9 +1,11 @@
 """Share snapshot files of the KIP-932 draft: where the control records of each share group lie. A hint only.
 
 A folder holds one text file `<topic>-<partition>.share-snapshot` per topic-partition: the line `0` (version), the
-number of entries, then one line per entry: `group checkpoint-offset checkpoint-epoch last-offset`.
+number of entries, then one line per entry: `group checkpoint-offset checkpoint-epoch last-offset`. In a group id,
+backslashes and line breaks are escaped as in Python.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,10 @@ from share_state.sources.discovery import LogPartition
 from share_state.sources.object_stores import InputPath, read_error, regular_path, to_path
 
 _VERSION = "0"
+_UNESCAPED = {"\\\\": "\\", "\\n": "\n", "\\r": "\r"}
+"""How a file writes what would break its lines."""
+_ESCAPES = {ord(text): escaped for escaped, text in _UNESCAPED.items()}
+_ESCAPED = re.compile(r"\\[\\nr]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +30,14 @@ class ShareSnapshotEntry:
         checkpoint_offset: offset of its latest checkpoint (SCO).
         checkpoint_epoch: epoch of that checkpoint.
         last_offset: offset of its last control record.
+        is_contradicted: whether the log cannot have held this, and not only grown since.
     """
 
     group: str
     checkpoint_offset: int
     checkpoint_epoch: int
     last_offset: int
+    is_contradicted: bool = False
 
 
 def read_share_snapshots(folder: str | None, logs: Sequence[LogPartition]) -> dict[str, list[ShareSnapshotEntry]]:
@@ -42,14 +50,22 @@ def read_share_snapshots(folder: str | None, logs: Sequence[LogPartition]) -> di
     return {name: read_share_snapshot_file(file) for name, file in files.items() if file.exists()}
 
 
-def write_share_snapshots(folder: str, entries_of: Mapping[str, Sequence[ShareSnapshotEntry]]) -> None:
+def write_share_snapshots(
+    folder: str, entries_of: Mapping[str, Sequence[ShareSnapshotEntry]], *, accept: bool = False
+) -> None:
     """Write or replace the file of each log that has entries.
 
+    Args:
+        folder: of the files.
+        entries_of: name of a log -> entries of the log, and those of its file that the log contradicts.
+        accept: drop the contradicted entries; otherwise they stay, in place of the group's entry of the log.
     Raises:
         WarehouseError: if the folder cannot be written.
     """
     try:
-        for name, entries in entries_of.items():
+        for name, found in entries_of.items():
+            disputed = set() if accept else {entry.group for entry in found if entry.is_contradicted}
+            entries = [entry for entry in found if entry.is_contradicted == (entry.group in disputed)]
             if entries:
                 if isinstance(path := to_path(folder), Path):
                     path.mkdir(parents=True, exist_ok=True)
@@ -63,15 +79,14 @@ def _file(folder: str, name: str) -> InputPath:
 
 
 def write_share_snapshot_file(path: InputPath, entries: Iterable[ShareSnapshotEntry]) -> None:
-    """Write the file, ordered by group; the format cannot hold groups with a line break, so they are skipped.
+    """Write the file, ordered by group.
 
-    Args:
-        path: file to write or replace.
-        entries: at most one per group.
     Source: KIP-932 draft, share snapshot file.
     """
-    valid = sorted((entry for entry in entries if not {*entry.group} & {*"\r\n"}), key=lambda entry: entry.group)
-    lines = [f"{e.group} {e.checkpoint_offset} {e.checkpoint_epoch} {e.last_offset}" for e in valid]
+    lines = [
+        f"{entry.group.translate(_ESCAPES)} {entry.checkpoint_offset} {entry.checkpoint_epoch} {entry.last_offset}"
+        for entry in sorted(entries, key=lambda entry: entry.group)
+    ]
     path.write_text("\n".join([_VERSION, str(len(lines)), *lines]) + "\n", encoding="utf-8")
 
 
@@ -100,4 +115,5 @@ def _entry(path: InputPath, number: int, line: str) -> ShareSnapshotEntry:
     parts = line.rsplit(" ", 3)
     if len(parts) != 4 or not parts[0] or not all(part.isdecimal() for part in parts[1:]):
         raise InputError(f"{path}, line {number}: not `group offset epoch offset`; write it again or leave it out")
-    return ShareSnapshotEntry(parts[0], *map(int, parts[1:]))
+    group = _ESCAPED.sub(lambda found: _UNESCAPED[found[0]], parts[0])
+    return ShareSnapshotEntry(group, int(parts[1]), int(parts[2]), int(parts[3]))

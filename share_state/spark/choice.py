@@ -4,15 +4,22 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from share_state.pipeline.executor import Executor, LocalExecutor, Progress
 from share_state.pipeline.inputs import RowSorter
 from share_state.pipeline.plan import FoldPlan
+from share_state.sources.kafka_client import KAFKA_FORM
 from share_state.spark.masters import LOCAL_MASTER, is_under_spark_submit
+
+if TYPE_CHECKING:
+    from share_state.sources.kafka_cluster import KafkaSource
 
 IN_PROCESS_LIMIT = 4 << 30
 """Bytes of segments that two cores fold in the 8 s that Spark takes to start (bench/README.md)."""
+
+IN_PROCESS_RECORDS = 1_000_000
+"""Records of a cluster that one process consumes in about the time that Spark takes to start."""
 
 _OTHER_FORMAT_FACTOR = 32
 """How much longer a byte of another format takes: Python reads texts on one core."""
@@ -39,7 +46,7 @@ def open_executor(
     """Yield the executor that runs a plan.
 
     Spark, if the caller requested a master or a setting, a session is active, or the input exceeds `IN_PROCESS_LIMIT`
-    bytes; threads of this process otherwise.
+    bytes, or `IN_PROCESS_RECORDS` records of a cluster; threads of this process otherwise.
 
     Args:
         choice, plan, progress: the request, the log partitions, and what shows the start of Spark.
@@ -60,8 +67,14 @@ def open_executor(
 
 
 def _fits_in_process(plan: FoldPlan) -> bool:
-    """Whether the logs are read sooner than Spark starts; the size of a cluster's logs is unknown."""
-    if any(log.source is not None and not log.segments for log in plan.logs):
+    """Whether the logs are read sooner than Spark starts; of a cluster's logs only the offsets are known."""
+    records = 0
+    for log in plan.logs:
+        if log.source is not None and not log.segments:
+            if log.source.form != KAFKA_FORM:
+                return False
+            records += cast("KafkaSource", log.source).end_offset - log.log_start_offset
+    if records > IN_PROCESS_RECORDS:
         return False
     return sum(log.size * (1 if log.source is None else _OTHER_FORMAT_FACTOR) for log in plan.logs) <= IN_PROCESS_LIMIT
 

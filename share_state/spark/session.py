@@ -220,7 +220,8 @@ def _stop(spark: SparkSession) -> None:
 
 def _settings(master: str, verbose: bool, delta: bool) -> dict[str, str]:
     log = f"-Dlog4j2.configurationFile={(declarations.resource_folder('conf') / 'log4j2.properties').as_uri()}"
-    level = f"-Dshare_state.log.level={'info' if verbose else 'error'}"
+    level, tasks = ("info", "info") if verbose else ("error", "off")
+    level = f"-Dshare_state.log.level={level} -Dshare_state.log.tasks={tasks}"
     settings = {
         "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
         "spark.sql.session.timeZone": "UTC",

@@ -143,3 +143,55 @@ def test_a_killed_audit_bars_nobody_and_leaves_nothing_to_believe(share_state: C
     for table in ("share_partition_state", "in_flight", "findings", "cutoff", "share_partition_history"):
         found, expected = (CommittedTables(str(tmp_path / name)).read(table) for name in ("lake", "undisturbed"))
         assert sorted(found.to_pylist(), key=repr) == sorted(expected.to_pylist(), key=repr)
+
+
+def test_a_verdict_can_fail_the_job(light: Command, tmp_path: Path):
+    """Kafka's own default is 30 minutes; this log ends seconds after its last records."""
+    audit = ("audit", DATA / "4.4.0/dlq", "--out", tmp_path / "w", "--quiet", "--fail-on", "off", "--json")
+    stalled = light(*audit, "--set", "limits.stall_minutes=0.01")
+    assert (stalled.code, stalled.json["failing_verdicts"]) == (0, 0)
+    assert stalled.json["verdicts"]["STALL"] + stalled.json["verdicts"]["STOP"] > 0
+    for verdict in ("STALL", "STOP", "REWIND"):
+        said = light(*audit, "--set", "limits.stall_minutes=0.01", "--set", f"fail_on_verdict={verdict}")
+        counted = ("STALL", "STOP", "REWIND")[("STALL", "STOP", "REWIND").index(verdict) :]
+        assert said.json["failing_verdicts"] == sum(stalled.json["verdicts"][one] for one in counted)
+        assert said.code == (1 if said.json["failing_verdicts"] else 0)
+    refused = light(*audit, "--set", "fail_on_verdict=SLOW")
+    assert (refused.code, "fail_on_verdict" in refused.err) == (2, True)
+
+
+def test_suspect_state_fails_every_night_if_its_rule_is_an_error(light: Command, damaged: Path, tmp_path: Path):
+    """A damaged batch fails one night; the state after it is no better in the next, even if nothing is new."""
+    for options, second in (((), 0), (("--rule", "STATE_SUSPECT=error"), 1), (("--fail-on", "warning"), 1)):
+        audit = ("audit", damaged, "--out", tmp_path / f"w{len(options)}{second}{options[-1:]}", "--quiet", *options)
+        assert [light(*audit).code, light(*audit).code] == [1, second]
+
+
+def test_what_is_acknowledged_does_not_fail_the_job(light: Command, tmp_path: Path):
+    audit = ("audit", DATA / "4.3.1/fuzz", "--quiet", "--json", "--out")
+    assert light(*audit, tmp_path / "a").code == 1
+    rules = ("TERMINAL_STATE_LEFT", "START_OFFSET_REGRESSION")
+    options = [f"acknowledged.{number}.rule={rule}" for number, rule in enumerate(rules)]
+    said = light(*audit, tmp_path / "b", *(word for option in options for word in ("--set", option)))
+    counted = {one["rule"]: (one["count"] > 0, one["open"]) for one in said.json["findings"]}
+    assert (said.code, [counted[rule] for rule in rules]) == (0, [(True, 0)] * 2)
+    assert said.json["findings_by_severity"]["error"] == 0
+
+
+def test_a_warehouse_is_of_one_cluster(light: Command, tmp_path: Path):
+    audit = ("audit", DATA / "4.3.1/happy", "--out", tmp_path / "w", "--quiet")
+    for options, code in (((), 0), (("--set", "cluster=blue"), 0), (("--set", "cluster=green"), 2), ((), 0)):
+        said = light(*audit, *options)
+        assert said.code == code, said.err
+        if code:
+            assert said.err.endswith(": holds cluster blue, not green; give each cluster its own warehouse\n")
+    assert CommittedTables(str(tmp_path / "w")).runs["cluster"].to_pylist() == ["blue", "blue", None]
+
+
+def test_reconstruct_into_the_warehouse_of_an_audit_says_so_first(light: Command, tmp_path: Path):
+    made = ("reconstruct", DATA / "4.3.1/happy", "--out", tmp_path / "w")
+    assert light(*made).err == light(*made).err == ""
+    assert light("audit", DATA / "4.3.1/happy", "--out", tmp_path / "w", "--quiet", "--set", "cluster=blue").code == 0
+    said = light(*made)
+    note = f"{tmp_path}/w: an audit of blue keeps its tables here; until the next one, `show` shows this run"
+    assert (said.code, said.err) == (0, f"share-state: {note}\n")

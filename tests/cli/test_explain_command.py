@@ -43,17 +43,29 @@ BEGUN = snapshot(KEY, start_offset=10)
 
 def test_an_offset_that_waits_says_for_which_delivery(told):
     waits = update(KEY, [(12, 14, 0, 2)], start_offset=-1)
-    assert told(BEGUN, waits) == "waiting for delivery 3 of 5 since THEN (record 1)."
-    assert told(BEGUN, waits, options=("--delivery-limit", "3")) == "waiting for delivery 3 of 3 since THEN (record 1)."
+    assert told(BEGUN, waits) == (
+        "waiting for delivery 3 of 5 or acquired right now, since THEN (record 1)"
+        " (the group's limit is unknown; 5 is assumed)."
+    )
+    assert told(BEGUN, waits, options=("--delivery-limit", "3")) == (
+        "waiting for delivery 3 of 3 or acquired right now, since THEN (record 1)."
+    )
     assert told(BEGUN, waits, options=("--delivery-limit", "2")).startswith("available since THEN")
 
 
 def test_an_archived_offset_says_whether_the_limit_did_it(told):
-    assert told(BEGUN, update(KEY, [(12, 14, 4, 5)], start_offset=-1)) == (
-        "archived at the delivery limit, in delivery 5 of 5 at THEN (record 1); SPSO is 10 and waits for offset 10."
+    five = ("--delivery-limit", "5")
+    assert told(BEGUN, update(KEY, [(12, 14, 4, 5)], start_offset=-1), options=five) == (
+        "archived in delivery 5 of 5 (at the delivery limit, or rejected) at THEN (record 1);"
+        " SPSO is 10 and waits for offset 10."
     )
-    assert told(BEGUN, update(KEY, [(10, 14, 4, 1)], start_offset=-1)) == (
-        "archived in delivery 1 of 5 (rejected, or there was no record to deliver) at THEN (record 1); "
+    archived = update(KEY, [(10, 14, 4, 1)], start_offset=-1)
+    assert told(BEGUN, archived).startswith(
+        "archived in delivery 1 (it was rejected, or there was no record to deliver,"
+        " or 1 is the group's delivery limit, which is unknown; Kafka's default is 5) at THEN (record 1); "
+    )
+    assert told(BEGUN, archived, options=five) == (
+        "archived in delivery 1 of 5 (it was rejected, or there was no record to deliver) at THEN (record 1); "
         "a leader that loads this state starts after it, at 15."
     )
 
@@ -82,8 +94,13 @@ def test_an_offset_below_the_start_says_since_when_and_how_it_ended(told):
 
 def test_an_offset_that_was_never_delivered_says_why(told):
     apart = update(KEY, [(10, 11, 2, 1), (17, 17, 2, 1)], start_offset=-1)
-    assert told(BEGUN, apart) == "never delivered: inside a gap (12 to 16), which a leader hands out as available."
-    assert told(BEGUN) == "never delivered: beyond SPEO, the in-flight window ends at 10."
+    assert told(BEGUN, apart) == (
+        "no delivery is recorded: inside a gap (12 to 16), which a leader hands out as available;"
+        " it may be acquired right now."
+    )
+    assert told(BEGUN) == (
+        "no delivery is recorded: beyond SPEO, the in-flight window ends at 10; it may be acquired right now."
+    )
     assert told(snapshot(KEY, start_offset=-1)) == "never delivered: the share-partition has no start offset yet."
 
 

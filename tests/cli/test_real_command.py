@@ -11,6 +11,9 @@ import pytest
 from deltalake import DeltaTable
 
 import share_state
+from share_state.sources.discovery import find_logs
+from tests.fold.groups.group_tables import rows_of
+from tests.sources.formats.tables import write
 from tests.truth import DATA
 
 COMMAND = Path(sys.executable).parent / "share-state"
@@ -128,3 +131,15 @@ def test_much_is_left_to_spark(no_java: Mapping[str, str], tmp_path: Path):
 
 def _run(*arguments: object, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(list(map(str, arguments)), capture_output=True, text=True, check=False, env=env)
+
+
+def test_an_error_of_a_task_is_one_line_without_a_stack_trace(tmp_path: Path):
+    damaged = write(rows_of(find_logs([str(DATA / "4.3.1/chaos")])), tmp_path / "records.parquet")
+    content = bytearray(damaged.read_bytes())
+    content[3000:6000] = b"\xff" * 3000
+    damaged.write_bytes(content)
+    options = ("--format", "table", "--out", tmp_path / "w", "--master", "local[1]", "--quiet")
+    made = _run(sys.executable, "-m", "share_state", "reconstruct", damaged, *options)
+    said = [line for line in made.stderr.splitlines() if "incubator modules" not in line]
+    assert (made.returncode, made.stdout, len(said)) == (2, "", 1), said
+    assert said[0].startswith(f"share-state: {damaged}: row group 0: cannot be read (")

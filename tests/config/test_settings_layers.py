@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.config.inputs import Claims, Column, Dialect, FileFormat, Format
+from share_state.config.inputs import Claims, Column, Dialect, FileFormat, Format, Mode
 from share_state.config.loading import load_settings, settings_for
-from share_state.config.model import Clock, keys
+from share_state.config.model import Clock, FailingVerdict, keys
 from share_state.fold.options import RELEASES
 from share_state.rules.registry import OFF, SEVERITIES, registered
 from tests.config.settings_text import REQUIRED, at_key, in_yaml, with_key
@@ -20,6 +20,10 @@ FORMATS, DIALECTS = st.sampled_from(get_args(Format)), st.sampled_from(get_args(
 COLUMNS = st.dictionaries(st.sampled_from(get_args(Column)), TEXTS)
 SOURCE = st.fixed_dictionaries(
     {"path": TEXTS, "format": FORMATS, "dialect": DIALECTS, "columns": COLUMNS, "kafka_properties": TEXTS}
+)
+RULES = st.sampled_from(sorted(registered()))
+ACKNOWLEDGED = st.fixed_dictionaries(
+    {"rule": RULES, "group": TEXTS, "topic": TEXTS, "partition": COUNTS, "state_partition": COUNTS}
 )
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "cluster": TEXTS,
@@ -40,6 +44,8 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "limits.pinned_records": COUNTS,
     "limits.writer_version": st.sampled_from(RELEASES),
     "limits.batch_bytes": COUNTS,
+    "limits.archiving_seconds": st.floats(0, 1e9),
+    "limits.groups": st.dictionaries(TEXTS, st.fixed_dictionaries({"record_locks": COUNTS}), min_size=1, max_size=3),
     "groups.paths": st.lists(TEXTS, min_size=1, max_size=3),
     "groups.format": st.sampled_from(get_args(FileFormat)),
     "groups.columns": COLUMNS,
@@ -48,9 +54,20 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "groups.members": COUNTS,
     "groups.retry_seconds": COUNTS,
     "groups.delete_grace_seconds": COUNTS,
+    "control_records.mode": st.sampled_from(get_args(Mode)),
+    "control_records.subscriptions": TEXTS,
+    "control_records.ignore_uncheckpointed": st.booleans(),
+    "control_records.index": TEXTS,
     "clock": st.sampled_from(get_args(Clock)),
-    "rules": st.dictionaries(st.sampled_from(sorted(registered())), SEVERITY),
+    "rules": st.dictionaries(RULES, SEVERITY),
     "fail_on": SEVERITY,
+    "fail_on_verdict": st.sampled_from(get_args(FailingVerdict)),
+    "acknowledged": st.lists(ACKNOWLEDGED, max_size=3),
+    "acknowledged.0.rule": RULES,
+    "acknowledged.0.group": TEXTS,
+    "acknowledged.0.topic": TEXTS,
+    "acknowledged.0.partition": COUNTS,
+    "acknowledged.0.state_partition": COUNTS,
     "report.html": TEXTS,
     "report.prometheus": TEXTS,
     "retention.history_days": st.integers(1, 36_500),
@@ -58,6 +75,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "spark.conf": st.dictionaries(TEXTS, TEXTS),
 }
 VARIABLES = {key.name.replace(".N.", ".0."): key.variable.replace("__N__", "__0__") for key in keys()}
+WITH_ITEMS = {**REQUIRED, "acknowledged": [{"rule": "CRC_MISMATCH"}]}
 ANY_KEY = st.sampled_from(sorted(VALUES)).flatmap(lambda key: st.tuples(st.just(key), VALUES[key]))
 
 
@@ -68,9 +86,9 @@ def test_every_key_is_drawn_below():
 @given(drawn=ANY_KEY)
 def test_file_variable_and_set_say_the_same(write, drawn):
     key, value = drawn
-    by_file = load_settings(write(with_key(REQUIRED, key, value)), (), {})
-    by_variable = load_settings(write(REQUIRED), (), {VARIABLES[key]: in_yaml(value)})
-    by_set = load_settings(write(REQUIRED), [f"{key}={in_yaml(value)}"], {})
+    by_file = load_settings(write(with_key(WITH_ITEMS, key, value)), (), {})
+    by_variable = load_settings(write(WITH_ITEMS), (), {VARIABLES[key]: in_yaml(value)})
+    by_set = load_settings(write(WITH_ITEMS), [f"{key}={in_yaml(value)}"], {})
     assert by_file == by_variable == by_set
     assert at_key(by_file.model_dump(), key) == value
 
@@ -78,7 +96,7 @@ def test_file_variable_and_set_say_the_same(write, drawn):
 @given(drawn=st.sampled_from(sorted(VALUES)).flatmap(lambda key: st.tuples(st.just(key), *[VALUES[key]] * 3)))
 def test_set_wins_over_variable_over_file(write, drawn):
     key, in_file, in_variable, in_set = drawn
-    path, variables = write(with_key(REQUIRED, key, in_file)), {VARIABLES[key]: in_yaml(in_variable)}
+    path, variables = write(with_key(WITH_ITEMS, key, in_file)), {VARIABLES[key]: in_yaml(in_variable)}
     assert at_key(load_settings(path, (), variables).model_dump(), key) == in_variable
     assert at_key(load_settings(path, [f"{key}={in_yaml(in_set)}"], variables).model_dump(), key) == in_set
 

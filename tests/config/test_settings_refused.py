@@ -15,8 +15,8 @@ from tests.config.settings_text import REQUIRED, in_yaml
 LINES = "sources: [{path: /exports/one}]\nwarehouse: /lake\n"
 SOURCE = "a map of path, format, dialect, columns, kafka_properties"
 LIMITS = (
-    "delivery_count, record_locks, updates_per_snapshot, chain_length, stall_minutes, pinned_records, writer_version,"
-    " batch_bytes"
+    "delivery_count, record_locks, updates_per_snapshot, chain_length, stall_minutes, pinned_records, writer_version, "
+    "batch_bytes, archiving_seconds, groups"
 )
 TOP = ", ".join(AuditSettings.model_fields)
 SEVERITIES = "error, warning, info or off"
@@ -53,6 +53,10 @@ IN_FILE = {
     "limits: {stall_minutes: nan}": "limits.stall_minutes: nan given; give a number over 0",
     "limits: {pinned_records: 0}": f"limits.pinned_records: 0 given; give {COUNT}",
     "limits: {writer_version: 3.9}": "limits.writer_version: 3.9 given; give 4.0, 4.1, 4.2, 4.3 or 4.4",
+    "limits: {archiving_seconds: -1}": "limits.archiving_seconds: -1 given; give a number from 0 on",
+    "limits: {groups: {g: {delivery_count: 99}}}": (
+        "limits.groups.g.delivery_count: 99 given; give a whole number from 1 to 25"
+    ),
     "limits: 5": f"limits: 5 given; give a map of {LIMITS}",
     "limits: []": f"limits: an empty list given; give a map of {LIMITS}",
     "state_partitions: 0": f"state_partitions: 0 given; give {COUNT}",

@@ -85,9 +85,17 @@ def test_the_defaults_are_those_of_the_fold_and_of_kafka():
             "retry_seconds": 30,
             "delete_grace_seconds": 300,
         },
+        "control_records": {
+            "mode": "strict",
+            "subscriptions": None,
+            "ignore_uncheckpointed": False,
+            "index": None,
+        },
         "clock": "log",
         "rules": {},
         "fail_on": "error",
+        "fail_on_verdict": "none",
+        "acknowledged": [],
         "report": {"html": None, "prometheus": None},
         "retention": {"history_days": 90},
         "spark": {"master": None, "conf": {}},
@@ -104,6 +112,8 @@ def test_every_limit_reaches_the_fold():
         "pinned_records": 6,
         "writer_version": "4.2",
         "batch_bytes": 7,
+        "archiving_seconds": 7.5,
+        "groups": {"orders.app": {"delivery_count": 10}, "slow": {"record_locks": 8, "delivery_count": 2}},
     }
     assert settings_for(["/a"], "/b", [f"limits={in_yaml(chosen)}"], {}).limits.to_limits() == Limits(**chosen)
 

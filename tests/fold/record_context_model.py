@@ -38,7 +38,7 @@ def seen(row: np.void) -> Fact:
 _ALWAYS = (
     "is_folded", "exists_before", "was_deleted", "is_initial", "is_cold", "timestamp_before", "start_before",
     "start_after", "end_after", "terminal_after", "left_offset", "left_from", "left_to", "contradicted_offset",
-    "contradicted_from", "contradicted_to", "archiving_passed_offset", "rests_on_snapshot", "is_suspect",
+    "contradicted_from", "contradicted_to", "archiving_passed_offset", "rests_on_snapshot", "is_suspect", "gaps_after",
 )  # fmt: skip
 
 
@@ -56,13 +56,14 @@ def _fact(row: np.void, values: Values, known: dict[int, Fact]) -> Fact:
     state = before["state"]
     fact = {
         "is_folded": False, "exists_before": False, "was_deleted": False, "is_initial": False, "is_cold": False,
-        "is_suspect": False,
+        "is_suspect": False, "gaps_after": 0,
         "rests_on_snapshot": False, "timestamp_before": -1, "start_before": -1, "start_after": -1, "end_after": -1,
         "terminal_after": 0, "left_offset": -1, "left_from": NO_RANGE, "left_to": NO_RANGE, "contradicted_offset": -1,
         "contradicted_from": NO_RANGE, "contradicted_to": NO_RANGE, "archiving_passed_offset": -1,
     }  # fmt: skip
     fact["timestamp_before"] = before["timestamp"]
     fact["was_deleted"] = before["deleted"] and state is None
+    fact["is_suspect"] = bool(before.get("unreadable"))
     if state is not None:
         fact |= {f"{name}_before": state[name] for name in _CARRIED}
         fact |= {name: state[name] for name in ("rests_on_snapshot", "is_suspect")} | {"exists_before": True}
@@ -93,6 +94,8 @@ def _fact(row: np.void, values: Values, known: dict[int, Fact]) -> Fact:
     fact["start_after"] = start
     fact["end_after"] = -1 if start < 0 else max([start, *(at + 1 for at in after["values"])])
     fact["terminal_after"] = sum(at >= start and of in TERMINAL for at, (_, of) in after["values"].items())
+    if start >= 0 and row["delivery_complete_count"] > fact["terminal_after"]:
+        fact["gaps_after"] = fact["end_after"] - start - sum(at >= start for at in after["values"])
     before["state"] = after
     return fact
 

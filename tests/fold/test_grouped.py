@@ -21,8 +21,8 @@ from tests.fold.control_records.test_against_model import batches, logs
 from tests.truth import scenarios
 
 KEY = ("group_id", "topic_id", "partition")
-LOG_FACTS = frozenset(("effective_start_offset", "topic_end_offset"))
-"""Columns of control records that rest on the log start and end offsets, which records do not show."""
+LOG_FACTS = frozenset(("effective_start_offset", "topic_end_offset", "redundant_retained"))
+"""Columns of control records that rest on the log's start, end and cutoff, which records do not show."""
 
 
 def groups_of(found: list[LogPartition]) -> Iterator[pa.Table]:

@@ -52,7 +52,8 @@ def walked(records: StateRecords, keys: int, cuts: list[int] = [], slices: int =
 
 
 def same_state(found: Chains, expected: Chains) -> None:
-    for name in CHAIN.names:
+    # Only the fold record by record knows since when an offset is in ARCHIVING.
+    for name in set(CHAIN.names) - {"archiving_at"}:
         assert found.chains[name].tolist() == expected.chains[name].tolist(), name
     assert found.ends.tolist() == expected.ends.tolist()
     assert found.batches.tolist() == expected.batches.tolist()
@@ -125,9 +126,9 @@ def test_the_first_record_with_a_range_in_archiving_is_noted_once(tmp_path: Path
     for chunk in chunks(records, [2, 3]):
         found = context_fold.apply(chunk, Chains(), keys)
         since.append(found.archiving_since)
-        assert (found.log_start_offset, found.limits.delivery_count) == (7, 9)
+        assert (found.rule_limits["log_start_offset"].tolist(), found.limits.delivery_count) == ([7], 9)
     assert since == [-1, 2, 2]
-    resumed = ContextFold(EVERY_RECORD, archiving_since=1)
+    resumed = ContextFold(EVERY_RECORD, archiving=(1, 0))
     assert resumed.apply(records, Chains(), keys).archiving_since == 1
 
 

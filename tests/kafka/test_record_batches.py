@@ -80,22 +80,30 @@ def test_a_log_cut_at_any_byte_of_its_last_two_batches_keeps_every_whole_batch(t
             found = judged_bytes(tmp_path, data[:cut])
             assert _same_state(found, expected), cut
             assert found.cutoff == expected.cutoff, cut
-            # Bytes that are all zero are no beginning of a batch: so ends a preallocated file.
-            torn = any(data[STARTS[whole] : cut])
+            torn = cut > STARTS[whole]
             assert found.codes == ({"TORN_TAIL": 1} if torn else {}), cut
+            assert [row["offset"] for row in found.findings] == [expected.folded.next_offset] * torn, cut
             assert found.positions == ({"TORN_TAIL": [STARTS[whole]]} if torn else {}), cut
+
+
+@pytest.mark.parametrize("zeros", [1, 7, 8, 11])
+def test_a_tail_of_a_few_zero_bytes_is_torn(tmp_path: Path, zeros: int):
+    # They may begin a batch, whose first bytes are those of its offset.
+    found = judged_bytes(tmp_path, in_bytes(LOG) + bytes(zeros))
+    assert found.codes == {"TORN_TAIL": 1}
+    assert _same_state(found, judged_bytes(tmp_path / "plain", in_bytes(LOG)))
 
 
 def test_a_file_torn_inside_its_only_batch_has_no_state(tmp_path: Path):
     data = LOG[0].written()
-    for cut in range(12, len(data)):  # before it, all bytes are zero
+    for cut in range(1, len(data)):
         found = judged_bytes(tmp_path, data[:cut])
         assert found.codes == {"TORN_TAIL": 1}, cut
         assert not found.folded.has_valid_batches
         assert not found.states
 
 
-@pytest.mark.parametrize("zeros", [1, 16, 17, 20, 21, 60, 61, 62, 4096, 1 << 20])
+@pytest.mark.parametrize("zeros", [12, 16, 17, 20, 21, 60, 61, 62, 4096, 1 << 20])
 def test_a_tail_of_zero_bytes_is_no_finding(tmp_path: Path, zeros: int):
     found = judged_bytes(tmp_path, in_bytes(LOG) + bytes(zeros))
     assert not found.findings

@@ -305,7 +305,7 @@ class Nights(RuleBasedStateMachine):
         if known is not None and is_behind:
             allowed.append(("kept", {k: v for k, v in known.tables.items() if k != "generation"}, known.read,
                             known.is_sound))  # fmt: skip
-        if known is not None and known.is_sound and known.read:
+        if known is not None and known.is_sound and self._first_batch(number) < known.read:
             resumed = self._resumed(number, known.read)
             allowed.append(("resumed", _folded_tables(resumed), self._read(number, resumed), _is_sound(resumed)))
         for _, tables, read, is_sound in allowed:
@@ -338,10 +338,14 @@ class Nights(RuleBasedStateMachine):
                 break
         return max(ends)
 
+    def _first_batch(self, number: int) -> int:
+        """At which the log starts tonight."""
+        return min(copy[number].first_segment for copy in self.copies if copy[number].is_there) * BATCHES_PER_SEGMENT
+
     def _resumed(self, number: int, read: int) -> FoldedLog:
         """A fold of what was read before, as it was, and of what this night's copies hold behind it."""
         place, log = self.root / "resumed", self.logs[number]
-        first = min(copy[number].first_segment for copy in self.copies if copy[number].is_there)
+        first = self._first_batch(number) // BATCHES_PER_SEGMENT
         write_part(*(named(place / "memory", [number])), memory_part(log, first, read), None)
         for name, copy in enumerate(self.copies):
             segments = copy[number].segments(log, read) if copy[number].is_there else {}
@@ -383,5 +387,9 @@ def _clock(shift: timedelta) -> Iterator[None]:
         yield
 
 
-Nights.TestCase.settings = settings(stateful_step_count=30, print_blob=True)
+A_MINUTE, AN_HOUR = 30, 1500
+"""Examples of the fast and of the nightly profile."""
+Nights.TestCase.settings = settings(
+    max_examples=A_MINUTE if settings().max_examples <= A_MINUTE else AN_HOUR, stateful_step_count=30, print_blob=True
+)
 TestNights = Nights.TestCase

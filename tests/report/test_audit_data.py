@@ -7,14 +7,16 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
+from share_state.config.model import Acknowledged
 from share_state.delta.reader import CommittedTables
 from share_state.errors import WarehouseError
 from share_state.fold.log import fold_log
 from share_state.fold.options import Limits
 from share_state.report import audit_data
 from share_state.report.audit_data import AuditReport, read_report
+from share_state.report.audit_text import advice
 from share_state.report.share_partitions import latest_audit_filter, latest_share_partitions
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import find_logs
@@ -214,9 +216,10 @@ def test_a_run_fails_by_its_new_findings_from_the_chosen_severity_on(made: MadeW
     made.audit([share_partition()], found)
     for fail_on, failing in (("error", 1), ("warning", 2), ("info", 2), ("off", 0)):
         assert _read(made, fail_on=fail_on).failing == failing
-    # Nothing new: what was found before stands, and fails no run.
-    made.audit([share_partition()], [row | {"run_id": "run-1"} for row in found], run_id="run-2")
-    assert _read(made).failing == 0
+    # Nothing new: what was found before stands; it fails the run only if every run evaluates it.
+    for is_settled, failing in ((True, 0), (False, 1)):
+        made.audit([share_partition()], [row | {"run_id": "run-1", "settled": is_settled} for row in found], run_id="2")
+        assert _read(made).failing == failing
 
 
 def test_poison_is_what_waits_for_its_last_delivery_or_was_archived_by_the_limit(made: MadeWarehouse):
@@ -299,3 +302,124 @@ def test_the_report_of_a_real_broker_s_log_says_what_the_fold_says(made: MadeWar
 
 def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return (row["group_id"], row["topic_id"], row["partition"])
+
+
+def test_a_verdict_fails_the_run_from_the_chosen_one_on(made: MadeWarehouse):
+    verdicts = ["OK", "STALL", "STALL", "STOP", "REWIND"]
+    made.audit([share_partition("g", n, verdict=verdict, reason="x") for n, verdict in enumerate(verdicts)])
+    for chosen, failing in (("none", 0), ("STALL", 4), ("STOP", 2), ("REWIND", 1)):
+        report = _read(made, fail_on_verdict=chosen)
+        assert (report.failing_verdicts, report.failing) == (failing, 0)
+
+
+def _numbers(made: MadeWarehouse, **options: Any) -> dict[str, tuple[int, int, int]]:
+    """Rule -> findings, new ones, open ones."""
+    return {one.rule: (one.count, one.new, one.open) for one in _read(made, **options).findings}
+
+
+def test_a_finding_is_new_if_the_run_before_did_not_find_it(made: MadeWarehouse):
+    first, second = share_partition("g", 1), share_partition("g", 2)
+    tail = finding("TORN_TAIL", "warning", "at 90", offset=90)
+    made.audit([first, second], [finding("SPSO_STALL", "warning", "31 min", first, offset=41), tail])
+    again = [finding("SPSO_STALL", "warning", "91 min", one, offset=77) for one in (first, second)]
+    later = {"run_id": "run-2", "time": TONIGHT + timedelta(days=1)}
+    made.audit([first, second], [*again, tail, finding("TORN_TAIL", "warning", "at 120", offset=120)], **later)
+    assert _numbers(made) == {"SPSO_STALL": (2, 1, 2), "TORN_TAIL": (2, 1, 2)}
+    # Found again in records that are read again, as after LOG_DIVERGED.
+    crc = finding("CRC_MISMATCH", "error", "batch at 3", offset=3, settled=True)
+    for night in (3, 4):
+        made.audit([first], [crc], run_id=f"run-{night}", time=TONIGHT + timedelta(days=night))
+        assert _numbers(made) == {"CRC_MISMATCH": (1, night == 3, 1)}
+
+
+def test_without_the_files_of_the_run_before_every_finding_of_a_run_is_new(made: MadeWarehouse):
+    for night in (1, 2):
+        found = [finding("SPSO_STALL", "warning", "31 min", share_partition())]
+        made.audit([share_partition()], found, run_id=f"run-{night}", time=TONIGHT + timedelta(days=night))
+    assert _numbers(made) == {"SPSO_STALL": (1, 0, 1)}
+    present = set(DeltaTable(str(made.folder / "findings")).file_uris())
+    for file in (made.folder / "findings").glob("*.parquet"):
+        if not any(uri.endswith(file.name) for uri in present):
+            file.unlink()
+    assert _numbers(made) == {"SPSO_STALL": (1, 1, 1)}
+
+
+def test_an_error_leaves_the_headline_once_a_newer_snapshot_supersedes_it(made: MadeWarehouse):
+    """MadeWarehouse has every snapshot at 30, and `cutoff` ends at 500."""
+    kept, suspect = share_partition("g", 1), share_partition("g", 2, suspect=True)
+    gone = share_partition("gone", 1)
+    of_log = {"settled": True, "run_id": "old"}
+    found = [
+        finding("TERMINAL_STATE_LEFT", "error", "before the snapshot", kept, offset=29, **of_log),
+        finding("START_OFFSET_REGRESSION", "error", "after the snapshot", kept, offset=31, **of_log),
+        finding("SNAPSHOT_MISMATCH", "error", "of a state that is suspect", suspect, offset=29, **of_log),
+        finding("STATE_EPOCH_REGRESSION", "error", "of a deleted share-partition", gone, offset=29, **of_log),
+        finding("CRC_MISMATCH", "error", "before the cutoff", offset=499, **of_log),
+        finding("BATCH_MALFORMED", "error", "after the cutoff", offset=500, **of_log),
+        finding("KEY_MALFORMED", "error", "before the cutoff of a log that is not safe", state_partition=8, **of_log),
+        finding("SPLIT_KEY", "error", "evaluated by every audit", kept, offset=29, run_id="old"),
+        finding("ORPHAN_UPDATE", "error", "found by this run", kept, offset=29, settled=True),
+    ]
+    made.audit([kept, suspect], found, [cutoff(7), cutoff(8, safe=False, reason="x")])
+    is_open = {rule: count for rule, (_, _, count) in _numbers(made).items()}
+    superseded = {"TERMINAL_STATE_LEFT", "STATE_EPOCH_REGRESSION", "CRC_MISMATCH"}
+    assert is_open == {row["rule"]: int(row["rule"] not in superseded) for row in found}
+    report = _read(made)
+    assert (report.by_severity["error"], report.failing) == (6, 2)
+    assert [(one.now["partition"], one.now["errors"]) for one in report.flagged] == [(1, 3), (2, 1)]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "left"),
+    [
+        ({}, 0),
+        ({"group": "g"}, 1),
+        ({"group": "g", "partition": 1}, 2),
+        ({"topic": "orders"}, 1),
+        ({"topic": "id-of-orders", "partition": 2}, 2),
+        ({"state_partition": 8}, 2),
+        ({"state_partition": 9}, 3),
+    ],
+)
+def test_what_is_acknowledged_leaves_the_headline_and_the_exit_code(made: MadeWarehouse, chosen: dict, left: int):
+    about = [share_partition("g", 1), share_partition("g", 2), None]
+    found = [finding("CRC_MISMATCH", "error", "x", one, state_partition=7 if one else 8) for one in about]
+    made.audit([one for one in about if one], [*found, finding("OFFSET_GAP", "warning", "y")])
+    report = _read(made, acknowledged=[Acknowledged(rule="CRC_MISMATCH", **chosen)])
+    assert (report.by_severity["error"], report.failing) == (left, left)
+    assert {one.rule: one.count for one in report.findings} == {"CRC_MISMATCH": 3, "OFFSET_GAP": 1}
+    assert len(CommittedTables(str(made.folder)).read("findings")) == 4
+
+
+def test_the_worst_example_comes_first(made: MadeWarehouse):
+    """Not the first of the alphabet."""
+    sizes = {"a": 3, "b": 41, "c": 7}
+    about = {group: share_partition(group) for group in sizes}
+    found = [
+        finding("POISON_RECORDS", "warning", f"{size} offsets", about[group], evidence={"offsets": str(size)})
+        for group, size in sizes.items()
+    ]
+    made.audit(list(about.values()), found)
+    report = _read(made)
+    assert [one["group_id"] for one in report.findings[0].examples] == ["b", "c", "a"]
+    assert next(iter(advice(report))).what == "POISON_RECORDS, 3 findings: the worst is b orders-0: 41 offsets"
+
+
+def test_a_share_partition_that_needs_a_look_says_why_first(made: MadeWarehouse):
+    rows = {
+        "OK": share_partition("late", verdict="STALL", reason="SPSO unmoved at 5 for 31 min"),
+        "error": share_partition("wrong"),
+        "warning": share_partition("poisoned"),
+        "suspect": share_partition("lost", suspect=True),
+    }
+    found = [
+        finding("SNAPSHOT_MISMATCH", "error", "offset 7 was archived", rows["error"]),
+        finding("POISON_RECORDS", "warning", "12 offsets are at the delivery limit of 5", rows["warning"]),
+    ]
+    made.audit(list(rows.values()), found)
+    assert {one.now["group_id"]: (one.label, one.why) for one in _read(made).flagged} == {
+        "late": ("STALL", "SPSO unmoved at 5 for 31 min"),
+        "wrong": ("error", "SNAPSHOT_MISMATCH: offset 7 was archived"),
+        "poisoned": ("warning", "POISON_RECORDS: 12 offsets are at the delivery limit of 5"),
+        "lost": ("suspect", "records since its latest snapshot are missing or unreadable"),
+    }

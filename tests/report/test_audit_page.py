@@ -23,7 +23,7 @@ def test_the_headline_says_what_is_wrong(troubled: AuditReport, parsed: ParsedPa
     head = parsed.texts[""]
     assert f"{len(troubled.flagged)} of {troubled.live} share-partitions need a look" in head
     assert "1 error, 44 warnings, 1 unsafe cutoff" in head
-    assert "1 new finding at or above “error”: the run exits with 1." in head
+    assert "1 finding at or above “error”: the run exits with 1." in head
     assert "audit of prod-eu" in head
     assert "finished 2026-11-29 02:00:14 UTC after 4.5 s" in head
     assert "the log of partition 4 <began> again" in head

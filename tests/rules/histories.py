@@ -15,8 +15,8 @@ from tests.kafka.batches import update as update_value
 from tests.kafka.judged import Judged
 
 MINUTE = 60_000
-STATE_SCOPES = {Scope.RECORD, Scope.STATE_BATCH, Scope.STATE_LOG, Scope.RECORD_BATCHES}
-CONTROL_SCOPES = {Scope.CONTROL_LOG, Scope.RECORD_BATCHES}
+STATE_SCOPES = {Scope.RECORD, Scope.STATE_BATCH, Scope.STATE_LOG, Scope.RECORD_BATCHES, Scope.LOG}
+CONTROL_SCOPES = {Scope.CONTROL_LOG, Scope.RECORD_BATCHES, Scope.LOG}
 """Scopes of the rules over logs of each dialect."""
 OF_4_4 = Limits(writer_version="4.4")
 AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVING, ARCHIVED = range(5)
@@ -197,13 +197,14 @@ BREACHES = {
     "ARCHIVING_STUCK": Breach(
         WARNING,
         1,
-        "offsets that wait for their dead-letter write, which the start offset cannot pass: 3 (1, 3-4)",
-        (snapshot([(1, 1, ARCHIVING, 1)]), update([(3, 4, ARCHIVING, 2)])),
+        "3 offsets (1, 3-4) in ARCHIVING, the first for 61 s: the start offset cannot pass them until their dead-letter"
+        " write is done",
+        (snapshot([(1, 1, ARCHIVING, 1)]), update([(3, 4, ARCHIVING, 2)], after=61_000)),
     ),
     "POISON_RECORDS": Breach(
         WARNING,
         0,
-        "offsets at the delivery limit of 5 or one delivery below it: 3 (0-1, 3)",
+        "3 offsets (0-1, 3) at the delivery limit of 5 or one delivery below it",
         (snapshot([(0, 1, AVAILABLE, 4), (3, 3, ARCHIVED, 5)], count=1),),
     ),
     "SPSO_STALL": Breach(

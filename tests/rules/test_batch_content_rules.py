@@ -19,13 +19,13 @@ def test_a_state_that_is_never_written_is_found(tmp_path: Path, state: int):
 @pytest.mark.parametrize("writer", [None, "4.4"])
 def test_archiving_is_a_state_from_4_4_on(tmp_path: Path, writer: str | None):
     history = (snapshot(), update([(0, 0, ARCHIVING, 1)]))
-    assert found(tmp_path, *history, limits=Limits(writer_version=writer)).codes == {"ARCHIVING_STUCK": 1}
+    assert found(tmp_path, *history, limits=Limits(writer_version=writer)).codes == {}
 
 
 @pytest.mark.parametrize("writer", ["4.0", "4.1", "4.2", "4.3"])
 def test_archiving_is_unknown_to_earlier_writers(tmp_path: Path, writer: str):
     judged = found(tmp_path, snapshot(), update([(0, 0, ARCHIVING, 1)]), limits=Limits(writer_version=writer))
-    assert judged.codes == {"UNKNOWN_DELIVERY_STATE": 1, "ARCHIVING_STUCK": 1}
+    assert judged.codes == {"UNKNOWN_DELIVERY_STATE": 1}
     (row,) = judged.of("UNKNOWN_DELIVERY_STATE")
     assert row["message"] == f"the state batch 0-0 is in state ARCHIVING, which {writer} does not write"
 

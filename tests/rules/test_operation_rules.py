@@ -18,24 +18,50 @@ from tests.rules.histories import (
     update,
 )
 
+AT_ONCE = Limits(archiving_seconds=0)
+SECOND = 1000
+
+
+@pytest.mark.parametrize(("after", "is_found"), [(180, False), (59_999, False), (60_000, True)])
+def test_archiving_takes_time_until_it_is_stuck(tmp_path: Path, after: int, is_found: bool):
+    history = (snapshot([(1, 1, ARCHIVING, 1)]), update(after=after))
+    assert found(tmp_path, *history).codes == ({"ARCHIVING_STUCK": 1} if is_found else {})
+
+
+def test_the_age_is_that_of_the_first_offset_in_archiving(tmp_path: Path):
+    # One dead letter after the other: each is done, so none waits for long.
+    busy = [
+        update([(number, number, ARCHIVED, 1), (number + 1, number + 1, ARCHIVING, 1)], count=number, after=after)
+        for number, after in ((1, 50 * SECOND), (2, 100 * SECOND), (3, 150 * SECOND))
+    ]
+    history = (snapshot([(1, 1, ARCHIVING, 1)]), *busy, update(count=3, after=209 * SECOND))
+    assert found(tmp_path / "busy", *history).codes == {}
+    (row,) = found(tmp_path / "stuck", *history, update(count=3, after=210 * SECOND)).of("ARCHIVING_STUCK")
+    assert row["evidence"]["milliseconds"] == "60000"
+
+
+def test_time_goes_on_by_records_of_other_share_partitions(tmp_path: Path):
+    history = (snapshot([(1, 1, ARCHIVING, 1)]), snapshot(partition=1, after=61 * SECOND))
+    assert found(tmp_path, *history).codes == {"ARCHIVING_STUCK": 1}
+
 
 def test_many_ranges_are_told_by_the_first_few(tmp_path: Path):
     ranges = [(10 * number, 10 * number + 1, ARCHIVING, 1) for number in range(1, 9)]
-    (row,) = found(tmp_path, snapshot(ranges)).of("ARCHIVING_STUCK")
-    assert row["message"].endswith(": 16 (10-11, 20-21, 30-31, 40-41, 50-51 and 3 more ranges)")
-    assert row["evidence"] == {"offsets": "16", "first_offset": "10", "ranges": "8"}
+    (row,) = found(tmp_path, snapshot(ranges), limits=AT_ONCE).of("ARCHIVING_STUCK")
+    assert row["message"].startswith("16 offsets (10-11, 20-21, 30-31, 40-41, 50-51 and 3 more ranges) in ARCHIVING")
+    assert row["evidence"] == {"offsets": "16", "first_offset": "10", "ranges": "8", "milliseconds": "0"}
 
 
 def test_each_share_partition_has_its_own_row(tmp_path: Path):
     held = [(number, number, ARCHIVING, 1) for number in (1, 3)]
     history = [snapshot(held[: number % 3], partition=number) for number in range(6)]
-    rows = found(tmp_path, *history).of("ARCHIVING_STUCK")
+    rows = found(tmp_path, *history, limits=AT_ONCE).of("ARCHIVING_STUCK")
     assert [(row["partition"], row["evidence"]["offsets"]) for row in rows] == [(1, "1"), (2, "2"), (4, "1"), (5, "2")]
 
 
 @pytest.mark.parametrize("last", [tombstone(), update([(1, 1, ARCHIVED, 1)], count=1), update(start=2)])
 def test_what_is_done_does_not_wait(tmp_path: Path, last):
-    judged = found(tmp_path, snapshot([(1, 1, ARCHIVING, 1)]), last, limits=Limits(writer_version="4.3"))
+    judged = found(tmp_path, snapshot([(1, 1, ARCHIVING, 1)]), last, limits=AT_ONCE)
     assert "ARCHIVING_STUCK" not in judged.codes
 
 
@@ -52,10 +78,31 @@ def test_offsets_near_the_delivery_limit_are_found(tmp_path: Path, state: int, c
     assert judged.codes["POISON_RECORDS"] == is_found
 
 
+def test_a_group_s_own_delivery_limit_decides(tmp_path: Path):
+    limits = Limits(groups={"h": {"delivery_count": 2}, "g": {"delivery_count": 10}})
+    history = (snapshot([(3, 3, AVAILABLE, 8)]),)
+    assert found(tmp_path, *history, limits=limits).codes == {}
+    (row,) = found(tmp_path / "near", snapshot([(3, 3, AVAILABLE, 9)]), limits=limits).of("POISON_RECORDS")
+    assert row["message"].endswith("at the delivery limit of 10 or one delivery below it")
+    (row,) = found(tmp_path / "over", snapshot([(3, 3, AVAILABLE, 11)]), limits=limits).of("DELIVERY_COUNT_OVER_LIMIT")
+    assert row["message"] == "the state batch 3-3 was delivered 11 times; the limit is 10"
+    other = Limits(delivery_count=8, groups={"h": {"delivery_count": 10}, "g": {"record_locks": 7}})
+    assert found(tmp_path / "unnamed", *history, limits=other).codes == {"POISON_RECORDS": 1}
+
+
+def test_a_group_s_own_window_decides(tmp_path: Path):
+    wide = snapshot([(0, 49, AVAILABLE, 1)])
+    limits = Limits(record_locks=10, groups={"g": {"record_locks": 50}})
+    (row,) = found(tmp_path, wide, limits=limits).of("IN_FLIGHT_LIMIT")
+    assert "; at 50 nothing" in row["message"].replace(" on; at", "; at")
+    limits = Limits(record_locks=10, groups={"g": {"record_locks": 51}})
+    assert found(tmp_path / "below", wide, limits=limits).codes == {}
+
+
 def test_what_lies_below_the_start_is_nobody_s_poison(tmp_path: Path):
     judged = found(tmp_path, snapshot([(2, 4, AVAILABLE, 4)], start=4))
     (row,) = judged.of("POISON_RECORDS")
-    assert row["message"].endswith(": 1 (4)")
+    assert row["message"].startswith("1 offset (4) at the delivery limit")
     assert "POISON_RECORDS" not in found(tmp_path / "behind", snapshot([(2, 4, AVAILABLE, 4)], start=5)).codes
 
 

@@ -1,10 +1,17 @@
 """What writers from 4.4 on guarantee, and how it is known that they wrote."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from share_state.delta.reader import CommittedTables
 from share_state.fold.options import Limits
+from share_state.pipeline.audit import run_audit
+from share_state.pipeline.executor import LocalExecutor
+from share_state.pipeline.plan import FoldPlan
+from share_state.sources.discovery import LogPartition
+from tests.kafka.batches import NOW, Batch, Record, consecutive, in_bytes, log_of
 from tests.rules.histories import ACKNOWLEDGED, ARCHIVED, ARCHIVING, BREACHES, OF_4_4, found, snapshot, update
 
 GUARANTEES = ["START_NOT_CARRIED", "COUNT_REGRESSION", "ARCHIVING_PASSED", "BATCHES_NOT_JOINED"]
@@ -29,6 +36,30 @@ def test_behind_a_range_in_archiving_of_any_share_partition_the_writer_is_known(
     (row,) = found(tmp_path / "behind", sign, *BREACHES[code].records).of(code)
     assert row["message"].endswith(" (the writer must be 4.4 or later: ARCHIVING is in the log since offset 0)")
     assert code not in found(tmp_path / "before", *BREACHES[code].records, sign).codes
+
+
+CONDITIONAL = ["START_NOT_CARRIED", "COUNT_REGRESSION"]
+NEXT_SECOND = (NOW // 1000 + 1) * 1000
+
+
+@pytest.mark.parametrize("code", CONDITIONAL)
+@pytest.mark.parametrize("written_before", [True, False])
+def test_archiving_in_another_log_shows_the_writer_of_later_records(tmp_path: Path, code: str, written_before: bool):
+    archiving = _log(tmp_path, 1, NOW if written_before else NEXT_SECOND, snapshot([(0, 0, ARCHIVING, 1)]))
+    plan, lake = FoldPlan([_log(tmp_path, 0, NEXT_SECOND, *BREACHES[code].records), archiving]), tmp_path / "lake"
+    result = run_audit(lambda _: nullcontext(LocalExecutor()), plan, str(lake))
+    rows = [row for row in CommittedTables(str(lake)).read("findings").to_pylist() if row["rule"] == code]
+    assert len(rows) == result.findings.get(("warning", code), 0) == int(written_before)
+    for row in rows:
+        why = " (the writer must be 4.4 or later: ARCHIVING is in __share_group_state-1 since offset 0)"
+        assert row["message"] == BREACHES[code].message + why
+    (note,) = result.notes
+    assert note.endswith("inferred from state ARCHIVING in __share_group_state-1 at offset 0")
+
+
+def _log(folder: Path, number: int, time: int, *records: Record) -> LogPartition:
+    data = in_bytes(consecutive([Batch([record], base_timestamp=time) for record in records]))
+    return log_of(folder / str(number), data, partition=number)
 
 
 def test_a_named_writer_is_not_explained(tmp_path: Path):

@@ -1,111 +1,227 @@
-"""Requests as brokers log them, turned into events."""
+"""The request log of a real 4.3.1 broker, replayed: the machine's outcomes and records against the broker's own.
+
+`requests/` holds what one broker with a delivery count limit of 3 and locks of 2 s wrote while one share consumer
+accepted, released, rejected and once acknowledged too late.
+"""
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from share_state.simulator import events as ev
-from share_state.simulator.acquisition import AcquireMode, LogBatch
-from share_state.simulator.player import EventPlayer
-from share_state.simulator.requests import RequestError, ShareFetchRequest, events_of, read_request
-from share_state.simulator.settings import AckBatch
+from share_state.simulator.cluster import ClusterSettings, SimulatedCluster
+from share_state.simulator.coordinator import ShareCoordinator
+from share_state.simulator.requests import RequestReplay, read_requests
+from share_state.simulator.settings import WIDEST, PlayerSettings
+from share_state.simulator.types import RELEASES, SharePartitionKey
+from tests.cli.commands import Said, say
 
-TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAKg"
-
-
-def logged(key: int, *, types: list[int] | None = None, **fields: object) -> str:
-    batches = [] if types is None else [{"firstOffset": 0, "lastOffset": 2, "acknowledgeTypes": types}]
-    message = {
-        "key": key,
-        "groupId": "G1",
-        "memberId": "M1",
-        "shareSessionEpoch": 3,
-        "topics": [{"topicId": TOPIC_ID, "partitions": [{"partitionIndex": 0, "acknowledgementBatches": batches}]}],
-    }
-    return json.dumps(message | fields)
+BROKER = Path(__file__).parent / "requests"
+LOG = BROKER / "kafka-request.log"
+TOPIC_ID = "6kHJzl-_SG668WNNmDjp4g"
+AS_THE_BROKER = ("--release", "4.3", "--state-partitions", 3, "--updates-per-snapshot", 5)
+LIMIT = ("--group-config", "share.delivery.count.limit=3")
 
 
-def events(line: str, fetched: str | None = "0-9") -> list[ev.Event]:
-    log = {} if fetched is None else {("T", 0): (LogBatch(*map(int, fetched.split("-"))),)}
-    return list(events_of(read_request(line), seq=7, ts_ms=9, topics={TOPIC_ID: "T"}, fetched=log))
+def records(folder: Path) -> list[list[Any]]:
+    """Every record of state partitions 0 and 1, without the times and the state epoch, which requests do not tell."""
+    found = []
+    for partition in (0, 1):
+        coordinator = ShareCoordinator(lambda record, now_ms: 0, RELEASES["4.3"])
+        for offset, record in coordinator.load(folder / f"__share_group_state-{partition}", 0):
+            value = record.value
+            assert value is not None
+            terms = (value.snapshot_epoch, value.leader_epoch, value.start_offset, value.delivery_complete_count)
+            found.append([partition, offset, record.key, record.kind, *terms, value.batches])
+    return found
 
 
-def test_acknowledgements_come_before_the_fetch():
-    ack, acquire = events(logged(78, types=[1, 3, 2], maxRecords=20, batchSize=5, shareAcquireMode=1))
-    assert isinstance(ack, ev.Ack) and isinstance(acquire, ev.Acquire)
-    assert ack.batches == (AckBatch(0, 2, (1, 3, 2)),)
-    assert (ack.route, ack.max_bytes, ack.max_wait_ms, ack.min_bytes, ack.max_records) == (
-        "fetch",
-        52428800,
-        500,
-        1,
-        20,
-    )
-    assert (acquire.max_records, acquire.batch_size, acquire.mode) == (20, 5, AcquireMode.RECORD_LIMIT)
-    assert (ack.seq, acquire.seq, acquire.ts_ms) == (7, 8, 9)
+def test_the_replayed_log_leaves_the_records_that_the_broker_wrote(capfd, tmp_path):
+    said = say(capfd, "simulate", "--out", tmp_path / "out", "--requests", LOG, *AS_THE_BROKER, *LIMIT)
+    assert said.code == 0, said
+    assert "25 events left 12 records of 2 share-partitions" in said.out
+    written = records(tmp_path / "out")
+    assert len(written) == 12
+    assert written == records(BROKER)
 
 
-def test_a_fetch_that_renews_gets_no_records():
-    line = logged(78, types=[4], isRenewAck=True, maxWaitMs=0, minBytes=0, maxBytes=0, maxRecords=0)
-    (ack,) = events(line)
-    assert isinstance(ack, ev.Ack) and ack.is_renew_ack
-    assert (ack.max_wait_ms, ack.min_bytes, ack.max_bytes, ack.max_records) == (0, 0, 0, 0)
+def replayed(capfd: pytest.CaptureFixture[str], folder: Path, *more: object) -> Said:
+    """The log replayed with the default delivery count limit, which is not the broker's."""
+    return say(capfd, "simulate", "--out", folder / "out", "--requests", LOG, *AS_THE_BROKER, *more)
 
 
-def test_an_acknowledgement_alone_has_no_limits():
-    (ack,) = events(logged(79, types=[4], isRenewAck=True))
-    assert isinstance(ack, ev.Ack)
-    assert (ack.route, ack.max_bytes, ack.is_renew_ack) == ("acknowledge", 0, True)
+def test_an_outcome_that_differs_from_the_logged_one_is_a_mismatch(capfd, tmp_path):
+    # With limit 5 the lock of the third delivery expires into AVAILABLE; the broker had archived the record and
+    # ignored the late acknowledgement of what lies before its start offset.
+    said = replayed(capfd, tmp_path, "--json")
+    assert said.code == 1
+    assert said.json["mismatches"] == [
+        {
+            "finding": "OUTCOME_MISMATCH",
+            "line": 7,
+            "request": "ShareAcknowledge",
+            "group": "g",
+            "topic_id": TOPIC_ID,
+            "partition": 0,
+            "logged": "NONE",
+            "simulated": "INVALID_RECORD_STATE",
+            "reason": "offsets 4-4 are AVAILABLE, not ACQUIRED",
+        }
+    ]
 
 
-def test_the_last_request_of_a_session_ends_with_leaving():
-    kinds = [event.event for event in events(logged(79, types=[1], shareSessionEpoch=-1))]
-    assert kinds == ["ack", "member_leave"]
-
-
-def test_a_fetch_that_found_nothing_only_acknowledges():
-    assert [event.event for event in events(logged(78, types=[1]), fetched=None)] == ["ack"]
-    assert events(logged(79)) == []
-
-
-def test_released_records_are_fetched_again_by_the_very_request_that_releases_them():
-    player = EventPlayer()
-    for event in (
-        ev.Init(seq=1, ts_ms=0, group="G1", topic="T", state_epoch=1, start_offset=0),
-        ev.Open(seq=2, ts_ms=0, group="G1", topic="T", leader_epoch=0),
-        *events(logged(78), "0-2"),
-    ):
-        list(player.apply(event))
-    results = [result for event in events(logged(78, types=[2]), "0-2") for result in player.apply(event)]
-    assert [tuple(records) for records in results[-1].acquired] == [(0, 2, 2)]
-
-
-def test_version_1_knows_no_renewals():
-    (ack,) = events(logged(79, types=[4], version=1))
-    assert isinstance(ack, ev.Ack) and ack.version == 1
-
-
-def test_defaults_of_a_fetch():
-    request = read_request(logged(78))
-    assert isinstance(request, ShareFetchRequest)
-    assert (request.max_wait_ms, request.min_bytes, request.max_bytes) == (500, 1, 50 * 1024 * 1024)
+def test_mismatches_are_printed_with_their_line(capfd, tmp_path):
+    said = replayed(capfd, tmp_path)
+    assert said.code == 1
+    assert "logged outcomes that the simulation contradicts (OUTCOME_MISMATCH): 1" in said.lines
+    (row,) = [line for line in said.lines if line.lstrip().startswith("7 ")]
+    assert row.split()[:7] == ["7", "ShareAcknowledge", "g", TOPIC_ID, "0", "NONE", "INVALID_RECORD_STATE"]
 
 
 @pytest.mark.parametrize(
-    ("line", "problem"),
+    ("old", "new", "problem"),
     [
-        ("[", "logged request: the line: "),
-        (logged(1), "logged request: the line: "),
-        (logged(78, version=3), "logged request: 78.version: "),
-        (logged(79, groupId=None), "logged request: 79.groupId: "),
+        ("Completed request", "Received request", "has no ShareFetch or ShareAcknowledge that acquires or acknow"),
+        ('"groupId":"g"', '"groupId":7', "line 2: request.groupId: Input should be a valid string"),
+        ("[2026-11-23 06:59:58,648]", "[now]", "line 2: 'now' is not a time such as 2026-11-23 06:59:58,648"),
+        ('"memberId":"WIuzwcwjRLSvDQ/0NVfqcA"', '"memberId":""', "line 2: member: String should have at least 1 char"),
+        ('TimeoutMs":2000', 'TimeoutMs":500', "share.record.lock.duration.ms: 500: must lie between the brokers'"),
+        (TOPIC_ID, "orders", "'orders' is not a uuid of 22 characters"),
     ],
 )
-def test_what_is_no_request_is_refused(line: str, problem: str):
-    with pytest.raises(RequestError) as raised:
-        read_request(line)
-    assert str(raised.value).startswith(problem)
+def test_an_unusable_request_log_is_refused_in_one_line(capfd, tmp_path, old, new, problem):
+    (tmp_path / "log").write_text(LOG.read_text().replace(old, new))
+    said = say(capfd, "simulate", "--out", tmp_path / "out", "--requests", tmp_path / "log")
+    assert (said.code, said.out, said.err.count("\n")) == (2, "", 1)
+    assert problem in said.err
+    assert not (tmp_path / "out").exists() or not any((tmp_path / "out").iterdir())
 
 
-def test_a_topic_that_nobody_can_name_is_refused():
-    with pytest.raises(RequestError, match=f"topic id {TOPIC_ID}: no name"):
-        list(events_of(read_request(logged(79)), seq=1, ts_ms=0, topics={}))
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (("--dialect", "control_records"), "'control_records': its control records would take the offsets of logged"),
+        (("--events", LOG), "events and requests are both given; give one of them"),
+        (
+            ("--group-config", "share.delivery.count.limit"),
+            "--group-config share.delivery.count.limit: give NAME=VALUE",
+        ),
+        (("--group-config", "share.colour=1"), "share.colour: 1: Extra inputs are not permitted"),
+    ],
+)
+def test_contradictory_options_are_refused(capfd, tmp_path, options, problem):
+    said = replayed(capfd, tmp_path, *options)
+    assert (said.code, said.out) == (2, "")
+    assert problem in said.err
+
+
+def logged(
+    key: int, *, types: list[int] | None = None, answer: dict[str, Any] | None = None, error: int = 0, **fields: Any
+) -> bytes:
+    """One line about offsets 0-2 of one share-partition; `answer` is its part of the response, if there is one."""
+    batches = [] if types is None else [{"firstOffset": 0, "lastOffset": 2, "acknowledgeTypes": types}]
+    topics = [{"topicId": TOPIC_ID, "partitions": [{"partitionIndex": 0, "acknowledgementBatches": batches}]}]
+    limits = {"maxWaitMs": 500, "minBytes": 1, "maxBytes": 9, "maxRecords": 20, "batchSize": 5} if key == 78 else {}
+    part = {"partitionIndex": 0} | (answer or {})
+    message = {
+        "isForwarded": False,
+        "requestHeader": {"requestApiKey": key, "requestApiVersion": 2},
+        "request": {"groupId": "G1", "memberId": "M1", "shareSessionEpoch": 3, "topics": topics} | limits | fields,
+        "response": {"errorCode": error, "responses": [{"topicId": TOPIC_ID, "partitions": [part]}]},
+    }
+    if answer is None:
+        message["response"] = None
+    return f"[2026-11-23 07:00:00,000] DEBUG Completed request:{json.dumps(message, separators=(',', ':'))}".encode()
+
+
+GOT = {"acquiredRecords": [{"firstOffset": 0, "lastOffset": 2, "deliveryCount": 1}]}
+
+
+@pytest.fixture
+def replay(tmp_path):
+    cluster = SimulatedCluster(tmp_path, ClusterSettings(PlayerSettings(configs=WIDEST), seed=None))
+    yield RequestReplay(cluster)
+    cluster.close()
+
+
+def play(replay: RequestReplay, *lines: bytes) -> list[dict[str, Any]]:
+    """Play lines; returns the events."""
+    for number, time, request in read_requests(lines):
+        replay.play(number, time, request)
+    replay.cluster.close()
+    text = (replay.cluster.folder / "events.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def kinds(events: list[dict[str, Any]]) -> list[str]:
+    return [event["event"] for event in events]
+
+
+def test_a_fetch_acknowledges_before_it_acquires(replay):
+    again = {"acquiredRecords": [{"firstOffset": 0, "lastOffset": 2, "deliveryCount": 2}]}
+    events = play(replay, logged(78, answer=GOT), logged(78, types=[2], answer=again, shareAcquireMode=1))
+    assert kinds(events) == ["init", "open", "acquire", "ack", "acquire"]
+    ack, acquire = events[-2:]
+    assert (ack["route"], ack["max_bytes"], ack["max_records"], ack["batches"]) == ("fetch", 9, 20, [[0, 2, [2]]])
+    assert (acquire["mode"], acquire["max_records"], acquire["batch_size"]) == (1, 20, 5)
+    assert replay.mismatches == []
+
+
+def test_the_error_of_a_piggybacked_acknowledgement_is_compared(replay):
+    play(replay, logged(78, answer=GOT), logged(78, types=[1], answer={"acknowledgeErrorCode": 121}))
+    (one,) = replay.mismatches
+    assert (one.line, one.request, one.logged, one.simulated) == (2, "ShareFetch", "INVALID_RECORD_STATE", "NONE")
+
+
+def test_an_error_that_the_machine_does_not_know_is_named_by_its_code(replay):
+    play(replay, logged(78, answer=GOT), logged(79, types=[1], answer={"errorCode": 29}))
+    assert [(one.logged, one.simulated) for one in replay.mismatches] == [("error 29", "NONE")]
+
+
+def test_a_fetch_that_acquired_other_delivery_counts_is_a_mismatch(replay):
+    later = {"acquiredRecords": [{"firstOffset": 0, "lastOffset": 2, "deliveryCount": 2}]}
+    play(replay, logged(78, answer=later))
+    assert [(one.logged, one.simulated) for one in replay.mismatches] == [("acquired 0-2 (2)", "acquired 0-2 (1)")]
+
+
+def test_a_request_that_the_broker_rejected_as_a_whole_changes_nothing(replay):
+    events = play(replay, logged(78, answer=GOT), logged(79, types=[1], answer={}, error=123))
+    assert kinds(events) == ["init", "open", "acquire"]
+
+
+def test_without_a_response_a_fetch_reads_on_from_the_next_offset(replay):
+    events = play(replay, logged(78), logged(79, types=[1]), logged(78, maxRecords=4))
+    assert kinds(events) == ["init", "open", "acquire", "ack", "acquire"]
+    assert [event["log_batches"] for event in events if event["event"] == "acquire"] == [[[0, 19]], [[20, 23]]]
+    assert replay.mismatches == []
+
+
+def test_a_fetch_that_renews_gets_no_records(replay):
+    zero = {"maxWaitMs": 0, "minBytes": 0, "maxBytes": 0, "maxRecords": 0}
+    events = play(replay, logged(78, answer=GOT), logged(78, types=[4], answer={}, isRenewAck=True, **zero))
+    assert kinds(events) == ["init", "open", "acquire", "ack"]
+    assert replay.mismatches == []
+
+
+def test_a_request_of_4_0_replays(replay):
+    old = [line.replace(b'"requestApiVersion":2', b'"requestApiVersion":0') for line in
+           (logged(78, answer=GOT), logged(79, types=[1], answer={}))]  # fmt: skip
+    assert [event.get("version", 2) for event in play(replay, *old)] == [2, 2, 2, 1]
+    assert replay.mismatches == []
+
+
+def test_the_last_request_of_a_session_releases_what_the_member_holds(replay):
+    events = play(replay, logged(78, answer=GOT), logged(79, answer={}, shareSessionEpoch=-1, topics=[]))
+    assert kinds(events)[-1] == "member_leave"
+    leader = replay.cluster.player.leader(SharePartitionKey("G1", TOPIC_ID, 0))
+    assert leader is not None
+    assert leader.next_fetch_offset() == 0
+
+
+def test_the_logged_lock_duration_holds(replay):
+    later = logged(79, types=[1], answer={"errorCode": 121}).replace(b"07:00:00,000", b"07:00:02,001")
+    first = logged(78, answer=GOT).replace(b'"response":{', b'"response":{"acquisitionLockTimeoutMs":2000,')
+    events = play(replay, first, later)
+    assert [event["value"] for event in events if event["event"] == "config"] == [2000]
+    assert replay.mismatches == []

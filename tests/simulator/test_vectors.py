@@ -107,6 +107,21 @@ def test_v3_renewing_keeps_records_and_is_never_persisted():
     assert history.start == 3
 
 
+def test_a_checkpoint_starts_past_what_has_ended_after_the_log_start_moved():
+    # "Acknowledge 110: SPSO=111": no start offset of the draft names a finished record.
+    history = History(start=100)
+    history.acquire("100-119")
+    history.ack("105-109", ACCEPT)
+    history.ack("100-104", RELEASE)
+    history.apply(ev.LsoMove, offset=105)
+    history.apply(ev.Checkpoint)
+    assert history.checkpoints[-1] == (110, 110, "")
+    history.ack("112", REJECT)
+    history.apply(ev.LsoMove, offset=107)
+    history.apply(ev.Checkpoint)
+    assert history.checkpoints[-1] == (110, 113, "110-111:0/0, 112:4/1")
+
+
 def test_v4_two_groups_in_the_draft():
     player = EventPlayer(settings=PlayerSettings(dialect="control_records"))
     history = {}

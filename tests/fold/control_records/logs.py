@@ -72,14 +72,19 @@ def user_data(offset: int, count: int = 1, *, codec: int = 0, transactional: boo
     )
 
 
-def log_of(folder: Path, batches: Iterable[Batch], *, topic: str = "T", start: int | None = None) -> LogPartition:
-    """Write one segment of the topic's partition 0, and find the log again; `start` is a log start noted beside it."""
+def log_of(
+    folder: Path, batches: Iterable[Batch], *, topic: str = "T", start: int | None = None, base: int = 0
+) -> LogPartition:
+    """Write one segment of the topic's partition 0, and find the log again.
+
+    `start` is a log start noted beside it, `base` the base offset of the segment: compaction may leave none before the
+    first batch.
+    """
     written = sorted(batches, key=lambda batch: batch.base_offset)
     place = folder / f"{topic}-0"
     place.mkdir(parents=True, exist_ok=True)
     for old in place.glob("*.log"):
         old.unlink()
-    base = written[0].base_offset if written else 0
     (place / f"{base:020}.log").write_bytes(b"".join(batch.written() for batch in written))
     if start is not None:
         (folder / "log-start-offset-checkpoint").write_text(f"0\n1\n{topic} 0 {start}\n")

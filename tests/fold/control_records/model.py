@@ -86,19 +86,30 @@ def _recover_group(own: Mapping[int, Checkpoint | Delta], sco: int, strict: bool
     assert isinstance(base, Checkpoint)
     state = Modelled(base.start, base.end, base.epoch, sco, sco)
     state.take(base.states, fill=False)
-    previous = sco
-    for offset, record in own.items():
-        if offset <= sco or not isinstance(record, Delta):
-            continue
-        ahead = (record.epoch - base.epoch) % 65536
-        if ahead >= 32768:
-            continue
-        state.is_broken |= ahead != 0 or record.back != previous
-        if ahead == 0:
-            previous = offset
-        if strict and state.is_broken:
-            continue
-        state.take(record.states, fill=True)
+    deltas = {
+        offset: record
+        for offset, record in own.items()
+        if offset > sco and isinstance(record, Delta) and (record.epoch - base.epoch) % 65536 < 32768
+    }
+    offsets = [sco, *deltas]
+    follows = [
+        record.epoch == base.epoch and record.back == previous
+        for previous, record in zip(offsets, deltas.values(), strict=False)
+    ]
+    state.is_broken = not all(follows)
+    intact = follows.index(False) if state.is_broken else len(follows)
+    for offset in offsets[1 : intact + 1] if strict else _walked_back(offsets, deltas):
+        state.take(deltas[offset].states, fill=True)
         state.last = offset
         state.deltas += 1
     return state
+
+
+def _walked_back(offsets: list[int], deltas: Mapping[int, Delta]) -> list[int]:
+    """The deltas on the way back from the newest; where one names no record, the way goes on from the one before it."""
+    path, place = [], len(offsets) - 1
+    while place > 0:
+        path.append(offsets[place])
+        back = deltas[offsets[place]].back
+        place = offsets.index(back) if back in offsets[:place] else place - 1
+    return path[::-1]

@@ -1,6 +1,7 @@
 """SCO and ESO: the spec's example of three groups and two partitions, with every number it gives."""
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,13 @@ import pytest
 
 from share_state.errors import InputError
 from share_state.fold.control_log import FoldedControlLog, fold_control_log
-from share_state.fold.options import FoldOptions
+from share_state.fold.options import FoldOptions, Limits
 from share_state.fold.verify import verify_cutoff
-from share_state.rules.control_records import chains_longer_than
 from share_state.sources.as_of import Window
 from share_state.sources.share_snapshots import ShareSnapshotEntry, read_share_snapshot_file, write_share_snapshot_file
 from tests.fold.control_records.logs import at, checkpoint, delta, log_of, user_data
 from tests.fold.control_records.test_worked_example import CORRECTED, findings, records
-from tests.kafka.batches import Record
+from tests.kafka.batches import NOW, Record
 
 T0 = {
     50: checkpoint("G3", 65535, 0, 0),
@@ -42,6 +42,9 @@ T1 = {
 }
 
 
+NOW_TIME = datetime.fromtimestamp(NOW / 1000, UTC)
+
+
 def folded(folder: Path, found: Mapping[int, Record], *, start: int | None = 0, **options: Any) -> FoldedControlLog:
     """The records folded, in a log that begins at offset 0 (with user data) unless another start is noted."""
     log = log_of(folder, [user_data(0), *at(dict(found))], start=start or None)
@@ -64,7 +67,8 @@ def test_the_first_partition_of_the_example(tmp_path: Path):
         "dialect": "control_records", "topic": "T", "partition": 0, "cutoff_offset": 250, "log_start_offset": 0,
         "log_end_offset": 501, "redundant_records": 4, "live_share_partitions": 3, "limited_by_group": "G2",
         "limited_by_topic_id": None, "limited_by_partition": 0, "safe": True, "reason": None,
-        "redundant_bytes": None, "next_cutoff_offset": None, "pinned_records": None, "pinned_bytes": None,
+        "redundant_bytes": None, "next_cutoff_offset": 400, "pinned_records": 4, "pinned_bytes": None,
+        "limited_since": NOW_TIME, "ignored": [], "skipped_records": 0, "unflagged_records": 1,
     }  # fmt: skip
     assert result.record_count - result.redundant_records == 7
     assert findings(result) == {}
@@ -122,17 +126,19 @@ def test_a_subscribed_group_that_never_wrote_blocks_cleaning(tmp_path: Path):
 def test_only_groups_with_a_subscription_count(tmp_path: Path):
     """D-44."""
     result = folded(tmp_path, T0, subscriptions={"T": ["G1", "G3"], "other": ["G2"]})
-    assert (result.earliest.offset, result.earliest.held_by) == (400, "G1")
-    assert result.earliest.ignored == ("G2",)
+    assert (result.earliest.offset, result.earliest.limited_by) == (400, "G1")
+    assert result.cutoff["ignored"].to_pylist() == [[{"group_id": "G2", "lost_records": 3}]]
     assert result.redundant_records == 8
     assert result.states.num_rows == 3
     assert verify_cutoff(result, Window(), FoldOptions(control=result.options)).differing == ()
 
 
 def test_a_topic_without_subscriptions_has_no_cutoff(tmp_path: Path):
-    result = folded(tmp_path, T0, subscriptions={})
-    assert (result.earliest.offset, result.redundant_records) == (None, 0)
-    assert result.earliest.ignored == ("G1", "G2", "G3")
+    """The draft's minimum over no group: nothing is cleaned, and nothing is wrong."""
+    (row,) = folded(tmp_path, T0, subscriptions={}).cutoff.to_pylist()
+    assert (row["cutoff_offset"], row["redundant_records"], row["safe"]) == (None, 0, True)
+    assert row["reason"] == "no group subscribes to the topic, so there is no earliest share offset"
+    assert row["ignored"] == [{"group_id": f"G{number}", "lost_records": 0} for number in (1, 2, 3)]
 
 
 def test_retention_beyond_a_checkpoint_loses_the_state(tmp_path: Path):
@@ -154,9 +160,9 @@ def test_a_long_chain_is_named_with_its_length(tmp_path: Path):
     """D-45: the worked example has 7 deltas behind its checkpoint."""
     result = fold_control_log(log_of(tmp_path, at(records(CORRECTED))))
     assert "LONG_CHAIN" not in findings(result)
-    broken = chains_longer_than(result, 5)
-    assert broken.evidence["records"].tolist() == [7]
-    assert not len(chains_longer_than(result, 7).offset)
+    (found,) = findings(fold_control_log(result.log, limits=Limits(chain_length=5)))["LONG_CHAIN"]
+    assert found["evidence"]["records"] == "7"
+    assert "LONG_CHAIN" not in findings(fold_control_log(result.log, limits=Limits(chain_length=7)))
 
 
 def test_a_chain_beyond_the_default_length_is_a_warning(tmp_path: Path):
@@ -195,7 +201,7 @@ def test_the_share_snapshot_file_of_the_example(tmp_path: Path):
                 ShareSnapshotEntry(f"G{n}", at, epoch, at)
                 for n, at, epoch in [(1, 400, 2), (2, 250, 7), (3, 500, 0), (8, 1, 1)]
             ],
-            [None],
+            ["G8"],
         ),
     ],
     ids=["older checkpoint", "missing group", "other epoch", "unknown group"],
@@ -205,19 +211,20 @@ def test_a_stale_index_is_found_and_changes_nothing(
 ):
     """D-38."""
     plain, told = folded(tmp_path, T0), folded(tmp_path, T0, index=index)
-    assert [row["group_id"] for row in findings(told)["STALE_INDEX"]] == groups
-    assert findings(told)["STALE_INDEX"][0]["severity"] == "warning"
+    found = [row for row in findings(told)["STALE_INDEX"] if row["severity"] == "warning"]
+    assert [row["group_id"] for row in found] == groups
     for table in ("states", "in_flight", "cutoff"):
         assert getattr(told, table).equals(getattr(plain, table))
 
 
-def test_an_index_that_only_lacks_the_newest_deltas_is_not_stale(tmp_path: Path):
+def test_an_index_that_only_lacks_the_newest_deltas_is_an_info(tmp_path: Path):
     entries = [
         ShareSnapshotEntry("G1", 400, 2, 400),
         ShareSnapshotEntry("G2", 250, 7, 300),
         ShareSnapshotEntry("G3", 500, 0, 500),
     ]
-    assert findings(folded(tmp_path, T0, index=entries)) == {}
+    found = findings(folded(tmp_path, T0, index=entries))["STALE_INDEX"]
+    assert [(row["group_id"], row["severity"]) for row in found] == [("G1", "info"), ("G2", "info")]
 
 
 def test_group_ids_with_spaces_survive_the_share_snapshot_file(tmp_path: Path):
@@ -225,8 +232,9 @@ def test_group_ids_with_spaces_survive_the_share_snapshot_file(tmp_path: Path):
         ShareSnapshotEntry("a b 1", 5, 65535, 9),
         ShareSnapshotEntry(" ", 1, 0, 1),
         ShareSnapshotEntry("ü", 2, 0, 2),
+        ShareSnapshotEntry("line\nbreak\r\\n", 1, 1, 1),
     ]
-    write_share_snapshot_file(tmp_path / "f", [*entries, ShareSnapshotEntry("line\nbreak", 1, 1, 1)])
+    write_share_snapshot_file(tmp_path / "f", entries)
     assert sorted(read_share_snapshot_file(tmp_path / "f"), key=repr) == sorted(entries, key=repr)
 
 

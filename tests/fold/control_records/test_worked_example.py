@@ -105,7 +105,7 @@ def test_every_column_of_the_state_and_the_in_flight_ranges(tmp_path: Path):
         "snapshot_epoch": 1, "state_epoch": None, "leader_epoch": None, "delivery_complete_count": -1,
         "create_time": None, "write_time": None, "max_leader_epoch": None, "max_state_epoch": None,
         "updates_since_snapshot": 3, "snapshot_offset": 130, "last_offset": 133, "suspect": False,
-        "topic_end_offset": 134,
+        "topic_end_offset": 134, "redundant_retained": 0, "deltas_per_1000_offsets": 250.0,
     }  # fmt: skip
     flights = [
         (row["first_offset"], row["last_offset"], row["record_count"], row["state"], row["delivery_count"],
@@ -252,8 +252,11 @@ def test_a_noted_log_start_moves_the_effective_start_only(tmp_path: Path):
     assert finding["evidence"] == {"start_offset": "0", "effective_start_offset": "10"}
 
 
-def test_a_log_that_was_cut_out_of_another_moves_no_start(tmp_path: Path):
-    """I-2: the control offsets of the example lie beyond everything it delivers."""
-    found = folded(tmp_path, records(CORRECTED))
-    assert found.log.log_start_offset == 130
-    assert state(found) == AFTER[137]
+@pytest.mark.parametrize("base", [129, 130])
+def test_the_first_segment_moves_the_effective_start_as_a_noted_log_start_does(tmp_path: Path, base: int):
+    """Brokers note a log start only where it lies after the base of the first segment."""
+    found = {130: checkpoint(G, 1, 120, 129, [(120, 128, 0, 1)]), 131: checkpoint("H", 1, 0, 130)}
+    result = fold_control_log(log_of(tmp_path, at(found), base=base))
+    rows = result.states.select(["group_id", "start_offset", "effective_start_offset", "end_offset"]).to_pylist()
+    assert [tuple(row.values()) for row in rows] == [(G, 120, base, 129), ("H", 0, base, 130)]
+    assert [row["group_id"] for row in findings(result)["SPSO_BELOW_LOG_START"]] == [G, "H"]

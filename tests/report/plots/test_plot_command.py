@@ -52,7 +52,7 @@ def test_as_of_a_moment_the_picture_ends_there(light: Command, tmp_path: Path):
         (("heatmap", str(DLQ), "--out", "x.png"), "plot heatmap: no such picture"),
         (("cutoff", str(DLQ), "--out", "x.gif"), "pictures are written as"),
         (("window", str(DLQ), "--out", "x.png"), "share-partitions are in it; choose one"),
-        (("window", str(DLQ), "--group", "nobody", "--out", "x.png"), "it has no rows; choose one"),
+        (("window", str(DLQ), "--group", "nobody", "--out", "x.png"), "group nobody: not here; the nearest of 9 are"),
     ],
 )
 def test_what_cannot_be_drawn_is_one_line_and_leaves_no_file(

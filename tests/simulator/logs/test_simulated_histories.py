@@ -323,3 +323,46 @@ def test_an_event_that_cannot_be_read_leaves_nothing_behind(tmp_path):
     with pytest.raises(ShareStateError, match=r"event line 2: init\.partition: "):
         simulate(out, events=events)
     assert list(out.iterdir()) == []
+
+
+def played_over_control_records(folder: Path, *acks: list[Any], gaps: bool) -> list[dict[str, Any]]:
+    """The results of a fetch of 0-9 and acknowledgements, where offset 0 holds the group's first checkpoint."""
+    common = {"ts_ms": 0, "group": "g", "topic": "t"}
+    events = [
+        {"event": "init", "state_epoch": 1, "start_offset": 0},
+        {"event": "open", "leader_epoch": 0},
+        {"event": "acquire", "member": "m", "log_batches": [[0, 9]]},
+        *({"event": "ack", "member": "m", "batches": [ack]} for ack in acks),
+    ]
+    text = [json.dumps(event | common | {"seq": seq}) for seq, event in enumerate(events)]
+    (folder / "events").write_text("\n".join(text))
+    options: dict[str, Any] = {"dialect": CONTROL, "release": "4.3", "traces": True, "control_offsets_as_gaps": gaps}
+    simulate(folder / "out", events=folder / "events", **options)
+    return lines(folder / "out/results.jsonl")[2:]
+
+
+def test_no_fetch_of_the_draft_acquires_a_control_record(tmp_path):
+    fetch, refused, ack = played_over_control_records(tmp_path, [0, 9, [1]], [1, 9, [1]], gaps=False)
+    assert fetch["acquired"] == [[1, 9, 1]]
+    assert (refused["error"], refused["message"]) == ("INVALID_RECORD_STATE", "offsets 0-0 are ARCHIVED, not ACQUIRED")
+    assert (ack["error"], ack["delta"]) == ("NONE", [[0, 0, 4, 1], [1, 9, 2, 1]])
+    assert (ack["start_offset"], ack["end_offset"]) == (10, 10)
+
+
+def test_control_offsets_can_be_acknowledged_as_gaps(tmp_path):
+    fetch, ack = played_over_control_records(tmp_path, [0, 9, [1]], gaps=True)
+    assert fetch["acquired"] == [[0, 9, 1]]
+    assert (ack["error"], ack["delta"]) == ("NONE", [[0, 0, 4, 1], [1, 9, 2, 1]])
+    assert lines(tmp_path / "out/events.jsonl")[-1]["batches"] == [[0, 9, [0, *[1] * 9]]]
+
+
+@pytest.mark.parametrize("gaps", [True, False])
+def test_a_group_of_the_draft_moves_on_over_its_control_records(tmp_path, gaps):
+    simulate(tmp_path, seed=1, groups=1, minutes=2, dialect=CONTROL, control_offsets_as_gaps=gaps)
+    acks = [event for event in lines(tmp_path / "events.jsonl") if event["event"] == "ack"]
+    types = {kind for event in acks for _, _, kinds in event["batches"] for kind in kinds}
+    assert (0 in types) == gaps
+    topics = json.loads((tmp_path / "topics.json").read_text())
+    ends = {(one["name"], part["partition"]): part["highWatermark"] for one in topics for part in one["partitions"]}
+    for row in lines(tmp_path / "control-truth.jsonl"):
+        assert row["startOffset"] > ends[row["topic"], row["partition"]] - 300

@@ -146,7 +146,7 @@ def test_offsets_of_the_topic_are_offsets_in_a_stream_too(tmp_path: Path):
     (log,) = found(path)
     messages = {row["rule"]: row["message"] for row in judge(fold_log(log)).to_pylist()}
     assert messages["ARCHIVING_STUCK"].startswith(
-        "offsets that wait for their dead-letter write, which the start offset cannot pass: 2 (7-8)"
+        "2 offsets (7-8) in ARCHIVING: the start offset cannot pass them until their dead-letter write is done"
     )
 
 

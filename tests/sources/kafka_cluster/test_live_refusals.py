@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from share_state.errors import InputError
+from share_state.errors import InputError, PrunedError
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.task import OutputSpec
 from share_state.sources.discovery import LogPartition
@@ -98,11 +98,17 @@ def test_records_deleted_while_they_are_read_are_told(worked: Workload) -> None:
         future.result(10)
     address = f"kafka://{worked.broker.address}"
     log = LogPartition("trimmed", 0, (), log_start_offset=0, source=KafkaSource(address, 10, ClientProperties()))
-    with pytest.raises(InputError, match="trimmed-0: the broker deleted records while they were read; run"):
+    with pytest.raises(PrunedError, match="trimmed-0: the broker deleted records while they were read; run") as error:
         list(read_chunks(log))
-    (chunk,) = read_chunks(replace(log, log_start_offset=5))
+    assert error.value.log == replace(log, log_start_offset=5)
+    (chunk,) = read_chunks(error.value.log)
     assert chunk.records is not None
     assert chunk.records["offset"].tolist() == [5, 6, 7, 8, 9]
+    # Nothing of what was to be read is left: the state is in the records that came later.
+    early = replace(log, source=KafkaSource(address, 3, ClientProperties()))
+    with pytest.raises(PrunedError) as error:
+        list(read_chunks(early))
+    assert error.value.log == replace(log, log_start_offset=5)
 
 
 @pytest.mark.broker

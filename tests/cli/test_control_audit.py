@@ -1,0 +1,94 @@
+"""Audits of control records: as full as those of `__share_group_state`."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.commands import say
+from tests.fold.control_records.logs import checkpoint, control, delta, log_of, user_data
+from tests.fold.control_records.test_edges import stamped
+from tests.kafka.batches import Batch
+
+BATCHES = [
+    stamped(user_data(0, 100), 0),
+    stamped(control(100, checkpoint("busy", 1, 0, 0)), 1),
+    stamped(control(101, delta("busy", 1, 100, [(0, 9, 2, 1), (10, 14, 0, 4), (15, 19, 2, 1)])), 2),
+    stamped(control(102, checkpoint("dead", 1, 0, 50, [(0, 49, 0, 1)])), 2),
+    stamped(control(103, checkpoint("done", 1, 90, 100)), 2),
+    stamped(control(104, delta("done", 1, 103, [(90, 99, 2, 1)])), 2),
+    stamped(control(105, delta("busy", 1, 101, [(20, 29, 2, 1)])), 90),
+    stamped(control(106, checkpoint("busy", 2, 10, 30, [(10, 14, 0, 4), (15, 29, 2, 1)])), 91),
+]
+
+
+def audit(capfd: pytest.CaptureFixture[str], folder: Path, batches: list[Batch], *options: Any) -> Mapping[str, Any]:
+    """The report of an audit of these batches into the folder's warehouse."""
+    log_of(folder / "broker", batches, topic="orders")
+    said = say(capfd, "audit", folder / "broker", "--out", folder / "lake", "--json", "--quiet", *options)
+    assert said.code in (0, 1), said.err
+    return said.json
+
+
+def verdicts(report: Mapping[str, Any]) -> dict[str, str]:
+    """Group -> verdict of the share-partitions that need a look."""
+    return {one["now"]["group_id"]: one["now"]["verdict"] for one in report["troubled"]}
+
+
+def test_share_partitions_verdicts_poison_and_metrics_are_those_of_the_other_dialect(capfd, tmp_path: Path):
+    metrics, page = tmp_path / "m.prom", tmp_path / "r.html"
+    report = audit(capfd, tmp_path, BATCHES, "--prometheus", metrics, "--html", page)
+    assert (report["share_partitions"], report["verdicts"]["OK"]) == (3, 1)
+    assert verdicts(report) == {"dead": "STOP", "busy": "STALL"}
+    rules = {one["rule"]: one for one in report["findings"]}
+    assert rules.keys() == {"POISON_RECORDS", "SPSO_STALL"}
+    assert rules["POISON_RECORDS"]["examples"][0]["message"].endswith("5 (10-14)")
+    assert report["poison"]["records"] == 5
+    lags = {one["now"]["group_id"]: one["now"]["lag"] for one in report["troubled"]}
+    assert lags == {"busy": 75, "dead": 100}
+    lines = metrics.read_text().splitlines()
+    assert 'share_state_lag{group_id="done",partition_id="0",topic_name="orders"} 0.0' in lines
+    assert 'share_state_verdict{group_id="dead",partition_id="0",topic_name="orders",verdict="STOP"} 1.0' in lines
+    assert "STOP" in page.read_text()
+
+
+def test_subscriptions_mode_and_index_are_keys_of_the_configuration(capfd, tmp_path: Path):
+    subscriptions, index = tmp_path / "subscriptions.json", tmp_path / "index"
+    subscriptions.write_text(json.dumps({"orders": ["busy", "done"]}))
+    sets = [f"control_records.subscriptions={subscriptions}", f"control_records.index={index}"]
+    options = [part for text in (*sets, "control_records.mode=best-effort") for part in ("--set", text)]
+    plain = audit(capfd, tmp_path / "plain", BATCHES)
+    assert (plain["cutoff"][0]["cutoff_offset"], plain["cutoff"][0]["limited_by_group"]) == (102, "dead")
+    report = audit(capfd, tmp_path, BATCHES, *options)
+    (row,) = report["cutoff"]
+    assert (row["cutoff_offset"], row["limited_by_group"]) == (103, "done")
+    assert row["ignored"] == [{"group_id": "dead", "lost_records": 1}]
+    assert verdicts(report) == {"busy": "STALL"}
+    file = index / "orders-0.share-snapshot"
+    assert file.read_text().splitlines()[2:] == ["busy 106 2 106", "dead 102 1 102", "done 103 1 104"]
+    file.write_text("0\n1\ngone 99 1 99\n")
+    fork = [stamped(control(107, delta("done", 1, 103, [(90, 94, 2, 1), (95, 99, 0, 1)])), 92)]
+    again = audit(capfd, tmp_path, BATCHES + fork, *options)
+    assert {"STALE_INDEX", "FORK"} <= {one["rule"] for one in again["findings"]}
+    assert "gone 99 1 99" in file.read_text()
+    assert again["verdicts"]["REWIND"] == 1
+    assert verdicts(again)["done"] == "REWIND"
+
+
+def test_an_audit_knows_the_checkpoints_of_the_last_one(capfd, tmp_path: Path):
+    audit(capfd, tmp_path, BATCHES)
+    log_of(tmp_path / "broker", BATCHES[-2:], topic="orders", base=105)
+    said = say(capfd, "audit", tmp_path / "broker", "--out", tmp_path / "lake", "--json", "--quiet")
+    lost = [one for one in said.json["findings"] if one["rule"] == "BASE_LOST"]
+    assert [(one["severity"], one["count"]) for one in lost] == [("error", 2)]
+    assert sorted(example["group_id"] for example in lost[0]["examples"]) == ["dead", "done"]
+
+
+def test_wrong_settings_are_refused_in_one_line(capfd, tmp_path: Path):
+    log_of(tmp_path / "broker", BATCHES, topic="orders")
+    for text, says in (("mode=lenient", "strict or best-effort"), ("subscriptions=/nowhere.json", "/nowhere.json")):
+        said = say(capfd, "audit", tmp_path / "broker", "--out", tmp_path / "lake", "--set", f"control_records.{text}")
+        assert (said.code, said.err.count("Traceback")) == (2, 0)
+        assert says in said.err

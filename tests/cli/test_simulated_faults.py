@@ -1,0 +1,34 @@
+"""`share-state simulate --fault all`, then `share-state audit`: every fault is found where it was planted."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from share_state.delta.reader import CommittedTables
+from tests.cli.commands import Command
+
+SEEDS = range(1, 21) if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else (1, 7)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_an_audit_that_knows_nothing_of_the_writer_finds_every_fault(light: Command, tmp_path: Path, seed: int):
+    logs, lake = tmp_path / "logs", tmp_path / "lake"
+    assert light("simulate", "--out", logs, "--seed", seed, "--groups", 60, "--fault", "all").code == 0
+    done = light("audit", logs, "--out", lake, "--json")
+    assert done.code == 1
+    tables = CommittedTables(str(lake))
+    (note,) = [note for note in tables.run["notes"] if note.startswith("writer of ")]
+    assert note.startswith("writer of __share_group_state: Kafka 4.4 or later since 2023-11-14 22:")
+    assert note in done.json["notes"]
+    rows = tables.read("findings").to_pylist()
+    found = {(row["rule"], f"__share_group_state-{row['state_partition']}", row["offset"]) for row in rows}
+    of_group = {(row["rule"], row["group_id"], row["topic_id"], row["offset"]) for row in rows}
+    planted = [json.loads(line) for line in (logs / "faults.jsonl").read_text().splitlines()]
+    assert len(planted) == 41
+    assert not [one for one in planted if (one["finding"], one["log"], one["offset"]) not in found]
+    names = ("finding", "group", "topicId", "offset")
+    assert not [one for one in planted if "group" in one and tuple(one[name] for name in names) not in of_group]
+    counted = {(one["severity"], one["rule"]): one["count"] for one in done.json["findings"]}
+    assert sum(counted.values()) == len(rows)
