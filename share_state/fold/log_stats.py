@@ -304,6 +304,12 @@ class Folded:
         """The table of that name, built at each call."""
         return self.in_flight_pieces.whole()
 
+    def limits_of(self, limit: str) -> np.ndarray:
+        """One of GROUP_LIMITS for each live share-partition, int64."""
+        if not self.limits.groups:
+            return np.full(len(self.numbers), getattr(self.limits, limit), np.int64)
+        return self.limits.of_groups(limit, self.key_columns(self.numbers, Topics())["group_id"])
+
     def key_columns(self, numbers: np.ndarray, topics: Topics) -> dict[str, pa.Array]:
         """Key columns of share-partitions, by their numbers."""
         raise NotImplementedError
