@@ -8,6 +8,7 @@ refuses to commit if another run has committed since it began.
 import fcntl
 import json
 import os
+import re
 import socket
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -69,6 +70,10 @@ def check_warehouse_path(root: str, tables: Sequence[str] = ALL_TABLES) -> None:
     if "://" in root:
         _check_address(root, tables)
         return
+    if escaped := re.search("%[0-9A-Fa-f]{2}", str(Path(root).absolute())):
+        raise WarehouseError(
+            f"{root}: deltalake cannot read {escaped[0]} in a path, an escape in URLs; give another folder"
+        )
     path = Path(root)
     try:
         if path.is_symlink() and not path.exists():

@@ -13,7 +13,8 @@ import pytest
 
 from share_state.config.inputs import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables, open_table
-from share_state.errors import InputError
+from share_state.delta.warehouse import check_warehouse_path
+from share_state.errors import InputError, WarehouseError
 from share_state.pipeline import audit as audit_module
 from share_state.pipeline.audit import NOTHING_NEW, OTHER_RULES, run_audit
 from share_state.pipeline.executor import LocalExecutor
@@ -396,3 +397,9 @@ def test_settled_findings_are_kept_once(tmp_path: Path):
         LOG_BEGUN_AGAIN=3, LOG_DIVERGED=3
     )
     assert found[2] - Counter(LOG_BEGUN_AGAIN=3, LOG_DIVERGED=3) == rules_found(tmp_path / "once")
+
+
+def test_a_path_that_deltalake_cannot_read_is_refused_before_anything_is_written(tmp_path: Path):
+    with pytest.raises(WarehouseError, match="deltalake cannot read %20 in a path"):
+        check_warehouse_path(str(tmp_path / "a%20b/w"))
+    check_warehouse_path(str(tmp_path / "100% of it"))
