@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Annotated
@@ -26,11 +26,11 @@ from share_state.cli.options import (
     Verbose,
     pairs,
 )
-from share_state.config.inputs import KEYS, OPTIONS, input_spec
+from share_state.config.inputs import KEYS, OPTIONS, GroupConfig, input_spec
 from share_state.config.loading import load_settings, settings_for
 from share_state.config.model import AuditSettings, config_fingerprint
 from share_state.delta.warehouse import check_warehouse_path, warehouse_lock
-from share_state.errors import ShareStateError
+from share_state.errors import InputError, SetupError, ShareStateError
 from share_state.pipeline.audit import run_audit
 from share_state.pipeline.executor import Progress
 from share_state.pipeline.plan import build_plan
@@ -40,6 +40,8 @@ from share_state.report.audit_data import AuditReport, read_report
 from share_state.report.audit_text import audit_json, print_audit
 from share_state.report.console import check_report_paths
 from share_state.report.prometheus import write_metrics
+from share_state.sources.discovery import STATE_TOPIC
+from share_state.sources.kafka_client import is_kafka_address
 from share_state.sources.share_snapshots import write_share_snapshots
 from share_state.spark.choice import ExecutorChoice, open_executor, open_sorter
 
@@ -47,13 +49,14 @@ _LOG = logging.getLogger("share_state")
 
 
 def nightly_audit(
-    settings: AuditSettings, progress: Progress, *, verbose: bool = False
+    settings: AuditSettings, progress: Progress, *, afresh: Collection[str] = (), verbose: bool = False
 ) -> tuple[RunResult, AuditReport]:
     """Audit a cluster's exports into its warehouse and write the reports that the settings ask for.
 
     Args:
         settings: of the cluster.
         progress: shows the phases.
+        afresh: names of log partitions to read from their start, or ALL_LOGS.
         verbose: let Spark log.
     Returns:
         The result of the audit, and the report on the warehouse as it is now.
@@ -62,6 +65,7 @@ def nightly_audit(
     """
     check_warehouse_path(settings.warehouse)
     check_report_paths(settings.report.html, settings.report.prometheus)
+    settings = with_group_limits(settings)
     choice = ExecutorChoice(settings.spark.master, settings.spark.conf, verbose)
     with open_sorter(choice) as sorter:
         plan = build_plan(settings.input_spec(), KEYS, sorter)
@@ -78,6 +82,7 @@ def nightly_audit(
                 options=config_fingerprint(settings),
                 history_days=settings.retention.history_days,
                 by_wall_clock=settings.clock == "wall",
+                afresh=afresh,
                 cluster=settings.cluster,
                 progress=progress,
             )
@@ -90,6 +95,25 @@ def nightly_audit(
                 report = _write_reports(settings)
     progress.close()
     return result, report
+
+
+def with_group_limits(settings: AuditSettings) -> AuditSettings:
+    """The settings with the limits that the groups of a live cluster set for themselves; those configured win."""
+    found: dict[str, GroupConfig] = {}
+    for source in settings.sources:
+        if not is_kafka_address(source.path):
+            continue
+        from share_state.sources.kafka_admin import fetch_group_limits  # noqa: PLC0415  a live cluster alone needs it
+        from share_state.spark import jars  # noqa: PLC0415  imports Spark
+
+        try:
+            of_groups = fetch_group_limits(source.path, source.kafka_properties, jars.jars(jars.KAFKA_CLIENTS))
+        except (InputError, SetupError) as error:
+            _LOG.info("the limits of single groups are unknown, those of the cluster hold for all: %s", error)
+            continue
+        found |= {name: GroupConfig(**own) for name, own in of_groups.items()}
+    limits = settings.limits.model_copy(update={"groups": found | settings.limits.groups})
+    return settings.model_copy(update={"limits": limits})
 
 
 def _write_reports(settings: AuditSettings) -> AuditReport:
@@ -157,6 +181,12 @@ def audit(
     side: GroupSide,
     state_partitions: StatePartitions = None,
     rule: RuleSeverity = None,
+    afresh: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--afresh", metavar="[LOG]...", help="Read these log partitions from their start; all if none is named."
+        ),
+    ] = None,
     fail_on: Annotated[str | None, typer.Option("--fail-on", help="As the key fail_on.")] = None,
     html: Annotated[str | None, typer.Option("--html", metavar="FILE", help="As the key report.html.")] = None,
     prometheus: Annotated[
@@ -189,8 +219,9 @@ def audit(
     if inputs or not side.groups:
         of_each |= columns
     settings = _settings(inputs, config, out, of_each, [*_assignments(given), *(sets or ())])
+    logs = [f"{STATE_TOPIC}-{log}" if log.isdecimal() else log for log in afresh or ()]
     with stages_on_stderr(quiet=quiet):
-        _, report = nightly_audit(settings, Progress(quiet=quiet), verbose=verbose)
+        _, report = nightly_audit(settings, Progress(quiet=quiet), afresh=logs, verbose=verbose)
     written = [path for path in (settings.report.html, settings.report.prometheus) if path is not None]
     console.print_json(audit_json(report)) if as_json else print_audit(report, written)
     raise Exit(FOUND if report.failing or report.failing_verdicts else DONE)

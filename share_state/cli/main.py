@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import inspect
+import re
 import signal
 import sys
 import traceback
@@ -110,12 +111,16 @@ def _fields(bundle: type[Bundle]) -> Iterator[inspect.Parameter]:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    for argument in given:
+        # Python keeps bytes that are not UTF-8 as surrogates.
+        if any("\ud800" <= character <= "\udfff" for character in argument):
+            return _fail(f"{argument!r}: not UTF-8; rename the file, or give UTF-8", UNUSABLE)
     try:
         if given != ["--version"]:
             # Only the module of the command is imported, all of them for --help.
             for name in [name for name in given[:1] if name in COMMANDS] or COMMANDS:
                 import_module(f"share_state.cli.{COMMANDS[name]}")
-        code = int(app(args=given, prog_name="share-state", standalone_mode=False) or DONE)
+        code = int(app(args=_name_logs_afresh(given), prog_name="share-state", standalone_mode=False) or DONE)
         return _stopped(code) if code == _INTERRUPTED else code
     except Exit as left:
         return left.exit_code
@@ -138,6 +143,22 @@ def run(arguments: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         first = str(error).strip().splitlines()[0] if str(error).strip() else ""
         return _fail(f"unexpected {type(error).__name__}: {first} (-v shows more)", UNEXPECTED)
+
+
+def _name_logs_afresh(given: Sequence[str]) -> list[str]:
+    """The arguments with `--afresh A B` as `--afresh A --afresh B` and without a log partition as `--afresh all`.
+
+    typer has no options with any number of values.
+    """
+    words, is_value = list[str](), False
+    for word in given:
+        if is_value and re.fullmatch(r"(__share_group_state-)?\d+", word):
+            words = words[:-1] if words[-1] == "all" else [*words, "--afresh"]
+            words.append(word)
+        else:
+            is_value = word == "--afresh"
+            words += [word, "all"] if is_value else [word]
+    return words
 
 
 def _error_of_task(error: Exception) -> str | None:

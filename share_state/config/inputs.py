@@ -142,6 +142,10 @@ class LimitSettings(Section):
     groups: dict[str, GroupConfig] = Field(
         default={}, description="share groups with limits of their own; a live cluster is asked for them"
     )
+    batch_bytes: Count = Field(
+        default=_KAFKA.batch_bytes,
+        description="bytes of a decompressed record batch above which it is malformed; far above `message.max.bytes`",
+    )
 
     def to_limits(self) -> Limits:
         """The limits as the fold and the rules take them."""

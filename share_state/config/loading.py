@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any, get_args
 
 import yaml
@@ -33,6 +32,7 @@ from share_state.config.model import (
 )
 from share_state.errors import ShareStateError
 from share_state.rules.registry import registered
+from share_state.sources.object_stores import regular_path, to_path
 
 _EXAMPLE = "conf/audit.yaml"
 _NO_FILE = "the configuration"
@@ -260,7 +260,7 @@ def _shown(value: Any) -> str:
 
 def _read_file(path: str) -> dict[str, Any]:
     try:
-        given = _parse_yaml(Path(path).read_bytes().decode("utf-8"))
+        given = _parse_yaml(regular_path(to_path(path)).read_bytes().decode("utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file; give the audit's YAML file ({_EXAMPLE} is an example)") from None
     except IsADirectoryError:

@@ -105,7 +105,8 @@ class AuditSettings(Section):
     groups: GroupSettings = Field(default_factory=GroupSettings)
     control_records: ControlSettings = Field(default_factory=ControlSettings)
     clock: Clock = Field(
-        default="log", description="end of measured durations: the newest record of the input, or the time of the audit"
+        default="log",
+        description="end of measured durations: the last record of each log partition, or the time of the audit",
     )
     rules: dict[RuleCode, Severity] = Field(default={}, description="severity of single rules")
     fail_on: Severity = Field(default=ERROR, description="exit with 1 if a finding has this severity or a higher one")

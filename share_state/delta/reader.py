@@ -4,7 +4,7 @@
 neither deltalake nor pyarrow.dataset, which are slow to import.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from functools import reduce
@@ -143,7 +143,8 @@ class CommittedTables:
                 f"{warehouse}: no warehouse here; make one with `share-state reconstruct INPUT --out {warehouse}`"
             )
         where = None if command is None else pc.field("command") == command
-        self.runs = self.read("runs", where).sort_by([("finished", "descending")])
+        # Not by the clock alone, which may have been wrong; rows of earlier releases have no sequence.
+        self.runs = self.read("runs", where).sort_by([("sequence", "descending"), ("finished", "descending")])
         if not len(self.runs):
             raise NothingCommittedError(f"{warehouse}: no {command} was ever committed here")
         self.run: dict[str, Any] = self.runs.slice(0, 1).to_pylist()[0]
@@ -215,6 +216,15 @@ class CommittedTables:
         if (found := self._open(table)) is None:
             raise self._unreadable(table, "it is gone")
         return [file | {"path": f"{self.root}/{table}/{file['path']}"} for file in list_files(found)]
+
+    def lack_files(self, tables: Iterable[str]) -> bool:
+        """Whether files of one of these tables are gone."""
+        try:
+            places = [open_filesystem(file["path"]) for table in tables for file in self.files(table)]
+        except WarehouseError:
+            return True
+        found = places[0][0].get_file_info([path for _, path in places]) if places else []
+        return not all(info.is_file for info in found)
 
     def _open(self, table: str) -> "DeltaTable | None":
         from deltalake.exceptions import DeltaError  # noqa: PLC0415  slow to import

@@ -239,7 +239,9 @@ class Warehouse:
             row: the other columns.
             expired: ids of runs whose rows are removed.
         """
-        of_now = {"finished": datetime.now(UTC), "table_versions": list(self.versions.items())}
+        sequence = 0 if self._runs_version is None else self._runs_version + 1
+        versions = list(self.versions.items())
+        of_now = {"finished": datetime.now(UTC), "table_versions": versions, "sequence": sequence}
         rows = pa.Table.from_pylist([{**row, **of_now}], schema=table_schema("runs"))
         self.append("runs", self.files.write("runs", rows.to_batches()), {row["run_id"], *expired})
 

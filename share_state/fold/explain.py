@@ -100,6 +100,7 @@ class Explanation:
         standing: of the offset at the end.
         start_offset, effective_start, end_offset: SPSO, where a leader that loads it starts, SPEO; None for none.
         gap: first and last offset of the gap around it, None if it is in none.
+        first_gap_start: first offset from the start offset on that no range covers, None if there is none before SPEO.
         is_suspect: records since the latest snapshot are missing or unreadable.
         records: folded records of the share-partition.
         last_offset, last_timestamp: of the latest of them.
@@ -117,6 +118,7 @@ class Explanation:
     effective_start: int | None = None
     end_offset: int | None = None
     gap: tuple[int, int] | None = None
+    first_gap_start: int | None = None
     is_suspect: bool = False
     records: int = 0
     last_offset: int = NOWHERE
@@ -251,6 +253,7 @@ def _extend(explanation: Explanation, dialect: Dialect, reader: LogReader, state
     explanation.standing, explanation.start_offset, explanation.end_offset = standing(last), start(last), end(last)
     explanation.effective_start = int(leads[last]) if has_start[last] else None
     explanation.gap = _gap(explanation, final) if explanation.standing.place == Place.GAP else None
+    explanation.first_gap_start = _first_gap(explanation, final)
     explanation.records += len(rows)
     explanation.last_offset, explanation.last_timestamp = int(rows[last]["offset"]), int(rows[last]["timestamp"])
 
@@ -269,6 +272,16 @@ def _gap(explanation: Explanation, ranges: np.ndarray) -> tuple[int, int]:
     after = ranges["first"][ranges["first"] > explanation.offset]
     start, end = explanation.start_offset or 0, explanation.end_offset or 0
     return max(start, int(before.max()) + 1 if len(before) else start), (int(after.min()) if len(after) else end) - 1
+
+
+def _first_gap(explanation: Explanation, ranges: np.ndarray) -> int | None:
+    """Source: Kafka SharePartition.maybeInitialize, which keeps the first gap to fetch."""
+    start, end = explanation.start_offset, explanation.end_offset
+    if start is None or end is None:
+        return None
+    covered_to = np.concatenate(([start], np.maximum(ranges["last"] + 1, start)))
+    gaps = covered_to[np.append(ranges["first"], end) > covered_to]
+    return int(gaps[0]) if len(gaps) else None
 
 
 @dataclass(slots=True)

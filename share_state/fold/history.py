@@ -1,6 +1,7 @@
 """The table `share_partition_history`: progress and verdict of each share-partition, one row per audit."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -10,10 +11,10 @@ from share_state.fold.chains import Chains
 from share_state.fold.interval_merge import ACQUIRED, ARCHIVED, ARCHIVING, AVAILABLE
 from share_state.fold.log_stats import NO_PREVIOUS_START, Folded, piece_bounds
 from share_state.fold.options import Limits
-from share_state.fold.states import KEY, declared_table, slice_chains, to_timestamps, window_tiles
+from share_state.fold.states import KEY, declared_table, key_texts, slice_chains, to_timestamps, window_tiles
 
 TABLE = "share_partition_history"
-PREVIOUS_START, FIRST_DELIVERY_AT = "previous_start", "first_delivery_at"
+PREVIOUS_START, FIRST_DELIVERY_AT, LOG_TIME = "previous_start", "first_delivery_at", "log_time"
 OK, STALL, STOP, REWIND = "OK", "STALL", "STOP", "REWIND"
 VERDICTS = (OK, STALL, STOP, REWIND)
 
@@ -25,20 +26,21 @@ def history_pieces(folded: Folded) -> Iterator[pa.Table]:
 
     Returns:
         The columns of schemas/tables/share_partition_history.yaml, those four null, and PREVIOUS_START (start
-        offset at the last audit) and FIRST_DELIVERY_AT (since then); one row per live share-partition, in pieces.
+        offset at the last audit), FIRST_DELIVERY_AT (since then) and LOG_TIME (ms, of the last record of the log); one
+        row per live share-partition, in pieces.
     """
     pieces, limits = folded.state_pieces, folded.limits_of("delivery_count")
     for begin, end in piece_bounds(pieces.size):
         chains, before = slice_chains(folded.chains, begin, end), folded.previous_starts[begin:end]
-        yield _history(folded, pieces.build(begin, end), chains, before, limits[begin:end])
+        rows = _history(folded, pieces.build(begin, end), chains, before, limits[begin:end])
+        yield rows.append_column(LOG_TIME, pa.array(np.full(len(rows), folded.newest_time)))
 
 
 def _history(folded: Folded, states: pa.Table, chains: Chains, before: np.ndarray, limits: np.ndarray) -> pa.Table:
     tile_ends, rows = window_tiles(chains)
     sizes, state, count = rows["last"] - rows["first"] + 1, rows["state"], rows["count"]
-    effective, limit = (
-        np.repeat(column, np.diff(tile_ends)) for column in (states["effective_start_offset"].to_numpy(), limits)
-    )
+    limit = np.repeat(limits, np.diff(tile_ends))
+    effective = np.repeat(states["effective_start_offset"].to_numpy(), np.diff(tile_ends))
     left = np.clip(rows["last"] - np.maximum(rows["first"], effective) + 1, 0, None)
     waiting, terminal = (state == AVAILABLE) | (state == ACQUIRED), (state != ARCHIVING) & (state > ACQUIRED)
     poison = ((waiting | (state == ARCHIVING)) & (count >= limit - 1)) | ((state == ARCHIVED) & (count >= limit))
@@ -63,7 +65,16 @@ def _history(folded: Folded, states: pa.Table, chains: Chains, before: np.ndarra
     return table.append_column(FIRST_DELIVERY_AT, to_timestamps(np.maximum(chains.chains["first_delivery_at"], 0)))
 
 
-def add_verdicts(rows: pa.Table, now: int, run_id: str, limits: Limits) -> pa.Table:
+def add_verdicts(
+    rows: pa.Table,
+    time: int,
+    run_id: str,
+    limits: Limits,
+    strays: Sequence[str] = (),
+    *,
+    clock: int,
+    by_wall_clock: bool = False,
+) -> pa.Table:
     """Rows of `history_pieces` with time, run and verdict; the verdicts are those of Burrow.
 
     - REWIND: SPSO is lower than at the last audit.
@@ -72,15 +83,25 @@ def add_verdicts(rows: pa.Table, now: int, run_id: str, limits: Limits) -> pa.Ta
     - OK: otherwise.
 
     Args:
-        now: ms, end of the durations: timestamp of the newest record of the input, or time of the audit.
+        time: ms, of the rows.
+        run_id: of the rows.
+        limits: of the cluster.
+        strays: rows to leave out: `key_texts` with the state partition.
+        clock: ms, when the audit began.
+        by_wall_clock: durations end at `clock`; by default with the last record of the log, or `clock` if it is stamped
+            later.
     Returns:
         Columns of schemas/tables/share_partition_history.yaml.
     """
+    if strays:
+        stray = pc.is_in(key_texts(rows, "state_partition"), pa.array(strays))
+        rows = rows.filter(pc.invert(stray))
     start, before = _numbers(rows["start_offset"]), _numbers(rows[PREVIOUS_START])
     lag, waiting = _numbers(rows["lag"]), _numbers(rows["waiting_records"]) + _numbers(rows["archiving_records"])
     behind = np.where(lag >= 0, lag, waiting)
-    idle = _minutes_since(rows["active_time"], now)
-    still = _minutes_since(rows[FIRST_DELIVERY_AT], now)
+    until = np.full(len(rows), clock) if by_wall_clock else np.minimum(_numbers(rows[LOG_TIME]), clock)
+    idle = _minutes_since(rows["active_time"], until)
+    still = _minutes_since(rows[FIRST_DELIVERY_AT], until)
     works = (start >= 0) & (behind > 0)
     cases = {
         REWIND: (start >= 0) & (start < before),
@@ -93,10 +114,11 @@ def add_verdicts(rows: pa.Table, now: int, run_id: str, limits: Limits) -> pa.Ta
         STOP: ("nothing acknowledged for ", idle.astype(np.int64), " min while ", behind, " records wait"),
         STALL: ("SPSO unmoved at ", start, " for ", still.astype(np.int64), " min while ", behind, " records wait"),
     }
-    columns = {name: rows[name] for name in rows.schema.names if name not in (PREVIOUS_START, FIRST_DELIVERY_AT)}
+    kept = rows.drop_columns([PREVIOUS_START, FIRST_DELIVERY_AT, LOG_TIME])
+    columns: dict[str, Any] = dict(zip(kept.column_names, kept.columns, strict=True))
     columns |= {
         "run_id": pa.repeat(pa.scalar(run_id), len(rows)),
-        "time": to_timestamps(np.full(len(rows), max(now, 0))),
+        "time": to_timestamps(np.full(len(rows), max(time, 0))),
         "verdict": pa.DictionaryArray.from_arrays(pa.array(verdict), list(VERDICTS)),
         "reason": _reason(verdict, reasons),
     }
@@ -122,7 +144,7 @@ def _numbers(column: pa.ChunkedArray) -> np.ndarray:
     return column.fill_null(-1).to_numpy()
 
 
-def _minutes_since(column: pa.ChunkedArray, now: int) -> np.ndarray:
-    """Minutes from each time to `now`; -1 if unknown."""
+def _minutes_since(column: pa.ChunkedArray, until: np.ndarray) -> np.ndarray:
+    """Minutes from each time to the one in `until`; -1 if unknown."""
     milliseconds = column.cast(pa.int64()).fill_null(-1).to_numpy() // 1000
-    return np.where(milliseconds < 0, -1.0, (now - milliseconds) / _MS_PER_MINUTE)
+    return np.where(milliseconds < 0, -1.0, (until - milliseconds) / _MS_PER_MINUTE)

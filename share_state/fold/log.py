@@ -1,11 +1,12 @@
 """Reads, decodes and folds one log partition of `__share_group_state`: the work of one task."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from share_state.fold.chains import NOWHERE, Chains
 from share_state.fold.checkpoint import FoldCheckpoint
@@ -45,7 +46,7 @@ from share_state.kafka.state_records import (
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import AsOfPoint, Window, as_of_window
 from share_state.sources.discovery import LogPartition
-from share_state.sources.resume import ResumePoint, ResumeStatus
+from share_state.sources.resume import READ_FROM_START, ResumePoint, ResumeStatus
 from share_state.sources.segments import RecordIndex, index_records, read_chunks, read_into
 from share_state.sources.topics import Topics
 
@@ -70,7 +71,7 @@ class FoldedLog(Folded):
         keys: every share-partition of the log.
         all_chains: their states, row n for number n.
         folded_from: log start offset of the first fold, which may be an earlier audit.
-        checkpoint: where a later audit resumes; None if the log has no valid batch.
+        checkpoint: where a later audit resumes; None if the log has no valid batch or no number.
         archiving: offset and timestamp (ms) of the first record with a range in state ARCHIVING; -1 for none.
         first_lost_offset: earliest known offset from which records may be missing, -1 for none.
     """
@@ -168,6 +169,9 @@ class _LogFold:
         chunk: int = CHUNK_SIZE,
     ) -> None:
         self.log, self.window, self.limits, self.judge = log, window, limits, judge
+        self.previous = checkpoint
+        if resume_status in READ_FROM_START:
+            checkpoint = None
         self.cores, self.folding = cores, BackgroundWorker(cores)
         self.mark = checkpoint.mark if checkpoint else None
         self.keys = checkpoint.keys if checkpoint else KeyTable()
@@ -180,10 +184,11 @@ class _LogFold:
         self.last: np.void | None = None
         self.next_offset = self.observations.read_before = self.mark.next_offset if self.mark else NOWHERE
         self.newest_time = self.mark.newest_time if self.mark else NOWHERE
-        self.folded_from = self.mark.log_start_offset if self.mark else self._first_offset()
-        self.previous_starts = np.where(
-            self.chains.chains["exists"], self.chains.chains["start_offset"], NO_PREVIOUS_START
-        )
+        self.folded_from = self.mark.folded_from if self.mark else self._first_offset()
+        self.previous_starts = np.zeros(0, np.int64)
+        if self.previous is not None:
+            before = self.previous.chains.chains
+            self.previous_starts = np.where(before["exists"], before["start_offset"], NO_PREVIOUS_START)
         self.archiving = (NOWHERE, NOWHERE)
         if checkpoint:
             self.archiving = (checkpoint.archiving_since, checkpoint.archiving_time)
@@ -307,28 +312,48 @@ class _LogFold:
         return self.next_offset if self.next_offset >= 0 else min(int(batch["base_offset"]), self.log.log_start_offset)
 
     def _note_last(self, batches: np.ndarray, facts: BatchSummary) -> None:
-        """Keep the last valid batch, after which a later audit resumes; only segments can be resumed."""
-        if not facts.valid:
-            return
-        self.newest_time = max(self.newest_time, facts.newest_time)
-        if self.log.source is None:
-            self.last = batches[facts.last].copy()
+        """Keep the last valid batch, after which a later audit resumes."""
+        if facts.valid:
+            last = batches[facts.last].copy()
+            self.last, self.newest_time = last, int(last["max_timestamp"])
 
     def _mark(self) -> ResumePoint | None:
-        """Where a later audit resumes; where this one started if it found no valid batch."""
-        if self.last is None:
-            return self.mark
+        """Where a later audit resumes; at the same batch as this one if it found no valid batch."""
+        suspect = self.chains.chains["suspect_offset"] != NOWHERE
+        is_sound = self.last_lost_offset == NOWHERE and not suspect.any()
+        last, topic_id = self.last, self.log.topic_id or (self.mark.topic_id if self.mark else None)
+        if last is None:
+            start = self.log.log_start_offset
+            point = self.mark
+            return point and replace(point, log_start_offset=start, is_sound=is_sound, topic_id=topic_id)
+        if self.log.partition is None:
+            return None
+        is_segment = self.log.source is None
         return ResumePoint(
-            segment=self.log.segments[self.last["segment"]].base_offset,
-            position=int(self.last["file_position"]),
-            size=int(self.last["size"]),
-            base_offset=int(self.last["base_offset"]),
-            crc=int(self.last["crc"]),
-            next_offset=int(self.last["last_offset"]) + 1,
-            log_start_offset=self.folded_from,
+            segment=self.log.segments[last["segment"]].base_offset if is_segment else -1,
+            position=int(last["file_position"]) if is_segment else -1,
+            size=int(last["size"]) if is_segment else 0,
+            base_offset=int(last["base_offset"]),
+            leader_epoch=int(last["leader_epoch"]),
+            crc=int(last["crc"]),
+            next_offset=int(last["last_offset"]) + 1,
+            folded_from=self.folded_from,
+            log_start_offset=self.log.log_start_offset,
             newest_time=self.newest_time,
-            topic_id=self.log.topic_id,
+            is_sound=is_sound,
+            topic_id=topic_id,
         )
+
+    def _starts_before(self) -> np.ndarray:
+        """`previous_starts` of every share-partition by number."""
+        starts = np.full(len(self.keys), NO_PREVIOUS_START)
+        if self.mark is not None:
+            starts[: len(self.previous_starts)] = self.previous_starts
+        elif self.previous is not None:
+            rows = pc.index_in(self.keys.binary(), self.previous.keys.binary())
+            known = np.flatnonzero(rows.is_valid().to_numpy(zero_copy_only=False))
+            starts[known] = self.previous_starts[rows.drop_null().to_numpy()]
+        return starts
 
     def release_buffers(self) -> None:
         RECORD_BUFFERS.release(self.buffer)
@@ -341,6 +366,8 @@ class _LogFold:
         self.release_buffers()
         first = self._first_offset()
         self.extent.forget_before(first)
+        if self.last_lost_offset < first:
+            self.last_lost_offset = NOWHERE
         checkpoint = None
         if (mark := self._mark()) is not None:
             counts, lost = self.observations.counts, self.last_lost_offset
@@ -390,9 +417,8 @@ class _LogFold:
             "pinned_records": self.extent.records_before(following) - self.extent.records_before(current),
             "pinned_bytes": self.extent.bytes_before(following) - self.extent.bytes_before(current),
         }
-        before = np.full(len(self.chains.chains), NO_PREVIOUS_START)
-        before[: len(self.previous_starts)] = self.previous_starts
-        row |= dict.fromkeys((*(() if self.log.has_offsets else _OFFSETS), *(() if self.log.has_sizes else _SIZES)))
+        has_sizes = self.log.has_sizes and (self.mark is None or self.mark.position >= 0)
+        row |= dict.fromkeys((*(() if self.log.has_offsets else _OFFSETS), *(() if has_sizes else _SIZES)))
         return FoldedLog(
             log=self.log,
             keys=self.keys,
@@ -416,7 +442,7 @@ class _LogFold:
             limits=self.limits,
             newest_time=self.newest_time,
             checkpoint=checkpoint,
-            previous_starts=before[numbers],
+            previous_starts=self._starts_before()[numbers],
             archiving=self.archiving,
             first_lost_offset=min(self.losses.offsets, default=NOWHERE),
             judged=self.judged,

@@ -258,7 +258,8 @@ class Folded:
         chains: their states, in the same order.
         previous_starts: int64, one per chain: start offset at the last audit, or NO_PREVIOUS_START.
         limits: what the rules check the log against.
-        newest_time: ms, latest timestamp of any batch, including earlier audits; -1 if unknown.
+        newest_time: ms, latest timestamp of the last valid batch, maybe of an earlier audit (control records: of any
+            batch); -1 if unknown.
         suspect: bool, share-partitions whose state cannot be trusted.
         observations: what rules over the log check.
         record_count, redundant_records: records folded, and those of them before the cutoff.
@@ -303,16 +304,15 @@ class Folded:
         """The table of that name, built at each call."""
         return self.in_flight_pieces.whole()
 
+    def limits_of(self, limit: str) -> np.ndarray:
+        """One of GROUP_LIMITS for each live share-partition, int64."""
+        if not self.limits.groups:
+            return np.full(len(self.numbers), getattr(self.limits, limit), np.int64)
+        return self.limits.of_groups(limit, self.key_columns(self.numbers, Topics())["group_id"])
+
     def key_columns(self, numbers: np.ndarray, topics: Topics) -> dict[str, pa.Array]:
         """Key columns of share-partitions, by their numbers."""
         raise NotImplementedError
-
-    def limits_of(self, limit: str, rows: np.ndarray | None = None) -> np.ndarray:
-        """One of GROUP_LIMITS for share-partitions that have a state, int64; `rows` selects some of them."""
-        numbers = self.numbers if rows is None else self.numbers[rows]
-        if not self.limits.groups:
-            return np.full(len(numbers), getattr(self.limits, limit), np.int64)
-        return self.limits.of_groups(limit, self.key_columns(numbers, Topics())["group_id"])
 
     def leader_starts(self) -> np.ndarray:
         """int64, one per chain: where a leader that loads the state starts."""

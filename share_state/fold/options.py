@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from share_state.errors import InputError
 from share_state.fold.checkpoint import FoldCheckpoint
+from share_state.kafka.compression import MAX_BODY_SIZE
 from share_state.kafka.share_partition_keys import KeyTable
 from share_state.sources.resume import ResumeStatus
 from share_state.sources.share_snapshots import ShareSnapshotEntry
@@ -47,6 +48,7 @@ class Limits:
         writer_version: the release that wrote the log, one of RELEASES; None to infer it.
         archiving_seconds: seconds that an offset may stay in ARCHIVING; a dead-letter write takes less than one.
         groups: share group -> limits that it sets for itself: GROUP_LIMITS, by name.
+        batch_bytes: bytes that a record batch may have when decompressed.
     """
 
     delivery_count: int = 5
@@ -58,6 +60,7 @@ class Limits:
     writer_version: str | None = None
     archiving_seconds: float = 60
     groups: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    batch_bytes: int = MAX_BODY_SIZE
 
     def of_group(self, limit: str, group: str) -> int:
         """One of GROUP_LIMITS for a share group."""
@@ -180,7 +183,8 @@ class FoldOptions:
         state_partitions: number of partitions of the state topic, None if unknown.
         cores: threads that read, decode and fold one log.
         control: of the KIP-932 draft's control records.
-        restore: makes the checkpoint of an earlier fold, to continue from; a new one at each call.
+        restore: makes the checkpoint of an earlier fold, a new one at each call: to continue from or, if
+            `resume_status` is one of READ_FROM_START, for the start offsets alone.
         resume_status: what happened to the log since that fold.
         judge: rules over records, applied to each chunk.
     """

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from share_state.fold.chains import NOWHERE, Chains
 from share_state.fold.interval_merge import (
@@ -28,6 +29,13 @@ SHARE_GROUP_STATE = "share_group_state"
 
 KEY = ("dialect", "group_id", "topic_id", "topic", "partition")
 """The columns that name a share-partition."""
+
+
+def key_texts(rows: pa.Table, *more: str) -> pa.ChunkedArray:
+    """Group id, topic id, partition and more columns of each row as one text; null for control records."""
+    texts = [rows[name].cast(pa.string()) for name in ("group_id", "topic_id", "partition", *more)]
+    return pc.call_function("binary_join_element_wise", [*texts, pa.scalar(":")])
+
 
 _YEAR_1, _YEAR_10000 = -62_135_596_800_000, 253_402_300_800_000
 

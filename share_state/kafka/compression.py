@@ -18,8 +18,8 @@ from isal import isal_zlib
 from share_state.kafka.buffers import BufferPool
 from share_state.kafka.record_batches import CODEC_BITS, CONTROL, BatchStatus, BatchSummary
 
-MAX_BODY_SIZE = 1 << 30
-"""Bytes; larger decompressed batches are refused. Brokers limit batches far below it (message.max.bytes)."""
+MAX_BODY_SIZE = 128 << 20
+"""Bytes of a decompressed batch; the default of brokers (message.max.bytes) is 1 MiB, compressed."""
 
 _STEP = 4096
 """Compressed bytes between two checks of the decompressed size: 4 bytes of zstd can expand to 128 KiB."""
@@ -60,34 +60,35 @@ _CONTEXTS = _Contexts()
 _GZIP = cast(Callable[[], _Frame], partial(isal_zlib.decompressobj, _GZIP_WINDOW))
 
 
-def decompress(codec: int, body: memoryview | bytes) -> memoryview | bytes:
+def decompress(codec: int, body: memoryview | bytes, max_size: int = MAX_BODY_SIZE) -> memoryview | bytes:
     """Decompress the records of one batch.
 
     Args:
         codec: from the batch attributes: 1 gzip, 2 snappy, 3 lz4, 4 zstd.
         body: the compressed bytes behind the batch header.
+        max_size: bytes.
     Raises:
-        DecompressionError: for an unknown codec, damaged bytes, or more than MAX_BODY_SIZE bytes of output.
+        DecompressionError: for an unknown codec, damaged bytes, or more than `max_size` bytes of output.
     Source: Kafka CompressionType, Lz4BlockInputStream, SnappyOutputStream of xerial.
     """
     if codec not in _CODECS:
         raise DecompressionError(f"codec {codec} is unknown")
     try:
-        plain = _CODECS[codec](body)
+        plain = _CODECS[codec](body, max_size)
     except _CODEC_ERRORS as error:
         raise DecompressionError(str(error).partition("\n")[0]) from None
-    _check_size(len(plain))
+    _check_size(len(plain), max_size)
     return plain
 
 
-def _frames(new_frame: Callable[[], _Frame], body: memoryview | bytes) -> bytes:
+def _frames(new_frame: Callable[[], _Frame], body: memoryview | bytes, max_size: int) -> bytes:
     if len(body) <= _STEP:
         frame = new_frame()
         plain = frame.decompress(body)
         # Most bodies are one small frame.
         if frame.eof and not frame.unused_data:
             return plain
-    return _concat(_all_frames(new_frame, body))
+    return _concat(_all_frames(new_frame, body), max_size)
 
 
 def _all_frames(new_frame: Callable[[], _Frame], body: memoryview | bytes) -> Iterator[bytes]:
@@ -102,12 +103,12 @@ def _all_frames(new_frame: Callable[[], _Frame], body: memoryview | bytes) -> It
         raise DecompressionError(_INCOMPLETE)
 
 
-def _lz4(body: memoryview | bytes) -> bytes:
+def _lz4(body: memoryview | bytes, max_size: int) -> bytes:
     """Only the first frame: Kafka's stream ends with it."""
     lz4.frame.reset_decompression_context(_CONTEXTS.lz4)
     plain, used, is_end = lz4.frame.decompress_chunk(_CONTEXTS.lz4, body[:_STEP])
     # Most bodies are small.
-    return plain if is_end else _concat(_lz4_frame(plain, body, used))
+    return plain if is_end else _concat(_lz4_frame(plain, body, used), max_size)
 
 
 def _lz4_frame(start: bytes, body: memoryview | bytes, begin: int) -> Iterator[bytes]:
@@ -120,53 +121,56 @@ def _lz4_frame(start: bytes, body: memoryview | bytes, begin: int) -> Iterator[b
     raise DecompressionError(_INCOMPLETE)
 
 
-def _snappy(body: memoryview | bytes) -> memoryview | bytes:
+def _snappy(body: memoryview | bytes, max_size: int) -> memoryview | bytes:
     if len(body) >= _XERIAL_START.size:
         magic, size = _XERIAL_START.unpack_from(body)
         # Most bodies are one block.
         if magic == _XERIAL and size == len(body) - _XERIAL_START.size:
-            return _snappy_block(body[_XERIAL_START.size :])
-    return _concat(_snappy_blocks(body)) if body[: len(_XERIAL)] == _XERIAL else _snappy_block(body)
+            return _snappy_block(body[_XERIAL_START.size :], max_size)
+    if body[: len(_XERIAL)] == _XERIAL:
+        return _concat(_snappy_blocks(body, max_size), max_size)
+    return _snappy_block(body, max_size)
 
 
-def _snappy_blocks(body: memoryview | bytes) -> Iterator[memoryview]:
+def _snappy_blocks(body: memoryview | bytes, max_size: int) -> Iterator[memoryview]:
     at = _XERIAL_HEADER
     while at < len(body):
         size = int.from_bytes(body[at : at + 4], "big", signed=True)
         at += 4
         if size < 0 or at + size > len(body):
             raise DecompressionError("a snappy block runs past the batch")
-        yield _snappy_block(body[at : at + size])
+        yield _snappy_block(body[at : at + size], max_size)
         at += size
 
 
-def _snappy_block(block: memoryview | bytes) -> memoryview:
+def _snappy_block(block: memoryview | bytes, max_size: int) -> memoryview:
     size = cramjam.snappy.decompress_raw_len(block)
     # Snappy compresses to at most about 1:21, so a larger claim is false and must not be allocated.
-    if size > MAX_BODY_SIZE or size > 64 * len(block) + 64:
+    _check_size(size, max_size)
+    if size > 64 * len(block) + 64:
         raise DecompressionError(f"a snappy block claims {size} bytes")
     return memoryview(cramjam.snappy.decompress_raw(block))
 
 
-def _concat(parts: Iterable[memoryview | bytes]) -> bytes:
+def _concat(parts: Iterable[memoryview | bytes], max_size: int) -> bytes:
     joined, total = [], 0
     for part in parts:
         joined.append(part)
         total += len(part)
-        _check_size(total)
+        _check_size(total, max_size)
     return b"".join(joined)
 
 
-def _check_size(size: int) -> None:
-    if size > MAX_BODY_SIZE:
-        raise DecompressionError(f"more than {MAX_BODY_SIZE} bytes when decompressed")
+def _check_size(size: int, max_size: int) -> None:
+    if size > max_size:
+        raise DecompressionError(f"more than {max_size} bytes when decompressed (limits.batch_bytes)")
 
 
-_CODECS: dict[int, Callable[[memoryview | bytes], memoryview | bytes]] = {
+_CODECS: dict[int, Callable[[memoryview | bytes, int], memoryview | bytes]] = {
     1: partial(_frames, _GZIP),
     2: _snappy,
     3: _lz4,
-    4: lambda body: _frames(_CONTEXTS.zstd, body),
+    4: lambda body, max_size: _frames(_CONTEXTS.zstd, body, max_size),
 }
 
 
@@ -178,7 +182,11 @@ def needs_decompression(batches: np.ndarray, facts: BatchSummary, only_control: 
 
 
 def decompress_bodies(
-    data: np.ndarray, batches: np.ndarray, only_control: bool, buffers: BufferPool[np.ndarray]
+    data: np.ndarray,
+    batches: np.ndarray,
+    only_control: bool,
+    buffers: BufferPool[np.ndarray],
+    max_size: int = MAX_BODY_SIZE,
 ) -> Iterator[tuple[np.ndarray, np.ndarray, dict[int, str]]]:
     """Copy the bodies of batches into buffers, decompressed.
 
@@ -187,6 +195,7 @@ def decompress_bodies(
         batches: BATCH rows; `body`, `body_end` and `status` are changed in place.
         only_control: skip the bodies of data batches.
         buffers: byte buffers to fill; a part ends when its buffer is full.
+        max_size: bytes of a decompressed body.
     Returns:
         Parts in order: (uint8 bytes of the bodies, their BATCH rows, row number in the part -> decompression error).
     """
@@ -194,7 +203,7 @@ def decompress_bodies(
     codecs = (batches["attributes"][selected] & CODEC_BITS).tolist()
     begins, ends = batches["body"][selected].tolist(), batches["body_end"][selected].tolist()
     status, errors = batches["status"], dict[int, str]()
-    buffer, space, used, start = np.empty(0, np.uint8), 0, 0, 0
+    buffer, space, used, start = np.empty(0, np.uint8), -1, 0, 0
     target, rows, body_ends = buffer.data, list[int](), list[int]()
 
     def part(end: int) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
@@ -208,7 +217,7 @@ def decompress_bodies(
         body = packed[begin:end]
         if codec:
             try:
-                body = decompress(codec, body)
+                body = decompress(codec, body, max_size)
             except DecompressionError as error:
                 status[row], errors[row] = BatchStatus.MALFORMED, str(error)
                 continue

@@ -2,7 +2,7 @@
 
 import hashlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -20,10 +20,11 @@ from share_state.fold.states import SHARE_GROUP_STATE
 from share_state.pipeline.executor import Executor, Progress
 from share_state.pipeline.groups import judge_group_side, read_groups
 from share_state.pipeline.plan import FoldPlan
-from share_state.pipeline.reconstruct import write_findings
+from share_state.pipeline.reconstruct import settle_split_keys, write_findings
 from share_state.pipeline.result import WRITER, RunResult, run_row, summarize
 from share_state.pipeline.resume import COMMAND, LastAudit, digest_of_logs, is_unchanged, resume_plan
 from share_state.pipeline.task import CARRIED, FINDINGS, IN_FLIGHT, STATE, WATCHED, OutputSpec
+from share_state.rules.registry import OFF
 from share_state.schema.declarations import table_schema
 from share_state.sources.resume import READ_FROM_START
 
@@ -33,6 +34,10 @@ _WRITTEN = (IN_FLIGHT, STATE, CARRIED)
 """Tables that the tasks write."""
 
 NOTHING_NEW = "nothing new since the last audit"
+OTHER_RULES = (
+    "limits or rules have changed: findings about records that were read before stay as they were judged then; "
+    "--afresh judges all records"
+)
 NO_GROUPS = "__consumer_offsets is no longer in the input; its tables, rules and topic names are left out"
 
 
@@ -45,6 +50,7 @@ def run_audit(
     options: Mapping[str, str] | None = None,
     history_days: int = 90,
     by_wall_clock: bool = False,
+    afresh: Collection[str] = (),
     cluster: str = "",
     progress: Progress | None = None,
 ) -> RunResult:
@@ -60,11 +66,12 @@ def run_audit(
         inputs: as given, for the `runs` row.
         options: what else shaped the result, for the `runs` row; if it changed, everything is judged again.
         history_days: days that rows of `runs`, `share_partition_history` and settled findings are kept.
-        by_wall_clock: measure durations up to the time of this audit instead of the newest record of the input.
+        by_wall_clock: measure durations up to the time of this audit instead of the last record of each log.
+        afresh: names of log partitions to read from their start, or ALL_LOGS.
         cluster: name of the cluster; the warehouse keeps the first one that it is given.
         progress: shows the phases.
     Raises:
-        InputError: if the input holds no valid batch.
+        InputError: if the input holds no valid batch, or `afresh` names a log partition that is not in it.
         WarehouseError: if another table is in the way, or the warehouse is of another cluster.
     """
     progress, started, fingerprint = progress or Progress(), datetime.now(UTC), dict(options or {})
@@ -76,11 +83,13 @@ def run_audit(
         raise WarehouseError(f"{warehouse}: holds cluster {known}, not {cluster}; give each cluster its own warehouse")
     cluster = cluster or known or ""
     with progress("look for what is new"):
-        plan, notes = resume_plan(plan, last)
+        plan, notes = resume_plan(plan, last, afresh)
         if plan.groups is not None:
             fingerprint["groups.digest"] = digest_of_logs(plan.groups.logs)
         elif last is not None and GROUP_TABLES[0] in last.tables.versions:
             notes = [*notes, NO_GROUPS]
+        if last is not None and _has_other_rules(last, fingerprint) and _resumed_partitions(plan):
+            notes = [*notes, OTHER_RULES]
     if last is not None and not by_wall_clock and is_unchanged(plan) and _has_same_options(last, fingerprint, notes):
         result = _nothing_new(last, notes)
         with progress("commit"), tables:
@@ -95,13 +104,23 @@ def run_audit(
         previous = {"last_audit": last.tables.run["run_id"]} if last else {}
         with progress("read and fold"):
             result = summarize(executor.collect(executor.fold(plan, output)), inputs, fingerprint | previous)
+        clock = int(started.timestamp() * 1000)
+        now = clock if by_wall_clock else min(result.log_time or 0, clock)
         result = replace(result, notes=(*notes, *result.notes))
-        now = int(started.timestamp() * 1000) if by_wall_clock else result.log_time or 0
+        result, split = settle_split_keys(plan, result, tables.files)
         result, group_findings = judge_group_side(side, plan, result, tables.files, now)
         _LOG.info("read %s new records of %s log partitions", f"{result.records:,}", f"{len(plan.logs):,}")
         with progress("write findings and history"):
-            findings = write_findings(executor, result, tables.files, [group_findings])
-            finish = partial(add_verdicts, now=now, run_id=result.run_id, limits=plan.limits)
+            findings = write_findings(executor, result, tables.files, [split, group_findings])
+            finish = partial(
+                add_verdicts,
+                time=now,
+                run_id=result.run_id,
+                limits=plan.limits,
+                strays=result.strays,
+                clock=clock,
+                by_wall_clock=by_wall_clock,
+            )
             history = executor.finalize(tables.files, result.files_of(WATCHED), finish)
         with progress("commit"):
             findings += _settled(plan, last, kept, tables.files)
@@ -125,17 +144,31 @@ def _has_same_options(last: LastAudit, options: Mapping[str, str], notes: list[s
     return options == dict(before["options"]) and notes == own
 
 
+def _has_other_rules(last: LastAudit, options: Mapping[str, str]) -> bool:
+    """Whether limits or severities differ from those of the last audit."""
+    before, now = ({key: value for key, value in one.items() if key.startswith(("limits", "rules"))}
+                   for one in (dict(last.tables.run["options"]), options))  # fmt: skip
+    return before != now
+
+
+def _resumed_partitions(plan: FoldPlan) -> set[int | None]:
+    """Numbers of the log partitions that are not read from their start."""
+    points = plan.resumed or {}
+    return {log.partition for log in plan.logs if points and points[log.name].status not in READ_FROM_START}
+
+
 def _settled(plan: FoldPlan, last: LastAudit | None, kept: set[str], files: TableFiles) -> list[File]:
     """Write the findings of earlier audits about records that are not read again."""
     if last is None:
         return []
     # A log that is read from its start is judged again; control records and formats other than segments always are.
-    points = plan.resumed or {}
-    resumed = {log.partition for log in plan.logs if points and points[log.name].status not in READ_FROM_START}
+    resumed = _resumed_partitions(plan)
+    if not resumed:
+        return []
     stays = pc.field("state_partition").isin(sorted(number for number in resumed if number is not None))
-    if None in resumed:
-        stays |= pc.field("state_partition").is_null()
     stays &= pc.field("settled") & pc.field("run_id").isin(sorted(kept)) & (pc.field("dialect") == SHARE_GROUP_STATE)
+    off = [rule for rule, severity in plan.severities.items() if severity == OFF]
+    stays &= ~pc.field("rule").isin(pa.array(off, pa.string()))
     rows = last.tables.batches(FINDINGS, where=stays)
     return files.write(FINDINGS, (batch for table in rows for batch in table.to_batches()))
 

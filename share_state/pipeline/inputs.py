@@ -21,6 +21,7 @@ from share_state.sources.object_stores import (
     InputPath,
     expand_paths,
     read_head,
+    regular_path,
     to_path,
 )
 from share_state.sources.segments import without_obsolete_copies
@@ -256,6 +257,11 @@ def _format_of(path: InputPath) -> str | None:
         if path.is_dir():
             if (path / "_delta_log").is_dir():
                 return "table"
+            if (path / "runs" / "_delta_log").is_dir():
+                raise InputError(
+                    f"{path}: a warehouse that share-state wrote, not an export;"
+                    " `share-state show` prints it; give the logs or tables that it was made from"
+                )
             if next(path.rglob("*.log"), None) is not None:
                 return SEGMENTS
         files = data_files(path)
@@ -338,7 +344,7 @@ def _is_json_table(head: bytes) -> bool:
     line = head.lstrip().partition(b"\n")[0]
     try:
         first = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(first, dict) and not any(isinstance(value, dict) for value in first.values())
 
@@ -354,7 +360,7 @@ def data_files(path: InputPath) -> list[InputPath]:
     def is_data(file: InputPath) -> bool:
         return not any(part.startswith(_NOT_DATA) and "=" not in part for part in file.relative_to(str(path)).parts)
 
-    return [file for file in sorted(path.rglob("*")) if file.is_file() and is_data(file)]
+    return [regular_path(file) for file in sorted(path.rglob("*")) if file.is_file() and is_data(file)]
 
 
 def adjacent_group_logs(paths: Sequence[str], logs: Sequence[LogPartition]) -> tuple[LogPartition, ...]:

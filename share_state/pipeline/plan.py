@@ -100,7 +100,7 @@ class ResumedLog:
 
     Attributes:
         status: what happened to it since the last audit.
-        checkpoint: its row of `carried_logs`; None if it is read from its start.
+        checkpoint: its row of `carried_logs`; None if there is none.
         files: Parquet files with its rows of `carried_share_partitions`, and maybe rows of other logs; of a log with
             control records, which is read from its start, those of `share_partition_state`.
     """
@@ -249,12 +249,15 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
     """
     given = read_topics(spec.topics) if isinstance(spec.topics, str) else spec.topics
     exports = _read_exports(spec, sorter)
-    logs = [log for _, export in exports for log in export.logs]
+    logs = [replace(log, max_body_size=spec.limits.batch_bytes) for _, export in exports for log in export.logs]
     _check_distinct(logs, "copies need one format and dialect")
     _check_one_layout(logs)
     _check_as_of(spec, names, logs)
     windows = _windows(spec, names, logs)
     groups = None if spec.groups is None else _group_input(spec.groups, spec.group_frame, exports, sorter)
+    if groups is not None:
+        own = tuple(replace(log, max_body_size=spec.limits.batch_bytes) for log in groups.logs)
+        groups = replace(groups, logs=own)
     notes = [f"{' '.join(paths)}: {note}" for paths, export in exports for note in export.notes]
     if (warning := _partition_count_warning(groups, names)) is not None:
         notes.append(warning)

@@ -40,7 +40,9 @@ class RunResult:
         archiving: log partition, offset and timestamp (ms) of the first record that only 4.4 or later writes; None if
             there is none, or rules over records were not evaluated.
         notes: what an audit noticed about the logs.
-        files: files that the tasks wrote.
+        misplaced: share-partitions in a state partition that their key does not hash to.
+        strays: those of them whose state in another state partition counts: `key_texts` with the state partition.
+        files: files that the tasks wrote, each with its `log`.
     """
 
     run_id: str
@@ -56,6 +58,8 @@ class RunResult:
     log_time: int | None = None
     archiving: tuple[str, int, int] | None = None
     notes: tuple[str, ...] = ()
+    misplaced: int = 0
+    strays: tuple[str, ...] = ()
     files: Sequence[File] = field(default=(), compare=False, repr=False)
 
     @property
@@ -68,7 +72,11 @@ class RunResult:
 
     def plain(self) -> dict[str, Any]:
         """The result as plain data, for printing."""
-        names = [field.name for field in fields(self) if field.name not in ("index", "files", "archiving")]
+        names = [
+            field.name
+            for field in fields(self)
+            if field.name not in ("index", "files", "archiving", "misplaced", "strays")
+        ]
         shown = {name: getattr(self, name) for name in names}
         findings = [
             {"severity": severity, "rule": rule, "count": count} for (severity, rule), count in self.findings.items()
@@ -121,7 +129,8 @@ def summarize(results: pa.Table, inputs: tuple[str, ...], options: Mapping[str, 
         log_time=max(times, default=None),
         archiving=first,
         notes=() if first is None else (_writer_note(*first),),
-        files=[file for summary in summaries for file in summary["files"]],
+        misplaced=sum(summary["misplaced"] for summary in summaries),
+        files=[file | {"log": summary["log"]} for summary in summaries for file in summary["files"]],
     )
 
 

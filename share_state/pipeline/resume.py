@@ -1,12 +1,13 @@
 """Resumes from the last audit of a warehouse: what is left to read of each log partition, and what changed."""
 
 import hashlib
-import json
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -14,11 +15,22 @@ from share_state.config.inputs import JUDGE_ALL
 from share_state.delta.reader import CommittedTables
 from share_state.errors import InputError, NothingCommittedError
 from share_state.fold.checkpoint import resume_point_of
+from share_state.fold.log import decode_log
+from share_state.kafka.share_partition_keys import KeyTable, state_partitions_of
 from share_state.pipeline.plan import FoldPlan, ResumedLog
-from share_state.sources.discovery import STATE_TOPIC, LogPartition, Segment
+from share_state.pipeline.task import STATE
+from share_state.sources.as_of import Window
+from share_state.sources.discovery import (
+    STATE_TOPIC,
+    LogPartition,
+    Segment,
+    infer_state_partition_count,
+    join_copies,
+)
 from share_state.sources.kafka_client import KAFKA_FORM
 from share_state.sources.object_stores import Store, StorePath, StoreUnavailableError, read_error, store_error, to_path
-from share_state.sources.resume import READ_FROM_START, ResumeStatus, resume
+from share_state.sources.resume import ResumePoint, ResumeStatus, resume
+from share_state.sources.segments import without_obsolete_copies
 
 if TYPE_CHECKING:
     from share_state.sources.kafka_cluster import KafkaSource
@@ -32,7 +44,18 @@ _NOTES = {
     ResumeStatus.DIVERGED: "holds different bytes where the last audit stopped; read from its start",
     ResumeStatus.CLEANED: "was deleted beyond the offset that the last audit had read; read from its start",
     ResumeStatus.LONGER: "starts at an earlier offset than before; read from its start",
+    ResumeStatus.REREAD: "is read from its start again: records were missing, copies differ, or --afresh names it",
 }
+
+VACUUMED = (
+    "tables of the last audit were vacuumed after another command replaced them; all logs are read from their start"
+)
+ALL_LOGS = "all"
+"""In place of names of log partitions that are to be read from their start."""
+
+_NAME = re.compile(rf"{STATE_TOPIC}-(\d+)")
+_CHECKPOINTS = "carried_share_partitions"
+_RESUMED_FROM = ("carried_logs", _CHECKPOINTS, STATE, "findings", "cutoff")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +65,14 @@ class LastAudit:
     Attributes:
         tables: its tables.
         checkpoints: name of a log partition -> its row of `carried_logs`.
+        logs: name of each log partition that it read -> next offset.
+        is_vacuumed: whether files that another audit needs to resume from are gone.
     """
 
     tables: CommittedTables
-    checkpoints: dict[str, str]
+    checkpoints: Mapping[str, str]
+    logs: Mapping[str, int]
+    is_vacuumed: bool = False
 
     @classmethod
     def of(cls, warehouse: str) -> "LastAudit | None":
@@ -58,7 +85,12 @@ class LastAudit:
             tables = CommittedTables(warehouse, COMMAND)
         except NothingCommittedError:
             return None
-        return cls(tables, {row["log"]: row["carried"] for row in tables.read("carried_logs").to_pylist()})
+        if tables.lack_files(_RESUMED_FROM):
+            return cls(tables, {}, {}, is_vacuumed=True)
+        # Other names are of earlier releases, which named logs without a number by the path of their folder.
+        rows = {row["log"]: row["carried"] for row in tables.read("carried_logs").to_pylist()}
+        logs = {name: offset for name, offset in dict(tables.run["progress"]).items() if _NAME.fullmatch(name)}
+        return cls(tables, {name: row for name, row in rows.items() if resume_point_of(row) and name in logs}, logs)
 
     @property
     def cluster(self) -> str | None:
@@ -72,42 +104,81 @@ class LastAudit:
         return kept, set(self.tables.runs["run_id"].to_pylist()) - kept
 
 
-def resume_plan(plan: FoldPlan, last: LastAudit | None) -> tuple[FoldPlan, list[str]]:
+def resume_plan(plan: FoldPlan, last: LastAudit | None, afresh: Collection[str] = ()) -> tuple[FoldPlan, list[str]]:
     """The plan of what the last audit has not read.
 
     Args:
         plan: the log partitions as they are found now.
         last: the last audit.
+        afresh: names of log partitions to read from their start, or ALL_LOGS.
     Returns:
         The plan, with every rule, of what is left of each log partition, including those that are missing now; a
         sentence for each log partition that did more than grow.
     Raises:
-        InputError: if a segment cannot be read, or the input has no partition numbers but the last audit had.
+        InputError: if a segment cannot be read, a log partition that is named is not there, or the number of one is
+            not known.
     """
-    checkpoints = last.checkpoints if last else {}
-    if checkpoints and any(log.source is not None and log.partition is None for log in plan.logs):
+    points = {name: resume_point_of(row) for name, row in last.checkpoints.items()} if last else {}
+    if points and any(log.source is not None and log.partition is None for log in plan.logs):
         raise InputError(
             f"{plan.logs[0].name}: has no partition numbers, but the warehouse resumes from logs that have them; "
             "give the segments, or another warehouse"
         )
-    files = last.tables.files("carried_share_partitions") if last else []
-    states = tuple(file["path"] for file in last.tables.files("share_partition_state")) if last else ()
-    logs, resumed = list[LogPartition](), dict[str, ResumedLog]()
-    for log in (*plan.logs, *_missing(plan.logs, checkpoints)):
-        row = checkpoints.get(log.name)
-        mark = resume_point_of(row) if row else None
-        left, status = (log, ResumeStatus.NEW) if mark is None or not _is_resumable(log) else resume(log, mark)
-        status = ResumeStatus.MISSING if _is_gone(log) else status
-        of_log = tuple(file["path"] for file in files if _may_hold(file, log.name))
+    found = _numbered(plan.logs, plan.state_partitions)
+    names = {log.name for log in found}
+    if unknown := sorted({*afresh} - names - {ALL_LOGS}):
+        raise InputError(f"--afresh: {unknown[0]} is not in the input; found {', '.join(sorted(names))}")
+    logs, statuses = list[LogPartition](), dict[str, ResumeStatus]()
+    for log in found:
+        left, status = log, ResumeStatus.NEW
+        if (point := points.get(log.name)) is not None and _is_resumable(log, point):
+            is_named = log.name in afresh or ALL_LOGS in afresh
+            left, status = (log, ResumeStatus.REREAD) if is_named else resume(log, point)
         logs.append(left)
-        if log.topic != STATE_TOPIC:
-            resumed[log.name] = ResumedLog(status, files=states)
-            continue
-        resumed[log.name] = ResumedLog(status) if status in READ_FROM_START else ResumedLog(status, row, of_log)
-    notes = [f"{name} {_NOTES[known.status]}" for name, known in sorted(resumed.items()) if known.status in _NOTES]
+        statuses[log.name] = status
+    for name in _missing(found, statuses, points, last):
+        logs.append(_empty_log(name, points.get(name), (last.logs[name] if last else None) or 0))
+        statuses[name] = ResumeStatus.MISSING
+    if plan.state_partitions == infer_state_partition_count(plan.logs):
+        plan = replace(plan, state_partitions=infer_state_partition_count(logs))
+    files = last.tables.files(_CHECKPOINTS) if points and last else []
+    states = last.tables.files(STATE) if last is not None and not last.is_vacuumed else []
+    resumed = dict[str, ResumedLog]()
+    for log in logs:
+        row = last.checkpoints.get(log.name) if last else None
+        own = [one for one in files if row and _may_hold(one, log.name)] if log.topic == STATE_TOPIC else states
+        resumed[log.name] = ResumedLog(statuses[log.name], row, tuple(one["path"] for one in own))
+    notes = [f"{name} {_NOTES[status]}" for name, status in sorted(statuses.items()) if status in _NOTES]
+    if last is not None and last.is_vacuumed:
+        notes.append(VACUUMED)
     seen = dict(last.tables.run["progress"]) if last else {}
     notes += [f"{name} is not in the input any more; its rows are left out" for name in sorted({*seen} - {*resumed})]
     return replace(plan, logs=logs, resumed=resumed, judging=JUDGE_ALL), notes
+
+
+def _numbered(logs: Sequence[LogPartition], count: int | None) -> list[LogPartition]:
+    """The logs, those whose folders have no number with the one that the hash of their keys tells.
+
+    Raises:
+        InputError: if it does not.
+    Source: Kafka SharePartitionKey, ShareCoordinatorService.partitionFor.
+    """
+    numbered = dict[str, LogPartition]()
+    for log in logs:
+        found = log
+        if log.partition is None and log.source is None and log.topic == STATE_TOPIC:
+            keys = next((keys for _, keys in decode_log(log, Window()) if len(keys)), KeyTable())
+            numbers = np.unique(state_partitions_of(keys, count)) if count else ()
+            if len(numbers) != 1:
+                known = f"its keys do not belong to one of {count}" if count else "--state-partitions is not given"
+                raise InputError(
+                    f"{log.name}: the name does not show which partition it is, and {known}; "
+                    f"name the folder {STATE_TOPIC}-N"
+                )
+            found = replace(log, partition=int(numbers[0]))
+        same = numbered.get(found.name)
+        numbered[found.name] = found if same is None else without_obsolete_copies(join_copies(same, found))
+    return list(numbered.values())
 
 
 def is_unchanged(plan: FoldPlan) -> bool:
@@ -122,28 +193,32 @@ def _may_hold(file: dict[str, Any], name: str) -> bool:
     return least is None or greatest is None or least <= name <= greatest
 
 
-def _is_resumable(log: LogPartition) -> bool:
+def _is_resumable(log: LogPartition, point: ResumePoint) -> bool:
     """Whether reading can resume where an audit stopped: only in segments of state records."""
-    return log.topic == STATE_TOPIC and log.source is None
+    return log.topic == STATE_TOPIC and log.source is None and point.position >= 0
 
 
-def _missing(logs: Sequence[LogPartition], checkpoints: dict[str, str]) -> list[LogPartition]:
-    found = {log.name for log in logs}
-    gone = {name: row for name, row in sorted(checkpoints.items()) if name not in found and resume_point_of(row)}
-    return [_empty_log(name, json.loads(row)) for name, row in gone.items()]
+def _missing(
+    found: Sequence[LogPartition],
+    statuses: Mapping[str, ResumeStatus],
+    points: Mapping[str, ResumePoint | None],
+    last: LastAudit | None,
+) -> list[str]:
+    """The log partitions that the last audit read and that are not found, unless they went with an earlier topic."""
+    gone = sorted((last.logs if last else {}).keys() - {log.name for log in found})
+    now = {log.topic_id for log in found if log.topic_id is not None}
+    before = {name: point.topic_id for name, point in points.items() if point is not None}
+    is_other_topic = now and any(topic_id is not None and topic_id not in now for topic_id in before.values())
+    if is_other_topic or ResumeStatus.RECREATED in statuses.values():
+        return [name for name in gone if before.get(name) in now]
+    return gone
 
 
-def _empty_log(name: str, checkpoint: dict[str, Any]) -> LogPartition:
+def _empty_log(name: str, point: ResumePoint | None, next_offset: int) -> LogPartition:
     """An empty log partition in place of one that is missing now."""
-    topic, _, number = name.rpartition("-")
-    cells = checkpoint["cells"]
-    start = max(checkpoint["mark"]["log_start_offset"], cells[0][1] if cells else 0)
-    named = topic == STATE_TOPIC and number.isdecimal()
-    return LogPartition(STATE_TOPIC, int(number) if named else None, (Segment(f"{name}/gone", 0, 0),), start)
-
-
-def _is_gone(log: LogPartition) -> bool:
-    return len(log.segments) == 1 and log.segments[0].path.endswith("/gone")
+    start = point.log_start_offset if point is not None else next_offset
+    number = int(name.rpartition("-")[2])
+    return LogPartition(STATE_TOPIC, number, (Segment(f"{name}/gone", start, 0),), start)
 
 
 def digest_of_logs(logs: Sequence[LogPartition]) -> str:

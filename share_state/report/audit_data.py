@@ -474,14 +474,13 @@ def read_report(
     limits = limits or Limits()
     summary = _summarize_findings(tables, acknowledged)
     seen = _survey(tables, summary, most)
-    runs = tables.read("runs").sort_by(descending("finished")).to_pylist()
     cutoffs = tables.read("cutoff").to_pylist()
     cutoffs.sort(key=lambda row: (bool(row["safe"]), -(row["pinned_records"] or 0), row["partition"]))
     return AuditReport(
         cluster=cluster,
         warehouse=warehouse,
         run=_plain_run(tables.run),
-        runs=tuple(_plain_run(run) for run in runs if run["finished"] <= tables.run["finished"]),
+        runs=tuple(_plain_run(run) for run in tables.runs.to_pylist()),
         limits=limits,
         tables=tables,
         live=seen.live,

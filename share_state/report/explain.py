@@ -136,6 +136,7 @@ def _explanation_json(
         "effective_start_offset": explanation.effective_start,
         "end_offset": explanation.end_offset,
         "gap": explanation.gap,
+        "first_gap_start": explanation.first_gap_start,
         "suspect": explanation.is_suspect,
         "last_record": explanation.last_offset,
         "others": [{"topic_id": other.topic_id, "log": other.log} for other in others],

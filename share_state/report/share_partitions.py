@@ -168,8 +168,7 @@ def latest_audit_filter(tables: CommittedTables) -> pc.Expression:
     latest = tables.run["run_id"]
     if next(tables.batches("share_partition_state", ["partition"]), None) is None:
         return pc.field("run_id") == latest
-    runs = tables.read("runs", pc.field("finished") <= tables.run["finished"], ["run_id", "finished"])
-    for run_id in runs.sort_by(descending("finished"))["run_id"].to_pylist():
+    for run_id in tables.runs["run_id"].to_pylist():
         where = pc.field("run_id") == run_id
         if next(tables.batches(HISTORY_TABLE, ["partition"], where), None):
             return where

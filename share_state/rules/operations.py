@@ -51,10 +51,13 @@ def archiving_stuck(folded: FoldedLog) -> Breaches:
 def poison_records(folded: Folded) -> Breaches:
     """Share-partitions with offsets one delivery below the limit, or archived at the limit."""
     batches, limits = folded.chains.batches, folded.limits_of("delivery_count")
-    limit, start = (np.repeat(column, np.diff(folded.chains.ends)) for column in (limits, folded.leader_starts()))
+    sizes = np.diff(folded.chains.ends)
+    limit, start = np.repeat(limits, sizes), np.repeat(folded.leader_starts(), sizes)
+    is_past = batches["count"] >= limit
     # Of what lies before the leader's start, only archived offsets are left to report.
-    is_near = (batches["state"] != ACKNOWLEDGED) & (batches["count"] >= limit - 1) & (batches["last"] >= start)
-    rows = np.flatnonzero(np.where(batches["state"] == ARCHIVED, batches["count"] >= limit, is_near))
+    is_open = (batches["state"] != ACKNOWLEDGED) & (batches["last"] >= start)
+    near = np.where(batches["state"] == ARCHIVED, is_past, is_open)
+    rows = np.flatnonzero(near & (batches["count"] >= limit - 1))
     after = " or one delivery below it"
     return _with_ranges(folded, rows, lambda owners: ("at the delivery limit of ", limits[owners], after))
 

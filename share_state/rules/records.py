@@ -4,6 +4,7 @@ import numpy as np
 import pyarrow as pa
 
 from share_state.fold.log import FoldedLog
+from share_state.fold.states import KEY
 from share_state.kafka.state_records import Fault, Layout
 from share_state.rules.registry import ERROR, INFO, NOTHING, PLACE, WARNING, Breaches, Column, Scope, rule
 
@@ -164,4 +165,26 @@ def wrong_partition(folded: FoldedLog) -> Breaches:
         ("its key belongs to state partition ", belongs),
         key=stray,
         evidence={"belongs_to": belongs},
+    )
+
+
+@rule(
+    "SPLIT_KEY",
+    Scope.STATES,
+    severity=ERROR,
+    source="Kafka ShareCoordinatorService.partitionFor",
+    statement="All records of a share-partition are in one state partition.",
+)
+def split_key(split: pa.Table) -> Breaches:
+    """Share-partitions with state in several state partitions, as after the state topic got more partitions.
+
+    If the number of state partitions is known, only the one that the key hashes to counts; else all are suspect.
+    """
+    home = split["home"].fill_null(-1).to_numpy()
+    kept = [f"that of {number} counts" if number >= 0 else "any of them may be old" for number in home.tolist()]
+    return Breaches(
+        split["last_offset"].fill_null(-1).to_numpy(),
+        ("its state is in several state partitions (", split["partitions"], "): ", pa.array(kept, pa.string())),
+        evidence={"state_partitions": split["partitions"], "counts": split["home"].cast(pa.string()).fill_null("none")},
+        identity={name: split[name].combine_chunks() for name in (*KEY, "state_partition")},
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from share_state.errors import InputError
+from share_state.kafka.compression import MAX_BODY_SIZE
 from share_state.sources.object_stores import (
     InputPath,
     StorePath,
@@ -59,7 +60,8 @@ class RecordSource(Protocol):
 STATE_TOPIC = "__share_group_state"
 
 _SEGMENT_NAME = re.compile(r"(\d{20})\.log")
-_FOLDER_NAME = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)")
+_FOLDER_NAME = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)", re.ASCII)
+_MAX_PARTITION = 2**31 - 1
 _MAX_DEPTH = 6
 _MAGIC_AT = 16
 
@@ -118,6 +120,7 @@ class LogPartition:
         topic_id: from partition.metadata, None if there is none.
         source: reads files of another format; None for segments of a broker.
         copies: of segments, by `Segment.replica`.
+        max_body_size: bytes that a batch of segments may have when decompressed.
     """
 
     topic: str
@@ -128,6 +131,7 @@ class LogPartition:
     topic_id: str | None = None
     source: RecordSource | None = None
     copies: tuple[LogCopy, ...] = ()
+    max_body_size: int = MAX_BODY_SIZE
 
     @property
     def has_offsets(self) -> bool:
@@ -215,7 +219,7 @@ def segment_folders(inputs: Sequence[str | InputPath], selector: TopicSelector) 
         InputError: as `find_logs`.
     """
     folders: dict[InputPath, dict[InputPath, InputPath]] = {}
-    for given in inputs:
+    for given in [inputs] if isinstance(inputs, str) else inputs:
         for path in _expand(given, selector):
             for file in _segments_of(path, selector):
                 # A file given twice is read once, under its first name.
@@ -226,7 +230,11 @@ def segment_folders(inputs: Sequence[str | InputPath], selector: TopicSelector) 
 def partition_of(folder: InputPath, selector: TopicSelector) -> tuple[str, int] | None:
     """Topic and partition in the name of a folder; None if the selector does not match."""
     name = _FOLDER_NAME.fullmatch(folder.resolve().name)
-    return (name["topic"], int(name["partition"])) if name and selector.matches(name["topic"]) else None
+    if name is None or not selector.matches(name["topic"]):
+        return None
+    if int(name["partition"]) > _MAX_PARTITION:
+        raise InputError(f"{folder}: a partition number above {_MAX_PARTITION}; rename the folder or leave it out")
+    return name["topic"], int(name["partition"])
 
 
 def log_partition(topic: str, partition: int | None, replicas: list[tuple[InputPath, list[InputPath]]]) -> LogPartition:
@@ -257,6 +265,16 @@ def of_copies(log: LogPartition, kept: Collection[int]) -> LogPartition:
     start, is_recorded = min(starts)
     segments = tuple(segment for segment in log.segments if segment.replica in kept)
     return replace(log, segments=segments, log_start_offset=start, start_is_recorded=is_recorded)
+
+
+def join_copies(log: LogPartition, other: LogPartition) -> LogPartition:
+    """One log partition with the copies of two."""
+    count = len(log.copies)
+    segments = [*log.segments, *(replace(one, replica=one.replica + count) for one in other.segments)]
+    segments.sort(key=lambda segment: (segment.base_offset, segment.replica))
+    copies, topic_id = log.copies + other.copies, log.topic_id or other.topic_id
+    joined = replace(log, segments=tuple(segments), topic_id=topic_id, copies=copies)
+    return of_copies(joined, {segment.replica for segment in segments})
 
 
 def _expand(given: str | InputPath, selector: TopicSelector) -> list[InputPath]:

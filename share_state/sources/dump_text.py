@@ -144,7 +144,8 @@ def _json(text: str, at: int) -> tuple[Any, int]:
 _BATCH_LINE, _RECORD_LINE, _SECTION_START = b"baseOffset: ", b"| ", b"Dumping "
 _MAX_LINE = 512 << 20
 _SECTION = re.compile(rb"^Dumping ", re.MULTILINE)
-_SEGMENT = re.compile(r"(?:(?P<topic>[^/\\]+)-(?P<partition>\d+)[/\\])?(?P<base>\d{20})\.log")
+_SEGMENT = re.compile(r"(?:(?P<topic>[^/\\]{1,249})-(?P<partition>\d{1,10})[/\\])?(?P<base>\d{20})\.log")
+"""Of bounded length, so that a search stays linear. Source: Kafka Topic.MAX_NAME_LENGTH."""
 _INVALID_END = re.compile(r"Found (\d{1,18}) invalid bytes at the end of ")
 _UNDECODED = re.compile(r"Failed to decode message at offset (\d+) ")
 _EXCEPTION = b"Exception in thread "

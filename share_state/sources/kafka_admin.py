@@ -94,21 +94,65 @@ def list_share_group_offsets(
 
     The list of the broker omits groups that the user may not see; a request for one of `groups` fails.
     """
+    with _connected(address, properties, class_path) as (jvm, admin):
+        return list(_offsets(jvm, admin, groups))
+
+
+def fetch_group_limits(address: str, properties: str | None, class_path: Sequence[Path]) -> dict[str, dict[str, int]]:
+    """Ask a cluster for the limits that share groups set for themselves: group -> fold.options.GROUP_LIMITS by name.
+
+    Args:
+        address, properties, class_path: as of `fetch_broker_offsets`.
+    Raises:
+        InputError: if no broker answers or access is denied.
+        SetupError: if Java is missing.
+    Source: Kafka Admin.describeConfigs, ConfigResource.Type.GROUP, GroupConfig.
+    """
+    found = dict[str, dict[str, int]]()
+    with _connected(address, read_client_properties(properties), class_path) as (jvm, admin):
+        config = jvm.org.apache.kafka.common.config.ConfigResource
+        group_type = config.Type.GROUP
+        resources = [config(group_type, name) for name in _share_groups(jvm, admin)]
+        for resource, answer in dict(admin.describeConfigs(resources).all().get()).items():
+            entries = {limit: answer.get(key) for limit, key in _GROUP_CONFIGS.items()}
+            own = {
+                limit: int(entry.value())
+                for limit, entry in entries.items()
+                if entry is not None and entry.source().name() == "DYNAMIC_GROUP_CONFIG"
+            }
+            if own:
+                found[resource.name()] = own
+    return found
+
+
+_GROUP_CONFIGS = {
+    "delivery_count": "share.delivery.count.limit",
+    "record_locks": "share.partition.max.record.locks",
+}
+
+
+@contextmanager
+def _connected(address: str, properties: ClientProperties, class_path: Sequence[Path]) -> Iterator[tuple[Any, Any]]:
+    """A JVM and an Admin client in it; what the client raises becomes an InputError."""
     with _jvm(class_path) as jvm:
         try:
             admin = _admin(jvm, address, properties)
             try:
-                return list(_offsets(jvm, admin, groups))
+                yield jvm, admin
             finally:
                 admin.close()
         except Py4JJavaError as error:
             raise _java_error(address, properties, error.java_exception) from None
 
 
+def _share_groups(jvm: Any, admin: Any) -> set[str]:
+    options = jvm.org.apache.kafka.clients.admin.ListGroupsOptions.forShareGroups()
+    return {group.groupId() for group in admin.listGroups(options).all().get()}
+
+
 def _offsets(jvm: Any, admin: Any, groups: Collection[str]) -> Iterator[ShareGroupOffset]:
     clients, specs = jvm.org.apache.kafka.clients.admin, jvm.java.util.HashMap()
-    listed = admin.listGroups(clients.ListGroupsOptions.forShareGroups()).all().get()
-    names = sorted({group.groupId() for group in listed} | set(groups))
+    names = sorted(_share_groups(jvm, admin) | set(groups))
     for name in names:
         specs.put(name, clients.ListShareGroupOffsetsSpec())
     if not names:

@@ -473,6 +473,21 @@ InputPath = Path | StorePath
 _LOCAL = "file://"
 
 
+def regular_path(path: InputPath) -> InputPath:
+    """The path of a file or folder, or of nothing: a pipe or a device may block or never end.
+
+    Raises:
+        InputError: if it is a pipe or a device, or its name is not UTF-8.
+    """
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{str(path)!r}: the name is not UTF-8, so that no table can hold it; rename it") from None
+    if isinstance(path, Path) and not path.is_file() and not path.is_dir() and path.exists():
+        raise InputError(f"{path}: a pipe or a device; give a file")
+    return path
+
+
 def to_path(text: str) -> InputPath:
     """The path of a text, which must not be an invalid address."""
     if "://" not in text:
@@ -489,14 +504,14 @@ def expand_paths(text: str) -> list[InputPath]:
     """
     path = to_path(text)
     if path.exists():
-        return [path]
+        return [regular_path(path)]
     if isinstance(path, StorePath):
         path.check_bucket()
     if not glob.has_magic(text):
         return []
     if isinstance(path, StorePath):
         return list(path.expand())
-    return [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207  may be absolute
+    return [regular_path(Path(match)) for match in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207  may be absolute
 
 
 def read_head(file: InputPath, size: int) -> bytes:
@@ -504,8 +519,9 @@ def read_head(file: InputPath, size: int) -> bytes:
 
     Raises:
         OSError: if a local file cannot be read.
-        InputError: if a store fails or denies access.
+        InputError: if it is a pipe or a device, or a store fails or denies access.
     """
+    regular_path(file)
     with file.open("rb", buffering=0) as opened, _store_errors(file) if isinstance(file, StorePath) else nullcontext():
         return opened.read(size)
 

@@ -31,6 +31,7 @@ class ResumeStatus(StrEnum):
     DIVERGED = "diverged"  # different bytes at offsets that were read before
     CLEANED = "cleaned"  # its start is after what was read
     LONGER = "longer"  # it starts before what was read
+    REREAD = "reread"  # it is not certain to continue what was read
 
 
 READ_FROM_START = (
@@ -39,6 +40,7 @@ READ_FROM_START = (
     ResumeStatus.DIVERGED,
     ResumeStatus.CLEANED,
     ResumeStatus.LONGER,
+    ResumeStatus.REREAD,
 )
 """Statuses of logs that are read from their start."""
 
@@ -49,12 +51,15 @@ class ResumePoint:
 
     Attributes:
         segment: base offset of its segment.
-        position, size: of the batch in its segment, in bytes.
+        position, size: of the batch in its segment, in bytes; -1 and 0 if the log was not read from segments.
         base_offset: its first offset.
+        leader_epoch: in which it was written.
         crc: its checksum.
         next_offset: offset to resume at.
-        log_start_offset: first offset of the first run.
-        newest_time: ms, latest max_timestamp of all batches so far.
+        folded_from: log start offset of the first run.
+        log_start_offset: that of the last run.
+        newest_time: ms, its max_timestamp.
+        is_sound: whether no record before it is missing or unreadable, as far as any state depends on it.
         topic_id: of the log's topic, None if its folder has none.
     """
 
@@ -62,10 +67,13 @@ class ResumePoint:
     position: int
     size: int
     base_offset: int
+    leader_epoch: int
     crc: int
     next_offset: int
+    folded_from: int
     log_start_offset: int
     newest_time: int
+    is_sound: bool = True
     topic_id: str | None = None
 
 
@@ -90,29 +98,43 @@ def resume(log: LogPartition, point: ResumePoint) -> tuple[LogPartition, ResumeS
     """
     if log.topic_id and point.topic_id and log.topic_id != point.topic_id:
         return log, ResumeStatus.RECREATED
-    if log.log_start_offset > point.next_offset:
-        is_recreated = log.log_start_offset == 0 and _is_younger(log, point)
-        return log, ResumeStatus.RECREATED if is_recreated else ResumeStatus.CLEANED
-    if log.log_start_offset < point.log_start_offset and not _is_younger(log, point):
-        return log, ResumeStatus.LONGER
     replicas = sorted({segment.replica for segment in log.segments})
     located = [_locate([one for one in log.segments if one.replica == replica], point) for replica in replicas]
     found = {status for status, _ in located}
-    if _ReplicaStatus.DIFFERS in found:
-        return log, ResumeStatus.RECREATED if _is_younger(log, point) else ResumeStatus.DIVERGED
+    if _ReplicaStatus.HAS_POINT not in found and _is_younger(log, point):
+        return log, ResumeStatus.RECREATED
     unread = [segment for _, segments in located for segment in segments]
     left = replace(log, segments=tuple(sorted(unread, key=lambda segment: (segment.base_offset, segment.replica))))
     if found == {_ReplicaStatus.ENDS_BEFORE}:
-        return (log, ResumeStatus.RECREATED) if _is_younger(log, point) else (left, ResumeStatus.BEHIND)
-    return left, ResumeStatus.GROWN if left.size else ResumeStatus.UNCHANGED
+        return replace(left, log_start_offset=point.log_start_offset), ResumeStatus.BEHIND
+    status = _discontinuity(log, point, found)
+    if status is not None:
+        return log, status
+    is_same = left.size == 0 and log.log_start_offset == point.log_start_offset
+    return left, ResumeStatus.UNCHANGED if is_same else ResumeStatus.GROWN
+
+
+def _discontinuity(log: LogPartition, point: ResumePoint, found: set[_ReplicaStatus]) -> ResumeStatus | None:
+    """Why the copies of a log, of which not all end before the point, may not continue what was read."""
+    if log.log_start_offset > point.next_offset:
+        return ResumeStatus.CLEANED
+    if found == {_ReplicaStatus.DIFFERS}:
+        return ResumeStatus.DIVERGED
+    if log.log_start_offset < point.log_start_offset:
+        return ResumeStatus.LONGER
+    epochs = [entry for copy in log.copies for entry in copy.leader_epochs]
+    is_replaced = any(epoch > point.leader_epoch and start <= point.base_offset for epoch, start in epochs)
+    is_certain = point.is_sound and not is_replaced and _ReplicaStatus.DIFFERS not in found
+    return None if is_certain else ResumeStatus.REREAD
 
 
 def _is_younger(log: LogPartition, point: ResumePoint) -> bool:
-    """Whether the first batch was written after all that was read: only in a topic that was created again."""
+    """Whether a first batch below the point was written after it: only in a topic that was created again."""
     for segment in log.segments:
         if segment.size >= HEADER_SIZE:
             head = _bytes(segment, 0, HEADER_SIZE)
-            return head[16] == 2 and struct.unpack_from(">q", head, _TIMESTAMP_AT)[0] > point.newest_time
+            is_below = int.from_bytes(head[:8], "big", signed=True) < point.next_offset
+            return head[16] == 2 and is_below and struct.unpack_from(">q", head, _TIMESTAMP_AT)[0] > point.newest_time
     return False
 
 

@@ -270,7 +270,7 @@ def read_chunks(
         for framed in frame_segments(segments, chunk, buffers, slices):
             framed.facts = summarize_batches(framed.batches)
             last_offset = _checked_last_offset(framed.batches, framed.facts, last_offset)
-            yield from _decompressed(framed, pool, only_control)
+            yield from _decompressed(framed, pool, only_control, log.max_body_size)
         return
     tables = [framed.batches.copy() for framed in frame_segments(segments, chunk)]
     table = np.concatenate(tables) if tables else np.zeros(0, BATCH)
@@ -279,16 +279,16 @@ def read_chunks(
     if len(selected) < len(table):
         yield Chunk(np.zeros(0, np.uint8), np.zeros(0, BATCH), repeated=len(table) - len(selected))
     for merged in _read_batches(segments, selected, chunk):
-        yield from _decompressed(merged, pool, only_control)
+        yield from _decompressed(merged, pool, only_control, log.max_body_size)
 
 
-def _decompressed(framed: Chunk, pool: BufferPool[np.ndarray], only_control: bool) -> Iterator[Chunk]:
+def _decompressed(framed: Chunk, pool: BufferPool[np.ndarray], only_control: bool, max_size: int) -> Iterator[Chunk]:
     """A chunk as it is, or decompressed, which may give several chunks."""
     facts = framed.facts or summarize_batches(framed.batches)
     if not needs_decompression(framed.batches, facts, only_control):
         yield framed
         return
-    for data, batches, errors in decompress_bodies(framed.data, framed.batches, only_control, pool):
+    for data, batches, errors in decompress_bodies(framed.data, framed.batches, only_control, pool, max_size):
         yield Chunk(data, batches, errors)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from share_state.errors import InputError, WarehouseError
 from share_state.sources.discovery import LogPartition
-from share_state.sources.object_stores import InputPath, read_error, to_path
+from share_state.sources.object_stores import InputPath, read_error, regular_path, to_path
 
 _VERSION = "0"
 _UNESCAPED = {"\\\\": "\\", "\\n": "\n", "\\r": "\r"}
@@ -97,7 +97,7 @@ def read_share_snapshot_file(path: InputPath) -> list[ShareSnapshotEntry]:
         InputError: if the file cannot be read or has another format.
     """
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = regular_path(path).read_text(encoding="utf-8").split("\n")
     except OSError as error:
         raise read_error(str(path), error) from None
     except UnicodeDecodeError:

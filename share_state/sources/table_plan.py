@@ -1,6 +1,7 @@
 """Plans how to read log partitions from Parquet files: which row groups hold which offsets of which partition."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 
 from share_state.errors import InputError
 from share_state.kafka.buffers import is_text
+from share_state.kafka.state_records import LARGEST_OFFSET
 from share_state.sources.discovery import STATE_TOPIC, LogPartition, Segment
 from share_state.sources.object_stores import InputPath, parquet_source, read_error
 from share_state.sources.tables import Columns, RowGroup, TableRows, int64_column
@@ -64,7 +66,7 @@ def plan_table(files: Sequence[TableFile], columns: Columns, topics: Sequence[st
     found: dict[tuple[str, int], list[RowGroup]] = {}
     others, total, to_read, scanned, has_times, is_mixed = set[str](), 0, 0, 0, True, False
     for number, file in enumerate(files):
-        with _opened(file.path) as parquet:
+        with _parquet_errors(file.path), pq.ParquetFile(parquet_source(file.path)) as parquet:
             _check_columns(parquet.schema_arrow, columns, file)
             has_times &= columns.timestamp in parquet.schema_arrow.names
             rows_before = 0
@@ -82,6 +84,8 @@ def plan_table(files: Sequence[TableFile], columns: Columns, topics: Sequence[st
                     if topic not in topics:
                         others.add(topic)
                         continue
+                    if not 0 <= partition < 2**31:
+                        raise InputError(f"{file.path}: partition {partition}; Kafka's are from 0 to {2**31 - 1}")
                     size, alone = meta.total_byte_size, rows == meta.num_rows
                     row_group = RowGroup(number, group, rows_before, first, last, size, alone)
                     found.setdefault((topic, partition), []).append(row_group)
@@ -104,13 +108,21 @@ def missing_topic_message(topic: str, others: Collection[str]) -> str:
     return f"no records of {topic} in this table ({found})"
 
 
-def _opened(path: str) -> pq.ParquetFile:
+@contextmanager
+def _parquet_errors(path: str) -> Iterator[None]:
+    """Raise what pyarrow and Python raise for a damaged footer, or a value that is out of range, as InputError."""
     try:
-        return pq.ParquetFile(parquet_source(path))
+        yield
     except OSError as error:
-        raise read_error(path, error) from None
-    except pa.ArrowException as error:
-        raise InputError(f"{path}: not a complete Parquet file ({str(error).splitlines()[0]})") from None
+        if error.errno is not None:
+            raise read_error(path, error) from None
+        raise InputError(f"{path}: not a complete Parquet file ({_first_line(error)})") from None
+    except (pa.ArrowException, ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
+        raise InputError(f"{path}: not a complete Parquet file ({_first_line(error)}); write it again") from None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _check_columns(schema: pa.Schema, columns: Columns, file: TableFile) -> None:
@@ -156,7 +168,9 @@ def _span_in_footer(meta: Any, file: TableFile, columns: Columns, default_topic:
     topic = _single_value(statistics, file, columns.topic, default_topic)
     partition = _single_value(statistics, file, columns.partition, None)
     offsets = statistics[columns.offset]
-    if topic is None or partition is None or not _is_complete(offsets) or offsets.min < 0:
+    if topic is None or partition is None or not _is_complete(offsets):
+        return None
+    if not 0 <= offsets.min <= offsets.max < LARGEST_OFFSET:
         return None
     topic = topic.decode() if isinstance(topic, bytes) else str(topic)
     return [(topic, int(partition), int(offsets.min), int(offsets.max), meta.num_rows)]

@@ -374,7 +374,7 @@ def _is_of_log(rows: pa.Table, columns: Columns, topic: str, partition: int | No
 
 
 def int64_column(column: pa.ChunkedArray, name: str, path: str, rows_before: int) -> np.ndarray:
-    """A column of integers that must not be null or negative.
+    """A column of integers that must not be null, negative or 2^63 - 1, which is no offset of a record.
 
     Raises:
         InputError: if a value is; has its row in the file.
@@ -383,9 +383,9 @@ def int64_column(column: pa.ChunkedArray, name: str, path: str, rows_before: int
         row = int(np.flatnonzero(np.asarray(column.is_null()))[0]) + rows_before
         raise InputError(f"{path}: row {row}: {name} is null; each record needs one")
     numbers = column.cast(pa.int64()).to_numpy()
-    if len(numbers) and numbers.min() < 0:
-        row = int(np.flatnonzero(numbers < 0)[0])
-        raise InputError(f"{path}: row {row + rows_before}: {name} is {numbers[row]}; it begins at 0")
+    if len(numbers) and (numbers.min() < 0 or numbers.max() == LARGEST_OFFSET):
+        row = int(np.flatnonzero((numbers < 0) | (numbers == LARGEST_OFFSET))[0])
+        raise InputError(f"{path}: row {row + rows_before}: {name} is {numbers[row]}; it is from 0 to 2^63 - 2")
     return numbers
 
 

@@ -1,6 +1,5 @@
 """Names and end offsets of topics, which the state topic does not hold; reads `--topics` and `--subscriptions`."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -8,9 +7,10 @@ from typing import Annotated, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic_core import from_json
 
 from share_state.errors import InputError
-from share_state.sources.object_stores import to_path
+from share_state.sources.object_stores import regular_path, to_path
 
 _NAMES = pa.schema([("topic_id", pa.string()), ("topic", pa.string())])
 _ENDS = pa.schema([("topic_id", pa.string()), ("partition", pa.int32()), ("end_offset", pa.int64())])
@@ -92,7 +92,7 @@ def read_topics(path: str) -> Topics:
         InputError: if the file is missing or invalid.
     """
     try:
-        given = json.loads(to_path(path).read_text(encoding="utf-8"))
+        given = from_json(regular_path(to_path(path)).read_bytes())
         if isinstance(given, list):
             given = {entry.get("topicId", entry.get("topic_id")): entry for entry in given}
         topics = _FILE.validate_python(given)
@@ -101,7 +101,7 @@ def read_topics(path: str) -> Topics:
     except ValidationError as error:
         first = error.errors()[0]
         raise InputError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}; {_EXPECTED}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, AttributeError, TypeError) as error:
+    except (ValueError, AttributeError, TypeError) as error:
         raise InputError(f"{path}: not a JSON file of topics ({error}); {_EXPECTED}") from None
     names = [{"topic_id": key, "topic": topic.name} for key, topic in topics.items() if topic.name is not None]
     ends = [
@@ -122,7 +122,7 @@ def read_subscriptions(path: str | None) -> dict[str, list[str]] | None:
     if path is None:
         return None
     try:
-        return TypeAdapter(dict[str, list[str]]).validate_json(to_path(path).read_bytes())
+        return TypeAdapter(dict[str, list[str]]).validate_json(regular_path(to_path(path)).read_bytes())
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); --subscriptions needs a JSON file") from None
     except ValidationError:

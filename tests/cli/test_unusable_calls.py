@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+import share_state
+from share_state.errors import InputError
 from tests.cli.commands import Command, Said, contents
 from tests.truth import DATA
 
@@ -78,6 +80,33 @@ def _folder_in_place_of_a_segment(place: Path) -> Path:
     return place
 
 
+def _pipe(place: Path) -> Path:
+    os.mkfifo(place)
+    return place
+
+
+def _pipe_in_place_of_a_segment(place: Path) -> Path:
+    (place / STATE).mkdir(parents=True)
+    _pipe(place / STATE / SEGMENT)
+    return place
+
+
+def _partition_beyond_all(place: Path) -> Path:
+    shutil.copytree(HAPPY / STATE, place / "__share_group_state-99999999999")
+    return place
+
+
+def _name_that_is_not_utf_8(place: Path) -> Path:
+    shutil.copytree(HAPPY / STATE, place / NOT_UTF_8 / STATE)
+    return place
+
+
+def _json_too_deep(place: Path) -> Path:
+    place.write_text('{"key":' + "[" * 99_999)
+    return place
+
+
+NOT_UTF_8 = os.fsdecode(b"lo\xff")
 INPUTS = {
     "a missing path": (lambda place: place, "no such file or folder"),
     "an empty folder": (_empty_folder, "no log segments here"),
@@ -90,6 +119,13 @@ INPUTS = {
     "a link to itself": (_link_to_itself, ""),
     "a segment that is gone": (_segment_that_is_gone, "cannot be read"),
     "a folder in place of a segment": (_folder_in_place_of_a_segment, "cannot be read"),
+    "a pipe": (_pipe, "a pipe or a device"),
+    "a pipe in place of a segment": (_pipe_in_place_of_a_segment, "a pipe or a device"),
+    "a device": (lambda place: "/dev/zero", "a pipe or a device"),
+    "a partition beyond all": (_partition_beyond_all, "a partition number above 2147483647"),
+    "a name that is not UTF-8": (lambda place: place / NOT_UTF_8, "not UTF-8"),
+    "a folder whose name is not UTF-8": (_name_that_is_not_utf_8, "not UTF-8"),
+    "JSON that is too deep": (_json_too_deep, "not a log segment"),
     "an unknown kind of store": (lambda place: "ftp://host/broker", "ftp:// cannot be read"),
     "a glob that matches nothing": (lambda place: f"{place}/*", "no such file or folder"),
 }
@@ -236,6 +272,10 @@ TOPICS = {
     "end offsets that are none": '{"AAAAAAAAAAEAAAAAAAAAAg": {"name": "t", "end_offsets": {"0": "x"}}}',
     "end offsets in a list": '{"AAAAAAAAAAEAAAAAAAAAAg": {"name": "t", "end_offsets": [1], "partitions": []}}',
     "an end offset beyond all": '{"AAAAAAAAAAEAAAAAAAAAAg": {"name": "t", "end_offsets": {"0": 9223372036854775808}}}',
+    "lists too deep": "[" * 99_999,
+    "maps too deep": '{"a":' * 99_999,
+    "partitions of 5000 digits": '{"AAAAAAAAAAEAAAAAAAAAAg": {"name": "t", "partitions": ' + "9" * 5000 + "}}",
+    "a name that is no Unicode": '{"AAAAAAAAAAEAAAAAAAAAAg": {"name": "\\ud800"}}',
     "a partition beyond all": '{"AAAAAAAAAAEAAAAAAAAAAg": {"name": "t", "end_offsets": {"4294967296": 1}}}',
 }
 
@@ -248,6 +288,24 @@ def test_a_file_of_topics_that_is_none_is_refused(share_state: Command, tmp_path
     before = contents(tmp_path)
     _refused(share_state("reconstruct", HAPPY, "--out", tmp_path / "out", "--topics", file), str(file))
     assert contents(tmp_path) == before
+
+
+def test_a_pipe_in_place_of_a_settings_file_is_refused(light: Command, tmp_path: Path):
+    pipe = _pipe(tmp_path / "pipe")
+    _refused(light("reconstruct", HAPPY, "--out", tmp_path / "out", "--topics", pipe), "a pipe or a device")
+    _refused(light("audit", "--config", pipe), "a pipe or a device")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_output_whose_name_is_not_utf_8_is_refused(light: Command, tmp_path: Path):
+    _refused(light("reconstruct", HAPPY, "--out", tmp_path / NOT_UTF_8), "not UTF-8")
+    assert not contents(tmp_path)
+
+
+def test_a_warehouse_as_input_is_refused_as_such(light: Command, chaos: Path, tmp_path: Path):
+    _refused(light("reconstruct", chaos, "--out", tmp_path / "out"), f"{chaos}: a warehouse that share-state wrote")
+    with pytest.raises(InputError, match="a warehouse that share-state wrote"):
+        share_state.cutoff(str(chaos))
 
 
 @pytest.mark.parametrize(

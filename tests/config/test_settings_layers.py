@@ -21,6 +21,7 @@ COLUMNS = st.dictionaries(st.sampled_from(get_args(Column)), TEXTS)
 SOURCE = st.fixed_dictionaries(
     {"path": TEXTS, "format": FORMATS, "dialect": DIALECTS, "columns": COLUMNS, "kafka_properties": TEXTS}
 )
+GROUP_CONFIGS = st.fixed_dictionaries({"delivery_count": st.integers(1, 25), "record_locks": COUNTS})
 RULES = st.sampled_from(sorted(registered()))
 ACKNOWLEDGED = st.fixed_dictionaries(
     {"rule": RULES, "group": TEXTS, "topic": TEXTS, "partition": COUNTS, "state_partition": COUNTS}
@@ -44,7 +45,8 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "limits.pinned_records": COUNTS,
     "limits.writer_version": st.sampled_from(RELEASES),
     "limits.archiving_seconds": st.floats(0, 1e9),
-    "limits.groups": st.dictionaries(TEXTS, st.fixed_dictionaries({"record_locks": COUNTS}), min_size=1, max_size=3),
+    "limits.groups": st.dictionaries(TEXTS, GROUP_CONFIGS, min_size=1, max_size=3),
+    "limits.batch_bytes": COUNTS,
     "groups.paths": st.lists(TEXTS, min_size=1, max_size=3),
     "groups.format": st.sampled_from(get_args(FileFormat)),
     "groups.columns": COLUMNS,

@@ -113,6 +113,7 @@ def test_every_limit_reaches_the_fold():
         "writer_version": "4.2",
         "archiving_seconds": 7.5,
         "groups": {"orders.app": {"delivery_count": 10}, "slow": {"record_locks": 8, "delivery_count": 2}},
+        "batch_bytes": 7,
     }
     assert settings_for(["/a"], "/b", [f"limits={in_yaml(chosen)}"], {}).limits.to_limits() == Limits(**chosen)
 

@@ -88,6 +88,7 @@ def test_an_offset_of_a_broker_s_log_stands_where_the_fold_has_it_as_of_any_reco
                 places.add(found.standing.place)
                 inside = [row for row in tiles if row["first_offset"] <= offset <= row["last_offset"]]
                 assert (found.start_offset or 0, found.end_offset or 0) == (start, end)
+                assert found.first_gap_start == next((row["first_offset"] for row in tiles if row["gap"]), None)
                 assert (found.standing.place in (Place.IN_FLIGHT, Place.GAP)) == bool(inside)
                 if found.standing.place == Place.GAP:
                     assert inside[0]["gap"]

@@ -6,9 +6,24 @@ from pathlib import Path
 
 import pytest
 
+from share_state.config.inputs import KEYS, input_spec
 from share_state.fold.log import FoldedLog, fold_log
+from share_state.pipeline.plan import build_plan
 from share_state.sources.segments import read_chunks
-from tests.kafka.batches import SNAPSHOT, UPDATE, Batch, Record, consecutive, in_bytes, key, log_of, snapshot, update
+from tests.kafka.batches import (
+    SNAPSHOT,
+    UPDATE,
+    Batch,
+    Record,
+    consecutive,
+    in_bytes,
+    key,
+    log_of,
+    packed,
+    snapshot,
+    update,
+)
+from tests.kafka.judged import judged_bytes
 
 EVERY_CODEC = (0, 1, 2, 3, 4)
 SMALL = 700
@@ -67,3 +82,31 @@ def test_a_batch_that_cannot_be_inflated_is_left_out_alone(tmp_path: Path):
     folded = fold_log(log_of(tmp_path, in_bytes(broken)), chunk=SMALL)
     assert folded.record_count == sum(len(batch.records) for batch in BATCHES) - len(BATCHES[7].records)
     assert folded.last_lost_offset == BATCHES[7].base_offset
+
+
+@pytest.mark.parametrize("codec", EVERY_CODEC[1:])
+@pytest.mark.parametrize("row", [0, 7])
+def test_a_batch_that_inflates_to_nothing_is_left_out_alone(tmp_path: Path, codec: int, row: int):
+    empty = list(BATCHES)
+    empty[row] = replace(empty[row], attributes=codec, body=packed(codec, b""))
+    found = judged_bytes(tmp_path, in_bytes(empty), chunk=SMALL)
+    assert found.causes["BATCH_MALFORMED"] == 1
+    assert found.folded.record_count == sum(len(batch.records) for batch in BATCHES) - len(BATCHES[row].records)
+
+
+@pytest.mark.parametrize("codec", EVERY_CODEC[1:])
+def test_a_batch_above_the_limit_is_malformed_and_the_limit_is_a_setting(tmp_path: Path, codec: int):
+    large = Batch(
+        [Record(key(UPDATE), update([(0, 1, 2, 1)]), headers=[(b"filler", bytes(1 << 20))])], attributes=codec
+    )
+    log_of(tmp_path, in_bytes(consecutive([*BATCHES[:9], large, *BATCHES[9:]])))
+    sizes = {"above": 1 << 20, "below": 1 << 21}
+    found = {}
+    for name, size in sizes.items():
+        spec = input_spec(KEYS, sources=[{"path": str(tmp_path)}], limits={"batch_bytes": size})
+        plan = build_plan(spec, KEYS)
+        found[name] = plan.judge(plan.fold(plan.logs[0])).to_pylist()
+    malformed = [row for row in found["above"] if row["rule"] == "BATCH_MALFORMED"]
+    assert len(malformed) == 1
+    assert "more than 1048576 bytes when decompressed" in malformed[0]["message"]
+    assert not [row for row in found["below"] if row["rule"] == "BATCH_MALFORMED"]

@@ -1,5 +1,6 @@
 """Every rule about records and states is broken by a history that breaks just it."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,9 @@ import pytest
 from share_state.fold.log import fold_log
 from share_state.rules.registry import COMPILED, OFF, SEVERITIES, RecordRules, judge, registered
 from share_state.schema.declarations import table_schema
+from share_state.sources.discovery import LogPartition
 from tests.fold.nights import Auditor, grown, only_log
+from tests.kafka.batches import Batch, Record, consecutive, in_bytes, log_of
 from tests.kafka.judged import Judged
 from tests.rules.histories import BREACHES, audited, found, log_with, snapshot, tombstone, update
 
@@ -87,3 +90,39 @@ def test_a_rule_over_records_that_is_off_reports_nothing(tmp_path: Path):
     assert {code for code, _ in both} == {*codes, "UPDATE_EPOCH_MISMATCH"}
     one = fold_log(log, judge=RecordRules({"UPDATE_EPOCH_MISMATCH": OFF})).judged
     assert {code for code, _ in one} == codes
+
+
+OF_A_CHAIN = (
+    "SNAPSHOT_EPOCH_GAP", "UPDATE_EPOCH_MISMATCH", "STATE_EPOCH_REGRESSION", "LEADER_EPOCH_REGRESSION",
+    "START_OFFSET_REGRESSION", "COLD_SNAPSHOT_MISMATCH", "SNAPSHOT_MISMATCH", "TERMINAL_STATE_LEFT",
+    "DELIVERY_COMPLETE_COUNT_MISMATCH", "STATE_AFTER_DELETE", "START_NOT_CARRIED", "COUNT_REGRESSION",
+    "ARCHIVING_PASSED", "LONG_CHAIN",
+)  # fmt: skip
+
+
+def with_hole(folder: Path, before: Sequence[Record], *after: Record) -> LogPartition:
+    """A log without the record between two parts."""
+    first = [Batch([record]) for record in before]
+    last = [Batch([record]) for record in after]
+    return log_of(folder, in_bytes([*consecutive(first), *consecutive(last, len(first) + 1)]))
+
+
+@pytest.mark.parametrize("code", OF_A_CHAIN)
+def test_a_chain_is_not_judged_across_a_hole(tmp_path: Path, code: str):
+    breach = BREACHES[code]
+    judged = audited(with_hole(tmp_path, breach.records[:-1], breach.records[-1]), breach.limits)
+    assert judged.codes.keys() <= {"OFFSET_GAP", "STATE_SUSPECT"}
+    assert judged.codes["OFFSET_GAP"] == 1
+
+
+def test_a_chain_is_judged_again_from_its_next_snapshot_on(tmp_path: Path):
+    rest = (snapshot(epoch=7), update(epoch=7, leader_epoch=1), update(partition=1, leader_epoch=1))
+    judged = audited(with_hole(tmp_path, [snapshot(), snapshot(partition=1)], *rest))
+    assert judged.codes == {"OFFSET_GAP": 1, "LEADER_EPOCH_REGRESSION": 1, "STATE_SUSPECT": 1}
+    assert judged.of("LEADER_EPOCH_REGRESSION")[0]["partition"] == 0
+    assert judged.of("STATE_SUSPECT")[0]["partition"] == 1
+
+
+def test_an_update_behind_a_hole_is_no_orphan(tmp_path: Path):
+    judged = audited(with_hole(tmp_path, [update(), snapshot(partition=1)], update(partition=2)))
+    assert [row["partition"] for row in judged.of("ORPHAN_UPDATE")] == [0]

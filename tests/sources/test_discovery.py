@@ -1,6 +1,7 @@
 """What a person may name as an input, and what is found there."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from share_state.errors import InputError
 from share_state.fold.log import fold_log
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import STATE_TOPIC, find_logs
+from share_state.sources.discovery import STATE_TOPIC, LogPartition, find_group_logs, find_logs, find_topic_logs
 from tests.kafka.batches import Batch, Record, consecutive, in_bytes, key, snapshot
 from tests.kafka.judged import judged
 
@@ -50,6 +51,11 @@ SECOND = (11, [f"{0:020}.log"])
 
 def test_a_broker_s_log_directory_holds_the_state_partitions_in_its_folders(broker: Path):
     assert _found(broker) == [FIRST, SECOND]
+
+
+@pytest.mark.parametrize("find", [find_logs, find_topic_logs, find_group_logs])
+def test_one_path_in_place_of_a_list_is_that_path(broker: Path, find: Callable[[str], list[LogPartition]]):
+    assert find(str(broker)) == find([str(broker)])
 
 
 def test_a_folder_above_it_will_do(broker: Path):

@@ -3,6 +3,7 @@
 import os
 import random
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -248,21 +249,14 @@ def test_a_log_that_was_pruned_since_goes_on(run: Audit, tmp_path: Path):
     assert found["in_flight"] == expected["in_flight"]
 
 
-def test_findings_about_old_records_stay_and_those_about_the_state_are_judged_anew(run: Audit, tmp_path: Path):
-    source = tmp_path / "source"
-    shutil.copytree(DATA / "4.3.1/chaos", source)
-    segment = next((source / "__share_group_state-0").glob("*.log"))
-    data = segment.read_bytes()
-    segment.write_bytes(data[:20_000] + bytes([data[20_000] ^ 1]) + data[20_001:-10_000])
-    first = run(source)
-    assert first.findings[("error", "CRC_MISMATCH")] == 1
-    segment.write_bytes(data[:20_000] + bytes([data[20_000] ^ 1]) + data[20_001:])
-    second = run(source)
-    assert ("error", "CRC_MISMATCH") not in second.findings
+def test_findings_about_old_records_stay_with_the_run_that_found_them(run: Audit, tmp_path: Path):
+    found = [run(source) for source in grown(DATA / "4.3.1/fuzz", tmp_path / "grown", 2)]
     findings = CommittedTables(str(tmp_path / "warehouse")).read("findings")
-    kept = findings.filter(pa.compute.equal(findings["rule"], "CRC_MISMATCH")).to_pylist()
-    assert [(row["run_id"], row["settled"]) for row in kept] == [(first.run_id, True)]
-    run(source, tmp_path / "once")
+    kept = findings.filter(pa.compute.equal(findings["rule"], "TERMINAL_STATE_LEFT"))
+    assert all(kept["settled"].to_pylist())
+    expected = {one.run_id: one.findings["error", "TERMINAL_STATE_LEFT"] for one in found}
+    assert Counter(kept["run_id"].to_pylist()) == expected
+    run(tmp_path / "grown", tmp_path / "once")
     assert contents(tmp_path / "warehouse") == contents(tmp_path / "once")
 
 

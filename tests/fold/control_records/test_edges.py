@@ -278,6 +278,14 @@ def test_a_delivery_count_over_the_limit_is_found(tmp_path: Path, count: int, fo
     assert [row["offset"] for row in result.get("DELIVERY_COUNT_OVER_LIMIT", [])] == ([11] if found else [])
 
 
+@pytest.mark.parametrize(("group", "found"), [("G", False), ("H", True)])
+def test_a_group_s_own_limits_count_for_it_alone(tmp_path: Path, group: str, found: bool):
+    limits = Limits(record_locks=4, groups={group: {"delivery_count": 9, "record_locks": 40}})
+    result = findings(folded(tmp_path, dict(slow(4, 6)), limits=limits))
+    for code in ("DELIVERY_COUNT_OVER_LIMIT", "POISON_RECORDS", "IN_FLIGHT_LIMIT"):
+        assert (code in result) == found, code
+
+
 @pytest.mark.parametrize(("offsets", "found"), [(98, False), (99, True)])
 def test_a_window_at_the_lock_limit_is_full(tmp_path: Path, offsets: int, found: bool):
     result = findings(folded(tmp_path, dict(slow(offsets, 1)), limits=Limits(record_locks=100)))

@@ -21,13 +21,11 @@ UPDATES_PER_SNAPSHOT = 20
 LIMITS = Limits(updates_per_snapshot=UPDATES_PER_SNAPSHOT, writer_version="4.4")
 # Small enough for several segments, short enough for seconds.
 SMALL = {"seed": 3, "groups": 36, "minutes": 2, "state_partitions": 40, "segment_bytes": 3_000}
-# True of a history without a fault: it has groups with records that nobody can process.
+# True of a history without a fault: some groups have records that nobody can process, or members that crash with
+# records in hand; and no record of the draft tells that a group was made again or its offsets were set back.
 TRUE_OF_THEM = {
-    ("POISON_RECORDS", "poison"),
-    ("POISON_RECORDS", "dead-letters"),
-    # The draft has no other record of offsets that were set back.
-    ("CHECKPOINT_MISMATCH", "altered"),
-    ("CHECKPOINT_MISMATCH", "recreated"),
+    *(("POISON_RECORDS", behaviour) for behaviour in ("poison", "dead-letters", "crashing")),
+    *(("CHECKPOINT_MISMATCH", behaviour) for behaviour in ("recreated", "altered")),
 }
 
 

@@ -2,6 +2,8 @@
 
 import json
 import re
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -63,6 +65,36 @@ def test_console_json_that_is_none(text: str, pattern: str, tmp_path: Path):
     path = tmp_path / "console.txt"
     path.write_text(text)
     _refused(path, "console-json", pattern)
+
+
+def _seconds(path: Path, form: str, text: str) -> float:
+    """The least CPU time of three readings of a text."""
+    path.write_text(text)
+    taken = []
+    for _ in range(3):
+        begin = time.process_time()
+        with suppress(InputError):
+            for log in found(path, form=form):
+                fold_log(log)
+        taken.append(time.process_time() - begin)
+    return min(taken)
+
+
+@pytest.mark.parametrize("shape", [" ", "1", "-", "x-1", "key: ", "] key: ", "[", '{"a":', "Found ", "] key: {"])
+@pytest.mark.parametrize(
+    ("form", "before"),
+    [
+        ("dump-log", "Dumping "),
+        ("dump-log", f"{DUMP}baseOffset: "),
+        ("dump-log", f"{DUMP}| "),
+        ("console-json", CONSOLE),
+    ],
+)
+def test_a_long_line_takes_time_in_proportion_to_its_length(tmp_path: Path, form: str, before: str, shape: str):
+    texts = (f"{before}{shape * (size // len(shape))}x" for size in (4000, 32_000))
+    short, long = (_seconds(tmp_path / "text", form, text) for text in texts)
+    # Eight times the length: a quadratic pattern takes 64 times as long.
+    assert long < 24 * short + 0.05
 
 
 def test_console_json_of_other_bytes(tmp_path: Path):
@@ -162,6 +194,40 @@ def test_a_parquet_file_with_a_damaged_page(tmp_path: Path):
     data[40:1500] = bytes(1460)
     path.write_bytes(data)
     _refused(path, "table", "row group 0: ")
+
+
+@pytest.mark.parametrize("statistics", [True, False])
+@pytest.mark.parametrize(("offset", "kind"), [(2**63 - 1, pa.int64()), (2**63, pa.uint64()), (2**64 - 1, pa.uint64())])
+def test_an_offset_that_no_record_can_have(tmp_path: Path, offset: int, kind: pa.DataType, statistics: bool):
+    table = rows(0, [0], [0], [key()], [None])
+    table = table.set_column(table.schema.get_field_index("offset"), "offset", pa.array([offset], kind))
+    path = tmp_path / "records.parquet"
+    pq.write_table(table, path, write_statistics=statistics)
+    _refused(path, "table", f".*{offset}")
+
+
+def test_a_partition_that_no_topic_can_have(tmp_path: Path):
+    table = rows(0, [0], [0], [key()], [None])
+    table = table.set_column(table.schema.get_field_index("partition"), "partition", pa.array([2**31], pa.int64()))
+    path = tmp_path / "records.parquet"
+    pq.write_table(table, path)
+    _refused(path, "table", f"partition {2**31}; Kafka's are from 0")
+
+
+@pytest.mark.parametrize(
+    ("sound", "damaged"),
+    [(b"topic", b"to\xffic"), (b"offset", b"of\xffset"), (b"__share_group_state", b"\xff" * 19)],
+)
+@pytest.mark.parametrize("first", [True, False])
+def test_a_parquet_file_with_a_damaged_footer(tmp_path: Path, sound: bytes, damaged: bytes, first: bool):
+    path = tmp_path / "records.parquet"
+    pq.write_table(rows(0, [0, 1], [0, 0], [key(), key()], [None, None]), path, compression="none")
+    data = path.read_bytes()
+    footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    assert sound in data[footer:]
+    at = data.index(sound, footer) if first else data.rindex(sound)
+    path.write_bytes(data[:at] + damaged + data[at + len(sound) :])
+    _refused(path, "table", "")
 
 
 def test_columns_that_are_not_there():

@@ -16,15 +16,19 @@ from confluent_kafka.admin import (
 from pyspark.sql import SparkSession
 
 import share_state
+from share_state.cli.audit import with_group_limits
 from share_state.config.inputs import OPTIONS, input_spec
+from share_state.config.loading import settings_for
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import GROUP_TABLES
 from share_state.fold.groups import fold_groups
 from share_state.pipeline.plan import build_plan
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.report.show import describe_groups
+from share_state.sources import kafka_admin
 from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, find_group_logs
 from share_state.sources.kafka_admin import fetch_broker_offsets
+from share_state.sources.kafka_client import read_client_properties
 from share_state.sources.kafka_cluster import read_cluster
 from share_state.spark import jars
 from share_state.spark.executor import SparkExecutor
@@ -114,3 +118,27 @@ def test_who_may_not_read_the_groups_gets_the_state_alone(
     assert (live.groups, live.group_partitions) == ((), None)
     assert live.state_partitions == len(live.logs) == 3
     assert {log.topic for log in live.logs} == {STATE_TOPIC} != {GROUP_TOPIC}
+
+
+def test_the_limits_that_a_group_sets_for_itself_reach_the_audit(worked: Workload, tmp_path: Path) -> None:
+    group, jar = sorted(worked.groups)[0], jars.jars(jars.KAFKA_CLIENTS)
+    with kafka_admin._connected(f"kafka://{worked.broker.address}", read_client_properties(None), jar) as (jvm, admin):
+        kafka = jvm.org.apache.kafka
+        config, operation = kafka.common.config.ConfigResource, kafka.clients.admin.AlterConfigOp
+
+        def change(how: str) -> None:
+            entry = kafka.clients.admin.ConfigEntry("share.delivery.count.limit", "4")
+            changes = {config(config.Type.GROUP, group): [operation(entry, getattr(operation.OpType, how))]}
+            admin.incrementalAlterConfigs(changes).all().get()
+
+        change("SET")
+        try:
+            address, properties = f"kafka://{worked.broker.secured}", properties_of(worked.broker, "auditor", tmp_path)
+            assert kafka_admin.fetch_group_limits(address, properties, jar) == {group: {"delivery_count": 4}}
+            settings = settings_for([address], str(tmp_path), [f"sources.0.kafka_properties={properties}"])
+            limits = with_group_limits(settings).limits.to_limits()
+            assert (limits.of_group("delivery_count", group), limits.of_group("record_locks", group)) == (4, 2000)
+            configured = settings_for([address], str(tmp_path), [f"limits.groups={{{group}: {{delivery_count: 9}}}}"])
+            assert with_group_limits(configured).limits.to_limits().of_group("delivery_count", group) == 9
+        finally:
+            change("DELETE")

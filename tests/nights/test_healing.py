@@ -1,0 +1,384 @@
+"""What one night's input did wrong, a later night mends; what was right once is not taken back."""
+
+import json
+import shutil
+from collections import Counter
+from contextlib import nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import pytest
+
+from share_state.config.inputs import OPTIONS, input_spec
+from share_state.delta.reader import CommittedTables, open_table
+from share_state.errors import InputError
+from share_state.pipeline import audit as audit_module
+from share_state.pipeline.audit import NOTHING_NEW, OTHER_RULES, run_audit
+from share_state.pipeline.executor import LocalExecutor
+from share_state.pipeline.plan import build_plan
+from share_state.pipeline.reconstruct import run_reconstruct
+from share_state.pipeline.result import RunResult
+from share_state.pipeline.resume import ALL_LOGS, VACUUMED
+from share_state.sources.discovery import find_logs
+from tests.kafka.batches import NOW
+from tests.log_writer import batch, snapshot, update, write_log_folder
+from tests.sources.formats.tables import table_of, write
+from tests.truth import DATA
+
+FUZZ = DATA / "4.3.1/fuzz"
+TOPIC = "AAAAAAAAAAAAAAAAAAAAAA"
+KEY = ("g", TOPIC, 0)
+MINUTE = 60_000
+
+Tables = dict[str, list[dict[str, Any]]]
+
+
+def audit(place: Path | list[Path], warehouse: Path, *, afresh: tuple[str, ...] = (), **spec: Any) -> RunResult:
+    """One night."""
+    sources = [{"path": str(path)} for path in (place if isinstance(place, list) else [place])]
+    plan = build_plan(input_spec(OPTIONS, sources=sources, **spec), OPTIONS)
+    shaping = {"limits": str(spec.get("limits")), "rules": str(spec.get("rules"))}
+    return run_audit(lambda _: nullcontext(LocalExecutor()), plan, str(warehouse), options=shaping, afresh=afresh)
+
+
+def tables(warehouse: Path) -> Tables:
+    """State, in-flight and cutoff as a reader finds them."""
+    committed = CommittedTables(str(warehouse))
+    return {
+        name: sorted(committed.read(name).to_pylist(), key=lambda row: json.dumps(row, default=str))
+        for name in ("share_partition_state", "in_flight", "cutoff")
+    }
+
+
+def rules_found(warehouse: Path) -> Counter[str]:
+    """How often each rule is in the table of findings."""
+    return Counter(CommittedTables(str(warehouse)).read("findings")["rule"].to_pylist())
+
+
+def once(place: Path | list[Path], tmp_path: Path, **spec: Any) -> Tables:
+    """The tables of one audit."""
+    warehouse = tmp_path / f"once-{len(list(tmp_path.glob('once-*')))}"
+    audit(place, warehouse, **spec)
+    return tables(warehouse)
+
+
+def verdicts(warehouse: Path) -> dict[str, str]:
+    """Verdict by group, of the latest audit."""
+    committed = CommittedTables(str(warehouse))
+    rows = committed.read("share_partition_history").to_pylist()
+    return {row["group_id"]: row["verdict"] for row in rows if row["run_id"] == committed.run["run_id"]}
+
+
+def _without_a_segment(folder: Path) -> None:
+    sorted(folder.glob("__share_group_state-0/*.log"))[1].unlink()
+
+
+def _with_a_damaged_batch(folder: Path) -> None:
+    path = sorted(folder.glob("__share_group_state-0/*.log"))[0]
+    data = path.read_bytes()
+    path.write_bytes(data[:3000] + bytes([data[3000] ^ 1]) + data[3001:])
+
+
+def _with_a_cut_segment(folder: Path) -> None:
+    path = sorted(folder.glob("__share_group_state-0/*.log"))[0]
+    path.write_bytes(path.read_bytes()[:3000])
+
+
+@pytest.mark.parametrize("spoil", [_without_a_segment, _with_a_damaged_batch, _with_a_cut_segment])
+def test_a_bad_copy_heals_as_soon_as_the_copy_is_whole(tmp_path: Path, spoil: Any):
+    shutil.copytree(FUZZ, tmp_path / "bad")
+    spoil(tmp_path / "bad")
+    audit(tmp_path / "bad", tmp_path / "w")
+    assert False in CommittedTables(str(tmp_path / "w")).read("cutoff")["safe"].to_pylist()
+    healed = audit(FUZZ, tmp_path / "w")
+    assert any("__share_group_state-0 is read from its start again" in note for note in healed.notes)
+    assert tables(tmp_path / "w") == once(FUZZ, tmp_path)
+    assert audit(FUZZ, tmp_path / "w").records == 0
+
+
+def test_a_bad_copy_heals_with_a_second_copy_beside_it(tmp_path: Path):
+    shutil.copytree(FUZZ, tmp_path / "bad")
+    _with_a_damaged_batch(tmp_path / "bad")
+    audit(tmp_path / "bad", tmp_path / "w")
+    audit([tmp_path / "bad", FUZZ], tmp_path / "w")
+    found, expected = tables(tmp_path / "w"), once(FUZZ, tmp_path)
+    assert found == expected
+
+
+def test_afresh_reads_what_it_names_from_its_start(tmp_path: Path):
+    first = audit(FUZZ, tmp_path / "w")
+    again = audit(FUZZ, tmp_path / "w", afresh=("__share_group_state-1",))
+    assert 0 < again.records < first.records
+    assert audit(FUZZ, tmp_path / "w", afresh=(ALL_LOGS,)).records == first.records
+    assert tables(tmp_path / "w") == once(FUZZ, tmp_path)
+    with pytest.raises(InputError, match="--afresh: __share_group_state-9 is not in the input; found __share_group"):
+        audit(FUZZ, tmp_path / "w", afresh=("__share_group_state-9",))
+
+
+REPLICAS = Path(__file__).parents[1] / "pipeline" / "replicas"
+
+
+def test_a_stale_replica_takes_nothing_back(tmp_path: Path):
+    audit(REPLICAS / "b1", tmp_path / "w", state_partitions=4)
+    before = tables(tmp_path / "w")
+    stale = audit(REPLICAS / "b2-stale", tmp_path / "w", state_partitions=4)
+    assert stale.findings["info", "LOG_BEHIND"] == 1
+    assert tables(tmp_path / "w") == before
+
+
+def test_the_cutoff_is_safe_again_once_the_log_start_has_passed_a_loss(tmp_path: Path):
+    records = [batch([snapshot(("g", TOPIC, number), start_offset=number)]) for number in (0, 1, 2, 0, 1, 2, 0, 1, 2)]
+    place = write_log_folder(tmp_path / "logs", 0, records, a_segment=1)
+    (place / f"{1:020}.log").unlink()
+    audit(tmp_path / "logs", tmp_path / "w")
+    assert [row["safe"] for row in tables(tmp_path / "w")["cutoff"]] == [False]
+    for offset in (0, 2):
+        (place / f"{offset:020}.log").unlink()
+    audit(tmp_path / "logs", tmp_path / "w")
+    assert [row["safe"] for row in tables(tmp_path / "w")["cutoff"]] == [True]
+
+
+def test_a_loss_before_the_recorded_log_start_makes_nothing_unsafe(tmp_path: Path):
+    records = [batch([snapshot(("g", TOPIC, number))]) for number in (0, 1, 0, 1)]
+    place = write_log_folder(tmp_path / "logs", 0, records)
+    (segment,) = place.iterdir()
+    data = segment.read_bytes()
+    segment.write_bytes(data[:80] + bytes([data[80] ^ 1]) + data[81:])
+    (tmp_path / "logs/log-start-offset-checkpoint").write_text("0\n1\n__share_group_state 0 2\n")
+    audit(tmp_path / "logs", tmp_path / "w")
+    assert [row["safe"] for row in tables(tmp_path / "w")["cutoff"]] == [True]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_log_is_known_by_its_number_never_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int):
+    source = {1: tmp_path / "made/__share_group_state-0", 3: FUZZ / "__share_group_state-2"}[count]
+    write_log_folder(tmp_path / "made", 0, [batch([snapshot(KEY)])])
+    for name in ("monday", "tuesday", "__share_group_state-2" if count == 3 else "__share_group_state-0"):
+        shutil.copytree(source, tmp_path / name)
+    audit(tmp_path / "monday", tmp_path / "w", state_partitions=count)
+    before = tables(tmp_path / "w")
+    assert before["cutoff"][0]["partition"] == count - 1
+    monkeypatch.chdir(tmp_path)
+    for place in (Path("monday"), tmp_path / "tuesday", tmp_path / source.name, [Path("monday"), Path("tuesday")]):
+        audit(place, tmp_path / "w", state_partitions=count)
+        assert tables(tmp_path / "w") == before
+
+
+def test_a_log_whose_number_nothing_tells_is_refused(tmp_path: Path):
+    shutil.copytree(FUZZ / "__share_group_state-2", tmp_path / "monday")
+    with pytest.raises(InputError, match=r"monday: .* --state-partitions .*; name the folder __share_group_state-N"):
+        audit(tmp_path / "monday", tmp_path / "w")
+    with pytest.raises(InputError, match="its keys do not belong to one of 7"):
+        audit(tmp_path / "monday", tmp_path / "w", state_partitions=7)
+
+
+def test_a_log_known_by_its_path_in_an_earlier_release_is_forgotten(tmp_path: Path):
+    audit(FUZZ, tmp_path / "w")
+    table = open_table(str(tmp_path / "w/carried_logs"))
+    rows = CommittedTables(str(tmp_path / "w")).read("carried_logs").to_pylist()
+    assert table is not None
+    assert {row["log"] for row in rows} == {f"__share_group_state-{number}" for number in range(3)}
+
+
+@pytest.mark.parametrize("has_ids", [True, False])
+def test_a_topic_made_anew_with_fewer_partitions_leaves_nothing_of_the_old(tmp_path: Path, has_ids: bool):
+    old, new = tmp_path / "old", tmp_path / "new"
+    for folder, count, time in ((old, 4, NOW), (new, 1, NOW + MINUTE)):
+        for number in range(count):
+            record = snapshot((f"g{number}", TOPIC, 0))
+            place = write_log_folder(folder, number, [batch([record], timestamp=time) for _ in range(3)])
+            if has_ids:
+                (place / "partition.metadata").write_text(f"version: 0\ntopic_id: {folder.name}\n")
+    audit(old, tmp_path / "w", rules={"WRONG_PARTITION": "off"})
+    again = audit(new, tmp_path / "w")
+    assert again.findings["info", "LOG_BEGUN_AGAIN"] == 1
+    assert tables(tmp_path / "w") == once(new, tmp_path)
+    assert "LOG_MISSING" not in rules_found(tmp_path / "w")
+
+
+def test_a_log_that_was_pruned_and_has_not_grown_is_news(tmp_path: Path):
+    place = write_log_folder(tmp_path / "logs", 0, [batch([snapshot(KEY)]) for _ in range(6)], a_segment=1)
+    audit(tmp_path / "logs", tmp_path / "w")
+    assert tables(tmp_path / "w")["cutoff"][0]["redundant_records"] == 5
+    for offset in range(5):
+        (place / f"{offset:020}.log").unlink()
+    assert NOTHING_NEW not in audit(tmp_path / "logs", tmp_path / "w").notes
+    assert tables(tmp_path / "w")["cutoff"][0]["redundant_records"] == 0
+    assert tables(tmp_path / "w") == once(tmp_path / "logs", tmp_path)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_log_that_is_away_does_not_change_how_many_there_are(tmp_path: Path, number: int):
+    shutil.copytree(FUZZ, tmp_path / "logs")
+    shutil.rmtree(tmp_path / "logs/__share_group_state-2")
+    empty = tmp_path / "logs/__share_group_state-2"
+    empty.mkdir()
+    # An empty log has nothing to resume from, and counts nevertheless.
+    (empty / f"{7:020}.log").write_bytes(b"")
+    audit(tmp_path / "logs", tmp_path / "w")
+    before, found = tables(tmp_path / "w"), rules_found(tmp_path / "w")
+    shutil.move(tmp_path / f"logs/__share_group_state-{number}", tmp_path / "elsewhere")
+    for _ in range(3):
+        audit(tmp_path / "logs", tmp_path / "w")
+        assert rules_found(tmp_path / "w") == found + Counter(LOG_MISSING=1)
+        assert tables(tmp_path / "w") == before
+
+
+def test_the_last_run_is_the_one_that_committed_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    folder = write_log_folder(tmp_path / "logs", 0, [batch([snapshot(KEY)]) for _ in range(4)], a_segment=1)
+    last = folder / f"{3:020}.log"
+    data = last.read_bytes()
+    last.unlink()
+    audit(tmp_path / "logs", tmp_path / "w")
+    last.write_bytes(data)
+
+    class Earlier(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> datetime:
+            return datetime(2020, 1, 1, tzinfo=UTC)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("share_state.delta.warehouse.datetime", Earlier)
+        patch.setattr(audit_module, "datetime", Earlier)
+        later = audit(tmp_path / "logs", tmp_path / "w")
+    committed = CommittedTables(str(tmp_path / "w"))
+    assert committed.run["run_id"] == later.run_id
+    assert committed.runs["sequence"].to_pylist() == [1, 0]
+    assert tables(tmp_path / "w")["cutoff"][0]["log_end_offset"] == 4
+    assert audit(tmp_path / "logs", tmp_path / "w").notes == (NOTHING_NEW,)
+
+
+def test_a_table_without_one_of_its_partitions_keeps_what_it_held(tmp_path: Path):
+    rows = table_of(find_logs([str(FUZZ)]))
+    for name, kept in (("whole", rows), ("part", rows.filter(pc.field("partition") != 1))):
+        write(kept, tmp_path / name / "rows.parquet")
+    audit(tmp_path / "whole", tmp_path / "w", state_partitions=3)
+    before = tables(tmp_path / "w")
+    missing = audit(tmp_path / "part", tmp_path / "w", state_partitions=3)
+    assert missing.findings["warning", "LOG_MISSING"] == 1
+    assert tables(tmp_path / "w") == before
+    audit(tmp_path / "whole", tmp_path / "w", state_partitions=3)
+    assert tables(tmp_path / "w") == before
+    # Segments after a table are read from their start: a table has no positions.
+    audit(FUZZ, tmp_path / "w", state_partitions=3)
+    assert tables(tmp_path / "w") == once(FUZZ, tmp_path)
+
+
+def test_findings_of_a_rule_that_is_off_are_dropped_and_changed_limits_say_what_stays(tmp_path: Path):
+    first = audit(FUZZ, tmp_path / "w")
+    assert first.findings["error", "TERMINAL_STATE_LEFT"]
+    assert rules_found(tmp_path / "w")["TERMINAL_STATE_LEFT"]
+    off = audit(FUZZ, tmp_path / "w", rules={"TERMINAL_STATE_LEFT": "off"})
+    assert OTHER_RULES in off.notes
+    assert "TERMINAL_STATE_LEFT" not in rules_found(tmp_path / "w")
+    limits = {"delivery_count": 2}
+    assert OTHER_RULES in audit(FUZZ, tmp_path / "w", limits=limits).notes
+    again = audit(FUZZ, tmp_path / "w", limits=limits, afresh=(ALL_LOGS,))
+    assert OTHER_RULES not in again.notes
+    audit(FUZZ, tmp_path / "other", limits=limits)
+    assert rules_found(tmp_path / "w") == rules_found(tmp_path / "other")
+
+
+@pytest.mark.parametrize("afresh", [(), (ALL_LOGS,)])
+def test_a_rewind_is_seen_even_if_the_log_is_read_anew(tmp_path: Path, afresh: tuple[str, ...]):
+    records = [batch([snapshot(KEY, start_offset=100)]), batch([snapshot(KEY, start_offset=48)])]
+    write_log_folder(tmp_path / "before", 0, records[:1])
+    write_log_folder(tmp_path / "after", 0, records)
+    audit(tmp_path / "before", tmp_path / "w")
+    assert verdicts(tmp_path / "w") == {"g": "OK"}
+    audit(tmp_path / "after", tmp_path / "w", afresh=afresh)
+    assert verdicts(tmp_path / "w") == {"g": "REWIND"}
+
+
+IN_FLIGHT = [(0, 9, 2, 1), (10, 19, 0, 1)]
+
+
+def _log_of(folder: Path, number: int, *minutes: float) -> Path:
+    """A share-partition with offsets that wait, written to at some minutes."""
+    records = [
+        batch(
+            [update((f"g{number}", TOPIC, 0), [(20 + place, 20 + place, 2, 1)])], timestamp=NOW + int(minute * MINUTE)
+        )
+        for place, minute in enumerate(minutes[1:])
+    ]
+    first = batch([snapshot((f"g{number}", TOPIC, 0), IN_FLIGHT)], timestamp=NOW + int(minutes[0] * MINUTE))
+    return write_log_folder(folder, number, [first, *records], a_segment=1)
+
+
+def test_share_partitions_of_a_log_that_is_missing_do_not_seem_to_stop(tmp_path: Path):
+    for folder in ("before", "after"):
+        _log_of(tmp_path / folder, 1, 0, 1, *((120,) if folder == "after" else ()))
+    _log_of(tmp_path / "before", 0, 0, 1)
+    audit(tmp_path / "before", tmp_path / "w")
+    audit(tmp_path / "after", tmp_path / "w")
+    assert verdicts(tmp_path / "w")["g0"] == "OK"
+
+
+def test_a_record_stamped_in_the_future_does_not_make_others_seem_to_stop(tmp_path: Path):
+    future = 60 * 24 * 365 * 100
+    place = _log_of(tmp_path / "logs", 0, 0, 1, future)
+    extra = write_log_folder(
+        tmp_path / "more",
+        0,
+        [batch([snapshot(("g0", TOPIC, 0), IN_FLIGHT)], timestamp=NOW + 2 * MINUTE)],
+        base_offset=3,
+    )
+    shutil.copy(next(extra.iterdir()), place)
+    audit(tmp_path / "logs", tmp_path / "w")
+    assert verdicts(tmp_path / "w") == {"g0": "OK"}
+    assert CommittedTables(str(tmp_path / "w")).run["log_time"] == datetime.fromtimestamp(NOW / 1000 + 120, UTC)
+
+
+def test_a_log_that_ends_in_the_future_is_judged_by_the_clock_of_the_audit(tmp_path: Path):
+    now = (datetime.now(UTC).timestamp() * 1000 - NOW) / MINUTE
+    _log_of(tmp_path / "logs", 0, now - 1, now + 60 * 24)
+    audit(tmp_path / "logs", tmp_path / "w")
+    assert verdicts(tmp_path / "w") == {"g0": "OK"}
+
+
+def test_a_stop_is_still_seen(tmp_path: Path):
+    _log_of(tmp_path / "logs", 0, 0, 1)
+    other = batch([snapshot(("other", TOPIC, 0))], timestamp=NOW + 120 * MINUTE)
+    write_log_folder(tmp_path / "more", 0, [other], base_offset=2)
+    shutil.copy(next((tmp_path / "more/__share_group_state-0").iterdir()), tmp_path / "logs/__share_group_state-0")
+    audit(tmp_path / "logs", tmp_path / "w")
+    assert verdicts(tmp_path / "w") == {"g0": "STOP", "other": "OK"}
+
+
+def test_a_log_that_is_missing_keeps_its_log_start(tmp_path: Path):
+    records = [batch([snapshot(KEY)]) for _ in range(3)]
+    for number in (0, 1):
+        write_log_folder(tmp_path / "logs", number, records, base_offset=500)
+    audit(tmp_path / "logs", tmp_path / "w")
+    before = tables(tmp_path / "w")
+    shutil.rmtree(tmp_path / "logs/__share_group_state-1")
+    for _ in range(2):
+        audit(tmp_path / "logs", tmp_path / "w")
+        assert tables(tmp_path / "w")["cutoff"] == before["cutoff"]
+
+
+def test_a_warehouse_whose_audit_was_replaced_and_vacuumed_is_read_anew(tmp_path: Path):
+    audit(FUZZ, tmp_path / "w")
+    plan = build_plan(input_spec(OPTIONS, sources=[{"path": str(DATA / "4.3.1/happy")}]), OPTIONS)
+    run_reconstruct(LocalExecutor(), plan, str(tmp_path / "w"))
+    for name in ("findings", "in_flight", "share_partition_state", "cutoff"):
+        table = open_table(str(tmp_path / "w" / name))
+        assert table is not None
+        table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    assert VACUUMED in audit(FUZZ, tmp_path / "w").notes
+    assert tables(tmp_path / "w") == once(FUZZ, tmp_path)
+    assert audit(FUZZ, tmp_path / "w").records == 0
+
+
+def test_settled_findings_are_kept_once(tmp_path: Path):
+    found = []
+    for place in (DATA / "4.3.1/codec-lz4", FUZZ, FUZZ):
+        audit(place, tmp_path / "w", afresh=(ALL_LOGS,) * (place != FUZZ))
+        found.append(rules_found(tmp_path / "w"))
+    audit(FUZZ, tmp_path / "once")
+    assert found[1] - Counter(LOG_BEGUN_AGAIN=3, LOG_DIVERGED=3) == found[2] - Counter(
+        LOG_BEGUN_AGAIN=3, LOG_DIVERGED=3
+    )
+    assert found[2] - Counter(LOG_BEGUN_AGAIN=3, LOG_DIVERGED=3) == rules_found(tmp_path / "once")

@@ -1,0 +1,78 @@
+"""One key in two state partitions, as after the state topic got more partitions."""
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from share_state.delta.reader import CommittedTables
+from share_state.pipeline.audit import run_audit
+from share_state.pipeline.executor import LocalExecutor
+from share_state.pipeline.plan import FoldPlan
+from share_state.pipeline.reconstruct import run_reconstruct
+from share_state.pipeline.result import RunResult
+from share_state.sources.discovery import group_partition_of
+from tests.kafka.batches import Batch, Record, consecutive, in_bytes, log_of
+from tests.rules.histories import AVAILABLE, snapshot, update
+
+COUNT = 3
+OLD, NEW = [(0, 9, AVAILABLE, 1)], [(50, 59, AVAILABLE, 2)]
+
+
+def split(folder: Path, state_partitions: int | None, run: str) -> tuple[RunResult, dict[str, list[dict[str, Any]]]]:
+    """Partition 0 of the topic has state in two state partitions, the right one and another; partition 1 in one."""
+    logs, lake = [], str(folder / "lake")
+    home, other = home_of(0), (home_of(0) + 1) % COUNT
+    records: dict[int, list[Record]] = {number: [] for number in range(COUNT)}
+    records[other] = [snapshot(OLD)]
+    records[home] = [snapshot(NEW, start=50), update(start=51)]
+    records[home_of(1)].append(snapshot(OLD, partition=1))
+    for number, own in records.items():
+        if not own:
+            own.append(snapshot(partition=9))
+        logs.append(log_of(folder, in_bytes(consecutive([Batch([one]) for one in own])), partition=number))
+    plan = FoldPlan(logs, state_partitions=state_partitions)
+    if run == "audit":
+        result = run_audit(lambda _: nullcontext(LocalExecutor()), plan, lake)
+    else:
+        result = run_reconstruct(LocalExecutor(), plan, lake)
+    tables = CommittedTables(lake)
+    names = ("share_partition_state", "in_flight", "findings") + (
+        ("share_partition_history",) if run == "audit" else ()
+    )
+    return result, {name: tables.read(name).to_pylist() for name in names}
+
+
+def home_of(partition: int) -> int:
+    return group_partition_of(f"{KEY[0]}:{KEY[1]}:{partition}", COUNT)
+
+
+KEY = ("g", "AAECAwQFBgcICQoLDA0ODw")
+
+
+@pytest.mark.parametrize("run", ["reconstruct", "audit"])
+def test_where_the_count_is_known_only_the_right_state_is_in_the_tables(tmp_path: Path, run: str):
+    result, tables = split(tmp_path, COUNT, run)
+    rows = [row for row in tables["share_partition_state"] if row["partition"] == 0]
+    assert [(row["state_partition"], row["start_offset"]) for row in rows] == [(home_of(0), 51)]
+    assert not any(row["suspect"] for row in tables["share_partition_state"])
+    assert {row["first_offset"] for row in tables["in_flight"] if row["partition"] == 0} == {51}
+    found = [row for row in tables["findings"] if row["rule"] == "SPLIT_KEY"]
+    assert {(row["severity"], row["group_id"], row["partition"]) for row in found} == {("error", "g", 0)}
+    assert {row["state_partition"] for row in found} == {home_of(0), (home_of(0) + 1) % COUNT}
+    assert all(row["message"].endswith(f"that of {home_of(0)} counts") for row in found)
+    assert result.findings["error", "SPLIT_KEY"] == 2
+    assert result.share_partitions == len(tables["share_partition_state"])
+    history = tables.get("share_partition_history", tables["share_partition_state"])
+    assert len(history) == len(tables["share_partition_state"])
+
+
+def test_where_the_count_is_unknown_both_are_suspect(tmp_path: Path):
+    result, tables = split(tmp_path, None, "reconstruct")
+    rows = {(row["partition"], row["state_partition"]): row["suspect"] for row in tables["share_partition_state"]}
+    assert rows.pop((0, home_of(0))) and rows.pop((0, (home_of(0) + 1) % COUNT))
+    assert rows and not any(rows.values())
+    found = [row for row in tables["findings"] if row["rule"] == "SPLIT_KEY"]
+    assert len(found) == result.findings["error", "SPLIT_KEY"] == 2
+    assert all(row["message"].endswith("any of them may be old") for row in found)
