@@ -12,7 +12,7 @@ import pyarrow as pa
 from share_state.jit.compile import allocating_kernel, inlined, kernel
 from share_state.kafka.primitives import int16_at, int32_at, int64_at
 from share_state.kafka.record_batches import CODEC_BITS, CONTROL, BatchStatus
-from share_state.kafka.share_partition_keys import KeyTable, binary_texts, number_of
+from share_state.kafka.share_partition_keys import KeyTable, binary_texts, number_of, utf8_texts
 from share_state.kafka.state_records import LARGEST_OFFSET, STATE_BATCH
 
 CHECKPOINT_TYPE = 5
@@ -84,16 +84,8 @@ class GroupTable(KeyTable):
     """Share groups <-> number, in order of first occurrence."""
 
     def names(self) -> pa.Array:
-        """The group ids, row n for number n; as `group_texts`."""
-        return self.group_texts(self.group_bytes(0))
-
-    def group_bytes(self, first: int) -> pa.LargeBinaryArray:
-        """The bytes of the group ids from a number on."""
-        return binary_texts(self.starts[first : len(self) + 1].copy(), self.arena)
-
-    def with_group(self, number: int, group: bytes) -> bytes:
-        """A key is a group id."""
-        return group
+        """The group ids, row n for number n; bytes that are not UTF-8 become U+FFFD."""
+        return utf8_texts(binary_texts(self.starts[: len(self) + 1].copy(), self.arena))
 
 
 @dataclass(slots=True)
@@ -150,7 +142,6 @@ def decode_control_records(data: np.ndarray, records: np.ndarray, groups: GroupT
         if done == len(records):
             break
         groups.grow(int(records[done]["value_size"]))
-    groups.merge_malformed(rows["group"])
     tuples = np.empty(total, STATE_BATCH)
     _fill_tuples(data, rows, positions, tuples)
     return ControlRecords(rows, tuples)

@@ -31,7 +31,7 @@ class KeyTable:
         self.starts = np.zeros(capacity + 1, np.int64)
         self.arena = np.empty(size + capacity * _BYTES_PER_KEY, np.uint8)
         self.count = np.zeros(1, np.int64)
-        self._checked, self._malformed = 0, dict[int, int]()
+        self._checked, self.malformed = 0, dict[int, int]()
 
     @classmethod
     def of(cls, keys: pa.ChunkedArray) -> "KeyTable":
@@ -79,15 +79,15 @@ class KeyTable:
         Bytes of a group id that are not UTF-8 become U+FFFD, as in Java.
         """
         groups, ids, partitions = self._parts(0)
-        return self.group_texts(groups), uuid_texts(ids), pa.array(partitions)
+        return self._group_texts(groups), uuid_texts(ids), pa.array(partitions)
 
-    def group_texts(self, groups: pa.LargeBinaryArray) -> pa.Array:
+    def _group_texts(self, groups: pa.LargeBinaryArray) -> pa.Array:
         """Group ids as text; null for the keys that `merge_malformed` has replaced by others."""
         texts = utf8_texts(groups)
-        if not self._malformed:
+        if not self.malformed:
             return texts
         known = enumerate(texts.to_pylist())
-        return pa.array([None if number in self._malformed else text for number, text in known], pa.string())
+        return pa.array([None if number in self.malformed else text for number, text in known], pa.string())
 
     def _parts(self, first: int) -> tuple[pa.LargeBinaryArray, np.ndarray, np.ndarray]:
         """The group ids, topic ids and partitions of the keys from a number on."""
@@ -107,19 +107,15 @@ class KeyTable:
         """
         if self._checked < len(self):
             first, self._checked = self._checked, len(self)
-            groups = self.group_bytes(first)
+            groups = self._parts(first)[0]
             if not _is_utf8(groups):
                 for number, group in enumerate(groups.to_pylist(), first):
                     if (read := group.decode("utf-8", "replace").encode()) != group:
-                        self._malformed[number] = self._add(self.with_group(number, read))
-        for number, read_as in self._malformed.items():
+                        self.malformed[number] = self._add(self._with_group(number, read))
+        for number, read_as in self.malformed.items():
             numbers[numbers == number] = read_as
 
-    def group_bytes(self, first: int) -> pa.LargeBinaryArray:
-        """The bytes of the group ids from a number on."""
-        return self._parts(first)[0]
-
-    def with_group(self, number: int, group: bytes) -> bytes:
+    def _with_group(self, number: int, group: bytes) -> bytes:
         """A key with another group id."""
         end = self.starts[number + 1]
         return len(group).to_bytes(2, "big") + group + self.arena[end - 20 : end].tobytes()
@@ -306,6 +302,8 @@ def state_partitions_of(table: KeyTable, state_partitions: int) -> np.ndarray:
     alphabet = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_", np.uint8)
     hashes = np.empty(len(table), np.int64)
     _java_hashes(table.arena, table.starts, hashes, alphabet)
+    for number, read_as in table.malformed.items():
+        hashes[number] = hashes[read_as]
     return hashes % state_partitions
 
 
