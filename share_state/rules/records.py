@@ -87,8 +87,9 @@ def key_malformed(folded: FoldedLog) -> Breaches:
     """Keys that cannot be read, and keys with trailing bytes (which Kafka ignores: a warning)."""
     rows = _with(folded, Fault.KEY_MALFORMED | Fault.KEY_TRAILING)
     trailing = rows["fault"] & Fault.KEY_TRAILING != 0
-    text = np.where(trailing, "the key has trailing bytes, which Kafka ignores", f"the key cannot be read; {_KEY_TEXT}")
-    return _each(rows, pa.array(text), np.where(trailing, WARNING, ERROR).astype(object))
+    texts = [f"the key cannot be read; {_KEY_TEXT}", "the key has trailing bytes, which Kafka ignores"]
+    text = pa.DictionaryArray.from_arrays(trailing.astype(np.int8), texts)
+    return _each(rows, text, np.where(trailing, WARNING, ERROR).astype(object))
 
 
 @rule(
@@ -107,9 +108,10 @@ def value_malformed(folded: FoldedLog) -> Breaches:
         Fault.OVER_LIMIT: "more batches or tags than Kafka 4.4 reads; older releases load it",
     }
     rows = _with(folded, sum(flaws))
-    text = np.select([rows["fault"] & flaw != 0 for flaw in flaws], list(flaws.values()), "")
+    first = np.select([rows["fault"] & flaw != 0 for flaw in flaws], range(len(flaws)))
+    text = pa.DictionaryArray.from_arrays(first.astype(np.int8), list(flaws.values()))
     fatal = rows["fault"] & (Fault.VALUE_MALFORMED | Fault.OVER_LIMIT) != 0
-    return _each(rows, pa.array(text), np.where(fatal, ERROR, WARNING).astype(object))
+    return _each(rows, text, np.where(fatal, ERROR, WARNING).astype(object))
 
 
 @rule(

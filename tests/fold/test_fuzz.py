@@ -1,19 +1,34 @@
-"""A broker's segment with bytes changed at random: read to its end, never believed in silence."""
+"""Logs of every form with bytes changed at random: read to the end or refused, never believed in silence.
+
+The fast profile draws 30 examples of each test, the nightly profile (`HYPOTHESIS_PROFILE=nightly`) 3,000.
+"""
 
 import os
 import struct
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import google_crc32c
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.kafka.batches import HEADER, log_of
+from share_state.errors import InputError, ShareStateError
+from share_state.fold.control_log import fold_control_log
+from share_state.pipeline.inputs import ExportPaths, read_export
+from share_state.rules.registry import judge
+from share_state.sources.discovery import STATE_TOPIC
+from tests.fold.control_records.logs import checkpoint, control, delta
+from tests.fold.control_records.logs import log_of as control_log_of
+from tests.kafka.batches import HEADER, Batch, Record, consecutive, in_bytes, log_of, packed
 from tests.kafka.judged import Judged, judged, judged_bytes
+from tests.log_writer import snapshot, tombstone, update
+from tests.sources.formats.printed import console_text, dump_text
 from tests.truth import DATA
 
 SEGMENT = (DATA / "4.3.1/happy/__share_group_state-1" / f"{0:020}.log").read_bytes()
@@ -152,6 +167,120 @@ def _is_in_order(found: Judged) -> None:
     for owner, row in owners.items():
         assert covered[owner] == (row["end_offset"] - row["start_offset"] if row["start_offset"] >= 0 else 0)
     assert all(row["message"] and "\n" not in row["message"] for row in found.findings)
+
+
+RECORDS = [
+    made(key, [(first, first + 4, 2 + 2 * (first % 2), 1)])
+    for key in (("g", "AAAAAAAAAAEAAAAAAAAAAg", 0), ("group-2", "AAAAAAAAAAEAAAAAAAAAAg", 7))
+    for first, made in enumerate((snapshot, update, update, snapshot, update))
+] + [tombstone(("g", "AAAAAAAAAAEAAAAAAAAAAg", 0))]
+BATCHES = consecutive([Batch(RECORDS[:4]), Batch(RECORDS[4:5]), Batch(RECORDS[5:])])
+replacements = st.lists(st.tuples(st.integers(0, 4000), st.binary(min_size=1, max_size=8)), min_size=1, max_size=4)
+
+
+def _changed(content: bytes, changes: list[tuple[int, bytes]]) -> bytes:
+    data = bytearray(content)
+    for place, put_in in changes:
+        at = place % max(len(data), 1)
+        data[at : at + len(put_in)] = put_in
+    return bytes(data)
+
+
+@given(st.sampled_from([1, 2, 3, 4]), st.integers(0, len(BATCHES) - 1), replacements, CHUNK, st.booleans())
+def test_compressed_bodies_that_changed_never_raise(
+    tmp_path_factory: pytest.TempPathFactory,
+    codec: int,
+    number: int,
+    changes: list[tuple[int, bytes]],
+    chunk: int,
+    inside: bool,
+):
+    plain = b"".join(record.written(place) for place, record in enumerate(BATCHES[number].records))
+    body = packed(codec, _changed(plain, changes)) if inside else _changed(packed(codec, plain), changes)
+    batches = [replace(batch, attributes=codec) for batch in BATCHES]
+    batches[number] = replace(batches[number], body=body)
+    found = judged_bytes(tmp_path_factory.mktemp("log"), in_bytes(batches), chunk=chunk)
+    _is_in_order(found)
+    others = sum(len(batch.records) for batch in BATCHES) - len(BATCHES[number].records)
+    assert found.folded.record_count >= others
+
+
+STATES = [(10, 14, 2, 1), (15, 19, 0, 2)]
+CONTROL_RECORDS = [
+    checkpoint("g", 1, 10, 20, STATES),
+    delta("g", 1, 0, STATES),
+    checkpoint("h", 1, 0, 30),
+    delta("g", 1, 1, [(20, 24, 2, 1)]),
+    checkpoint("g", 2, 12, 25, [(15, 19, 2, 1)]),
+]
+
+
+@given(st.integers(0, len(CONTROL_RECORDS) - 1), replacements, st.booleans(), st.sampled_from([0, 1, 2, 3, 4]))
+def test_control_records_that_changed_never_raise(
+    tmp_path_factory: pytest.TempPathFactory, number: int, changes: list[tuple[int, bytes]], in_key: bool, codec: int
+):
+    records = list(CONTROL_RECORDS)
+    key, value = records[number].key or b"", records[number].value or b""
+    records[number] = Record(_changed(key, changes), value) if in_key else Record(key, _changed(value, changes))
+    batches = [control(offset, record, codec=codec) for offset, record in enumerate(records)]
+    folded = fold_control_log(control_log_of(tmp_path_factory.mktemp("log"), batches))
+    assert folded.record_count >= len(records) - 1 - in_key
+    for row in [*folded.states.to_pylist(), *folded.in_flight.to_pylist(), *judge(folded).to_pylist()]:
+        assert row["dialect"] == "control_records"
+
+
+@given(st.sampled_from(["console-json", "dump-log"]), replacements)
+def test_texts_that_changed_are_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, form: str, changes: list[tuple[int, bytes]]
+):
+    text = console_text(RECORDS) if form == "console-json" else dump_text(BATCHES)
+    path = tmp_path_factory.mktemp("text") / "text"
+    path.write_bytes(_changed(text.encode(), changes))
+    for given_form in (form, "auto"):
+        _is_read_or_refused(path, given_form)
+
+
+INT64S = st.integers(-(2**63), 2**63 - 1) | st.sampled_from([0, 1, 2, 3, 2**31, 2**63 - 2])
+BYTES = (
+    st.none()
+    | st.binary(max_size=60)
+    | st.sampled_from([part for record in RECORDS for part in (record.key, record.value)])
+)
+TABLE_ROWS = st.lists(
+    st.tuples(st.integers(0, 3) | INT64S, st.integers(0, 20) | INT64S, INT64S, BYTES, BYTES), max_size=8
+)
+
+
+@given(TABLE_ROWS, st.booleans(), st.booleans())
+def test_tables_of_any_values_are_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory,
+    drawn: list[tuple[int, int, int, bytes, bytes]],
+    statistics: bool,
+    unsigned: bool,
+):
+    partitions, offsets, times, keys, values = zip(*drawn, strict=True) if drawn else ((),) * 5
+    kind = pa.uint64() if unsigned else pa.int64()
+    columns = {
+        "key": pa.array(keys, pa.binary()),
+        "value": pa.array(values, pa.binary()),
+        "topic": pa.array([STATE_TOPIC] * len(drawn), pa.string()),
+        "partition": pa.array(partitions, pa.int64()),
+        "offset": pa.array([offset % 2**64 if unsigned else offset for offset in offsets], kind),
+        "timestamp": pa.array(times, pa.int64()),
+    }
+    path = tmp_path_factory.mktemp("table") / "rows.parquet"
+    pq.write_table(pa.table(columns), path, write_statistics=statistics)
+    _is_read_or_refused(path, "table")
+
+
+def _is_read_or_refused(path: Path, form: str) -> None:
+    try:
+        for log in read_export(ExportPaths([str(path)]), form).logs:
+            _is_in_order(judged(log))
+    except InputError as refused:
+        assert "\n" not in str(refused)
+    except ShareStateError as needs_spark:
+        assert "sorted by Spark" in str(needs_spark)
 
 
 @pytest.mark.skipif(os.environ.get("HYPOTHESIS_PROFILE") != "nightly", reason="compiles every kernel anew: nightly")
