@@ -234,6 +234,14 @@ class Nights(RuleBasedStateMachine):
             self._audit(place)
             self._expect(place)
 
+    @rule(copy=st.integers(0, 2), number=st.integers(0, 3), at=st.floats(0, 1), is_lost=st.booleans())
+    def bad_night_then_a_good_one(self, copy: int, number: int, at: float, is_lost: bool) -> None:
+        self.grow(number, BATCHES_PER_SEGMENT * 3, also=True)
+        (self.lose_segment if is_lost else self.damage)(copy, number, at)
+        self.night()
+        self.mend(copy)
+        self.night()
+
     def _export(self) -> Path | None:
         """Write what each copy holds to a new folder."""
         self.nights += 1
@@ -388,9 +396,9 @@ def _clock(shift: timedelta) -> Iterator[None]:
         yield
 
 
-A_MINUTE, AN_HOUR = 30, 1500
+A_MINUTE, AN_HOUR = 20, 1000
 """Examples of the fast and of the nightly profile."""
 Nights.TestCase.settings = settings(
-    max_examples=A_MINUTE if settings().max_examples <= A_MINUTE else AN_HOUR, stateful_step_count=30, print_blob=True
+    max_examples=A_MINUTE if settings().max_examples <= 30 else AN_HOUR, stateful_step_count=30, print_blob=True
 )
 TestNights = Nights.TestCase
