@@ -1,7 +1,5 @@
 """The one exception tree. A message is the whole line that the person who typed the command reads."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 
@@ -44,13 +42,12 @@ class DiskFullError(ShareStateError):
 _DISK_FULL = ("No space left on device", "Disk quota exceeded", "File too large")
 
 
-@contextmanager
-def disk_errors(place: str) -> Iterator[None]:
-    """Raise errors of a full disk as DiskFullError with the place; other errors pass unchanged."""
-    try:
-        yield
-    except OSError as error:
-        # Errors of deltalake and pyarrow hold the reason as text only.
-        if (reason := next((reason for reason in _DISK_FULL if reason in str(error)), None)) is None:
-            raise
-        raise DiskFullError(f"{place}: cannot be written ({reason}); free space, or give another place") from None
+def disk_error(place: str, error: Exception) -> Exception:
+    """A DiskFullError with the place if that is what an OSError says; else the same error."""
+    # Errors of deltalake and pyarrow hold the reason as text only.
+    reason = next((reason for reason in _DISK_FULL if reason in str(error)), None)
+    return (
+        error
+        if reason is None
+        else DiskFullError(f"{place}: cannot be written ({reason}); free space, or give another place")
+    )

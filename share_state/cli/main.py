@@ -17,7 +17,7 @@ import typer
 from typer.exceptions import Abort, Exit, TyperException
 
 from share_state import __version__
-from share_state.errors import ShareStateError
+from share_state.errors import DiskFullError, ShareStateError, disk_error
 
 DONE, FOUND, UNUSABLE, UNEXPECTED = 0, 1, 2, 3
 """Exit codes: done; done, with findings at or above --fail-on; unusable call or input; unexpected failure."""
@@ -139,6 +139,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001  the last line of defence: one line, and the traceback on request
         if (known := _error_of_task(error)) is not None:
             return _fail(known, UNUSABLE)
+        if isinstance(full := disk_error("the folder of scratch files or of compiled kernels", error), DiskFullError):
+            return _fail(str(full), UNUSABLE)
         if "-v" in given or "--verbose" in given:
             traceback.print_exc()
         first = str(error).strip().splitlines()[0] if str(error).strip() else ""

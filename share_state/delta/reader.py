@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.fs import FileSystem, LocalFileSystem
 
-from share_state.errors import InputError, NothingCommittedError, WarehouseError, disk_errors
+from share_state.errors import InputError, NothingCommittedError, WarehouseError, disk_error
 from share_state.schema.declarations import table_schema
 from share_state.sources.object_stores import StoreUnavailableError, delta_storage_options, parse_address, store_error
 
@@ -45,11 +45,10 @@ def open_filesystem(place: str) -> tuple[FileSystem, str]:
 def warehouse_errors(place: str) -> Iterator[None]:
     """Raise errors of an object store as WarehouseError with the address, and those of a full disk as DiskFullError."""
     try:
-        with disk_errors(place):
-            yield
+        yield
     except (OSError, StoreUnavailableError) as error:
         if "://" not in place:
-            raise
+            raise disk_error(place, error) from None
         raise WarehouseError(str(store_error(place, error))) from None
 
 

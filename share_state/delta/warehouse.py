@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from share_state.delta.files import File, TableFiles
 from share_state.delta.reader import list_files, open_filesystem, open_table, warehouse_errors
-from share_state.errors import InputError, WarehouseError, disk_errors
+from share_state.errors import InputError, WarehouseError
 from share_state.schema.declarations import table_schema
 from share_state.sources.object_stores import StorePath, delta_storage_options
 
@@ -154,7 +154,7 @@ def warehouse_lock(root: str, command: str) -> Iterator[None]:
             "since": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         try:
-            with disk_errors(root):
+            with warehouse_errors(root):
                 (path / _LOCK_HOLDER).write_text(json.dumps(holder), encoding="utf-8")
             yield
         finally:

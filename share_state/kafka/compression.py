@@ -16,7 +16,7 @@ import zstandard
 from isal import isal_zlib
 
 from share_state.kafka.buffers import BufferPool
-from share_state.kafka.record_batches import CODEC_BITS, CONTROL, BatchStatus, BatchSummary
+from share_state.kafka.record_batches import CODEC_BITS, CONTROL, BatchStatus
 
 MAX_BODY_SIZE = 128 << 20
 """Bytes of a decompressed batch; the default of brokers (message.max.bytes) is 1 MiB, compressed."""
@@ -174,10 +174,8 @@ _CODECS: dict[int, Callable[[memoryview | bytes, int], memoryview | bytes]] = {
 }
 
 
-def needs_decompression(batches: np.ndarray, facts: BatchSummary, only_control: bool) -> bool:
+def needs_decompression(batches: np.ndarray, only_control: bool) -> bool:
     """Whether any batch whose records will be read is compressed."""
-    if not facts.attributes & CODEC_BITS:
-        return False
     return bool((batches["attributes"][_selected(batches, only_control)] & CODEC_BITS).any())
 
 

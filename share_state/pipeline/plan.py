@@ -255,7 +255,7 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
     _check_distinct(logs, "copies need one format and dialect")
     _check_one_layout(logs)
     _check_as_of(spec, names, logs)
-    windows = _windows(spec, names, logs)
+    windows, index = _windows(spec, names, logs), spec.control_records.index
     groups = None if spec.groups is None else _group_input(spec.groups, spec.group_frame, exports, sorter)
     if groups is not None:
         own = tuple(replace(log, max_body_size=spec.limits.batch_bytes) for log in groups.logs)
@@ -277,7 +277,7 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
             ignore_uncheckpointed=spec.control_records.ignore_uncheckpointed,
         ),
         # A file of the log as it is now says nothing about an earlier state.
-        indexes={} if spec.has_as_of else read_share_snapshots(spec.control_records.index, logs),
+        indexes={} if spec.has_as_of or index is None else read_share_snapshots(index, logs),
         severities=spec.rules,
         judging=spec.judge,
         limits=spec.limits.to_limits(),

@@ -6,7 +6,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from share_state.errors import disk_errors
+from share_state.errors import disk_error
 from share_state.simulator.cluster import ClusterSettings, SimulatedCluster
 from share_state.simulator.coordinator import UPDATES_PER_SNAPSHOT
 from share_state.simulator.events import EventError, read_events
@@ -223,8 +223,10 @@ def _remove_on_failure(out: Path) -> Iterator[None]:
     if not is_empty:
         raise SimulationError(f"{out}: is not empty; give a new or empty folder")
     try:
-        with disk_errors(str(out)):
+        try:
             yield
+        except OSError as error:
+            raise disk_error(str(out), error) from None
     except BaseException:
         shutil.rmtree(out)
         if existed:

@@ -14,7 +14,7 @@ import numpy as np
 from share_state.errors import InputError
 from share_state.jit.compile import kernel
 from share_state.kafka.buffers import PREFETCH_COUNT, BufferPool, byte_buffer, prefetched
-from share_state.kafka.compression import decompress_bodies, needs_decompression
+from share_state.kafka.compression import CODEC_BITS, decompress_bodies, needs_decompression
 from share_state.kafka.record_batches import (
     BATCH,
     CHUNK_SIZE,
@@ -285,7 +285,7 @@ def read_chunks(
 def _decompressed(framed: Chunk, pool: BufferPool[np.ndarray], only_control: bool, max_size: int) -> Iterator[Chunk]:
     """A chunk as it is, or decompressed, which may give several chunks."""
     facts = framed.facts or summarize_batches(framed.batches)
-    if not needs_decompression(framed.batches, facts, only_control):
+    if not facts.attributes & CODEC_BITS or not needs_decompression(framed.batches, only_control):
         yield framed
         return
     for data, batches, errors in decompress_bodies(framed.data, framed.batches, only_control, pool, max_size):

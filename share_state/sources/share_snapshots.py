@@ -40,13 +40,13 @@ class ShareSnapshotEntry:
     is_contradicted: bool = False
 
 
-def read_share_snapshots(folder: str | None, logs: Sequence[LogPartition]) -> dict[str, list[ShareSnapshotEntry]]:
+def read_share_snapshots(folder: str, logs: Sequence[LogPartition]) -> dict[str, list[ShareSnapshotEntry]]:
     """The entries of each log that has a file in the folder.
 
     Raises:
         InputError: if a file cannot be read or has another format.
     """
-    files = {log.name: _file(folder, log.name) for log in logs} if folder is not None else {}
+    files = {log.name: _file(folder, log.name) for log in logs}
     return {name: read_share_snapshot_file(file) for name, file in files.items() if file.exists()}
 
 

@@ -23,6 +23,12 @@ def _limited(limit: int, *arguments: object) -> subprocess.CompletedProcess[str]
     )
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _compiled_kernels(tmp_path_factory: pytest.TempPathFactory) -> None:
+    for command in ("audit", "decode"):
+        _limited(resource.RLIM_INFINITY, command, DATA / "4.3.1/fuzz", "--out", tmp_path_factory.mktemp("w") / command)
+
+
 @pytest.mark.parametrize(
     ("command", "limit"),
     [("reconstruct", 100), ("reconstruct", 4_000), ("reconstruct", 5_500), ("audit", 5_000), ("decode", 3_000)],
@@ -51,3 +57,11 @@ def test_simulated_logs_that_do_not_fit_are_removed(tmp_path: Path):
     made = _limited(10_000, "simulate", "--out", tmp_path / "made")
     assert (made.returncode, "free space" in made.stderr) == (2, True), made.stderr
     assert [*tmp_path.rglob("*")] == []
+
+
+def test_kernels_that_cannot_be_kept_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "kernels"))
+    made = _limited(3_000, "decode", DATA / "4.3.1/happy", "--out", tmp_path / "w")
+    assert made.returncode == 2, made.stderr
+    assert made.stderr.startswith("share-state: the folder of scratch files or of compiled kernels: cannot be written")
+    assert not (tmp_path / "w").exists()
