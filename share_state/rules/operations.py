@@ -35,10 +35,13 @@ def archiving_stuck(folded: FoldedLog) -> Breaches:
     owner = np.repeat(np.arange(len(chains)), np.diff(folded.chains.ends))
     is_late = (waited >= folded.limits.archiving_seconds * 1000) | (newest < 0)
     rows = np.flatnonzero((folded.chains.batches["state"] == ARCHIVING) & is_late[owner])
-    seconds, why = waited // 1000, " s: the start offset cannot pass them until their dead-letter write is done"
-    return _with_ranges(
-        folded, rows, lambda owners: ("in ARCHIVING, the first for ", seconds[owners], why), milliseconds=waited
-    )
+    why = ": the start offset cannot pass them until their dead-letter write is done"
+
+    def text(owners: np.ndarray) -> tuple[Column, ...]:
+        since = () if newest < 0 else (", the first for ", waited[owners] // 1000, " s")
+        return ("in ARCHIVING", *since, why)
+
+    return _with_ranges(folded, rows, text, milliseconds=waited)
 
 
 @rule(

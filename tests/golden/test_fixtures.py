@@ -100,9 +100,13 @@ def test_every_release_and_scenario_is_here():
     }
 
 
+NO_TRUTH = {"updates_since_snapshot", "redundant_retained", "deltas_per_1000_offsets"}
+"""Columns that no truth has; the last two are null in this dialect."""
+
+
 @ALL
 def test_the_states_are_what_kafka_folds(case: Case):
-    assert not differences(case.rows, states_of(folded(case)), leave_out={"updates_since_snapshot"})[:20]
+    assert not differences(case.rows, states_of(folded(case)), leave_out=NO_TRUTH)[:20]
 
 
 @WHOLE
@@ -135,7 +139,7 @@ def test_the_updates_since_the_snapshot_are_counted(case: Case):
     assert {key: row["updates_since_snapshot"] for key, row in found.items()} == {key: counts[key] for key in found}
 
 
-COSTS = ("redundant_bytes", "next_cutoff_offset", "pinned_records", "pinned_bytes")
+COSTS = ("redundant_bytes", "next_cutoff_offset", "pinned_records", "pinned_bytes", "limited_since")
 
 
 @ALL
@@ -161,6 +165,8 @@ def test_the_cutoff_is_where_kafka_prunes(case: Case):
             pinned = range(max(cutoff or 0, truth["logStartOffset"]), found["next_cutoff_offset"])
             assert found["pinned_records"] == sum(offset in pinned for offset in offsets)
         size = sum(segment.size for segment in logs[number].log.segments)
+        # 4.0 does not record when a snapshot was written.
+        assert found["limited_since"] == held_by.get("write_time")
         assert 0 <= found["redundant_bytes"] + found["pinned_bytes"] <= size
         assert {name: value for name, value in found.items() if name not in COSTS} == {
             "dialect": "share_group_state",
@@ -176,6 +182,7 @@ def test_the_cutoff_is_where_kafka_prunes(case: Case):
             "limited_by_partition": held_by["partition"],
             "safe": True,
             "reason": None,
+            **dict.fromkeys(("ignored", "skipped_records", "unflagged_records")),
         }
 
 
@@ -300,7 +307,7 @@ def test_a_replica_that_lags_adds_nothing(tmp_path: Path):
     for folder in replica.glob("__share_group_state-*"):
         sorted(folder.glob("*.log"))[-1].unlink()
     found = states_of({log.partition: fold_log(log) for log in find_logs([str(replica), str(scenario)])})
-    assert not differences(expected_states(scenario / "truth.jsonl"), found, leave_out={"updates_since_snapshot"})
+    assert not differences(expected_states(scenario / "truth.jsonl"), found, leave_out=NO_TRUTH)
 
 
 def test_a_folder_is_searched_deeper_only_where_it_holds_no_log():

@@ -262,8 +262,9 @@ def test_a_worked_example_given_as_events_is_written_as_kafka_wrote_it(tmp_path)
     ]
     file = tmp_path / "events.jsonl"
     file.write_text("".join(f"{json.dumps(event)}\n" for event in told))
-    done = simulate(tmp_path / "out", events=file, dialect="both", state_partitions=1, release="4.3", traces=True)
-    assert (done.events, done.records) == (14, 9 + 8)
+    # Not with control records: they would take offsets of the topic that the example gives to user data.
+    done = simulate(tmp_path / "out", events=file, state_partitions=1, release="4.3", traces=True)
+    assert (done.events, done.records) == (14, 9)
     history = lines(done.folder / "history.jsonl")
     assert [(line["startOffset"], line["deliveryCompleteCount"]) for line in history] == [
         (100, 0), (100, 10), (110, 0), (110, 1), (110, 1), (110, 1), (110, 7), (110, 8), (111, 9),
@@ -277,13 +278,9 @@ def test_a_worked_example_given_as_events_is_written_as_kafka_wrote_it(tmp_path)
         "00000000000000000000000000000000006f02000000000000006f00000000000000700200020001000400000009",
     ):
         assert bytes.fromhex(value) in segment
-    control = lines(done.folder / "control-history.jsonl")
-    assert [(line["startOffset"], line["endOffset"]) for line in control] == [
-        (100, 100), (110, 110), (110, 111), (110, 120), (110, 120), (110, 120), (111, 120), (120, 120),
-    ]  # fmt: skip
     results = lines(done.folder / "results.jsonl")
     assert [one["cause"] for one in results].count("lock_timeout") == 1
-    assert_is_the_truth(done.folder, done, "both")
+    assert_is_the_truth(done.folder, done, "share_group_state")
 
 
 @pytest.mark.parametrize(
