@@ -24,6 +24,7 @@ from share_state.pipeline.task import (
     FINDINGS,
     RESULTS,
     STATE,
+    SUMMARY,
     FinishRows,
     OutputSpec,
     PerLog,
@@ -113,7 +114,8 @@ class LocalExecutor:
         tables = self.returned_tables(rows, (*RESULTS, CUTOFF))
         if side is None:
             return tables
-        findings = pa.concat_tables([tables[FINDINGS], side.judge(tables[STATE], plan)])
+        times = [summary["newest_time"] or 0 for summary in rows[SUMMARY].drop_null().to_pylist()]
+        findings = pa.concat_tables([tables[FINDINGS], side.judge(tables[STATE], plan, max(times))])
         return tables | {FINDINGS: findings} | side.tables()
 
     def collect(self, rows: pa.Table) -> pa.Table:

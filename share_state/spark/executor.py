@@ -17,6 +17,7 @@ from share_state.pipeline.task import (
     FINDINGS,
     RESULTS,
     STATE,
+    SUMMARY,
     FinishRows,
     OutputSpec,
     PerLog,
@@ -65,10 +66,11 @@ class SparkExecutor:
 
     def result_tables(self, plan: FoldPlan, side: GroupSide | None = None) -> dict[str, DataFrame]:
         """Every table that `reconstruct` writes, by name; Spark folds once, when one of them is first used."""
-        tables = self.returned_tables(self.fold(plan, OutputSpec(returned=RESULTS)), (*RESULTS, CUTOFF))
+        rows = self.fold(plan, OutputSpec(returned=RESULTS))
+        tables = self.returned_tables(rows, (*RESULTS, CUTOFF))
         if side is None:
             return tables
-        findings = tables[FINDINGS].unionByName(_judge_groups(tables[STATE], side, plan))
+        findings = tables[FINDINGS].unionByName(_judge_groups(rows, side, plan))
         of_groups = {name: self.spark.createDataFrame(table) for name, table in side.tables().items()}
         return tables | {FINDINGS: findings} | of_groups
 
@@ -89,16 +91,21 @@ class SparkExecutor:
         return run_tasks(self.spark, count, run, FILE_SCHEMA).toArrow().to_pylist()
 
 
-def _judge_groups(states: DataFrame, side: GroupSide, plan: FoldPlan) -> DataFrame:
-    """The findings of the group side, judged in one task when they are used."""
+def _judge_groups(rows: DataFrame, side: GroupSide, plan: FoldPlan) -> DataFrame:
+    """The findings of the group side, judged in one task when they are used; `rows` of `SparkExecutor.fold`."""
     findings, columns = table_schema(FINDINGS), table_schema(STATE)
     empty = pa.schema([columns.field(name) for name in STATE_COLUMNS]).empty_table()
 
     def judge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = [pa.Table.from_batches([batch]).cast(empty.schema) for batch in batches]
-        yield from side.judge(pa.concat_tables([empty, *rows]), plan).cast(findings).to_batches()
+        states, newest = [empty], 0
+        for batch in batches:
+            newest = max([newest, *batch["newest_time"].drop_null().to_pylist()])
+            own = pa.Table.from_struct_array(batch[STATE].drop_null())
+            states.append(own.select(list(STATE_COLUMNS)).cast(empty.schema))
+        yield from side.judge(pa.concat_tables(states), plan, newest).cast(findings).to_batches()
 
-    return states.select(*STATE_COLUMNS).coalesce(1).mapInArrow(judge, from_arrow_schema(findings))
+    chosen = rows.select(STATE, f"{SUMMARY}.newest_time")
+    return chosen.coalesce(1).mapInArrow(judge, from_arrow_schema(findings))
 
 
 def run_tasks(

@@ -138,7 +138,8 @@ def test_groups_name_topics_and_members_of_every_call(spark: SparkSession, parqu
     assert told.equals(share_state.explain(CHAOS, *PICKED, 24).records)
     assert told["members"].null_count < told.num_rows
     assert share_state.explain(parquet, *PICKED, 24).records.equals(told)
-    assert share_state.timeline(STATE, **chosen).num_rows == 0
+    with pytest.raises(InputError, match="topic t3 of group g0: not here; the nearest of 4 are "):
+        share_state.timeline(STATE, **chosen)
 
 
 def test_with_a_session_the_tables_are_those_without_one(spark: SparkSession, tmp_path: Path):
