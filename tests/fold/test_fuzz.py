@@ -144,7 +144,8 @@ def test_stretches_that_were_cut_out_repeated_or_put_in_never_raise(
 def test_noise_is_no_log(tmp_path_factory: pytest.TempPathFactory, noise: bytes, chunk: int):
     found = judged_bytes(tmp_path_factory.mktemp("log"), noise, chunk=chunk)
     assert not found.states
-    assert bool(found.findings) == any(noise)
+    # Zeros are preallocated space, but too few of them for the head of a batch are a torn tail.
+    assert bool(found.findings) == (any(noise) or 0 < len(noise) < 12)
 
 
 def _is_in_order(found: Judged) -> None:
