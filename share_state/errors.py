@@ -3,6 +3,11 @@
 from typing import Any
 
 
+def printable(name: str | int) -> str:
+    """A name as it can stand in a message, which is one line whatever the name is made of."""
+    return str(name) if str(name).isprintable() else repr(name)
+
+
 class ShareStateError(Exception):
     """Raised when the call, the configuration or the input is unusable: exit code 2, nothing written."""
 

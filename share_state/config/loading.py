@@ -26,11 +26,10 @@ from share_state.config.model import (
     dotted,
     expected,
     keys,
-    printable,
     settings_schema,
     variable,
 )
-from share_state.errors import ShareStateError
+from share_state.errors import ShareStateError, printable
 from share_state.rules.registry import registered
 from share_state.sources.object_stores import regular_path, to_path
 

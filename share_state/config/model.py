@@ -22,6 +22,7 @@ from share_state.config.inputs import (
     Severity,
     Source,
 )
+from share_state.errors import printable
 from share_state.rules.registry import ERROR
 from share_state.sources.object_stores import to_path
 
@@ -39,11 +40,6 @@ def dotted(path: KeyPath) -> str:
 def variable(path: KeyPath) -> str:
     """The environment variable of a key: `SHARE_STATE_LIMITS__DELIVERY_COUNT`."""
     return PREFIX + NEST.join(map(str, path)).upper()
-
-
-def printable(name: str | int) -> str:
-    """A name as it can stand in a message, which is one line whatever a key is made of."""
-    return str(name) if str(name).isprintable() else repr(name)
 
 
 _SECRET = re.compile(r"(?i)secret|password|token|access[.]?key")

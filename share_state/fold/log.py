@@ -230,9 +230,10 @@ class _LogFold:
         if buffer.row_count:
             self.buffer, self.spare_buffer = self.spare_buffer, buffer
             # Taken here, because decoding adds keys and losses while the fold runs.
-            lost, limit_rows = tuple(self.losses.offsets), None
-            if self.limits.groups and self.context_fold:
-                limit_rows = self.limits.group_rows(self.keys.columns()[0])
+            lost, limit_rows = (), None
+            if self.context_fold is not None:
+                lost = tuple(self.losses.offsets)
+                limit_rows = self.limits.group_rows(self.keys.columns()[0]) if self.limits.groups else None
             self.folding.submit(lambda: self._fold(buffer, keys, limit_rows, lost))
 
     def _fold(self, buffer: RecordBuffer, keys: int, limit_rows: np.ndarray | None, lost: Sequence[int]) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.errors import InputError
+from share_state.errors import InputError, printable
 from share_state.fold.checkpoint import FoldCheckpoint
 from share_state.kafka.compression import MAX_BODY_SIZE
 from share_state.kafka.share_partition_keys import KeyTable
@@ -125,7 +125,7 @@ class SharePartitionFilter:
         for name, value in wanted.items():
             if value is None:
                 continue
-            sought = f"{name} {_shown(value)}{' of ' if sought else ''}{sought}"
+            sought = f"{name} {printable(value)}{' of ' if sought else ''}{sought}"
             matching = known.filter(reduce(or_, [pc.field(column) == value for column in columns[name]]))
             if not len(matching):
                 others = pc.call_function("coalesce", [known[column] for column in columns[name]])
@@ -140,12 +140,8 @@ def _nearest(wanted: str | int, column: pa.ChunkedArray) -> str:
         nearest = sorted(sorted(known, key=lambda number: abs(number - wanted))[:_MOST_NEAREST])
     else:
         nearest = get_close_matches(wanted, known, _MOST_NEAREST, cutoff=0)
-    listed = ", ".join(map(_shown, nearest)) or "no other"
+    listed = ", ".join(map(printable, nearest)) or "no other"
     return f"there is {listed}" if len(known) < 2 else f"the nearest of {len(known):,} are {listed}"
-
-
-def _shown(value: str | int) -> str:
-    return str(value) if str(value).isprintable() else repr(value)
 
 
 def _equal(column: pa.Array, text: str) -> np.ndarray:

@@ -15,10 +15,10 @@ from share_state.kafka.group_records import (
     TopicPartition,
     read_assignment,
     read_cooperative_generation,
+    read_sticky_user_data,
     read_subscription,
     read_value,
 )
-from share_state.kafka.group_records import read_sticky_user_data as read_user_data
 
 CONSUMER = "consumer"
 STICKY, COOPERATIVE = "sticky", "cooperative-sticky"
@@ -184,7 +184,7 @@ def _member(fields: dict[str, Any], protocol: str | None, is_consumer: bool) -> 
 
 def _user_data(subscription: Subscription, protocol: str | None) -> StickyUserData:
     if protocol == STICKY:
-        return read_user_data(subscription.user_data)
+        return read_sticky_user_data(subscription.user_data)
     if protocol == COOPERATIVE:
         generation = subscription.generation
         if generation is None:

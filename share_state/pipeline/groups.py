@@ -1,7 +1,6 @@
 """The group side of a run: share groups and claims of `__consumer_offsets`, as tables and findings."""
 
 import hashlib
-from collections import Counter
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -110,10 +109,8 @@ def judge_group_side(
         return result, table_schema("findings").empty_table()
     states = files.read(STATE, [file["path"] for file in result.files_of(STATE)], STATE_COLUMNS)
     findings = side.judge(states, plan, now_ms)
-    own = Counter(zip(findings["severity"].to_pylist(), findings["rule"].to_pylist(), strict=True))
     digest = Digest()
     for table in (*side.tables().values(), findings):
         digest.take(table)
     run_id = hashlib.sha256(f"{result.run_id} {digest.text}".encode()).hexdigest()[:16]
-    both = dict(sorted((Counter(result.findings) + own).items()))
-    return replace(result, findings=both, run_id=run_id), findings
+    return replace(result.with_findings(findings), run_id=run_id), findings

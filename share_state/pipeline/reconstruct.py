@@ -1,6 +1,5 @@
 """The main job: fold an export and write its tables; and the table of decoded records."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -22,7 +21,7 @@ from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.result import RunResult, keep_proven, run_row, summarize
 from share_state.pipeline.task import FINDINGS, IN_FLIGHT, STATE, OutputSpec, decoded_batches
 from share_state.rules import registry
-from share_state.sources.discovery import LogPartition, group_partition_of
+from share_state.sources.discovery import STATE_TOPIC, LogPartition, group_partition_of
 
 DECODED_RECORDS = "decoded_records"
 
@@ -97,14 +96,18 @@ def settle_split_keys(plan: FoldPlan, result: RunResult, files: TableFiles) -> t
         return result, registry.findings_table(())
     columns = [*KEY, "state_partition", "last_offset"]
     states = files.read(STATE, [file["path"] for file in result.files_of(STATE)], columns)
-    states = states.filter(pc.field("dialect") == SHARE_GROUP_STATE)
+    # A log whose number is unknown may be a part or a copy of another.
+    states = states.filter((pc.field("dialect") == SHARE_GROUP_STATE) & pc.field("state_partition").is_valid())
     split = _split_keys(states.append_column("key", key_texts(states)), count)
+    if not len(split):
+        return result, registry.findings_table(())
+    numbers = {log.name: log.partition for log in plan.logs if log.topic == STATE_TOPIC}
     known = split.filter(pc.field("home").is_valid())
     strays = known.filter(pc.field("home") != pc.field("state_partition"))
     doubtful = split.filter(pc.field("home").is_null())
     kept, written = [], []
     for file in result.files:
-        number = int(file["log"].rpartition("-")[2]) if file["table"] in (STATE, IN_FLIGHT) else None
+        number = numbers.get(file["log"]) if file["table"] in (STATE, IN_FLIGHT) else None
         gone, doubted = (
             rows.filter(pc.field("state_partition") == number)["key"].combine_chunks() for rows in (strays, doubtful)
         )
@@ -118,11 +121,8 @@ def settle_split_keys(plan: FoldPlan, result: RunResult, files: TableFiles) -> t
             rows = rows.set_column(rows.schema.get_field_index("suspect"), "suspect", suspect)
         written += [{**one, "log": file["log"]} for one in files.write(file["table"], rows.to_batches())]
     found = registry.findings(registry.Scope.STATES, split, plan.severities)
-    counted = Counter(zip(found["severity"].to_pylist(), found["rule"].to_pylist(), strict=True))
-    both = dict(sorted((Counter(result.findings) + counted).items()))
     settled = replace(
-        result,
-        findings=both,
+        result.with_findings(found),
         share_partitions=result.share_partitions - len(strays),
         strays=tuple(key_texts(strays, "state_partition").to_pylist()),
         files=[*kept, *written],

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from operator import itemgetter
 from typing import Any
@@ -69,6 +69,11 @@ class RunResult:
         for (severity, _), count in self.findings.items():
             counted[severity] += count
         return dict(counted)
+
+    def with_findings(self, found: pa.Table) -> "RunResult":
+        """The result with more findings counted: rows of the table `findings` that the driver made."""
+        own = Counter(zip(found["severity"].to_pylist(), found["rule"].to_pylist(), strict=True))
+        return replace(self, findings=dict(sorted((Counter(self.findings) + own).items())))
 
     def plain(self) -> dict[str, Any]:
         """The result as plain data, for printing."""

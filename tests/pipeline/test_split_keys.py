@@ -12,7 +12,7 @@ from share_state.pipeline.executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.pipeline.result import RunResult
-from share_state.sources.discovery import group_partition_of
+from share_state.sources.discovery import find_logs, group_partition_of
 from tests.kafka.batches import Batch, Record, consecutive, in_bytes, log_of
 from tests.rules.histories import AVAILABLE, snapshot, update
 
@@ -76,3 +76,17 @@ def test_where_the_count_is_unknown_both_are_suspect(tmp_path: Path):
     found = [row for row in tables["findings"] if row["rule"] == "SPLIT_KEY"]
     assert len(found) == result.findings["error", "SPLIT_KEY"] == 2
     assert all(row["message"].endswith("any of them may be old") for row in found)
+
+
+@pytest.mark.parametrize("state_partitions", [None, COUNT])
+def test_logs_whose_number_is_unknown_are_folded_each_by_itself(tmp_path: Path, state_partitions: int | None):
+    """Two folders without a number may be parts or copies of one log, so nothing is said of keys that both hold."""
+    for name in ("a", "b"):
+        segment = tmp_path / name / f"{0:020}.log"
+        segment.parent.mkdir()
+        segment.write_bytes(in_bytes(consecutive([Batch([snapshot(OLD)])])))
+    logs = find_logs([str(tmp_path / "a"), str(tmp_path / "b")])
+    assert [log.partition for log in logs] == [None, None]
+    plan = FoldPlan(logs, state_partitions=state_partitions)
+    result = run_reconstruct(LocalExecutor(), plan, str(tmp_path / "lake"))
+    assert (result.share_partitions, dict(result.findings)) == (2, {})
