@@ -30,7 +30,7 @@ $(VENV)/.dev: $(VENV)/.runtime
 	@$(call TIMED,install what tests and checks need,$(call INSTALL,--editable . --group dev))
 	@touch $@
 
-$(VENV)/.ready: $(VENV)/.dev $(wildcard share_state/*/*.py)
+$(VENV)/.ready: $(VENV)/.dev $(foreach package,fold jit kafka rules sources,$(wildcard share_state/$(package)/*.py)) share_state/cli/setup.py
 	@$(BIN)/share-state setup --with-test-jars
 	@touch $@
 

@@ -30,6 +30,7 @@ from share_state.kafka.share_partition_keys import KeyTable
 from share_state.kafka.state_records import STATE_BATCH
 from share_state.rules.registry import judge, judge_records
 from share_state.simulator.simulation import simulate
+from share_state.sources import jars
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition, find_logs, find_topic_logs
 from share_state.sources.segments import read_chunks
@@ -114,7 +115,7 @@ def setup(
 
     Without Java, only the kernels are compiled: everything but Spark works.
     """
-    from share_state.spark import jars, session  # noqa: PLC0415  imports Spark
+    from share_state.spark import session  # noqa: PLC0415  imports Spark
 
     # Many containers set PYTHONDONTWRITEBYTECODE, and every command would then compile all that it imports.
     compileall.compile_dir(Path(__file__).parents[1], quiet=2)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from share_state.errors import SetupError
-from share_state.spark import jars
+from share_state.sources import jars
 from tests.truth import DATA
 
 COMPILES = "compiling kernels"
