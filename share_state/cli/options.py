@@ -4,6 +4,7 @@ What only commands over logs need is imported in functions: `show` and `groups` 
 """
 
 import logging
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -253,8 +254,8 @@ def open_plan(spec: "InputSpec", choice: "ExecutorChoice | None" = None) -> "Ite
 
 
 def announce_compiling() -> None:
-    """Log that kernels will be compiled, if none are cached."""
+    """Log that kernels will be compiled, if none are cached; like all progress, only where stderr is a terminal."""
     from share_state.jit.compile import has_cached_kernels  # noqa: PLC0415
 
-    if not has_cached_kernels():
+    if sys.stderr.isatty() and not has_cached_kernels():
         _LOG.info("compiling kernels, which takes about half a minute; later commands start at once")
