@@ -147,6 +147,20 @@ def utf8_texts(binary: pa.LargeBinaryArray) -> pa.Array:
     return pa.array([value.decode("utf-8", "replace") for value in binary.to_pylist()], pa.string())
 
 
+def escaped_texts(binary: pa.LargeBinaryArray) -> pa.Array:
+    r"""A string column of distinct texts: of those that are not UTF-8, such bytes become `\xNN`, and `\` is doubled."""
+    if _is_utf8(binary):
+        return utf8_texts(binary)
+    return pa.array(map(_escaped, binary.to_pylist()), pa.string())
+
+
+def _escaped(text: bytes) -> str:
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        return text.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
+
+
 def _is_utf8(binary: pa.LargeBinaryArray) -> bool:
     try:
         binary.cast(pa.large_string())
