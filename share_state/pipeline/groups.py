@@ -3,19 +3,23 @@
 import hashlib
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from share_state.config.inputs import HISTORY, JUDGE_NONE
 from share_state.delta.files import TableFiles
 from share_state.delta.warehouse import CLAIM_TABLES, GROUP_TABLES
 from share_state.fold.groups import FoldedGroups, add_topic_names, fold_groups, partition_counts_by_name
+from share_state.fold.states import KEY, key_texts, split_keys
 from share_state.fold.sticky import FoldedSticky, fold_sticky
 from share_state.kafka.classic_groups import read_generations
 from share_state.pipeline.plan import FoldPlan, GroupInput
 from share_state.pipeline.result import RunResult
-from share_state.pipeline.task import STATE, Digest
+from share_state.pipeline.task import FINDINGS, IN_FLIGHT, STATE, SUMMARY, Digest
 from share_state.rules.group_context import STATE_COLUMNS, AuditedGroups
 from share_state.rules.groups import judge_group_records, judge_groups, judge_sticky
+from share_state.rules.registry import Scope, findings
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import STATE_TOPIC
 
@@ -73,6 +77,42 @@ class GroupSide:
         return pa.concat_tables([table_schema("findings").empty_table(), *found])
 
 
+def settle_tables(plan: FoldPlan, rows: pa.Table, tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
+    """Leave only the state that counts of a key in several state partitions, or mark all as suspect; with SPLIT_KEY.
+
+    Args:
+        plan: what was folded.
+        rows: of `LocalExecutor.fold`, in the order of the logs.
+        tables: the tables of these rows.
+    """
+    states, split = tables[STATE], split_keys(tables[STATE], plan.state_partitions)
+    if not len(split):
+        return tables
+    ends, has_ranges = (pc.is_valid(rows[name]).to_numpy() for name in (SUMMARY, IN_FLIGHT))
+    numbers = pa.array([log.partition for log in plan.logs], pa.int32()).take(pa.array(np.cumsum(ends) - ends))
+    ranges = tables[IN_FLIGHT].append_column("state_partition", numbers.filter(pa.array(has_ranges)))
+    doubtful = key_texts(split.filter(pc.field("home").is_null()), "state_partition").combine_chunks()
+    suspect = pc.or_(states["suspect"], pc.is_in(key_texts(states, "state_partition"), doubtful))
+    states = states.set_column(states.schema.get_field_index("suspect"), "suspect", suspect)
+    found = [] if plan.judging == JUDGE_NONE else [findings(Scope.STATES, split, plan.severities)]
+    return tables | {
+        STATE: _without_strays(states, split),
+        IN_FLIGHT: _without_strays(ranges, split).drop_columns("state_partition"),
+        FINDINGS: pa.concat_tables([tables[FINDINGS], *found]),
+    }
+
+
+def settle_timeline(timeline: pa.Table, state_partitions: int | None) -> pa.Table:
+    """The rows of a timeline without those of state that does not count, as its key has state in another partition."""
+    last = timeline.group_by([*KEY, "state_partition"], use_threads=False).aggregate([("kind", "last")])
+    return _without_strays(timeline, split_keys(last.filter(pc.field("kind_last") != "tombstone"), state_partitions))
+
+
+def _without_strays(rows: pa.Table, split: pa.Table) -> pa.Table:
+    strays = key_texts(split.filter(pc.field("home") != pc.field("state_partition")), "state_partition")
+    return rows.filter(pc.invert(pc.is_in(key_texts(rows, "state_partition"), strays.combine_chunks())))
+
+
 def read_groups(plan: FoldPlan) -> tuple[GroupSide | None, FoldPlan]:
     """Fold the group side of a plan, if it has one.
 
@@ -108,9 +148,9 @@ def judge_group_side(
     if side is None:
         return result, table_schema("findings").empty_table()
     states = files.read(STATE, [file["path"] for file in result.files_of(STATE)], STATE_COLUMNS)
-    findings = side.judge(states, plan, now_ms)
+    found = side.judge(states, plan, now_ms)
     digest = Digest()
-    for table in (*side.tables().values(), findings):
+    for table in (*side.tables().values(), found):
         digest.take(table)
     run_id = hashlib.sha256(f"{result.run_id} {digest.text}".encode()).hexdigest()[:16]
-    return replace(result.with_findings(findings), run_id=run_id), findings
+    return replace(result.with_findings(found), run_id=run_id), found

@@ -1,14 +1,19 @@
 """One key in two state partitions, as after the state topic got more partitions."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from share_state.delta.reader import CommittedTables
+from share_state.fold.timeline import timeline_tables
 from share_state.pipeline.audit import run_audit
 from share_state.pipeline.executor import LocalExecutor
+from share_state.pipeline.groups import settle_timeline
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.pipeline.result import RunResult
@@ -66,6 +71,23 @@ def test_where_the_count_is_known_only_the_right_state_is_in_the_tables(tmp_path
     assert result.share_partitions == len(tables["share_partition_state"])
     history = tables.get("share_partition_history", tables["share_partition_state"])
     assert len(history) == len(tables["share_partition_state"])
+
+
+@pytest.mark.parametrize("state_partitions", [None, COUNT])
+def test_tables_in_python_and_timelines_are_settled_too(tmp_path: Path, state_partitions: int | None):
+    """Without a warehouse, as with one."""
+    _, committed = split(tmp_path, state_partitions, "reconstruct")
+    logs = find_logs([str(tmp_path)])
+    plan = FoldPlan(logs, state_partitions=state_partitions)
+    tables = LocalExecutor().result_tables(plan)
+    for name, expected in committed.items():
+        rows = [row | ({"run_id": None} if "run_id" in row else {}) for row in expected]
+        assert sorted(map(str, tables[name].to_pylist())) == sorted(map(str, rows)), name
+    assert not len(LocalExecutor().result_tables(replace(plan, judging="none"))["findings"])
+    whole = pa.concat_tables([table for log in logs for table in timeline_tables(log)])
+    rows = settle_timeline(whole, state_partitions).filter(pc.field("partition") == 0)
+    homes = {home_of(0)} | (set() if state_partitions else {(home_of(0) + 1) % COUNT})
+    assert set(rows["state_partition"].to_pylist()) == homes
 
 
 def test_where_the_count_is_unknown_both_are_suspect(tmp_path: Path):
