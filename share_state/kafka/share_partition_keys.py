@@ -306,8 +306,8 @@ def _split(arena, starts, count, offsets, groups, ids, partitions):
         partitions[number] = int32_at(arena, at + 18 + size)
 
 
-def state_partitions_of(table: KeyTable, state_partitions: int) -> np.ndarray:
-    """The state partition of each share-partition: |hash("group:topicId:partition")| mod `state_partitions`.
+def key_hashes(table: KeyTable) -> np.ndarray:
+    """|hash("group:topicId:partition")| of each share-partition: modulo their number its state partition.
 
     Returns:
         int64, row n for number n.
@@ -318,7 +318,7 @@ def state_partitions_of(table: KeyTable, state_partitions: int) -> np.ndarray:
     _java_hashes(table.arena, table.starts, hashes, alphabet)
     for number, read_as in table.malformed.items():
         hashes[number] = hashes[read_as]
-    return hashes % state_partitions
+    return hashes
 
 
 @kernel

@@ -19,9 +19,9 @@ from share_state.fold.checkpoint import with_input
 from share_state.fold.history import add_verdicts
 from share_state.fold.states import SHARE_GROUP_STATE
 from share_state.pipeline.executor import Executor, Progress
-from share_state.pipeline.groups import judge_group_side, read_groups
+from share_state.pipeline.groups import judge_across_logs, read_groups
 from share_state.pipeline.plan import FoldPlan
-from share_state.pipeline.reconstruct import settle_split_keys, write_findings
+from share_state.pipeline.reconstruct import write_findings
 from share_state.pipeline.result import WRITER, RunResult, run_row, summarize
 from share_state.pipeline.resume import COMMAND, LastAudit, digest_of_logs, is_unchanged, resume_plan
 from share_state.pipeline.task import CARRIED, FINDINGS, IN_FLIGHT, STATE, WATCHED, OutputSpec
@@ -111,11 +111,10 @@ def run_audit(
         clock = int(started.timestamp() * 1000)
         now = clock if by_wall_clock else min(result.log_time or 0, clock)
         result = replace(result, notes=(*notes, *result.notes))
-        result, split = settle_split_keys(plan, result, tables.files)
-        result, group_findings = judge_group_side(side, plan, result, tables.files, now)
+        result, found = judge_across_logs(side, plan, result, tables.files, now)
         _LOG.info("read %s new records of %s log partitions", f"{result.records:,}", f"{len(plan.logs):,}")
         with progress("write findings and history"):
-            findings = write_findings(executor, result, tables.files, [split, group_findings])
+            findings = write_findings(executor, result, tables.files, found)
             finish = partial(
                 add_verdicts,
                 time=now,

@@ -1,6 +1,7 @@
-"""The group side of a run: share groups and claims of `__consumer_offsets`, as tables and findings."""
+"""What is judged across logs: the group side of a run against its state, and keys with state in several logs."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -8,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.config.inputs import HISTORY, JUDGE_NONE
-from share_state.delta.files import TableFiles
+from share_state.delta.files import File, TableFiles
 from share_state.delta.warehouse import CLAIM_TABLES, GROUP_TABLES
 from share_state.fold.groups import FoldedGroups, add_topic_names, fold_groups, partition_counts_by_name
 from share_state.fold.states import KEY, key_texts, split_keys
@@ -131,26 +132,71 @@ def read_groups(plan: FoldPlan) -> tuple[GroupSide | None, FoldPlan]:
     return GroupSide(plan.groups, folded, sticky), replace(plan, topics=topics, groups=None)
 
 
-def judge_group_side(
+def judge_across_logs(
     side: GroupSide | None, plan: FoldPlan, result: RunResult, files: TableFiles, now_ms: int | None = None
-) -> tuple[RunResult, pa.Table]:
-    """Cross-check the group side and the folded state.
+) -> tuple[RunResult, list[pa.Table]]:
+    """Judge what no task could: keys with state in several logs, and the group side against the folded state.
+
+    If the number of state partitions is known, only the state of the one that such a key hashes to stays in the tables;
+    else all of them are suspect.
 
     Args:
-        side: None if the input has no group side; then nothing changes.
+        side: None if the input has no group side.
         plan: what was folded.
-        result: of the state side alone.
-        files: of the run; the driver reads a few columns of every share-partition.
+        result: of the tasks.
+        files: of the run; with a group side, or if a log holds keys of another, the driver reads a few columns of every
+            share-partition.
         now_ms: the time up to which ages are measured.
     Returns:
-        The result with the groups' findings counted and a run_id of both sides; those findings.
+        The result with these findings counted, and a run_id of both sides; those findings.
     """
-    if side is None:
-        return result, table_schema("findings").empty_table()
-    states = files.read(STATE, [file["path"] for file in result.files_of(STATE)], STATE_COLUMNS)
-    found = side.judge(states, plan, now_ms)
-    digest = Digest()
-    for table in (*side.tables().values(), found):
-        digest.take(table)
-    run_id = hashlib.sha256(f"{result.run_id} {digest.text}".encode()).hexdigest()[:16]
-    return replace(result.with_findings(found), run_id=run_id), found
+    numbers = {log.name: log.partition for log in plan.logs if log.topic == STATE_TOPIC and log.partition is not None}
+    count, modulus = plan.state_partitions, result.key_modulus
+    # With no number of state partitions could two of them be the one that a key hashes to.
+    is_mixed = modulus % count > 0 if count else 0 < modulus <= max(numbers.values(), default=0)
+    if side is None and not is_mixed:
+        return result, []
+    paths = [file["path"] for file in result.files_of(STATE)]
+    states = files.read(STATE, paths, STATE_COLUMNS)
+    split = split_keys(states if is_mixed else states.slice(0, 0), count)
+    strays = key_texts(split.filter(pc.field("home") != pc.field("state_partition")), "state_partition")
+    if len(strays):
+        states = states.filter(pc.invert(pc.is_in(key_texts(states, "state_partition"), strays.combine_chunks())))
+    found = [] if side is None else [side.judge(states, plan, now_ms)]
+    of_split = findings(Scope.STATES, split, plan.severities)
+    written = list(_settle_files(files, result, split, numbers)) if len(split) else result.files
+    run_id = result.run_id
+    if side is not None:
+        digest = Digest()
+        for table in (*side.tables().values(), *found):
+            digest.take(table)
+        run_id = hashlib.sha256(f"{run_id} {digest.text}".encode()).hexdigest()[:16]
+    found.insert(0, of_split)
+    settled = replace(
+        result.with_findings(pa.concat_tables(found)),
+        run_id=run_id,
+        share_partitions=result.share_partitions - len(strays),
+        strays=tuple(strays.to_pylist()),
+        files=written,
+    )
+    return settled, found
+
+
+def _settle_files(files: TableFiles, result: RunResult, split: pa.Table, numbers: Mapping[str, int]) -> list[File]:
+    """The files of a run without the states that do not count, and with doubtful ones marked as suspect."""
+    settled = [file for file in result.files if file["table"] not in (STATE, IN_FLIGHT)]
+    for table in (STATE, IN_FLIGHT):
+        for file in result.files_of(table):
+            own = split.filter(pc.field("state_partition") == numbers.get(file["log"], -1))
+            gone = own.filter(pc.field("home") != pc.field("state_partition"))["key"].combine_chunks()
+            doubtful = own.filter(pc.field("home").is_null())["key"].combine_chunks()
+            if not len(gone) and (not len(doubtful) or table == IN_FLIGHT):
+                settled.append(file)
+                continue
+            rows = files.read(table, [file["path"]])
+            rows = rows.filter(pc.invert(pc.is_in(key_texts(rows), gone)))
+            if table == STATE:
+                suspect = pc.or_(rows["suspect"], pc.is_in(key_texts(rows), doubtful))
+                rows = rows.set_column(rows.schema.get_field_index("suspect"), "suspect", suspect)
+            settled += [{**new, "log": file["log"]} for new in files.write(table, rows.to_batches())]
+    return settled

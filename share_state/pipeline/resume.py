@@ -16,7 +16,7 @@ from share_state.delta.reader import CommittedTables
 from share_state.errors import InputError, NothingCommittedError
 from share_state.fold.checkpoint import resume_point_of
 from share_state.fold.log import decode_log
-from share_state.kafka.share_partition_keys import KeyTable, state_partitions_of
+from share_state.kafka.share_partition_keys import KeyTable, key_hashes
 from share_state.pipeline.plan import FoldPlan, ResumedLog
 from share_state.pipeline.task import STATE
 from share_state.sources.as_of import Window
@@ -171,7 +171,7 @@ def _numbered(logs: Sequence[LogPartition], count: int | None) -> list[LogPartit
         found = log
         if log.partition is None and log.source is None and log.topic == STATE_TOPIC:
             keys = next((keys for _, keys in decode_log(log, Window()) if len(keys)), KeyTable())
-            numbers = np.unique(state_partitions_of(keys, count)) if count else ()
+            numbers = np.unique(key_hashes(keys) % count) if count else ()
             if len(numbers) != 1:
                 known = f"its keys do not belong to one of {count}" if count else "--state-partitions is not given"
                 raise InputError(

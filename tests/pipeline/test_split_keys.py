@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from share_state.delta.files import TableFiles
 from share_state.delta.reader import CommittedTables
 from share_state.fold.timeline import timeline_tables
 from share_state.pipeline.audit import run_audit
@@ -112,3 +113,17 @@ def test_logs_whose_number_is_unknown_are_folded_each_by_itself(tmp_path: Path, 
     plan = FoldPlan(logs, state_partitions=state_partitions)
     result = run_reconstruct(LocalExecutor(), plan, str(tmp_path / "lake"))
     assert (result.share_partitions, dict(result.findings)) == (2, {})
+
+
+def test_the_driver_reads_no_state_where_every_key_is_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Nor has the number of state partitions to be known for that."""
+    records: dict[int, list[Record]] = {number: [] for number in range(COUNT)}
+    for partition in range(20):
+        records[home_of(partition)].append(snapshot(OLD, partition=partition))
+    logs = [
+        log_of(tmp_path, in_bytes(consecutive([Batch([one]) for one in own])), partition=number)
+        for number, own in records.items()
+    ]
+    monkeypatch.setattr(TableFiles, "read", lambda *_: pytest.fail("read"))
+    result = run_reconstruct(LocalExecutor(), FoldPlan(logs), str(tmp_path / "lake"))
+    assert (result.share_partitions, result.key_modulus) == (20, COUNT)
