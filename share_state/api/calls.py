@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeGuard, Unpack, cast
 import pyarrow as pa
 
 from share_state.api.tables import Tables, check_writable, executor_of, write_tables
-from share_state.config.inputs import ARGUMENTS, JUDGE_ALL, input_spec
+from share_state.config.inputs import ARGUMENTS, JUDGE_ALL, JUDGE_NONE, input_spec
 from share_state.fold.options import SharePartitionFilter
 from share_state.pipeline.groups import read_groups
 from share_state.pipeline.inputs import AUTO, RowSorter
@@ -201,7 +201,7 @@ def timeline(
     Source: Kafka ShareCoordinatorShard.replay, after each record; KIP-932 draft, recovery.
     """
     spark = _session(paths, spark)
-    _, plan = read_groups(_plan(paths, spark=spark, **options))
+    _, plan = read_groups(_plan(paths, spark=spark, judge=JUDGE_NONE, **options))
     plan = replace(plan, timeline=SharePartitionFilter(group, topic, partition))
     rows = executor_of(spark).map_logs(plan, partial(timeline_batches, plan), table_schema("timeline"))
     if spark is None and not len(rows):
@@ -259,7 +259,7 @@ def read(spark: "SparkSession", paths: "Paths | DataFrame", **options: Unpack[Re
         ShareStateError: if an argument cannot be used.
     Source: Kafka ShareCoordinatorRecordSerde; KIP-932, ShareSnapshotValue and ShareUpdateValue.
     """
-    _, plan = read_groups(_plan(paths, spark=spark, **options))
+    _, plan = read_groups(_plan(paths, spark=spark, judge=JUDGE_NONE, **options))
     return executor_of(spark).map_logs(plan, partial(decoded_batches, plan), table_schema("decoded_records"))
 
 
