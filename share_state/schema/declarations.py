@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
@@ -21,11 +22,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, mo
 from share_state.errors import DeclarationError
 
 
-def resource_folder(name: str) -> Path:
-    """The folder `schemas` or `conf`: a package resource in a wheel, the folder at the root of a checkout."""
-    package = Path(str(resources.files("share_state")))
+def resource_folder(name: str) -> Traversable:
+    """The folder `schemas` or `conf`: a package resource, in an archive too; in a checkout the folder at its root."""
+    package = resources.files("share_state")
     installed = package / f"_{name}"
-    return installed if installed.is_dir() else package.parent / name
+    return installed if installed.is_dir() else Path(str(package)).parent / name
 
 
 class _Declared(BaseModel):
@@ -352,11 +353,12 @@ def _load(name: str, model: type[_Model]) -> _Model:
 
 def declaration_names(folder: str, first_key: str) -> list[str]:
     """Names of the files in a folder of schemas/ whose first key is table, columns_group, name or struct."""
-    paths = sorted(_path(folder).glob("*.yaml"))
-    return [path.stem for path in paths if path.read_text(encoding="utf-8").startswith(f"{first_key}:")]
+    files = (file for file in _path(folder).iterdir() if file.name.endswith(".yaml"))
+    chosen = (file for file in files if file.read_text(encoding="utf-8").startswith(f"{first_key}:"))
+    return sorted(file.name.removesuffix(".yaml") for file in chosen)
 
 
-def _path(name: str) -> Path:
+def _path(name: str) -> Traversable:
     return resource_folder("schemas") / name
 
 
