@@ -147,3 +147,18 @@ def test_a_table_of_others_stays(tmp_path: Path):
     write_deltalake(str(tmp_path / "findings"), pa.table({"rule": [1]}))
     with pytest.raises(WarehouseError, match="another table is here"):
         write(tmp_path, "a")
+
+
+@pytest.mark.parametrize("reader", ["deltalake", "polars", "duckdb"])
+def test_others_read_the_tables(tmp_path: Path, reader: str):
+    write(tmp_path, "a", "b")
+    write(tmp_path, "c", append=True)
+    library, path = pytest.importorskip(reader), str(tmp_path / "findings")
+    if reader == "polars":
+        found = library.read_delta(path)["run_id"].to_list()
+    elif reader == "duckdb":  # its own Delta extension is a download; it reads the dataset of deltalake
+        rows = library.connect().register("findings", opened(tmp_path).to_pyarrow_dataset())
+        found = [row[0] for row in rows.execute("SELECT run_id FROM findings").fetchall()]
+    else:
+        found = library.DeltaTable(path).to_pyarrow_table()["run_id"].to_pylist()
+    assert sorted(found) == ["a", "b", "c"]
