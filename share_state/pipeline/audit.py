@@ -50,6 +50,7 @@ def run_audit(
     inputs: tuple[str, ...] = (),
     options: Mapping[str, str] | None = None,
     history_days: int = 90,
+    replaced_files_days: int = 7,
     by_wall_clock: bool = False,
     afresh: Collection[str] = (),
     cluster: str = "",
@@ -67,6 +68,7 @@ def run_audit(
         inputs: as given, for the `runs` row.
         options: what else shaped the result, for the `runs` row; if it changed, everything is judged again.
         history_days: days that rows of `runs`, `share_partition_history` and settled findings are kept.
+        replaced_files_days: days that files of replaced rows are kept.
         by_wall_clock: measure durations up to the time of this audit instead of the last record of each log.
         afresh: names of log partitions to read from their start, or ALL_LOGS.
         cluster: name of the cluster; the warehouse keeps the first one that it is given.
@@ -136,7 +138,7 @@ def run_audit(
                 tables.replace_rows(name, rows)
             _LOG.info("wrote %s tables", len(tables.versions))
             tables.commit_run(run_row(result, COMMAND, inputs, fingerprint, started, cluster or None), expired)
-            tables.vacuum(history_days)
+            tables.maintain(replaced_files_days)
     return result
 
 

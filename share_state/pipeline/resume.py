@@ -144,7 +144,8 @@ def resume_plan(plan: FoldPlan, last: LastAudit | None, afresh: Collection[str] 
     if plan.state_partitions == infer_state_partition_count(plan.logs):
         plan = replace(plan, state_partitions=infer_state_partition_count(logs))
     files = last.tables.files(_CHECKPOINTS) if points and last else []
-    states = last.tables.files(STATE) if last is not None and not last.is_vacuumed else []
+    is_control = any(log.topic != STATE_TOPIC for log in logs)
+    states = last.tables.files(STATE) if is_control and last is not None and not last.is_vacuumed else []
     resumed = dict[str, ResumedLog]()
     for log in logs:
         row = last.checkpoints.get(log.name) if last else None

@@ -34,11 +34,12 @@ class _Declared(BaseModel):
 
 
 class Column(_Declared):
-    """A column of a table: name, type in Spark's notation, meaning."""
+    """A column of a table: name, type in Spark's notation, meaning, and whether a row may lack a value."""
 
     name: str
     type: str
     doc: str
+    nullable: bool = True
 
     @field_validator("type")
     @classmethod
@@ -51,9 +52,10 @@ class Column(_Declared):
 
 
 class ColumnsOf(_Declared):
-    """Includes all columns of a column group."""
+    """Includes all columns of a column group; those of `not_null` always have a value in this table."""
 
     columns_of: str
+    not_null: tuple[str, ...] = ()
 
 
 class ColumnGroup(_Declared):
@@ -178,11 +180,13 @@ def table(name: str) -> tuple[str, tuple[Column, ...]]:
         DeclarationError: if the file in schemas/tables does not declare a table.
     """
     declaration_names = _load(f"tables/{name}.yaml", Table)
-    groups = (
-        _load(f"tables/{one.columns_of}.yaml", ColumnGroup).columns if isinstance(one, ColumnsOf) else (one,)
-        for one in declaration_names.columns
-    )
+    groups = (_columns(one) if isinstance(one, ColumnsOf) else (one,) for one in declaration_names.columns)
     return declaration_names.doc, tuple(chain.from_iterable(groups))
+
+
+def _columns(group: ColumnsOf) -> Iterable[Column]:
+    columns = _load(f"tables/{group.columns_of}.yaml", ColumnGroup).columns
+    return (one.model_copy(update={"nullable": one.name not in group.not_null}) for one in columns)
 
 
 @cache
@@ -193,6 +197,15 @@ def table_schema(name: str) -> pa.Schema:
         DeclarationError: if a column has an unknown type.
     """
     return pa.schema([(column.name, arrow_type(column.type)) for column in table(name)[1]])
+
+
+@cache
+def stored_schema(name: str) -> pa.Schema:
+    """The Arrow schema of a table as Delta stores it: `table_schema` with the comment of each column, and NOT NULL."""
+    columns = table(name)[1]
+    return pa.schema(
+        pa.field(column.name, arrow_type(column.type), column.nullable, {"comment": column.doc}) for column in columns
+    )
 
 
 _SIMPLE = {
