@@ -53,6 +53,12 @@ def register_cache_locator() -> None:
     config.CACHE_LOCATOR_CLASSES = f"{name},{others}"  # pyright: ignore[reportAttributeAccessIssue]
 
 
+def has_cached_kernels() -> bool:
+    """Whether an earlier process compiled kernels of these sources."""
+    folder = _kernel_folder()
+    return folder is not None and any(folder.glob("*/*.nbi"))
+
+
 def remove_stale_kernels() -> None:
     """Remove the cached kernels of other versions of the sources."""
     if (current := _kernel_folder()) is not None:

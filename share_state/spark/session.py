@@ -183,12 +183,12 @@ def start(
         app: name of the application.
         delta: let Spark read and write Delta tables.
     Raises:
-        SetupError: if Java or the jars are missing.
+        SetupError: if Java is missing, or the jars are and cannot be fetched.
         ShareStateError: if Spark does not start with these settings.
     """
     while _STOPPING:
         _STOPPING.pop().join()
-    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+    if jars.find_java() is None:
         raise SetupError("no `java` on the PATH: install a Java 17 runtime")
     given = _operator_settings() | dict(conf or {})
     if is_under_spark_submit():
