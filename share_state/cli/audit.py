@@ -80,6 +80,7 @@ def nightly_audit(
                 inputs=tuple(source.path for source in settings.sources),
                 options=config_fingerprint(settings),
                 history_days=settings.retention.history_days,
+                replaced_files_days=settings.retention.replaced_files_days,
                 by_wall_clock=settings.clock == "wall",
                 afresh=afresh,
                 cluster=settings.cluster,

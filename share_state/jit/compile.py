@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,11 @@ def _kernel_folder() -> Path | None:
         return None
     digest = hashlib.blake2b(digest_size=8)
     for package in KERNEL_PACKAGES:
-        for source in sorted((_PACKAGE / package).glob("*.py")):
+        # In an archive of `--py-files` they have no path on the disk.
+        folder = resources.files("share_state") / package
+        for source in sorted(folder.iterdir(), key=lambda source: source.name):
+            if not source.name.endswith(".py"):
+                continue
             text = source.read_bytes()
             if any(marker in text for marker in _KERNEL_MARKERS):
                 digest.update(text)
