@@ -28,7 +28,7 @@ from share_state.cli.options import (
 from share_state.config.inputs import KEYS, OPTIONS, input_spec
 from share_state.config.loading import load_settings, settings_for
 from share_state.config.model import AuditSettings, config_fingerprint
-from share_state.delta.warehouse import check_warehouse_path, warehouse_lock
+from share_state.delta.warehouse import Warehouse, check_warehouse_path, warehouse_lock
 from share_state.errors import ShareStateError
 from share_state.fold.options import Limits
 from share_state.pipeline.audit import run_audit
@@ -86,13 +86,18 @@ def nightly_audit(
                 cluster=settings.cluster,
                 progress=progress,
             )
-            if settings.control_records.index is not None:
-                write_share_snapshots(settings.control_records.index, result.index)
             for note in result.notes:
                 _LOG.info("%s", note)
             _LOG.info("committed run %s: %s", result.run_id, _counts(result))
-            with progress("report"):
-                report = _write_reports(settings, plan.limits)
+            try:
+                if settings.control_records.index is not None:
+                    write_share_snapshots(settings.control_records.index, result.index)
+                with progress("report"):
+                    report = _write_reports(settings, plan.limits)
+                    Warehouse(settings.warehouse).mark_reported()
+            except BaseException as error:
+                error.add_note(f"run {result.run_id} is committed, and the next audit reports it")
+                raise
     progress.close()
     return result, report
 

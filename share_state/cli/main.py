@@ -27,6 +27,8 @@ DONE, FOUND, UNUSABLE, UNEXPECTED = 0, 1, 2, 3
 _INTERRUPTED, _TERMINATED = 130, 143
 """Exit codes after SIGINT and SIGTERM, as of a shell: 128 and the number of the signal."""
 
+_NOTHING_COMMITTED = "stopped; nothing was committed"
+
 COMMANDS = {
     "reconstruct": "reconstruct",
     "audit": "audit",
@@ -66,8 +68,12 @@ def top(
         typer.echo(context.get_help())
 
 
-class Terminated(BaseException):
-    """Raised where the command is when SIGTERM arrives, so that it deletes what it has not committed."""
+class Stopped(BaseException):
+    """Raised where the command is when SIGINT or SIGTERM arrives, so that it deletes what it has not committed."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
 
 
 class Bundle:
@@ -124,8 +130,14 @@ def _without_bundles(function: Callable[..., None], has_clock: bool) -> Callable
             del given[parameter.name]
         for name, kind in bundles.items():
             given[name] = kind(**{field.name: given.pop(field.name) for field in fields(kind)})  # type: ignore[arg-type]
-        with _notes_on_stderr(quiet=quiet, has_clock=has_clock):
-            function(**given)
+        try:
+            with _notes_on_stderr(quiet=quiet, has_clock=has_clock):
+                function(**given)
+        except KeyboardInterrupt as interrupt:
+            # typer makes an exit code of an interrupt, and drops its notes.
+            stopped = Stopped(_INTERRUPTED)
+            stopped.__notes__ = _notes(interrupt)
+            raise stopped from None
 
     run.__name__, run.__doc__ = function.__name__, function.__doc__
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -160,18 +172,19 @@ def run(arguments: Sequence[str] | None = None) -> int:
             for name in [name for name in given[:1] if name in COMMANDS] or COMMANDS:
                 import_module(f"share_state.cli.{COMMANDS[name]}")
         code = int(app(args=_name_logs_afresh(given), prog_name="share-state", standalone_mode=False) or DONE)
-        return _stopped(code) if code == _INTERRUPTED else code
+        return _fail(_NOTHING_COMMITTED, code) if code == _INTERRUPTED else code
     except Exit as left:
         return left.exit_code
     except ShareStateError as error:
-        return _fail(str(error), UNUSABLE)
+        return _fail("; ".join([str(error), *_notes(error)]), UNUSABLE)
     except TyperException as error:
         text = error.format_message() if hasattr(error, "format_message") else str(error)
         return _fail(f"{' '.join(text.split()).rstrip('.')}; `share-state --help` lists commands and options", UNUSABLE)
-    except (KeyboardInterrupt, Abort):
-        return _stopped(_INTERRUPTED)
-    except Terminated:
-        return _stopped(_TERMINATED)
+    except Abort:
+        return _fail(_NOTHING_COMMITTED, _INTERRUPTED)
+    except Stopped as stopped:
+        left = _notes(stopped)
+        return _fail("; ".join(["stopped", *left]) if left else _NOTHING_COMMITTED, stopped.code)
     except SystemExit:
         # typer exits if the reader of stdout is gone, as after `| head`.
         return DONE
@@ -212,8 +225,9 @@ def _error_of_task(error: Exception) -> str | None:
     return None
 
 
-def _stopped(code: int) -> int:
-    return _fail("stopped; nothing was committed", code)
+def _notes(error: BaseException) -> list[str]:
+    """What is committed in spite of an error."""
+    return list(getattr(error, "__notes__", ()))
 
 
 def _fail(message: str, code: int) -> int:
@@ -268,7 +282,7 @@ def keep_pandas_out() -> None:
 
 def _terminate(_number: int, _frame: FrameType | None) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise Terminated
+    raise Stopped(_TERMINATED)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -31,6 +31,9 @@ _READ_FEATURES = {"columnMapping", "deletionVectors", "timestampNtz", "v2Checkpo
 
 _WRITES = ("WRITE", "CREATE TABLE", "CREATE OR REPLACE TABLE", "REPLACE TABLE", "RESTORE", "MERGE", "STREAMING UPDATE")
 
+COMMITTED, REPORTED = "committed", "reported"
+"""`runs.status` of an audit before and after its reports are written and its exit code is decided."""
+
 _SCAN = {"batch_readahead": 2, "fragment_readahead": 1, "batch_size": 32_768}
 """Keeps few rows in memory, whatever the size of a table."""
 
@@ -196,14 +199,20 @@ class CommittedTables:
         self._writer = "the audit" if self.run["command"] == "audit" else self.run["command"]
         self.versions = dict(self.run["table_versions"])
 
-    def earlier(self) -> "CommittedTables | None":
-        """The tables as the run before, of the same command, committed them; None if there is none."""
-        before = self.runs.filter(pc.field("command") == self.run["command"]).slice(1, 1).to_pylist()
-        if not before:
-            return None
-        found = copy(self)
-        found.run, found.versions = before[0], dict(before[0]["table_versions"])
-        return found
+    def unreported(self) -> "tuple[list[CommittedTables], CommittedTables | None]":
+        """The tables as earlier runs of the same command committed them, the latest first.
+
+        Returns:
+            Those since the last run that was reported; that run's, None if there is none.
+        """
+        skipped = list[CommittedTables]()
+        for run in self.runs.filter(pc.field("command") == self.run["command"]).slice(1).to_pylist():
+            found = copy(self)
+            found.run, found.versions = run, dict(run["table_versions"])
+            if run["status"] != COMMITTED:
+                return skipped, found
+            skipped.append(found)
+        return skipped, None
 
     def holds(self, table: str) -> bool:
         """Whether the run committed a version of a table."""

@@ -18,9 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from share_state.delta.files import File, TableFiles
 from share_state.delta.reader import (
+    COMMITTED,
+    REPORTED,
+    CommittedTables,
     list_files,
     needs_scan,
     open_dataset,
@@ -206,7 +210,7 @@ class Warehouse:
     def __enter__(self) -> "Warehouse":
         return self
 
-    def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, failed: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         # Tasks that Spark tried again, and runs that failed, leave files that no commit names.
         with suppress(*((OSError, InputError) if failed else ())):
             if failed and "runs" not in self.versions:
@@ -215,6 +219,8 @@ class Warehouse:
                     filesystem, folder = open_filesystem(self.files.folder(table))
                     filesystem.delete_dir(folder)
             self.files.discard(self.files.folders or ALL_TABLES, frozenset(self._committed))
+        if error and "runs" in self.versions:
+            error.add_note("the run is committed")
         if failed:
             with suppress(OSError):
                 for folder in self._missing:
@@ -259,6 +265,13 @@ class Warehouse:
         of_now = {"finished": datetime.now(UTC), "table_versions": versions, "sequence": sequence}
         rows = pa.Table.from_pylist([{**row, **of_now}], schema=table_schema("runs"))
         self.append("runs", self.files.write("runs", rows.to_batches()), {row["run_id"], *expired})
+
+    def mark_reported(self) -> None:
+        """Set the status of all audits to reported: their reports are written and their exit code is decided."""
+        runs = CommittedTables(self.files.root, "audit").runs.filter(pc.field("status") == COMMITTED)
+        status = pa.repeat(REPORTED, len(runs))
+        rows = runs.set_column(runs.schema.get_field_index("status"), runs.schema.field("status"), status)
+        self.append("runs", self.files.write("runs", rows.to_batches()), set(rows["run_id"].to_pylist()))
 
     def run_ids(self, table: str) -> set[str]:
         """The runs that have rows in a table."""

@@ -118,6 +118,7 @@ _BATCH_FAULTS = {
     BatchStatus.MAGIC_UNSUPPORTED: ("MAGIC_UNSUPPORTED", "not a batch of format version 2; it was left out"),
     BatchStatus.MALFORMED: ("BATCH_MALFORMED", "the batch's lengths and counts do not fit its bytes; it was left out"),
     BatchStatus.TRUNCATED: ("TORN_TAIL", "the file ends inside a batch; what is before it was read"),
+    BatchStatus.UNREADABLE: ("LOG_UNREADABLE", "no batch is here, where one is due; take another copy"),
     BatchStatus.CONFLICT: ("DUPLICATE_OFFSET_CONFLICT", "another copy holds other bytes under these offsets; left out"),
     BatchStatus.UNREPLICATED: ("UNREPLICATED_TAIL", "above the high watermark, and replaced elsewhere; left out"),
 }

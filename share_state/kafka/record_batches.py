@@ -39,6 +39,7 @@ class BatchStatus(IntEnum):
     MALFORMED = 3
     TRUNCATED = 4
     CONFLICT = 5  # valid, but another replica has different bytes at the same offsets
+    UNREADABLE = 7  # no batch at all where one is due: at the start of a segment, or where an earlier run stopped
     UNREPLICATED = 6  # valid, but above the high watermark of one replica and replaced in a later leader epoch
 
 

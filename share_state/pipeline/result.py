@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from share_state import __version__
 from share_state.delta.files import File
+from share_state.delta.reader import COMMITTED
 from share_state.errors import InputError
 from share_state.pipeline.task import CUTOFF, SUMMARY, returned_table
 from share_state.rules.registry import drop_unproven
@@ -207,7 +208,7 @@ def run_row(
         "state_partitions": len(result.progress),
         "progress": list(result.progress.items()),
         "findings": list(result.by_severity.items()),
-        "status": "done",
+        "status": COMMITTED if command == "audit" else "done",
         "options": list(options.items()),
         "log_time": None if result.log_time is None else datetime.fromtimestamp(result.log_time / 1000, UTC),
         "notes": list(result.notes),

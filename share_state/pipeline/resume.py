@@ -39,6 +39,7 @@ COMMAND = "audit"
 
 _NOTES = {
     ResumeStatus.BEHIND: "ends before what the last audit read (a replica that lags); nothing was removed",
+    ResumeStatus.UNREADABLE: "holds no batch where the last audit stopped; its tables stay as that audit left them",
     ResumeStatus.MISSING: "is not in the input; its tables stay as the last audit left them",
     ResumeStatus.RECREATED: "was recreated together with its topic",
     ResumeStatus.DIVERGED: "holds different bytes where the last audit stopped; read from its start",
@@ -188,7 +189,7 @@ def _numbered(logs: Sequence[LogPartition], count: int | None) -> list[LogPartit
 def is_unchanged(plan: FoldPlan) -> bool:
     """Whether the last audit has read everything that the log partitions hold."""
     statuses = {one.status for one in (plan.resumed or {}).values()}
-    known = {ResumeStatus.UNCHANGED, ResumeStatus.BEHIND, ResumeStatus.MISSING}
+    known = {ResumeStatus.UNCHANGED, ResumeStatus.BEHIND, ResumeStatus.UNREADABLE, ResumeStatus.MISSING}
     return statuses <= known and all(log.topic == STATE_TOPIC for log in plan.logs)
 
 

@@ -6,6 +6,7 @@ live share-partitions that picks those which need attention, the details of thes
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
@@ -23,6 +24,7 @@ from share_state.report.share_partitions import (
     HISTORY_TABLE,
     IDENTITY_COLUMNS,
     KEY_COLUMNS,
+    VERDICTS,
     PoisonRecords,
     add_topic_key,
     ascending,
@@ -36,12 +38,10 @@ from share_state.report.share_partitions import (
     number_rows,
     prefilter,
     select_share_partitions,
+    with_unreported_verdicts,
 )
 from share_state.rules.registry import ERROR, OFF, SEVERITIES, WARNING, registered
 from share_state.schema.declarations import table_schema
-
-VERDICTS = ("REWIND", "STOP", "STALL", "OK")
-"""The worst first. A verdict that is none of these counts as worse than OK."""
 
 _JUST_WORSE_THAN_OK = VERDICTS.index("OK") - 0.5
 _MAX_EXAMPLES = 3
@@ -74,9 +74,10 @@ class BrokenRule:
         rule: its code.
         severity: error, warning or info.
         count: findings.
-        new: open ones that the run before did not find.
+        new: open ones that the last reported run did not find.
         open: those of them that are neither acknowledged nor superseded.
-        failing: open ones that the latest run found or that every run evaluates again, as the exit code counts them.
+        failing: open ones that were found since the last reported run or that every run evaluates again, as the exit
+            code counts them.
         statement: what should hold; empty if this version does not know the rule.
         examples: a few findings, each about another share-partition, open ones first, then new ones, then the worst.
     """
@@ -110,10 +111,12 @@ def _summarize_findings(tables: CommittedTables, acknowledged: Sequence[Acknowle
 
 
 def _finding_pieces(tables: CommittedTables, acknowledged: Sequence[Acknowledged]) -> Iterator[pa.Table]:
-    known_before = _identities_before(tables)
-    for piece in tables.batches("findings", _FINDING_COLUMNS):
-        rows = add_topic_key(piece)
-        is_of_run = pc.fill_null(pc.equal(rows["run_id"], tables.run["run_id"]), False)
+    skipped, before = tables.unreported()
+    known_before = _identities(before)
+    unreported = pa.array([one.run["run_id"] for one in (tables, *skipped)])
+    for piece in _findings_since(tables, skipped):
+        rows = piece
+        is_of_run = pc.is_in(rows["run_id"], unreported)
         is_new = pc.and_(is_of_run, pc.invert(pc.is_in(_identity(rows), known_before)))
         # What every audit evaluates again counts even if this one found nothing new to evaluate.
         counts = pc.or_(is_of_run, pc.invert(rows["settled"]))
@@ -125,11 +128,24 @@ def _finding_pieces(tables: CommittedTables, acknowledged: Sequence[Acknowledged
         yield rows.append_column("size", _sizes(rows["evidence"])).sort_by(descending("size"))
 
 
-def _identities_before(tables: CommittedTables) -> pa.Array:
-    """What the findings of the run before are about; nothing if there is none, or its files are deleted."""
+def _findings_since(tables: CommittedTables, skipped: Sequence[CommittedTables]) -> Iterator[pa.Table]:
+    """The findings of a run, then those that runs before it committed, but did not report, and that it lacks."""
+    yield from map(add_topic_key, tables.batches("findings", _FINDING_COLUMNS))
+    later = tables
+    for earlier in skipped:
+        if earlier.versions.get("findings") != later.versions.get("findings"):
+            known = pa.concat_arrays([_identities(one) for one in (tables, *skipped[: skipped.index(earlier)])])
+            with suppress(WarehouseError):
+                for rows in map(add_topic_key, earlier.batches("findings", _FINDING_COLUMNS)):
+                    is_own = pc.equal(rows["run_id"], earlier.run["run_id"])
+                    yield rows.filter(pc.and_(is_own, pc.invert(pc.is_in(_identity(rows), known))))
+        later = earlier
+
+
+def _identities(tables: CommittedTables | None) -> pa.Array:
+    """What the findings of a run are about; nothing if there is no run, or its files are deleted."""
     try:
-        before = tables.earlier()
-        pieces = before.batches("findings", _FINDING_COLUMNS) if before else ()
+        pieces = tables.batches("findings", _FINDING_COLUMNS) if tables else ()
         return pa.chunked_array([_identity(add_topic_key(piece)) for piece in pieces], pa.string()).combine_chunks()
     except WarehouseError:
         return pa.array([], pa.string())
@@ -241,8 +257,9 @@ def _survey(tables: CommittedTables, summary: pa.Table, most: int) -> _Survey:
     verdicts, flagged, worst = Counter[str](), 0, list[pa.Table]()
     columns = (*KEY_COLUMNS, "verdict", "poison_records", "waiting_records")
     for piece in _in_large_pieces(tables.batches(HISTORY_TABLE, columns, latest)):
-        verdicts.update({row["values"]: row["counts"] for row in piece["verdict"].value_counts().to_pylist()})
-        rows = left_join(left_join(add_topic_key(piece), suspects, {"suspect": pa.bool_()}), counts, _COUNTS)
+        rows = with_unreported_verdicts(tables, piece)
+        verdicts.update({row["values"]: row["counts"] for row in rows["verdict"].value_counts().to_pylist()})
+        rows = left_join(left_join(rows, suspects, {"suspect": pa.bool_()}), counts, _COUNTS)
         found = _needing_attention(rows)
         flagged += found.num_rows
         worst = [_worst_first(pa.concat_tables([*worst, found])).slice(0, most)]

@@ -27,6 +27,9 @@ IDENTITY_COLUMNS = ("dialect", "group_id", "topic_key", "partition")
 DELIVERY_STATES = tuple(STATE_NAMES.values())
 """Delivery states in the order of their codes; columns of record counts bear these names in lower case."""
 
+VERDICTS = ("REWIND", "STOP", "STALL", "OK")
+"""The worst first. A verdict that is none of these counts as worse than OK."""
+
 STATE, HISTORY_TABLE = "share_partition_state", "share_partition_history"
 
 _PENDING_ROWS = 1_000_000
@@ -147,7 +150,7 @@ def latest_share_partitions(tables: CommittedTables, latest: pc.Expression, want
     """
     chosen = None if wanted is None else prefilter(wanted)
     where = latest if chosen is None else latest & chosen
-    rows = add_topic_key(tables.read(HISTORY_TABLE, where, table_schema(HISTORY_TABLE).names))
+    rows = with_unreported_verdicts(tables, tables.read(HISTORY_TABLE, where, table_schema(HISTORY_TABLE).names))
     in_flight = group_pieces(_count_by_state(tables, chosen), IDENTITY_COLUMNS, dict.fromkeys(_IN_FLIGHT, "sum"))
     rows = left_join(rows, in_flight, _IN_FLIGHT)
     is_uninitialised = pc.less(rows["start_offset"], 0)
@@ -173,6 +176,27 @@ def latest_audit_filter(tables: CommittedTables) -> pc.Expression:
         if next(tables.batches(HISTORY_TABLE, ["partition"], where), None):
             return where
     return pc.field("run_id") == latest
+
+
+def with_unreported_verdicts(tables: CommittedTables, rows: pa.Table) -> pa.Table:
+    """Rows of HISTORY_TABLE with topic_key, in any order; each with the worst verdict since the last reported audit."""
+    rows = add_topic_key(rows)
+    skipped = [one.run["run_id"] for one in tables.unreported()[0]]
+    columns = [name for name in (*KEY_COLUMNS, "verdict", "reason") if name in rows.schema.names]
+    is_skipped = pc.field("run_id").isin(skipped) & (pc.field("verdict") != VERDICTS[-1])
+    if not skipped or not len(missed := add_topic_key(tables.read(HISTORY_TABLE, is_skipped, columns))):
+        return rows
+    order = rows.schema.names
+    missed = missed.append_column("rank", pc.index_in(missed["verdict"], pa.array(VERDICTS))).sort_by("rank")
+    texts = {f"missed_{name}": pa.string() for name in columns[len(KEY_COLUMNS) :]}
+    first = group_rows(missed, IDENTITY_COLUMNS, dict.fromkeys(("rank", *columns[len(KEY_COLUMNS) :]), "first"))
+    first = first.rename_columns([*IDENTITY_COLUMNS, "rank", *texts])
+    rows = left_join(rows, first, {"rank": pa.int32(), **texts})
+    is_worse = pc.fill_null(pc.less(rows["rank"], pc.index_in(rows["verdict"], pa.array(VERDICTS))), False)
+    for name, missed_name in zip(columns[len(KEY_COLUMNS) :], texts, strict=True):
+        worst = pc.if_else(is_worse, rows[missed_name], rows[name])
+        rows = rows.set_column(rows.schema.get_field_index(name), name, worst)
+    return rows.select(order)
 
 
 def _count_by_state(tables: CommittedTables, where: pc.Expression | None) -> Iterator[pa.Table]:

@@ -242,7 +242,7 @@ _register(
     "Kafka GroupMetadataManager.replay",
     "A group is deleted after its members, a member after its assignment.",
 )
-_OF_BATCHES = ("TORN_TAIL", "CRC_MISMATCH", "MAGIC_UNSUPPORTED", "BATCH_MALFORMED")
+_OF_BATCHES = ("TORN_TAIL", "LOG_UNREADABLE", "CRC_MISMATCH", "MAGIC_UNSUPPORTED", "BATCH_MALFORMED")
 for _code in (*_OF_BATCHES, "DUPLICATE_OFFSET_CONFLICT", "UNREPLICATED_TAIL"):
     _shared = registered()[_code]
     _register(_code, _shared.severity, _shared.source, _shared.statement)

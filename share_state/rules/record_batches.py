@@ -29,6 +29,22 @@ def torn_tail(folded: FoldedLog | FoldedControlLog) -> Breaches:
 
 
 @rule(
+    "LOG_UNREADABLE",
+    Scope.RECORD_BATCHES,
+    severity=ERROR,
+    source="Kafka LogSegment.recover, LogSegment.open (preallocated segments)",
+    statement="A segment begins with a batch, and bytes behind the last batch of the previous audit do, too.",
+)
+def log_unreadable(folded: FoldedLog | FoldedControlLog) -> Breaches:
+    """Overwritten files, of zeros too, unless these are the newest segment as a broker preallocates it."""
+    if folded.observations.resume_status == ResumeStatus.UNREADABLE:
+        text = "no batch is where the previous audit stopped; the earlier state was kept, take another copy"
+        return Breaches(np.array([folded.observations.read_before]), (text,), settled=np.array([False]))
+    text = "no batch is here, where one is due; take another copy"
+    return _with_status(folded, BatchStatus.UNREADABLE, text)
+
+
+@rule(
     "CRC_MISMATCH",
     Scope.RECORD_BATCHES,
     severity=ERROR,

@@ -26,6 +26,7 @@ class ResumeStatus(StrEnum):
     GROWN = "grown"
     UNCHANGED = "unchanged"
     BEHIND = "behind"  # a replica that ends before what was read
+    UNREADABLE = "unreadable"  # no batch where the last one read is due
     MISSING = "missing"
     RECREATED = "begun again"  # the topic was deleted and created again
     DIVERGED = "diverged"  # different bytes at offsets that were read before
@@ -84,6 +85,7 @@ class _ReplicaStatus(StrEnum):
     ENDS_BEFORE = "ends before"
     STARTS_AFTER = "starts after"
     DIFFERS = "differs"
+    UNREADABLE = "unreadable"
 
 
 def resume(log: LogPartition, point: ResumePoint) -> tuple[LogPartition, ResumeStatus]:
@@ -107,8 +109,9 @@ def resume(log: LogPartition, point: ResumePoint) -> tuple[LogPartition, ResumeS
         return log, ResumeStatus.RECREATED
     unread = [segment for _, segments in located for segment in segments]
     left = replace(log, segments=tuple(sorted(unread, key=lambda segment: (segment.base_offset, segment.replica))))
-    if found == {_ReplicaStatus.ENDS_BEFORE}:
-        return replace(left, log_start_offset=point.log_start_offset), ResumeStatus.BEHIND
+    if found <= {_ReplicaStatus.ENDS_BEFORE, _ReplicaStatus.UNREADABLE}:
+        status = ResumeStatus.UNREADABLE if _ReplicaStatus.UNREADABLE in found else ResumeStatus.BEHIND
+        return replace(left, log_start_offset=point.log_start_offset), status
     status = _discontinuity(log, point, found)
     if status is not None:
         return log, status
@@ -126,7 +129,7 @@ def _discontinuity(log: LogPartition, point: ResumePoint, found: set[_ReplicaSta
         return ResumeStatus.LONGER
     epochs = [entry for copy in log.copies for entry in copy.leader_epochs]
     is_replaced = any(epoch > point.leader_epoch and start <= point.base_offset for epoch, start in epochs)
-    is_certain = point.is_sound and not is_replaced and _ReplicaStatus.DIFFERS not in found
+    is_certain = point.is_sound and not is_replaced and not found & {_ReplicaStatus.DIFFERS, _ReplicaStatus.UNREADABLE}
     return None if is_certain else ResumeStatus.REREAD
 
 
@@ -161,7 +164,15 @@ def _locate(segments: Sequence[Segment], point: ResumePoint) -> tuple[_ReplicaSt
     rest = list(segments[candidates[-1] + 1 :])
     if any(segment.size for segment in rest):
         return _ReplicaStatus.STARTS_AFTER, rest
-    return _ReplicaStatus.ENDS_BEFORE, _from(segments, len(segments) - 1, segments[-1].size)
+    segment, status = segments[candidates[-1]], _ReplicaStatus.ENDS_BEFORE
+    # A replica that lags may be torn, or zero where it was preallocated, but not hold other bytes at the point.
+    is_covered = segment.base_offset == point.segment and segment.size >= point.position + point.size
+    is_destroyed = any(
+        (framed.batches["status"] == BatchStatus.UNREADABLE).any() for framed in frame_segments((segment,))
+    )
+    if is_destroyed or (is_covered and any(_bytes(segment, point.position, point.size))):
+        status = _ReplicaStatus.UNREADABLE
+    return status, _from(segments, len(segments) - 1, segments[-1].size)
 
 
 def _from(segments: Sequence[Segment], number: int, position: int) -> list[Segment]:

@@ -5,7 +5,7 @@
 `merge_replicas` selects one batch per offset where replicas or overlapping exports repeat a log.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -30,8 +30,10 @@ from share_state.kafka.record_batches import (
 )
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition, Segment, of_copies
-from share_state.sources.object_stores import READ_SIZE, StorePath, read_error, to_path
+from share_state.sources.object_stores import READ_SIZE, StorePath, StoreUnavailableError, read_error, to_path
 
+_MAGIC_AT, _INDEX_ENTRY = 16, 8
+_MIN_SEGMENT_BYTES = 1 << 20
 _SEARCH_WINDOW = 16 << 20
 """Bytes searched at a time for a batch behind damaged bytes; batches of up to half as many are found."""
 
@@ -83,6 +85,8 @@ def frame_segments(
                     # A batch follows, so the file is not truncated: the length is wrong.
                     is_truncated = broken["status"] == BatchStatus.TRUNCATED
                     broken["status"] = np.where(is_truncated, BatchStatus.MALFORMED, broken["status"])
+                elif broken_at == segment.begin and is_destroyed(segments, number, broken[0]):
+                    broken["status"], broken["base_offset"] = BatchStatus.UNREADABLE, segment.base_offset
                 elif stop == Stop.ZEROS:
                     broken = broken[:0]  # The end of a preallocated file.
                 broken["at"], broken["size"] = 0, position - broken_at
@@ -131,6 +135,34 @@ class _SegmentBuffer:
     def grow(self) -> None:
         """Make space for a batch larger than the buffer; the contents are dropped."""
         self.data = self._bytes.grow()
+
+
+def is_destroyed(segments: Sequence[Segment], number: int, row: np.void) -> bool:
+    """Whether the bytes at the begin of a segment, where a batch is due, are neither a torn one nor preallocated.
+
+    A broker tears a batch only behind the start of its header. It preallocates, with log.preallocate, only the newest
+    segment, of log.segment.bytes; its index is empty until 4 kB are written.
+
+    Args:
+        segments: of a log partition.
+        number: of the segment.
+        row: BATCH row of the bytes, without a batch behind them; magic -1 for zeros.
+    Source: Kafka LogSegment.open, FileRecords.open; TopicConfig.SEGMENT_BYTES_CONFIG, at least 1 MiB; OffsetIndex.
+    """
+    segment = segments[number]
+    if row["status"] == BatchStatus.TRUNCATED:
+        is_due = row["magic"] == 2 and 0 <= row["base_offset"] - segment.base_offset < 1 << 31
+        return bool(segment.unread > _MAGIC_AT and not is_due)
+    if row["magic"] != -1 or segment.begin:
+        return False
+    is_newest = all(other.replica != segment.replica for other in segments[number + 1 :])
+    index = to_path(segment.path.removesuffix(".log") + ".index")
+    try:
+        with index.open("rb") as file:
+            is_indexed = any(file.read(_INDEX_ENTRY))
+    except (OSError, StoreUnavailableError):
+        is_indexed = False
+    return segment.size > _MAGIC_AT and not (is_newest and segment.size >= _MIN_SEGMENT_BYTES and not is_indexed)
 
 
 def _row_of_zeros(position: int, segment: int) -> np.ndarray:

@@ -147,6 +147,36 @@ def test_a_killed_audit_bars_nobody_and_leaves_nothing_to_believe(share_state: C
         assert sorted(found.to_pylist(), key=repr) == sorted(expected.to_pylist(), key=repr)
 
 
+@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_an_audit_stopped_between_commit_and_report_is_reported_once_by_the_next(
+    light: Command, damaged: Path, tmp_path: Path, stop: signal.Signals
+):
+    lake, pipe = tmp_path / "lake", tmp_path / "metrics"
+    os.mkfifo(pipe)
+    audit = ["audit", str(damaged), "--out", str(lake), "--quiet"]
+    command = [sys.executable, "-m", "share_state", *audit, "--prometheus", str(pipe)]
+    # Who starts tests in the background may let them ignore interrupts, and so whatever they start.
+    ignored = signal.signal(signal.SIGINT, signal.default_int_handler)
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as victim:
+        signal.signal(signal.SIGINT, ignored)
+        # It waits for a reader of the pipe, after its commit.
+        until = time.monotonic() + 120
+        while not list((lake / "runs/_delta_log").glob("*.json")) and time.monotonic() < until:
+            time.sleep(0.02)
+        time.sleep(1)
+        victim.send_signal(stop)
+        _, said = victim.communicate()
+    if stop != signal.SIGKILL:
+        run_id = CommittedTables(str(lake)).run["run_id"]
+        assert said == f"share-state: stopped; run {run_id} is committed, and the next audit reports it\n"
+    assert CommittedTables(str(lake)).run["status"] == "committed"
+    first = light(*audit, "--json")
+    errors = [(one["rule"], one["new"], one["failing"]) for one in first.json["findings"] if one["severity"] == "error"]
+    assert (first.code, errors) == (1, [("CRC_MISMATCH", 1, 1)])
+    assert CommittedTables(str(lake)).runs["status"].to_pylist() == ["reported", "reported"]
+    assert light(*audit).code == 0
+
+
 def test_a_verdict_can_fail_the_job(light: Command, tmp_path: Path):
     """Kafka's own default is 30 minutes; this log ends seconds after its last records."""
     audit = ("audit", DATA / "4.4.0/dlq", "--out", tmp_path / "w", "--quiet", "--fail-on", "off", "--json")

@@ -111,7 +111,7 @@ def test_a_tail_of_zero_bytes_is_no_finding(tmp_path: Path, zeros: int):
 
 
 def test_a_preallocated_file_with_nothing_in_it_is_an_empty_log(tmp_path: Path):
-    found = judged_bytes(tmp_path, bytes(4096))
+    found = judged_bytes(tmp_path, bytes(1 << 20))
     assert not found.findings
     assert not found.states
 

@@ -6,6 +6,7 @@ from collections import Counter
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow.compute as pc
@@ -22,6 +23,7 @@ from share_state.pipeline.plan import build_plan
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.pipeline.result import RunResult
 from share_state.pipeline.resume import ALL_LOGS, VACUUMED
+from share_state.report.audit_data import read_report
 from share_state.sources.discovery import find_logs
 from tests.kafka.batches import NOW
 from tests.log_writer import batch, snapshot, update, write_log_folder
@@ -403,3 +405,51 @@ def test_a_path_that_deltalake_cannot_read_is_refused_before_anything_is_written
     with pytest.raises(WarehouseError, match="deltalake cannot read %20 in a path"):
         check_warehouse_path(str(tmp_path / "a%20b/w"))
     check_warehouse_path(str(tmp_path / "100% of it"))
+
+
+def _random_with_a_large_length(data: bytes) -> bytes:
+    noise = Random(7).randbytes(len(data))
+    return noise[:8] + b"\x7f\0\0\0" + noise[12:]
+
+
+@pytest.mark.parametrize("overwritten", [lambda data: bytes(len(data)), _random_with_a_large_length])
+def test_an_overwritten_log_is_an_error_every_night_until_it_is_whole(tmp_path: Path, overwritten: Any):
+    shutil.copytree(DATA / "4.3.1/happy", tmp_path / "logs")
+    audit(tmp_path / "logs", tmp_path / "w")
+    before = tables(tmp_path / "w")
+    (segment,) = (tmp_path / "logs/__share_group_state-0").glob("*.log")
+    whole = segment.read_bytes()
+    segment.write_bytes(overwritten(whole))
+    for _ in range(2):
+        audit(tmp_path / "logs", tmp_path / "w")
+        assert (rules_found(tmp_path / "w")["LOG_UNREADABLE"], tables(tmp_path / "w")) == (1, before)
+        assert read_report(str(tmp_path / "w")).failing >= 1
+    fresh = audit(tmp_path / "logs", tmp_path / "fresh")
+    assert fresh.findings["error", "LOG_UNREADABLE"] == 1
+    assert False in CommittedTables(str(tmp_path / "fresh")).read("cutoff")["safe"].to_pylist()
+    segment.write_bytes(whole)
+    audit(tmp_path / "logs", tmp_path / "w")
+    assert (rules_found(tmp_path / "w")["LOG_UNREADABLE"], tables(tmp_path / "w")) == (0, before)
+
+
+def test_noise_where_the_last_audit_stopped_is_unreadable_and_a_few_zeros_are_a_torn_tail(tmp_path: Path):
+    shutil.copytree(FUZZ, tmp_path / "logs")
+    audit(tmp_path / "logs", tmp_path / "w")
+    segment = max((tmp_path / "logs/__share_group_state-0").glob("*.log"))
+    whole = segment.read_bytes()
+    for added, rule in ((_random_with_a_large_length(bytes(300)), "LOG_UNREADABLE"), (bytes(8), "TORN_TAIL")):
+        segment.write_bytes(whole + added)
+        audit(tmp_path / "logs", tmp_path / "w")
+        assert rules_found(tmp_path / "w")[rule] == 1
+
+
+@pytest.mark.parametrize(
+    ("size", "index", "found"), [(1 << 20, bytes(800), 0), (1 << 20, b"\0\0\0\x09", 1), (1000, b"", 1)]
+)
+def test_a_newest_segment_of_zeros_is_preallocated_if_it_is_large_and_not_indexed(
+    tmp_path: Path, size: int, index: bytes, found: int
+):
+    place = write_log_folder(tmp_path / "logs", 0, [batch([snapshot(KEY)])])
+    (place / f"{1:020}.log").write_bytes(bytes(size))
+    (place / f"{1:020}.index").write_bytes(index)
+    assert audit(tmp_path / "logs", tmp_path / "w").findings.get(("error", "LOG_UNREADABLE"), 0) == found

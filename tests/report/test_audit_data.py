@@ -423,3 +423,24 @@ def test_a_share_partition_that_needs_a_look_says_why_first(made: MadeWarehouse)
         "poisoned": ("warning", "POISON_RECORDS: 12 offsets are at the delivery limit of 5"),
         "lost": ("suspect", "records since its latest snapshot are missing or unreadable"),
     }
+
+
+def test_unreported_findings_and_verdicts_that_are_gone_are_reported_too(tmp_path: Path):
+    made, names = MadeWarehouse(tmp_path / "w"), ("g1", "g2")
+    made.audit([share_partition(name) for name in names], run_id="a", status="reported")
+    rewound = [share_partition("g1", verdict="REWIND", reason="went back"), share_partition("g2")]
+    nights = [TONIGHT + timedelta(days=night) for night in (1, 2)]
+    made.audit(
+        rewound,
+        [finding("LOG_DIVERGED", "error", "other bytes", settled=True)],
+        run_id="b",
+        time=nights[0],
+        status="committed",
+    )
+    made.audit([share_partition(name) for name in names], run_id="c", time=nights[1], status="committed")
+    report = read_report(str(made.folder), fail_on_verdict="STOP")
+    assert (report.failing, report.failing_verdicts, report.verdicts["OK"]) == (1, 1, 1)
+    assert [(one.rule, one.new, one.open) for one in report.findings] == [("LOG_DIVERGED", 1, 1)]
+    assert [(one.now["group_id"], one.label, one.now["reason"]) for one in report.flagged] == [
+        ("g1", "REWIND", "went back")
+    ]

@@ -33,6 +33,7 @@ def _put(record: Record) -> bytes:
 TAGGED = update()[:-7] + b"\2\0\4" + bytes(4) + b"\x09\0"
 BREAKS = {
     "TORN_TAIL": (WARNING, in_bytes(LOG)[:-1]),
+    "LOG_UNREADABLE": (ERROR, bytes(500)),
     "CRC_MISMATCH": (ERROR, _in_place(6, crc=1)),
     "MAGIC_UNSUPPORTED": (ERROR, _in_place(6, magic=1)),
     "BATCH_MALFORMED": (ERROR, _in_place(6, length=1)),
