@@ -21,6 +21,7 @@ def batches(*names: str) -> list[pa.RecordBatch]:
 def finished(rows: pa.Table) -> pa.Table:
     given = {name: rows[name] for name in SEEN.names} | {"command": pa.repeat(pa.scalar("audit"), len(rows))}
     schema = table_schema("runs")
+    given["finished"] = pa.repeat(pa.scalar(0, schema.field("finished").type), len(rows))
     return pa.table([given.get(field.name, pa.nulls(len(rows), field.type)) for field in schema], names=schema.names)
 
 
