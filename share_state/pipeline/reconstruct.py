@@ -64,14 +64,21 @@ def run_reconstruct(
                 plan.check(plan.timeline)
         result, split = settle_split_keys(plan, result, tables.files)
         result, group_findings = judge_group_side(side, plan, result, tables.files, result.log_time)
+        found, of_letters = [split, group_findings], dict[str, pa.Table]()
+        if plan.dead_letters:
+            from share_state.pipeline.dead_letters import match_dead_letters  # noqa: PLC0415  only with that input
+
+            result, letter_findings, of_letters = match_dead_letters(plan, result, tables.files)
+            found.append(letter_findings)
         with progress("write findings"):
-            findings = write_findings(executor, result, tables.files, [split, group_findings])
+            findings = write_findings(executor, result, tables.files, found)
         row = run_row(result, "reconstruct", inputs, options or {}, started)
         with progress("commit"):
             tables.replace(FINDINGS, findings)
             for name in written:
                 tables.replace(name, result.files_of(name))
-            for name, rows in {"cutoff": result.cutoff, **(side.tables() if side else {})}.items():
+            driver = {"cutoff": result.cutoff, **(side.tables() if side else {}), **of_letters}
+            for name, rows in driver.items():
                 tables.replace_rows(name, rows)
             tables.commit_run(row)
     return result
