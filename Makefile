@@ -14,7 +14,7 @@ help: ## list the targets
 
 setup: $(READY) ## create .venv, fetch the jars, compile the kernels
 
-$(READY): pyproject.toml $(wildcard share_state/kafka/*.py share_state/sources/*.py share_state/fold/*.py) share_state/spark/jars.py share_state/cli/setup.py
+$(READY): pyproject.toml $(wildcard share_state/kafka/*.py share_state/sources/*.py share_state/fold/*.py) share_state/cli/setup.py
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@test $(VENV)/.installed -nt pyproject.toml || { $(BIN)/python -m pip install --quiet "pip>=25.1" && $(BIN)/python -m pip install --quiet --editable . --group dev && touch $(VENV)/.installed; }
 	@$(BIN)/python -m share_state.cli.setup --with-test-jars

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from share_state.errors import ShareStateError
-from share_state.spark import jars
+from share_state.sources import jars
 
 SOURCES = Path(__file__).parent / "java"
 DATA = Path(__file__).parent / "data"  # everything that the benchmark generates

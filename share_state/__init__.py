@@ -22,6 +22,7 @@ __all__ = [
     "plots",
     "read",
     "reconstruct",
+    "register",
     "session",
     "timeline",
 ]
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from share_state.sources.as_of import Window
     from share_state.sources.discovery import LogPartition, find_logs
     from share_state.sources.topics import Topics
+    from share_state.spark.data_source import register
     from share_state.spark.session import start as session
 
 _HOMES = {
@@ -45,6 +47,7 @@ _HOMES = {
     "sources.topics": ("Topics",),
     "sources.as_of": ("Window",),
     "sources.discovery": ("LogPartition", "find_logs"),
+    "spark.data_source": ("register",),
 }
 
 

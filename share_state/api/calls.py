@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeGuard, Unpack, cast
 import pyarrow as pa
 
 from share_state.api.tables import Tables, check_writable, executor_of, write_tables
-from share_state.config.inputs import ARGUMENTS, JUDGE_ALL, input_spec
-from share_state.errors import ShareStateError
+from share_state.config.inputs import ARGUMENTS, JUDGE_ALL, JUDGE_NONE, input_spec
 from share_state.fold.options import SharePartitionFilter
 from share_state.pipeline.groups import read_groups
 from share_state.pipeline.inputs import AUTO, RowSorter
@@ -64,8 +63,8 @@ def reconstruct(
 
     Args:
         paths: segments, tables, texts, or `kafka://host:port`; or a DataFrame of records with the columns of Spark's
-            Kafka source (key, value, partition, offset, maybe topic and timestamp), which requires a `warehouse`.
-        spark: a session; without one the logs are folded in this process.
+            Kafka source (key, value, partition, offset, maybe topic and timestamp).
+        spark: a session; without one, or a DataFrame, the logs are folded in this process.
         warehouse: a folder for Delta tables, as `share-state reconstruct --out` writes them; the session must then have
             Delta, as that of `share_state.session()` has.
         as_of: a datetime, or log partition -> offset; later records are ignored.
@@ -90,10 +89,7 @@ def reconstruct(
         ShareStateError: if an argument cannot be used.
     Source: Kafka CoordinatorLoaderImpl, ShareCoordinatorShard.replay.
     """
-    if _is_frame(paths):
-        if warehouse is None:
-            raise ShareStateError("reconstruct: a DataFrame is folded into a warehouse; give warehouse=FOLDER too")
-        spark = paths.sparkSession
+    spark = _session(paths, spark)
     if warehouse is not None:
         check_writable(spark, fspath(warehouse))
     plan = _plan(
@@ -118,12 +114,12 @@ def reconstruct(
 
 
 def cutoff(
-    paths: Paths, *, spark: "SparkSession | None" = None, **options: Unpack[ReadOptions]
+    paths: "Paths | DataFrame", *, spark: "SparkSession | None" = None, **options: Unpack[ReadOptions]
 ) -> "pa.Table | DataFrame":
     """The offset of each log below which every record is redundant, and whether it is safe.
 
     Args:
-        paths, spark, options: as of `reconstruct`, but neither a DataFrame nor `topics` and `groups`.
+        paths, spark, options: as of `reconstruct`, but neither `topics` nor `groups`.
     Returns:
         One row per log partition, columns of schemas/tables/cutoff.yaml: offsets and counts in records of the log,
         sizes in bytes. Delete only if `safe` is true; `share-state cutoff --verify` proves that the state is kept.
@@ -132,6 +128,7 @@ def cutoff(
         ShareStateError: if an argument cannot be used.
     Source: Kafka ShareCoordinatorOffsetsManager.lastRedundantOffset; KIP-932 draft, ESO.
     """
+    spark = _session(paths, spark)
     # Raises TypeError if options hold topics or groups.
     plan = _plan(paths, spark=spark, topics=None, groups=(), **options)  # pyright: ignore[reportCallIssue]
     executor = executor_of(spark)
@@ -178,7 +175,7 @@ _EXPLAINED = pa.schema(
 
 
 def timeline(
-    paths: Paths,
+    paths: "Paths | DataFrame",
     *,
     group: str | None = None,
     topic: str | None = None,
@@ -189,6 +186,7 @@ def timeline(
     """The state of share-partitions after each of their records.
 
     Args:
+        paths: as of `reconstruct`.
         group: only this share group.
         topic: only this topic, by name (if `topics` or the groups hold it) or id.
         partition: only this partition of the topic.
@@ -202,7 +200,8 @@ def timeline(
         ShareStateError: if an argument cannot be used.
     Source: Kafka ShareCoordinatorShard.replay, after each record; KIP-932 draft, recovery.
     """
-    _, plan = read_groups(_plan(paths, spark=spark, **options))
+    spark = _session(paths, spark)
+    _, plan = read_groups(_plan(paths, spark=spark, judge=JUDGE_NONE, **options))
     plan = replace(plan, timeline=SharePartitionFilter(group, topic, partition))
     rows = executor_of(spark).map_logs(plan, partial(timeline_batches, plan), table_schema("timeline"))
     if spark is None and not len(rows):
@@ -211,7 +210,7 @@ def timeline(
 
 
 def explain(
-    paths: Paths,
+    paths: "Paths | DataFrame",
     group: str,
     topic: str,
     partition: int,
@@ -245,11 +244,12 @@ def explain(
     return Explained(found["sentence"], pa.Table.from_pylist(found["records"], schema=_EXPLAINED), found)
 
 
-def read(spark: "SparkSession", paths: Paths, **options: Unpack[ReadOptions]) -> "DataFrame":
+def read(spark: "SparkSession", paths: "Paths | DataFrame", **options: Unpack[ReadOptions]) -> "DataFrame":
     """The records of the logs, decoded and not yet folded.
 
     Args:
         spark: a session; paths must be readable from its workers.
+        paths: as of `reconstruct`.
         options: as of `reconstruct`.
     Returns:
         A lazy DataFrame, one row per record, columns of schemas/tables/decoded_records.yaml: offsets in records of the
@@ -259,7 +259,7 @@ def read(spark: "SparkSession", paths: Paths, **options: Unpack[ReadOptions]) ->
         ShareStateError: if an argument cannot be used.
     Source: Kafka ShareCoordinatorRecordSerde; KIP-932, ShareSnapshotValue and ShareUpdateValue.
     """
-    _, plan = read_groups(_plan(paths, spark=spark, **options))
+    _, plan = read_groups(_plan(paths, spark=spark, judge=JUDGE_NONE, **options))
     return executor_of(spark).map_logs(plan, partial(decoded_batches, plan), table_schema("decoded_records"))
 
 
@@ -299,8 +299,7 @@ def _plan(
         rules=rules,
         judge=judge,
     )
-    frame = next((one for one in (paths, groups) if _is_frame(one)), None)
-    plan = build_plan(spec, ARGUMENTS, _sorter(frame.sparkSession if frame is not None else spark))
+    plan = build_plan(spec, ARGUMENTS, _sorter(_session(groups, _session(paths, spark))))
     for note in plan.notes:
         _LOG.info("%s", note)
     return plan
@@ -312,6 +311,11 @@ def _sorter(spark: "SparkSession | None") -> RowSorter | None:
     from share_state.spark.inputs import SparkSorter  # noqa: PLC0415  imports Spark
 
     return SparkSorter(spark)
+
+
+def _session(given: object, spark: "SparkSession | None") -> "SparkSession | None":
+    """The session of a DataFrame; of other input the one that the caller gave."""
+    return given.sparkSession if _is_frame(given) else spark
 
 
 def _listed(paths: Paths) -> list[str]:

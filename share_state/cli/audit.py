@@ -27,11 +27,12 @@ from share_state.cli.options import (
     Verbose,
     pairs,
 )
-from share_state.config.inputs import KEYS, OPTIONS, GroupConfig, input_spec
+from share_state.config.inputs import KEYS, OPTIONS, input_spec
 from share_state.config.loading import load_settings, settings_for
 from share_state.config.model import AuditSettings, config_fingerprint
 from share_state.delta.warehouse import check_warehouse_path, warehouse_lock
-from share_state.errors import InputError, SetupError, ShareStateError
+from share_state.errors import ShareStateError
+from share_state.fold.options import Limits
 from share_state.pipeline.audit import run_audit
 from share_state.pipeline.executor import Progress
 from share_state.pipeline.plan import build_plan
@@ -42,7 +43,6 @@ from share_state.report.audit_text import audit_json, print_audit
 from share_state.report.console import check_report_paths
 from share_state.report.prometheus import write_metrics
 from share_state.sources.discovery import STATE_TOPIC
-from share_state.sources.kafka_client import is_kafka_address
 from share_state.sources.share_snapshots import write_share_snapshots
 from share_state.spark.choice import ExecutorChoice, open_executor, open_sorter
 
@@ -66,7 +66,6 @@ def nightly_audit(
     """
     check_warehouse_path(settings.warehouse)
     check_report_paths(settings.report.html, settings.report.prometheus)
-    settings = with_group_limits(settings)
     choice = ExecutorChoice(settings.spark.master, settings.spark.conf, verbose)
     with open_sorter(choice) as sorter:
         plan = build_plan(settings.input_spec(), KEYS, sorter)
@@ -93,32 +92,13 @@ def nightly_audit(
                 _LOG.info("%s", note)
             _LOG.info("committed run %s: %s", result.run_id, _counts(result))
             with progress("report"):
-                report = _write_reports(settings)
+                report = _write_reports(settings, plan.limits)
     progress.close()
     return result, report
 
 
-def with_group_limits(settings: AuditSettings) -> AuditSettings:
-    """The settings with the limits that the groups of a live cluster set for themselves; those configured win."""
-    found: dict[str, GroupConfig] = {}
-    for source in settings.sources:
-        if not is_kafka_address(source.path):
-            continue
-        from share_state.sources.kafka_admin import fetch_group_limits  # noqa: PLC0415  a live cluster alone needs it
-        from share_state.spark import jars  # noqa: PLC0415  imports Spark
-
-        try:
-            of_groups = fetch_group_limits(source.path, source.kafka_properties, jars.jars(jars.KAFKA_CLIENTS))
-        except (InputError, SetupError) as error:
-            _LOG.info("the limits of single groups are unknown, those of the cluster hold for all: %s", error)
-            continue
-        found |= {name: GroupConfig(**own) for name, own in of_groups.items()}
-    limits = settings.limits.model_copy(update={"groups": found | settings.limits.groups})
-    return settings.model_copy(update={"limits": limits})
-
-
-def _write_reports(settings: AuditSettings) -> AuditReport:
-    limits, targets = settings.limits.to_limits(), settings.report
+def _write_reports(settings: AuditSettings, limits: Limits) -> AuditReport:
+    targets = settings.report
     report = read_report(
         settings.warehouse,
         settings.cluster,

@@ -23,6 +23,7 @@ from share_state.cli.options import (
     open_plan,
     spec_of,
 )
+from share_state.config.inputs import JUDGE_NONE
 from share_state.errors import ShareStateError
 from share_state.fold.options import SharePartitionFilter
 from share_state.pipeline.executor import Progress
@@ -69,7 +70,7 @@ def decode(
     as_json: Json = False,
 ) -> None:
     """Decoded records as JSON lines, in log order."""
-    with open_plan(spec_of(inputs, reading), running.choice) as plan:
+    with open_plan(spec_of(inputs, reading, judge=JUDGE_NONE), running.choice) as plan:
         if out is None:
             print_records(plan)
             return
@@ -104,7 +105,10 @@ def diff(
     chosen = SharePartitionFilter(group, topic, partition)
     later = replace(reading, as_of_offset=and_as_of_offset, as_of_time=and_as_of_time)
     if _compares_exports(inputs, reading, later):
-        with _open_plan(inputs, reading) as first, _open_plan(inputs, later) as second:
+        with (
+            _open_plan(inputs, reading, judge=JUDGE_NONE) as first,
+            _open_plan(inputs, later, judge=JUDGE_NONE) as second,
+        ):
             before, after = fold_exports((first, second), chosen)
     else:
         before, after = read_warehouses(inputs, chosen)
@@ -113,9 +117,9 @@ def diff(
 
 
 @contextmanager
-def _open_plan(inputs: Sequence[str], reading: Reading) -> Iterator[FoldPlan]:
+def _open_plan(inputs: Sequence[str], reading: Reading, judge: str | None = None) -> Iterator[FoldPlan]:
     """Yield a plan with the topic names of the group side."""
-    with open_plan(spec_of(inputs, reading, side=GroupSide())) as plan:
+    with open_plan(spec_of(inputs, reading, side=GroupSide(), judge=judge)) as plan:
         yield read_groups(plan)[1]
 
 

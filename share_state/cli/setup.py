@@ -26,11 +26,12 @@ from share_state.kafka.share_partition_keys import KeyTable
 from share_state.kafka.state_records import STATE_BATCH
 from share_state.rules.registry import judge, judge_records
 from share_state.simulator.simulation import simulate
+from share_state.sources import jars
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition, find_logs, find_topic_logs
 from share_state.sources.segments import read_chunks
 from share_state.sources.tables import Rows, concat_table_rows, rows_to_chunk
-from share_state.spark import jars, session
+from share_state.spark import session
 
 _CORES = 3
 """Enough to fold slices of share-partitions in parallel."""

@@ -61,11 +61,10 @@ def compare(
     from share_state.report.compare import compare as compare_offsets  # noqa: PLC0415  only this command asks a broker
     from share_state.report.compare import list_groups, print_comparison  # noqa: PLC0415
     from share_state.sources.kafka_admin import fetch_broker_offsets  # noqa: PLC0415
-    from share_state.spark import jars  # noqa: PLC0415  imports Spark
 
     check_fail_on(fail_on)
     names = list_groups(warehouse)
-    answers = fetch_broker_offsets(cluster, kafka_properties, jars.jars(jars.KAFKA_CLIENTS), names)
+    answers = fetch_broker_offsets(cluster, kafka_properties, names)
     found = compare_offsets(warehouse, answers)
     console.print_json(found | {"warehouse": warehouse, "cluster": cluster}) if as_json else print_comparison(found)
     raise Exit(FOUND if fails(Counter(one["severity"] for one in found["findings"]), fail_on) else DONE)

@@ -76,6 +76,9 @@ def run_audit(
         WarehouseError: if another table is in the way, or the warehouse is of another cluster.
     """
     progress, started, fingerprint = progress or Progress(), datetime.now(UTC), dict(options or {})
+    # Those of a live cluster are not in the options.
+    own = ((group, limits.items()) for group, limits in plan.limits.groups.items())
+    fingerprint |= {f"limits.groups.{group}.{name}": str(value) for group, named in own for name, value in named}
     # Opened before the last audit is read, so that a run that commits meanwhile is noticed.
     tables = Warehouse(warehouse)
     last = LastAudit.of(warehouse)

@@ -114,8 +114,7 @@ class LocalExecutor:
         tables = self.returned_tables(rows, (*RESULTS, CUTOFF))
         if side is None:
             return tables
-        times = [summary["newest_time"] or 0 for summary in rows[SUMMARY].drop_null().to_pylist()]
-        findings = pa.concat_tables([tables[FINDINGS], side.judge(tables[STATE], plan, max(times))])
+        findings = pa.concat_tables([tables[FINDINGS], judge_folded_groups(rows, side, plan)])
         return tables | {FINDINGS: findings} | side.tables()
 
     def collect(self, rows: pa.Table) -> pa.Table:
@@ -125,6 +124,18 @@ class LocalExecutor:
     def finalize(self, files: TableFiles, staged: Sequence[File], finish: FinishRows) -> list[File]:
         """Write staged rows as files of their table."""
         return finalize_staged(files, staged, finish)
+
+
+def judge_folded_groups(rows: pa.Table, side: GroupSide, plan: FoldPlan) -> pa.Table:
+    """The findings of the group side.
+
+    Args:
+        rows: of `LocalExecutor.fold`, which returned STATE.
+        side: the group side.
+        plan: what was folded.
+    """
+    times = [summary["newest_time"] or 0 for summary in rows[SUMMARY].drop_null().to_pylist()]
+    return side.judge(returned_table(rows, STATE), plan, max(times))
 
 
 _SHOWN_AFTER_SECONDS = 2.0

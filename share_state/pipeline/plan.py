@@ -21,7 +21,7 @@ from share_state.config.inputs import (
     Source,
 )
 from share_state.delta.reader import open_dataset, warehouse_errors
-from share_state.errors import InputError, PrunedError
+from share_state.errors import InputError, PrunedError, SetupError
 from share_state.fold.checkpoint import FoldCheckpoint, restore_checkpoint
 from share_state.fold.dialect import dialect_of
 from share_state.fold.explain import share_partitions
@@ -50,6 +50,7 @@ from share_state.sources.discovery import (
     infer_partition_count,
     infer_state_partition_count,
 )
+from share_state.sources.kafka_client import find_cluster_address
 from share_state.sources.resume import ResumeStatus
 from share_state.sources.share_snapshots import ShareSnapshotEntry, read_share_snapshots
 from share_state.sources.tables import Columns
@@ -265,6 +266,9 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
     notes = [f"{' '.join(paths)}: {note}" for paths, export in exports for note in export.notes]
     if (warning := _partition_count_warning(groups, names)) is not None:
         notes.append(warning)
+    limits = spec.limits.to_limits()
+    of_groups = {} if spec.judge == JUDGE_NONE else _ask_group_limits(spec.sources, notes)
+    configured = {group: {**of_groups.get(group, {}), **own} for group, own in limits.groups.items()}
     return FoldPlan(
         logs=logs,
         windows=windows,
@@ -282,7 +286,7 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
         indexes={} if spec.has_as_of or index is None else read_share_snapshots(index, logs),
         severities=spec.rules,
         judging=spec.judge,
-        limits=spec.limits.to_limits(),
+        limits=replace(limits, groups=of_groups | configured),
         groups=groups,
         dead_letters=tuple(spec.dead_letters),
         notes=tuple(notes),
@@ -307,6 +311,21 @@ def _read_exports(spec: InputSpec, sorter: RowSorter | None) -> list[_Export]:
         given = ExportPaths(paths, first.dialect, Columns(**first.columns), sorter)
         exports.append((paths, read_export(given, first.format, first.kafka_properties)))
     return exports
+
+
+def _ask_group_limits(sources: Sequence[Source], notes: list[str]) -> dict[str, dict[str, int]]:
+    """The limits that the share groups of live clusters set for themselves; what cannot be asked is noted."""
+    found = dict[str, dict[str, int]]()
+    for source in sources:
+        if (address := find_cluster_address([source.path], source.format)) is None:
+            continue
+        from share_state.sources.kafka_admin import fetch_group_limits  # noqa: PLC0415  a live cluster alone needs it
+
+        try:
+            found |= fetch_group_limits(address, source.kafka_properties)
+        except (InputError, SetupError) as error:
+            notes.append(f"the limits of single groups are unknown, those of the cluster hold for all: {error}")
+    return found
 
 
 def _needed(sorter: RowSorter | None) -> RowSorter:

@@ -228,7 +228,7 @@ def digest_of_logs(logs: Sequence[LogPartition]) -> str:
     """A hash that changes if the logs change.
 
     It covers the bytes of local files, size and modification time of files in an object store (which would have to be
-    downloaded), and the end offsets of a cluster's log partitions.
+    downloaded), the end offsets of a cluster's log partitions, and the rows that Spark sorts.
 
     Args:
         logs: log partitions, in the order in which they were found.
@@ -236,15 +236,17 @@ def digest_of_logs(logs: Sequence[LogPartition]) -> str:
         InputError: if a file cannot be read.
     """
     digest = hashlib.blake2b(digest_size=8)
-    contents = _contents(segment.path for log in logs for segment in log.segments)
-    for log in logs:
+    rows = [getattr(log.source, "content", None) for log in logs]
+    files = (log for log, content in zip(logs, rows, strict=True) if content is None)
+    contents = _contents(segment.path for log in files for segment in log.segments)
+    for log, content in zip(logs, rows, strict=True):
         digest.update(f"{log.topic} {log.partition}\n".encode())
         if log.source is not None and log.source.form == KAFKA_FORM:
             end = cast("KafkaSource", log.source).end_offset
             digest.update(f"{log.topic_id} {log.log_start_offset} {end}\n".encode())
         for one in log.segments:
             # Several log partitions may share a file, each with its own slice.
-            digest.update(f"{one.base_offset} {one.begin} {one.size} {contents[one.path]}\n".encode())
+            digest.update(f"{one.base_offset} {one.begin} {one.size} {content or contents[one.path]}\n".encode())
     return digest.hexdigest()
 
 

@@ -41,7 +41,8 @@ def print_cutoffs(rows: Sequence[Mapping[str, Any]]) -> None:
         if row["skipped_records"] or row["unflagged_records"]:
             print_line(
                 f"{log}: skipped {row['skipped_records']:,} control records of other types, and "
-                f"{row['unflagged_records']:,} records that look like share state but lack the control flag"
+                f"{row['unflagged_records']:,} records that look like share state but lack the control flag "
+                "(compressed batches are not read)"
             )
 
 

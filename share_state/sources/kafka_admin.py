@@ -9,13 +9,13 @@ import shutil
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from py4j.protocol import Py4JJavaError
 
 from share_state.errors import InputError, SetupError
+from share_state.sources import jars
 from share_state.sources.kafka_client import ClientProperties, bootstrap_servers, read_client_properties
 from share_state.sources.kafka_cluster import Cluster, ClusterOffsets
 
@@ -66,50 +66,47 @@ class BrokerOffsets:
     after: ClusterOffsets
 
 
-def fetch_broker_offsets(
-    address: str, properties: str | None, class_path: Sequence[Path], groups: Collection[str] = ()
-) -> BrokerOffsets:
+def fetch_broker_offsets(address: str, properties: str | None, groups: Collection[str] = ()) -> BrokerOffsets:
     """Ask a cluster for the offsets of all share groups.
 
     Args:
         address: `kafka://host:port[,host:port…]`.
         properties: path of a properties file, as for `--command-config` of Kafka's tools.
-        class_path: jars of kafka-clients 4.2 or later.
         groups: share groups to ask for in addition to those that the broker lists.
     Raises:
         InputError: if no broker answers, access is denied, or there is no `__share_group_state`.
-        SetupError: if Java is missing.
+        SetupError: if Java or the jars of Kafka's client are missing.
     """
     client_properties = read_client_properties(properties)
     cluster = Cluster(address, client_properties)
     before = cluster.fetch_offsets()
-    offsets = list_share_group_offsets(address, client_properties, class_path, groups)
+    offsets = list_share_group_offsets(address, client_properties, groups)
     return BrokerOffsets(offsets, before, cluster.fetch_offsets())
 
 
 def list_share_group_offsets(
-    address: str, properties: ClientProperties, class_path: Sequence[Path], groups: Collection[str] = ()
+    address: str, properties: ClientProperties, groups: Collection[str] = ()
 ) -> list[ShareGroupOffset]:
     """All share-partitions with a start offset, of all share groups that this user may see; as `fetch_broker_offsets`.
 
     The list of the broker omits groups that the user may not see; a request for one of `groups` fails.
     """
-    with _connected(address, properties, class_path) as (jvm, admin):
+    with _connected(address, properties) as (jvm, admin):
         return list(_offsets(jvm, admin, groups))
 
 
-def fetch_group_limits(address: str, properties: str | None, class_path: Sequence[Path]) -> dict[str, dict[str, int]]:
+def fetch_group_limits(address: str, properties: str | None) -> dict[str, dict[str, int]]:
     """Ask a cluster for the limits that share groups set for themselves: group -> fold.options.GROUP_LIMITS by name.
 
     Args:
-        address, properties, class_path: as of `fetch_broker_offsets`.
+        address, properties: as of `fetch_broker_offsets`.
     Raises:
         InputError: if no broker answers or access is denied.
-        SetupError: if Java is missing.
+        SetupError: if Java or the jars of Kafka's client are missing.
     Source: Kafka Admin.describeConfigs, ConfigResource.Type.GROUP, GroupConfig.
     """
     found = dict[str, dict[str, int]]()
-    with _connected(address, read_client_properties(properties), class_path) as (jvm, admin):
+    with _connected(address, read_client_properties(properties)) as (jvm, admin):
         config = jvm.org.apache.kafka.common.config.ConfigResource
         group_type = config.Type.GROUP
         resources = [config(group_type, name) for name in _share_groups(jvm, admin)]
@@ -132,9 +129,9 @@ _GROUP_CONFIGS = {
 
 
 @contextmanager
-def _connected(address: str, properties: ClientProperties, class_path: Sequence[Path]) -> Iterator[tuple[Any, Any]]:
+def _connected(address: str, properties: ClientProperties) -> Iterator[tuple[Any, Any]]:
     """A JVM and an Admin client in it; what the client raises becomes an InputError."""
-    with _jvm(class_path) as jvm:
+    with _jvm() as jvm:
         try:
             admin = _admin(jvm, address, properties)
             try:
@@ -182,8 +179,8 @@ def _admin(jvm: Any, address: str, properties: ClientProperties) -> Any:
 
 
 @contextmanager
-def _jvm(class_path: Sequence[Path]) -> Iterator[Any]:
-    java = shutil.which("java")
+def _jvm() -> Iterator[Any]:
+    java, class_path = shutil.which("java"), jars.jars(jars.KAFKA_CLIENTS)
     if java is None:
         raise SetupError("no `java` on the PATH: install a Java 17 runtime")
     launched: Any = launch_gateway(

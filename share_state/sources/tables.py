@@ -5,7 +5,7 @@ and `TableRows` reads the row groups that `table_plan` has selected.
 """
 
 import base64
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -162,6 +162,27 @@ def rows_to_chunk(rows: Rows) -> Chunk:
     return Chunk(rows.data, batches, repeated=int(left_out.sum()) - len(conflicting_rows), records=records)
 
 
+def rows_in_chunks(parts: Iterable[tuple[Rows, int]], chunk: int) -> Iterator[Chunk]:
+    """Rows of a log partition as chunks in offset order; a row waits until all rows with lower offsets are read.
+
+    Args:
+        parts: rows in any order, each part with the lowest offset that may follow.
+        chunk: bytes of keys and values in a chunk.
+    """
+    waiting: list[Rows] = []
+    for rows, bound in parts:
+        waiting.append(rows)
+        ready = sum(len(part.data) for part in waiting if part.records["offset"].max() < bound)
+        if ready < chunk:
+            continue
+        merged = concat_table_rows(waiting)
+        is_ready = merged.records["offset"] < bound
+        yield rows_to_chunk(merged if is_ready.all() else merged.take(is_ready))
+        waiting = [] if is_ready.all() else [merged.take(~is_ready).compact()]
+    if waiting:
+        yield rows_to_chunk(concat_table_rows(waiting))
+
+
 def _content(rows: Rows, row: int) -> tuple[tuple[bool, bytes], tuple[bool, bytes]]:
     """Key and value of a row, each with whether it is present."""
     record = rows.records[row]
@@ -304,18 +325,7 @@ class TableRows:
         Raises:
             InputError: if a file cannot be read, an offset is missing, or a text is not base64.
         """
-        waiting: list[Rows] = []
-        for rows, bound in self._read(log, chunk):
-            waiting.append(rows)
-            ready = sum(len(part.data) for part in waiting if part.records["offset"].max() < bound)
-            if ready < chunk:
-                continue
-            merged = concat_table_rows(waiting)
-            is_ready = merged.records["offset"] < bound
-            yield rows_to_chunk(merged if is_ready.all() else merged.take(is_ready))
-            waiting = [] if is_ready.all() else [merged.take(~is_ready).compact()]
-        if waiting:
-            yield rows_to_chunk(concat_table_rows(waiting))
+        yield from rows_in_chunks(self._read(log, chunk), chunk)
 
     def _read(self, log: LogPartition, chunk: int) -> Iterator[tuple[Rows, int]]:
         """The rows in the order of the files; each part with the lowest offset that follows."""

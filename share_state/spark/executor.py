@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -27,7 +27,9 @@ from share_state.pipeline.task import (
 )
 from share_state.rules.group_context import STATE_COLUMNS
 from share_state.schema.declarations import table_schema
+from share_state.sources.discovery import LogPartition
 from share_state.sources.kafka_client import KAFKA_FORM
+from share_state.spark.inputs import FrameRows, map_frame
 
 DRIVER_ROWS = 128 << 10
 """Staged rows that the driver finalizes sooner than tasks would start."""
@@ -41,9 +43,20 @@ class SparkExecutor:
 
     def map_logs(self, plan: FoldPlan, per_log: PerLog, schema: pa.Schema) -> DataFrame:
         """Run a function over every log partition; a few tasks per core, the logs of a cluster one per task."""
-        tasks = balance_tasks(plan.logs, self.spark.sparkContext.defaultParallelism)
-        if all(log.source is not None and log.source.form == KAFKA_FORM for log in plan.logs):
-            tasks = [[log] for log in plan.logs]
+        by_frame, cores = dict[DataFrame | None, list[LogPartition]](), self.spark.sparkContext.defaultParallelism
+        for log in plan.logs:
+            frame = log.source.frame if isinstance(log.source, FrameRows) else None
+            by_frame.setdefault(frame, []).append(log)
+        parts = [
+            self._map_files(logs, per_log, schema) if frame is None else map_frame(frame, logs, cores, per_log, schema)
+            for frame, logs in (by_frame or {None: []}).items()
+        ]
+        return reduce(DataFrame.unionAll, parts)
+
+    def _map_files(self, logs: Sequence[LogPartition], per_log: PerLog, schema: pa.Schema) -> DataFrame:
+        tasks = balance_tasks(logs, self.spark.sparkContext.defaultParallelism)
+        if all(log.source is not None and log.source.form == KAFKA_FORM for log in logs):
+            tasks = [[log] for log in logs]
 
         def run(number: int) -> Iterator[pa.RecordBatch]:
             for log in tasks[number]:

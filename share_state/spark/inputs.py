@@ -1,18 +1,27 @@
-"""Inputs that need Spark: rows of tables and DataFrames, sorted into scratch files."""
+"""Inputs that need Spark: rows of tables and DataFrames, which a shuffle brings to the task of their log partition."""
 
 import atexit
+import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from errno import ENOENT
-from functools import reduce
+from functools import cache, partial, reduce
+from itertools import chain, groupby, pairwise
 from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow.fs import LocalFileSystem, copy_files
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql.functions import col, input_file_name, lit, try_to_binary, try_to_timestamp, unix_millis, when
+from pyspark.sql import functions as sql
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import (
     BinaryType,
     DataType,
@@ -22,26 +31,29 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from share_state.config.inputs import INT32_MAX
 from share_state.errors import InputError
+from share_state.kafka.record_batches import Chunk
+from share_state.kafka.state_records import LARGEST_OFFSET
 from share_state.pipeline.inputs import SortedLogs
+from share_state.pipeline.task import PerLog, balance_tasks
+from share_state.sources.discovery import GROUP_TOPIC, LogPartition, Segment
 from share_state.sources.object_stores import READ_SIZE, StorePath, read_error
-from share_state.sources.table_plan import list_table_files, missing_topic_message, plan_table
-from share_state.sources.tables import Columns
-
-_ROW_GROUP = 8 << 20
-"""Bytes of a row group of the scratch files; only one at a time is in memory, since they do not overlap."""
+from share_state.sources.table_plan import missing_topic_message
+from share_state.sources.tables import NO_TIME, Columns, Rows, arrow_rows, rows_in_chunks, timestamp_ms
 
 _OURS = ("key", "value", "topic", "partition", "offset", "timestamp")
 _OPTIONAL = ("topic", "timestamp")
-_FILE, _WRONG = "__file", "__wrong"
+_FILE, _WRONG, _TASK = "__file", "__wrong", "__task"
+_LARGEST = {"partition": INT32_MAX, "offset": LARGEST_OFFSET - 1}
 
 
 class SparkSorter:
     """Sorts rows of tables and DataFrames into log partitions; a RowSorter of share_state.pipeline.inputs.
 
-    Its methods write the rows of some topics, by log partition and in offset order, to a scratch folder that is deleted
-    at exit. They raise InputError if a table cannot be read, a column is missing or has the wrong type, a row has no
-    offset, or there is no record of the first topic.
+    One job counts the rows of each log partition; they are sorted when a plan is executed, by `map_frame`. Its methods
+    raise InputError if a table cannot be read, a column is missing or has the wrong type, a row has no offset, or there
+    is no record of the first topic.
     """
 
     def __init__(self, session: SparkSession) -> None:
@@ -67,32 +79,137 @@ class SparkSorter:
         return _sorted_logs(_normalised(frame, columns, "the DataFrame"), "the DataFrame", topics)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class FrameRows:
+    """A log partition among the rows of a DataFrame; a `RecordSource`.
+
+    Attributes:
+        frame: rows of one topic: key, value, partition, offset, and timestamp if they have times; None in a task.
+        read: yields the rows of a log partition in offset order; None while it travels to a task.
+        has_times: whether there are timestamps.
+        content: a hash of the rows in any order.
+    """
+
+    frame: DataFrame | None
+    read: Callable[[LogPartition], Iterable[pa.RecordBatch]] | None
+    has_times: bool
+    content: str = ""
+    form: str = "table"
+    has_offsets: bool = True
+    has_sizes: bool = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FrameRows, (None, None, self.has_times)
+
+    def chunks(self, log: LogPartition, chunk: int, *, merge: bool) -> Iterator[Chunk]:
+        """The chunks of a log partition; outside of tasks its rows are collected on the driver."""
+        del merge
+        yield from rows_in_chunks(self._parts(log), chunk)
+
+    def _parts(self, log: LogPartition) -> Iterator[tuple[Rows, int]]:
+        """The rows, each part with its last offset, which the next part may repeat."""
+        before = 0
+        for batch in self.read(log) if self.read is not None else ():
+            offsets, count = batch["offset"].to_numpy(), batch.num_rows
+            times = timestamp_ms(batch["timestamp"]) if self.has_times else np.full(count, NO_TIME)
+            position = np.arange(before, before + count)
+            yield arrow_rows(batch["key"], batch["value"], offsets, times, 0, position), int(offsets[-1])
+            before += count
+
+
+def map_frame(
+    frame: DataFrame, logs: Sequence[LogPartition], cores: int, per_log: PerLog, schema: pa.Schema
+) -> DataFrame:
+    """Run a function over log partitions of a DataFrame: one shuffle brings each to a task, in offset order.
+
+    Args:
+        frame: of `FrameRows`.
+        logs: log partitions of it.
+        cores: for all tasks together.
+        per_log: yields batches of `schema` for one log partition.
+        schema: of the result.
+    """
+    tasks, own = balance_tasks(logs, cores), {log.partition: log for log in logs}
+    numbers = (
+        (sql.lit(log.partition).cast("bigint"), sql.lit(number)) for number, task in enumerate(tasks) for log in task
+    )
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for partition, rows in groupby(_by_partition(batches), lambda batch: batch["partition"][0].as_py()):
+            log = own[partition]
+            # A fold may read its log twice; the file is where Spark spills what it sorts.
+            folder = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
+            with NamedTemporaryFile(dir=folder or None, suffix=".arrows") as spool:
+                first = next(rows)
+                with pa.ipc.new_stream(spool, first.schema) as stream:
+                    for batch in chain((first,), rows):
+                        stream.write_batch(batch)
+                spool.flush()
+                source = FrameRows(None, partial(_read_spool, spool.name), "timestamp" in first.schema.names)
+                yield from per_log(replace(log, source=source))
+
+    rows = frame.withColumn(_TASK, sql.create_map(*chain.from_iterable(numbers))[sql.col("partition")])
+    rows = rows.filter(f"{_TASK} IS NOT NULL").repartitionById(len(tasks), _TASK).drop(_TASK)
+    return rows.sortWithinPartitions("partition", "offset").mapInArrow(run, from_arrow_schema(schema))
+
+
+def _by_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Batches cut where the partition changes."""
+    for batch in batches:
+        partitions = batch["partition"].to_numpy()
+        bounds = [0, *(np.flatnonzero(np.diff(partitions)) + 1).tolist(), len(partitions)]
+        yield from (batch.slice(begin, end - begin) for begin, end in pairwise(bounds) if end > begin)
+
+
+def _read_spool(path: str, log: LogPartition) -> Iterator[pa.RecordBatch]:
+    del log
+    with pa.memory_map(path) as file, pa.ipc.open_stream(file) as stream:
+        yield from stream
+
+
+def _collect(frame: DataFrame, log: LogPartition) -> list[pa.RecordBatch]:
+    return frame.filter(sql.col("partition") == log.partition).sort("offset").toArrow().to_batches()
+
+
+def _collected_once(frame: DataFrame) -> Callable[[LogPartition], list[pa.RecordBatch]]:
+    """Reads log partitions of a topic that the driver folds, all of them by one job."""
+    collect = cache(lambda: frame.sort("partition", "offset").toArrow())
+    return lambda log: collect().filter(pc.field("partition") == log.partition).to_batches()
+
+
 def _sorted_logs(ours: DataFrame, name: str, topics: Sequence[str]) -> SortedLogs:
     """The log partitions of normalised rows, and the topics whose rows are skipped."""
-    others = set[str]()
-    if "topic" in ours.columns:
-        others = {row.topic for row in ours.filter(~col("topic").isin(*topics)).select("topic").distinct().collect()}
-        ours = ours.filter(col("topic").isin(*topics))
-    else:
-        ours = ours.withColumn("topic", lit(topics[0]))
-    for row in ours.filter(col(_WRONG).isNotNull()).select(_WRONG, "partition", "offset", _FILE).head(1):
-        where = row[_FILE].removeprefix("file://") or name
-        raise InputError(f"{where}: partition {row['partition']}, offset {row['offset']}: {row[_WRONG]}")
-    scratch = _scratch_folder("rows")
-    (
-        ours.drop(_WRONG, _FILE)
-        .repartition("topic", "partition")
-        .sortWithinPartitions("topic", "partition", "offset")
-        .write.option("parquet.block.size", str(_ROW_GROUP))
-        .option("compression", "uncompressed")
-        .partitionBy("topic", "partition")
-        .parquet(str(scratch / "rows"))
+    if "topic" not in ours.columns:
+        ours = ours.withColumn("topic", sql.lit(topics[0]))
+    wrong = sql.when(
+        sql.col(_WRONG).isNotNull(), sql.struct(sql.col(_WRONG).alias("what"), "offset", sql.col(_FILE).alias("file"))
     )
-    files = sorted((scratch / "rows").rglob("*.parquet"))
-    there = {topic for topic in topics if (scratch / "rows" / f"topic={topic}").exists()}
-    if topics[0] not in there:
-        raise InputError(f"{name}: {missing_topic_message(topics[0], others | there)}")
-    return plan_table(list_table_files(files, scratch / "rows"), Columns(), topics).logs, others
+    size = sql.coalesce(sql.length("key"), sql.lit(0)) + sql.coalesce(sql.length("value"), sql.lit(0))
+    content = [column for column in ours.columns if column not in (_FILE, _WRONG)]
+    found = ours.groupBy("topic", "partition").agg(
+        sql.min("offset").alias("first"),
+        sql.sum(size).alias("size"),
+        sql.first(wrong, ignorenulls=True).alias("wrong"),
+        sql.concat_ws(" ", sql.count("*"), sql.bit_xor(sql.xxhash64(*content))).alias("content"),
+    )
+    rows = [row for row in found.collect() if row.topic is not None]
+    of_topics = {topic: [row for row in rows if row.topic == topic] for topic in topics}
+    for row in chain.from_iterable(of_topics.values()):
+        if row.wrong is not None:
+            where = row.wrong.file.removeprefix("file://") or name
+            raise InputError(f"{where}: partition {row.partition}, offset {row.wrong.offset}: {row.wrong.what}")
+    others = {row.topic for row in rows} - {*topics}
+    if not of_topics[topics[0]]:
+        raise InputError(f"{name}: {missing_topic_message(topics[0], {row.topic for row in rows})}")
+    logs, has_times = list[LogPartition](), "timestamp" in ours.columns
+    for topic, of_topic in of_topics.items():
+        frame = ours.filter(sql.col("topic") == topic).drop("topic", _WRONG, _FILE)
+        read = _collected_once(frame) if topic == GROUP_TOPIC else partial(_collect, frame)
+        for row in sorted(of_topic, key=lambda row: row.partition):
+            source = FrameRows(frame, read, has_times, row.content)
+            segment = Segment(name, row["first"], row["size"])
+            logs.append(LogPartition(topic, row["partition"], (segment,), row["first"], source=source))
+    return logs, others
 
 
 def _scratch_folder(purpose: str) -> Path:
@@ -105,30 +222,31 @@ def _scratch_folder(purpose: str) -> Path:
 def _normalised(frame: DataFrame, columns: Columns, label: str) -> DataFrame:
     """The columns under our names, in the types that the fold takes; _WRONG says what is wrong with a row, if any."""
     types = {field.name: field.dataType for field in frame.schema.fields}
-    chosen, wrong = dict[str, Column](), lit(None).cast("string")
+    chosen, wrong = dict[str, Column](), sql.lit(None).cast("string")
     for ours in _OURS:
         name = getattr(columns, ours)
         if name not in types:
             if ours in _OPTIONAL:
                 continue
             raise InputError(f"{label}: no column {name} (there are {', '.join(types)}); give --column {ours}=NAME")
-        given = col(f"`{name}`")
+        given = sql.col(f"`{name}`")
         chosen[ours] = _in_our_type(ours, name, given, types, label)
-        if ours in ("partition", "offset"):
-            wrong = when(given.isNull() | (given < 0), f"{name} is null or negative").otherwise(wrong)
+        if ours in _LARGEST:
+            wrong = sql.when(given > _LARGEST[ours], f"{name} is above {_LARGEST[ours]}").otherwise(wrong)
+            wrong = sql.when(given.isNull() | (given < 0), f"{name} is null or negative").otherwise(wrong)
         elif isinstance(types[name], StringType) and ours != "topic":
             expected = "a time in ISO 8601" if ours == "timestamp" else "padded base64"
             is_wrong = given.isNotNull() & chosen[ours].isNull()
-            wrong = when(is_wrong, f"{name} is text but not {expected}").otherwise(wrong)
+            wrong = sql.when(is_wrong, f"{name} is text but not {expected}").otherwise(wrong)
     renamed = [column.alias(ours) for ours, column in chosen.items()]
-    return frame.select(*renamed, wrong.alias(_WRONG), input_file_name().alias(_FILE))
+    return frame.select(*renamed, wrong.alias(_WRONG), sql.input_file_name().alias(_FILE))
 
 
 def _in_our_type(ours: str, name: str, given: Column, types: Mapping[str, DataType], label: str) -> Column:
     kind = types[name]
     if ours in ("key", "value"):
         if isinstance(kind, StringType):
-            return try_to_binary(given, lit("base64"))
+            return sql.try_to_binary(given, sql.lit("base64"))
         right, expected = isinstance(kind, BinaryType), "binary or base64 text"
     elif ours in ("partition", "offset"):
         right, expected, given = isinstance(kind, IntegralType), "an integer", given.cast("bigint")
@@ -137,11 +255,14 @@ def _in_our_type(ours: str, name: str, given: Column, types: Mapping[str, DataTy
     else:
         is_time = isinstance(kind, TimestampType | TimestampNTZType)
         right, expected = is_time or isinstance(kind, IntegralType), "a timestamp or milliseconds"
-        if isinstance(kind, StringType):
-            # JSON has no type for times: Spark writes them as ISO 8601.
-            return unix_millis(try_to_timestamp(given))
+        if isinstance(kind, StringType | TimestampNTZType):
+            # JSON has no type for times: Spark writes them as ISO 8601. Without a zone they are in UTC.
+            given = given.cast("string")
+            return sql.unix_millis(
+                sql.coalesce(sql.try_to_timestamp(sql.concat(given, sql.lit("Z"))), sql.try_to_timestamp(given))
+            )
         if is_time:
-            given = unix_millis(given.cast("timestamp"))
+            given = sql.unix_millis(given)
     if not right:
         raise InputError(f"{label}: column {name} is {kind.simpleString()}, not {expected}")
     return given

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from share_state.errors import SetupError, ShareStateError
 from share_state.schema import declarations
-from share_state.spark import jars
+from share_state.sources import jars
 from share_state.spark.masters import LOCAL_MASTER, is_local, is_master, is_under_spark_submit
 
 if TYPE_CHECKING:

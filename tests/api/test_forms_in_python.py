@@ -6,11 +6,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import col, convert_timezone, lit
 
 import share_state
 from share_state.delta.warehouse import CLAIM_TABLES, GROUP_TABLES
 from share_state.errors import InputError, ShareStateError
 from share_state.fold.groups import fold_groups
+from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import find_group_logs
 from tests.fold.groups.group_tables import both_topics, json_lines, rows_of
 from tests.fold.groups.group_writer import (
@@ -173,10 +175,33 @@ def test_a_dataframe_of_both_topics_is_what_its_segments_are_at_the_same_moment(
 ):
     moment = sorted(share_state.timeline(CHAOS)["timestamp"].to_pylist())[200]
     frame = spark.createDataFrame(shuffled(table))
-    frames = share_state.reconstruct(frame, warehouse=tmp_path / "lake", as_of=moment, group_partitions=3)
     cut = contents(share_state.reconstruct(CHAOS, as_of=moment))
-    assert contents(frames) == cut
+    for warehouse in (tmp_path / "lake", None):
+        assert contents(share_state.reconstruct(frame, warehouse=warehouse, as_of=moment, group_partitions=3)) == cut
     assert cut["share_groups"] != contents(share_state.reconstruct(CHAOS))["share_groups"] != []
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
+def test_a_dataframe_in_gives_dataframes_out(spark: SparkSession, table: pa.Table, zone: str):
+    """In the time zone of any session; times without a zone are in UTC."""
+    order = [("state_partition", "ascending"), ("offset", "ascending")]
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        frame = spark.createDataFrame(shuffled(table).combine_chunks())
+        without_zone = convert_timezone(lit(zone), lit("UTC"), col("timestamp").cast("timestamp_ntz"))
+        local = frame.withColumn("timestamp", without_zone)
+        for given in (frame, local):
+            assert contents(share_state.reconstruct(given, group_partitions=3)) == contents(
+                share_state.reconstruct(CHAOS)
+            )
+            timeline = share_state.timeline(given).toArrow().cast(table_schema("timeline"))
+            assert timeline.sort_by(order).equals(share_state.timeline(CHAOS).sort_by(order))
+        cutoffs = share_state.cutoff(frame).toArrow().cast(table_schema("cutoff")).drop_columns(SIZES)
+        assert cutoffs.sort_by("partition").equals(share_state.cutoff(CHAOS).drop_columns(SIZES))
+        records, expected = (share_state.read(spark, one).toArrow().sort_by(order) for one in (frame, CHAOS))
+        assert records.equals(expected)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
 def test_groups_may_be_a_dataframe_of_their_own(spark: SparkSession, tmp_path: Path):

@@ -17,7 +17,7 @@ from share_state.simulator.durability import Operation, PendingWrite, merge_adja
 from share_state.simulator.settings import AckBatch, PartitionSettings
 from share_state.simulator.share_partition import SharePartition
 from share_state.simulator.types import DeliveryState, ErrorCode, StateBatch, StateRead
-from share_state.spark import jars
+from share_state.sources import jars
 
 LEADER_EPOCH = 3
 SOURCES = sorted((Path(__file__).parent / "java").glob("*.java"))

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from share_state.fold.log import fold_log
 from share_state.kafka.record_batches import CHUNK_SIZE
+from share_state.sources import jars
 from share_state.sources.discovery import find_logs
-from share_state.spark import jars
 from tests.kafka.batches import Record
 from tests.kafka_classes import KafkaShard
 from tests.log_writer import CODECS, Key, Range, batch, snapshot, tombstone, update, write_log_folder

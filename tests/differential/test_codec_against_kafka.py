@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from share_state.kafka.codec import CodecError, decode
 from share_state.schema.declarations import layout
-from share_state.spark import jars
+from share_state.sources import jars
 from tests.kafka.damaged import damaged
 from tests.kafka_classes import KafkaShard, RefusedByKafkaError
 from tests.log_writer import snapshot, update

@@ -1,6 +1,8 @@
 """Charts over many share-partitions or logs (delivery counts, cutoffs), and `draw_plot` for `share-state plot`."""
 
 from dataclasses import replace
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import numpy as np
@@ -12,9 +14,10 @@ from matplotlib.patches import Patch
 from share_state.delta.reader import key_filter
 from share_state.errors import ShareStateError
 from share_state.fold.options import SharePartitionFilter
+from share_state.fold.states import SHARE_GROUP_STATE
 from share_state.pipeline.executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
-from share_state.pipeline.task import OutputSpec
+from share_state.pipeline.task import CUTOFF, IN_FLIGHT, STATE, OutputSpec
 from share_state.report.plots.charts import (
     GAP,
     INK,
@@ -29,6 +32,7 @@ from share_state.report.plots.charts import (
 )
 from share_state.report.plots.share_partition import KEY_COLUMNS, offsets, window
 from share_state.schema.declarations import table_schema
+from share_state.sources.discovery import STATE_TOPIC
 
 PLOTS = ("window", "offsets", "deliveries", "cutoff")
 
@@ -147,7 +151,8 @@ def cutoffs(cutoff: Any) -> Chart:
             handles.append(Patch(**_UNSAFE, label="before the cutoff, but the log cannot be trusted"))
         chart.legend(handles=handles, loc="outside lower left", ncols=3, frameon=False, fontsize=8)
     redundant = int(np.sum(rows["redundant_records"].fill_null(0).to_numpy(), dtype=np.int64))
-    chart.says = f"{redundant:,} records lie before the cutoffs of {len(rows):,} log partitions."
+    logs = "1 log partition" if len(rows) == 1 else f"{len(rows):,} log partitions"
+    chart.says = f"{redundant:,} records lie before the cutoffs of {logs}."
     return chart
 
 
@@ -163,7 +168,7 @@ def draw_plot(what: str, plan: FoldPlan, chosen: SharePartitionFilter, delivery_
 
     Args:
         what, plan: one of PLOTS, and the log partitions.
-        chosen: the share-partitions; exactly one for a chart over time, ignored for the cutoff.
+        chosen: the share-partitions; exactly one for a chart over time; for the cutoff those whose logs are shown.
         delivery_limit: of the group, for deliveries.
     Raises:
         ShareStateError: if there is no such chart, or nothing to draw.
@@ -178,14 +183,26 @@ def draw_plot(what: str, plan: FoldPlan, chosen: SharePartitionFilter, delivery_
             plan.check(chosen)
         timeline = pa.concat_tables([table_schema("timeline").empty_table(), *states])
         return window(timeline) if what == "window" else offsets(timeline)
-    name = "cutoff" if what == "cutoff" else "in_flight"
-    executor = LocalExecutor()
-    rows = executor.fold(plan, OutputSpec(returned=(name,)))
-    table = executor.returned_tables(rows, [name])[name]
-    if what == "cutoff":
-        return cutoffs(table)
-    where = key_filter(chosen.group_id, chosen.topic, chosen.partition)
-    shown = table if where is None else table.filter(where)
-    if not len(shown):
+    executor, where = LocalExecutor(), key_filter(chosen.group_id, chosen.topic, chosen.partition)
+    name = IN_FLIGHT if what == "deliveries" else CUTOFF if where is None else STATE
+    rows = executor.fold(plan, OutputSpec(returned=(name,) if name != CUTOFF else ()))
+    tables = executor.returned_tables(rows, (name, CUTOFF))
+    shown = tables[name] if where is None else tables[name].filter(where)
+    if not len(shown) and where is not None:
         plan.check(chosen)
-    return deliveries(shown, limit=delivery_limit)
+    if what == "deliveries":
+        return deliveries(shown, limit=delivery_limit)
+    return cutoffs(tables[CUTOFF] if where is None else tables[CUTOFF].filter(_logs_of(shown)))
+
+
+def _logs_of(states: pa.Table) -> pc.Expression:
+    """A filter for the rows of `cutoff` about the logs that hold the records of share-partitions."""
+    is_state = states["dialect"].to_numpy() == SHARE_GROUP_STATE
+    numbers = np.where(is_state, states["state_partition"].fill_null(-1), states["partition"]).tolist()
+    topics = np.where(is_state, STATE_TOPIC, states["topic"]).tolist()
+    logs = set(zip(topics, numbers, strict=True))
+    found = []
+    for topic, number in logs:
+        same = pc.field("partition").is_null() if number < 0 else pc.field("partition") == number
+        found.append((pc.field("topic") == topic) & same)
+    return reduce(or_, found, pc.scalar(False))

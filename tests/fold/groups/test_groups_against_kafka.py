@@ -12,7 +12,7 @@ from share_state.fold.sticky import Claim, kafka_owner
 from share_state.kafka.codec import UNKNOWN_TAGS, encode
 from share_state.kafka.group_records import GroupRecordError, read_value
 from share_state.schema.declarations import layout, record
-from share_state.spark import jars
+from share_state.sources import jars
 from tests.fold.groups.group_writer import classic_group, key, subscription, user_data
 from tests.fold.groups.kafka_group_classes import KafkaGroups
 from tests.kafka.test_codec import values

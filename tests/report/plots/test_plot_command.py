@@ -26,6 +26,7 @@ def light(capfd: pytest.CaptureFixture[str]) -> Command:
         ("deliveries", ONE, "delivered once"),
         ("deliveries", (), "delivered once"),
         ("cutoff", (), "112 records lie before the cutoffs of 3 log partitions"),
+        ("cutoff", ONE, "records lie before the cutoffs of 1 log partition"),
     ],
 )
 def test_each_picture_is_drawn_and_says_what_it_shows(
@@ -52,7 +53,10 @@ def test_as_of_a_moment_the_picture_ends_there(light: Command, tmp_path: Path):
         (("heatmap", str(DLQ), "--out", "x.png"), "plot heatmap: no such picture"),
         (("cutoff", str(DLQ), "--out", "x.gif"), "pictures are written as"),
         (("window", str(DLQ), "--out", "x.png"), "share-partitions are in it; choose one"),
-        (("window", str(DLQ), "--group", "nobody", "--out", "x.png"), "group nobody: not here; the nearest of 9 are"),
+        *(
+            ((what, str(DLQ), "--group", "nobody", "--out", "x.png"), "group nobody: not here; the nearest of 9 are")
+            for what in ("window", "offsets", "deliveries", "cutoff")
+        ),
     ],
 )
 def test_what_cannot_be_drawn_is_one_line_and_leaves_no_file(

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from share_state.simulator.coordinator import CoordinatorResponse
 from share_state.simulator.state_records import encode_record
 from share_state.simulator.types import RELEASES, ErrorCode
-from share_state.spark import jars
+from share_state.sources import jars
 from tests.simulator.logs.conversations import NOW, conversations
 from tests.simulator.logs.kafka_coordinator import answers
 from tests.simulator.logs.kept_records import coordinator_of

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from share_state.kafka.record_batches import locate_records
 from share_state.simulator.log_writer import CODECS, DataRecord, LogWriter, encode_batch
 from share_state.simulator.types import SimulationError
+from share_state.sources import jars
 from share_state.sources.discovery import find_logs, find_topic_logs
 from share_state.sources.segments import read_chunks
-from share_state.spark import jars
 from tests.kafka.batches import NOW, Batch, Record
 from tests.kafka_classes import read_segment
 

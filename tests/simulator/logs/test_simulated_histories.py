@@ -13,9 +13,9 @@ from share_state.fold.control_log import fold_control_log
 from share_state.fold.log import fold_log
 from share_state.simulator.simulation import Simulation, simulate
 from share_state.simulator.types import SimulationError
+from share_state.sources import jars
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import find_logs, find_topic_logs
-from share_state.spark import jars
 from tests.kafka_classes import KafkaShard, read_segment
 from tests.truth import expected_states, runs, value_by_offset
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from share_state.spark import jars
+from share_state.sources import jars
 
 PASSWORDS = {"auditor": "auditor-s3cret", "stranger": "stranger-s3cret"}
 """SASL users of the secured listener; the stranger may see nothing."""

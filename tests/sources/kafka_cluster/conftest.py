@@ -9,8 +9,8 @@ from pyspark.sql import SparkSession
 from share_state.errors import SetupError
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.reconstruct import run_reconstruct
+from share_state.sources import jars
 from share_state.sources.kafka_cluster import read_cluster
-from share_state.spark import jars
 from share_state.spark.executor import SparkExecutor
 from tests.sources.kafka_cluster.broker import Broker, properties_of, running
 from tests.sources.kafka_cluster.workload import Workload, share_consumers_at_work

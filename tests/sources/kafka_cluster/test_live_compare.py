@@ -23,7 +23,6 @@ from share_state.sources.kafka_admin import (
 from share_state.sources.kafka_client import read_client_properties
 from share_state.sources.kafka_cluster import ClusterOffsets, PartitionOffsets, read_cluster
 from share_state.sources.topics import Topics, read_topics
-from share_state.spark import jars
 from share_state.spark.executor import SparkExecutor
 from tests.sources.kafka_cluster.broker import PASSWORDS, properties_of
 from tests.sources.kafka_cluster.workload import Workload
@@ -34,9 +33,7 @@ from tests.truth import DATA
 def told(worked: Workload, tmp_path_factory: pytest.TempPathFactory) -> BrokerOffsets:
     """What the broker says, asked as its auditor."""
     properties = properties_of(worked.broker, "auditor", tmp_path_factory.mktemp("auditor"))
-    return fetch_broker_offsets(
-        f"kafka://{worked.broker.secured}", properties, jars.jars(jars.KAFKA_CLIENTS), worked.groups
-    )
+    return fetch_broker_offsets(f"kafka://{worked.broker.secured}", properties, worked.groups)
 
 
 @pytest.mark.broker
@@ -142,7 +139,6 @@ def test_a_question_that_is_refused_shows_no_secret(worked: Workload, tmp_path: 
             list_share_group_offsets(
                 f"kafka://{worked.broker.secured}",
                 read_client_properties(file),
-                jars.jars(jars.KAFKA_CLIENTS),
                 ["acceptors"],
             )
         said = str(error.value)

@@ -16,9 +16,7 @@ from confluent_kafka.admin import (
 from pyspark.sql import SparkSession
 
 import share_state
-from share_state.cli.audit import with_group_limits
 from share_state.config.inputs import OPTIONS, input_spec
-from share_state.config.loading import settings_for
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import GROUP_TABLES
 from share_state.fold.groups import fold_groups
@@ -30,7 +28,6 @@ from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, find_group_l
 from share_state.sources.kafka_admin import fetch_broker_offsets
 from share_state.sources.kafka_client import read_client_properties
 from share_state.sources.kafka_cluster import read_cluster
-from share_state.spark import jars
 from share_state.spark.executor import SparkExecutor
 from tests.sources.kafka_cluster.broker import Broker, properties_of
 from tests.sources.kafka_cluster.workload import TOPICS, Workload
@@ -74,9 +71,7 @@ def test_the_groups_of_a_cluster_are_those_of_its_segments(worked: Workload) -> 
 
 def test_groups_of_a_cluster_are_shown_with_the_lag_that_the_broker_tells(lake: str, worked: Workload) -> None:
     """The broker tells nothing of a share-partition that has no start yet: its lag is not known, nor the group's."""
-    answers = fetch_broker_offsets(
-        f"kafka://{worked.broker.address}", None, jars.jars(jars.KAFKA_CLIENTS)
-    ).share_partitions
+    answers = fetch_broker_offsets(f"kafka://{worked.broker.address}", None).share_partitions
     told = {(one.group_id, one.topic, one.partition): one.lag for one in answers}
     assert None not in told.values()
     found = describe_groups(lake)
@@ -120,9 +115,9 @@ def test_who_may_not_read_the_groups_gets_the_state_alone(
     assert {log.topic for log in live.logs} == {STATE_TOPIC} != {GROUP_TOPIC}
 
 
-def test_the_limits_that_a_group_sets_for_itself_reach_the_audit(worked: Workload, tmp_path: Path) -> None:
-    group, jar = sorted(worked.groups)[0], jars.jars(jars.KAFKA_CLIENTS)
-    with kafka_admin._connected(f"kafka://{worked.broker.address}", read_client_properties(None), jar) as (jvm, admin):
+def test_every_plan_has_the_limits_that_a_group_sets_for_itself(worked: Workload, tmp_path: Path) -> None:
+    group = sorted(worked.groups)[0]
+    with kafka_admin._connected(f"kafka://{worked.broker.address}", read_client_properties(None)) as (jvm, admin):
         kafka = jvm.org.apache.kafka
         config, operation = kafka.common.config.ConfigResource, kafka.clients.admin.AlterConfigOp
 
@@ -134,11 +129,19 @@ def test_the_limits_that_a_group_sets_for_itself_reach_the_audit(worked: Workloa
         change("SET")
         try:
             address, properties = f"kafka://{worked.broker.secured}", properties_of(worked.broker, "auditor", tmp_path)
-            assert kafka_admin.fetch_group_limits(address, properties, jar) == {group: {"delivery_count": 4}}
-            settings = settings_for([address], str(tmp_path), [f"sources.0.kafka_properties={properties}"])
-            limits = with_group_limits(settings).limits.to_limits()
-            assert (limits.of_group("delivery_count", group), limits.of_group("record_locks", group)) == (4, 2000)
-            configured = settings_for([address], str(tmp_path), [f"limits.groups={{{group}: {{delivery_count: 9}}}}"])
-            assert with_group_limits(configured).limits.to_limits().of_group("delivery_count", group) == 9
+            source = {"path": address, "kafka_properties": properties}
+            assert kafka_admin.fetch_group_limits(address, properties) == {group: {"delivery_count": 4}}
+            plan = build_plan(input_spec(OPTIONS, sources=[source]), OPTIONS)
+            assert [plan.limits.of_group(name, group) for name in ("delivery_count", "record_locks")] == [4, 2000]
+            rows = share_state.reconstruct(address, kafka_properties=properties).share_partition_state.to_pylist()
+            row = next(row for row in rows if row["group_id"] == group)
+            place = [row[name] for name in ("topic", "partition", "start_offset")]
+            facts = share_state.explain(address, group, *place, kafka_properties=properties).facts
+            assert (facts["delivery_limit"], facts["delivery_limit_assumed"]) == (4, False)
+            limits = {"groups": {group: {"delivery_count": 9}}, "record_locks": 100}
+            configured = build_plan(input_spec(OPTIONS, sources=[source], limits=limits), OPTIONS)
+            assert configured.limits.of_group("delivery_count", group) == 9
+            unasked = build_plan(input_spec(OPTIONS, sources=[source], judge="none"), OPTIONS)
+            assert not unasked.limits.groups
         finally:
             change("DELETE")

@@ -4,9 +4,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
-
-import pyspark
 
 from share_state.errors import SetupError
 
@@ -28,8 +27,6 @@ COORDINATES = {
 }
 
 _SET_UP_WITH = {DELTA: "", KAFKA_CLIENTS: " --with-kafka"}
-
-_SPARK_JARS = Path(pyspark.__file__).parent / "jars"
 
 
 def folder(name: str) -> Path:
@@ -58,7 +55,7 @@ def fetch(name: str) -> None:
     """
     if folder(name).exists():
         return
-    java, ivy = shutil.which("java"), next(_SPARK_JARS.glob("ivy-*.jar"), None)
+    java, ivy = shutil.which("java"), next(_spark_jars().glob("ivy-*.jar"), None)
     if java is None or ivy is None:
         raise SetupError("no `java` on the PATH (17 is needed): install a Java 17 runtime, then run the set-up again")
     organisation, module, revision = COORDINATES[name]
@@ -83,4 +80,9 @@ def fetch(name: str) -> None:
 
 def _shipped_with_spark(jar: Path) -> bool:
     artifact = jar.stem.rsplit("-", 1)[0]
-    return any(_SPARK_JARS.glob(f"{artifact}-[0-9]*.jar"))
+    return any(_spark_jars().glob(f"{artifact}-[0-9]*.jar"))
+
+
+def _spark_jars() -> Path:
+    spark = find_spec("pyspark")
+    return Path(spark.origin if spark and spark.origin else "").parent / "jars"

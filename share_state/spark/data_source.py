@@ -1,0 +1,140 @@
+"""The data source `share_group_state` of `spark.read` and SQL; Spark plans it in a Python process beside the driver."""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from share_state.config.inputs import ARGUMENTS, JUDGE_ALL, JUDGE_NONE, JUDGE_STATE, input_spec
+from share_state.errors import ShareStateError
+from share_state.pipeline.executor import LocalExecutor, judge_folded_groups
+from share_state.pipeline.groups import GroupSide, read_groups
+from share_state.pipeline.plan import FoldPlan, build_plan
+from share_state.pipeline.reconstruct import DECODED_RECORDS
+from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE, OutputSpec, decoded_batches, returned_table
+from share_state.pipeline.task import run_task as fold_batches
+from share_state.schema.declarations import table_schema
+
+TABLES = (DECODED_RECORDS, STATE, IN_FLIGHT, CUTOFF, FINDINGS)
+"""What the option `table` may name; the first is the default."""
+
+_SOURCE_OPTIONS = ("format", "dialect", "kafka_properties")
+_PLAN_OPTIONS = ("as_of", "topics", "groups", "group_partitions", "state_partitions", "judge")
+
+
+def register(spark: SparkSession) -> None:
+    """Let a session read logs by `spark.read.format("share_group_state")`, and by `USING share_group_state` in SQL.
+
+    Options: `path`; `table` (one of TABLES); as of `reconstruct`: `as_of` (a time), `topics` and `groups` (paths),
+    `group_partitions`, `state_partitions`, `judge`, `format`, `dialect` and `kafka_properties`.
+
+    Args:
+        spark: a session whose workers have share_state.
+    """
+    spark.dataSource.register(ShareGroupStateSource)
+
+
+class ShareGroupStateSource(DataSource):
+    """Reads one table of a log; one Spark partition per log partition."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return "share_group_state"
+
+    def schema(self) -> StructType:
+        """The columns of the chosen table.
+
+        Raises:
+            ShareStateError: if an option is unknown, or the table is.
+        """
+        known = ("path", "paths", "table", *_SOURCE_OPTIONS, *_PLAN_OPTIONS)
+        for name in self.options:
+            if name not in known:
+                raise ShareStateError(f"option {name}: no such option; give one of {', '.join(sorted(known))}")
+        return from_arrow_schema(table_schema(self._table))
+
+    def reader(self, schema: StructType) -> "ShareGroupStateReader":
+        """Find the log partitions.
+
+        Raises:
+            InputError: if a path is missing or holds no such log.
+            ShareStateError: if an option has another value than it may have.
+        """
+        side, plan = read_groups(self._plan())
+        return ShareGroupStateReader(self._table, plan, side if self._table == FINDINGS else None, schema)
+
+    @property
+    def _table(self) -> str:
+        table = self.options.get("table", TABLES[0])
+        if table not in TABLES:
+            raise ShareStateError(f"option table {table!r}: give one of {', '.join(TABLES)}")
+        return table
+
+    def _plan(self) -> FoldPlan:
+        options = self.options
+        paths = json.loads(options.get("paths", "[]")) or [path for path in [options.get("path")] if path]
+        if not paths:
+            raise ShareStateError("option path: none is given; give the folder of a log, or load(PATH)")
+        chosen = {name: options[name] for name in _SOURCE_OPTIONS if name in options}
+        group_paths = [_absolute(options["groups"])] if "groups" in options else None
+        spec = input_spec(
+            ARGUMENTS,
+            sources=[{"path": _absolute(path)} | chosen for path in paths],
+            as_of_time=options.get("as_of"),
+            topics=options.get("topics"),
+            groups={"paths": group_paths, "partitions": options.get("group_partitions")},
+            state_partitions=options.get("state_partitions"),
+            # Judging single records takes time that only findings need.
+            judge=options.get("judge", JUDGE_ALL if self._table == FINDINGS else JUDGE_STATE),
+        )
+        return build_plan(spec, ARGUMENTS)
+
+
+def _absolute(path: str) -> str:
+    """A path that workers find; relative ones start from the driver's working directory."""
+    return path if "://" in path else os.path.abspath(path)  # noqa: PTH100  globs stay as they are
+
+
+class ShareGroupStateReader(DataSourceReader):
+    """Folds or decodes the log partitions of a plan; travels to the tasks.
+
+    Attributes:
+        table: one of TABLES.
+        plan: the log partitions.
+        side: the group side, if its findings are to be read.
+        schema: of the batches.
+    """
+
+    def __init__(self, table: str, plan: FoldPlan, side: GroupSide | None, schema: StructType) -> None:
+        self.table, self.plan, self.side, self.schema = table, plan, side, to_arrow_schema(schema, timezone="UTC")
+
+    def partitions(self) -> list[InputPartition]:
+        """One per log partition; one more that judges the groups, which needs the state of all."""
+        return [InputPartition(number) for number in (*range(len(self.plan.logs)), *([None] if self.side else []))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one log partition."""
+        batches = self._judge_groups() if partition.value is None else self._batches(partition.value)
+        for batch in batches:
+            yield batch.cast(self.schema)
+
+    def _batches(self, number: int) -> Iterator[pa.RecordBatch]:
+        log = self.plan.logs[number]
+        if self.table == DECODED_RECORDS:
+            yield from decoded_batches(self.plan, log)
+            return
+        returned = () if self.table == CUTOFF else (self.table,)
+        for batch in fold_batches(self.plan, OutputSpec(returned=returned), log):
+            yield from returned_table(pa.Table.from_batches([batch]), self.table).to_batches()
+
+    def _judge_groups(self) -> Iterator[pa.RecordBatch]:
+        assert self.side is not None
+        rows = LocalExecutor().fold(replace(self.plan, judging=JUDGE_NONE), OutputSpec(returned=(STATE,)))
+        yield from judge_folded_groups(rows, self.side, self.plan).to_batches()
