@@ -13,6 +13,8 @@ import pytest
 
 from share_state.cli.main import run
 from share_state.delta.reader import CommittedTables
+from share_state.report.audit_data import read_report
+from share_state.report.prometheus import write_metrics
 from tests.kafka.batches import NOW, Batch, Record
 from tests.log_writer import Key, batch, snapshot, update, write_log_folder, write_segment
 from tests.truth import DATA
@@ -253,3 +255,13 @@ def test_explain_says_where_the_dead_letter_is(export: Export, capfd: pytest.Cap
     assert "Dead letter: dlq.app-0 offset 0, 2023-11-14 22:13:20" in capfd.readouterr().out
     assert run([*command, "11"]) == 0
     assert "No dead letter of this offset" in capfd.readouterr().out
+
+
+def test_metrics_count_dead_letters_by_group_and_reason(export: Export):
+    export.state([snapshot(KEY)], *archived(10, 12)).letters(letter(10), letter(11, message=None)).run("audit")
+    path = export.folder / "share_state.prom"
+    write_metrics(str(path), read_report(str(export.warehouse)))
+    lines = path.read_text().splitlines()
+    assert 'share_state_dead_letters_total{group="app",reason="Offset rejected by client."} 1.0' in lines
+    assert 'share_state_dead_letters_total{group="app",reason=""} 1.0' in lines
+    assert 'share_state_dead_letters_lost{group="app"} 1.0' in lines
