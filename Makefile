@@ -1,10 +1,16 @@
-# `make setup` installs everything into .venv; demo, test, lint and bench run it first.
+# `make demo` installs what the commands need; setup, test, lint, docs and bench also what developers need.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-READY := $(VENV)/.ready
 DEMO_INPUT := tests/data/4.3.1/chaos
 DEMO_OUT := demo-warehouse
+
+# uv installs in a fraction of pip's time; where it cannot be had, pip does it.
+UV := $(or $(shell command -v uv),$(BIN)/uv)
+INDEX = $(or $(UV_DEFAULT_INDEX),$(PIP_INDEX_URL),$(shell $(BIN)/python -m pip config get global.index-url 2>/dev/null))
+INSTALL = { $(UV) --version && $(if $(INDEX),UV_DEFAULT_INDEX=$(INDEX)) $(UV) pip install --quiet --python $(BIN)/python $(1); } >/dev/null \
+	|| { $(BIN)/python -m pip install --quiet "pip>=25.1" && $(BIN)/python -m pip install --quiet $(1); }
+TIMED = echo "$(1) ..."; begun=$$(date +%s); { $(2); } && echo "  done in $$(($$(date +%s) - begun)) s"
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint bench clean
@@ -12,18 +18,28 @@ DEMO_OUT := demo-warehouse
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
 
-setup: $(READY) ## create .venv, fetch the jars, compile the kernels
+$(BIN)/python:
+	@$(call TIMED,create $(VENV),$(PYTHON) -m venv $(VENV))
 
-$(READY): pyproject.toml $(wildcard share_state/kafka/*.py share_state/sources/*.py share_state/fold/*.py) share_state/cli/setup.py
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@test $(VENV)/.installed -nt pyproject.toml || { $(BIN)/python -m pip install --quiet "pip>=25.1" && $(BIN)/python -m pip install --quiet --editable . --group dev && touch $(VENV)/.installed; }
-	@$(BIN)/python -m share_state.cli.setup --with-test-jars
-	@touch $(READY)
+$(VENV)/.runtime: pyproject.toml | $(BIN)/python
+	@command -v uv >/dev/null || test -x $(BIN)/uv || { $(call TIMED,install uv,$(BIN)/python -m pip install --quiet uv || echo "  not to be had: pip installs"); }
+	@$(call TIMED,install share-state and its dependencies (1.3 GB with Spark),$(call INSTALL,--editable .))
+	@touch $@
 
-demo: setup ## reconstruct the shipped broker log and show the tables
-	@$(BIN)/share-state reconstruct $(DEMO_INPUT) --topics $(DEMO_INPUT)/topics.json --out $(DEMO_OUT)
-	@$(BIN)/share-state show $(DEMO_OUT) --group g3
-	@$(BIN)/share-state cutoff $(DEMO_INPUT) --verify
+$(VENV)/.dev: $(VENV)/.runtime
+	@$(call TIMED,install what tests and checks need,$(call INSTALL,--editable . --group dev))
+	@touch $@
+
+$(VENV)/.ready: $(VENV)/.dev $(foreach package,fold jit kafka rules sources,$(wildcard share_state/$(package)/*.py)) share_state/cli/setup.py
+	@$(BIN)/share-state setup --with-test-jars
+	@touch $@
+
+setup: $(VENV)/.ready ## create .venv with everything: dependencies, jars, compiled kernels
+
+demo: $(VENV)/.runtime ## reconstruct the shipped broker log and show the tables (installs only what that needs)
+	$(BIN)/share-state reconstruct $(DEMO_INPUT) --topics $(DEMO_INPUT)/topics.json --out $(DEMO_OUT)
+	$(BIN)/share-state show $(DEMO_OUT) --group g3
+	$(BIN)/share-state cutoff $(DEMO_INPUT) --verify
 
 test: setup ## run every test
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup

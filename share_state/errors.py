@@ -33,7 +33,7 @@ class NothingCommittedError(WarehouseError):
 
 
 class SetupError(ShareStateError):
-    """Raised when something that `make setup` provides is missing."""
+    """Raised when something that `share-state setup` provides is missing and cannot be fetched."""
 
 
 class DeclarationError(ShareStateError):

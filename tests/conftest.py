@@ -1,17 +1,11 @@
-"""Settings of property tests, and the one Spark session of a test run."""
+"""How tests are distributed over processes, and the one Spark session of a test run (profiles.py: how deep they go)."""
 
-import os
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
-# The first example of a test may compile or load kernels, which says nothing about the test.
-_QUIET = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-settings.register_profile("fast", max_examples=30, deadline=None, suppress_health_check=_QUIET)
-settings.register_profile("nightly", max_examples=3000, deadline=None, suppress_health_check=_QUIET)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
+from tests import profiles  # noqa: F401  loads the profile before any test module asks for its settings
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook

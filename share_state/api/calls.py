@@ -12,7 +12,7 @@ import pyarrow as pa
 from share_state.api.tables import Tables, check_writable, executor_of, write_tables
 from share_state.config.inputs import ARGUMENTS, JUDGE_ALL, JUDGE_NONE, input_spec
 from share_state.fold.options import SharePartitionFilter
-from share_state.pipeline.groups import read_groups
+from share_state.pipeline.groups import read_groups, settle_timeline
 from share_state.pipeline.inputs import AUTO, RowSorter
 from share_state.pipeline.plan import FoldPlan, build_plan
 from share_state.pipeline.task import CUTOFF, OutputSpec, decoded_batches, timeline_batches
@@ -194,7 +194,9 @@ def timeline(
         options: as of `reconstruct`.
     Returns:
         One row per record, columns of schemas/tables/timeline.yaml; offsets in records, times in UTC. An Arrow table
-        has the rows of one share-partition in log order; sort a DataFrame by state_partition and offset.
+        has the rows of one share-partition in log order; sort a DataFrame by state_partition and offset. A DataFrame
+        is empty if no share-partition matches, and has all rows of a key with state in several state partitions: no
+        task sees the other logs, and `reconstruct` into a warehouse reports both.
     Raises:
         InputError: if a path is missing or holds no such log, or (without a session) no share-partition matches.
         ShareStateError: if an argument cannot be used.
@@ -204,9 +206,11 @@ def timeline(
     _, plan = read_groups(_plan(paths, spark=spark, judge=JUDGE_NONE, **options))
     plan = replace(plan, timeline=SharePartitionFilter(group, topic, partition))
     rows = executor_of(spark).map_logs(plan, partial(timeline_batches, plan), table_schema("timeline"))
-    if spark is None and not len(rows):
+    if spark is not None:
+        return rows
+    if not len(rows):
         plan.check(SharePartitionFilter(group, topic, partition))
-    return rows
+    return settle_timeline(rows, plan.state_partitions)
 
 
 def explain(

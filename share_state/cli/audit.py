@@ -1,9 +1,7 @@
 """`share-state audit`: the nightly job. Settings in; tables, page and metrics out; one line per stage on stderr."""
 
 import logging
-import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Annotated
 
@@ -25,6 +23,7 @@ from share_state.cli.options import (
     StatePartitions,
     TopicsFile,
     Verbose,
+    announce_compiling,
     pairs,
 )
 from share_state.config.inputs import KEYS, OPTIONS, input_spec
@@ -72,6 +71,7 @@ def nightly_audit(
         for note in plan.notes:
             _LOG.info("%s", note)
         size = sum(log.size for log in plan.logs)
+        announce_compiling()
         _LOG.info("found %s log partitions of %s bytes", f"{len(plan.logs):,}", f"{size:,}")
         with warehouse_lock(settings.warehouse, "audit"):
             result = run_audit(
@@ -81,6 +81,7 @@ def nightly_audit(
                 inputs=tuple(source.path for source in settings.sources),
                 options=config_fingerprint(settings),
                 history_days=settings.retention.history_days,
+                replaced_files_days=settings.retention.replaced_files_days,
                 by_wall_clock=settings.clock == "wall",
                 afresh=afresh,
                 cluster=settings.cluster,
@@ -118,19 +119,6 @@ def _write_reports(settings: AuditSettings, limits: Limits) -> AuditReport:
     return report
 
 
-@contextmanager
-def stages_on_stderr(*, quiet: bool) -> Iterator[None]:
-    """Log the stages of a command on stderr, one line each."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s share-state: %(message)s", "%H:%M:%S"))
-    _LOG.addHandler(handler)
-    _LOG.setLevel(logging.WARNING if quiet else logging.INFO)
-    try:
-        yield
-    finally:
-        _LOG.removeHandler(handler)
-
-
 def _counts(result: RunResult) -> str:
     found = ", ".join(f"{count:,} {severity}" for severity, count in sorted(result.by_severity.items())) or "none"
     return f"{result.records:,} new records, {result.share_partitions:,} live share-partitions, new findings: {found}"
@@ -139,7 +127,7 @@ def _counts(result: RunResult) -> str:
 _DEFAULTS = {"dialect": "auto", "format": "auto"}
 
 
-@command("share-state audit --config conf/audit.yaml")
+@command("share-state audit --config conf/audit.yaml", has_clock=True)
 def audit(
     inputs: Annotated[
         list[str] | None,
@@ -203,8 +191,7 @@ def audit(
         of_each |= columns
     settings = _settings(inputs, config, out, of_each, [*_assignments(given), *(sets or ())])
     logs = [f"{STATE_TOPIC}-{log}" if log.isdecimal() else log for log in afresh or ()]
-    with stages_on_stderr(quiet=quiet):
-        _, report = nightly_audit(settings, Progress(quiet=quiet), afresh=logs, verbose=verbose)
+    _, report = nightly_audit(settings, Progress(quiet=quiet), afresh=logs, verbose=verbose)
     written = [path for path in (settings.report.html, settings.report.prometheus) if path is not None]
     console.print_json(audit_json(report)) if as_json else print_audit(report, written)
     raise Exit(FOUND if report.failing or report.failing_verdicts else DONE)

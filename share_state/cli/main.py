@@ -3,12 +3,14 @@
 import ctypes
 import gc
 import inspect
+import logging
 import re
 import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import MISSING, fields
+from contextlib import contextmanager
+from dataclasses import MISSING, dataclass, fields
 from importlib import import_module
 from types import FrameType
 from typing import Annotated, Any, get_type_hints
@@ -38,6 +40,7 @@ COMMANDS = {
     "compare": "tables",
     "rules": "tables",
     "plot": "logs",
+    "setup": "setup",
 }
 """Every command and its module in share_state.cli, in the order of --help."""
 
@@ -46,6 +49,7 @@ app = typer.Typer(
     help="Kafka share-group state (KIP-932) from exported logs: what the coordinator would hold, what is wrong.",
     add_completion=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
 
@@ -70,17 +74,40 @@ class Bundle:
     """Base of frozen dataclasses whose fields are options. typer itself has no way to share options of commands."""
 
 
-def command(example: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a function as the command of its name; --help shows the example."""
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print results and errors only: no progress, no notes.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Also print Spark's own log and tracebacks.")]
+
+
+def command(example: str, *, has_clock: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a function as the command of its name; --help shows the example.
+
+    Every command has --quiet and --verbose. With `has_clock`, notes on stderr begin with the time.
+    """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
-        app.command(epilog=f"Example: {example}")(_without_bundles(function))
+        app.command(epilog=f"Example: {example}")(_without_bundles(function, has_clock))
         return function
 
     return register
 
 
-def _without_bundles(function: Callable[..., None]) -> Callable[..., None]:
+@contextmanager
+def _notes_on_stderr(*, quiet: bool, has_clock: bool) -> Iterator[None]:
+    """Print what the library logs, one line each."""
+    log, handler = logging.getLogger("share_state"), logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter(f"{'%(asctime)s ' * has_clock}share-state: %(message)s", "%H:%M:%S"))
+    handler.setLevel(logging.ERROR if quiet else logging.INFO)
+    level = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+
+
+def _without_bundles(function: Callable[..., None], has_clock: bool) -> Callable[..., None]:
     """The function with each parameter that is a Bundle replaced by its fields, as typer needs it."""
     hints = get_type_hints(function, include_extras=True)
     bundles = {name: kind for name, kind in hints.items() if inspect.isclass(kind) and issubclass(kind, Bundle)}
@@ -88,16 +115,28 @@ def _without_bundles(function: Callable[..., None]) -> Callable[..., None]:
     for name, parameter in inspect.signature(function).parameters.items():
         plain = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name])
         parameters += _fields(bundles[name]) if name in bundles else [plain]
+    common = [one for one in _fields(_Common) if one.name not in {parameter.name for parameter in parameters}]
+    parameters += common
 
     def run(**given: Any) -> None:
+        quiet = given["quiet"]
+        for parameter in common:
+            del given[parameter.name]
         for name, kind in bundles.items():
             given[name] = kind(**{field.name: given.pop(field.name) for field in fields(kind)})  # type: ignore[arg-type]
-        function(**given)
+        with _notes_on_stderr(quiet=quiet, has_clock=has_clock):
+            function(**given)
 
     run.__name__, run.__doc__ = function.__name__, function.__doc__
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return run
+
+
+@dataclass(frozen=True)
+class _Common(Bundle):
+    quiet: Quiet = False
+    verbose: Verbose = False
 
 
 def _fields(bundle: type[Bundle]) -> Iterator[inspect.Parameter]:

@@ -3,7 +3,7 @@
 What only commands over logs need is imported in functions: `show` and `groups` start in half the time without it.
 """
 
-import sys
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from share_state.cli.main import Bundle
+from share_state.cli.main import Bundle, Quiet, Verbose
 from share_state.errors import ShareStateError
 from share_state.spark.masters import LOCAL_MASTER
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from share_state.config.inputs import InputSpec
     from share_state.pipeline.plan import FoldPlan
     from share_state.spark.choice import ExecutorChoice
+
+_LOG = logging.getLogger("share_state")
 
 Inputs = Annotated[
     list[str],
@@ -89,8 +91,6 @@ FailOn = Annotated[
 ]
 SparkConf = Annotated[list[str] | None, typer.Option("--spark-conf", metavar="K=V", help="A Spark setting.")]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable on stdout.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress line.")]
-Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Spark's own log, and tracebacks.")]
 DeliveryLimit = Annotated[
     int | None, typer.Option("--delivery-limit", metavar="N", min=1, help="Deliveries before a record is archived.")
 ]
@@ -253,5 +253,14 @@ def open_plan(spec: "InputSpec", choice: "ExecutorChoice | None" = None) -> "Ite
     with open_sorter(choice or ExecutorChoice()) as sorter:
         plan = build_plan(spec, OPTIONS, sorter)
         for note in plan.notes:
-            sys.stderr.write(f"share-state: {note}\n")
+            _LOG.info("%s", note)
+        announce_compiling()
         yield plan
+
+
+def announce_compiling() -> None:
+    """Log that kernels will be compiled, if none are cached."""
+    from share_state.jit.compile import has_cached_kernels  # noqa: PLC0415
+
+    if not has_cached_kernels():
+        _LOG.info("compiling kernels, which takes about half a minute; later commands start at once")

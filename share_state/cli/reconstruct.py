@@ -1,7 +1,7 @@
 """`share-state reconstruct`: fold an export, write the tables."""
 
 import json
-import sys
+import logging
 from dataclasses import asdict, replace
 from typing import Annotated
 
@@ -64,7 +64,7 @@ def reconstruct(
     check_fail_on(judging.fail_on)
     check_warehouse_path(out)
     if (note := audit_note(out)) is not None:
-        sys.stderr.write(f"share-state: {note}\n")
+        logging.getLogger("share_state").info("%s", note)
     spec = spec_of(
         inputs,
         reading,

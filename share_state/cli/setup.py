@@ -1,17 +1,21 @@
-"""`python -m share_state.cli.setup`: fetches jars, dumps the JVM classes and compiles kernels for later commands."""
+"""`share-state setup`: compiles kernels, fetches jars and dumps the JVM classes for later commands."""
 
 import compileall
-import sys
+import logging
 import tempfile
+import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import pyarrow as pa
+import typer
 
-from share_state.errors import SetupError
+from share_state.cli.main import command
 from share_state.fold.checkpoint import checkpoint_row, checkpoint_share_partitions, restore_checkpoint
 from share_state.fold.control_log import fold_control_log
 from share_state.fold.control_records import ControlReplay
@@ -31,7 +35,8 @@ from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition, find_logs, find_topic_logs
 from share_state.sources.segments import read_chunks
 from share_state.sources.tables import Rows, concat_table_rows, rows_to_chunk
-from share_state.spark import session
+
+_LOG = logging.getLogger("share_state")
 
 _CORES = 3
 """Enough to fold slices of share-partitions in parallel."""
@@ -97,23 +102,37 @@ def _run(made: Iterable[object]) -> None:
     deque(made, maxlen=0)
 
 
-def main() -> None:
-    """Prepare this environment.
+@command("share-state setup")
+def setup(
+    with_kafka: Annotated[
+        bool, typer.Option("--with-kafka", help="Also fetch Kafka's client, which compare and live audits use.")
+    ] = False,
+    with_test_jars: Annotated[
+        bool, typer.Option("--with-test-jars", help="Also fetch the test broker and Kafka's classes.")
+    ] = False,
+) -> None:
+    """Prepare this environment: compile the kernels, fetch the jars that Spark needs. Later commands do it otherwise.
 
-    `--with-kafka` also fetches Kafka's client, which `compare` needs; `--with-test-jars` fetches all jars of the tests
-    and the benchmark.
+    Without Java, only the kernels are compiled: everything but Spark works.
     """
-    names = [jars.DELTA, *([jars.KAFKA_CLIENTS] if "--with-kafka" in sys.argv[1:] else [])]
-    names = list(jars.COORDINATES) if "--with-test-jars" in sys.argv[1:] else names
-    try:
-        for name in names:
-            jars.fetch(name)
-        session.dump_class_archive()
-    except SetupError as error:
-        sys.exit(f"share-state: {error}")
+    from share_state.spark import session  # noqa: PLC0415  imports Spark
+
     # Many containers set PYTHONDONTWRITEBYTECODE, and every command would then compile all that it imports.
     compileall.compile_dir(Path(__file__).parents[1], quiet=2)
-    compile_kernels()
+    _timed("compile kernels", compile_kernels)
+    if jars.find_java() is None:
+        _LOG.info("no Java found: everything but Spark works; for Spark, install Java 17 and run `share-state setup`")
+        return
+    names = [jars.DELTA, *([jars.KAFKA_CLIENTS] if with_kafka else [])]
+    for name in list(jars.COORDINATES) if with_test_jars else names:
+        _timed(f"fetch jars {name}", partial(jars.fetch, name))
+    _timed("store Java's classes, so that Spark starts sooner", session.dump_class_archive)
+
+
+def _timed(phase: str, step: Callable[[], None]) -> None:
+    begun = time.monotonic()
+    step()
+    _LOG.info("%s: %.1f s", phase, time.monotonic() - begun)
 
 
 def compile_kernels() -> None:
@@ -121,7 +140,3 @@ def compile_kernels() -> None:
     with tempfile.TemporaryDirectory(prefix="share-state-kernels-") as scratch:
         warm_up_kernels(Path(scratch))
     compile.remove_stale_kernels()
-
-
-if __name__ == "__main__":
-    main()

@@ -30,11 +30,11 @@ def show(
     partition: Partition = None,
     ranges: Annotated[bool, typer.Option("--ranges", help="Every in-flight range, one per line.")] = False,
     as_json: Json = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="With the leader epoch.")] = False,
+    epochs: Annotated[bool, typer.Option("--epochs", help="With the leader epoch.")] = False,
 ) -> None:
     """Print state, lag and what is in flight, from the tables."""
     chosen = (warehouse, group, topic, partition)
-    print_state_json(*chosen) if as_json else print_state(*chosen, verbose=verbose, ranges=ranges)
+    print_state_json(*chosen) if as_json else print_state(*chosen, epochs=epochs, ranges=ranges)
 
 
 @command("share-state groups /lake/share_state --group orders-app")

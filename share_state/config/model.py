@@ -67,9 +67,12 @@ class Acknowledged(Section):
 
 
 class RetentionSettings(Section):
-    """How long history stays in the warehouse."""
+    """How long history, and the files of replaced rows, stay in the warehouse."""
 
     history_days: int = Field(default=90, ge=1, le=_CENTURY_DAYS, description="days that the history of runs is kept")
+    replaced_files_days: int = Field(
+        default=7, ge=7, le=_CENTURY_DAYS, description="days that files of replaced rows are kept for slow readers"
+    )
 
 
 class SparkSettings(Section):

@@ -4,6 +4,7 @@ import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ import pyarrow.parquet as pq
 from pyarrow.fs import FileSelector, LocalFileSystem
 
 from share_state.delta.reader import open_dataset, open_filesystem, warehouse_errors
-from share_state.schema.declarations import table_schema
+from share_state.schema.declarations import stored_schema, table_schema
 
 FILE_TYPE = pa.struct(
     [
@@ -34,6 +35,7 @@ ROW_GROUP_SIZE = 128 << 10
 
 _ROWS_PER_FILE = 4_000_000
 _LONGEST_STATISTIC = 256
+_SMALL_FILE, _MERGED_BYTES = 8 << 20, 64 << 20
 _WRITE_BATCH_SIZE = 1 << 15
 """Values that pyarrow encodes at a time; its default of 1024 writes a sixth slower."""
 
@@ -104,6 +106,20 @@ class TableFiles:
             return table_schema(table).empty_table().select(chosen or table_schema(table).names)
         return open_dataset(table, paths).to_table(columns=chosen)
 
+    def merge(self, table: str, files: Sequence[File]) -> list[File]:
+        """Rewrite small files of a table, each of a log partition, as one; at most 64 MB, as one thread writes them."""
+        small, size = list[File](), 0
+        for file in sorted(files, key=lambda file: file["size"]):
+            size += file["size"]
+            if file["size"] > _SMALL_FILE or size > _MERGED_BYTES:
+                break
+            small.append(file)
+        if len(small) < 2:
+            return list(files)
+        names = {file["path"] for file in small}
+        rows = open_dataset(table, [f"{self.folder(table)}/{file['path']}" for file in small]).to_batches()
+        return [file for file in files if file["path"] not in names] + self.write(table, rows)
+
     def discard(self, tables: Iterable[str], kept: frozenset[str]) -> None:
         """Delete the files of this attempt that no commit names.
 
@@ -165,7 +181,11 @@ class _OpenFile:
             self._writer.close()
             size = self._sink.tell()
             self._sink.close()
-        stats = json.dumps(_statistics(self._metadata[0]), ensure_ascii=False)
+        found = _statistics(self._metadata[0])
+        for one in stored_schema(self._table):
+            if not one.nullable and found["nullCount"].get(one.name):
+                raise ValueError(f"{self._folder}: the column {one.name} is declared NOT NULL and has a null")
+        stats = json.dumps(found, ensure_ascii=False)
         return {"table": self._table, "path": self._name, "size": size, "rows": self.rows, "stats": stats}
 
 
@@ -184,11 +204,19 @@ def _statistics(written: pq.FileMetaData) -> dict[str, Any]:
         ranges = [(one.min, one.max) for one in statistics if one.has_min_max]
         is_complete = all(one.has_min_max or one.num_values == 0 for one in statistics)
         if ranges and is_complete and all(_fits_json(value) for pair in ranges for value in pair):
-            least[name], greatest[name] = min(low for low, _ in ranges), max(high for _, high in ranges)
+            lowest, highest = min(low for low, _ in ranges), max(high for _, high in ranges)
+            # Readers expect milliseconds: the maximum is rounded up.
+            least[name], greatest[name] = _to_json(lowest), _to_json(highest, timedelta(microseconds=999))
     return {"numRecords": written.num_rows, "minValues": least, "maxValues": greatest, "nullCount": nulls}
 
 
 def _fits_json(value: Any) -> bool:
     if isinstance(value, str):
         return len(value) <= _LONGEST_STATISTIC
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, (int, datetime)) and not isinstance(value, bool)
+
+
+def _to_json(value: Any, rounded: timedelta = timedelta()) -> Any:
+    if not isinstance(value, datetime):
+        return value
+    return (value + rounded).astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

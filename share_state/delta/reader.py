@@ -4,6 +4,7 @@
 neither deltalake nor pyarrow.dataset, which are slow to import.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
     import pyarrow.dataset as ds
     from deltalake import DeltaTable
 
+
+_READ_FEATURES = {"columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
+"""Reader features that do not change how Parquet files are read, or that `needs_scan` looks at."""
+
+_WRITES = ("WRITE", "CREATE TABLE", "CREATE OR REPLACE TABLE", "REPLACE TABLE", "RESTORE", "MERGE", "STREAMING UPDATE")
 
 _SCAN = {"batch_readahead": 2, "fragment_readahead": 1, "batch_size": 32_768}
 """Keeps few rows in memory, whatever the size of a table."""
@@ -73,6 +79,46 @@ def open_table(place: str, version: int | None = None) -> "DeltaTable | None":
 def list_files(table: "DeltaTable") -> list[dict[str, Any]]:
     """The Parquet files of a table: path, size_bytes, and min.X, max.X of each column X that has statistics."""
     return pa.table(table.get_add_actions(flatten=True)).to_pylist()
+
+
+def refusal(why: Exception | str, fix: str) -> tuple[str, str]:
+    """Why a table is refused, and the fix; by name if it has features that delta-rs lacks."""
+    reason = str(why).strip().splitlines()[0]
+    if (features := re.search(r"features required: \[(.*)\]", reason)) is None:
+        return reason, fix
+    names = ", ".join(sorted(features[1].split(", ")))
+    return f"it has the Delta features {names}", "remove them in Spark with ALTER TABLE ... DROP FEATURE"
+
+
+def needs_scan(table: "DeltaTable") -> bool:
+    """Whether only delta-rs reads a table right: its columns are mapped, or files have deletion vectors."""
+    if table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
+        return True
+    features = table.protocol().reader_features or ()
+    unknown = {*features} - _READ_FEATURES
+    return bool(unknown) or ("deletionVectors" in features and any(b.num_rows for b in table.deletion_vectors()))
+
+
+def scan(table: "DeltaTable", name: str, columns: Sequence[str], where: pc.Expression | None) -> Iterator[pa.Table]:
+    """Read a Delta table with delta-rs, which honours deletion vectors and column mapping and refuses what it cannot.
+
+    Args:
+        table: in any version.
+        name: of its declaration; declared columns that it lacks are null.
+        columns: names.
+        where: a filter on rows.
+    Raises:
+        DeltaError: naming a feature that delta-rs cannot read.
+    """
+    schema = table_schema(name)
+    present = {field.name for field in table.schema().fields}
+    for batch in table.scan():
+        rows = pa.table(pa.record_batch(batch))
+        whole = [
+            rows[one.name].cast(one.type) if one.name in present else pa.nulls(len(rows), one.type) for one in schema
+        ]
+        rows = pa.Table.from_arrays(whole, schema=schema)
+        yield (rows if where is None else rows.filter(where)).select(list(columns))
 
 
 def list_foreign_files(place: str) -> list[str] | None:
@@ -193,33 +239,55 @@ class CommittedTables:
         Raises:
             WarehouseError: if the table is gone or was vacuumed.
         """
-        if not (paths := [file["path"] for file in self.files(table)]):
+        if (opened := self._version_of(table)) is None:
             return
-        chosen = None if columns is None else list(columns)
+        chosen = table_schema(table).names if columns is None else list(columns)
+        from deltalake.exceptions import DeltaError  # noqa: PLC0415  slow to import
+
         try:
+            if needs_scan(opened):
+                yield from (rows for rows in scan(opened, table, chosen, where) if rows.num_rows)
+                return
+            if not (paths := [file["path"] for file in self._files(table, opened)]):
+                return
             for batch in open_dataset(table, paths).to_batches(columns=chosen, filter=where, **_SCAN):
                 if batch.num_rows:
                     yield pa.Table.from_batches([batch])
-        except (OSError, StoreUnavailableError, pa.ArrowInvalid) as error:
+        except (OSError, StoreUnavailableError, pa.ArrowInvalid, DeltaError) as error:
             raise self._unreadable(table, error) from None
 
     def files(self, table: str) -> list[dict[str, Any]]:
         """The Parquet files of a committed table as `list_files` describes them, with their full paths.
 
         Raises:
-            WarehouseError: if the table is gone or was vacuumed.
+            WarehouseError: if the table is gone, or its files alone do not tell its rows.
         """
+        if (opened := self._version_of(table)) is None:
+            return []
+        if needs_scan(opened):
+            raise WarehouseError(
+                f"{self.root}/{table}: has deletion vectors or column mapping, from which audits cannot resume; "
+                f"run ALTER TABLE ... DROP FEATURE or REORG TABLE ... APPLY (PURGE) in Spark"
+            )
+        return self._files(table, opened)
+
+    def _files(self, table: str, opened: "DeltaTable") -> list[dict[str, Any]]:
+        return [file | {"path": f"{self.root}/{table}/{file['path']}"} for file in list_files(opened)]
+
+    def _version_of(self, table: str) -> "DeltaTable | None":
         # `runs` names the versions of the other tables and is itself read in its latest version.
         if table != "runs" and table not in self.versions:
-            return []
+            return None
         if (found := self._open(table)) is None:
             raise self._unreadable(table, "it is gone")
-        return [file | {"path": f"{self.root}/{table}/{file['path']}"} for file in list_files(found)]
+        return found
 
     def lack_files(self, tables: Iterable[str]) -> bool:
         """Whether files of one of these tables are gone."""
         try:
-            places = [open_filesystem(file["path"]) for table in tables for file in self.files(table)]
+            opened = {table: self._version_of(table) for table in tables}
+            files = [file for table, one in opened.items() if one is not None for file in self._files(table, one)]
+            places = [open_filesystem(file["path"]) for file in files]
         except WarehouseError:
             return True
         found = places[0][0].get_file_info([path for _, path in places]) if places else []
@@ -229,16 +297,22 @@ class CommittedTables:
         from deltalake.exceptions import DeltaError  # noqa: PLC0415  slow to import
 
         try:
-            return open_table(f"{self.root}/{table}", self.versions.get(table))
+            opened, wanted = open_table(f"{self.root}/{table}"), self.versions.get(table)
+            if opened is not None and wanted is not None and opened.version() != wanted:
+                later = {one["version"]: one["operation"] for one in opened.history() if one["version"] > wanted}
+                # What others did since (DELETE, OPTIMIZE) counts; a WRITE is of a run that is not committed, or later.
+                while later.get(wanted + 1, "WRITE") not in _WRITES:
+                    wanted += 1
+                opened.load_as_version(wanted)
+            return opened
         except (DeltaError, OSError) as error:
             raise self._unreadable(table, error) from None
 
     def _unreadable(self, table: str, why: Exception | str) -> WarehouseError:
         if isinstance(why, Exception) and "://" in self.root:
             return WarehouseError(str(store_error(f"{self.root}/{table}", why)))
-        return WarehouseError(
-            f"{self.root}/{table}: cannot be read ({str(why).splitlines()[0]}); run {self._writer} again"
-        )
+        reason, fix = refusal(why, f"run {self._writer} again")
+        return WarehouseError(f"{self.root}/{table}: cannot be read ({reason}); {fix}")
 
 
 def key_filter(group: str | None, topic: str | None, partition: int | None) -> pc.Expression | None:

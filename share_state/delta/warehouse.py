@@ -18,17 +18,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from share_state.delta.files import File, TableFiles
-from share_state.delta.reader import list_files, open_filesystem, open_table, warehouse_errors
+from share_state.delta.reader import (
+    list_files,
+    needs_scan,
+    open_dataset,
+    open_filesystem,
+    open_table,
+    refusal,
+    scan,
+    warehouse_errors,
+)
 from share_state.errors import InputError, WarehouseError
-from share_state.schema.declarations import table_schema
+from share_state.schema import declarations
+from share_state.schema.declarations import stored_schema, table_schema
 from share_state.sources.object_stores import StorePath, delta_storage_options
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
-    from deltalake.transaction import RemoveAction
 
 CORE_TABLES = ("findings", "in_flight", "share_partition_state", "cutoff", "runs")
 """The tables of every run, in the order in which it writes them."""
@@ -52,7 +60,9 @@ ALL_TABLES = (*CORE_TABLES, *AUDIT_TABLES, *OPTIONAL_TABLES, *GROUP_TABLES, *CLA
 
 _LOCK = ".lock"
 _LOCK_HOLDER = ".lock.holder.json"
-_MIN_RETENTION_DAYS = 7
+_HISTORY_TABLES = ("share_partition_history", "runs")
+_MOST_SMALL_FILES, _COMPACTED_BYTES = 16, 16 << 20
+"""Small files of many nights become one; such a file is cheap to rewrite when its oldest night expires."""
 
 
 def missing_folders(root: str) -> list[Path]:
@@ -234,7 +244,7 @@ class Warehouse:
         Args:
             table: one with the column run_id.
             files: written by `self.files`.
-            replaced_runs: ids of the runs whose rows are removed.
+            replaced_runs: ids of the runs whose rows are removed; where it names any, then also those of the new rows.
         Raises:
             WarehouseError: if the table has other columns, or another run has committed meanwhile.
         """
@@ -262,17 +272,31 @@ class Warehouse:
         bounds = [(file.get("min.run_id"), file.get("max.run_id")) for file in files]
         if all(least is not None and least == greatest for least, greatest in bounds):
             return {least for least, _ in bounds if least is not None}
+        if needs_scan(existing):
+            return {
+                one for rows in scan(existing, table, ["run_id"], None) for one in rows["run_id"].unique().to_pylist()
+            }
         return set(self.files.read(table, [file["path"] for file in files], ["run_id"])["run_id"].to_pylist())
 
-    def vacuum(self, days: int) -> None:
-        """Delete files that no table version of the last `days` days (at least 7) names.
+    def maintain(self, days: int) -> None:
+        """Compact small files of the history, and delete files that no table version of the last `days` days names.
 
-        Those are replaced rows and what killed runs left. Delta's own tools keep files for 7 days, for slow readers.
+        Those are replaced rows and what killed runs left.
         """
+        from deltalake.exceptions import DeltaError  # noqa: PLC0415  slow to import
+
         for table in ALL_TABLES:
-            if (existing := open_table(self.files.folder(table))) is not None:
-                hours = 24 * max(days, _MIN_RETENTION_DAYS)
-                existing.vacuum(retention_hours=hours, dry_run=False, full=True)
+            path = self.files.folder(table)
+            try:
+                if (existing := open_table(path)) is None:
+                    continue
+                small = [file for file in list_files(existing) if file["size_bytes"] < _COMPACTED_BYTES // 2]
+                # delta-rs does not compact tables with mapped columns.
+                if table in _HISTORY_TABLES and len(small) > _MOST_SMALL_FILES and not needs_scan(existing):
+                    existing.optimize.compact(target_size=_COMPACTED_BYTES)
+                existing.vacuum(retention_hours=24 * days, dry_run=False, full=True, enforce_retention_duration=False)
+            except DeltaError as error:
+                raise _unusable(path, error) from None
 
     def _commit(self, table: str, files: Iterable[File], *, replaced_runs: Collection[str] | None) -> None:
         from deltalake.exceptions import CommitFailedError, DeltaError  # noqa: PLC0415  slow to import
@@ -282,43 +306,84 @@ class Warehouse:
             raise self._overtaken()
         try:
             with warehouse_errors(path):
-                self.versions[table] = self._commit_files(table, path, list(files), replaced_runs)
-        except CommitFailedError:
+                self.versions[table] = self._commit_files(
+                    table, path, self.files.merge(table, list(files)), replaced_runs
+                )
+        except CommitFailedError as error:
+            if "Unsupported table features" in str(error) or "append-only" in str(error):
+                raise _unusable(path, error) from None
             raise self._overtaken() from None
         except DeltaError as error:
             raise _unusable(path, error) from None
 
     def _commit_files(self, table: str, path: str, files: list[File], replaced_runs: Collection[str] | None) -> int:
-        from deltalake import Schema  # noqa: PLC0415  slow to import
-        from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions  # noqa: PLC0415
+        from deltalake import CommitProperties, Schema, write_deltalake  # noqa: PLC0415  slow to import
+        from deltalake.transaction import AddAction, create_table_with_add_actions  # noqa: PLC0415
 
-        def additions() -> list[AddAction]:
-            now = int(time.time() * 1000)
-            return [AddAction(file["path"], file["size"], {}, now, True, file["stats"]) for file in files]
-
-        schema, existing = table_schema(table), open_table(path)
-        declared = Schema.from_arrow(schema)
+        now = int(time.time() * 1000)
+        additions = [AddAction(file["path"], file["size"], {}, now, True, file["stats"]) for file in files]
+        existing, options = open_table(path), delta_storage_options(path)
         if existing is None:
             self._new.add(table)
-            create_table_with_add_actions(path, declared, additions(), storage_options=delta_storage_options(path))
+            schema, doc = Schema.from_arrow(stored_schema(table)), declarations.table(table)[0]
+            create_table_with_add_actions(path, schema, additions, description=doc, storage_options=options)
             return self._record_commit(table, files, 0)
-        fields = existing.schema().fields
-        if unknown := [field.name for field in fields if field not in declared.fields]:
-            raise WarehouseError(f"{path}: another table is here (with the column {unknown[0]}); give an empty folder")
-        removals = list[RemoveAction]()
-        if replaced_runs is not None:
-            if missing := [field for field in declared.fields if field not in fields]:
-                existing.alter.add_columns(missing)
-                existing.update_incremental()
-            kept, removals = self._without_runs(table, existing, replaced_runs)
-            files = [*files, *kept]
+        self._add_columns(table, path, existing)
         before = existing.version()
-        mode = "overwrite" if replaced_runs is None else "append"
-        existing.create_write_transaction([*additions(), *removals], mode, schema)
+        replaced = replaced_runs and self.run_ids(table) & {*replaced_runs}
+        mode = "overwrite" if replaced_runs is None or replaced else "append"
+        if replaced or _is_checked(table, existing):
+            # delta-rs rewrites the rows of others, with their columns, and evaluates constraints.
+            names = ", ".join(f"'{name}'" for name in sorted(replaced_runs or ()))
+            where = {"predicate": f"run_id IN ({names})"} if replaced else {}
+            rows, once = self._rows(table, files, existing), CommitProperties(max_commit_retries=0)
+            write_deltalake(existing, rows, mode=mode, commit_properties=once, **where)  # pyright: ignore[reportArgumentType,reportCallIssue]
+            files = []
+        else:
+            existing.create_write_transaction([*additions], mode, existing.schema())
         existing.update_incremental()
         if table != "runs" and existing.version() != before + 1:
             raise self._overtaken()
         return self._record_commit(table, files, existing.version())
+
+    def _add_columns(self, table: str, path: str, existing: "DeltaTable") -> None:
+        """Add the declared columns that an earlier release did not write; refuse a table of others."""
+        from deltalake import Schema  # noqa: PLC0415  slow to import
+        from deltalake.schema import Field  # noqa: PLC0415
+
+        declared, found = table_schema(table), pa.schema(existing.schema())
+        strangers = [name for name in found.names if name not in declared.names and not found.field(name).nullable]
+        # A table of ours has at least the first column.
+        strangers += found.names[: declared.names[0] not in found.names]
+        strangers += [
+            one.name for one in declared if one.name in found.names and not _is_same(one, found.field(one.name))
+        ]
+        if strangers:
+            raise WarehouseError(
+                f"{path}: another table is here (with the column {strangers[0]} {found.field(strangers[0]).type}); "
+                f"give an empty folder"
+            )
+        fields = Schema.from_arrow(stored_schema(table)).fields
+        if missing := [field for field in fields if field.name not in found.names]:
+            existing.alter.add_columns(
+                [Field(one.name, one.type, nullable=True, metadata=one.metadata) for one in missing]
+            )
+            existing.update_incremental()
+
+    def _rows(self, table: str, files: Sequence[File], existing: "DeltaTable") -> pa.RecordBatchReader:
+        """The rows of files, with the columns of the existing table in its order."""
+        schema = pa.schema([field.remove_metadata() for field in pa.schema(existing.schema())])
+        paths = [f"{self.files.folder(table)}/{file['path']}" for file in files]
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for batch in open_dataset(table, paths).to_batches() if paths else ():
+                columns = [
+                    batch[one.name].cast(one.type) if one.name in batch.schema.names else pa.nulls(len(batch), one.type)
+                    for one in schema
+                ]
+                yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+        return pa.RecordBatchReader.from_batches(schema, batches())
 
     def _record_commit(self, table: str, files: Iterable[File], version: int) -> int:
         self._committed |= {file["path"] for file in files}
@@ -340,27 +405,28 @@ class Warehouse:
             f"{self.files.root}: another run committed here meanwhile; this one did not, run it again"
         )
 
-    def _without_runs(
-        self, table: str, existing: "DeltaTable", runs: Collection[str]
-    ) -> tuple[list[File], list["RemoveAction"]]:
-        """What removes the rows of some runs: the files removed, and new files with the other rows of these."""
-        from deltalake.transaction import RemoveAction  # noqa: PLC0415  slow to import
 
-        shared, removals = list[str](), list[RemoveAction]()
-        for file in list_files(existing):
-            least, greatest = file.get("min.run_id"), file.get("max.run_id")
-            has_one_run = least is not None and least == greatest
-            if has_one_run and least not in runs:
-                continue
-            removals.append(RemoveAction(file["path"], True, int(time.time() * 1000), file["size_bytes"], {}))
-            if not has_one_run:
-                shared.append(file["path"])
-        if not shared:
-            return [], removals
-        kept = self.files.read(table, shared).filter(~pc.field("run_id").isin(sorted(runs)))
-        return self.files.write(table, kept.to_batches()), removals
+def _is_same(declared: pa.Field, found: pa.Field) -> bool:
+    """Whether Delta stores both types alike, whatever Arrow calls their parts."""
+    from deltalake import Schema  # noqa: PLC0415  slow to import
+
+    return Schema.from_arrow(pa.schema([pa.field("x", declared.type)])) == Schema.from_arrow(
+        pa.schema([pa.field("x", found.type)])
+    )
+
+
+def _is_checked(name: str, table: "DeltaTable") -> bool:
+    """Whether a table has what only a writer of rows honours: constraints, NOT NULL of others or mapped columns."""
+    settings = table.metadata().configuration
+    if any(name.startswith("delta.constraints.") for name in settings):
+        return True
+    if settings.get("delta.columnMapping.mode", "none") != "none":
+        return True
+    own = {one.name for one in stored_schema(name) if not one.nullable}
+    fields = table.schema().fields
+    return any("delta.invariants" in one.metadata or not (one.nullable or one.name in own) for one in fields)
 
 
 def _unusable(path: str, error: Exception) -> WarehouseError:
-    why = str(error).strip().splitlines()[0]
-    return WarehouseError(f"{path}: cannot be written as a Delta table ({why}); give an empty folder")
+    reason, fix = refusal(error, "give an empty folder")
+    return WarehouseError(f"{path}: cannot be written as a Delta table ({reason}); {fix}")

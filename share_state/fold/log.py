@@ -34,7 +34,7 @@ from share_state.fold.states import (
 )
 from share_state.kafka.buffers import BackgroundWorker, RecordBuffer
 from share_state.kafka.record_batches import CHUNK_SIZE, BatchStatus, BatchSummary, Chunk
-from share_state.kafka.share_partition_keys import KeyTable, state_partitions_of
+from share_state.kafka.share_partition_keys import KeyTable, key_hashes
 from share_state.kafka.state_records import (
     RECORD_BUFFERS,
     UNREADABLE_FAULTS,
@@ -375,10 +375,8 @@ class _LogFold:
             checkpoint = FoldCheckpoint(mark, self.keys, self.chains, self.extent, counts, lost, *self.archiving)
         # After the checkpoint is made: a later audit reads these bytes again.
         self.note_open_damage()
-        if state_partitions and self.log.partition is not None:
-            expected = state_partitions_of(self.keys, state_partitions)
-            stray = np.flatnonzero(expected != self.log.partition)
-            self.observations.misplaced = (stray, expected[stray])
+        if self.log.partition is not None:
+            self.observations.place_keys(key_hashes(self.keys), self.log.partition, state_partitions)
         chains, numbers = existing_chains(self.chains), np.flatnonzero(self.chains.chains["exists"])
         suspect = chains.chains["suspect_offset"] != NOWHERE
         suspect |= self.last_lost_offset > chains.chains["snapshot_offset"]

@@ -95,6 +95,8 @@ class LogObservations:
         counts: facts reported once.
         repeated_batches: copies of batches, beyond the first, with the same bytes.
         misplaced: numbers of share-partitions that belong to another state partition, and its number.
+        key_modulus: the greatest number of state partitions with which no share-partition is misplaced; 0 if any number
+            is possible.
         resume_status: what happened to the log since the last audit; None if there was none.
         read_before: the offset up to which the last audit read.
     """
@@ -107,8 +109,17 @@ class LogObservations:
     counts: LogCounts = field(default_factory=LogCounts)
     repeated_batches: int = 0
     misplaced: tuple[np.ndarray, np.ndarray] = (np.zeros(0, np.int64), np.zeros(0, np.int64))
+    key_modulus: int = 0
     resume_status: ResumeStatus | None = None
     read_before: int = NOWHERE
+
+    def place_keys(self, hashes: np.ndarray, partition: int, state_partitions: int | None) -> None:
+        """Check that the share-partitions, given by their `key_hashes`, belong to the state partition."""
+        self.key_modulus = int(np.gcd.reduce(hashes - partition))
+        if state_partitions:
+            belongs = hashes % state_partitions
+            stray = np.flatnonzero(belongs != partition)
+            self.misplaced = (stray, belongs[stray])
 
     def note_batches(self, part: Chunk, facts: BatchSummary) -> None:
         """Keep the invalid batches of a chunk."""

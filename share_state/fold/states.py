@@ -22,7 +22,7 @@ from share_state.fold.interval_merge import (
 from share_state.fold.log_stats import Pieces
 from share_state.kafka.share_partition_keys import KeyTable
 from share_state.schema.declarations import table_schema
-from share_state.sources.discovery import LogPartition
+from share_state.sources.discovery import LogPartition, group_partition_of
 from share_state.sources.topics import Topics
 
 SHARE_GROUP_STATE = "share_group_state"
@@ -35,6 +35,32 @@ def key_texts(rows: pa.Table, *more: str) -> pa.ChunkedArray:
     """Group id, topic id, partition and more columns of each row as one text; null for control records."""
     texts = [rows[name].cast(pa.string()) for name in ("group_id", "topic_id", "partition", *more)]
     return pc.call_function("binary_join_element_wise", [*texts, pa.scalar(":")])
+
+
+def split_keys(states: pa.Table, state_partitions: int | None) -> pa.Table:
+    """The share-partitions that have state in several state partitions.
+
+    Args:
+        states: at least KEY and `state_partition` of every live share-partition.
+        state_partitions: number of partitions of the state topic; None if unknown.
+    Returns:
+        Their rows with `key` (`key_texts`), `home` (the state partition that counts, null if unknown) and `partitions`
+        (the numbers of all of them, as text).
+    """
+    # A log whose number is unknown may be a part or a copy of another.
+    rows = states.filter((pc.field("dialect") == SHARE_GROUP_STATE) & pc.field("state_partition").is_valid())
+    rows = rows.append_column("key", key_texts(rows))
+    several = rows.group_by("key").aggregate([([], "count_all")]).filter(pc.field("count_all") > 1)
+    rows = rows.filter(pc.is_in(rows["key"], several["key"].combine_chunks()))
+    rows = rows.sort_by([("key", "ascending"), ("state_partition", "ascending")])
+    keys, numbers = rows["key"].to_pylist(), dict[str, list[int]]()
+    for key, number in zip(keys, rows["state_partition"].to_pylist(), strict=True):
+        numbers.setdefault(key, []).append(number)
+    homes = {key: group_partition_of(key, state_partitions) for key in numbers} if state_partitions else {}
+    home = [homes[key] if homes.get(key) in numbers[key] else None for key in keys]
+    rows = rows.append_column("home", pa.array(home, pa.int32()))
+    texts = [", ".join(map(str, numbers[key])) for key in keys]
+    return rows.append_column("partitions", pa.array(texts, pa.string()))
 
 
 _YEAR_1, _YEAR_10000 = -62_135_596_800_000, 253_402_300_800_000

@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,12 @@ def register_cache_locator() -> None:
     config.CACHE_LOCATOR_CLASSES = f"{name},{others}"  # pyright: ignore[reportAttributeAccessIssue]
 
 
+def has_cached_kernels() -> bool:
+    """Whether an earlier process compiled kernels of these sources."""
+    folder = _kernel_folder()
+    return folder is not None and any(folder.glob("*/*.nbi"))
+
+
 def remove_stale_kernels() -> None:
     """Remove the cached kernels of other versions of the sources."""
     if (current := _kernel_folder()) is not None:
@@ -68,7 +75,11 @@ def _kernel_folder() -> Path | None:
         return None
     digest = hashlib.blake2b(digest_size=8)
     for package in KERNEL_PACKAGES:
-        for source in sorted((_PACKAGE / package).glob("*.py")):
+        # In an archive of `--py-files` they have no path on the disk.
+        folder = resources.files("share_state") / package
+        for source in sorted(folder.iterdir(), key=lambda source: source.name):
+            if not source.name.endswith(".py"):
+                continue
             text = source.read_bytes()
             if any(marker in text for marker in _KERNEL_MARKERS):
                 digest.update(text)

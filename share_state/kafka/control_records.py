@@ -12,7 +12,7 @@ import pyarrow as pa
 from share_state.jit.compile import allocating_kernel, inlined, kernel
 from share_state.kafka.primitives import int16_at, int32_at, int64_at
 from share_state.kafka.record_batches import CODEC_BITS, CONTROL, BatchStatus
-from share_state.kafka.share_partition_keys import KeyTable, binary_texts, number_of, utf8_texts
+from share_state.kafka.share_partition_keys import KeyTable, binary_texts, escaped_texts, number_of
 from share_state.kafka.state_records import LARGEST_OFFSET, STATE_BATCH
 
 CHECKPOINT_TYPE = 5
@@ -84,8 +84,8 @@ class GroupTable(KeyTable):
     """Share groups <-> number, in order of first occurrence."""
 
     def names(self) -> pa.Array:
-        """The group ids, row n for number n; bytes that are not UTF-8 become U+FFFD."""
-        return utf8_texts(binary_texts(self.starts[: len(self) + 1].copy(), self.arena))
+        """The group ids, row n for number n, each a text of its own."""
+        return escaped_texts(binary_texts(self.starts[: len(self) + 1].copy(), self.arena))
 
 
 @dataclass(slots=True)

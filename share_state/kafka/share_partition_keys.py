@@ -147,6 +147,20 @@ def utf8_texts(binary: pa.LargeBinaryArray) -> pa.Array:
     return pa.array([value.decode("utf-8", "replace") for value in binary.to_pylist()], pa.string())
 
 
+def escaped_texts(binary: pa.LargeBinaryArray) -> pa.Array:
+    r"""A string column of distinct texts: of those that are not UTF-8, such bytes become `\xNN`, and `\` is doubled."""
+    if _is_utf8(binary):
+        return utf8_texts(binary)
+    return pa.array(map(_escaped, binary.to_pylist()), pa.string())
+
+
+def _escaped(text: bytes) -> str:
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        return text.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
+
+
 def _is_utf8(binary: pa.LargeBinaryArray) -> bool:
     try:
         binary.cast(pa.large_string())
@@ -292,8 +306,8 @@ def _split(arena, starts, count, offsets, groups, ids, partitions):
         partitions[number] = int32_at(arena, at + 18 + size)
 
 
-def state_partitions_of(table: KeyTable, state_partitions: int) -> np.ndarray:
-    """The state partition of each share-partition: |hash("group:topicId:partition")| mod `state_partitions`.
+def key_hashes(table: KeyTable) -> np.ndarray:
+    """|hash("group:topicId:partition")| of each share-partition: modulo their number its state partition.
 
     Returns:
         int64, row n for number n.
@@ -304,7 +318,7 @@ def state_partitions_of(table: KeyTable, state_partitions: int) -> np.ndarray:
     _java_hashes(table.arena, table.starts, hashes, alphabet)
     for number, read_as in table.malformed.items():
         hashes[number] = hashes[read_as]
-    return hashes % state_partitions
+    return hashes
 
 
 @kernel

@@ -19,9 +19,9 @@ from share_state.fold.checkpoint import with_input
 from share_state.fold.history import add_verdicts
 from share_state.fold.states import SHARE_GROUP_STATE
 from share_state.pipeline.executor import Executor, Progress
-from share_state.pipeline.groups import judge_group_side, read_groups
+from share_state.pipeline.groups import judge_across_logs, read_groups
 from share_state.pipeline.plan import FoldPlan
-from share_state.pipeline.reconstruct import settle_split_keys, write_findings
+from share_state.pipeline.reconstruct import write_findings
 from share_state.pipeline.result import KEPT_NOTES, RunResult, run_row, summarize
 from share_state.pipeline.resume import COMMAND, LastAudit, digest_of_logs, is_unchanged, resume_plan
 from share_state.pipeline.task import CARRIED, FINDINGS, IN_FLIGHT, STATE, WATCHED, OutputSpec
@@ -50,6 +50,7 @@ def run_audit(
     inputs: tuple[str, ...] = (),
     options: Mapping[str, str] | None = None,
     history_days: int = 90,
+    replaced_files_days: int = 7,
     by_wall_clock: bool = False,
     afresh: Collection[str] = (),
     cluster: str = "",
@@ -67,6 +68,7 @@ def run_audit(
         inputs: as given, for the `runs` row.
         options: what else shaped the result, for the `runs` row; if it changed, everything is judged again.
         history_days: days that rows of `runs`, `share_partition_history` and settled findings are kept.
+        replaced_files_days: days that files of replaced rows are kept.
         by_wall_clock: measure durations up to the time of this audit instead of the last record of each log.
         afresh: names of log partitions to read from their start, or ALL_LOGS.
         cluster: name of the cluster; the warehouse keeps the first one that it is given.
@@ -115,9 +117,8 @@ def run_audit(
         clock = int(started.timestamp() * 1000)
         now = clock if by_wall_clock else min(result.log_time or 0, clock)
         result = replace(result, notes=(*notes, *result.notes))
-        result, split = settle_split_keys(plan, result, tables.files)
-        result, group_findings = judge_group_side(side, plan, result, tables.files, now)
-        found, of_letters = [split, group_findings], dict[str, pa.Table]()
+        result, found = judge_across_logs(side, plan, result, tables.files, now)
+        of_letters = dict[str, pa.Table]()
         if plan.dead_letters:
             from share_state.pipeline.dead_letters import match_dead_letters  # noqa: PLC0415  only with that input
 
@@ -148,7 +149,7 @@ def run_audit(
                 tables.replace_rows(name, rows)
             _LOG.info("wrote %s tables", len(tables.versions))
             tables.commit_run(run_row(result, COMMAND, inputs, fingerprint, started, cluster or None), expired)
-            tables.vacuum(history_days)
+            tables.maintain(replaced_files_days)
     return result
 
 

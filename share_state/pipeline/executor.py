@@ -16,7 +16,7 @@ import pyarrow as pa
 from rich.console import Console
 
 from share_state.delta.files import File, TableFiles
-from share_state.pipeline.groups import GroupSide
+from share_state.pipeline.groups import GroupSide, settle_tables
 from share_state.pipeline.plan import FoldPlan, available_cores, cores_per_log
 from share_state.pipeline.result import check_batches
 from share_state.pipeline.task import (
@@ -111,7 +111,7 @@ class LocalExecutor:
         """
         rows = self.fold(plan, OutputSpec(returned=RESULTS))
         check_batches(rows)
-        tables = self.returned_tables(rows, (*RESULTS, CUTOFF))
+        tables = settle_tables(plan, rows, self.returned_tables(rows, (*RESULTS, CUTOFF)))
         if side is None:
             return tables
         findings = pa.concat_tables([tables[FINDINGS], judge_folded_groups(rows, side, plan)])

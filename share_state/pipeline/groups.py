@@ -1,21 +1,26 @@
-"""The group side of a run: share groups and claims of `__consumer_offsets`, as tables and findings."""
+"""What is judged across logs: the group side of a run against its state, and keys with state in several logs."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from share_state.config.inputs import HISTORY, JUDGE_NONE
-from share_state.delta.files import TableFiles
+from share_state.delta.files import File, TableFiles
 from share_state.delta.warehouse import CLAIM_TABLES, GROUP_TABLES
 from share_state.fold.groups import FoldedGroups, add_topic_names, fold_groups, partition_counts_by_name
+from share_state.fold.states import KEY, key_texts, split_keys
 from share_state.fold.sticky import FoldedSticky, fold_sticky
 from share_state.kafka.classic_groups import read_generations
 from share_state.pipeline.plan import FoldPlan, GroupInput
 from share_state.pipeline.result import RunResult
-from share_state.pipeline.task import STATE, Digest
+from share_state.pipeline.task import FINDINGS, IN_FLIGHT, STATE, SUMMARY, Digest
 from share_state.rules.group_context import STATE_COLUMNS, AuditedGroups
 from share_state.rules.groups import judge_group_records, judge_groups, judge_sticky
+from share_state.rules.registry import Scope, findings
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import STATE_TOPIC
 
@@ -73,6 +78,42 @@ class GroupSide:
         return pa.concat_tables([table_schema("findings").empty_table(), *found])
 
 
+def settle_tables(plan: FoldPlan, rows: pa.Table, tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
+    """Leave only the state that counts of a key in several state partitions, or mark all as suspect; with SPLIT_KEY.
+
+    Args:
+        plan: what was folded.
+        rows: of `LocalExecutor.fold`, in the order of the logs.
+        tables: the tables of these rows.
+    """
+    states, split = tables[STATE], split_keys(tables[STATE], plan.state_partitions)
+    if not len(split):
+        return tables
+    ends, has_ranges = (pc.is_valid(rows[name]).to_numpy() for name in (SUMMARY, IN_FLIGHT))
+    numbers = pa.array([log.partition for log in plan.logs], pa.int32()).take(pa.array(np.cumsum(ends) - ends))
+    ranges = tables[IN_FLIGHT].append_column("state_partition", numbers.filter(pa.array(has_ranges)))
+    doubtful = key_texts(split.filter(pc.field("home").is_null()), "state_partition").combine_chunks()
+    suspect = pc.or_(states["suspect"], pc.is_in(key_texts(states, "state_partition"), doubtful))
+    states = states.set_column(states.schema.get_field_index("suspect"), "suspect", suspect)
+    found = [] if plan.judging == JUDGE_NONE else [findings(Scope.STATES, split, plan.severities)]
+    return tables | {
+        STATE: _without_strays(states, split),
+        IN_FLIGHT: _without_strays(ranges, split).drop_columns("state_partition"),
+        FINDINGS: pa.concat_tables([tables[FINDINGS], *found]),
+    }
+
+
+def settle_timeline(timeline: pa.Table, state_partitions: int | None) -> pa.Table:
+    """The rows of a timeline without those of state that does not count, as its key has state in another partition."""
+    last = timeline.group_by([*KEY, "state_partition"], use_threads=False).aggregate([("kind", "last")])
+    return _without_strays(timeline, split_keys(last.filter(pc.field("kind_last") != "tombstone"), state_partitions))
+
+
+def _without_strays(rows: pa.Table, split: pa.Table) -> pa.Table:
+    strays = key_texts(split.filter(pc.field("home") != pc.field("state_partition")), "state_partition")
+    return rows.filter(pc.invert(pc.is_in(key_texts(rows, "state_partition"), strays.combine_chunks())))
+
+
 def read_groups(plan: FoldPlan) -> tuple[GroupSide | None, FoldPlan]:
     """Fold the group side of a plan, if it has one.
 
@@ -91,26 +132,71 @@ def read_groups(plan: FoldPlan) -> tuple[GroupSide | None, FoldPlan]:
     return GroupSide(plan.groups, folded, sticky), replace(plan, topics=topics, groups=None)
 
 
-def judge_group_side(
+def judge_across_logs(
     side: GroupSide | None, plan: FoldPlan, result: RunResult, files: TableFiles, now_ms: int | None = None
-) -> tuple[RunResult, pa.Table]:
-    """Cross-check the group side and the folded state.
+) -> tuple[RunResult, list[pa.Table]]:
+    """Judge what no task could: keys with state in several logs, and the group side against the folded state.
+
+    If the number of state partitions is known, only the state of the one that such a key hashes to stays in the tables;
+    else all of them are suspect.
 
     Args:
-        side: None if the input has no group side; then nothing changes.
+        side: None if the input has no group side.
         plan: what was folded.
-        result: of the state side alone.
-        files: of the run; the driver reads a few columns of every share-partition.
+        result: of the tasks.
+        files: of the run; with a group side, or if a log holds keys of another, the driver reads a few columns of every
+            share-partition.
         now_ms: the time up to which ages are measured.
     Returns:
-        The result with the groups' findings counted and a run_id of both sides; those findings.
+        The result with these findings counted, and a run_id of both sides; those findings.
     """
-    if side is None:
-        return result, table_schema("findings").empty_table()
-    states = files.read(STATE, [file["path"] for file in result.files_of(STATE)], STATE_COLUMNS)
-    findings = side.judge(states, plan, now_ms)
-    digest = Digest()
-    for table in (*side.tables().values(), findings):
-        digest.take(table)
-    run_id = hashlib.sha256(f"{result.run_id} {digest.text}".encode()).hexdigest()[:16]
-    return replace(result.with_findings(findings), run_id=run_id), findings
+    numbers = {log.name: log.partition for log in plan.logs if log.topic == STATE_TOPIC and log.partition is not None}
+    count, modulus = plan.state_partitions, result.key_modulus
+    # With no number of state partitions could two of them be the one that a key hashes to.
+    is_mixed = modulus % count > 0 if count else 0 < modulus <= max(numbers.values(), default=0)
+    if side is None and not is_mixed:
+        return result, []
+    paths = [file["path"] for file in result.files_of(STATE)]
+    states = files.read(STATE, paths, STATE_COLUMNS)
+    split = split_keys(states if is_mixed else states.slice(0, 0), count)
+    strays = key_texts(split.filter(pc.field("home") != pc.field("state_partition")), "state_partition")
+    if len(strays):
+        states = states.filter(pc.invert(pc.is_in(key_texts(states, "state_partition"), strays.combine_chunks())))
+    found = [] if side is None else [side.judge(states, plan, now_ms)]
+    of_split = findings(Scope.STATES, split, plan.severities)
+    written = list(_settle_files(files, result, split, numbers)) if len(split) else result.files
+    run_id = result.run_id
+    if side is not None:
+        digest = Digest()
+        for table in (*side.tables().values(), *found):
+            digest.take(table)
+        run_id = hashlib.sha256(f"{run_id} {digest.text}".encode()).hexdigest()[:16]
+    found.insert(0, of_split)
+    settled = replace(
+        result.with_findings(pa.concat_tables(found)),
+        run_id=run_id,
+        share_partitions=result.share_partitions - len(strays),
+        strays=tuple(strays.to_pylist()),
+        files=written,
+    )
+    return settled, found
+
+
+def _settle_files(files: TableFiles, result: RunResult, split: pa.Table, numbers: Mapping[str, int]) -> list[File]:
+    """The files of a run without the states that do not count, and with doubtful ones marked as suspect."""
+    settled = [file for file in result.files if file["table"] not in (STATE, IN_FLIGHT)]
+    for table in (STATE, IN_FLIGHT):
+        for file in result.files_of(table):
+            own = split.filter(pc.field("state_partition") == numbers.get(file["log"], -1))
+            gone = own.filter(pc.field("home") != pc.field("state_partition"))["key"].combine_chunks()
+            doubtful = own.filter(pc.field("home").is_null())["key"].combine_chunks()
+            if not len(gone) and (not len(doubtful) or table == IN_FLIGHT):
+                settled.append(file)
+                continue
+            rows = files.read(table, [file["path"]])
+            rows = rows.filter(pc.invert(pc.is_in(key_texts(rows), gone)))
+            if table == STATE:
+                suspect = pc.or_(rows["suspect"], pc.is_in(key_texts(rows), doubtful))
+                rows = rows.set_column(rows.schema.get_field_index("suspect"), "suspect", suspect)
+            settled += [{**new, "log": file["log"]} for new in files.write(table, rows.to_batches())]
+    return settled

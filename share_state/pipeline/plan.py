@@ -254,15 +254,15 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
     """
     given = read_topics(spec.topics) if isinstance(spec.topics, str) else spec.topics
     exports = _read_exports(spec, sorter)
-    logs = [replace(log, max_body_size=spec.limits.batch_bytes) for _, export in exports for log in export.logs]
+    bounded = partial(replace, max_body_size=spec.limits.batch_bytes)
+    logs = [bounded(log) for _, export in exports for log in export.logs]
     _check_distinct(logs, "copies need one format and dialect")
     _check_one_layout(logs)
     _check_as_of(spec, names, logs)
     windows, index = _windows(spec, names, logs), spec.control_records.index
     groups = None if spec.groups is None else _group_input(spec.groups, spec.group_frame, exports, sorter)
     if groups is not None:
-        own = tuple(replace(log, max_body_size=spec.limits.batch_bytes) for log in groups.logs)
-        groups = replace(groups, logs=own)
+        groups = replace(groups, logs=tuple(map(bounded, groups.logs)))
     notes = [f"{' '.join(paths)}: {note}" for paths, export in exports for note in export.notes]
     if (warning := _partition_count_warning(groups, names)) is not None:
         notes.append(warning)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
+from math import gcd
 from operator import itemgetter
 from typing import Any
 
@@ -40,8 +41,8 @@ class RunResult:
         archiving: log partition, offset and timestamp (ms) of the first record that only 4.4 or later writes; None if
             there is none, or rules over records were not evaluated.
         notes: what an audit noticed about the logs.
-        misplaced: share-partitions in a state partition that their key does not hash to.
-        strays: those of them whose state in another state partition counts: `key_texts` with the state partition.
+        key_modulus: as LogObservations.key_modulus, of all logs.
+        strays: share-partitions whose state in another state partition counts: `key_texts` with the state partition.
         files: files that the tasks wrote, each with its `log`.
     """
 
@@ -58,7 +59,7 @@ class RunResult:
     log_time: int | None = None
     archiving: tuple[str, int, int] | None = None
     notes: tuple[str, ...] = ()
-    misplaced: int = 0
+    key_modulus: int = 0
     strays: tuple[str, ...] = ()
     files: Sequence[File] = field(default=(), compare=False, repr=False)
 
@@ -80,7 +81,7 @@ class RunResult:
         names = [
             field.name
             for field in fields(self)
-            if field.name not in ("index", "files", "archiving", "misplaced", "strays")
+            if field.name not in ("index", "files", "archiving", "key_modulus", "strays")
         ]
         shown = {name: getattr(self, name) for name in names}
         findings = [
@@ -134,7 +135,7 @@ def summarize(results: pa.Table, inputs: tuple[str, ...], options: Mapping[str, 
         log_time=max(times, default=None),
         archiving=first,
         notes=() if first is None else (_writer_note(*first),),
-        misplaced=sum(summary["misplaced"] for summary in summaries),
+        key_modulus=gcd(*(summary["key_modulus"] for summary in summaries)),
         files=[file | {"log": summary["log"]} for summary in summaries for file in summary["files"]],
     )
 

@@ -16,7 +16,7 @@ from share_state.delta.reader import CommittedTables
 from share_state.errors import InputError, NothingCommittedError
 from share_state.fold.checkpoint import resume_point_of
 from share_state.fold.log import decode_log
-from share_state.kafka.share_partition_keys import KeyTable, state_partitions_of
+from share_state.kafka.share_partition_keys import KeyTable, key_hashes
 from share_state.pipeline.plan import FoldPlan, ResumedLog
 from share_state.pipeline.task import STATE
 from share_state.sources.as_of import Window
@@ -144,7 +144,8 @@ def resume_plan(plan: FoldPlan, last: LastAudit | None, afresh: Collection[str] 
     if plan.state_partitions == infer_state_partition_count(plan.logs):
         plan = replace(plan, state_partitions=infer_state_partition_count(logs))
     files = last.tables.files(_CHECKPOINTS) if points and last else []
-    states = last.tables.files(STATE) if last is not None and not last.is_vacuumed else []
+    is_control = any(log.topic != STATE_TOPIC for log in logs)
+    states = last.tables.files(STATE) if is_control and last is not None and not last.is_vacuumed else []
     resumed = dict[str, ResumedLog]()
     for log in logs:
         row = last.checkpoints.get(log.name) if last else None
@@ -171,7 +172,7 @@ def _numbered(logs: Sequence[LogPartition], count: int | None) -> list[LogPartit
         found = log
         if log.partition is None and log.source is None and log.topic == STATE_TOPIC:
             keys = next((keys for _, keys in decode_log(log, Window()) if len(keys)), KeyTable())
-            numbers = np.unique(state_partitions_of(keys, count)) if count else ()
+            numbers = np.unique(key_hashes(keys) % count) if count else ()
             if len(numbers) != 1:
                 known = f"its keys do not belong to one of {count}" if count else "--state-partitions is not given"
                 raise InputError(

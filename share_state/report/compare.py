@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from share_state.delta.reader import CommittedTables
 from share_state.fold.states import SHARE_GROUP_STATE
 from share_state.kafka.codec import encode
-from share_state.kafka.share_partition_keys import KeyTable, state_partitions_of
+from share_state.kafka.share_partition_keys import KeyTable, key_hashes
 from share_state.report.console import print_line, print_table
 from share_state.rules.registry import ERROR, INFO, SEVERITIES, WARNING
 from share_state.schema.declarations import layout
@@ -192,5 +192,5 @@ def _state_partitions(keys: Sequence[ShareKey], names: Mapping[str, str], count:
         return {}
     fields = [{"group_id": group, "topic_id": ids[topic], "partition": number} for group, topic, number in known]
     encoded = [encode(layout("share_snapshot_key", "4.1+"), key)[_KEY_TYPE_SIZE:] for key in fields]
-    numbers = state_partitions_of(KeyTable.of(pa.chunked_array([encoded], pa.binary())), count)
+    numbers = key_hashes(KeyTable.of(pa.chunked_array([encoded], pa.binary()))) % count
     return dict(zip(known, numbers.tolist(), strict=True))

@@ -66,7 +66,7 @@ def print_state_json(warehouse: str, group: str | None, topic: str | None, parti
 
 
 def print_state(
-    warehouse: str, group: str | None, topic: str | None, partition: int | None, *, verbose: bool, ranges: bool
+    warehouse: str, group: str | None, topic: str | None, partition: int | None, *, epochs: bool, ranges: bool
 ) -> None:
     """Print one line per share-partition, and its in-flight ranges if `ranges` is set or there is only one."""
     tables, where = CommittedTables(warehouse), key_filter(group, topic, partition)
@@ -78,7 +78,7 @@ def print_state(
     rows = left_join(
         add_topic_key(states), _sum_in_flight(tables, where), {"in_flight": pa.int64(), "states": pa.string()}
     )
-    columns = [head for head in _COLUMNS if verbose or head != "LEADER-EPOCH"]
+    columns = [head for head in _COLUMNS if epochs or head != "LEADER-EPOCH"]
     shown = _printed_columns(rows.sort_by(_BY_KEY)).select([_COLUMNS[head] for head in columns])
     print_table(columns, zip(*(column.to_pylist() for column in shown), strict=True), numeric=_NUMERIC)
     if ranges or states.num_rows == 1:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
@@ -21,11 +22,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, mo
 from share_state.errors import DeclarationError
 
 
-def resource_folder(name: str) -> Path:
-    """The folder `schemas` or `conf`: a package resource in a wheel, the folder at the root of a checkout."""
-    package = Path(str(resources.files("share_state")))
+def resource_folder(name: str) -> Traversable:
+    """The folder `schemas` or `conf`: a package resource, in an archive too; in a checkout the folder at its root."""
+    package = resources.files("share_state")
     installed = package / f"_{name}"
-    return installed if installed.is_dir() else package.parent / name
+    return installed if installed.is_dir() else Path(str(package)).parent / name
 
 
 class _Declared(BaseModel):
@@ -33,11 +34,12 @@ class _Declared(BaseModel):
 
 
 class Column(_Declared):
-    """A column of a table: name, type in Spark's notation, meaning."""
+    """A column of a table: name, type in Spark's notation, meaning, and whether a row may lack a value."""
 
     name: str
     type: str
     doc: str
+    nullable: bool = True
 
     @field_validator("type")
     @classmethod
@@ -50,9 +52,10 @@ class Column(_Declared):
 
 
 class ColumnsOf(_Declared):
-    """Includes all columns of a column group."""
+    """Includes all columns of a column group; those of `not_null` always have a value in this table."""
 
     columns_of: str
+    not_null: tuple[str, ...] = ()
 
 
 class ColumnGroup(_Declared):
@@ -177,11 +180,13 @@ def table(name: str) -> tuple[str, tuple[Column, ...]]:
         DeclarationError: if the file in schemas/tables does not declare a table.
     """
     declaration_names = _load(f"tables/{name}.yaml", Table)
-    groups = (
-        _load(f"tables/{one.columns_of}.yaml", ColumnGroup).columns if isinstance(one, ColumnsOf) else (one,)
-        for one in declaration_names.columns
-    )
+    groups = (_columns(one) if isinstance(one, ColumnsOf) else (one,) for one in declaration_names.columns)
     return declaration_names.doc, tuple(chain.from_iterable(groups))
+
+
+def _columns(group: ColumnsOf) -> Iterable[Column]:
+    columns = _load(f"tables/{group.columns_of}.yaml", ColumnGroup).columns
+    return (one.model_copy(update={"nullable": one.name not in group.not_null}) for one in columns)
 
 
 @cache
@@ -192,6 +197,15 @@ def table_schema(name: str) -> pa.Schema:
         DeclarationError: if a column has an unknown type.
     """
     return pa.schema([(column.name, arrow_type(column.type)) for column in table(name)[1]])
+
+
+@cache
+def stored_schema(name: str) -> pa.Schema:
+    """The Arrow schema of a table as Delta stores it: `table_schema` with the comment of each column, and NOT NULL."""
+    columns = table(name)[1]
+    return pa.schema(
+        pa.field(column.name, arrow_type(column.type), column.nullable, {"comment": column.doc}) for column in columns
+    )
 
 
 _SIMPLE = {
@@ -352,11 +366,12 @@ def _load(name: str, model: type[_Model]) -> _Model:
 
 def declaration_names(folder: str, first_key: str) -> list[str]:
     """Names of the files in a folder of schemas/ whose first key is table, columns_group, name or struct."""
-    paths = sorted(_path(folder).glob("*.yaml"))
-    return [path.stem for path in paths if path.read_text(encoding="utf-8").startswith(f"{first_key}:")]
+    files = (file for file in _path(folder).iterdir() if file.name.endswith(".yaml"))
+    chosen = (file for file in files if file.read_text(encoding="utf-8").startswith(f"{first_key}:"))
+    return sorted(file.name.removesuffix(".yaml") for file in chosen)
 
 
-def _path(name: str) -> Path:
+def _path(name: str) -> Traversable:
     return resource_folder("schemas") / name
 
 

@@ -1,5 +1,7 @@
-"""Jars by Maven coordinates, fetched once at set-up with the Ivy that pyspark ships; later runs need no network."""
+"""Jars by Maven coordinates, fetched once with the Ivy that pyspark ships; later runs need no network."""
 
+import logging
+import os
 import shutil
 import subprocess
 import sys
@@ -26,7 +28,7 @@ COORDINATES = {
     TEST_BROKER: ("org.apache.kafka", "kafka_2.13", "4.3.1"),  # 4.4.0 needs kafka-tools 4.4.0
 }
 
-_SET_UP_WITH = {DELTA: "", KAFKA_CLIENTS: " --with-kafka"}
+_LOG = logging.getLogger("share_state")
 
 
 def folder(name: str) -> Path:
@@ -35,29 +37,35 @@ def folder(name: str) -> Path:
 
 
 def jars(name: str) -> list[Path]:
-    """The jars of a set.
+    """The jars of a set, fetched on first use.
 
     Raises:
-        SetupError: if it was not fetched.
+        SetupError: as of `fetch`.
     """
-    found = sorted(folder(name).glob("*.jar"))
-    if not found:
-        fix = f"python -m share_state.cli.setup{_SET_UP_WITH.get(name, ' --with-test-jars')}"
-        raise SetupError(f"{folder(name)}: the jars of {name} are missing; run `{fix}` once")
-    return found
+    if not folder(name).exists():
+        _LOG.info("fetching jars %s, once", name)
+        fetch(name)
+    return sorted(folder(name).glob("*.jar"))
+
+
+def find_java() -> str | None:
+    """Path of the `java` that Spark runs: that of JAVA_HOME if set, else of the PATH."""
+    home = os.environ.get("JAVA_HOME")
+    return shutil.which("java", path=str(Path(home, "bin")) if home else None)
 
 
 def fetch(name: str) -> None:
     """Fetch a set of jars unless it exists; never a part of one.
 
     Raises:
-        SetupError: if there is no Java or the registry cannot be reached; with the last line of Ivy.
+        SetupError: if there is no Java, the registry cannot be reached (with the last line of Ivy), or the environment
+            cannot be written.
     """
     if folder(name).exists():
         return
-    java, ivy = shutil.which("java"), next(_spark_jars().glob("ivy-*.jar"), None)
+    java, ivy = find_java(), next(_spark_jars().glob("ivy-*.jar"), None)
     if java is None or ivy is None:
-        raise SetupError("no `java` on the PATH (17 is needed): install a Java 17 runtime, then run the set-up again")
+        raise SetupError("no `java` on the PATH: install a Java 17 runtime")
     organisation, module, revision = COORDINATES[name]
     with tempfile.TemporaryDirectory(prefix="share-state-jars-") as scratch:
         command = [java, "-jar", str(ivy), "-cache", f"{scratch}/cache", "-confs", "default"]
@@ -70,12 +78,19 @@ def fetch(name: str) -> None:
             raise SetupError(f"{organisation}:{module}:{revision} could not be fetched: {' '.join(last)}")
         if name == DELTA:
             fetched = [jar for jar in fetched if not _shipped_with_spark(jar)]
-        partial = folder(name).with_suffix(".partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        for jar in fetched:
-            shutil.copy2(jar, partial)
-        partial.rename(folder(name))
+        # Commands that start at the same time may fetch the same jars.
+        try:
+            folder(name).parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=folder(name).parent, prefix=".partial-") as partial:
+                for jar in fetched:
+                    shutil.copy2(jar, partial)
+                Path(partial).chmod(0o755)
+                Path(partial).rename(folder(name))
+        except OSError as error:
+            if folder(name).exists():
+                return
+            who = "run `share-state setup` as the owner of this Python environment"
+            raise SetupError(f"{folder(name)}: cannot be written ({error.strerror}); {who}") from error
 
 
 def _shipped_with_spark(jar: Path) -> bool:

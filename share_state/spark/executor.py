@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
+from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -27,9 +28,9 @@ from share_state.pipeline.task import (
 )
 from share_state.rules.group_context import STATE_COLUMNS
 from share_state.schema.declarations import table_schema
-from share_state.sources.discovery import LogPartition
+from share_state.sources.discovery import LogPartition, Segment
 from share_state.sources.kafka_client import KAFKA_FORM
-from share_state.spark.inputs import FrameRows, map_frame
+from share_state.spark.inputs import FrameRows, described, local_address, map_frame
 
 DRIVER_ROWS = 128 << 10
 """Staged rows that the driver finalizes sooner than tasks would start."""
@@ -54,6 +55,8 @@ class SparkExecutor:
         return reduce(DataFrame.unionAll, parts)
 
     def _map_files(self, logs: Sequence[LogPartition], per_log: PerLog, schema: pa.Schema) -> DataFrame:
+        # Workers have another working directory.
+        logs = [replace(log, segments=tuple(map(_absolute, log.segments))) for log in logs]
         tasks = balance_tasks(logs, self.spark.sparkContext.defaultParallelism)
         if all(log.source is not None and log.source.form == KAFKA_FORM for log in logs):
             tasks = [[log] for log in logs]
@@ -70,6 +73,9 @@ class SparkExecutor:
         # A task stays on one executor; if spark.executor.cores is not set, it sees the cores of its machine.
         of_executor = int(context.getConf().get("spark.executor.cores") or context.defaultParallelism)
         plan = replace(plan, cores=cores_per_log(plan.logs, context.defaultParallelism, of_executor))
+        if plan.resumed is not None:
+            files = {name: tuple(map(_absolute_path, one.files)) for name, one in plan.resumed.items()}
+            plan = replace(plan, resumed={n: replace(one, files=files[n]) for n, one in plan.resumed.items()})
         return self.map_logs(plan, partial(run_task, plan, output), output.schema)
 
     def returned_tables(self, rows: DataFrame, tables: Sequence[str]) -> dict[str, DataFrame]:
@@ -89,7 +95,8 @@ class SparkExecutor:
 
     def collect(self, rows: DataFrame) -> pa.Table:
         """Rows as an Arrow table in this process."""
-        return rows.toArrow()
+        with described(self.spark, "share_state: read and fold log partitions"):
+            return rows.toArrow()
 
     def finalize(self, files: TableFiles, staged: Sequence[File], finish: FinishRows) -> list[File]:
         """Write staged rows as files of their table, in tasks if there are more than DRIVER_ROWS."""
@@ -101,7 +108,17 @@ class SparkExecutor:
             written = finalize_staged(files, staged[number::count], finish)
             yield pa.RecordBatch.from_pylist(written, schema=FILE_SCHEMA)
 
-        return run_tasks(self.spark, count, run, FILE_SCHEMA).toArrow().to_pylist()
+        rows = sum(file["rows"] for file in staged)
+        with described(self.spark, f"share_state: write {rows:,} rows of {staged[0]['table']}"):
+            return run_tasks(self.spark, count, run, FILE_SCHEMA).toArrow().to_pylist()
+
+
+def _absolute_path(path: str) -> str:
+    return path if "://" in path else str(Path(path).absolute())
+
+
+def _absolute(segment: Segment) -> Segment:
+    return replace(segment, path=_absolute_path(segment.path))
 
 
 def _judge_groups(rows: DataFrame, side: GroupSide, plan: FoldPlan) -> DataFrame:
@@ -142,7 +159,7 @@ def committed_frame(spark: SparkSession, tables: CommittedTables, name: str) -> 
     """
     if "://" not in tables.root:
         read = spark.read.format("delta").option("versionAsOf", tables.versions[name])
-        return read.load(f"{tables.root}/{name}")
+        return read.load(f"{local_address(tables.root)}/{name}")
     paths = [file["path"] for file in tables.files(name)]
 
     def rows(number: int) -> Iterator[pa.RecordBatch]:

@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -67,7 +68,7 @@ class SparkSorter:
         with copies.original_addresses():
             for form, path in [(form, copies.local(path)) for form, path in tables]:
                 try:
-                    frames.append(_normalised(self._session.read.format(form).load(path), columns, path))
+                    frames.append(_normalised(self._session.read.format(form).load(local_address(path)), columns, path))
                 except AnalysisException as error:
                     reason = str(error).splitlines()[0]
                     raise InputError(f"{path}: cannot be read as {form} ({reason})") from None
@@ -115,6 +116,23 @@ class FrameRows:
             position = np.arange(before, before + count)
             yield arrow_rows(batch["key"], batch["value"], offsets, times, 0, position), int(offsets[-1])
             before += count
+
+
+def local_address(path: str) -> str:
+    """A path as Spark finds it whatever the default file system is; an address stays as it is."""
+    return path if "://" in path else f"file://{Path(path).absolute()}"
+
+
+@contextmanager
+def described(session: SparkSession, description: str) -> Iterator[None]:
+    """Describe the jobs of this thread in Spark's UI, unless the caller does."""
+    context, name = session.sparkContext, "spark.job.description"
+    before = context.getLocalProperty(name)
+    context.setJobDescription(before or description)
+    try:
+        yield
+    finally:
+        context.setLocalProperty(name, before)  # pyright: ignore[reportArgumentType]  None removes it
 
 
 def map_frame(
@@ -168,7 +186,8 @@ def _read_spool(path: str, log: LogPartition) -> Iterator[pa.RecordBatch]:
 
 
 def _collect(frame: DataFrame, log: LogPartition) -> list[pa.RecordBatch]:
-    return frame.filter(sql.col("partition") == log.partition).sort("offset").toArrow().to_batches()
+    with described(frame.sparkSession, f"share_state: collect {log.name}"):
+        return frame.filter(sql.col("partition") == log.partition).sort("offset").toArrow().to_batches()
 
 
 def _collected_once(frame: DataFrame) -> Callable[[LogPartition], list[pa.RecordBatch]]:
@@ -192,11 +211,12 @@ def _sorted_logs(ours: DataFrame, name: str, topics: Sequence[str]) -> SortedLog
         sql.first(wrong, ignorenulls=True).alias("wrong"),
         sql.concat_ws(" ", sql.count("*"), sql.bit_xor(sql.xxhash64(*content))).alias("content"),
     )
-    rows = [row for row in found.collect() if row.topic is not None]
+    with described(ours.sparkSession, f"share_state: find the log partitions of {name}"):
+        rows = [row for row in found.collect() if row.topic is not None]
     of_topics = {topic: [row for row in rows if row.topic == topic] for topic in topics}
     for row in chain.from_iterable(of_topics.values()):
         if row.wrong is not None:
-            where = row.wrong.file.removeprefix("file://") or name
+            where = re.sub("^file:/+", "/", row.wrong.file) or name
             raise InputError(f"{where}: partition {row.partition}, offset {row.wrong.offset}: {row.wrong.what}")
     others = {row.topic for row in rows} - {*topics}
     if not of_topics[topics[0]]:

@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyspark
 from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -30,6 +33,7 @@ UNPACKED = "share_state_package"
 """Folder in an executor's working directory."""
 
 _PACKAGE = Path(__file__).parents[1]
+_LISTS = ("spark.jars", "spark.sql.extensions")
 _ARCHIVES, _PATH = "spark.archives", "spark.executorEnv.PYTHONPATH"
 
 
@@ -37,7 +41,10 @@ def package_settings(conf: Mapping[str, str]) -> dict[str, str]:
     """Settings that send this package to the workers as an archive like its wheel, added to the user's paths."""
     folder = Path(tempfile.mkdtemp(prefix="share-state-package-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    archive = _zip_package(folder / "share_state.zip")
+    # Of `--py-files` the package is imported out of a wheel or an archive.
+    given = _PACKAGE.parent
+    archive = Path(shutil.copy(given, folder / "share_state.zip")) if given.is_file() else None
+    archive = archive or _zip_package(folder / "share_state.zip")
     archives = [one for one in (conf.get(_ARCHIVES), f"{archive.as_uri()}#{UNPACKED}") if one]
     paths = [one for one in (UNPACKED, conf.get(_PATH)) if one]
     return {_ARCHIVES: ",".join(archives), _PATH: ":".join(paths)}
@@ -49,7 +56,7 @@ def _zip_package(archive: Path) -> Path:
             if source.is_file() and source.suffix != ".pyc":
                 packed.write(source, Path(_PACKAGE.name) / source.relative_to(_PACKAGE))
         for name in ("schemas", "conf"):
-            folder = declarations.resource_folder(name)
+            folder = Path(str(declarations.resource_folder(name)))
             if folder.parent != _PACKAGE:
                 for source in sorted(folder.rglob("*.*")):
                     packed.write(source, Path(_PACKAGE.name, f"_{name}") / source.relative_to(folder))
@@ -170,25 +177,33 @@ def start(
     """Start a session, with Delta from the jars that set-up fetched.
 
     Args:
-        master: Spark master URL; that of spark-submit overrides it.
-        conf: settings that override the defaults.
+        master: Spark master URL; that of spark-submit or spark-defaults.conf overrides it.
+        conf: settings that override those; ours are only defaults for what neither names.
         verbose: let Spark log at INFO.
         app: name of the application.
         delta: let Spark read and write Delta tables.
     Raises:
-        SetupError: if Java or the jars are missing.
+        SetupError: if Java is missing, or the jars are and cannot be fetched.
         ShareStateError: if Spark does not start with these settings.
     """
     while _STOPPING:
         _STOPPING.pop().join()
-    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+    if jars.find_java() is None:
         raise SetupError("no `java` on the PATH: install a Java 17 runtime")
-    # Workers run the driver's interpreter, which has the dependencies.
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    builder, settings = SparkSession.builder.appName(app), {**_settings(master, verbose, delta), **(conf or {})}
-    if not is_under_spark_submit():
-        builder = builder.master(master)
-        settings |= {} if is_local(master) else package_settings(settings)
+    given = _operator_settings() | dict(conf or {})
+    if is_under_spark_submit():
+        master = given.get("spark.master", master)
+    defaults = {"spark.master": master, "spark.app.name": app} | _settings(master, verbose, delta)
+    settings = {name: value for name, value in defaults.items() if name not in given} | dict(conf or {})
+    # Lists: theirs and ours.
+    settings |= {name: f"{given[name]},{defaults[name]}" for name in _LISTS if name in given and name in defaults}
+    if not is_local(master):
+        settings |= package_settings(given)
+    # Without another wish workers run the driver's interpreter, which has the dependencies.
+    if "spark.pyspark.python" in given and not is_under_spark_submit():
+        os.environ["PYSPARK_PYTHON"] = given["spark.pyspark.python"]
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder
     for name, value in settings.items():
         builder = builder.config(name, value)
     try:
@@ -197,6 +212,18 @@ def start(
         # The value of a setting may be a secret.
         given = " and ".join(["--master " + master, *(f"--spark-conf {name}" for name in conf or ())])
         raise ShareStateError(f"Spark does not start with {given}: {_reason(error)}") from error
+
+
+def _operator_settings() -> dict[str, str]:
+    """The settings of spark-submit; without it those of spark-defaults.conf, which a builder would override."""
+    if is_under_spark_submit():
+        SparkContext._ensure_initialized()
+        return dict(SparkConf().getAll())
+    home = os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
+    file = Path(os.environ.get("SPARK_CONF_DIR") or Path(home, "conf"), "spark-defaults.conf")
+    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    pairs = (re.fullmatch(r"\s*([^\s#=:][^\s=:]*)\s*[=:\s]\s*(.*?)\s*", line) for line in lines)
+    return {pair[1]: pair[2] for pair in pairs if pair}
 
 
 def _reason(error: PySparkException | Py4JError) -> str:
@@ -219,21 +246,20 @@ def _stop(spark: SparkSession) -> None:
 
 
 def _settings(master: str, verbose: bool, delta: bool) -> dict[str, str]:
-    log = f"-Dlog4j2.configurationFile={(declarations.resource_folder('conf') / 'log4j2.properties').as_uri()}"
+    properties = declarations.resource_folder("conf") / "log4j2.properties"
+    log = f"-Dlog4j2.configurationFile={properties.as_uri()}" if isinstance(properties, Path) else ""
     level, tasks = ("info", "info") if verbose else ("error", "off")
     level = f"-Dshare_state.log.level={level} -Dshare_state.log.tasks={tasks}"
-    settings = {
-        "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        # Only small tables are shuffled.
-        "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
-    }
+    settings = {"spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true"}
     if delta:
         settings |= _DELTA
     if is_under_spark_submit():
         return settings
+    settings |= {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
     if delta:
         settings["spark.jars"] = ",".join(str(jar) for jar in jars.jars(jars.DELTA))
     settings["spark.driver.extraJavaOptions"] = f"{log} {level}"
@@ -241,6 +267,8 @@ def _settings(master: str, verbose: bool, delta: bool) -> dict[str, str]:
         settings |= {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
+            # Only small tables are shuffled.
+            "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
             "spark.driver.extraJavaOptions": f"{_QUICK_START} {java_options()} {log} {level}",
         }
     return settings

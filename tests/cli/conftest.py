@@ -1,5 +1,7 @@
 """Commands in this process: those that need Spark share the one session of the test run."""
 
+import os
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +23,12 @@ def share_state(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> Comma
 def light(capfd: pytest.CaptureFixture[str]) -> Command:
     """Runs a command that needs no Spark."""
     return partial(say, capfd)
+
+
+@pytest.fixture
+def no_java(tmp_path: Path) -> Mapping[str, str]:
+    """The environment of a machine that has none."""
+    return {name: value for name, value in os.environ.items() if name != "JAVA_HOME"} | {"PATH": str(tmp_path)}
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ import pytest
 from tests.cli.commands import say
 from tests.fold.control_records.logs import checkpoint, control, delta, log_of, user_data
 from tests.fold.control_records.test_edges import stamped
-from tests.kafka.batches import Batch
+from tests.kafka.batches import Batch, Record
 
 BATCHES = [
     stamped(user_data(0, 100), 0),
@@ -52,6 +52,17 @@ def test_share_partitions_verdicts_poison_and_metrics_are_those_of_the_other_dia
     assert 'share_state_lag{group_id="done",partition_id="0",topic_name="orders"} 0.0' in lines
     assert 'share_state_verdict{group_id="dead",partition_id="0",topic_name="orders",verdict="STOP"} 1.0' in lines
     assert "STOP" in page.read_text()
+
+
+def test_groups_whose_malformed_ids_differ_have_series_of_their_own(capfd, tmp_path: Path):
+    metrics, one = tmp_path / "m.prom", checkpoint("GG", 1, 0, 50, [(0, 49, 0, 1)])
+    ids = [Record(one.key, (one.value or b"").replace(b"GG", name)) for name in (b"G\xff", b"G\xfe")]
+    report = audit(capfd, tmp_path, [control(100, *ids)], "--prometheus", metrics)
+    assert report["share_partitions"] == 2
+    assert {row["limited_by_group"] for row in report["cutoff"]} <= {r"G\xff", r"G\xfe"}
+    series = [line.rpartition(" ")[0] for line in metrics.read_text().splitlines() if not line.startswith("#")]
+    assert len(series) == len(set(series))
+    assert sum(name.startswith("share_state_end_offset{") for name in series) == 2
 
 
 def test_subscriptions_mode_and_index_are_keys_of_the_configuration(capfd, tmp_path: Path):

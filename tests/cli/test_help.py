@@ -13,6 +13,8 @@ def test_the_help_of_a_command_holds_an_example(light: Command, name: str):
     said = light(name, "--help")
     assert (said.code, said.err) == (0, "")
     assert f"Example: share-state {name}" in " ".join(said.out.split())
+    assert all(option in said.out for option in ("--quiet", "-v", "-h"))
+    assert light(name, "-h").out == said.out
 
 
 def test_the_bare_command_lists_the_commands(light: Command):

@@ -79,12 +79,6 @@ def test_sigterm_ends_a_command_like_an_interrupt_and_leaves_no_file(tmp_path: P
     assert [*tmp_path.iterdir()] == []
 
 
-@pytest.fixture
-def no_java(tmp_path: Path) -> Mapping[str, str]:
-    """The environment of a machine that has none."""
-    return {name: value for name, value in os.environ.items() if name != "JAVA_HOME"} | {"PATH": str(tmp_path)}
-
-
 @pytest.mark.parametrize("command", ["reconstruct", "audit"])
 def test_a_little_export_needs_no_java(no_java: Mapping[str, str], tmp_path: Path, command: str):
     made = _run(COMMAND, command, DATA / "4.3.1/happy", "--out", tmp_path / "w", env=no_java)

@@ -96,7 +96,7 @@ def test_json_hints_where_an_uninitialised_share_partition_will_start(light: Com
 
 
 def test_verbose_adds_the_leader_epoch(light: Command, chaos: Path):
-    header, *rows = light("show", chaos, "-v").table
+    header, *rows = light("show", chaos, "--epochs").table
     assert header[:6] == ["GROUP", "TOPIC", "PARTITION", "LEADER-EPOCH", "START-OFFSET", "LAG"]
     states = light("show", chaos, "--json").json["share_partitions"]
     assert [row[3] for row in rows] == [str(row["leader_epoch"]) if row["start_offset"] >= 0 else "-" for row in states]

@@ -1,18 +1,16 @@
 """`share-state simulate --fault all`, then `share-state audit`: every fault is found where it was planted."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 
 from share_state.delta.reader import CommittedTables
 from tests.cli.commands import Command
+from tests.profiles import by_profile
 
-SEEDS = range(1, 21) if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else (1, 7)
 
-
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", by_profile([7], range(1, 21)))
 def test_an_audit_that_knows_nothing_of_the_writer_finds_every_fault(light: Command, tmp_path: Path, seed: int):
     logs, lake = tmp_path / "logs", tmp_path / "lake"
     assert light("simulate", "--out", logs, "--seed", seed, "--groups", 60, "--fault", "all").code == 0

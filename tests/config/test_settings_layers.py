@@ -73,6 +73,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "report.html": TEXTS,
     "report.prometheus": TEXTS,
     "retention.history_days": st.integers(1, 36_500),
+    "retention.replaced_files_days": st.integers(7, 36_500),
     "spark.master": TEXTS,
     "spark.conf": st.dictionaries(TEXTS, TEXTS),
 }

@@ -61,6 +61,8 @@ IN_FILE = {
     "limits: []": f"limits: an empty list given; give a map of {LIMITS}",
     "state_partitions: 0": f"state_partitions: 0 given; give {COUNT}",
     "retention: {history_days: 0}": "retention.history_days: 0 given; give a whole number from 1 to 36500",
+    "retention: {replaced_files_days: 6}": "retention.replaced_files_days: 6 given; "
+    "give a whole number from 7 to 36500",
     "clock: utc": "clock: utc given; give log or wall",
     "fail_on: fatal": f"fail_on: fatal given; give {SEVERITIES}",
     "rules: {OFFSET_GAP: loud}": f"rules.OFFSET_GAP: loud given; give {SEVERITIES}",

@@ -98,7 +98,7 @@ def test_the_defaults_are_those_of_the_fold_and_of_kafka():
         "fail_on_verdict": "none",
         "acknowledged": [],
         "report": {"html": None, "prometheus": None},
-        "retention": {"history_days": 90},
+        "retention": {"history_days": 90, "replaced_files_days": 7},
         "spark": {"master": None, "conf": {}},
     }
 

@@ -43,7 +43,7 @@ def test_rows_are_added_beside_others_and_take_the_place_of_their_own_run(tmp_pa
 def test_rows_that_share_a_file_with_those_of_a_run_that_goes_stay(tmp_path: Path):
     added(tmp_path, runs("a", "b", "c"), set())
     assert Warehouse(str(tmp_path)).run_ids("runs") == {"a", "b", "c"}
-    added(tmp_path, runs("d"), {"b"})
+    added(tmp_path, runs("d"), {"b", "d"})
     assert seen(tmp_path) == ["a", "c", "d"]
 
 
@@ -107,5 +107,5 @@ def test_a_table_of_an_earlier_version_gains_the_columns_it_lacks(tmp_path: Path
 
 
 def _finding() -> pa.RecordBatch:
-    row = {"rule": "TORN_TAIL", "severity": "warning", "message": "a file ends inside a batch"}
+    row = {"rule": "TORN_TAIL", "severity": "warning", "message": "a file ends inside a batch", "run_id": "a"}
     return pa.RecordBatch.from_pylist([row], schema=table_schema("findings"))

@@ -20,7 +20,7 @@ from tests.kafka_classes import KafkaShard
 from tests.log_writer import CODECS, Key, Range, batch, snapshot, tombstone, update, write_log_folder
 from tests.truth import runs, value_by_offset
 
-# Enough to meet each odd pair of records; HYPOTHESIS_PROFILE=nightly draws thirty times as many.
+# Enough to meet each odd pair of records; the nightly profile draws more.
 EXAMPLES = 3 * settings().max_examples
 
 TOPICS = ("AAAAAAAAAAEAAAAAAAAAAg", "5Y2VfE9xTOSVmSFbWg1sdQ")

@@ -1,6 +1,5 @@
 """Every transition of a live share-partition against kafka.server.share.SharePartition of 4.3.1, step by step."""
 
-import os
 import shutil
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +15,7 @@ from share_state.simulator.types import DeliveryState, StateBatch, StateRead
 from share_state.sources import jars
 from tests.differential.kafka_share_partition import kafka
 from tests.differential.share_partition_twins import Leave, LogStart, Read, Say, Step, Twins, Wait
+from tests.profiles import by_profile
 
 MEMBERS = ("M1", "M2")
 LOCK_MS = 1_000
@@ -78,7 +78,7 @@ def recorded(draw: st.DrawFn) -> StateRead:
     history=st.lists(st.tuples(steps, answers), min_size=1, max_size=40),
 )
 # Drawn anew by the nightly profile only: whoever changes something else must not meet a rare history of this machine.
-@settings(max_examples=2 * settings().max_examples, derandomize=os.environ.get("HYPOTHESIS_PROFILE") != "nightly")
+@settings(max_examples=2 * settings().max_examples, derandomize=by_profile(True, False))
 def test_every_transition_is_kafkas(
     jvm: Any,
     read: StateRead,

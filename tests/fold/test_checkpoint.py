@@ -12,6 +12,7 @@ from share_state.sources.resume import ResumeStatus
 from tests.fold.model import Written
 from tests.fold.nights import Auditor, grown, only_log, same_tables
 from tests.fold.random_logs import folder_of, logs
+from tests.profiles import by_profile
 from tests.truth import DATA
 
 
@@ -36,7 +37,7 @@ def _small_log(folder: Path) -> LogPartition:
 
 def test_a_log_cut_at_any_byte_and_continued_is_one_log(tmp_path: Path):
     source = _small_log(tmp_path)
-    for size in range(0, source.size, 13):
+    for size in range(0, source.size, by_profile(39, 1)):
         _equals_one_audit(source, tmp_path / f"cut-{size}", [size])
 
 

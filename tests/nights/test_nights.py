@@ -36,6 +36,7 @@ from tests.nights.exports import (
     simulated_topic,
     write_part,
 )
+from tests.profiles import by_profile
 
 PARTITIONS = (3, 2, 4, 3)
 """State partitions of each generation of the topic."""
@@ -396,9 +397,5 @@ def _clock(shift: timedelta) -> Iterator[None]:
         yield
 
 
-A_MINUTE, AN_HOUR = 20, 1000
-"""Examples of the fast and of the nightly profile."""
-Nights.TestCase.settings = settings(
-    max_examples=A_MINUTE if settings().max_examples <= 30 else AN_HOUR, stateful_step_count=30, print_blob=True
-)
+Nights.TestCase.settings = settings(max_examples=by_profile(7, 1000), stateful_step_count=30, print_blob=True)
 TestNights = Nights.TestCase

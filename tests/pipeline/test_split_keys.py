@@ -1,14 +1,20 @@
 """One key in two state partitions, as after the state topic got more partitions."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
+from share_state.delta.files import TableFiles
 from share_state.delta.reader import CommittedTables
+from share_state.fold.timeline import timeline_tables
 from share_state.pipeline.audit import run_audit
 from share_state.pipeline.executor import LocalExecutor
+from share_state.pipeline.groups import settle_timeline
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.pipeline.result import RunResult
@@ -68,6 +74,23 @@ def test_where_the_count_is_known_only_the_right_state_is_in_the_tables(tmp_path
     assert len(history) == len(tables["share_partition_state"])
 
 
+@pytest.mark.parametrize("state_partitions", [None, COUNT])
+def test_tables_in_python_and_timelines_are_settled_too(tmp_path: Path, state_partitions: int | None):
+    """Without a warehouse, as with one."""
+    _, committed = split(tmp_path, state_partitions, "reconstruct")
+    logs = find_logs([str(tmp_path)])
+    plan = FoldPlan(logs, state_partitions=state_partitions)
+    tables = LocalExecutor().result_tables(plan)
+    for name, expected in committed.items():
+        rows = [row | ({"run_id": None} if "run_id" in row else {}) for row in expected]
+        assert sorted(map(str, tables[name].to_pylist())) == sorted(map(str, rows)), name
+    assert not len(LocalExecutor().result_tables(replace(plan, judging="none"))["findings"])
+    whole = pa.concat_tables([table for log in logs for table in timeline_tables(log)])
+    rows = settle_timeline(whole, state_partitions).filter(pc.field("partition") == 0)
+    homes = {home_of(0)} | (set() if state_partitions else {(home_of(0) + 1) % COUNT})
+    assert set(rows["state_partition"].to_pylist()) == homes
+
+
 def test_where_the_count_is_unknown_both_are_suspect(tmp_path: Path):
     result, tables = split(tmp_path, None, "reconstruct")
     rows = {(row["partition"], row["state_partition"]): row["suspect"] for row in tables["share_partition_state"]}
@@ -90,3 +113,17 @@ def test_logs_whose_number_is_unknown_are_folded_each_by_itself(tmp_path: Path, 
     plan = FoldPlan(logs, state_partitions=state_partitions)
     result = run_reconstruct(LocalExecutor(), plan, str(tmp_path / "lake"))
     assert (result.share_partitions, dict(result.findings)) == (2, {})
+
+
+def test_the_driver_reads_no_state_where_every_key_is_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Nor has the number of state partitions to be known for that."""
+    records: dict[int, list[Record]] = {number: [] for number in range(COUNT)}
+    for partition in range(20):
+        records[home_of(partition)].append(snapshot(OLD, partition=partition))
+    logs = [
+        log_of(tmp_path, in_bytes(consecutive([Batch([one]) for one in own])), partition=number)
+        for number, own in records.items()
+    ]
+    monkeypatch.setattr(TableFiles, "read", lambda *_: pytest.fail("read"))
+    result = run_reconstruct(LocalExecutor(), FoldPlan(logs), str(tmp_path / "lake"))
+    assert (result.share_partitions, result.key_modulus) == (20, COUNT)

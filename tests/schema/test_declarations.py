@@ -182,7 +182,7 @@ def test_a_declared_table_is_read(write):
     ("old", "new", "key"),
     [
         ("doc: any\n", "doc: any\ncomment: x\n", "comment: Extra inputs"),
-        ("type: bigint", "type: bigint, nullable: false", "columns.0.*nullable: Extra inputs"),
+        ("type: bigint", "type: bigint, unit: ms", "columns.0.*unit: Extra inputs"),
         ("type: bigint", "type: long", "columns.0.*type: .*type 'long' is unknown"),
         ("table: t\n", "", "table: Field required"),
         ("{name: a", "{name: [a", "t.yaml: .*expected"),

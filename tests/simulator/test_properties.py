@@ -11,6 +11,7 @@ from share_state.simulator import events as ev
 from share_state.simulator.acquisition import AcquireMode
 from share_state.simulator.settings import AckType, PartitionSettings
 from share_state.simulator.types import DeliveryState, ErrorCode, StateBatch
+from tests.profiles import by_profile
 from tests.simulator.history import ACCEPT, GAP, REJECT, RELEASE, RENEW, History
 
 TERMINAL = (DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED)
@@ -208,11 +209,11 @@ class AnyHistory(RuleBasedStateMachine):
 
 
 TestAnyHistory = AnyHistory.TestCase
-TestAnyHistory.settings = settings(max_examples=60, stateful_step_count=40)
+TestAnyHistory.settings = settings(max_examples=by_profile(30, 3000), stateful_step_count=40)
 
 
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=25)
+@settings(max_examples=by_profile(10, 1000))
 def test_long_histories_of_busy_members(seed: int):
     """The same, longer and mostly orderly: the drawn ones above seldom get far."""
     draw = random.Random(seed)

@@ -21,6 +21,7 @@ from share_state.pipeline.result import RunResult
 from share_state.pipeline.resume import LastAudit
 from share_state.sources.discovery import find_logs
 from share_state.spark import executor
+from tests.profiles import by_profile
 from tests.truth import DATA
 
 KEY = [(name, "ascending") for name in ("group_id", "topic_id", "partition")]
@@ -96,8 +97,9 @@ TRIED = (0, 4, 6, 7)
 """Before the first, at the last that tasks wrote, and before each of the last two."""
 
 
-def test_ten_nights_with_kills_in_between_are_one_audit(run: Audit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    for night, source in enumerate(grown(DATA / "4.3.1/fuzz", tmp_path / "grown", 10)):
+def test_nights_with_kills_in_between_are_one_audit(run: Audit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    nights = by_profile(5, 10)
+    for night, source in enumerate(grown(DATA / "4.3.1/fuzz", tmp_path / "grown", nights)):
         if night % 2:
             before = contents(tmp_path / "warehouse") if night else None
             with monkeypatch.context() as patch, pytest.raises(KilledError):
@@ -109,7 +111,7 @@ def test_ten_nights_with_kills_in_between_are_one_audit(run: Audit, tmp_path: Pa
     run(DATA / "4.3.1/fuzz", tmp_path / "once")
     assert contents(tmp_path / "warehouse") == contents(tmp_path / "once")
     runs = CommittedTables(str(tmp_path / "warehouse")).runs
-    assert len(runs) == 10
+    assert len(runs) == nights
     assert sum(runs["records"].to_pylist()) == CommittedTables(str(tmp_path / "once")).run["records"]
     history = CommittedTables(str(tmp_path / "warehouse")).read("share_partition_history")
     assert set(history["run_id"].to_pylist()) == set(runs["run_id"].to_pylist())

@@ -1,12 +1,16 @@
 """Sessions of one process, one after the other."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
-from share_state.spark.session import class_archive, java_options
+import share_state
+from share_state.spark.session import class_archive, java_options, package_settings
+from tests.truth import DATA
 
 TWICE = """
 from share_state.spark.session import session
@@ -30,3 +34,15 @@ def test_the_class_archive_is_used_only_if_it_exists(monkeypatch: pytest.MonkeyP
     class_archive().parent.mkdir(parents=True)
     class_archive().touch()
     assert f"-XX:SharedArchiveFile={class_archive()}" in java_options()
+
+
+def test_the_package_runs_out_of_an_archive_as_py_files_ships_it(tmp_path: Path):
+    archive = urlsplit(package_settings({})["spark.archives"]).path
+    logs = DATA / "4.4.0/chaos"
+    code = f"import share_state; print(share_state.__file__); print(share_state.reconstruct({str(logs)!r}))"
+    command = [sys.executable, "-P", "-c", code]
+    environment = os.environ | {"PYTHONPATH": archive}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, cwd=tmp_path)
+    file, tables = done.stdout.splitlines()
+    assert file == f"{archive}/share_state/__init__.py"
+    assert tables == repr(share_state.reconstruct(logs))

@@ -252,10 +252,11 @@ def test_more_groups_than_the_table_first_has_room_for(tmp_path: Path):
     assert found.states["group_id"].to_pylist() == names
 
 
-def test_a_group_id_that_is_not_utf8_is_readable_all_the_same(tmp_path: Path):
-    value = checkpoint_value("GG", 1, 0, 0).replace(b"GG", b"G\xff")
-    found = fold_control_log(log_of(tmp_path, at({0: Record(control_key(5), value)})))
-    assert found.groups.to_pylist() == ["G�"]
+def test_group_ids_that_are_not_utf8_stay_apart(tmp_path: Path):
+    names = (b"G\xff", b"G\xfe", b"\\\xff", "é".encode(), b"a\\")
+    values = [checkpoint_value("G" * len(name), 1, 0, 0).replace(b"G" * len(name), name) for name in names]
+    found = fold_control_log(log_of(tmp_path, at({n: Record(control_key(5), value) for n, value in enumerate(values)})))
+    assert found.groups.to_pylist() == [r"G\xff", r"G\xfe", r"\\\xff", "é", "a\\"]
 
 
 @given(value=st.binary(max_size=80), kind=st.sampled_from([5, 6]), key=st.binary(max_size=6))

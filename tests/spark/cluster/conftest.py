@@ -14,7 +14,7 @@ import pyspark
 import pytest
 
 SPARK = Path(pyspark.__file__).parent
-_CHECKOUT = Path(__file__).parents[3]
+CHECKOUT = Path(__file__).parents[3]
 _PATIENCE = 60
 
 
@@ -49,7 +49,7 @@ class Installed:
 @pytest.fixture(scope="package")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     folder = tmp_path_factory.mktemp("wheel")
-    _pip("wheel", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", str(folder), str(_CHECKOUT))
+    _pip("wheel", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", str(folder), str(CHECKOUT))
     (wheel,) = folder.glob("share_state-*.whl")
     _pip("install", "--no-deps", "--no-index", "--no-compile", "--target", str(folder / "installed"), str(wheel))
     return Installed(wheel, folder / "installed")

@@ -15,7 +15,7 @@ from share_state.delta.reader import CommittedTables
 from share_state.pipeline.task import RESULTS
 from share_state.schema.declarations import table_schema
 from share_state.spark.session import UNPACKED, package_settings
-from tests.spark.cluster.conftest import Cluster, Installed
+from tests.spark.cluster.conftest import CHECKOUT, SPARK, Cluster, Installed
 from tests.truth import DATA
 
 EXPORT = DATA / "4.3.1/chaos"
@@ -97,6 +97,22 @@ def test_a_job_runs_the_wheel_that_was_shipped_and_the_next_one_compiles_nothing
     assert said["share_partitions"] == len(folded.share_partition_state)
     assert {"start Spark", "read and fold", "commit"} <= set(seconds)
     assert all(took >= 0 for took in seconds.values())
+
+
+def test_spark_submit_with_the_wheel_and_no_other_package(cluster: Cluster, installed: Installed, tmp_path: Path):
+    """The wheel as `--py-files`, a relative input and a name: what the submit line says holds."""
+    (tmp_path / "export").symlink_to(EXPORT)
+    submit = [str(SPARK / "bin/spark-submit"), "--master", cluster.address, "--name", "night shift"]
+    for setting in (f"spark.executorEnv.NUMBA_CACHE_DIR={cluster.kernels}", "spark.executor.memory=512m"):
+        submit += ["--conf", setting]
+    submit += ["--py-files", str(installed.wheel), str(CHECKOUT / "jobs/reconstruct.py"), "export", "--out", "lake"]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment |= {"PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run(submit, capture_output=True, text=True, check=False, env=environment, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert f"{len(share_state.reconstruct(EXPORT).share_partition_state)} live share-partitions" in done.stdout
+    assert rows(tmp_path / "lake")["share_partition_state"]
+    assert "night shift" in (cluster.work / "master.log").read_text()
 
 
 def test_a_checkout_ships_what_its_wheel_holds(installed: Installed):

@@ -1,0 +1,56 @@
+"""The environment prepares itself: kernels on the first command, jars on Spark's first use, or all by `setup`."""
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from share_state.errors import SetupError
+from share_state.sources import jars
+from tests.truth import DATA
+
+COMPILES = "compiling kernels"
+
+
+def _run(env: Mapping[str, str], *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "share_state", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+
+
+def test_the_first_command_announces_that_it_compiles_and_the_next_does_not(no_java: Mapping[str, str], tmp_path: Path):
+    env = {**no_java, "NUMBA_CACHE_DIR": str(tmp_path)}
+    first, second = (_run(env, "decode", DATA / "4.3.1/happy/__share_group_state-0") for _ in range(2))
+    assert (first.returncode, second.returncode) == (0, 0)
+    assert first.stderr.startswith(f"share-state: {COMPILES}")
+    assert second.stderr == ""
+    assert first.stdout == second.stdout
+
+
+def test_setup_without_java_compiles_and_says_that_everything_but_spark_works(no_java: Mapping[str, str]):
+    done = _run(no_java, "setup")
+    assert done.returncode == 0
+    compiled, without_java = done.stderr.splitlines()
+    assert compiled.startswith("share-state: compile kernels: ")
+    assert "everything but Spark works" in without_java
+    assert "`share-state setup`" in without_java
+
+
+def test_jars_are_fetched_on_first_use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """A failing `java` stands for a registry that cannot be reached: nothing is left behind, and the error says why."""
+    java = tmp_path / "home" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text("#!/bin/sh\necho no route to host\nexit 1\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "environment"))
+    with pytest.raises(SetupError, match=r"io\.delta:delta-spark_4\.2_2\.13:4\.4\.0 could not be fetched: no route"):
+        jars.jars(jars.DELTA)
+    assert not jars.folder(jars.DELTA).exists()
+    java.write_text(
+        '#!/bin/sh\nwhile [ "$1" ]; do [ "$1" = -retrieve ] && target=${2%/*}; shift; done\n'
+        'mkdir -p "$target" && touch "$target/new-1.jar"\n'
+    )
+    assert [jar.name for jar in jars.jars(jars.DELTA)] == ["new-1.jar"]
+    assert [path.name for path in jars.folder(jars.DELTA).parent.iterdir()] == [jars.DELTA]

@@ -1,0 +1,30 @@
+"""How deep the tests go: two profiles of property tests, chosen by the environment variable HYPOTHESIS_PROFILE.
+
+`fast`, the default, is what `make test` runs. `nightly` draws 150 times as many examples and takes hours:
+
+    HYPOTHESIS_PROFILE=nightly .venv/bin/python -m pytest -n 2 --dist loadgroup
+
+A test that repeats the same check over many inputs takes a few of them by default and all of them in `nightly`, by
+`by_profile`. A failing example that was drawn becomes an `@example`, which both profiles run.
+"""
+
+import os
+from typing import TypeVar
+
+from hypothesis import HealthCheck, settings
+
+Value = TypeVar("Value")
+
+FAST, NIGHTLY = "fast", "nightly"
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", FAST)
+
+# The first example of a test may compile or load kernels, which says nothing about the test.
+_QUIET = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+settings.register_profile(FAST, max_examples=20, deadline=None, suppress_health_check=_QUIET)
+settings.register_profile(NIGHTLY, max_examples=3000, deadline=None, suppress_health_check=_QUIET)
+settings.load_profile(PROFILE)
+
+
+def by_profile(fast: Value, nightly: Value) -> Value:
+    """One of two depths of a test."""
+    return nightly if PROFILE == NIGHTLY else fast
