@@ -11,6 +11,7 @@ from typer.exceptions import Exit
 from share_state.cli.main import DONE, FOUND, command
 from share_state.cli.options import (
     ColumnNames,
+    DeadLetters,
     Dialect,
     Format,
     GroupSide,
@@ -152,6 +153,7 @@ def audit(
     topics: TopicsFile = None,
     *,
     side: GroupSide,
+    dead_letters: DeadLetters = None,
     state_partitions: StatePartitions = None,
     rule: RuleSeverity = None,
     afresh: Annotated[
@@ -182,6 +184,7 @@ def audit(
         "groups.partitions": side.group_partitions,
     }
     given |= {f"groups.paths.{number}": path for number, path in enumerate(side.groups or ())}
+    given |= {f"dead_letters.{number}": path for number, path in enumerate(dead_letters or ())}
     severities = input_spec(OPTIONS, rules=pairs(rule, "--rule")).rules
     given |= {f"rules.{code}": severity for code, severity in severities.items()}
     given |= {f"spark.conf.{name}": value for name, value in pairs(spark_conf).items()}

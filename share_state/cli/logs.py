@@ -9,6 +9,7 @@ import typer
 
 from share_state.cli.main import command
 from share_state.cli.options import (
+    DeadLetters,
     DeliveryLimit,
     Folding,
     Group,
@@ -45,11 +46,17 @@ def explain(
     reading: Reading,
     folding: Folding,
     delivery_limit: DeliveryLimit = None,
+    dead_letters: DeadLetters = None,
     as_json: Json = False,
 ) -> None:
     """Explain one offset: every record that touched it, and its state now."""
     with open_plan(spec_of(inputs, reading, folding=folding)) as plan:
         found = explain_offset(plan, inputs, group, topic, partition, offset, delivery_limit)
+    if dead_letters:
+        from share_state.pipeline.dead_letters import find_dead_letters  # noqa: PLC0415  compiles a kernel
+
+        topics = [name for name in (found["topic"], found["topic_id"]) if name]
+        found["dead_letters"] = find_dead_letters(dead_letters, found["group_id"], topics, partition, offset)
     console.print_json(found) if as_json else print_explanation(found)
 
 

@@ -71,6 +71,10 @@ StatePartitions = Annotated[
         "--state-partitions", metavar="N", min=1, help="Partitions of __share_group_state; by default as found."
     ),
 ]
+DeadLetters = Annotated[
+    list[str] | None,
+    typer.Option("--dead-letters", metavar="PATH", help="Exports of dead-letter topics, copied after the state logs."),
+]
 Mode = Annotated[
     str, typer.Option("--mode", help="control_records: strict (the valid part of a chain) or best-effort.")
 ]
@@ -205,6 +209,7 @@ def spec_of(
     side: GroupSide | None = None,
     judging: Judging | None = None,
     judge: str | None = None,
+    dead_letters: Sequence[str] | None = None,
     **control: Any,
 ) -> "InputSpec":
     """The InputSpec that the options describe, with `control` of ControlSettings; without `side` it has no group side.
@@ -228,6 +233,7 @@ def spec_of(
         groups=side and {"paths": side.groups or None, "columns": columns, "partitions": side.group_partitions},
         rules=pairs(judging.rule, "--rule") if judging else None,
         judge=judge,
+        dead_letters=dead_letters,
         control_records={"mode": folding.mode, **control},
     )
 

@@ -10,6 +10,7 @@ from typer.exceptions import Exit
 
 from share_state.cli.main import DONE, FOUND, command
 from share_state.cli.options import (
+    DeadLetters,
     Folding,
     GroupSide,
     Inputs,
@@ -45,6 +46,7 @@ def reconstruct(
     subscriptions: Subscriptions = None,
     *,
     side: GroupSide,
+    dead_letters: DeadLetters = None,
     timeline: Timeline = False,
     group: Annotated[str | None, typer.Option(help="Timeline only of this group.")] = None,
     topic: Annotated[str | None, typer.Option(help="Timeline only of this topic (name or id).")] = None,
@@ -64,7 +66,14 @@ def reconstruct(
     if (note := audit_note(out)) is not None:
         logging.getLogger("share_state").info("%s", note)
     spec = spec_of(
-        inputs, reading, folding=folding, side=side, judging=judging, subscriptions=subscriptions, judge=judge
+        inputs,
+        reading,
+        folding=folding,
+        side=side,
+        judging=judging,
+        subscriptions=subscriptions,
+        judge=judge,
+        dead_letters=dead_letters,
     )
     with open_plan(spec, choice) as found_plan:
         plan = replace(found_plan, timeline=chosen)
@@ -75,6 +84,7 @@ def reconstruct(
             "judge": judge,
             "mode": folding.mode,
             "subscriptions": json.dumps(plan.control.subscriptions) if subscriptions else "",
+            "dead_letters": ",".join(dead_letters or ()),
             "timeline": json.dumps(asdict(chosen)) if chosen else "",
         }
         with warehouse_lock(out, "reconstruct"), open_executor(choice, plan, progress) as executor:

@@ -211,6 +211,7 @@ class InputSpec(Section):
         topics: names and end offsets, or the JSON file that holds them.
         state_partitions: number of partitions of `__share_group_state`; None to infer it.
         groups: the group side; None to leave it out.
+        dead_letters: exports of dead-letter topics.
         group_frame: a Spark DataFrame of group records in place of `groups.paths`.
         rules: rule -> severity in place of its own.
         judge: which rules apply: JUDGE_ALL, JUDGE_STATE or JUDGE_NONE.
@@ -228,6 +229,7 @@ class InputSpec(Section):
     topics: InstanceOf[Topics] | PathText | None = None
     state_partitions: Count | None = None
     groups: GroupSettings | None = None
+    dead_letters: list[PathText] = []
     group_frame: Any = None
     rules: dict[RuleCode, Severity] = {}
     judge: Judge = "state"

@@ -103,6 +103,9 @@ class AuditSettings(Section):
     limits: LimitSettings = Field(default_factory=LimitSettings)
     groups: GroupSettings = Field(default_factory=GroupSettings)
     control_records: ControlSettings = Field(default_factory=ControlSettings)
+    dead_letters: list[PathText] = Field(
+        default=[], description="exports of the dead-letter topics, copied after those in `sources`; none by default"
+    )
     clock: Clock = Field(
         default="log",
         description="end of measured durations: the last record of each log partition, or the time of the audit",
@@ -126,6 +129,7 @@ class AuditSettings(Section):
             topics=self.topics,
             state_partitions=self.state_partitions,
             groups=self.groups,
+            dead_letters=self.dead_letters,
             control_records=self.control_records,
             rules=self.rules,
             limits=self.limits,
@@ -145,7 +149,7 @@ class AuditSettings(Section):
         return found
 
 
-_SHAPING = ("state_partitions", "limits", "rules", "topics", "clock", "groups", "control_records")
+_SHAPING = ("state_partitions", "limits", "rules", "topics", "clock", "groups", "control_records", "dead_letters")
 """Sections that change the contents of the tables."""
 
 

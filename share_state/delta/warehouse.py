@@ -57,7 +57,10 @@ GROUP_TABLES = ("share_groups", "share_group_members", "share_group_partitions")
 CLAIM_TABLES = ("sticky_claim", "effective_previous_assignment")
 """The tables about classic consumer groups, if any member claims a partition."""
 
-ALL_TABLES = (*CORE_TABLES, *AUDIT_TABLES, *OPTIONAL_TABLES, *GROUP_TABLES, *CLAIM_TABLES)
+DEAD_LETTER_TABLES = ("archiving_ranges", "dead_letters", "lost_dead_letters")
+"""The tables of a run with dead-letter topics."""
+
+ALL_TABLES = (*CORE_TABLES, *AUDIT_TABLES, *OPTIONAL_TABLES, *GROUP_TABLES, *CLAIM_TABLES, *DEAD_LETTER_TABLES)
 
 _LOCK = ".lock"
 _LOCK_HOLDER = ".lock.holder.json"

@@ -22,7 +22,7 @@ from share_state.pipeline.executor import Executor, Progress
 from share_state.pipeline.groups import judge_across_logs, read_groups
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.reconstruct import write_findings
-from share_state.pipeline.result import WRITER, RunResult, run_row, summarize
+from share_state.pipeline.result import KEPT_NOTES, RunResult, run_row, summarize
 from share_state.pipeline.resume import COMMAND, LastAudit, digest_of_logs, is_unchanged, resume_plan
 from share_state.pipeline.task import CARRIED, FINDINGS, IN_FLIGHT, STATE, WATCHED, OutputSpec
 from share_state.rules.registry import OFF
@@ -94,6 +94,10 @@ def run_audit(
             fingerprint["groups.digest"] = digest_of_logs(plan.groups.logs)
         elif last is not None and GROUP_TABLES[0] in last.tables.versions:
             notes = [*notes, NO_GROUPS]
+        if plan.dead_letters:
+            from share_state.pipeline.dead_letters import digest_of_dead_letters  # noqa: PLC0415  only with that input
+
+            fingerprint["dead_letters.digest"] = digest_of_dead_letters(plan.dead_letters)
         if last is not None and _has_other_rules(last, fingerprint) and _resumed_partitions(plan):
             notes = [*notes, OTHER_RULES]
     if last is not None and not by_wall_clock and is_unchanged(plan) and _has_same_options(last, fingerprint, notes):
@@ -114,6 +118,13 @@ def run_audit(
         now = clock if by_wall_clock else min(result.log_time or 0, clock)
         result = replace(result, notes=(*notes, *result.notes))
         result, found = judge_across_logs(side, plan, result, tables.files, now)
+        of_letters = dict[str, pa.Table]()
+        if plan.dead_letters:
+            from share_state.pipeline.dead_letters import match_dead_letters  # noqa: PLC0415  only with that input
+
+            before = None if last is None else last.tables
+            result, letter_findings, of_letters = match_dead_letters(plan, result, tables.files, before)
+            found.append(letter_findings)
         _LOG.info("read %s new records of %s log partitions", f"{result.records:,}", f"{len(plan.logs):,}")
         with progress("write findings and history"):
             findings = write_findings(executor, result, tables.files, found)
@@ -134,7 +145,7 @@ def run_audit(
                 tables.replace(name, result.files_of(name))
             tables.append(WATCHED, history, tables.run_ids(WATCHED) - kept | {result.run_id})
             driver_tables = {"cutoff": result.cutoff, "carried_logs": _carried_logs(result, plan)}
-            for name, rows in (driver_tables | (side.tables() if side else {})).items():
+            for name, rows in (driver_tables | (side.tables() if side else {}) | of_letters).items():
                 tables.replace_rows(name, rows)
             _LOG.info("wrote %s tables", len(tables.versions))
             tables.commit_run(run_row(result, COMMAND, inputs, fingerprint, started, cluster or None), expired)
@@ -145,7 +156,7 @@ def run_audit(
 def _has_same_options(last: LastAudit, options: Mapping[str, str], notes: list[str]) -> bool:
     """Whether the last audit had the same options and notes."""
     before = last.tables.run
-    own = [note for note in before["notes"] if note != NOTHING_NEW and not note.startswith(WRITER)]
+    own = [note for note in before["notes"] if note != NOTHING_NEW and not note.startswith(KEPT_NOTES)]
     return options == dict(before["options"]) and notes == own
 
 
@@ -199,5 +210,5 @@ def _nothing_new(last: LastAudit, notes: list[str]) -> RunResult:
         progress=dict(before["progress"]),
         index={},
         log_time=None if log_time is None else int(log_time.timestamp() * 1000),
-        notes=(NOTHING_NEW, *notes, *(note for note in before["notes"] if note.startswith(WRITER))),
+        notes=(NOTHING_NEW, *notes, *(note for note in before["notes"] if note.startswith(KEPT_NOTES))),
     )

@@ -154,6 +154,7 @@ class FoldPlan:
         timeline: the share-partitions of the table `timeline`; None for no timeline.
         groups: the group side; None if there is none.
         cores: name of a log partition -> cores that fold it, 1 by default.
+        dead_letters: paths of the dead-letter topics.
         notes: what the reader of the result should know of the input, a line each.
     """
 
@@ -172,6 +173,7 @@ class FoldPlan:
     timeline: SharePartitionFilter | None = None
     groups: GroupInput | None = None
     cores: Mapping[str, int] = field(default_factory=dict)
+    dead_letters: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     def window_of(self, log: LogPartition) -> Window:
@@ -286,6 +288,7 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
         judging=spec.judge,
         limits=replace(limits, groups=of_groups | configured),
         groups=groups,
+        dead_letters=tuple(spec.dead_letters),
         notes=tuple(notes),
     )
 

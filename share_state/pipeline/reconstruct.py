@@ -57,6 +57,12 @@ def run_reconstruct(
         with progress("read and fold"):
             result = summarize(executor.collect(executor.fold(plan, output)), inputs, options or {})
         result, found = judge_across_logs(side, plan, result, tables.files, result.log_time)
+        of_letters = dict[str, pa.Table]()
+        if plan.dead_letters:
+            from share_state.pipeline.dead_letters import match_dead_letters  # noqa: PLC0415  only with that input
+
+            result, letter_findings, of_letters = match_dead_letters(plan, result, tables.files)
+            found.append(letter_findings)
         with progress("write findings"):
             findings = write_findings(executor, result, tables.files, found)
         row = run_row(result, "reconstruct", inputs, options or {}, started)
@@ -66,7 +72,8 @@ def run_reconstruct(
             tables.replace(FINDINGS, findings)
             for name in written:
                 tables.replace(name, result.files_of(name))
-            for name, rows in {"cutoff": result.cutoff, **(side.tables() if side else {})}.items():
+            driver = {"cutoff": result.cutoff, **(side.tables() if side else {}), **of_letters}
+            for name, rows in driver.items():
                 tables.replace_rows(name, rows)
             tables.commit_run(row)
     return result

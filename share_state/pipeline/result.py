@@ -158,6 +158,12 @@ def keep_proven(findings: pa.Table, archiving: tuple[str, int, int] | None) -> p
 WRITER = f"writer of {STATE_TOPIC}"
 """Begins the note on which release wrote the logs."""
 
+DEAD_LETTERS_NOTE = "dead letters"
+"""Begins the notes on dead letters."""
+
+KEPT_NOTES = (WRITER, DEAD_LETTERS_NOTE)
+"""Notes that stay while nothing is new."""
+
 
 def _writer_note(log: str, offset: int, time: int) -> str:
     since = f"{datetime.fromtimestamp(time / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -293,3 +293,9 @@ def print_explanation(found: Mapping[str, Any]) -> None:
     print_table([*columns, *(["ASSIGNED TO"] if has_members else [])], rows, numeric=numeric)
     print_line()
     print_line(found["sentence"])
+    for letter in found.get("dead_letters", ()):
+        place = f"{letter['dead_letter_topic']}-{letter['dead_letter_partition']} offset {letter['dead_letter_offset']}"
+        text = f"Dead letter: {place}, {format_time(letter['timestamp'])}: {letter['reason'] or 'no reason'}"
+        print_line(escape_unprintable(text))
+    if found.get("dead_letters") == []:
+        print_line("No dead letter of this offset is in the dead-letter topics.")

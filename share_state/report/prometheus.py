@@ -62,6 +62,7 @@ class _Metrics(Collector):
         yield from self._share_partitions()
         yield from self._log_partitions()
         yield from self._run()
+        yield from self._dead_letters()
 
     def _share_partitions(self) -> Iterator[GaugeMetricFamily]:
         rows = latest_share_partitions(self._report.tables, latest_audit_filter(self._report.tables))
@@ -98,6 +99,22 @@ class _Metrics(Collector):
         labels = [{**self._cluster, "topic_name": row["topic"], "partition_id": str(row["partition"])} for row in rows]
         for name, help_text in _LOG_PARTITION_METRICS.items():
             yield _family(name, help_text, _present(labels, [row[name] for row in rows]))
+
+    def _dead_letters(self) -> Iterator[GaugeMetricFamily]:
+        """Only of audits with dead-letter topics."""
+        for table, name, help_text, by, value in (
+            ("dead_letters", "dead_letters_total", "Dead letters.", ["group_id", "reason"], ("offset", "count")),
+            ("lost_dead_letters", "dead_letters_lost", "Archived records without a dead letter.", ["group_id"],
+             ("record_count", "sum")),
+        ):  # fmt: skip
+            if self._report.tables.holds(table):
+                rows = self._report.tables.read(table, columns=[*by, value[0]]).group_by(by).aggregate([value])
+                samples = [
+                    ({**self._cluster, "group": row["group_id"], **({"reason": row["reason"] or ""} if "reason" in row
+                      else {})}, row["_".join(value)])
+                    for row in rows.to_pylist()
+                ]  # fmt: skip
+                yield _family(name, help_text, samples)
 
     def _run(self) -> Iterator[GaugeMetricFamily]:
         report, run = self._report, self._report.run

@@ -3,11 +3,13 @@
 Over state records: `records`, `record_batches`, then with the context of each record `epochs`, `state_batches` and
 `chains`, and `operations` over the folded state. `control_records` is about the draft's dialect. Over groups:
 `group_context` is what `groups` and `group_members` judge; `sticky` is about classic consumer groups.
+`dead_letters` is about dead-letter topics.
 """
 
 from share_state.rules import (
     chains,
     control_records,
+    dead_letters,
     epochs,
     group_members,
     groups,
@@ -28,6 +30,7 @@ __all__ = [
     "Rule",
     "chains",
     "control_records",
+    "dead_letters",
     "epochs",
     "group_members",
     "groups",

@@ -55,6 +55,7 @@ class Scope(StrEnum):
     STATES = "states"  # rows of share_partition_state of several state partitions
     GROUPS = "groups"  # share groups and the state of their share-partitions
     CLAIMS = "claims"  # claims and assignments of classic consumer groups
+    DEAD_LETTERS = "dead letters"  # and the offsets that the state logs show in ARCHIVING
     GROUP_RECORDS = "group records"  # of `__consumer_offsets`, as far as they are faulty
 
 

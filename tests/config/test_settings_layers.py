@@ -59,6 +59,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "control_records.subscriptions": TEXTS,
     "control_records.ignore_uncheckpointed": st.booleans(),
     "control_records.index": TEXTS,
+    "dead_letters": st.lists(TEXTS, max_size=3),
     "clock": st.sampled_from(get_args(Clock)),
     "rules": st.dictionaries(RULES, SEVERITY),
     "fail_on": SEVERITY,

@@ -91,6 +91,7 @@ def test_the_defaults_are_those_of_the_fold_and_of_kafka():
             "ignore_uncheckpointed": False,
             "index": None,
         },
+        "dead_letters": [],
         "clock": "log",
         "rules": {},
         "fail_on": "error",

@@ -1,0 +1,122 @@
+"""Dead-letter records: the headers that name the source of each, as columns. Keys and values are never read."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from share_state.jit.compile import kernel
+from share_state.kafka.primitives import byte_at, varint
+from share_state.kafka.share_partition_keys import binary_texts, utf8_texts
+
+HEADERS = ("topic", "partition", "offset", "group", "delivery.count", "message")
+"""What follows `__dlq.errors.` in the names of the headers. Source: KIP-1191; Kafka ShareGroupDLQRecord."""
+
+_PREFIX = "__dlq.errors."
+_NUMBER = r"^\d{1,18}$"
+
+DEAD_LETTERS = pa.schema(
+    [
+        ("group_id", pa.string()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("delivery_count", pa.int16()),
+        ("reason", pa.string()),
+        ("dead_letter_topic", pa.string()),
+        ("dead_letter_partition", pa.int32()),
+        ("dead_letter_offset", pa.int64()),
+        ("timestamp", pa.int64()),
+    ]
+)
+"""Columns of decoded dead letters; `topic` is the source's name, or its id if the broker did not know the name."""
+
+
+def header_columns(data: np.ndarray, batches: np.ndarray, records: np.ndarray) -> list[pa.Array]:
+    """The values of the headers HEADERS of each record, binary; null without one, the last one of several.
+
+    Args:
+        data: uint8 bytes of a chunk.
+        batches: its BATCH rows.
+        records: RECORD rows located in it.
+    Source: Kafka DefaultRecord.readFrom.
+    """
+    names = [f"{_PREFIX}{name}".encode() for name in HEADERS]
+    ends = np.cumsum([0, *map(len, names)])
+    at = np.zeros((len(HEADERS), len(records)), np.int64)
+    sizes = np.full(at.shape, -1, np.int64)
+    _locate_headers(data, batches, records, np.frombuffer(b"".join(names), np.uint8), ends, at, sizes)
+    return [_gathered(data, *spans) for spans in zip(at, sizes, strict=True)]
+
+
+@kernel
+def _locate_headers(data, batches, records, names, name_ends, at, sizes):
+    for number in range(len(records)):
+        record = records[number]
+        end = np.int64(batches[record.batch].body_end)
+        count, position = varint(data, np.int64(record.value_at) + max(np.int64(record.value_size), 0), end)
+        for _ in range(count):
+            size, position = varint(data, position, end)
+            if position < 0 or size < 0 or size > end - position:
+                break
+            begin = position
+            value_size, position = varint(data, begin + size, end)
+            if position < 0 or value_size > end - position:
+                break
+            for name in range(len(name_ends) - 1):
+                if _is_name(data, begin, size, names, name_ends[name], name_ends[name + 1]):
+                    at[name, number], sizes[name, number] = position, value_size
+            position += max(value_size, 0)
+
+
+@kernel
+def _is_name(data, at, size, names, begin, end):
+    if size != end - begin:
+        return False
+    for byte in range(size):
+        if byte_at(data, at + byte) != names[begin + byte]:
+            return False
+    return True
+
+
+def _gathered(data: np.ndarray, at: np.ndarray, sizes: np.ndarray) -> pa.Array:
+    """The bytes at some positions as a binary column; null where the size is -1."""
+    lengths = np.maximum(sizes, 0)
+    ends = np.concatenate(([0], np.cumsum(lengths)))
+    places = np.repeat(at - ends[:-1], lengths) + np.arange(ends[-1])
+    return pc.if_else(pa.array(sizes >= 0), binary_texts(ends, data[places]), None)
+
+
+def dead_letters(
+    headers: Sequence[pa.Array], topic: pa.Array, partition: pa.Array, offset: pa.Array, timestamp: pa.Array
+) -> tuple[pa.Table, int]:
+    """The dead letters among the records of a topic.
+
+    Args:
+        headers: one binary column per name of HEADERS.
+        topic, partition, offset: of the records in the dead-letter topics.
+        timestamp: ms.
+    Returns:
+        Columns of DEAD_LETTERS; the number of records that are none, as headers are missing or are no numbers.
+    """
+    valid = pa.array(np.ones(len(offset), bool))
+    texts = dict[str, pa.Array]()
+    for name, column in zip(HEADERS, headers, strict=True):
+        is_good = column.is_valid()
+        text = utf8_texts(pc.fill_null(column.cast(pa.large_binary()), b""))
+        if name in ("partition", "offset", "delivery.count"):
+            is_good = pc.fill_null(pc.match_substring_regex(text, _NUMBER), False)
+            text = pc.if_else(is_good, text, "0").cast(pa.int64())
+            greatest = {"partition": 2**31 - 1, "delivery.count": 2**15 - 1}.get(name, 2**63 - 1)
+            is_good = pc.and_(is_good, pc.less_equal(text, greatest))
+        if name == "message":
+            text = pc.if_else(is_good, text, None)
+        else:
+            valid = pc.and_(valid, is_good)
+        texts[name] = text
+    columns = (texts["group"], texts["topic"], texts["partition"], texts["offset"], texts["delivery.count"],
+               texts["message"], topic, partition, offset, timestamp)  # fmt: skip
+    rows = [column.filter(valid).cast(field.type) for column, field in zip(columns, DEAD_LETTERS, strict=True)]
+    table = pa.table(rows, schema=DEAD_LETTERS)
+    return table, len(offset) - len(table)

@@ -1,0 +1,71 @@
+"""Rules over dead letters and the offsets that the state logs show in ARCHIVING."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from share_state.rules.registry import ERROR, INFO, WARNING, GroupBreach, Scope, rule
+
+_KEY = ["group_id", "topic_id", "topic", "partition"]
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedDeadLetters:
+    """Rows of `dead_letters` and `lost_dead_letters`."""
+
+    letters: pa.Table
+    lost: pa.Table
+
+
+def _about(rows: pa.Table, text: str, *more: tuple[str, str]) -> Iterator[GroupBreach]:
+    """A breach per share-partition; `text` takes the columns of the aggregation."""
+    for row in rows.group_by(_KEY).aggregate([*more]).sort_by([(name, "ascending") for name in _KEY]).to_pylist():
+        evidence = {name: value for name, value in row.items() if name not in _KEY}
+        yield GroupBreach(text.format(**row), *(row[name] for name in _KEY), evidence=evidence)
+
+
+@rule(
+    "DEAD_LETTER_LOST",
+    Scope.DEAD_LETTERS,
+    severity=ERROR,
+    source="KIP-1191; Kafka SharePartition, DefaultShareGroupDLQManager",
+    statement="Each offset that leaves ARCHIVING has a dead letter.",
+)
+def dead_letter_lost(audited: AuditedDeadLetters) -> list[GroupBreach]:
+    """Offsets that were archived although the write to the dead-letter topic failed."""
+    text = (
+        "{record_count_sum:,} offsets left ARCHIVING without a dead letter, from {first_offset_min} to "
+        "{last_offset_max}: table lost_dead_letters"
+    )
+    sums = (("record_count", "sum"), ("first_offset", "min"), ("last_offset", "max"))
+    return list(_about(audited.lost, text, *sums))
+
+
+@rule(
+    "DEAD_LETTER_DUPLICATE",
+    Scope.DEAD_LETTERS,
+    severity=INFO,
+    source="KIP-1191; Kafka SharePartition.maybeInitialize",
+    statement="An offset that is archived once has one dead letter.",
+)
+def dead_letter_duplicate(audited: AuditedDeadLetters) -> list[GroupBreach]:
+    """Dead letters that were written again, as by the next leader of a share-partition."""
+    text = "{offset_count:,} dead letters are of offsets that have one already, from {offset_min} to {offset_max}"
+    sums = (("offset", "count"), ("offset", "min"), ("offset", "max"))
+    return list(_about(audited.letters.filter(pc.field("duplicate")), text, *sums))
+
+
+@rule(
+    "DEAD_LETTER_UNEXPECTED",
+    Scope.DEAD_LETTERS,
+    severity=WARNING,
+    source="KIP-1191; Kafka SharePartition, ShareGroupDLQManager.enqueue",
+    statement="Each dead letter is of an offset that the state log shows in ARCHIVING or ARCHIVED.",
+)
+def dead_letter_unexpected(audited: AuditedDeadLetters) -> list[GroupBreach]:
+    """Dead letters of offsets that were never archived, where the state log would show it."""
+    text = "{offset_count:,} dead letters are of offsets that were never archived, from {offset_min} to {offset_max}"
+    sums = (("offset", "count"), ("offset", "min"), ("offset", "max"))
+    return list(_about(audited.letters.filter(pc.field("archived") == pa.scalar(False)), text, *sums))

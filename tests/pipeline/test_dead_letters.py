@@ -1,0 +1,267 @@
+"""Dead letters matched with the state logs: what is lost, duplicate or unexpected, and what cannot be known."""
+
+import json
+import shutil
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from share_state.cli.main import run
+from share_state.delta.reader import CommittedTables
+from share_state.report.audit_data import read_report
+from share_state.report.prometheus import write_metrics
+from tests.kafka.batches import NOW, Batch, Record
+from tests.log_writer import Key, batch, snapshot, update, write_log_folder, write_segment
+from tests.truth import DATA
+
+REAL = DATA / "4.4.0/dead-letters"
+KEY: Key = ("app", "AAECAwQFBgcICQoLDA0ODw", 0)
+ARCHIVING, ARCHIVED = 3, 4
+
+
+def letter(of: int, *, topic: str = "orders", time: int = 0, **changed: bytes | None) -> Record:
+    """A dead letter of an offset of KEY, `time` ms after the first."""
+    headers = {"topic": topic.encode(), "partition": b"0", "offset": str(of).encode(), "group": b"app",
+               "delivery.count": b"5", "message": b"Offset rejected by client."}  # fmt: skip
+    headers |= {name.replace("_", "."): text for name, text in changed.items()}
+    named = [(f"__dlq.errors.{name}".encode(), text) for name, text in headers.items() if text is not None]
+    return Record(b"a key", b"a value", [(b"other", b"x"), *named], time_delta=time)
+
+
+class Export:
+    """A state log and a dead-letter topic, and the tables of a run over them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.warehouse = folder, folder / "lake"
+        (folder / "topics.json").write_text(json.dumps({KEY[1]: "orders"}))
+
+    def state(self, *batches: Sequence[Record], base_offset: int = 0) -> "Export":
+        """Write the state log, each batch a second after the one before it."""
+        timed = [batch(records, timestamp=NOW + 1000 * number) for number, records in enumerate(batches)]
+        shutil.rmtree(self.folder / "__share_group_state-0", ignore_errors=True)
+        write_log_folder(self.folder, 0, timed, base_offset=base_offset)
+        return self
+
+    def letters(self, *records: Record, base_offset: int = 0) -> "Export":
+        """Write the only segment of the dead-letter topic."""
+        place = self.folder / "dlq.app-0"
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir()
+        latest = NOW + max((record.time_delta for record in records), default=0)
+        write_segment(place, [Batch(records, base_offset=base_offset, max_timestamp=latest)])
+        return self
+
+    def run(self, command: str = "reconstruct", dead_letters: str = "dlq.app-0") -> "Export":
+        """Run a command that writes the tables."""
+        arguments = [command, self.folder / "__share_group_state-0", "--out", self.warehouse]
+        arguments += ["--topics", self.folder / "topics.json", "--dead-letters", self.folder / dead_letters]
+        self.code = run([str(one) for one in arguments])
+        return self
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        """The rows of a table."""
+        return CommittedTables(str(self.warehouse)).read(table).to_pylist()
+
+    @property
+    def lost(self) -> list[tuple[int, int]]:
+        """The ranges without a dead letter."""
+        return [(row["first_offset"], row["last_offset"]) for row in self.rows("lost_dead_letters")]
+
+    @property
+    def rules(self) -> dict[str, str]:
+        """The findings about dead letters: rule -> severity."""
+        found = ((row["rule"], row["severity"]) for row in self.rows("findings"))
+        return {rule: severity for rule, severity in found if rule.startswith("DEAD_LETTER")}
+
+    @property
+    def notes(self) -> str:
+        """The notes of the run."""
+        return " ".join(CommittedTables(str(self.warehouse)).run["notes"])
+
+
+@pytest.fixture
+def export(tmp_path: Path) -> Export:
+    return Export(tmp_path)
+
+
+def archived(first: int, last: int) -> list[list[Record]]:
+    """The records of offsets that go through ARCHIVING."""
+    return [[update(KEY, [(first, last, state, 5)])] for state in (ARCHIVING, ARCHIVED)]
+
+
+def test_offsets_without_a_dead_letter_are_lost(export: Export):
+    export.state([snapshot(KEY)], *archived(10, 14), *archived(20, 20)).letters(letter(10), letter(13), letter(14))
+    assert export.run().lost == [(11, 12), (20, 20)]
+    assert export.rules == {"DEAD_LETTER_LOST": "error"}
+    assert export.code == 1
+    (row, _) = export.rows("lost_dead_letters")
+    assert (row["group_id"], row["topic"], row["record_count"], row["delivery_count"]) == ("app", "orders", 2, 5)
+
+
+def test_offsets_that_wait_in_archiving_are_not_lost(export: Export):
+    waiting = [update(KEY, [(10, 14, ARCHIVING, 5)])]
+    export.state([snapshot(KEY)], waiting).letters(letter(10))
+    assert export.run().lost == []
+    assert [row["waiting"] for row in export.rows("archiving_ranges")] == [True]
+
+
+def test_an_offset_that_the_start_passed_without_a_dead_letter_is_lost(export: Export):
+    passed = [snapshot(KEY, start_offset=12, snapshot_epoch=1)]
+    export.state([snapshot(KEY)], [update(KEY, [(10, 14, ARCHIVING, 5)])], passed, *archived(12, 14))
+    assert export.letters(letter(12), letter(13), letter(14)).run().lost == [(10, 11)]
+
+
+def test_a_dead_letter_written_again_is_a_duplicate(export: Export):
+    export.state([snapshot(KEY)], *archived(10, 10)).letters(letter(10), letter(10, time=1500))
+    assert export.run().rules == {"DEAD_LETTER_DUPLICATE": "info"}
+    assert [row["duplicate"] for row in export.rows("dead_letters")] == [False, True]
+
+
+def test_an_offset_archived_again_after_a_reset_needs_a_dead_letter_of_its_own(export: Export):
+    reset = [snapshot(KEY, snapshot_epoch=1, state_epoch=1)]
+    late = [[*one] for one in archived(10, 10)]
+    export.state([snapshot(KEY)], *archived(10, 10), *[reset] * 20, *late)
+    assert export.letters(letter(10, time=1000)).run().lost == [(10, 10)]
+    assert export.letters(letter(10, time=1000), letter(10, time=24_000)).run().lost == []
+    assert export.rules == {}
+
+
+def test_a_dead_letter_of_an_offset_that_was_never_archived_is_unexpected(export: Export):
+    export.state([snapshot(KEY)], *archived(10, 10)).letters(letter(10), letter(11, time=500))
+    assert export.run().rules == {"DEAD_LETTER_UNEXPECTED": "warning"}
+    assert [row["archived"] for row in export.rows("dead_letters")] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("base_offset", "time"), [(700, -60_000), (0, 3_600_000)], ids=["pruned before", "newer than the state log"]
+)
+def test_whether_an_offset_was_archived_outside_of_the_state_log_is_not_guessed(
+    export: Export, base_offset: int, time: int
+):
+    export.state([snapshot(KEY)], *archived(10, 10), base_offset=base_offset)
+    export.letters(letter(3, time=time), letter(10, time=1000)).run()
+    assert export.rules == {}
+    assert "cannot be known whether the offsets of 1 were archived" in export.notes
+
+
+def test_what_retention_may_have_deleted_is_not_lost(export: Export):
+    export.state([snapshot(KEY)], *archived(10, 12), *[[update(KEY)]] * 10, *archived(20, 22))
+    export.letters(letter(20, time=12_000), letter(21, time=12_000), base_offset=40).run()
+    assert export.lost == [(22, 22)]
+    assert "of 3 archived offsets were written" in export.notes
+
+
+def test_records_that_are_no_dead_letters_are_counted(export: Export):
+    strangers = [Record(b"k", b"v"), letter(10, partition=b"x"), letter(10, group=None), letter(10, offset=b"9" * 30)]
+    export.state([snapshot(KEY)], *archived(10, 10)).letters(*strangers, letter(10, message=None)).run()
+    assert export.lost == []
+    assert [row["reason"] for row in export.rows("dead_letters")] == [None]
+    assert "4 records without the headers of dead letters" in export.notes
+
+
+def test_a_topic_without_a_known_id_is_named(export: Export):
+    export.state([snapshot(KEY)], *archived(10, 10)).letters(letter(10), letter(1, topic="gone")).run()
+    assert export.rules == {}
+    assert "the ids of gone are unknown" in export.notes
+
+
+def test_an_audit_reads_what_is_new_and_forgets_what_was_found(export: Export):
+    first = [[snapshot(KEY)], *archived(10, 12)]
+    export.state(*first).letters(letter(10), letter(11)).run("audit")
+    assert export.lost == [(12, 12)]
+    # The next night: the topic has deleted its first records, the late dead letter has arrived, another one is lost.
+    export.state(*first, *archived(30, 31)).letters(letter(12, time=1000), letter(30, time=3000), base_offset=2)
+    export.run("audit")
+    assert export.lost == [(31, 31)]
+    assert [row["offset"] for row in export.rows("dead_letters")] == [10, 11, 12, 30]
+    assert [row["dead_letter_offset"] for row in export.rows("dead_letters")] == [0, 1, 2, 3]
+    export.letters(*(letter(offset, time=3000) for offset in (12, 30, 31)), base_offset=2).run("audit")
+    assert (export.lost, export.rules) == ([], {})
+    export.run("audit")
+    assert "nothing new" in export.notes
+    assert len(export.rows("dead_letters")) == 5
+
+
+def test_a_table_with_headers_is_read_as_segments_are(export: Export):
+    names = ("topic", "partition", "offset", "group", "delivery.count", "message")
+    values = [[b"orders", b"0", str(offset).encode(), b"app", b"5", b"why"] for offset in (10, 12)]
+    headers = [[{"key": f"__dlq.errors.{name}", "value": one} for name, one in zip(names, row, strict=True)]
+               for row in values]  # fmt: skip
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    columns = {
+        "key": pa.nulls(3, pa.binary()),
+        "value": pa.nulls(3, pa.binary()),
+        "topic": pa.repeat("dlq.app", 3),
+        "partition": pa.repeat(pa.scalar(0, pa.int32()), 3),
+        "offset": pa.array([0, 1, 2]),
+        "timestamp": pa.array([NOW, NOW, NOW], pa.timestamp("ms", "UTC")),
+        "headers": pa.array([headers[0], None, headers[1]], kind),
+    }
+    pq.write_table(pa.table(columns), export.folder / "dlq.parquet")
+    export.state([snapshot(KEY)], *archived(10, 12)).run(dead_letters="dlq.parquet")
+    assert export.lost == [(11, 11)]
+    pq.write_table(pa.table(columns).drop_columns(["headers"]), export.folder / "dlq.parquet")
+    assert export.run(dead_letters="dlq.parquet").code == 2
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_of_a_real_broker_exactly_the_dropped_dead_letters_are_lost(dropped: bool, tmp_path: Path):
+    """The dead-letter topic as it is loses nothing; without one of its batches, exactly what that batch holds."""
+    arguments = ["--topics", str(REAL / "topics.json"), "--dead-letters"]
+    state, whole = str(REAL / "__share_group_state-2"), tmp_path / "whole"
+    assert run(["reconstruct", state, "--out", str(whole), *arguments, str(REAL)]) == 0
+    letters = CommittedTables(str(whole)).read("dead_letters").to_pylist()
+    assert CommittedTables(str(whole)).read("lost_dead_letters").num_rows == 0
+    assert sum(bool(row["archived"]) for row in letters) > 200
+    if not dropped:
+        return
+    copy = tmp_path / "copy"
+    shutil.copytree(REAL, copy)
+    (path,) = (copy / "dlq.all-0").glob("*.log")
+    data, batches, at = path.read_bytes(), list[tuple[int, int, bytes]](), 0
+    while at < len(data):
+        base, length, last = *struct.unpack_from(">qi", data, at), *struct.unpack_from(">i", data, at + 23)
+        batches.append((base, base + last, data[at : at + 12 + length]))
+        at += 12 + length
+    archived_by = {row["dead_letter_offset"] for row in letters if row["archived"] and not row["duplicate"]
+                   and row["dead_letter_partition"] == 0}  # fmt: skip
+    first, last, _ = max(batches[1:], key=lambda one: len(archived_by & {*range(one[0], one[1] + 1)}))
+    path.write_bytes(b"".join(content for base, _, content in batches if base != first))
+    assert run(["reconstruct", state, "--out", str(tmp_path / "less"), *arguments, str(copy)]) == 1
+    gone = {
+        (row["group_id"], row["topic_id"], row["partition"], row["offset"])
+        for row in letters
+        if row["dead_letter_partition"] == 0 and row["archived"] and first <= row["dead_letter_offset"] <= last
+    }
+    lost = CommittedTables(str(tmp_path / "less")).read("lost_dead_letters").to_pylist()
+    assert gone == {
+        (row["group_id"], row["topic_id"], row["partition"], offset)
+        for row in lost
+        for offset in range(row["first_offset"], row["last_offset"] + 1)
+    }
+
+
+def test_explain_says_where_the_dead_letter_is(export: Export, capfd: pytest.CaptureFixture[str]):
+    export.state([snapshot(KEY)], *archived(10, 11)).letters(letter(10))
+    command = ["explain", str(export.folder / "__share_group_state-0"), "--group", "app", "--topic", KEY[1]]
+    command += ["--topics", str(export.folder / "topics.json"), "--partition", "0"]
+    command += ["--dead-letters", str(export.folder / "dlq.app-0"), "--offset"]
+    assert run([*command, "10"]) == 0
+    assert "Dead letter: dlq.app-0 offset 0, 2023-11-14 22:13:20" in capfd.readouterr().out
+    assert run([*command, "11"]) == 0
+    assert "No dead letter of this offset" in capfd.readouterr().out
+
+
+def test_metrics_count_dead_letters_by_group_and_reason(export: Export):
+    export.state([snapshot(KEY)], *archived(10, 12)).letters(letter(10), letter(11, message=None)).run("audit")
+    path = export.folder / "share_state.prom"
+    write_metrics(str(path), read_report(str(export.warehouse)))
+    lines = path.read_text().splitlines()
+    assert 'share_state_dead_letters_total{group="app",reason="Offset rejected by client."} 1.0' in lines
+    assert 'share_state_dead_letters_total{group="app",reason=""} 1.0' in lines
+    assert 'share_state_dead_letters_lost{group="app"} 1.0' in lines
