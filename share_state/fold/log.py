@@ -265,7 +265,9 @@ class _LogFold:
         losing = Fault.KEY_MALFORMED | UNREADABLE_FAULTS
         if decoded.faults & losing:
             rows = decoded.rows
-            self._lose(rows["offset"][(rows["key"] < 0) & (rows["fault"] & losing != 0)])
+            lost = np.concatenate(([False], (rows["key"] < 0) & (rows["fault"] & losing != 0), [False]))
+            # What is between two lost records is lost, too.
+            self._lose(rows["offset"][lost[1:-1] & ~(lost[:-2] & lost[2:])])
         return decoded
 
     def _lose(self, offsets: np.ndarray | Sequence[int]) -> None:

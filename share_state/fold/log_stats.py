@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 NO_PREVIOUS_START = -2
 """Start offset at the last audit of a share-partition that had no state then."""
 
+FINDINGS_KEPT = 1000
+"""Findings of one rule, severity and log partition that are kept one by one; one more counts the others."""
+
 _COUNTED = Fault.UNKNOWN_TYPE | Fault.UNKNOWN_TAG
 
 
@@ -91,7 +94,8 @@ class LogObservations:
         reasons: for each of `batches`, details that its row lacks ("" for none).
         followed: how many of `batches` precede the last valid batch; a later audit does not read those again.
         gaps: (first missing offset, first offset after the gap, whether the gap contains an invalid batch).
-        records: STATE_RECORD rows with a fault other than those that are only counted.
+        records: STATE_RECORD rows with a fault other than those that are only counted; `batches` is how many records
+            with the same fault a row stands for: the first FINDINGS_KEPT stand for themselves, the last for the others.
         counts: facts reported once.
         repeated_batches: copies of batches, beyond the first, with the same bytes.
         misplaced: numbers of share-partitions that belong to another state partition, and its number.
@@ -136,8 +140,16 @@ class LogObservations:
     def note_records(self, records: StateRecords) -> None:
         """Keep the records of a chunk that have a fault."""
         if records.faults & ~_COUNTED:
-            faulty = records.rows["fault"] & ~np.int16(_COUNTED) != 0
-            self.records = np.concatenate((self.records, records.rows[faulty]))
+            faulty = records.rows[records.rows["fault"] & ~np.int16(_COUNTED) != 0]
+            faulty["batches"] = 1
+            rows = np.concatenate((self.records, faulty))
+            parts = [rows[rows["fault"] == fault] for fault in np.unique(rows["fault"])]
+            for part in parts:
+                if len(part) > FINDINGS_KEPT:
+                    part[-1]["batches"] = part["batches"][FINDINGS_KEPT:].sum()
+            kept = [part[[*range(FINDINGS_KEPT), -1]] if len(part) > FINDINGS_KEPT else part for part in parts]
+            self.records = np.concatenate(kept)
+            self.records.sort(order="offset", kind="stable")
 
 
 def _more(seen: tuple[int, int], offsets: np.ndarray) -> tuple[int, int]:

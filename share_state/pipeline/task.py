@@ -25,7 +25,7 @@ from share_state.fold.log import FoldedLog
 from share_state.fold.log_stats import Folded
 from share_state.fold.timeline import TIMELINE
 from share_state.pipeline.plan import FoldPlan
-from share_state.rules.registry import WRITTEN, drop_unproven
+from share_state.rules.registry import WRITTEN, count_findings, drop_unproven
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import LogPartition
 
@@ -302,7 +302,8 @@ def _summary(plan: FoldPlan, folded: Folded, findings: pa.Table) -> dict[str, An
 
 
 def _counted(findings: pa.Table, by: list[str]) -> list[dict[str, Any]]:
-    return findings.group_by(by).aggregate([([], "count_all")]).rename_columns({"count_all": "count"}).to_pylist()
+    counted = findings.append_column("count", count_findings(findings))
+    return counted.group_by(by).aggregate([("count", "sum")]).rename_columns({"count_sum": "count"}).to_pylist()
 
 
 def _row_of(schema: pa.Schema, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:

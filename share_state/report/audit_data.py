@@ -40,7 +40,7 @@ from share_state.report.share_partitions import (
     select_share_partitions,
     with_unreported_verdicts,
 )
-from share_state.rules.registry import ERROR, OFF, SEVERITIES, WARNING, registered
+from share_state.rules.registry import ERROR, OFF, SEVERITIES, WARNING, count_findings, registered
 from share_state.schema.declarations import table_schema
 
 _JUST_WORSE_THAN_OK = VERDICTS.index("OK") - 0.5
@@ -122,9 +122,10 @@ def _finding_pieces(tables: CommittedTables, acknowledged: Sequence[Acknowledged
         counts = pc.or_(is_of_run, pc.invert(rows["settled"]))
         is_open = pc.invert(pc.or_(_acknowledged(rows, acknowledged), _superseded(tables, rows, is_of_run)))
         columns = {"new": pc.and_(is_new, is_open), "open": is_open, "failing": pc.and_(is_open, counts)}
+        count = count_findings(rows)
         for name, is_counted in columns.items():
-            rows = rows.append_column(name, pc.cast(is_counted, pa.int64()))
-        rows = rows.append_column("count", pa.repeat(pa.scalar(1, pa.int64()), len(rows)))
+            rows = rows.append_column(name, pc.multiply(pc.cast(is_counted, pa.int64()), count))
+        rows = rows.append_column("count", count)
         yield rows.append_column("size", _sizes(rows["evidence"])).sort_by(descending("size"))
 
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 from share_state.fold.log import FoldedLog
 from share_state.fold.states import KEY
 from share_state.kafka.state_records import Fault, Layout
-from share_state.rules.registry import ERROR, INFO, NOTHING, PLACE, WARNING, Breaches, Column, Scope, rule
+from share_state.rules.registry import ERROR, FINDINGS, INFO, NOTHING, PLACE, WARNING, Breaches, Column, Scope, rule
 
 _KEY_TEXT = "the broker could not load this partition"
 
@@ -17,6 +17,8 @@ def _with(folded: FoldedLog, fault: int) -> np.ndarray:
 
 
 def _each(rows: np.ndarray, text: Column, severity: np.ndarray | None = None, **evidence: np.ndarray) -> Breaches:
+    if (rows["batches"] > 1).any():
+        evidence[FINDINGS] = rows["batches"].copy()
     return Breaches(
         rows["offset"].copy(),
         (text,),

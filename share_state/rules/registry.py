@@ -6,6 +6,7 @@ and a function that words what it finds. A rule over anything else (`rule`) is a
 
 import hashlib
 import inspect
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -22,7 +23,7 @@ from share_state.fold.chains import NOWHERE
 from share_state.fold.control_log import FoldedControlLog
 from share_state.fold.interval_map import UNCOVERED
 from share_state.fold.interval_merge import STATE_NAMES
-from share_state.fold.log_stats import Folded
+from share_state.fold.log_stats import FINDINGS_KEPT, Folded
 from share_state.fold.record_context import BROKEN_BY_BATCH, BROKEN_RULES, ContextChunk
 from share_state.fold.states import SHARE_GROUP_STATE
 from share_state.jit.compile import first_class, inlined, kernel
@@ -34,6 +35,9 @@ from share_state.sources.topics import Topics
 ERROR, WARNING, INFO, OFF = "error", "warning", "info", "off"
 SEVERITIES = (ERROR, WARNING, INFO)
 NO_KEY = -1
+
+FINDINGS = "findings"
+"""Evidence: how many findings a row stands for; 1 in rows without it."""
 
 WRITTEN = "written"
 """Column of unproven findings: `Breaches.written`."""
@@ -382,7 +386,7 @@ class RecordRules:
             if any_broken & (1 << number) and self._severities.get(code) != OFF:
                 rows = np.flatnonzero(chunk.broken & (1 << number))
                 found.append((code, _described(predicate, scope, chunk, rows, 1 << number, composed.broken_by_batch)))
-        return found
+        return _capped(found)
 
 
 judge_records = RecordRules()
@@ -474,6 +478,7 @@ def judge(
         *find_breaches(Scope.LOG, folded, severities),
         *find_breaches(of_dialect, folded, severities),
     ]
+    found = _capped(found)
     table = findings_table(found, severities, lambda breaches: _identity(folded, breaches, topics or Topics()))
     if not any(breaches.written is not None for _, breaches in found):
         return table
@@ -481,6 +486,61 @@ def judge(
     written = [sure[: len(one.offset)] if one.written is None else one.written for _, one in found]
     table = table.append_column(WRITTEN, pa.array(np.concatenate(written)))
     return table if with_unproven else drop_unproven(table)
+
+
+def _capped(found: Sequence[tuple[str, Breaches]]) -> list[tuple[str, Breaches]]:
+    """The first FINDINGS_KEPT breaches of each rule, severity and `settled`; one more that counts the others.
+
+    Those that may not count at all (`Breaches.written`) are all kept.
+    """
+    seen, rest, kept = Counter[tuple[Any, ...]](), dict[tuple[Any, ...], tuple[Breaches, int]](), []
+    for code, one in found:
+        count = len(one.offset)
+        if one.written is not None or one.identity is not None or isinstance(one.evidence, pa.MapArray):
+            kept.append((code, one))
+            continue
+        weights = np.asarray(one.evidence.get(FINDINGS, np.ones(count, np.int64)))
+        severity = np.full(count, "", object) if one.severity is None else one.severity
+        settled = np.zeros(count, bool) if one.settled is None else one.settled
+        rows = list[np.ndarray]()
+        for kind in {(grade, bool(final)) for grade in set(severity.tolist()) for final in np.unique(settled)}:
+            of_kind, name = np.flatnonzero((severity == kind[0]) & (settled == kind[1])), (code, *kind)
+            single = of_kind[weights[of_kind] == 1][: FINDINGS_KEPT - seen[name]]
+            seen[name] += len(single)
+            rows.append(single)
+            if len(others := np.setdiff1d(of_kind, single)):
+                before = rest[name][1] if name in rest else 0
+                rest[name] = _taken(one, others[-1:]), before + int(weights[others].sum())
+        if count := sum(map(len, rows)):
+            single = _taken(one, np.sort(np.concatenate(rows))) if count < len(one.offset) else one
+            plain = {name: column for name, column in single.evidence.items() if name != FINDINGS}  # type: ignore[union-attr]
+            kept.append((code, replace(single, evidence=plain)))
+    for (code, *_), (last, count) in rest.items():
+        kept.append((code, replace(last, evidence={**last.evidence, FINDINGS: np.array([count])})))  # type: ignore[dict-item]
+    return kept
+
+
+def _taken(breaches: Breaches, rows: np.ndarray) -> Breaches:
+    def take(column: Any) -> Any:
+        if column is None or isinstance(column, str):
+            return column
+        return column[rows] if isinstance(column, np.ndarray) else column.take(pa.array(rows))
+
+    return replace(
+        breaches,
+        offset=breaches.offset[rows],
+        message=tuple(map(take, breaches.message)),
+        key=take(breaches.key),
+        evidence={name: take(column) for name, column in breaches.evidence.items()},  # type: ignore[union-attr]
+        severity=take(breaches.severity),
+        settled=take(breaches.settled),
+    )
+
+
+def count_findings(rows: pa.Table) -> pa.ChunkedArray:
+    """How many findings each row of `findings` stands for."""
+    counts = pc.map_lookup(rows["evidence"], pa.scalar(FINDINGS), "first")
+    return pc.fill_null(counts.cast(pa.int64()), 1)
 
 
 def drop_unproven(findings: pa.Table, since: int | None = None, why: str = "") -> pa.Table:
@@ -523,6 +583,9 @@ def findings_table(
         count, declared = len(breaches.offset), _RULES[code]
         about, place = (breaches.identity, "offset") if breaches.identity else identity(breaches)
         pieces = [piece.replace(PLACE, place) if isinstance(piece, str) else piece for piece in breaches.message]
+        if isinstance(breaches.evidence, Mapping) and FINDINGS in breaches.evidence:
+            others = np.asarray(breaches.evidence[FINDINGS]) - 1
+            pieces.append(pa.array([f" (and {more:,} more before it)" if more else "" for more in others.tolist()]))
         own = [None] * count if breaches.severity is None else breaches.severity.tolist()
         chosen = (severities or {}).get(code)
         columns = {

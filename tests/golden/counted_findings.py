@@ -4,13 +4,16 @@ Random requests wrote these logs, so starts go back, terminal states are left an
 says which kinds are in them. Nobody but a person can say whether a changed number is right.
 """
 
+import sys
 from collections import defaultdict
 from pathlib import Path
+from unittest.mock import patch
 
 import yaml
 
 from share_state.fold.log import fold_log
 from share_state.fold.options import Limits
+from share_state.rules import registry
 from share_state.rules.registry import judge, judge_records
 from share_state.sources.discovery import find_logs
 from tests.truth import DATA
@@ -27,9 +30,11 @@ def random_scenarios() -> list[str]:
 def findings_of(folder: Path, limits: Limits | None = None) -> list[dict]:
     """The findings over all log partitions of a folder."""
     logs, found = find_logs([str(folder)]), []
-    for log in logs:
-        folded = fold_log(log, limits=limits, state_partitions=len(logs), judge=judge_records)
-        found += judge(folded, records=folded.judged).to_pylist()
+    # Each one, not the first thousand.
+    with patch.object(registry, "FINDINGS_KEPT", sys.maxsize):
+        for log in logs:
+            folded = fold_log(log, limits=limits, state_partitions=len(logs), judge=judge_records)
+            found += judge(folded, records=folded.judged).to_pylist()
     return found
 
 

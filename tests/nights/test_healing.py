@@ -25,7 +25,7 @@ from share_state.pipeline.result import RunResult
 from share_state.pipeline.resume import ALL_LOGS, VACUUMED
 from share_state.report.audit_data import read_report
 from share_state.sources.discovery import find_logs
-from tests.kafka.batches import NOW
+from tests.kafka.batches import NOW, Batch, Record, in_bytes
 from tests.log_writer import batch, snapshot, update, write_log_folder
 from tests.sources.formats.tables import table_of, write
 from tests.truth import DATA
@@ -453,3 +453,21 @@ def test_a_newest_segment_of_zeros_is_preallocated_if_it_is_large_and_not_indexe
     (place / f"{1:020}.log").write_bytes(bytes(size))
     (place / f"{1:020}.index").write_bytes(index)
     assert audit(tmp_path / "logs", tmp_path / "w").findings.get(("error", "LOG_UNREADABLE"), 0) == found
+
+
+def test_many_findings_are_a_thousand_rows_and_one_that_counts_the_others(tmp_path: Path):
+    gaps = [snapshot(KEY, snapshot_epoch=2 * number) for number in range(1501)]
+    folder = write_log_folder(tmp_path / "logs", 0, [batch(gaps)])
+    unreadable = Batch([Record(b"\0\0\0", b"") for _ in range(2500)], base_offset=1501)
+    with next(folder.glob("*.log")).open("ab") as segment:
+        segment.write(in_bytes([unreadable]))
+    result = audit(tmp_path / "logs", tmp_path / "w")
+    expected = {"SNAPSHOT_EPOCH_GAP": 1500, "KEY_MALFORMED": 2500}
+    assert {rule: result.findings["error", rule] for rule in expected} == expected
+    assert {rule: rules_found(tmp_path / "w")[rule] for rule in expected} == dict.fromkeys(expected, 1001)
+    rows = CommittedTables(str(tmp_path / "w")).read("findings").to_pylist()
+    rest = {row["rule"]: (row["offset"], dict(row["evidence"])["findings"]) for row in rows
+            if "findings" in dict(row["evidence"])}  # fmt: skip
+    assert rest == {"SNAPSHOT_EPOCH_GAP": (1500, "500"), "KEY_MALFORMED": (4000, "1500")}
+    found = {one.rule: (one.count, one.failing) for one in read_report(str(tmp_path / "w")).findings}
+    assert {rule: found[rule] for rule in expected} == {rule: (count, count) for rule, count in expected.items()}
