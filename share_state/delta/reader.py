@@ -5,7 +5,7 @@ neither deltalake nor pyarrow.dataset, which are slow to import.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from functools import reduce
@@ -122,6 +122,15 @@ def scan(table: "DeltaTable", name: str, columns: Sequence[str], where: pc.Expre
         ]
         rows = pa.Table.from_arrays(whole, schema=schema)
         yield (rows if where is None else rows.filter(where)).select(list(columns))
+
+
+def damaged_files(place: str, table: "DeltaTable") -> list[str]:
+    """The Parquet files of a table in a folder that are gone or have another size than the table says; their names."""
+    files = list_files(table)
+    filesystem, folder = open_filesystem(place)
+    found = filesystem.get_file_info([f"{folder}/{file['path']}" for file in files])
+    return [file["path"] for file, info in zip(files, found, strict=True)
+            if not info.is_file or info.size != file["size_bytes"]]  # fmt: skip
 
 
 def list_foreign_files(place: str) -> list[str] | None:
@@ -291,16 +300,13 @@ class CommittedTables:
             raise self._unreadable(table, "it is gone")
         return found
 
-    def lack_files(self, tables: Iterable[str]) -> bool:
-        """Whether files of one of these tables are gone."""
+    def lack_files(self) -> bool:
+        """Whether files of the tables are gone or cut."""
         try:
-            opened = {table: self._version_of(table) for table in tables}
-            files = [file for table, one in opened.items() if one is not None for file in self._files(table, one)]
-            places = [open_filesystem(file["path"]) for file in files]
+            opened = [(table, self._version_of(table)) for table in self.versions]
         except WarehouseError:
             return True
-        found = places[0][0].get_file_info([path for _, path in places]) if places else []
-        return not all(info.is_file for info in found)
+        return any(damaged_files(f"{self.root}/{table}", one) for table, one in opened if one is not None)
 
     def _open(self, table: str) -> "DeltaTable | None":
         from deltalake.exceptions import DeltaError  # noqa: PLC0415  slow to import

@@ -25,6 +25,7 @@ from share_state.delta.reader import (
     COMMITTED,
     REPORTED,
     CommittedTables,
+    damaged_files,
     list_files,
     needs_scan,
     open_dataset,
@@ -188,6 +189,33 @@ def _lock_holder(path: Path) -> str:
         return f"`share-state {holder['command']}`, process {holder['pid']} on {holder['host']} since {holder['since']}"
     except (OSError, ValueError, KeyError):
         return "another run"
+
+
+def repair_history(root: str) -> list[str]:
+    """Remove files that are gone or cut from the tables that runs append to; all others are written anew.
+
+    Returns:
+        A note for each table that lost rows.
+    Raises:
+        WarehouseError: if a table cannot be read.
+    """
+    from deltalake.exceptions import DeltaError  # noqa: PLC0415  slow to import
+
+    notes = []
+    for table in _HISTORY_TABLES:
+        place = f"{root}/{table}"
+        try:
+            if (existing := open_table(place)) is None or not (damaged := damaged_files(place, existing)):
+                continue
+            filesystem, folder = open_filesystem(place)
+            for name in damaged:
+                if filesystem.get_file_info(f"{folder}/{name}").is_file:
+                    filesystem.delete_file(f"{folder}/{name}")
+            existing.repair()
+        except DeltaError as error:
+            raise _unusable(place, error) from None
+        notes.append(f"{table} lost rows: {len(damaged)} of its files were removed or cut")
+    return notes
 
 
 class Warehouse:

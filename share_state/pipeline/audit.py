@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.delta.files import File, TableFiles
-from share_state.delta.warehouse import GROUP_TABLES, Warehouse
+from share_state.delta.warehouse import GROUP_TABLES, Warehouse, repair_history
 from share_state.errors import WarehouseError
 from share_state.fold.checkpoint import with_input
 from share_state.fold.history import add_verdicts
@@ -81,6 +81,7 @@ def run_audit(
     # Those of a live cluster are not in the options.
     own = ((group, limits.items()) for group, limits in plan.limits.groups.items())
     fingerprint |= {f"limits.groups.{group}.{name}": str(value) for group, named in own for name, value in named}
+    lost = repair_history(warehouse)
     # Opened before the last audit is read, so that a run that commits meanwhile is noticed.
     tables = Warehouse(warehouse)
     last = LastAudit.of(warehouse)
@@ -90,6 +91,7 @@ def run_audit(
     cluster = cluster or known or ""
     with progress("look for what is new"):
         plan, notes = resume_plan(plan, last, afresh)
+        notes += lost
         if plan.groups is not None:
             fingerprint["groups.digest"] = digest_of_logs(plan.groups.logs)
         elif last is not None and GROUP_TABLES[0] in last.tables.versions:

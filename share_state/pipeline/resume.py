@@ -48,15 +48,12 @@ _NOTES = {
     ResumeStatus.REREAD: "is read from its start again: records were missing, copies differ, or --afresh names it",
 }
 
-VACUUMED = (
-    "tables of the last audit were vacuumed after another command replaced them; all logs are read from their start"
-)
+VACUUMED = "files of the last audit's tables are gone or cut, as after a VACUUM; all logs are read from their start"
 ALL_LOGS = "all"
 """In place of names of log partitions that are to be read from their start."""
 
 _NAME = re.compile(rf"{STATE_TOPIC}-(\d+)")
 _CHECKPOINTS = "carried_share_partitions"
-_RESUMED_FROM = ("carried_logs", _CHECKPOINTS, STATE, "findings", "cutoff")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +64,7 @@ class LastAudit:
         tables: its tables.
         checkpoints: name of a log partition -> its row of `carried_logs`.
         logs: name of each log partition that it read -> next offset.
-        is_vacuumed: whether files that another audit needs to resume from are gone.
+        is_vacuumed: whether files of its tables are gone or cut.
     """
 
     tables: CommittedTables
@@ -86,7 +83,7 @@ class LastAudit:
             tables = CommittedTables(warehouse, COMMAND)
         except NothingCommittedError:
             return None
-        if tables.lack_files(_RESUMED_FROM):
+        if tables.lack_files():
             return cls(tables, {}, {}, is_vacuumed=True)
         # Other names are of earlier releases, which named logs without a number by the path of their folder.
         rows = {row["log"]: row["carried"] for row in tables.read("carried_logs").to_pylist()}
