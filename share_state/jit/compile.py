@@ -96,13 +96,16 @@ def _cache_roots() -> list[Path]:
 
 
 def _is_usable(folder: Path) -> bool:
-    """Whether this user can write to a folder and not every other user can: numba unpickles what lies there."""
+    """Whether this user can write to a folder, and no other user but root: numba unpickles what lies there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
-        modes = [parent.stat().st_mode for parent in (folder, *folder.resolve().parents)]
+        found = [parent.stat() for parent in (folder, *folder.resolve().parents)]
     except OSError:
         return False
+    if any(one.st_uid not in (os.getuid(), 0) for one in found):
+        return False
+    modes = [one.st_mode for one in found]
     # In a sticky folder such as /tmp, other users cannot replace the folders of this user.
     return not any(mode & stat.S_IWOTH and not mode & stat.S_ISVTX for mode in modes) and not modes[0] & stat.S_IWOTH
 

@@ -1,10 +1,7 @@
 """Inputs that need Spark: rows of tables and DataFrames, which a shuffle brings to the task of their log partition."""
 
-import atexit
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -42,6 +39,7 @@ from share_state.sources.discovery import GROUP_TOPIC, LogPartition, Segment
 from share_state.sources.object_stores import READ_SIZE, StorePath, read_error
 from share_state.sources.table_plan import missing_topic_message
 from share_state.sources.tables import NO_TIME, Columns, Rows, arrow_rows, rows_in_chunks, timestamp_ms
+from share_state.spark.session import scratch_folder
 
 _OURS = ("key", "value", "topic", "partition", "offset", "timestamp")
 _OPTIONAL = ("topic", "timestamp")
@@ -232,13 +230,6 @@ def _sorted_logs(ours: DataFrame, name: str, topics: Sequence[str]) -> SortedLog
     return logs, others
 
 
-def _scratch_folder(purpose: str) -> Path:
-    """A new folder that is deleted at exit."""
-    folder = Path(tempfile.mkdtemp(prefix=f"share-state-{purpose}-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
-
-
 def _normalised(frame: DataFrame, columns: Columns, label: str) -> DataFrame:
     """The columns under our names, in the types that the fold takes; _WRONG says what is wrong with a row, if any."""
     types = {field.name: field.dataType for field in frame.schema.fields}
@@ -299,7 +290,7 @@ class _LocalCopies:
         if "://" not in address:
             return address
         root = StorePath.at(address)
-        target = _scratch_folder("copy") / root.name
+        target = scratch_folder("copy") / root.name
         self._addresses[str(target)] = address
         try:
             copy_files(root.inner, str(target), root.store.file_system, LocalFileSystem(), chunk_size=READ_SIZE)

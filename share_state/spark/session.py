@@ -4,13 +4,15 @@ import atexit
 import os
 import re
 import shutil
+import socket
+import stat
 import subprocess
 import sys
 import tempfile
 import threading
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,10 +39,41 @@ _LISTS = ("spark.jars", "spark.sql.extensions")
 _ARCHIVES, _PATH = "spark.archives", "spark.executorEnv.PYTHONPATH"
 
 
+def scratch_folder(purpose: str) -> Path:
+    """A new folder that is deleted at exit; those of this user's processes that were killed on this host are deleted.
+
+    Args:
+        purpose: a word of its name.
+    """
+    host, uid = re.sub("[^0-9A-Za-z.]", "_", socket.gethostname()), os.getuid()
+    for found in Path(tempfile.gettempdir()).glob(f"share-state-*-{host}-*-*"):
+        owner = re.fullmatch(rf"share-state-[a-z]+-{re.escape(host)}-(\d+)-\w+", found.name)
+        with suppress(OSError):
+            if (
+                owner
+                and found.lstat().st_uid == uid
+                and stat.S_ISDIR(found.lstat().st_mode)
+                and _is_gone(int(owner[1]))
+            ):
+                shutil.rmtree(found, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"share-state-{purpose}-{host}-{os.getpid()}-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _is_gone(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return True
+    except PermissionError:
+        return False
+    return False
+
+
 def package_settings(conf: Mapping[str, str]) -> dict[str, str]:
     """Settings that send this package to the workers as an archive like its wheel, added to the user's paths."""
-    folder = Path(tempfile.mkdtemp(prefix="share-state-package-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder = scratch_folder("package")
     # Of `--py-files` the package is imported out of a wheel or an archive.
     given = _PACKAGE.parent
     archive = Path(shutil.copy(given, folder / "share_state.zip")) if given.is_file() else None

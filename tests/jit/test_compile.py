@@ -1,5 +1,6 @@
 """Where kernels are cached, and what happens if numba or llvmlite lack what `share_state.jit.compile` uses."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,14 @@ def test_a_folder_that_others_may_write_is_not_used(cache_folder, tmp_path: Path
         assert cache_folder(tmp_path / name.split("/")[0]).is_relative_to(tmp_path / "home")
     (tmp_path / "home/.cache/share-state").chmod(0o777)
     assert cache_folder(tmp_path / "open-parent") is None
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may give folders away")
+@pytest.mark.parametrize("owned", ["theirs/share-state", "theirs"])
+def test_a_folder_of_another_user_is_not_used(cache_folder, tmp_path: Path, owned: str):
+    (tmp_path / "theirs/share-state").mkdir(parents=True)
+    os.chown(tmp_path / owned, 12345, 12345)
+    assert cache_folder(tmp_path / "theirs").is_relative_to(tmp_path / "home")
 
 
 def test_kernels_of_other_sources_are_removed(cache_folder, tmp_path: Path):

@@ -3,13 +3,14 @@
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
 import share_state
-from share_state.spark.session import class_archive, java_options, package_settings
+from share_state.spark.session import class_archive, java_options, package_settings, scratch_folder
 from tests.truth import DATA
 
 TWICE = """
@@ -46,3 +47,23 @@ def test_the_package_runs_out_of_an_archive_as_py_files_ships_it(tmp_path: Path)
     file, tables = done.stdout.splitlines()
     assert file == f"{archive}/share_state/__init__.py"
     assert tables == repr(share_state.reconstruct(logs))
+
+
+def test_the_scratch_folder_of_a_killed_process_is_deleted_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    made = "from share_state.spark.session import scratch_folder; scratch_folder('copy')"
+    killed = f"import os; {made}; os.kill(os.getpid(), 9)"
+    assert subprocess.run([sys.executable, "-c", killed], check=False).returncode == -9
+    (left,) = tmp_path.iterdir()
+    (left / "rows").write_text("x")
+    others = [left.name.replace("-copy-", "-copy-elsewhere."), left.name.replace("-copy-", "-"), "share-state-x"]
+    (tmp_path / "theirs").mkdir()
+    for name in others:
+        (tmp_path / name).mkdir()
+    link = tmp_path / f"{left.name}l"
+    link.symlink_to(tmp_path / "theirs")
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    mine = scratch_folder("copy")
+    assert scratch_folder("copy") != mine
+    assert (left.exists(), mine.exists(), link.is_symlink()) == (False, True, True)
+    assert all((tmp_path / name).exists() for name in ("theirs", *others))
