@@ -96,7 +96,7 @@ def test_every_release_and_scenario_is_here():
         "4.1.2": anywhere,
         "4.2.1": anywhere,
         "4.3.1": anywhere | codecs | {"crash", "fifty", "prune", "pruneraw"},
-        "4.4.0": anywhere | {"dlq", "fifty", "happy-sharev1", "prune"},
+        "4.4.0": anywhere | {"dead-letters", "dlq", "fifty", "happy-sharev1", "prune"},
     }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from share_state.fold.log import FoldedLog, fold_log
-from share_state.rules.registry import judge
+from share_state.rules.registry import count_findings, judge
 from share_state.sources.discovery import LogPartition
 from tests.kafka.batches import log_of
 
@@ -34,7 +34,10 @@ class Judged:
     @property
     def codes(self) -> Counter[str]:
         """How often each rule is broken."""
-        return Counter(row["rule"] for row in self.findings)
+        counts = Counter[str]()
+        for rule, count in zip(self.table["rule"].to_pylist(), count_findings(self.table).to_pylist(), strict=True):
+            counts[rule] += count
+        return counts
 
     @property
     def causes(self) -> Counter[str]:
