@@ -26,6 +26,12 @@ def _about(rows: pa.Table, text: str, *more: tuple[str, str]) -> Iterator[GroupB
         yield GroupBreach(text.format(**row), *(row[name] for name in _KEY), evidence=evidence)
 
 
+def _about_letters(letters: pa.Table, which: str) -> list[GroupBreach]:
+    """A breach per share-partition with such dead letters; `which` ends "offsets that"."""
+    text = f"{{offset_count:,}} dead letters are of offsets that {which}, from {{offset_min}} to {{offset_max}}"
+    return list(_about(letters, text, ("offset", "count"), ("offset", "min"), ("offset", "max")))
+
+
 @rule(
     "DEAD_LETTER_LOST",
     Scope.DEAD_LETTERS,
@@ -52,9 +58,7 @@ def dead_letter_lost(audited: AuditedDeadLetters) -> list[GroupBreach]:
 )
 def dead_letter_duplicate(audited: AuditedDeadLetters) -> list[GroupBreach]:
     """Dead letters that were written again, as by the next leader of a share-partition."""
-    text = "{offset_count:,} dead letters are of offsets that have one already, from {offset_min} to {offset_max}"
-    sums = (("offset", "count"), ("offset", "min"), ("offset", "max"))
-    return list(_about(audited.letters.filter(pc.field("duplicate")), text, *sums))
+    return _about_letters(audited.letters.filter(pc.field("duplicate")), "have one already")
 
 
 @rule(
@@ -66,6 +70,4 @@ def dead_letter_duplicate(audited: AuditedDeadLetters) -> list[GroupBreach]:
 )
 def dead_letter_unexpected(audited: AuditedDeadLetters) -> list[GroupBreach]:
     """Dead letters of offsets that were never archived, where the state log would show it."""
-    text = "{offset_count:,} dead letters are of offsets that were never archived, from {offset_min} to {offset_max}"
-    sums = (("offset", "count"), ("offset", "min"), ("offset", "max"))
-    return list(_about(audited.letters.filter(pc.field("archived") == pa.scalar(False)), text, *sums))
+    return _about_letters(audited.letters.filter(pc.field("archived") == pa.scalar(False)), "were never archived")
