@@ -32,25 +32,23 @@ from share_state.report.share_partitions import (
     find_poison_records,
     group_pieces,
     group_rows,
+    in_large_pieces,
     latest_audit_filter,
     latest_share_partitions,
     left_join,
     number_rows,
     prefilter,
     select_share_partitions,
+    verdict_rank,
     with_unreported_verdicts,
 )
 from share_state.rules.registry import ERROR, OFF, SEVERITIES, WARNING, count_findings, registered
 from share_state.schema.declarations import table_schema
 
-_JUST_WORSE_THAN_OK = VERDICTS.index("OK") - 0.5
 _MAX_EXAMPLES = 3
 _MAX_RANGES = 2000
 _MAX_FINDINGS = 12
 _MAX_AUDITS = 200
-_SURVEY_ROWS = 1_000_000
-"""Rows that are surveyed at a time."""
-
 _FINDING_COLUMNS = (
     *KEY_COLUMNS, "rule", "severity", "state_partition", "offset", "message", "evidence", "run_id", "settled",
 )  # fmt: skip
@@ -257,7 +255,7 @@ def _survey(tables: CommittedTables, summary: pa.Table, most: int) -> _Survey:
     counts, latest = _count_findings(summary), latest_audit_filter(tables)
     verdicts, flagged, worst = Counter[str](), 0, list[pa.Table]()
     columns = (*KEY_COLUMNS, "verdict", "poison_records", "waiting_records")
-    for piece in _in_large_pieces(tables.batches(HISTORY_TABLE, columns, latest)):
+    for piece in in_large_pieces(tables.batches(HISTORY_TABLE, columns, latest)):
         rows = with_unreported_verdicts(tables, piece)
         verdicts.update({row["values"]: row["counts"] for row in rows["verdict"].value_counts().to_pylist()})
         rows = left_join(left_join(rows, suspects, {"suspect": pa.bool_()}), counts, _COUNTS)
@@ -265,20 +263,13 @@ def _survey(tables: CommittedTables, summary: pa.Table, most: int) -> _Survey:
         flagged += found.num_rows
         worst = [_worst_first(pa.concat_tables([*worst, found])).slice(0, most)]
     by_verdict = dict.fromkeys(VERDICTS, 0) | dict(sorted(verdicts.items()))
-    details = _add_details(tables, latest, worst[0]) if flagged else pa.table({})
+    details = pa.table({})
+    if flagged:
+        details = latest_share_partitions(tables, latest, worst[0])
+        details = (
+            left_join(details, worst[0], {"suspect": pa.bool_(), **_COUNTS}).sort_by("place").drop_columns("place")
+        )
     return _Survey(sum(verdicts.values()), by_verdict, details, max(0, flagged - most))
-
-
-def _in_large_pieces(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    waiting, count = list[pa.Table](), 0
-    for piece in pieces:
-        waiting.append(piece)
-        count += piece.num_rows
-        if count >= _SURVEY_ROWS:
-            yield pa.concat_tables(waiting)
-            waiting, count = [], 0
-    if waiting:
-        yield pa.concat_tables(waiting)
 
 
 def _needing_attention(rows: pa.Table) -> pa.Table:
@@ -291,19 +282,10 @@ def _needing_attention(rows: pa.Table) -> pa.Table:
 
 
 def _worst_first(rows: pa.Table) -> pa.Table:
-    rank = pc.fill_null(pc.cast(pc.index_in(rows["verdict"], pa.array(VERDICTS)), pa.float64()), _JUST_WORSE_THAN_OK)
     is_broken = pc.cast(pc.or_(pc.greater(rows["errors"], 0), rows["suspect"]), pa.int8())
-    ranked = rows.append_column("rank", rank).append_column("broken", is_broken)
+    ranked = rows.append_column("rank", verdict_rank(rows)).append_column("broken", is_broken)
     worst = descending("broken", "poison_records", "waiting_records", "errors", "warnings")
     return ranked.sort_by([*ascending("rank"), *worst, *ascending(*KEY_COLUMNS)]).drop_columns(["rank", "broken"])
-
-
-def _add_details(tables: CommittedTables, latest: pc.Expression, worst: pa.Table) -> pa.Table:
-    """The columns of `_Survey.worst`, in the order of the rows."""
-    wanted = number_rows(worst)
-    known = latest_share_partitions(tables, latest, wanted).drop_columns("topic_key")
-    rows = left_join(select_share_partitions(known, wanted), worst, {"suspect": pa.bool_(), **_COUNTS})
-    return rows.sort_by("place").drop_columns("place")
 
 
 @dataclass(frozen=True, slots=True)

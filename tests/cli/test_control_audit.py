@@ -49,8 +49,9 @@ def test_share_partitions_verdicts_poison_and_metrics_are_those_of_the_other_dia
     lags = {one["now"]["group_id"]: one["now"]["lag"] for one in report["troubled"]}
     assert lags == {"busy": 75, "dead": 100}
     lines = metrics.read_text().splitlines()
-    assert 'share_state_lag{group_id="done",partition_id="0",topic_name="orders"} 0.0' in lines
-    assert 'share_state_verdict{group_id="dead",partition_id="0",topic_name="orders",verdict="STOP"} 1.0' in lines
+    metric, labels = "share_state_group_topic_partition", 'partition_id="0",topic_name="orders"'
+    assert f'{metric}_lag{{group_id="done",{labels}}} 0.0' in lines
+    assert f'{metric}_verdict{{group_id="dead",{labels},verdict="STOP"}} 1.0' in lines
     assert "STOP" in page.read_text()
 
 
@@ -62,7 +63,7 @@ def test_groups_whose_malformed_ids_differ_have_series_of_their_own(capfd, tmp_p
     assert {row["limited_by_group"] for row in report["cutoff"]} <= {r"G\xff", r"G\xfe"}
     series = [line.rpartition(" ")[0] for line in metrics.read_text().splitlines() if not line.startswith("#")]
     assert len(series) == len(set(series))
-    assert sum(name.startswith("share_state_end_offset{") for name in series) == 2
+    assert sum(name.startswith("share_state_group_topic_partition_end_offset{") for name in series) == 2
 
 
 def test_subscriptions_mode_and_index_are_keys_of_the_configuration(capfd, tmp_path: Path):

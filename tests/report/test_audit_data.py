@@ -14,10 +14,10 @@ from share_state.delta.reader import CommittedTables
 from share_state.errors import WarehouseError
 from share_state.fold.log import fold_log
 from share_state.fold.options import Limits
-from share_state.report import audit_data
+from share_state.report import share_partitions
 from share_state.report.audit_data import AuditReport, read_report
 from share_state.report.audit_text import advice
-from share_state.report.share_partitions import latest_audit_filter, latest_share_partitions
+from share_state.report.share_partitions import KEY_COLUMNS, add_topic_key, latest_audit_filter, latest_share_partitions
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import find_logs
 from tests.report.made_warehouse import (
@@ -269,7 +269,7 @@ def test_the_worst_are_the_worst_of_all_however_few_are_looked_at_at_a_time(
     rows = [share_partition(f"g{n}", n, verdict=one, waiting_records=n) for n, one in enumerate(verdicts)]
     made.audit(rows, [finding("LONG_CHAIN", "warning", "x", rows[0])])
     at_once = _read(made, most=4)
-    monkeypatch.setattr(audit_data, "_SURVEY_ROWS", 1)
+    monkeypatch.setattr(share_partitions, "_PENDING_ROWS", 1)
     batches = CommittedTables.batches
     monkeypatch.setattr(CommittedTables, "batches", lambda *given: map_rows(batches(*given)))
     one_by_one = _read(made, most=4)
@@ -291,7 +291,8 @@ def test_the_report_of_a_real_broker_s_log_says_what_the_fold_says(made: MadeWar
     made.audit([share_partition() | row | {"flights": own[_key(row)], "lag": None} for row in states])
     report = _read(made)
     assert report.is_healthy
-    rows = latest_share_partitions(report.tables, latest_audit_filter(report.tables)).to_pylist()
+    wanted = add_topic_key(report.tables.read("share_partition_state", columns=KEY_COLUMNS))
+    rows = latest_share_partitions(report.tables, latest_audit_filter(report.tables), wanted).to_pylist()
     assert report.live == len(rows) == len(states)
     for row in rows:
         for state in ("available", "acquired", "acknowledged", "archiving", "archived"):
