@@ -33,7 +33,7 @@ VERDICTS = ("REWIND", "STOP", "STALL", "OK")
 STATE, HISTORY_TABLE = "share_partition_state", "share_partition_history"
 
 _PENDING_ROWS = 1_000_000
-_JUST_WORSE_THAN_OK = VERDICTS.index("OK") - 0.5
+JUST_WORSE_THAN_OK = VERDICTS.index("OK") - 0.5
 IN_FLIGHT = {name: pa.int64() for name in (*(state.lower() for state in DELIVERY_STATES), "ranges")}
 
 
@@ -141,7 +141,7 @@ def in_large_pieces(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
 def verdict_rank(rows: pa.Table) -> pa.ChunkedArray:
     """0 for the worst verdict; one that is not in VERDICTS ranks just before OK."""
     rank = pc.index_in(rows["verdict"], pa.array(VERDICTS))
-    return pc.fill_null(pc.cast(rank, pa.float64()), _JUST_WORSE_THAN_OK)
+    return pc.fill_null(pc.cast(rank, pa.float64()), JUST_WORSE_THAN_OK)
 
 
 def group_rows(rows: pa.Table, by: Sequence[str], aggregates: Mapping[str, str]) -> pa.Table:

@@ -395,7 +395,7 @@ def test_what_is_acknowledged_leaves_the_headline_and_the_exit_code(made: MadeWa
 def test_the_worst_example_comes_first(made: MadeWarehouse):
     """Not the first of the alphabet."""
     sizes = {"a": 3, "b": 41, "c": 7}
-    about = {group: share_partition(group) for group in sizes}
+    about = {group: share_partition(group, poison_records=size) for group, size in sizes.items()}
     found = [
         finding("POISON_RECORDS", "warning", f"{size} offsets", about[group], evidence={"offsets": str(size)})
         for group, size in sizes.items()
@@ -403,12 +403,12 @@ def test_the_worst_example_comes_first(made: MadeWarehouse):
     made.audit(list(about.values()), found)
     report = _read(made)
     assert [one["group_id"] for one in report.findings[0].examples] == ["b", "c", "a"]
-    assert next(iter(advice(report))).what == "POISON_RECORDS, 3 findings: the worst is b orders-0: 41 offsets"
+    assert next(iter(advice(report))).what == "3 findings of POISON_RECORDS: the worst is b orders-0: 41 offsets"
 
 
 def test_a_share_partition_that_needs_a_look_says_why_first(made: MadeWarehouse):
     rows = {
-        "OK": share_partition("late", verdict="STALL", reason="SPSO unmoved at 5 for 31 min"),
+        "OK": share_partition("late", verdict="STALL", reason="7 records wait, and SPSO has stayed at 5 for 31 min"),
         "error": share_partition("wrong"),
         "warning": share_partition("poisoned"),
         "suspect": share_partition("lost", suspect=True),
@@ -418,10 +418,10 @@ def test_a_share_partition_that_needs_a_look_says_why_first(made: MadeWarehouse)
         finding("POISON_RECORDS", "warning", "12 offsets are at the delivery limit of 5", rows["warning"]),
     ]
     made.audit(list(rows.values()), found)
-    assert {one.now["group_id"]: (one.label, one.why) for one in _read(made).flagged} == {
-        "late": ("STALL", "SPSO unmoved at 5 for 31 min"),
-        "wrong": ("error", "SNAPSHOT_MISMATCH: offset 7 was archived"),
-        "poisoned": ("warning", "POISON_RECORDS: 12 offsets are at the delivery limit of 5"),
+    assert {one.now["group_id"]: (one.status, one.why) for one in _read(made).flagged} == {
+        "late": ("STALL", "7 records wait, and SPSO has stayed at 5 for 31 min"),
+        "wrong": ("error", "offset 7 was archived"),
+        "poisoned": ("warning", "12 offsets are at the delivery limit of 5"),
         "lost": ("suspect", "records since its latest snapshot are missing or unreadable"),
     }
 
@@ -442,6 +442,6 @@ def test_unreported_findings_and_verdicts_that_are_gone_are_reported_too(tmp_pat
     report = read_report(str(made.folder), fail_on_verdict="STOP")
     assert (report.failing, report.failing_verdicts, report.verdicts["OK"]) == (1, 1, 1)
     assert [(one.rule, one.new, one.open) for one in report.findings] == [("LOG_DIVERGED", 1, 1)]
-    assert [(one.now["group_id"], one.label, one.now["reason"]) for one in report.flagged] == [
+    assert [(one.now["group_id"], one.status, one.now["reason"]) for one in report.flagged] == [
         ("g1", "REWIND", "went back")
     ]
