@@ -18,9 +18,10 @@ from share_state.kafka.classic_groups import read_generations
 from share_state.pipeline.plan import FoldPlan, GroupInput
 from share_state.pipeline.result import RunResult
 from share_state.pipeline.task import FINDINGS, IN_FLIGHT, STATE, SUMMARY, Digest
+from share_state.rules.findings import findings
 from share_state.rules.group_context import STATE_COLUMNS, AuditedGroups
 from share_state.rules.groups import judge_group_records, judge_groups, judge_sticky
-from share_state.rules.registry import Scope, findings
+from share_state.rules.registry import Scope
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import STATE_TOPIC
 
