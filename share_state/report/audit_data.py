@@ -264,7 +264,7 @@ def _survey(tables: CommittedTables, summary: pa.Table, most: int) -> _Survey:
     columns = (*KEY_COLUMNS, "verdict", "poison_records", "waiting_records")
     for piece in in_large_pieces(tables.batches(HISTORY_TABLE, columns, latest)):
         rows = with_unreported_verdicts(tables, piece)
-        verdicts.update(dict(map(dict.values, rows["verdict"].value_counts().to_pylist())))
+        verdicts.update({row["values"]: row["counts"] for row in rows["verdict"].value_counts().to_pylist()})
         rows = left_join(left_join(rows, suspects, {"suspect": pa.bool_()}), counts, _COUNTS)
         found = _needing_attention(rows)
         flagged += found.num_rows

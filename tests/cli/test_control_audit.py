@@ -42,6 +42,10 @@ def test_share_partitions_verdicts_poison_and_metrics_are_those_of_the_other_dia
     report = audit(capfd, tmp_path, BATCHES, "--prometheus", metrics, "--html", page)
     assert (report["share_partitions"], report["verdicts"]["OK"]) == (3, 1)
     assert verdicts(report) == {"dead": "STOP", "busy": "STALL"}
+    assert {one["now"]["group_id"]: one["why"] for one in report["troubled"]} == {
+        "dead": "100 records wait, and no consumer has changed anything for 89 min",
+        "busy": "75 records wait, and SPSO has stayed at 10 for 89 min",
+    }
     rules = {one["rule"]: one for one in report["findings"]}
     assert rules.keys() == {"POISON_RECORDS", "SPSO_STALL"}
     assert rules["POISON_RECORDS"]["examples"][0]["message"].startswith("5 offsets (10-14)")
