@@ -33,6 +33,7 @@ COMMANDS = {
     "reconstruct": "reconstruct",
     "audit": "audit",
     "cutoff": "cutoff",
+    "repair": "repair",
     "show": "tables",
     "explain": "logs",
     "diff": "logs",
