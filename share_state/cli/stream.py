@@ -1,10 +1,12 @@
 """`share-state stream`: keep the tables of a warehouse current while records are written."""
 
+import logging
 import os
 import re
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +18,7 @@ from share_state.cli.main import DONE, FOUND, command
 from share_state.cli.options import (
     Json,
     Judging,
+    KafkaProperties,
     Out,
     Running,
     StatePartitions,
@@ -29,18 +32,23 @@ from share_state.config.inputs import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import check_warehouse_path, warehouse_lock
 from share_state.errors import InputError, SetupError, ShareStateError
+from share_state.fold.options import Limits
 from share_state.pipeline.executor import Progress
 from share_state.pipeline.stream import StreamFold
 from share_state.pipeline.stream_tables import StreamTables, open_stream
 from share_state.report import console
 from share_state.report.cutoff import print_stream
+from share_state.sources.kafka_client import find_cluster_address, read_client_properties
 from share_state.sources.topics import Topics, read_topics
 from share_state.spark.masters import LOCAL_MASTER
 
 _WORKER_NOTES = (b"Streaming TransformWithState", b"Starting Streaming TransformWithState", b"WARNING: Using incubator")
+_TOPICS_SECONDS = 5.0
+_LOG = logging.getLogger("share_state")
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 
-Input = Annotated[str, typer.Argument(metavar="INPUT", help="Growing folder of Parquet with Spark's Kafka columns.")]
+_INPUT = "kafka://HOST:PORT, or a growing folder of Parquet with Spark's Kafka columns."
+Input = Annotated[str, typer.Argument(metavar="INPUT", help=_INPUT)]
 Checkpoint = Annotated[
     str, typer.Option("--checkpoint", metavar="DIR", help="Folder of the stream's own state; one per stream.")
 ]
@@ -51,6 +59,35 @@ def _milliseconds(trigger: str) -> int:
     if found is None:
         raise ShareStateError(f"--trigger {trigger}: give a time as in 500ms, 10s or 1m")
     return int(float(found[1]) * _UNITS[found[2]])
+
+
+def _cluster(address: str, properties: str | None, limits: Limits) -> tuple[Callable[[], Topics], Limits]:
+    """What tells the topics of a cluster now, asked at most every few seconds; the limits with those of its groups.
+
+    Raises:
+        InputError: if no broker answers, or access is denied.
+        SetupError: if the Kafka client library is missing.
+    """
+    from share_state.sources.kafka_admin import fetch_group_limits  # noqa: PLC0415  a live cluster alone needs it
+    from share_state.sources.kafka_cluster import Cluster  # noqa: PLC0415
+
+    cluster = Cluster(address, read_client_properties(properties))
+    asked, latest = time.monotonic(), cluster.topics()
+
+    def topics() -> Topics:
+        nonlocal asked, latest
+        if time.monotonic() - asked > _TOPICS_SECONDS:
+            # While no broker answers, the last answer stands.
+            with suppress(InputError):
+                latest = cluster.topics()
+            asked = time.monotonic()
+        return latest
+
+    try:
+        limits = replace(limits, groups={**fetch_group_limits(address, properties), **limits.groups})
+    except (InputError, SetupError) as error:
+        _LOG.info("the limits of single groups are unknown, those of the cluster hold for all: %s", error)
+    return topics, limits
 
 
 @contextmanager
@@ -85,6 +122,10 @@ def stream(
     trigger: Annotated[
         str, typer.Option("--trigger", metavar="TIME", help="Between the starts of micro-batches: 500ms, 10s, 1m.")
     ] = "10s",
+    kafka_properties: KafkaProperties = None,
+    most_records: Annotated[
+        int | None, typer.Option("--max-records", metavar="N", min=1, help="kafka://: most records of a micro-batch.")
+    ] = None,
     topics: TopicsFile = None,
     state_partitions: StatePartitions = None,
     judging: Judging,
@@ -96,8 +137,17 @@ def stream(
     check_fail_on(judging.fail_on)
     check_warehouse_path(out)
     spec = input_spec(OPTIONS, rules=pairs(judging.rule, "--rule"), state_partitions=state_partitions)
-    if "://" not in source and not Path(source).is_dir():
+    limits = spec.limits.to_limits()
+    if find_cluster_address([source]):
+        known, limits = _cluster(source, kafka_properties, limits)
+    elif "://" not in source and not Path(source).is_dir():
         raise InputError(f"{source}: no such folder; give a folder of Parquet files with Spark's Kafka columns")
+    else:
+        given = read_topics(topics) if topics else Topics()
+
+        def known() -> Topics:
+            return given
+
     try:
         import google.protobuf  # noqa: F401, PLC0415  what transformWithState needs
     except ModuleNotFoundError:
@@ -105,15 +155,16 @@ def stream(
     from share_state.spark.session import session  # noqa: PLC0415  imports Spark
     from share_state.spark.stream import StreamSpec, run_stream  # noqa: PLC0415
 
-    known = read_topics(topics) if topics else Topics()
-    fold = StreamFold(spec.limits.to_limits(), spec.rules, state_partitions)
+    fold = StreamFold(limits, spec.rules, state_partitions)
     inputs = (source if "://" in source else str(Path(source).absolute()),)
     announce_compiling()
     with warehouse_lock(out, "stream"):
         run, folder = open_stream(out, checkpoint, inputs)
         options = {"rules": ",".join(judging.rule or ()), "checkpoint": checkpoint}
-        with StreamTables(out, run, options=options, topics=lambda: known, severities=spec.rules) as tables:
-            what = StreamSpec(inputs[0], folder, fold, once, f"{milliseconds} milliseconds")
+        with StreamTables(out, run, options=options, topics=known, severities=spec.rules) as tables:
+            what = StreamSpec(
+                inputs[0], folder, fold, once, f"{milliseconds} milliseconds", kafka_properties, most_records
+            )
             choice = running.choice
             with ExitStack() as opened:
                 with nullcontext() if choice.verbose else _without_worker_notes():

@@ -29,7 +29,7 @@ from share_state.fold.states import in_flight_table, key_columns, state_table, w
 from share_state.kafka.record_batches import Chunk
 from share_state.kafka.share_partition_keys import KeyTable
 from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE
-from share_state.rules.registry import RecordRules, judge
+from share_state.rules.findings import RecordRules, judge
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import STATE_TOPIC, LogPartition
 from share_state.sources.resume import ResumeStatus
@@ -42,6 +42,22 @@ KEYS = {
     CUTOFF: ("topic", "partition"),
 }
 """The columns by which changed rows replace those of a table."""
+
+PACKED = pa.schema(
+    [
+        ("state_partition", pa.int32()),  # -1 for a problem
+        ("log_start_offset", pa.int64()),
+        ("topic_id", pa.string()),
+        ("state_partitions", pa.int32()),
+        ("problem", pa.string()),
+        ("rows", pa.binary()),
+    ]
+)
+"""Records of one log partition that one task has read; `rows` is an Arrow stream of key, value, offset, timestamp."""
+
+EMPTY_ROWS = pa.schema(
+    [("key", pa.binary()), ("value", pa.binary()), ("offset", pa.int64()), ("timestamp", pa.int64())]
+).empty_table()
 
 _ROWS_A_PART = 1 << 16
 _LOG = b"log"
@@ -89,6 +105,14 @@ class LogFacts:
     log_start_offset: int | None = None
     topic_id: str | None = None
     state_partitions: int | None = None
+
+
+def packed_batch(partition: int, facts: LogFacts, rows: pa.Table | None) -> pa.RecordBatch:
+    """One row of PACKED: records of a log partition, or only what is known of it."""
+    packed = None if rows is None else to_ipc(rows)
+    given = (partition, facts.log_start_offset, facts.topic_id, facts.state_partitions, None, packed)
+    columns = [pa.array([value], one.type) for value, one in zip(given, PACKED, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=PACKED)
 
 
 @dataclass(slots=True)
@@ -200,7 +224,8 @@ class StreamFold:
         rows = rows.sort_by("offset").combine_chunks()
         if start is None:
             start = rows["offset"][0].as_py() if len(rows) else 0
-        log = LogPartition(STATE_TOPIC, partition, (), start, topic_id=facts.topic_id, source=MicroBatch(rows))
+        is_recorded = facts.log_start_offset is not None
+        log = LogPartition(STATE_TOPIC, partition, (), start, is_recorded, facts.topic_id, source=MicroBatch(rows))
         folded = fold_log(
             log,
             limits=self.limits,

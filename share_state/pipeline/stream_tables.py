@@ -24,12 +24,14 @@ from share_state.delta.merge import GONE, merge_rows, merged_batch, replace_rows
 from share_state.delta.reader import CommittedTables, open_filesystem, warehouse_errors
 from share_state.delta.warehouse import CORE_TABLES, Warehouse
 from share_state.errors import NothingCommittedError, WarehouseError
+from share_state.fold.log_stats import FINDINGS_KEPT
 from share_state.fold.states import SHARE_GROUP_STATE
 from share_state.pipeline.result import RunResult, keep_proven, run_row
 from share_state.pipeline.stream import KEYS, LogChanges
 from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE
+from share_state.rules.findings import count_findings
 from share_state.rules.registry import FINDINGS as COUNTED
-from share_state.rules.registry import FINDINGS_KEPT, OFF, count_findings, registered
+from share_state.rules.registry import OFF, registered
 from share_state.schema.declarations import table_schema
 from share_state.sources.topics import Topics
 
@@ -207,7 +209,11 @@ class StreamTables:
         run_id = table_schema(FINDINGS).get_field_index("run_id")
         rows = rows.set_column(run_id, "run_id", pa.repeat(self.run.query, len(rows)))
         read = pa.array([one.summary["partition"] for one in changes if one.summary], pa.int32())
-        stays = pc.or_(self.findings["settled"], pc.invert(pc.is_in(self.findings["state_partition"], read)))
+        # As after an audit: a log that is read from its start again is judged again.
+        anew = [one.summary["partition"] for one in changes if one.summary and one.summary["is_read_anew"]]
+        number = self.findings["state_partition"]
+        settled = pc.and_(self.findings["settled"], pc.invert(pc.is_in(number, pa.array(anew, pa.int32()))))
+        stays = pc.or_(settled, pc.invert(pc.is_in(number, read)))
         every = _capped(pa.concat_tables([self.findings.filter(stays), rows]).combine_chunks())
         if not every.equals(self.findings):
             self._warehouse.versions[FINDINGS] = replace_rows(self._place(FINDINGS), every, self.run.query, batch)

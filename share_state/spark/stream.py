@@ -22,25 +22,15 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
 
 from share_state.errors import ShareStateError
-from share_state.pipeline.stream import LogChanges, LogFacts, StreamFold, from_ipc, to_ipc
+from share_state.pipeline.stream import EMPTY_ROWS, PACKED, LogChanges, LogFacts, StreamFold, from_ipc, packed_batch
 from share_state.pipeline.stream_tables import StreamTables
 from share_state.sources.discovery import STATE_TOPIC
+from share_state.sources.kafka_client import is_kafka_address
 from share_state.sources.object_stores import parquet_source, to_path
 from share_state.sources.table_plan import list_table_files
 from share_state.sources.tables import timestamp_ms
 from share_state.spark.inputs import described, local_address
-
-_PACKED = pa.schema(
-    [
-        ("state_partition", pa.int32()),  # -1 for a problem
-        ("log_start_offset", pa.int64()),
-        ("topic_id", pa.string()),
-        ("state_partitions", pa.int32()),
-        ("problem", pa.string()),
-        ("rows", pa.binary()),
-    ]
-)
-"""Records of one log partition that one task has read; `rows` is an Arrow stream of key, value, offset, timestamp."""
+from share_state.spark.kafka_stream import PACKED_FORMAT, PackedSource
 
 _CHANGES = "state_partition int, changes binary"
 _FILES = "path string, modificationTime timestamp, length long, content binary"
@@ -52,7 +42,7 @@ _PATIENCE = 1
 
 
 def pack_rows(table: pa.Table, facts: LogFacts = LogFacts()) -> Iterator[pa.RecordBatch]:  # noqa: B008  frozen
-    """Rows of a table with Spark's Kafka columns as rows of _PACKED, one per log partition.
+    """Rows of a table with Spark's Kafka columns as rows of PACKED, one per log partition.
 
     Args:
         table: key, value, partition, offset, and maybe topic and timestamp.
@@ -73,14 +63,11 @@ def pack_rows(table: pa.Table, facts: LogFacts = LogFacts()) -> Iterator[pa.Reco
     rows, numbers = rows.filter(is_placed), partition.filter(is_placed).to_numpy()
     for number in np.unique(numbers).tolist():
         own = rows.filter(pa.array(numbers == number))
-        given = [[number], [facts.log_start_offset], [facts.topic_id], [facts.state_partitions], [None], [to_ipc(own)]]
-        yield pa.RecordBatch.from_arrays(
-            [pa.array(column, one.type) for column, one in zip(given, _PACKED, strict=True)], schema=_PACKED
-        )
+        yield packed_batch(number, facts, own)
 
 
 def _problem(text: str) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([{"state_partition": -1, "problem": text}], schema=_PACKED)
+    return pa.RecordBatch.from_pylist([{"state_partition": -1, "problem": text}], schema=PACKED)
 
 
 def _read_files(root: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -131,6 +118,8 @@ class LogProcessor(StatefulProcessor):
             state, changes = self._fold.step(None if before is None else bytes(before[0]), partition, *_unpacked(given))
             if state is not None:
                 self._state.update((state,))
+            elif changes is not None:
+                self._state.clear()
         if changes is not None:
             yield Row(state_partition=partition, changes=changes.to_bytes())
 
@@ -139,7 +128,7 @@ class LogProcessor(StatefulProcessor):
 
 
 def _unpacked(rows: Sequence[Row]) -> tuple[pa.Table, LogFacts]:
-    tables = [from_ipc(bytes(row.rows)) for row in rows]
+    tables = [EMPTY_ROWS, *(from_ipc(bytes(row.rows)) for row in rows if row.rows is not None)]
     starts = [row.log_start_offset for row in rows if row.log_start_offset is not None]
     facts = LogFacts(max(starts, default=None), rows[-1].topic_id, rows[-1].state_partitions)
     return pa.concat_tables(tables, promote_options="permissive"), facts
@@ -150,11 +139,13 @@ class StreamSpec:
     """A stream, as the command describes it.
 
     Attributes:
-        source: a folder.
+        source: a folder, or `kafka://host:port`.
         checkpoint: folder of Spark's checkpoint.
         fold: how records are folded.
         once: end when what is there now is read.
         trigger: time between the starts of micro-batches, as Spark writes it.
+        kafka_properties: path of a properties file for the cluster.
+        most_records: of a cluster that a micro-batch reads; None for all.
         files_per_trigger: most files of a micro-batch.
     """
 
@@ -163,6 +154,8 @@ class StreamSpec:
     fold: StreamFold
     once: bool = False
     trigger: str = "10s"
+    kafka_properties: str | None = None
+    most_records: int | None = None
     files_per_trigger: int = 1000
 
 
@@ -202,10 +195,9 @@ def _stopped(spec: StreamSpec, error: Exception) -> Exception:
 
 def _start(spark: SparkSession, spec: StreamSpec, tables: StreamTables, failures: list[Exception]) -> StreamingQuery:
     spark.conf.set("spark.sql.streaming.stateStore.providerClass", _STATE_STORE)
-    changed = (
-        _folder_frame(spark, spec)
-        .groupBy("state_partition")
-        .transformWithState(LogProcessor(spec.fold), outputStructType=_CHANGES, outputMode="Update", timeMode="None")
+    packed = _cluster_frame(spark, spec) if is_kafka_address(spec.source) else _folder_frame(spark, spec)
+    changed = packed.groupBy("state_partition").transformWithState(
+        LogProcessor(spec.fold), outputStructType=_CHANGES, outputMode="Update", timeMode="None"
     )
 
     def write(frame: DataFrame, batch: int) -> None:
@@ -222,6 +214,17 @@ def _start(spark: SparkSession, spec: StreamSpec, tables: StreamTables, failures
     return (writer.trigger(availableNow=True) if spec.once else writer.trigger(processingTime=spec.trigger)).start()
 
 
+def _cluster_frame(spark: SparkSession, spec: StreamSpec) -> DataFrame:
+    """The packed records of a running cluster."""
+    spark.dataSource.register(PackedSource)
+    reader = spark.readStream.format(PACKED_FORMAT)
+    if spec.kafka_properties is not None:
+        reader = reader.option("kafka_properties", spec.kafka_properties)
+    if spec.most_records is not None:
+        reader = reader.option("max_records", spec.most_records)
+    return reader.load(spec.source)
+
+
 def _folder_frame(spark: SparkSession, spec: StreamSpec) -> DataFrame:
     """The packed records of a growing folder of Parquet files, which tasks read with Arrow."""
     files = spark.readStream.format("binaryFile").schema(_FILES).option("recursiveFileLookup", "true")
@@ -231,4 +234,4 @@ def _folder_frame(spark: SparkSession, spec: StreamSpec) -> DataFrame:
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return _read_files(root, batches)
 
-    return files.load(local_address(root)).select("path").mapInArrow(read, from_arrow_schema(_PACKED))
+    return files.load(local_address(root)).select("path").mapInArrow(read, from_arrow_schema(PACKED))
