@@ -56,8 +56,10 @@ def repair(
         plan = make_plan(tables, group or (), release=release, most=most)
     else:
         spec = spec_of(inputs, reading, side=side, dead_letters=dead_letters)
-        with open_plan(_with_limits(spec, inputs, sets)) as logs, audited(logs, inputs) as tables:
-            tools = _tools(inputs, reading)
+        address = find_cluster_address(inputs, reading.format)
+        tools = KafkaTools(bootstrap_servers(address) if address else None, reading.kafka_properties)
+        opened = open_plan(_with_limits(spec, inputs, sets))
+        with opened as logs, audited(logs, inputs, is_live=address is not None) as tables:
             plan = make_plan(tables, group or (), limits=logs.limits, release=release, most=most, tools=tools)
     if out is not None:
         plan.write(out)
@@ -83,8 +85,3 @@ def _with_limits(spec: InputSpec, inputs: Sequence[str], sets: Sequence[str] | N
         if not one.startswith("limits."):
             raise ShareStateError(f"--set {one}: give a key of limits, as limits.delivery_count=3")
     return spec.model_copy(update={"limits": settings_for(inputs, "-", list(sets or ())).limits})
-
-
-def _tools(inputs: Sequence[str], reading: Reading) -> KafkaTools:
-    address = find_cluster_address(inputs, reading.format)
-    return KafkaTools(bootstrap_servers(address) if address else None, reading.kafka_properties)

@@ -192,7 +192,7 @@ class _Advisor:
         return f"The in-flight window is full: {width:,} offsets of {limit:,}; {self._waits_at()}; {self._lag()}."
 
     def _stalled(self) -> str:
-        still = format_duration(self.status.row["moved_time"], self.found.log_time)
+        still = format_duration(self.status.row["moved_time"], self.found.time)
         return f"Consumers finish later records, and SPSO has not moved for {still}: {self._waits_at()}; {self._lag()}."
 
     def _stopped(self) -> str:
@@ -203,10 +203,10 @@ class _Advisor:
 
     def _pinned(self) -> str:
         cutoff = self.status.cutoff
-        following = format_number(cutoff["next_cutoff_offset"])
+        snapshot, following = map(format_number, (self.status.row["snapshot_offset"], cutoff["next_cutoff_offset"]))
         return (
             f"It alone keeps {pluralize(cutoff['pinned_records'] or 0, 'record')} of __share_group_state-"
-            f"{cutoff['partition']} from being cleaned: its snapshot at {cutoff['cutoff_offset']:,} is of "
+            f"{cutoff['partition']} from being cleaned: its snapshot at {snapshot} is of "
             f"{format_time(cutoff['limited_since'])}, and the next cutoff is {following}."
         )
 
@@ -244,8 +244,8 @@ class _Advisor:
         effect = rehearsal.effect()
         until = self._after(timedelta(seconds=effect.seconds))
         still = self.status.row["moved_time"]
-        is_overdue = "STALL" in self.status.troubles and still and self.found.log_time and (
-            self.found.log_time - still > timedelta(seconds=effect.seconds)
+        is_overdue = "STALL" in self.status.troubles and still and self.found.time and (
+            self.found.time - still > timedelta(seconds=effect.seconds)
         )  # fmt: skip
         if is_overdue:
             return None
@@ -273,7 +273,7 @@ class _Advisor:
 
     def wait_for_snapshot(self) -> Option | None:
         written = self.status.row["write_time"]
-        is_due = self.found.log_time and written and self.found.log_time - written >= COLD_SNAPSHOT
+        is_due = self.found.time and written and self.found.time - written >= COLD_SNAPSHOT
         if not self.release.has_initialize or not written or is_due:
             return None
         rehearsal = self._rehearse()
@@ -455,7 +455,7 @@ class _Advisor:
         return rehearsal.effect()
 
     def _after(self, span: timedelta) -> datetime | None:
-        return None if self.found.log_time is None else self.found.log_time + span
+        return None if self.found.time is None else self.found.time + span
 
 
 def _raised(limit: int, usual: int, most: int) -> int | None:

@@ -41,14 +41,14 @@ class RepairPlan:
         repairs: the gravest first.
         left_out: how many more are in trouble.
         releases: that may have written the log, ascending.
-        log_time: timestamp of the newest record.
+        time: up to which durations are measured.
         inputs: what was read.
     """
 
     repairs: tuple[Repair, ...]
     left_out: int
     releases: tuple[str, ...]
-    log_time: datetime | None
+    time: datetime | None
     inputs: tuple[str, ...]
 
     def __repr__(self) -> str:
@@ -66,7 +66,7 @@ class RepairPlan:
                 key | {"trouble": one.trouble, "sentence": one.sentence, "also": also, "suspect": row["suspect"],
                        "now": one.now and asdict(one.now), "options": options, "check": one.check}
             )  # fmt: skip
-        head = {"inputs": list(self.inputs), "log_time": self.log_time, "releases": list(self.releases)}
+        head = {"inputs": list(self.inputs), "time": self.time, "releases": list(self.releases)}
         return head | {"share_partitions": found, "left_out": self.left_out}
 
     def markdown(self) -> str:
@@ -99,7 +99,7 @@ class RepairPlan:
             yield from ("", "```bash", one.check, "```", "")
 
     def _head(self) -> Iterator[str]:
-        time = f", up to {format_time(self.log_time)}" if self.log_time else ""
+        time = f", up to {format_time(self.time)}" if self.time else ""
         yield f"From {', '.join(map(_text, self.inputs))}{time}; {self._writer()}. Nothing was changed."
         yield ""
         if not self.repairs:
@@ -195,9 +195,7 @@ def make_plan(
         WarehouseError: if a table is gone.
     """
     found = survey(tables, groups, limits, release, most)
-    return RepairPlan(
-        repairs(found, tools or KafkaTools()), found.left_out, found.releases, found.log_time, found.inputs
-    )
+    return RepairPlan(repairs(found, tools or KafkaTools()), found.left_out, found.releases, found.time, found.inputs)
 
 
 def _variables(command: str) -> list[str]:

@@ -105,7 +105,7 @@ class Survey:
         left_out: how many more there are.
         limits: of the cluster and its groups.
         releases: that may have written the log, ascending.
-        log_time: timestamp of the newest record.
+        time: up to which durations are measured: of the newest record, or of the audit by the clock on the wall.
         inputs: what was read.
     """
 
@@ -113,14 +113,18 @@ class Survey:
     left_out: int
     limits: Limits
     releases: tuple[str, ...]
-    log_time: datetime | None
+    time: datetime | None
     inputs: tuple[str, ...]
 
 
 @contextmanager
-def audited(plan: FoldPlan, inputs: Sequence[str]) -> Iterator[CommittedTables]:
+def audited(plan: FoldPlan, inputs: Sequence[str], *, is_live: bool = False) -> Iterator[CommittedTables]:
     """Yield the tables of a first audit of some logs, which threads of this process write to a temporary folder.
 
+    Args:
+        plan: the log partitions.
+        inputs: as given.
+        is_live: they are those of a running cluster, so durations last until now.
     Raises:
         InputError: if a segment cannot be read, or the input holds no valid batch.
     """
@@ -130,7 +134,8 @@ def audited(plan: FoldPlan, inputs: Sequence[str]) -> Iterator[CommittedTables]:
         # Notes on the tables of that folder would only confuse.
         log.setLevel(logging.WARNING)
         try:
-            run_audit(lambda _: nullcontext(LocalExecutor()), plan, f"{folder}/tables", inputs=tuple(inputs))
+            threads, tables = nullcontext(LocalExecutor()), f"{folder}/tables"
+            run_audit(lambda _: threads, plan, tables, inputs=tuple(inputs), by_wall_clock=is_live)
         finally:
             log.setLevel(level)
         yield CommittedTables(f"{folder}/tables")
@@ -173,7 +178,8 @@ def survey(
     if groups:
         where &= pc.field("group_id").isin(list(groups))
         states = tables.read(STATE, where, _STATE_COLUMNS)
-    rows = left_join(add_topic_key(states), _verdicts(tables, where), _HISTORY)
+    verdicts = _verdicts(tables, where)
+    rows = left_join(add_topic_key(states), verdicts, _HISTORY)
     limits = limits or limits_of_run(dict(tables.run["options"]))
     findings = pa.concat_tables([_findings(tables, where), _waiting_poison(tables, where, limits)])
     rows = left_join(rows, _gravest(findings), {"gravest": pa.int32()})
@@ -187,7 +193,7 @@ def survey(
         max(0, len(rows) - most),
         limits,
         releases,
-        tables.run["log_time"],
+        verdicts["time"][0].as_py() if verdicts is not None and len(verdicts) else tables.run["log_time"],
         tuple(tables.run["inputs"]),
     )
 
@@ -195,7 +201,7 @@ def survey(
 def _verdicts(tables: CommittedTables, where: pc.Expression) -> pa.Table | None:
     if not tables.holds(HISTORY_TABLE):
         return None
-    columns = (*KEY_COLUMNS, *_HISTORY)
+    columns = (*KEY_COLUMNS, *_HISTORY, "time")
     return with_unreported_verdicts(tables, tables.read(HISTORY_TABLE, where & latest_audit_filter(tables), columns))
 
 
