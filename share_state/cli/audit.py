@@ -221,6 +221,8 @@ def _settings(
     if inputs:
         if config is not None or out is None:
             raise ShareStateError("audit: give INPUT... and --out WAREHOUSE, or --config FILE")
+        if inputs[0].endswith((".yaml", ".yml")):
+            raise ShareStateError(f"audit: {inputs[0]} is no log; give a configuration as --config {inputs[0]}")
         by_source = [f"sources.{number}.{one}" for number in range(len(inputs)) for one in _assignments(of_each)]
         return settings_for(inputs, out, [*by_source, *overrides])
     if config is None and out is None:

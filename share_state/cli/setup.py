@@ -28,7 +28,7 @@ from share_state.kafka.record_batches import Chunk, locate_records
 from share_state.kafka.share_partition_keys import KeyTable
 from share_state.kafka.state_records import STATE_BATCH
 from share_state.pipeline.executor import Progress
-from share_state.rules.registry import judge, judge_records
+from share_state.rules.findings import judge, judge_records
 from share_state.simulator.simulation import simulate
 from share_state.sources import jars
 from share_state.sources.as_of import Window

@@ -1,7 +1,6 @@
 """What is judged across logs: the group side of a run against its state, and keys with state in several logs."""
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,13 +13,15 @@ from share_state.delta.warehouse import CLAIM_TABLES, GROUP_TABLES
 from share_state.fold.groups import FoldedGroups, add_topic_names, fold_groups, partition_counts_by_name
 from share_state.fold.states import KEY, key_texts, split_keys
 from share_state.fold.sticky import FoldedSticky, fold_sticky
+from share_state.fold.timeline import TIMELINE
 from share_state.kafka.classic_groups import read_generations
 from share_state.pipeline.plan import FoldPlan, GroupInput
 from share_state.pipeline.result import RunResult
 from share_state.pipeline.task import FINDINGS, IN_FLIGHT, STATE, SUMMARY, Digest
+from share_state.rules.findings import findings
 from share_state.rules.group_context import STATE_COLUMNS, AuditedGroups
 from share_state.rules.groups import judge_group_records, judge_groups, judge_sticky
-from share_state.rules.registry import Scope, findings
+from share_state.rules.registry import Scope
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import STATE_TOPIC
 
@@ -86,32 +87,37 @@ def settle_tables(plan: FoldPlan, rows: pa.Table, tables: dict[str, pa.Table]) -
         rows: of `LocalExecutor.fold`, in the order of the logs.
         tables: the tables of these rows.
     """
-    states, split = tables[STATE], split_keys(tables[STATE], plan.state_partitions)
+    is_end = pc.is_valid(rows[SUMMARY]).to_numpy()
+    logs = pa.array([log.name for log in plan.logs]).take(pa.array(np.cumsum(is_end) - is_end))
+    states, ranges = (
+        tables[name].append_column("log", logs.filter(pc.is_valid(rows[name]).combine_chunks()))
+        for name in (STATE, IN_FLIGHT)
+    )
+    split = split_keys(states, plan.state_partitions)
     if not len(split):
         return tables
-    ends, has_ranges = (pc.is_valid(rows[name]).to_numpy() for name in (SUMMARY, IN_FLIGHT))
-    numbers = pa.array([log.partition for log in plan.logs], pa.int32()).take(pa.array(np.cumsum(ends) - ends))
-    ranges = tables[IN_FLIGHT].append_column("state_partition", numbers.filter(pa.array(has_ranges)))
-    doubtful = key_texts(split.filter(pc.field("home").is_null()), "state_partition").combine_chunks()
-    suspect = pc.or_(states["suspect"], pc.is_in(key_texts(states, "state_partition"), doubtful))
+    doubtful = key_texts(split.filter(pc.field("home").is_null()), "log").combine_chunks()
+    suspect = pc.or_(states["suspect"], pc.is_in(key_texts(states, "log"), doubtful))
     states = states.set_column(states.schema.get_field_index("suspect"), "suspect", suspect)
     found = [] if plan.judging == JUDGE_NONE else [findings(Scope.STATES, split, plan.severities)]
     return tables | {
-        STATE: _without_strays(states, split),
-        IN_FLIGHT: _without_strays(ranges, split).drop_columns("state_partition"),
+        STATE: _without_strays(states, split).drop_columns("log"),
+        IN_FLIGHT: _without_strays(ranges, split).drop_columns("log"),
         FINDINGS: pa.concat_tables([tables[FINDINGS], *found]),
     }
 
 
 def settle_timeline(timeline: pa.Table, state_partitions: int | None) -> pa.Table:
     """The rows of a timeline without those of state that does not count, as its key has state in another partition."""
-    last = timeline.group_by([*KEY, "state_partition"], use_threads=False).aggregate([("kind", "last")])
-    return _without_strays(timeline, split_keys(last.filter(pc.field("kind_last") != "tombstone"), state_partitions))
+    timeline = timeline.append_column("log", timeline["state_partition"].cast(pa.string()))
+    last = timeline.group_by([*KEY, "state_partition", "log"], use_threads=False).aggregate([("kind", "last")])
+    last = last.filter((pc.field("kind_last") != "tombstone") & pc.field("state_partition").is_valid())
+    return _without_strays(timeline, split_keys(last, state_partitions)).drop_columns("log")
 
 
 def _without_strays(rows: pa.Table, split: pa.Table) -> pa.Table:
-    strays = key_texts(split.filter(pc.field("home") != pc.field("state_partition")), "state_partition")
-    return rows.filter(pc.invert(pc.is_in(key_texts(rows, "state_partition"), strays.combine_chunks())))
+    strays = key_texts(split.filter(pc.field("home") != pc.field("state_partition")), "log")
+    return rows.filter(pc.invert(pc.is_in(key_texts(rows, "log"), strays.combine_chunks())))
 
 
 def read_groups(plan: FoldPlan) -> tuple[GroupSide | None, FoldPlan]:
@@ -150,21 +156,25 @@ def judge_across_logs(
     Returns:
         The result with these findings counted, and a run_id of both sides; those findings.
     """
-    numbers = {log.name: log.partition for log in plan.logs if log.topic == STATE_TOPIC and log.partition is not None}
+    numbers = [log.partition for log in plan.logs if log.topic == STATE_TOPIC]
+    known = [number for number in numbers if number is not None]
     count, modulus = plan.state_partitions, result.key_modulus
     # With no number of state partitions could two of them be the one that a key hashes to.
-    is_mixed = modulus % count > 0 if count else 0 < modulus <= max(numbers.values(), default=0)
+    is_mixed = modulus % count > 0 if count else 0 < modulus <= max(known, default=0)
+    is_mixed |= len(numbers) > max(1, len(known))
     if side is None and not is_mixed:
         return result, []
-    paths = [file["path"] for file in result.files_of(STATE)]
-    states = files.read(STATE, paths, STATE_COLUMNS)
+    pieces = [table_schema(STATE).empty_table().select(STATE_COLUMNS).append_column("log", pa.array([], pa.string()))]
+    for file in result.files_of(STATE):
+        rows = files.read(STATE, [file["path"]], STATE_COLUMNS)
+        pieces.append(rows.append_column("log", pa.repeat(file["log"], len(rows))))
+    states = pa.concat_tables(pieces)
     split = split_keys(states if is_mixed else states.slice(0, 0), count)
     strays = key_texts(split.filter(pc.field("home") != pc.field("state_partition")), "state_partition")
-    if len(strays):
-        states = states.filter(pc.invert(pc.is_in(key_texts(states, "state_partition"), strays.combine_chunks())))
+    states = _without_strays(states, split)
     found = [] if side is None else [side.judge(states, plan, now_ms)]
     of_split = findings(Scope.STATES, split, plan.severities)
-    written = list(_settle_files(files, result, split, numbers)) if len(split) else result.files
+    written = list(_settle_files(files, result, split)) if len(split) else result.files
     run_id = result.run_id
     if side is not None:
         digest = Digest()
@@ -182,15 +192,16 @@ def judge_across_logs(
     return settled, found
 
 
-def _settle_files(files: TableFiles, result: RunResult, split: pa.Table, numbers: Mapping[str, int]) -> list[File]:
+def _settle_files(files: TableFiles, result: RunResult, split: pa.Table) -> list[File]:
     """The files of a run without the states that do not count, and with doubtful ones marked as suspect."""
-    settled = [file for file in result.files if file["table"] not in (STATE, IN_FLIGHT)]
-    for table in (STATE, IN_FLIGHT):
+    with_states = (STATE, IN_FLIGHT, TIMELINE)
+    settled = [file for file in result.files if file["table"] not in with_states]
+    for table in with_states:
         for file in result.files_of(table):
-            own = split.filter(pc.field("state_partition") == numbers.get(file["log"], -1))
+            own = split.filter(pc.field("log") == file["log"])
             gone = own.filter(pc.field("home") != pc.field("state_partition"))["key"].combine_chunks()
             doubtful = own.filter(pc.field("home").is_null())["key"].combine_chunks()
-            if not len(gone) and (not len(doubtful) or table == IN_FLIGHT):
+            if not len(gone) and (not len(doubtful) or table != STATE):
                 settled.append(file)
                 continue
             rows = files.read(table, [file["path"]])

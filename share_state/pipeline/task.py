@@ -25,7 +25,7 @@ from share_state.fold.log import FoldedLog
 from share_state.fold.log_stats import Folded
 from share_state.fold.timeline import TIMELINE
 from share_state.pipeline.plan import FoldPlan
-from share_state.rules.registry import WRITTEN, count_findings, drop_unproven
+from share_state.rules.findings import WRITTEN, count_findings, drop_unproven
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import LogPartition
 

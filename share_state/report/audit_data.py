@@ -40,7 +40,8 @@ from share_state.report.share_partitions import (
     select_share_partitions,
     with_unreported_verdicts,
 )
-from share_state.rules.registry import ERROR, OFF, SEVERITIES, WARNING, count_findings, registered
+from share_state.rules.findings import count_findings
+from share_state.rules.registry import ERROR, OFF, SEVERITIES, WARNING, registered
 from share_state.schema.declarations import table_schema
 
 _JUST_WORSE_THAN_OK = VERDICTS.index("OK") - 0.5

@@ -93,6 +93,7 @@ def test_stages_are_told_on_stderr(share_state: Command, tmp_path: Path):
     [
         ([], "give --config FILE, or INPUT... and --out WAREHOUSE"),
         (["somewhere"], "give INPUT... and --out WAREHOUSE, or --config FILE"),
+        (["night.yaml", "--out", "lake"], "give a configuration as --config night.yaml"),
         (["--config", "nowhere.yaml"], "nowhere.yaml: no such file"),
         (["--config", "a.yaml", "--format", "table"], "--format is about INPUT; give --set sources.N.format=table"),
         (["--config", "a.yaml", "--column", "key=k"], "--column is about INPUT; give --set sources.N.columns.key=k"),

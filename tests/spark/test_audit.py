@@ -19,7 +19,7 @@ from share_state.pipeline.executor import Executor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.result import RunResult
 from share_state.pipeline.resume import LastAudit
-from share_state.rules.registry import count_findings
+from share_state.rules.findings import count_findings
 from share_state.sources.discovery import find_logs
 from share_state.spark import executor
 from tests.profiles import by_profile
