@@ -13,7 +13,7 @@ INSTALL = { $(UV) --version && $(if $(INDEX),UV_DEFAULT_INDEX=$(INDEX)) $(UV) pi
 TIMED = echo "$(1) ..."; begun=$$(date +%s); { $(2); } && echo "  done in $$(($$(date +%s) - begun)) s"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench clean
+.PHONY: help setup demo test lint docs bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -50,9 +50,12 @@ lint: setup ## run ruff, the type checker and the import contracts
 	@$(BIN)/basedpyright
 	@$(BIN)/lint-imports
 
+docs: $(VENV)/.dev ## build the documentation into site/, strict
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "open site/index.html"
+
 bench: setup ## compare Kafka's own classes and share_state on the same log (bench/README.md)
 	@$(BIN)/python -m bench
 
 clean: ## remove .venv and all generated files
-	rm -rf $(VENV) $(DEMO_OUT) bench/data .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(DEMO_OUT) site bench/data .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
