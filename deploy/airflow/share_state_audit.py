@@ -22,6 +22,8 @@ FOUND, UNUSABLE = 1, 2
     tags=["kafka"],
 )
 def share_state_audit() -> None:
+    """Audit one cluster every night."""
+
     @task
     def audit() -> None:
         code = subprocess.run(COMMAND, check=False).returncode
