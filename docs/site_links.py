@@ -1,4 +1,4 @@
-"""A hook of mkdocs (mkdocs.yml): the site does not hold the files outside of docs/, so links to them become their names."""
+"""A hook of mkdocs (mkdocs.yml): the site holds docs/ only, so links to other files become their names."""
 
 import re
 from pathlib import Path
