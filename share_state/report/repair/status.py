@@ -4,7 +4,7 @@ import json
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from tempfile import TemporaryDirectory
@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from share_state.config.inputs import LimitSettings
 from share_state.delta.reader import CommittedTables
+from share_state.errors import NothingCommittedError
 from share_state.fold.options import RELEASES, Limits, SharePartitionFilter
 from share_state.fold.states import SHARE_GROUP_STATE
 from share_state.pipeline.audit import run_audit
@@ -40,6 +41,7 @@ from share_state.report.share_partitions import (
     with_unreported_verdicts,
 )
 from share_state.simulator.types import DeliveryState, StateBatch
+from share_state.sources.kafka_client import is_kafka_address
 
 TROUBLES = (
     "STATE_SUSPECT",
@@ -139,6 +141,18 @@ def audited(plan: FoldPlan, inputs: Sequence[str], *, is_live: bool = False) -> 
         finally:
             log.setLevel(level)
         yield CommittedTables(f"{folder}/tables")
+
+
+def open_warehouse(inputs: Sequence[str]) -> CommittedTables | None:
+    """The tables of a warehouse if that is what the inputs are, else None.
+
+    Raises:
+        WarehouseError: if it cannot be read.
+    """
+    if len(inputs) == 1 and not is_kafka_address(inputs[0]):
+        with suppress(NothingCommittedError):
+            return CommittedTables(inputs[0])
+    return None
 
 
 def limits_of_run(options: Mapping[str, str]) -> Limits:
