@@ -13,7 +13,7 @@ from share_state.errors import ShareStateError
 from share_state.fold.options import RELEASES
 from share_state.report import console
 from share_state.report.repair.commands import KafkaTools
-from share_state.report.repair.plan import check_suffix, make_plan
+from share_state.report.repair.plan import check_release, check_suffix, make_plan
 from share_state.report.repair.status import audited, open_warehouse
 from share_state.sources.kafka_client import bootstrap_servers, find_cluster_address
 
@@ -47,8 +47,7 @@ def repair(
     if out is not None:
         check_suffix(out)
         console.check_report_path(out)
-    if release is not None and release not in RELEASES:
-        raise ShareStateError(f"--release {release}: give one of {', '.join(RELEASES)}")
+    check_release(release)
     if (tables := open_warehouse(inputs)) is not None:
         if sets:
             raise ShareStateError(f"--set {sets[0]}: {inputs[0]} holds tables, which have the limits of their audit")

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state import timeline
+from share_state import repair, timeline
+from share_state.errors import ShareStateError
 from share_state.report.repair.commands import KafkaTools, quote
 from share_state.report.repair.options import HARM
 from share_state.report.repair.status import can_be_named
@@ -166,6 +167,13 @@ def test_a_warehouse_has_the_plan_of_its_input(share_state: Command, tmp_path: P
     of_tables = share_state("repair", lake, "--json", "--quiet").json
     assert of_input["share_partitions"]
     assert of_tables == of_input
+    in_python = repair(CHAOS, limits={"record_locks": 20, "groups": {"g0": {"record_locks": 30}}}, group="g0")
+    assert [one.sentence for one in in_python.repairs] == [
+        one["sentence"] for one in of_input["share_partitions"] if one["group_id"] == "g0"
+    ]
+    assert in_python.repairs[0].sentence in repr(in_python)
+    with pytest.raises(ShareStateError, match="holds tables: they have the limits and options of their run"):
+        repair(lake, limits={"record_locks": 20})
 
 
 @pytest.mark.parametrize(
@@ -174,7 +182,7 @@ def test_a_warehouse_has_the_plan_of_its_input(share_state: Command, tmp_path: P
         (("--group", "g99"), "group g99: not here; the nearest of"),
         (("--out", "plan.txt"), "plan.txt: give a name that ends in .md, .sh or .json"),
         (("--out", "no/folder/plan.md"), "no/folder/plan.md: the folder no/folder does not exist"),
-        (("--release", "3.9"), "--release 3.9: give one of 4.0, 4.1, 4.2, 4.3, 4.4"),
+        (("--release", "3.9"), "release 3.9: give one of 4.0, 4.1, 4.2, 4.3, 4.4"),
         (("--set", "fail_on=off"), "--set fail_on=off: give a key of limits"),
     ],
 )
