@@ -288,7 +288,9 @@ def repair(
         return make_plan(tables, groups, release=release, most=most)
     plan = _plan(paths, **options)
     if limits is not None:
-        plan = replace(plan, limits=input_spec(ARGUMENTS, limits=limits).limits.to_limits())
+        own = input_spec(ARGUMENTS, limits=limits).limits.to_limits()
+        # A live cluster has told the limits of its groups.
+        plan = replace(plan, limits=replace(own, groups={**plan.limits.groups, **own.groups}))
     with audited(plan, named) as tables:
         return make_plan(tables, groups, limits=plan.limits, release=release, most=most)
 

@@ -1,6 +1,5 @@
 """What is wrong with a share-partition, in a sentence, and what can be done about it, in order of harm."""
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -417,8 +416,7 @@ class _Advisor:
         return self._move_to(target, "past what it waits for")
 
     def move_back_to_audited(self) -> Option | None:
-        before = re.search(r"from (\d+) to", self.status.row["reason"] or "")
-        target = int(before[1]) if before else 0
+        target = self.status.previous_start or 0
         return self._move_to(target, "to where it was") if target > self.now.partition.start_offset else None
 
     def _move_to(self, target: int, where: str) -> Option | None:

@@ -82,6 +82,7 @@ class SharePartitionStatus:
         evidence: code -> evidence of its finding.
         cutoff: the row of `cutoff` of its log partition.
         members: of the group; None if the group side is unknown.
+        previous_start: where a leader would have started at the audit before; None if it is unknown.
     """
 
     row: Mapping[str, Any]
@@ -91,6 +92,7 @@ class SharePartitionStatus:
     evidence: Mapping[str, Mapping[str, str]]
     cutoff: Mapping[str, Any]
     members: int | None
+    previous_start: int | None
 
     @property
     def name(self) -> str:
@@ -266,6 +268,7 @@ def _statuses(tables: CommittedTables, wanted: pa.Table, findings: pa.Table) -> 
     if tables.holds("share_groups"):
         counted = tables.read("share_groups", columns=["group_id", "members"])
         members = dict(zip(*(column.to_pylist() for column in counted.columns), strict=True))
+    previous = _previous_starts(tables, wanted)
     for place, row in enumerate(wanted.to_pylist()):
         own = sorted(ranges.get(place, ()), key=lambda one: one["first_offset"])
         of_rules = {TROUBLES[one["trouble"]]: one for one in said.get(place, ())}
@@ -287,7 +290,19 @@ def _statuses(tables: CommittedTables, wanted: pa.Table, findings: pa.Table) -> 
             evidence={code: json.loads(one["evidence"]) for code, one in of_rules.items()},
             cutoff=cutoffs.get(row["state_partition"], {}),
             members=None if members is None else members.get(row["group_id"], 0),
+            previous_start=previous.get(place),
         )
+
+
+def _previous_starts(tables: CommittedTables, wanted: pa.Table) -> dict[int, int]:
+    """Place -> effective start offset at the audit before, of share-partitions that were rewound."""
+    rewound = wanted.filter(pc.equal(wanted["verdict"], "REWIND"))
+    if not len(rewound):
+        return {}
+    earlier = prefilter(rewound) & ~latest_audit_filter(tables)
+    rows = tables.read(HISTORY_TABLE, earlier, (*KEY_COLUMNS, "time", "effective_start_offset"))
+    found = select_share_partitions(rows, rewound).sort_by("time").to_pylist()
+    return {row["place"]: row["effective_start_offset"] for row in found}
 
 
 def _state(code: int) -> DeliveryState:
