@@ -32,6 +32,7 @@ _NOTHING_COMMITTED = "stopped; nothing was committed"
 COMMANDS = {
     "reconstruct": "reconstruct",
     "audit": "audit",
+    "stream": "stream",
     "cutoff": "cutoff",
     "repair": "repair",
     "show": "tables",
