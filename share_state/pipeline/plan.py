@@ -183,7 +183,7 @@ class FoldPlan:
 
     def fold(self, log: LogPartition) -> Folded:
         """Fold one of the logs."""
-        window = self.window_of(log) if self.resumed is None else Window()
+        window = self.window_of(log)
         try:
             return dialect_of(log).fold(log, window, self.fold_options(log))
         except PrunedError as pruned:

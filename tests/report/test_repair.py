@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from share_state import repair, timeline
+from share_state.errors import ShareStateError
 from share_state.report.repair.commands import KafkaTools, quote
 from share_state.report.repair.options import HARM
 from share_state.report.repair.status import can_be_named
@@ -98,6 +101,43 @@ def test_a_full_window_has_room_after_its_limit_is_raised(share_state: Command) 
     assert "share.partition.max.record.locks=40" in raised["command"]
 
 
+def test_a_restarted_broker_did_what_the_plan_had_foretold(share_state: Command) -> None:
+    """The log of a 4.4 broker up to its restart, and what its next leaders wrote about ARCHIVING after that."""
+    until = datetime(2026, 11, 21, 4, 49, 18, 500_000, UTC)
+    found = _plan(share_state, DLQ, "--set", "limits.archiving_seconds=0", "--as-of-time", until.isoformat())
+    written: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
+    for row in timeline(DLQ, group="dq-copy").to_pylist():
+        written.setdefault((row["group_id"], row["topic_id"], row["partition"]), []).append(row)
+    archived = 0
+    for one in found:
+        rows = written.get((one["group_id"], one["topic_id"], one["partition"]), [])
+        waiting = _archiving([row for row in rows if row["timestamp"] <= until][-1:])
+        later = next((row for row in rows if row["timestamp"] > until and not waiting & _archiving([row])), None)
+        if waiting and later:
+            option = next(option for option in one["options"] if option["action"] == "RESTART_LEADER")
+            assert one["now"]["start_offset"] < option["effect"]["start_offset"] == later["effective_start_offset"]
+            archived += len(waiting)
+    assert archived == 29
+
+
+def _archiving(rows: list[dict[str, Any]]) -> set[int]:
+    ranges = [one for row in rows for one in row["state_batches"] or () if one["delivery_state"] == 3]
+    return {offset for one in ranges for offset in range(one["first_offset"], one["last_offset"] + 1)}
+
+
+@pytest.mark.parametrize(("release", "trouble"), [("4.2", "UNLOADABLE"), ("4.3", "ARCHIVING_STUCK")])
+def test_only_an_upgrade_resumes_dead_letters_that_a_later_release_left(
+    share_state: Command, release: str, trouble: str
+) -> None:
+    found = _plan(share_state, DLQ, "--set", "limits.archiving_seconds=0", "--release", release)
+    stuck = [one for one in found if one["trouble"] == trouble]
+    assert stuck
+    for one in stuck:
+        upgrade = next(option for option in one["options"] if option["action"] == "UPGRADE")
+        assert "ARCHIVING" not in upgrade["effect"]["in_flight"]
+        assert not {"WAIT", "FIX_DLQ", "RESTART_LEADER"} & {option["action"] for option in one["options"]}
+
+
 def test_an_idle_cluster_in_order_needs_no_plan(share_state: Command) -> None:
     said = share_state("repair", CHAOS, "--group", "g0", "--quiet")
     assert said.code == 0
@@ -113,7 +153,7 @@ def test_a_suspect_state_is_said_first_and_nothing_risky_is_offered(share_state:
     assert found
     for one in found:
         assert one["sentence"].startswith("Do not act on this state")
-        assert {option["harm"] for option in one["options"]} == {"nothing changes"}
+        assert {option["harm"] for option in one["options"]} == {"no harm"}
         assert all(
             "--alter" not in option["command"] and "jshell" not in option["command"] for option in one["options"]
         )
@@ -127,6 +167,13 @@ def test_a_warehouse_has_the_plan_of_its_input(share_state: Command, tmp_path: P
     of_tables = share_state("repair", lake, "--json", "--quiet").json
     assert of_input["share_partitions"]
     assert of_tables == of_input
+    in_python = repair(CHAOS, limits={"record_locks": 20, "groups": {"g0": {"record_locks": 30}}}, group="g0")
+    assert [one.sentence for one in in_python.repairs] == [
+        one["sentence"] for one in of_input["share_partitions"] if one["group_id"] == "g0"
+    ]
+    assert in_python.repairs[0].sentence in repr(in_python)
+    with pytest.raises(ShareStateError, match="holds tables: they have the limits and options of their run"):
+        repair(lake, limits={"record_locks": 20})
 
 
 @pytest.mark.parametrize(
@@ -135,7 +182,7 @@ def test_a_warehouse_has_the_plan_of_its_input(share_state: Command, tmp_path: P
         (("--group", "g99"), "group g99: not here; the nearest of"),
         (("--out", "plan.txt"), "plan.txt: give a name that ends in .md, .sh or .json"),
         (("--out", "no/folder/plan.md"), "no/folder/plan.md: the folder no/folder does not exist"),
-        (("--release", "3.9"), "--release 3.9: give one of 4.0, 4.1, 4.2, 4.3, 4.4"),
+        (("--release", "3.9"), "release 3.9: give one of 4.0, 4.1, 4.2, 4.3, 4.4"),
         (("--set", "fail_on=off"), "--set fail_on=off: give a key of limits"),
     ],
 )

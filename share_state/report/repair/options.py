@@ -1,6 +1,5 @@
 """What is wrong with a share-partition, in a sentence, and what can be done about it, in order of harm."""
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -11,10 +10,10 @@ from share_state.report.repair.rehearsal import Effect, Rehearsal
 from share_state.report.repair.status import SharePartitionStatus, Survey, can_be_named
 from share_state.simulator.durability import UnloadableStateError
 from share_state.simulator.settings import WIDEST, BrokerConfigs, PartitionSettings
-from share_state.simulator.types import DeliveryState, StateBatch, find_release
+from share_state.simulator.types import LATEST, DeliveryState, Release, StateBatch, find_release
 
 HARM = (
-    "nothing changes",
+    "no harm",
     "settings change",
     "records may be delivered again",
     "records are skipped",
@@ -112,7 +111,7 @@ class _Advisor:
             self.now = self._rehearse()
         except UnloadableStateError as error:
             text = f"No leader of {self.release.name} can load the state: {error}."
-            return self._repair(UNLOADABLE, text, None, [self._compare()])
+            return self._repair(UNLOADABLE, text, None, list(filter(None, (self._compare(), self.upgrade()))))
         self.waiting = self.now.first_waiting()
         options = dict[str, Option]()
         for code in self.status.troubles:
@@ -137,9 +136,9 @@ class _Advisor:
         )
         return replace(option, command="", what=f"{option.what} {_NO_NAME}{why}")
 
-    def _rehearse(self, **settings: int) -> Rehearsal:
-        limits = self.found.limits
-        return Rehearsal(self.status, self.release, replace(self.settings, **settings), limits.updates_per_snapshot)
+    def _rehearse(self, release: Release | None = None, **settings: int) -> Rehearsal:
+        own, limits = replace(self.settings, **settings), self.found.limits
+        return Rehearsal(self.status, release or self.release, own, limits.updates_per_snapshot)
 
     def _has(self, since: str) -> bool:
         """Whether a release that may have written the log has what came with a release."""
@@ -321,6 +320,21 @@ class _Advisor:
         )
         return Option("RESTART_LEADER", AGAIN, what, effect=rehearsal.effect())
 
+    def upgrade(self) -> Option | None:
+        """Later brokers resume what waits in ARCHIVING, and can move or delete state."""
+        if self.settings.has_dead_letter_queue and self.release.archiving != "resumed":
+            rehearsal = self._rehearse(LATEST)
+            rehearsal.finish_dead_letters()
+            what = (
+                f"Upgrade to {LATEST.name}: {self.release.name} never resumes what waits in ARCHIVING. The next leader "
+                "sends it to the dead-letter queue, and archives it."
+            )
+            return Option("UPGRADE", SETTINGS, what, effect=rehearsal.effect())
+        if self.release.has_initialize:
+            return None
+        what = f"Upgrade: {self.release.name} has no command that moves or deletes the state of a group, 4.1 has."
+        return Option("UPGRADE", SETTINGS, what)
+
     def raise_delivery_limit(self) -> Option | None:
         limit = self.settings.delivery_count_limit
         raised = _raised(limit, _DEFAULTS.max_delivery_count_limit, WIDEST.max_delivery_count_limit)
@@ -402,8 +416,7 @@ class _Advisor:
         return self._move_to(target, "past what it waits for")
 
     def move_back_to_audited(self) -> Option | None:
-        before = re.search(r"from (\d+) to", self.status.row["reason"] or "")
-        target = int(before[1]) if before else 0
+        target = self.status.previous_start or 0
         return self._move_to(target, "to where it was") if target > self.now.partition.start_offset else None
 
     def _move_to(self, target: int, where: str) -> Option | None:
@@ -465,7 +478,7 @@ def _raised(limit: int, usual: int, most: int) -> int | None:
 
 
 _Action = Callable[[_Advisor], Option | None]
-_MOVES: tuple[_Action, ...] = (_Advisor.move_past_waiting, _Advisor.reset_to_latest)
+_MOVES: tuple[_Action, ...] = (_Advisor.upgrade, _Advisor.move_past_waiting, _Advisor.reset_to_latest)
 _ACTIONS: Mapping[str, tuple[_Action, ...]] = {
     "REWIND": (_Advisor.wait_for_consumers, _Advisor.move_back_to_audited),
     "ARCHIVING_STUCK": (
@@ -478,9 +491,9 @@ _ACTIONS: Mapping[str, tuple[_Action, ...]] = {
     "STALL": (_Advisor.wait_for_deliveries, _Advisor.forbid_renewals, _Advisor.restart_consumers, *_MOVES),
     "STOP": (_Advisor.start_consumers,),
     "DLQ_UNUSABLE": (_Advisor.check_dead_letter_topic,),
-    "DELETE_INCOMPLETE": (_Advisor.wait_for_deletion, _Advisor.delete_group),
-    "ORPHAN_SHARE_STATE": (_Advisor.delete_group,),
-    "CUTOFF_PINNED": (_Advisor.wait_for_snapshot, _Advisor.delete_offsets),
+    "DELETE_INCOMPLETE": (_Advisor.wait_for_deletion, _Advisor.upgrade, _Advisor.delete_group),
+    "ORPHAN_SHARE_STATE": (_Advisor.upgrade, _Advisor.delete_group),
+    "CUTOFF_PINNED": (_Advisor.wait_for_snapshot, _Advisor.upgrade, _Advisor.delete_offsets),
 }  # fmt: skip
 _SENTENCES: Mapping[str, Callable[[_Advisor], str]] = {
     "REWIND": _Advisor._rewound,

@@ -10,7 +10,7 @@ from typing import Any
 
 from share_state.delta.reader import CommittedTables
 from share_state.errors import ShareStateError
-from share_state.fold.options import Limits
+from share_state.fold.options import RELEASES, Limits
 from share_state.report.console import (
     UNKNOWN,
     format_name,
@@ -170,6 +170,16 @@ def check_suffix(path: str) -> None:
     """
     if Path(path).suffix not in SUFFIXES:
         raise ShareStateError(f"{path}: give a name that ends in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
+
+
+def check_release(release: str | None) -> None:
+    """Refuse a release that is unknown; None is inferred.
+
+    Raises:
+        ShareStateError: naming those that are known.
+    """
+    if release is not None and release not in RELEASES:
+        raise ShareStateError(f"release {release}: give one of {', '.join(RELEASES)}")
 
 
 def make_plan(

@@ -7,7 +7,7 @@ from share_state.report.diff import BELOW, FINISHED, InFlightWindow, RangeChange
 from share_state.report.repair.status import SharePartitionStatus
 from share_state.simulator.acquisition import Fetch, LogBatch
 from share_state.simulator.coordinator import CoordinatorEntry, ShareCoordinator
-from share_state.simulator.durability import DeadLetter, Operation
+from share_state.simulator.durability import DeadLetter, Operation, UnloadableStateError
 from share_state.simulator.settings import AckBatch, AckType, PartitionSettings
 from share_state.simulator.share_partition import SharePartition
 from share_state.simulator.state_records import DurableState, StateKey
@@ -70,6 +70,9 @@ class Rehearsal:
         self.next_record = self._log_end = cutoff.get("log_end_offset") or 0
         self.coordinator = ShareCoordinator(self._append, release, updates_per_snapshot=updates_per_snapshot)
         covered = tuple(batch for batch in status.ranges if batch.first_offset not in status.gaps)
+        for first, last, state, _ in covered:
+            if state not in set(DeliveryState):
+                raise UnloadableStateError(f"persisted batch {first}-{last}: unknown state {state}")
         state = DurableState(
             row["snapshot_epoch"] or 0, max(row["state_epoch"] or 0, 0), max(row["leader_epoch"] or 0, 0),
             row["start_offset"], row["delivery_complete_count"] or 0, covered,

@@ -4,7 +4,7 @@ import json
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from tempfile import TemporaryDirectory
@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from share_state.config.inputs import LimitSettings
 from share_state.delta.reader import CommittedTables
+from share_state.errors import NothingCommittedError
 from share_state.fold.options import RELEASES, Limits, SharePartitionFilter
 from share_state.fold.states import SHARE_GROUP_STATE
 from share_state.pipeline.audit import run_audit
@@ -40,6 +41,7 @@ from share_state.report.share_partitions import (
     with_unreported_verdicts,
 )
 from share_state.simulator.types import DeliveryState, StateBatch
+from share_state.sources.kafka_client import is_kafka_address
 
 TROUBLES = (
     "STATE_SUSPECT",
@@ -80,6 +82,7 @@ class SharePartitionStatus:
         evidence: code -> evidence of its finding.
         cutoff: the row of `cutoff` of its log partition.
         members: of the group; None if the group side is unknown.
+        previous_start: where a leader would have started at the audit before; None if it is unknown.
     """
 
     row: Mapping[str, Any]
@@ -89,6 +92,7 @@ class SharePartitionStatus:
     evidence: Mapping[str, Mapping[str, str]]
     cutoff: Mapping[str, Any]
     members: int | None
+    previous_start: int | None
 
     @property
     def name(self) -> str:
@@ -139,6 +143,18 @@ def audited(plan: FoldPlan, inputs: Sequence[str], *, is_live: bool = False) -> 
         finally:
             log.setLevel(level)
         yield CommittedTables(f"{folder}/tables")
+
+
+def open_warehouse(inputs: Sequence[str]) -> CommittedTables | None:
+    """The tables of a warehouse if that is what the inputs are, else None.
+
+    Raises:
+        WarehouseError: if it cannot be read.
+    """
+    if len(inputs) == 1 and not is_kafka_address(inputs[0]):
+        with suppress(NothingCommittedError):
+            return CommittedTables(inputs[0])
+    return None
 
 
 def limits_of_run(options: Mapping[str, str]) -> Limits:
@@ -252,6 +268,7 @@ def _statuses(tables: CommittedTables, wanted: pa.Table, findings: pa.Table) -> 
     if tables.holds("share_groups"):
         counted = tables.read("share_groups", columns=["group_id", "members"])
         members = dict(zip(*(column.to_pylist() for column in counted.columns), strict=True))
+    previous = _previous_starts(tables, wanted)
     for place, row in enumerate(wanted.to_pylist()):
         own = sorted(ranges.get(place, ()), key=lambda one: one["first_offset"])
         of_rules = {TROUBLES[one["trouble"]]: one for one in said.get(place, ())}
@@ -273,7 +290,19 @@ def _statuses(tables: CommittedTables, wanted: pa.Table, findings: pa.Table) -> 
             evidence={code: json.loads(one["evidence"]) for code, one in of_rules.items()},
             cutoff=cutoffs.get(row["state_partition"], {}),
             members=None if members is None else members.get(row["group_id"], 0),
+            previous_start=previous.get(place),
         )
+
+
+def _previous_starts(tables: CommittedTables, wanted: pa.Table) -> dict[int, int]:
+    """Place -> effective start offset at the audit before, of share-partitions that were rewound."""
+    rewound = wanted.filter(pc.equal(wanted["verdict"], "REWIND"))
+    if not len(rewound):
+        return {}
+    earlier = prefilter(rewound) & ~latest_audit_filter(tables)
+    rows = tables.read(HISTORY_TABLE, earlier, (*KEY_COLUMNS, "time", "effective_start_offset"))
+    found = select_share_partitions(rows, rewound).sort_by("time").to_pylist()
+    return {row["place"]: row["effective_start_offset"] for row in found}
 
 
 def _state(code: int) -> DeliveryState:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import time
@@ -16,7 +17,9 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 import share_state
 from share_state.cli.main import run
+from share_state.delta.reader import CommittedTables
 from share_state.errors import SetupError
+from share_state.report.repair.commands import KafkaTools
 from share_state.sources import jars
 from tests.profiles import NIGHTLY, PROFILE, by_profile
 from tests.sources.kafka_cluster.broker import running
@@ -124,10 +127,6 @@ class Group:
                 in_flight[row["state"]] = in_flight.get(row["state"], 0) + count
         cutoffs = {row["partition"]: row["cutoff_offset"] for row in tables.cutoff.to_pylist()}
         return rows[0], in_flight, cutoffs[rows[0]["state_partition"]]
-
-
-def _everything(group: Group) -> Callable[[list[int]], bool]:
-    return lambda seen: len(set(seen)) == group.records
 
 
 def _fail(offset: int, times: int) -> Callable[[Group], None]:
@@ -261,3 +260,32 @@ def test_the_cutoff_advances_as_foretold_without_an_unused_group(cluster: Cluste
     cutoffs = share_state.cutoff(source).to_pylist()
     (cutoff,) = (row["cutoff_offset"] for row in cutoffs if row["partition"] == one["state_partition"])
     assert (one["now"]["cutoff"] or 0) < cutoff == option["effect"]["cutoff"]
+
+
+@pytest.mark.skipif(PROFILE != NIGHTLY, reason="nightly: two audits and two jshells")
+def test_a_group_that_was_rewound_returns_to_where_it_was(cluster: Cluster, tmp_path: Path) -> None:
+    group, lake = Group(cluster, "rewound", "topic.rewound", 20), str(tmp_path / "lake")
+    group.create()
+    _fail(10, 1)(group)
+    _accept(group)
+    audit = ["audit", str(cluster.logs), "--out", lake, "--quiet", "--fail-on", "off"]
+    assert run(audit) == 0
+    (before,) = (row for row in CommittedTables(lake).read("share_partition_state").to_pylist()
+                 if row["group_id"] == group.name)  # fmt: skip
+    back = KafkaTools(cluster.address).move_start(group.name, group.topic, 0, 4)
+    (tmp_path / "back.sh").write_text(back, encoding="utf-8")
+    _carry_out(cluster, tmp_path / "back.sh", "")
+    assert run(audit) == 0
+    plan = share_state.repair(lake, group=group.name)
+    (found,) = plan.repairs
+    assert (found.trouble, found.now and found.now.start_offset) == ("REWIND", 4)
+    assert f"SPSO went back from {before['start_offset']} to 4" in found.sentence
+    place, option = next((n, one) for n, one in enumerate(found.options, 1) if one.action == "MOVE_START")
+    plan.write(str(tmp_path / "plan.sh"))
+    _carry_out(cluster, tmp_path / "plan.sh", f"1.{place}")
+    state, _, _ = group.state()
+    assert option.effect is not None
+    assert state is not None
+    assert state["effective_start_offset"] == option.effect.start_offset == before["effective_start_offset"] == 20
+    check = shlex.split(found.check)
+    assert run([*check[1:], "--json"]) == 0
