@@ -43,7 +43,7 @@ from share_state.sources.topics import Topics, read_topics
 from share_state.spark.masters import LOCAL_MASTER
 
 _WORKER_NOTES = (b"Streaming TransformWithState", b"Starting Streaming TransformWithState", b"WARNING: Using incubator")
-_TOPICS_SECONDS = 5.0
+_TOPICS_SECONDS = 10.0
 _LOG = logging.getLogger("share_state")
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 
@@ -126,6 +126,9 @@ def stream(
     most_records: Annotated[
         int | None, typer.Option("--max-records", metavar="N", min=1, help="kafka://: most records of a micro-batch.")
     ] = None,
+    most_files: Annotated[
+        int, typer.Option("--max-files", metavar="N", min=1, help="Folder: most files of a micro-batch.")
+    ] = 1000,
     topics: TopicsFile = None,
     state_partitions: StatePartitions = None,
     judging: Judging,

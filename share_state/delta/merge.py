@@ -69,6 +69,19 @@ def merged_batch(place: str, application: str) -> tuple[int, int]:
         return -1 if merged is None else merged, existing.version()
 
 
+def keep_log_for_a_day(place: str) -> None:
+    """Let Delta delete entries of a table's log after a day instead of a month: a stream adds one per micro-batch."""
+    with _merge_errors(place):
+        _opened(place).alter.set_table_properties({"delta.logRetentionDuration": "interval 1 days"})
+
+
+def vacuum(place: str, kept: Sequence[int]) -> None:
+    """Delete the files of a table that neither its latest version nor one of some others names."""
+    with _merge_errors(place):
+        existing = _opened(place)
+        existing.vacuum(0, dry_run=False, enforce_retention_duration=False, keep_versions=list(kept))
+
+
 def _opened(place: str) -> "DeltaTable":
     if (existing := open_table(place)) is None:
         raise WarehouseError(f"{place}: the table is gone; start the stream again, it then writes all tables anew")

@@ -5,9 +5,9 @@ below the last offset folded are skipped, so a micro-batch may be repeated. Impo
 """
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +22,7 @@ from share_state.fold.checkpoint import (
     restore_checkpoint,
     resume_point_of,
 )
-from share_state.fold.interval_merge import TILE
+from share_state.fold.interval_merge import ARCHIVING, TILE
 from share_state.fold.log import FoldedLog, fold_log
 from share_state.fold.options import Limits
 from share_state.fold.states import in_flight_table, key_columns, state_table, window_tiles
@@ -123,7 +123,8 @@ class LogChanges:
         log: its name.
         tables: table -> rows to insert or to replace by KEYS, and with GONE those to delete; of findings all that are
             new, and those that a later micro-batch replaces.
-        summary: partition, records, next_offset, share_partitions, newest_time, archiving; empty if only `problems`.
+        summary: partition, records, next_offset, share_partitions, newest_time, archiving, due (`_due`), is_read_anew;
+            empty if there are only `problems`.
         problems: what of the input cannot be read at all.
     """
 
@@ -199,7 +200,9 @@ class StreamFold:
         """The state before the first record."""
         return None
 
-    def apply(self, state: bytes | None, partition: int, rows: pa.Table, facts: LogFacts) -> "tuple[Folding, bool]":
+    def apply(
+        self, state: bytes | None, partition: int, rows: pa.Table, facts: LogFacts, now: int | None = None
+    ) -> "tuple[Folding, bool]":
         """Fold the records of a micro-batch.
 
         Args:
@@ -207,10 +210,18 @@ class StreamFold:
             partition: number of the log partition.
             rows: key, value, offset and timestamp (ms), in any order.
             facts: what the source knows of the log.
+            now: ms, up to which durations are measured; by default the time of the last record.
         Returns:
             The folded log, and whether anything may have changed.
         """
-        before = None if state is None else checkpoint_of(state)
+
+        def restored() -> FoldCheckpoint | None:
+            found = None if state is None else checkpoint_of(state)
+            if found is not None and now is not None:
+                found.mark = replace(found.mark, newest_time=now)
+            return found
+
+        before = restored()
         mark = before.mark if before else None
         start = facts.log_start_offset
         status = None if before is None else ResumeStatus.GROWN
@@ -230,7 +241,7 @@ class StreamFold:
             log,
             limits=self.limits,
             state_partitions=self.state_partitions or facts.state_partitions,
-            restore=None if state is None or before is None else lambda: checkpoint_of(state),  # type: ignore[arg-type,return-value]
+            restore=None if before is None else cast("Callable[[], FoldCheckpoint]", restored),
             resume_status=status,
             judge=RecordRules(self.severities),
         )
@@ -243,6 +254,14 @@ class StreamFold:
         """`apply`, then `finish`; nothing if the micro-batch holds nothing new."""
         folding, has_changed = self.apply(state, partition, rows, facts)
         return self.finish(folding) if has_changed else (None, None)
+
+    def judge_at(self, state: bytes, partition: int, now: int) -> "LogChanges":
+        """The findings of a state at a time, in ms: what waits too long is found without another record."""
+        folding, _ = self.apply(state, partition, EMPTY_ROWS, LogFacts(), now)
+        _, changes = self.finish(folding)
+        changes.tables = {FINDINGS: changes.tables[FINDINGS]}
+        changes.summary["newest_time"] = -1
+        return changes
 
     def finish(self, folding: "Folding") -> tuple[bytes | None, LogChanges]:
         """The state after a micro-batch, and what it changed."""
@@ -257,6 +276,7 @@ class StreamFold:
             "share_partitions": len(folded.numbers),
             "newest_time": folded.newest_time,
             "archiving": folded.archiving if folded.archiving[1] >= 0 else None,
+            "due": _due(folded),
             "is_read_anew": folding.before is None or folding.status != ResumeStatus.GROWN,
         }
         state = None if folded.checkpoint is None else state_bytes(folded.log.name, folded.checkpoint)
@@ -276,6 +296,17 @@ class Folding:
     folded: FoldedLog
     before: FoldCheckpoint | None
     status: ResumeStatus | None
+
+
+def _due(folded: FoldedLog) -> int | None:
+    """When offsets that are in ARCHIVING now will have been for too long, in ms; None for none."""
+    chains = folded.chains.chains
+    owner = np.repeat(np.arange(len(chains)), np.diff(folded.chains.ends))
+    waiting = np.unique(owner[folded.chains.batches["state"] == ARCHIVING])
+    since = np.where(chains["archiving_at"] == NOWHERE, chains["last_timestamp"], chains["archiving_at"])[waiting]
+    due = since + int(folded.limits.archiving_seconds * 1000)
+    later = due[due > folded.newest_time]
+    return int(later.min()) if len(later) else None
 
 
 _OWNED_TILE = np.dtype(

@@ -7,6 +7,7 @@ has one row of `runs`, which each micro-batch replaces. Imports no Spark.
 import json
 import logging
 import re
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -20,12 +21,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.fs import FileSelector
 
-from share_state.delta.merge import GONE, merge_rows, merged_batch, replace_rows
+from share_state.delta.merge import GONE, keep_log_for_a_day, merge_rows, merged_batch, replace_rows, vacuum
 from share_state.delta.reader import CommittedTables, open_filesystem, warehouse_errors
 from share_state.delta.warehouse import CORE_TABLES, Warehouse
 from share_state.errors import NothingCommittedError, WarehouseError
 from share_state.fold.log_stats import FINDINGS_KEPT
-from share_state.fold.states import SHARE_GROUP_STATE
+from share_state.fold.states import SHARE_GROUP_STATE, key_texts
 from share_state.pipeline.result import RunResult, keep_proven, run_row
 from share_state.pipeline.stream import KEYS, LogChanges
 from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE
@@ -39,6 +40,8 @@ _LOG = logging.getLogger("share_state")
 
 COMMAND = "stream"
 _UNREADABLE = "LOG_UNREADABLE"
+_KEPT_SECONDS = 600.0
+"""How long readers may read the files of replaced rows."""
 _QUERY_ID = "[0-9a-f]{16}"
 _QUERY, _BATCH = "query", "batch"
 """Options of the row of `runs`: which stream wrote it, and its latest micro-batch."""
@@ -130,6 +133,8 @@ class StreamTables:
         self._severities = severities or {}
         self._cluster, self._started, self._root = cluster, datetime.now(UTC), warehouse
         self._warehouse = Warehouse(warehouse)
+        self._known: Topics | None = None
+        self._committed_at, self._vacuumed_at = list[tuple[float, dict[str, int]]](), time.monotonic()
         self.findings = table_schema(FINDINGS).empty_table()
 
     def __enter__(self) -> "StreamTables":
@@ -137,6 +142,7 @@ class StreamTables:
         if self.run.batch < 0:
             for table in CORE_TABLES[:-1]:
                 self._warehouse.replace(table, [])
+                keep_log_for_a_day(self._place(table))
             return self
         committed = CommittedTables(self._root)
         self._warehouse.versions |= committed.versions
@@ -156,14 +162,17 @@ class StreamTables:
         """
         if batch <= self.run.batch:
             return
-        before = self.run
+        topics, before = self._topics(), self.run
+        stale = self._stale_rows(changes, topics)
+        if not changes and not len(stale):
+            return
         found = [(one.log, *one.summary["archiving"]) for one in changes if one.summary.get("archiving")]
         seen = found if before.archiving is None else [before.archiving, *found]
         archiving = min(seen, key=itemgetter(2, 0), default=None)
-        topics = self._topics()
         self._merge_findings(batch, changes, archiving, topics)
         for table in (IN_FLIGHT, STATE, CUTOFF):
             rows = [one.tables[table] for one in changes if table in one.tables]
+            rows += [stale] if table == STATE and len(stale) else []
             if rows:
                 self._merge(table, batch, _named(pa.concat_tables(rows), topics))
         summaries = {one.log: one.summary for one in changes if one.summary}
@@ -183,6 +192,36 @@ class StreamTables:
             share_partitions=latest(before.share_partitions, "share_partitions"),
         )
         self._commit_run()
+        self._vacuum()
+
+    def _stale_rows(self, changes: Sequence[LogChanges], topics: Topics) -> pa.Table:
+        """Rows of `share_partition_state` that did not change, but whose topic has another end or name now."""
+        none, before = table_schema(STATE).empty_table().append_column(GONE, pa.array([], pa.bool_())), self._known
+        self._known = topics
+        if before is None or (topics.ends.equals(before.ends) and topics.names.equals(before.names)):
+            return none
+        rows = CommittedTables(self._root).read(STATE) if self.run.batch >= 0 else none.drop_columns(GONE)
+        changed = [key_texts(one.tables[STATE], "state_partition") for one in changes if STATE in one.tables]
+        seen = pa.concat_arrays([chunk for texts in changed for chunk in texts.chunks] or [pa.array([], pa.string())])
+        now, old = _named(rows.combine_chunks(), topics), rows
+        columns = ("topic", "topic_end_offset")
+        is_same = [pc.equal(pc.fill_null(now[one].cast(pa.string()), ""), pc.fill_null(old[one].cast(pa.string()), ""))
+                   for one in columns]  # fmt: skip
+        is_left = pc.or_(pc.and_(*is_same), pc.is_in(key_texts(rows, "state_partition"), seen))
+        rows = now.filter(pc.invert(is_left))
+        return rows.append_column(GONE, pa.array(np.zeros(len(rows), bool)))
+
+    def _vacuum(self) -> None:
+        """Delete files that only versions of more than `_KEPT_SECONDS` ago name."""
+        now = time.monotonic()
+        self._committed_at.append((now, dict(self._warehouse.versions)))
+        if now - self._vacuumed_at < _KEPT_SECONDS:
+            return
+        self._vacuumed_at = now
+        self._committed_at = [one for one in self._committed_at if now - one[0] < _KEPT_SECONDS]
+        for table in CORE_TABLES:
+            kept = {versions[table] for _, versions in self._committed_at if table in versions}
+            vacuum(self._place(table), sorted(kept))
 
     def _place(self, table: str) -> str:
         return self._warehouse.files.folder(table)

@@ -19,7 +19,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
+from pyspark.sql.streaming.stateful_processor import (
+    ExpiredTimerInfo,
+    StatefulProcessor,
+    StatefulProcessorHandle,
+    TimerValues,
+)
 
 from share_state.errors import ShareStateError
 from share_state.pipeline.stream import EMPTY_ROWS, PACKED, LogChanges, LogFacts, StreamFold, from_ipc, packed_batch
@@ -100,16 +105,15 @@ def _read_file(path: str, root: str) -> Iterator[pa.RecordBatch]:
 class LogProcessor(StatefulProcessor):
     """Folds the log partitions of a micro-batch; the state of each is one value."""
 
-    def __init__(self, fold: StreamFold) -> None:
-        self._fold = fold
+    def __init__(self, fold: StreamFold, *, has_timers: bool) -> None:
+        self._fold, self._has_timers = fold, has_timers
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the state."""
-        self._state = handle.getValueState("log", "state binary")
+        self._handle, self._state = handle, handle.getValueState("log", "state binary")
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[Row]:  # noqa: N802, N803
         """Fold what a micro-batch holds of a log partition."""
-        del timerValues
         (partition,), given = key, list(rows)
         if partition < 0:
             changes = LogChanges("", problems=[row.problem for row in given])
@@ -121,7 +125,22 @@ class LogProcessor(StatefulProcessor):
             elif changes is not None:
                 self._state.clear()
         if changes is not None:
+            if self._has_timers and (due := changes.summary.get("due")) is not None:
+                self._handle.registerTimer(max(due, timerValues.getCurrentProcessingTimeInMs() + 1))
             yield Row(state_partition=partition, changes=changes.to_bytes())
+
+    def handleExpiredTimer(  # noqa: N802
+        self,
+        key: Any,
+        timerValues: TimerValues,  # noqa: N803
+        expiredTimerInfo: ExpiredTimerInfo,  # noqa: N803
+    ) -> Iterator[Row]:
+        """Judge a log partition by the clock."""
+        del expiredTimerInfo
+        if self._state.exists():
+            state, now = bytes(self._state.get()[0]), timerValues.getCurrentProcessingTimeInMs()
+            changes = self._fold.judge_at(state, key[0], now)
+            yield Row(state_partition=key[0], changes=changes.to_bytes())
 
     def close(self) -> None:
         """Nothing is open."""
@@ -196,8 +215,10 @@ def _stopped(spec: StreamSpec, error: Exception) -> Exception:
 def _start(spark: SparkSession, spec: StreamSpec, tables: StreamTables, failures: list[Exception]) -> StreamingQuery:
     spark.conf.set("spark.sql.streaming.stateStore.providerClass", _STATE_STORE)
     packed = _cluster_frame(spark, spec) if is_kafka_address(spec.source) else _folder_frame(spark, spec)
+    # What is there now is judged by the time of its last record, as a reconstruct judges it.
+    processor = LogProcessor(spec.fold, has_timers=not spec.once)
     changed = packed.groupBy("state_partition").transformWithState(
-        LogProcessor(spec.fold), outputStructType=_CHANGES, outputMode="Update", timeMode="None"
+        processor, outputStructType=_CHANGES, outputMode="Update", timeMode="ProcessingTime"
     )
 
     def write(frame: DataFrame, batch: int) -> None:
