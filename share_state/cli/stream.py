@@ -1,5 +1,6 @@
 """`share-state stream`: keep the tables of a warehouse current while records are written."""
 
+import json
 import logging
 import os
 import re
@@ -35,7 +36,7 @@ from share_state.errors import InputError, SetupError, ShareStateError
 from share_state.fold.options import Limits
 from share_state.pipeline.executor import Progress
 from share_state.pipeline.stream import StreamFold
-from share_state.pipeline.stream_tables import StreamTables, open_stream
+from share_state.pipeline.stream_tables import INITIAL, StreamRun, StreamTables, open_stream
 from share_state.report import console
 from share_state.report.cutoff import print_stream
 from share_state.sources.kafka_client import find_cluster_address, read_client_properties
@@ -88,6 +89,11 @@ def _cluster(address: str, properties: str | None, limits: Limits) -> tuple[Call
     except (InputError, SetupError) as error:
         _LOG.info("the limits of single groups are unknown, those of the cluster hold for all: %s", error)
     return topics, limits
+
+
+def _starting(run: StreamRun) -> str:
+    """Where a stream of a cluster begins to read, after an audit."""
+    return json.dumps({"topic_id": run.begun_from, "next": {k.rpartition("-")[2]: v for k, v in run.progress.items()}})
 
 
 @contextmanager
@@ -158,15 +164,24 @@ def stream(
     from share_state.spark.session import session  # noqa: PLC0415  imports Spark
     from share_state.spark.stream import StreamSpec, run_stream  # noqa: PLC0415
 
-    fold = StreamFold(limits, spec.rules, state_partitions)
     inputs = (source if "://" in source else str(Path(source).absolute()),)
     announce_compiling()
     with warehouse_lock(out, "stream"):
         run, folder = open_stream(out, checkpoint, inputs)
+        fold = StreamFold(limits, spec.rules, state_partitions, f"{folder}/{INITIAL}")
+        starting = None if run.begun_from is None else _starting(run)
         options = {"rules": ",".join(judging.rule or ()), "checkpoint": checkpoint}
         with StreamTables(out, run, options=options, topics=known, severities=spec.rules) as tables:
             what = StreamSpec(
-                inputs[0], folder, fold, once, f"{milliseconds} milliseconds", kafka_properties, most_records
+                inputs[0],
+                folder,
+                fold,
+                once,
+                f"{milliseconds} milliseconds",
+                kafka_properties=kafka_properties,
+                starting=starting,
+                most_records=most_records,
+                files_per_trigger=most_files,
             )
             choice = running.choice
             with ExitStack() as opened:

@@ -69,6 +69,16 @@ def merged_batch(place: str, application: str) -> tuple[int, int]:
         return -1 if merged is None else merged, existing.version()
 
 
+def restore_version(place: str, version: int) -> int:
+    """Let a table have the rows of an earlier version, and return its version then."""
+    with _merge_errors(place):
+        existing = _opened(place)
+        if existing.version() != version:
+            existing.restore(version)
+            existing.update_incremental()
+        return existing.version()
+
+
 def keep_log_for_a_day(place: str) -> None:
     """Let Delta delete entries of a table's log after a day instead of a month: a stream adds one per micro-batch."""
     with _merge_errors(place):

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.delta.merge import GONE
+from share_state.delta.reader import open_filesystem, warehouse_errors
 from share_state.fold.chains import NOWHERE, Chains
 from share_state.fold.checkpoint import (
     FoldCheckpoint,
@@ -190,15 +191,29 @@ class StreamFold:
 
     Attributes:
         limits, severities, state_partitions: as in FoldPlan.
+        initial_states: folder with the initial state of log partitions, each in a file that is named by its number.
     """
 
     limits: Limits = field(default_factory=Limits)
     severities: Mapping[str, str] = field(default_factory=dict)
     state_partitions: int | None = None
+    initial_states: str | None = None
 
-    def initial(self) -> bytes | None:
-        """The state before the first record."""
-        return None
+    def initial(self, partition: int) -> bytes | None:
+        """The state of a log partition before the first record that the stream reads: that of an audit, if any.
+
+        Raises:
+            WarehouseError: if an object store refuses.
+        """
+        if self.initial_states is None:
+            return None
+        place = f"{self.initial_states}/{partition}"
+        with warehouse_errors(place):
+            filesystem, path = open_filesystem(place)
+            if not filesystem.get_file_info(path).is_file:
+                return None
+            with filesystem.open_input_stream(path) as stored:
+                return stored.read()
 
     def apply(
         self, state: bytes | None, partition: int, rows: pa.Table, facts: LogFacts, now: int | None = None

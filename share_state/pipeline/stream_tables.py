@@ -21,15 +21,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.fs import FileSelector
 
-from share_state.delta.merge import GONE, keep_log_for_a_day, merge_rows, merged_batch, replace_rows, vacuum
+from share_state.delta.merge import (
+    GONE,
+    keep_log_for_a_day,
+    merge_rows,
+    merged_batch,
+    replace_rows,
+    restore_version,
+    vacuum,
+)
 from share_state.delta.reader import CommittedTables, open_filesystem, warehouse_errors
 from share_state.delta.warehouse import CORE_TABLES, Warehouse
 from share_state.errors import NothingCommittedError, WarehouseError
 from share_state.fold.log_stats import FINDINGS_KEPT
 from share_state.fold.states import SHARE_GROUP_STATE, key_texts
+from share_state.pipeline.plan import read_checkpoint
 from share_state.pipeline.result import RunResult, keep_proven, run_row
-from share_state.pipeline.stream import KEYS, LogChanges
-from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE
+from share_state.pipeline.resume import COMMAND as AUDIT
+from share_state.pipeline.resume import LastAudit
+from share_state.pipeline.stream import KEYS, LogChanges, state_bytes
+from share_state.pipeline.task import CARRIED, CUTOFF, FINDINGS, IN_FLIGHT, STATE
 from share_state.rules.findings import count_findings
 from share_state.rules.registry import FINDINGS as COUNTED
 from share_state.rules.registry import OFF, registered
@@ -40,6 +51,9 @@ _LOG = logging.getLogger("share_state")
 
 COMMAND = "stream"
 _UNREADABLE = "LOG_UNREADABLE"
+INITIAL = "initial"
+"""Folder of the initial states in that of the checkpoint."""
+
 _KEPT_SECONDS = 600.0
 """How long readers may read the files of replaced rows."""
 _QUERY_ID = "[0-9a-f]{16}"
@@ -60,6 +74,7 @@ class StreamRun:
         log_time: ms, timestamp of the newest record; None for none.
         share_partitions: log partition -> live share-partitions.
         notes, inputs: of its row of `runs`.
+        begun_from: topic id of the logs of the audit whose state it begins with, "" if unknown; None if it begins anew.
     """
 
     query: str
@@ -71,6 +86,7 @@ class StreamRun:
     share_partitions: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
+    begun_from: str | None = None
 
 
 def last_stream_run(warehouse: str) -> StreamRun | None:
@@ -139,13 +155,17 @@ class StreamTables:
 
     def __enter__(self) -> "StreamTables":
         self._warehouse.__enter__()
-        if self.run.batch < 0:
+        if self.run.batch < 0 and self.run.begun_from is None:
             for table in CORE_TABLES[:-1]:
                 self._warehouse.replace(table, [])
                 keep_log_for_a_day(self._place(table))
             return self
         committed = CommittedTables(self._root)
-        self._warehouse.versions |= committed.versions
+        self._warehouse.versions |= {name: committed.versions[name] for name in CORE_TABLES[:-1]}
+        if self.run.batch < 0:
+            for table in CORE_TABLES[:-1]:
+                # A stream that was killed in its first micro-batch may have changed them.
+                self._warehouse.versions[table] = restore_version(self._place(table), committed.versions[table])
         # A micro-batch that was killed may have committed this table alone; it is repeated.
         committed.versions[FINDINGS] = merged_batch(self._place(FINDINGS), self.run.query)[1]
         self.findings = committed.read(FINDINGS)
@@ -353,7 +373,37 @@ def open_stream(warehouse: str, checkpoint: str, inputs: tuple[str, ...]) -> tup
         for name in known:
             filesystem.delete_dir(f"{folder}/{name}")
     query = uuid.uuid4().hex[:16]
-    return StreamRun(query, inputs=inputs), f"{checkpoint.rstrip('/')}/{query}"
+    folder = f"{checkpoint.rstrip('/')}/{query}"
+    return _begin_from_audit(warehouse, folder, StreamRun(query, inputs=inputs)), folder
+
+
+def _begin_from_audit(warehouse: str, folder: str, run: StreamRun) -> StreamRun:
+    """The stream with the state of the audit that a warehouse holds, if its latest run is one, in files of `folder`."""
+    try:
+        latest = CommittedTables(warehouse).run
+    except NothingCommittedError:
+        return run
+    last = LastAudit.of(warehouse) if latest["command"] == AUDIT else None
+    if last is None or not last.checkpoints:
+        return run
+    place, topic_ids = f"{folder}/{INITIAL}", set[str]()
+    files = [file["path"] for file in last.tables.files(CARRIED)]
+    with warehouse_errors(place):
+        filesystem, path = open_filesystem(place)
+        filesystem.create_dir(path, recursive=True)
+        for name, row in last.checkpoints.items():
+            found = read_checkpoint(row, files, name)
+            # A stream has no segments, in which to resume at a position.
+            found.mark = replace(found.mark, segment=-1, position=-1, size=0)
+            topic_ids.add(found.mark.topic_id or "")
+            with filesystem.open_output_stream(f"{path}/{name.rpartition('-')[2]}") as stored:
+                stored.write(state_bytes(name, found))
+    cutoffs = last.tables.read(CUTOFF, columns=["topic", "partition", "live_share_partitions"]).to_pylist()
+    live = {f"{row['topic']}-{row['partition']}": row["live_share_partitions"] for row in cutoffs}
+    _LOG.info("%s: begins with the state of its last audit (run %s)", warehouse, latest["run_id"])
+    notes = (f"began with the state of audit {latest['run_id']}",)
+    topic_id = topic_ids.pop() if len(topic_ids) == 1 else ""
+    return replace(run, progress=last.logs, share_partitions=live, notes=notes, begun_from=topic_id)
 
 
 def _named(rows: pa.Table, topics: Topics) -> pa.Table:

@@ -118,12 +118,11 @@ class LogProcessor(StatefulProcessor):
         if partition < 0:
             changes = LogChanges("", problems=[row.problem for row in given])
         else:
-            before = self._state.get() if self._state.exists() else None
-            state, changes = self._fold.step(None if before is None else bytes(before[0]), partition, *_unpacked(given))
-            if state is not None:
-                self._state.update((state,))
-            elif changes is not None:
-                self._state.clear()
+            before = bytes(self._state.get()[0]) if self._state.exists() else self._fold.initial(partition)
+            state, changes = self._fold.step(before or None, partition, *_unpacked(given))
+            if changes is not None:
+                # An empty value: the log is empty, and what an audit left is of another one.
+                self._state.update((state or b"",))
         if changes is not None:
             if self._has_timers and (due := changes.summary.get("due")) is not None:
                 self._handle.registerTimer(max(due, timerValues.getCurrentProcessingTimeInMs() + 1))
@@ -137,8 +136,8 @@ class LogProcessor(StatefulProcessor):
     ) -> Iterator[Row]:
         """Judge a log partition by the clock."""
         del expiredTimerInfo
-        if self._state.exists():
-            state, now = bytes(self._state.get()[0]), timerValues.getCurrentProcessingTimeInMs()
+        state, now = bytes(self._state.get()[0]), timerValues.getCurrentProcessingTimeInMs()
+        if state:
             changes = self._fold.judge_at(state, key[0], now)
             yield Row(state_partition=key[0], changes=changes.to_bytes())
 
@@ -164,6 +163,7 @@ class StreamSpec:
         once: end when what is there now is read.
         trigger: time between the starts of micro-batches, as Spark writes it.
         kafka_properties: path of a properties file for the cluster.
+        starting: topic id and next offset of each log partition from which a new stream reads a cluster.
         most_records: of a cluster that a micro-batch reads; None for all.
         files_per_trigger: most files of a micro-batch.
     """
@@ -174,6 +174,7 @@ class StreamSpec:
     once: bool = False
     trigger: str = "10s"
     kafka_properties: str | None = None
+    starting: str | None = None
     most_records: int | None = None
     files_per_trigger: int = 1000
 
@@ -243,6 +244,8 @@ def _cluster_frame(spark: SparkSession, spec: StreamSpec) -> DataFrame:
         reader = reader.option("kafka_properties", spec.kafka_properties)
     if spec.most_records is not None:
         reader = reader.option("max_records", spec.most_records)
+    if spec.starting is not None:
+        reader = reader.option("starting", spec.starting)
     return reader.load(spec.source)
 
 
