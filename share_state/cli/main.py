@@ -34,6 +34,7 @@ COMMANDS = {
     "audit": "audit",
     "stream": "stream",
     "cutoff": "cutoff",
+    "repair": "repair",
     "show": "tables",
     "explain": "logs",
     "diff": "logs",

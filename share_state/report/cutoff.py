@@ -12,20 +12,29 @@ from share_state.rules.registry import SEVERITIES, listed, registered
 from share_state.sources.discovery import STATE_TOPIC, LogPartition
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from share_state.simulator.simulation import Simulation
+    from share_state.sources.topics import Topics
 
 _NOT_JUDGED = {JUDGE_STATE: "the rules over single records of __share_group_state", JUDGE_NONE: "every rule"}
 _NUMERIC = ("PARTITION", "CUTOFF", "LOG-START", "LOG-END", "REDUNDANT", "LIVE")
-_COLUMNS = ("TOPIC", *_NUMERIC, "SAFE", "HELD BACK BY", "SINCE")
+_COLUMNS = ("TOPIC", *_NUMERIC, "SAFE", "HELD BACK BY", "ITS SNAPSHOT")
+
+
+def name_holders(cutoff: "pa.Table", topics: "Topics") -> "pa.Table":
+    """The table `cutoff` with the column limited_by_topic, null where the name is not known."""
+    names = topics.name_of(cutoff["limited_by_topic_id"].combine_chunks())
+    return cutoff.append_column("limited_by_topic", names)
 
 
 def print_cutoffs(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print one line per log partition."""
+    """Print one line per log partition; rows of the table `cutoff`, and limited_by_topic."""
     cells = []
     for row in rows:
         holder = None
         if row["limited_by_group"] is not None:
-            topic = row["limited_by_topic_id"] or row["topic"]
+            topic = row["limited_by_topic"] or row["limited_by_topic_id"] or row["topic"]
             holder = f"{row['limited_by_group']} {topic} {row['limited_by_partition']}"
         safe = ": ".join(filter(None, ("yes" if row["safe"] else "no", row["reason"])))
         since = format_time(row["limited_since"]) if row["limited_since"] else None
