@@ -6,6 +6,7 @@ import os
 import re
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -39,6 +40,7 @@ from share_state.pipeline.stream import StreamFold
 from share_state.pipeline.stream_tables import INITIAL, StreamRun, StreamTables, open_stream
 from share_state.report import console
 from share_state.report.cutoff import print_stream
+from share_state.report.stream_metrics import StreamMetrics, StreamProgress, serve_metrics
 from share_state.sources.kafka_client import find_cluster_address, read_client_properties
 from share_state.sources.topics import Topics, read_topics
 from share_state.spark.masters import LOCAL_MASTER
@@ -135,6 +137,12 @@ def stream(
     most_files: Annotated[
         int, typer.Option("--max-files", metavar="N", min=1, help="Folder: most files of a micro-batch.")
     ] = 1000,
+    prometheus_port: Annotated[
+        int | None, typer.Option("--prometheus-port", metavar="N", min=1, max=65535, help="Serve metrics at this port.")
+    ] = None,
+    prometheus_share_partitions: Annotated[
+        int, typer.Option("--prometheus-share-partitions", metavar="N", min=0, help="Most that have series, the worst.")
+    ] = 2000,
     topics: TopicsFile = None,
     state_partitions: StatePartitions = None,
     judging: Judging,
@@ -171,7 +179,7 @@ def stream(
         fold = StreamFold(limits, spec.rules, state_partitions, f"{folder}/{INITIAL}")
         starting = None if run.begun_from is None else _starting(run)
         options = {"rules": ",".join(judging.rule or ()), "checkpoint": checkpoint}
-        with StreamTables(out, run, options=options, topics=known, severities=spec.rules) as tables:
+        with StreamTables(out, run, options=options, topics=known, severities=spec.rules, limits=limits) as tables:
             what = StreamSpec(
                 inputs[0],
                 folder,
@@ -183,15 +191,24 @@ def stream(
                 most_records=most_records,
                 files_per_trigger=most_files,
             )
-            choice = running.choice
+            choice, latest = running.choice, deque[StreamProgress](maxlen=1)
             with ExitStack() as opened:
+                if prometheus_port is not None:
+                    metrics = StreamMetrics(
+                        tables,
+                        lambda: latest[-1] if latest else None,
+                        warehouse=out,
+                        limits=limits,
+                        most=prometheus_share_partitions,
+                    )
+                    opened.callback(serve_metrics(prometheus_port, metrics))
                 with nullcontext() if choice.verbose else _without_worker_notes():
                     master = choice.master or LOCAL_MASTER
                     spark = opened.enter_context(
                         session(master, choice.conf, verbose=choice.verbose, progress=progress)
                     )
                 try:
-                    run_stream(spark, what, tables)
+                    run_stream(spark, what, tables, latest.append)
                 except BaseException as error:
                     error.add_note(f"{out} holds the stream up to micro-batch {tables.run.batch}")
                     raise

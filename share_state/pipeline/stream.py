@@ -23,13 +23,14 @@ from share_state.fold.checkpoint import (
     restore_checkpoint,
     resume_point_of,
 )
-from share_state.fold.interval_merge import ARCHIVING, TILE
+from share_state.fold.history import history_pieces
+from share_state.fold.interval_merge import TILE
 from share_state.fold.log import FoldedLog, fold_log
 from share_state.fold.options import Limits
 from share_state.fold.states import in_flight_table, key_columns, state_table, window_tiles
 from share_state.kafka.record_batches import Chunk
 from share_state.kafka.share_partition_keys import KeyTable
-from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE
+from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE, WATCHED
 from share_state.rules.findings import RecordRules, judge
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import STATE_TOPIC, LogPartition
@@ -41,8 +42,12 @@ KEYS = {
     STATE: ("group_id", "topic_id", "partition", "state_partition"),
     IN_FLIGHT: ("group_id", "topic_id", "partition", "first_offset"),
     CUTOFF: ("topic", "partition"),
+    WATCHED: ("group_id", "topic_id", "partition", "state_partition", "run_id"),
 }
 """The columns by which changed rows replace those of a table."""
+
+COMPLETE = "delivery_complete_count"
+"""Column of changed rows of `share_partition_history`, from which the driver computes the lag."""
 
 PACKED = pa.schema(
     [
@@ -124,7 +129,7 @@ class LogChanges:
         log: its name.
         tables: table -> rows to insert or to replace by KEYS, and with GONE those to delete; of findings all that are
             new, and those that a later micro-batch replaces.
-        summary: partition, records, next_offset, share_partitions, newest_time, archiving, due (`_due`), is_read_anew;
+        summary: partition, records, next_offset, share_partitions, newest_time, archiving, is_read_anew;
             empty if there are only `problems`.
         problems: what of the input cannot be read at all.
     """
@@ -271,17 +276,17 @@ class StreamFold:
         return self.finish(folding) if has_changed else (None, None)
 
     def judge_at(self, state: bytes, partition: int, now: int) -> "LogChanges":
-        """The findings of a state at a time, in ms: what waits too long is found without another record."""
+        """The findings and verdicts of a state at a time, in ms: what waits too long is found without a record."""
         folding, _ = self.apply(state, partition, EMPTY_ROWS, LogFacts(), now)
-        _, changes = self.finish(folding)
-        changes.tables = {FINDINGS: changes.tables[FINDINGS]}
+        _, changes = self.finish(folding, is_by_clock=True)
+        changes.tables = {name: changes.tables[name] for name in (FINDINGS, WATCHED)}
         changes.summary["newest_time"] = -1
         return changes
 
-    def finish(self, folding: "Folding") -> tuple[bytes | None, LogChanges]:
-        """The state after a micro-batch, and what it changed."""
+    def finish(self, folding: "Folding", *, is_by_clock: bool = False) -> tuple[bytes | None, LogChanges]:
+        """The state after a micro-batch, and what it changed; by the clock, verdicts of all share-partitions."""
         folded = folding.folded
-        changes = LogChanges(folded.log.name, _changed_rows(folding))
+        changes = LogChanges(folded.log.name, _changed_rows(folding, is_by_clock=is_by_clock))
         changes.tables[CUTOFF] = folded.cutoff
         changes.tables[FINDINGS] = judge(folded, self.severities, Topics(), folded.judged, with_unproven=True)
         changes.summary = {
@@ -291,7 +296,6 @@ class StreamFold:
             "share_partitions": len(folded.numbers),
             "newest_time": folded.newest_time,
             "archiving": folded.archiving if folded.archiving[1] >= 0 else None,
-            "due": _due(folded),
             "is_read_anew": folding.before is None or folding.status != ResumeStatus.GROWN,
         }
         state = None if folded.checkpoint is None else state_bytes(folded.log.name, folded.checkpoint)
@@ -313,24 +317,13 @@ class Folding:
     status: ResumeStatus | None
 
 
-def _due(folded: FoldedLog) -> int | None:
-    """When offsets that are in ARCHIVING now will have been for too long, in ms; None for none."""
-    chains = folded.chains.chains
-    owner = np.repeat(np.arange(len(chains)), np.diff(folded.chains.ends))
-    waiting = np.unique(owner[folded.chains.batches["state"] == ARCHIVING])
-    since = np.where(chains["archiving_at"] == NOWHERE, chains["last_timestamp"], chains["archiving_at"])[waiting]
-    due = since + int(folded.limits.archiving_seconds * 1000)
-    later = due[due > folded.newest_time]
-    return int(later.min()) if len(later) else None
-
-
 _OWNED_TILE = np.dtype(
     [("owner", "i8"), ("first", "i8"), *((name, TILE[name]) for name in ("last", "count", "state", "gap"))]
 )
 
 
-def _changed_rows(folding: Folding) -> dict[str, pa.Table]:
-    """The rows of `share_partition_state` and `in_flight` that differ from those before."""
+def _changed_rows(folding: Folding, *, is_by_clock: bool) -> dict[str, pa.Table]:
+    """The rows of `share_partition_state`, `in_flight` and `share_partition_history` that differ from those before."""
     folded, before = folding.folded, folding.before
     keys, chains = folded.keys, folded.all_chains
     old_keys, old = (before.keys, before.chains) if before else (KeyTable(), Chains())
@@ -363,7 +356,25 @@ def _changed_rows(folding: Folding) -> dict[str, pa.Table]:
     removed = key_columns(old_keys, left_of, Topics()) | {"first_offset": pa.array(old_tiles["first"][is_left].copy())}
     state_gone = key_columns(old_keys, gone, Topics())
     state_gone["state_partition"] = pa.repeat(pa.scalar(folded.log.partition, pa.int32()), len(gone))
-    return {STATE: _with_gone(STATE, states, state_gone), IN_FLIGHT: _with_gone(IN_FLIGHT, ranges, removed)}
+    return {
+        STATE: _with_gone(STATE, states, state_gone),
+        IN_FLIGHT: _with_gone(IN_FLIGHT, ranges, removed),
+        WATCHED: _watched(folded, None if is_by_clock else live, state_gone),
+    }
+
+
+def _watched(folded: FoldedLog, live: np.ndarray | None, gone: dict[str, pa.Array]) -> pa.Table:
+    """Rows of `history_pieces`, all or of some numbers, with COMPLETE and GONE."""
+    rows = pa.concat_tables(history_pieces(folded))
+    declared = table_schema(WATCHED)
+    rows = rows.cast(pa.schema([*declared, *(one for one in rows.schema if one.name not in declared.names)]))
+    rows = rows.append_column(COMPLETE, pa.array(folded.chains.chains["delivery_complete_count"].copy()))
+    if live is not None:
+        rows = rows.take(pa.array(np.searchsorted(folded.numbers, live)))
+    rows = rows.append_column(GONE, pa.array(np.zeros(len(rows), bool)))
+    count = len(gone["group_id"])
+    columns = {one.name: gone.get(one.name, pa.nulls(count)).cast(one.type) for one in rows.schema}
+    return pa.concat_tables([rows, pa.table(columns | {GONE: pa.array(np.ones(count, bool))}, schema=rows.schema)])
 
 
 def _taken(chains: Chains, numbers: np.ndarray) -> Chains:

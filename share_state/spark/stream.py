@@ -5,8 +5,9 @@ log partition: its state is one value per log partition, and one compiled fold t
 driver merges the rows that changed into the tables.
 """
 
+import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,7 @@ from pyspark.sql.streaming.stateful_processor import (
 from share_state.errors import ShareStateError
 from share_state.pipeline.stream import EMPTY_ROWS, PACKED, LogChanges, LogFacts, StreamFold, from_ipc, packed_batch
 from share_state.pipeline.stream_tables import StreamTables
+from share_state.report.stream_metrics import StreamProgress
 from share_state.sources.discovery import STATE_TOPIC
 from share_state.sources.kafka_client import is_kafka_address
 from share_state.sources.object_stores import parquet_source, to_path
@@ -42,6 +44,8 @@ _FILES = "path string, modificationTime timestamp, length long, content binary"
 _STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp")
 _ROWS_A_PART = 1 << 18
+_JUDGED_EVERY_MS = 60_000
+"""How often a log partition is judged by the clock."""
 _PATIENCE = 1
 """Seconds."""
 
@@ -124,8 +128,8 @@ class LogProcessor(StatefulProcessor):
                 # An empty value: the log is empty, and what an audit left is of another one.
                 self._state.update((state or b"",))
         if changes is not None:
-            if self._has_timers and (due := changes.summary.get("due")) is not None:
-                self._handle.registerTimer(max(due, timerValues.getCurrentProcessingTimeInMs() + 1))
+            if self._has_timers and next(self._handle.listTimers(), None) is None:
+                self._handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + _JUDGED_EVERY_MS)
             yield Row(state_partition=partition, changes=changes.to_bytes())
 
     def handleExpiredTimer(  # noqa: N802
@@ -137,6 +141,7 @@ class LogProcessor(StatefulProcessor):
         """Judge a log partition by the clock."""
         del expiredTimerInfo
         state, now = bytes(self._state.get()[0]), timerValues.getCurrentProcessingTimeInMs()
+        self._handle.registerTimer(now + _JUDGED_EVERY_MS)
         if state:
             changes = self._fold.judge_at(state, key[0], now)
             yield Row(state_partition=key[0], changes=changes.to_bytes())
@@ -179,13 +184,16 @@ class StreamSpec:
     files_per_trigger: int = 1000
 
 
-def run_stream(spark: SparkSession, spec: StreamSpec, tables: StreamTables) -> None:
+def run_stream(
+    spark: SparkSession, spec: StreamSpec, tables: StreamTables, seen: Callable[[StreamProgress], None] | None = None
+) -> None:
     """Run a stream until it has read what is there (`once`), or until it is interrupted.
 
     Args:
         spark: a session.
         spec: what to read.
         tables: where changes go.
+        seen: is called with the progress, about once a second.
     Raises:
         ShareStateError: if the stream must stop.
     """
@@ -197,11 +205,23 @@ def run_stream(spark: SparkSession, spec: StreamSpec, tables: StreamTables) -> N
         try:
             # A signal is handled between two calls.
             while not query.awaitTermination(_PATIENCE):
-                pass
+                if seen is not None and (latest := query.lastProgress) is not None:
+                    seen(_progress(latest))
         finally:
             query.stop()
     except (PySparkException, Py4JError) as error:
         raise (failures[0] if failures else _stopped(spec, error)) from None
+
+
+def _progress(latest: Any) -> StreamProgress:
+    (source,), seconds = latest["sources"], latest["durationMs"].get("triggerExecution", 0) / 1000
+    try:
+        # Of a cluster; Spark knows no end of a folder.
+        end, newest = (json.loads(source[name])["next"] for name in ("endOffset", "latestOffset"))
+        behind = sum(max(0, offset - end.get(log, 0)) for log, offset in newest.items())
+    except (TypeError, ValueError, KeyError):
+        behind = None
+    return StreamProgress(seconds, behind)
 
 
 def _stopped(spec: StreamSpec, error: Exception) -> Exception:
@@ -215,6 +235,8 @@ def _stopped(spec: StreamSpec, error: Exception) -> Exception:
 
 def _start(spark: SparkSession, spec: StreamSpec, tables: StreamTables, failures: list[Exception]) -> StreamingQuery:
     spark.conf.set("spark.sql.streaming.stateStore.providerClass", _STATE_STORE)
+    # Timers need micro-batches without records, which would never let a query end that reads what is there.
+    spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", not spec.once)
     packed = _cluster_frame(spark, spec) if is_kafka_address(spec.source) else _folder_frame(spark, spec)
     # What is there now is judged by the time of its last record, as a reconstruct judges it.
     processor = LogProcessor(spec.fold, has_timers=not spec.once)

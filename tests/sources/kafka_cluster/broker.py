@@ -61,7 +61,7 @@ def running(folder: Path, killed: Broker | None = None, **more: int) -> Iterator
 
 
 def _formatted(folder: Path, settings: Path, java: list[str], more: dict[str, int]) -> Broker:
-    ports = _free_ports(3)
+    ports = free_ports(3)
     certificate = _certificate(folder)
     broker = Broker(f"127.0.0.1:{ports[0]}", f"localhost:{ports[1]}", certificate, folder / "logs")
     own = "".join(f"{name.replace('_', '.')}={value}\n" for name, value in more.items())
@@ -151,7 +151,8 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports of this host that no one uses now."""
     with ExitStack() as stack:
         taken = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [server.getsockname()[1] for server in taken]
