@@ -44,10 +44,13 @@ class Broker:
 
 
 @contextmanager
-def running(folder: Path, killed: Broker | None = None) -> Iterator[Broker]:
-    """Start a broker with its files under a folder, or one that was killed there; it is killed at the end."""
+def running(folder: Path, killed: Broker | None = None, **more: int) -> Iterator[Broker]:
+    """Start a broker with its files under a folder, or one that was killed there; it is killed at the end.
+
+    `more` are settings, with `_` for `.`.
+    """
     settings, java = folder / "server.properties", _java(folder)
-    broker = killed or _formatted(folder, settings, java)
+    broker = killed or _formatted(folder, settings, java, more)
     said = folder / "broker.out"
     with ExitStack() as stack:
         out = stack.enter_context(said.open("ab"))
@@ -57,11 +60,12 @@ def running(folder: Path, killed: Broker | None = None) -> Iterator[Broker]:
         yield broker
 
 
-def _formatted(folder: Path, settings: Path, java: list[str]) -> Broker:
-    ports = _free_ports(3)
+def _formatted(folder: Path, settings: Path, java: list[str], more: dict[str, int]) -> Broker:
+    ports = free_ports(3)
     certificate = _certificate(folder)
     broker = Broker(f"127.0.0.1:{ports[0]}", f"localhost:{ports[1]}", certificate, folder / "logs")
-    settings.write_text(_settings(broker, ports), encoding="utf-8")
+    own = "".join(f"{name.replace('_', '.')}={value}\n" for name, value in more.items())
+    settings.write_text(_settings(broker, ports) + own, encoding="utf-8")
     cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
     # An id may begin with a dash, which would be taken for the next option.
     formatting = [*java, "kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "-c", str(settings)]
@@ -147,7 +151,8 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports of this host that no one uses now."""
     with ExitStack() as stack:
         taken = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [server.getsockname()[1] for server in taken]
