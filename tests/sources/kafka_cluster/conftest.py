@@ -17,14 +17,19 @@ from tests.sources.kafka_cluster.workload import Workload, share_consumers_at_wo
 
 
 @pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A running broker without any topic of ours."""
+def broker_jars() -> None:
+    """What a broker needs; for tests that run one of their own, beside the process with the shared one."""
     if shutil.which("java") is None:
         pytest.skip("no `java` on the PATH")
     try:
         jars.jars(jars.TEST_BROKER)
     except SetupError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def broker(broker_jars: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A running broker without any topic of ours."""
     with running(tmp_path_factory.mktemp("broker")) as started:
         yield started
 

@@ -61,7 +61,7 @@ def _streaming(address: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
             stream.send_signal(signal.SIGTERM)
 
 
-@pytest.mark.usefixtures("broker")
+@pytest.mark.usefixtures("broker_jars")
 def test_a_stream_follows_share_groups_through_pruning_restart_and_recreation(tmp_path: Path):
     place = tmp_path / "broker"
     place.mkdir()
