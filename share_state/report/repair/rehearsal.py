@@ -1,7 +1,7 @@
 """What an action would do to a share-partition: its state, loaded by a leader of the simulator, before and after."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from share_state.report.diff import BELOW, FINISHED, InFlightWindow, RangeChange, compare_windows
 from share_state.report.repair.status import SharePartitionStatus
@@ -64,11 +64,12 @@ class Rehearsal:
     def __init__(
         self, status: SharePartitionStatus, release: Release, settings: PartitionSettings, updates_per_snapshot: int
     ) -> None:
-        self.status, self.release, self.settings = status, release, settings
+        # Members fetch until nothing is left: how many records a fetch returns makes no difference.
+        self.status, self.release, self.settings = status, replace(release, throttles=False), settings
         row, cutoff = status.row, status.cutoff
         self.key = StateKey(row["group_id"], row["topic_id"], row["partition"])
         self.next_record = self._log_end = cutoff.get("log_end_offset") or 0
-        self.coordinator = ShareCoordinator(self._append, release, updates_per_snapshot=updates_per_snapshot)
+        self.coordinator = ShareCoordinator(self._append, self.release, updates_per_snapshot=updates_per_snapshot)
         covered = tuple(batch for batch in status.ranges if batch.first_offset not in status.gaps)
         for first, last, state, _ in covered:
             if state not in set(DeliveryState):
