@@ -284,7 +284,7 @@ def repair(
     groups, named = [group] if isinstance(group, str) else group, _listed(paths)
     if (tables := open_warehouse(named)) is not None:
         if limits or options:
-            raise ShareStateError(f"{named[0]}: holds tables: they have the limits and options of their run")
+            raise ShareStateError(f"{named[0]}: holds tables, which have the options of their run; leave out others")
         return make_plan(tables, groups, release=release, most=most)
     plan = _plan(paths, **options)
     if limits is not None:

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import time
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -14,9 +15,11 @@ from hypothesis import strategies as st
 
 from share_state import repair, timeline
 from share_state.errors import ShareStateError
+from share_state.fold.options import Limits
 from share_state.report.repair.commands import KafkaTools, quote
-from share_state.report.repair.options import HARM
-from share_state.report.repair.status import can_be_named
+from share_state.report.repair.options import HARM, repairs
+from share_state.report.repair.status import SharePartitionStatus, Survey, can_be_named
+from share_state.simulator.types import DeliveryState, StateBatch
 from tests.cli.commands import Command, flipped, say
 from tests.truth import DATA
 
@@ -172,8 +175,9 @@ def test_a_warehouse_has_the_plan_of_its_input(share_state: Command, tmp_path: P
         one["sentence"] for one in of_input["share_partitions"] if one["group_id"] == "g0"
     ]
     assert in_python.repairs[0].sentence in repr(in_python)
-    with pytest.raises(ShareStateError, match="holds tables: they have the limits and options of their run"):
+    with pytest.raises(ShareStateError, match="holds tables, which have the options of their run; leave out others"):
         repair(lake, limits={"record_locks": 20})
+    assert share_state("repair", lake, "--as-of-time", "2026-11-21", "--quiet").code == 2
 
 
 @pytest.mark.parametrize(
@@ -235,9 +239,40 @@ def test_any_group_id_arrives_at_kafkas_tools_as_it_is(group: str) -> None:
     assert _passed(f"kafka-configs.sh {quote(group)}") == [group]
 
 
-@pytest.mark.parametrize("group", ["", "bad\ufffdbytes", "bad\\xff", "nul\0"])
-def test_a_group_that_no_shell_can_name_has_no_command(group: str) -> None:
-    assert not can_be_named(group)
+@pytest.mark.parametrize(
+    ("group", "topic", "why"),
+    [("", "t", "the group id is not UTF-8"), ("bad\ufffdbytes", "t", "the group id is not UTF-8"),
+     ("bad\\xff", "t", "the group id is not UTF-8"), ("nul\0", "t", "the group id is not UTF-8"),
+     ("g", None, "the topic's name is unknown")],
+)  # fmt: skip
+def test_what_cannot_be_named_has_no_command(group: str, topic: str | None, why: str) -> None:
+    (found,) = repairs(_full_window(group, topic, 100), KafkaTools())
+    assert {"RAISE_PARTITION_MAX_RECORD_LOCKS", "MOVE_START"} <= {option.action for option in found.options}
+    assert not any(option.command for option in found.options)
+    assert why in " ".join(option.what for option in found.options)
+
+
+def test_the_largest_window_is_planned_quickly() -> None:
+    """Each record of a window of ten thousand failed four of five deliveries, so brokers hand them out one by one."""
+    begun = time.monotonic()
+    (found,) = repairs(_full_window("g", "t", 10_000), KafkaTools())
+    assert time.monotonic() - begun < 2
+    wait = found.options[0]
+    assert (wait.action, wait.effect and wait.effect.skipped) == ("WAIT", ((0, 9_999),))
+
+
+def _full_window(group: str, topic: str | None, records: int) -> Survey:
+    """A share-partition with records that have one delivery left, and finished ones after them."""
+    row = dict.fromkeys(("write_time", "moved_time", "verdict", "reason"))
+    row |= {"group_id": group, "topic_id": "We0ABtXRQ0uVly26I_w1Mw", "topic": topic, "partition": 0}
+    row |= dict.fromkeys(("state_partition", "start_offset", "delivery_complete_count", "updates_since_snapshot"), 0)
+    row |= dict.fromkeys(("snapshot_epoch", "state_epoch", "leader_epoch", "snapshot_offset"), 1)
+    row |= {"topic_end_offset": 2 * records, "suspect": False}
+    ranges = (StateBatch(0, records - 1, DeliveryState.AVAILABLE, 4),
+              StateBatch(records, records + 99, DeliveryState.ACKNOWLEDGED, 1))  # fmt: skip
+    cutoff = {"log_end_offset": 10, "cutoff_offset": 5}
+    status = SharePartitionStatus(row, ranges, frozenset(), {"IN_FLIGHT_LIMIT": "the window is full"}, 0, cutoff, None)
+    return Survey((status,), 0, Limits(), ("4.4",), None, ("export",))
 
 
 def test_a_plan_is_written_in_the_format_of_its_suffix(share_state: Command, tmp_path: Path) -> None:
@@ -250,9 +285,11 @@ def test_a_plan_is_written_in_the_format_of_its_suffix(share_state: Command, tmp
     script, run = tmp_path / "plan.sh", partial(subprocess.run, capture_output=True, text=True, check=False)
     shown = run(["bash", script])
     assert shown.returncode == 0, shown.stderr
-    assert "in-flight window is full" in shown.stdout
+    assert "nothing more is delivered until" in shown.stdout
     assert run(["bash", script, "77.1"]).returncode == 2
-    number = next(line.split()[0] for line in shown.stdout.splitlines() if "RAISE_PARTITION" in line)
+    number = next(
+        line.split()[1] for line in shown.stdout.splitlines() if line.startswith("###") and "RAISE_PARTITION" in line
+    )
     stub = tmp_path / "kafka-configs.sh"
     stub.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     stub.chmod(0o755)

@@ -1,6 +1,5 @@
 """Which share-partitions are in trouble, and everything that the tables of an audit hold about them."""
 
-import json
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from share_state.pipeline.audit import run_audit
 from share_state.pipeline.executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.result import WRITER
+from share_state.report.console import pluralize
 from share_state.report.share_partitions import (
     HISTORY_TABLE,
     IDENTITY_COLUMNS,
@@ -53,7 +53,6 @@ TROUBLES = (
     "STOP",
     "DLQ_UNUSABLE",
     "DELETE_INCOMPLETE",
-    "ORPHAN_SHARE_STATE",
     "CUTOFF_PINNED",
 )
 """Verdicts and rules that mean trouble, the gravest first. SPSO_STALL counts as STALL, its verdict."""
@@ -79,9 +78,8 @@ class SharePartitionStatus:
         ranges: in flight, ascending, from the start offset to the end; gaps are AVAILABLE with delivery count 0.
         gaps: first offsets of the ranges that no batch covers.
         troubles: code of TROUBLES -> message of its finding, or reason of its verdict; the gravest first.
-        evidence: code -> evidence of its finding.
+        archiving_ms: for which its first offset in ARCHIVING waits; 0 if none does for long.
         cutoff: the row of `cutoff` of its log partition.
-        members: of the group; None if the group side is unknown.
         previous_start: where a leader would have started at the audit before; None if it is unknown.
     """
 
@@ -89,9 +87,8 @@ class SharePartitionStatus:
     ranges: tuple[StateBatch, ...]
     gaps: frozenset[int]
     troubles: Mapping[str, str]
-    evidence: Mapping[str, Mapping[str, str]]
+    archiving_ms: int
     cutoff: Mapping[str, Any]
-    members: int | None
     previous_start: int | None
 
     @property
@@ -192,12 +189,13 @@ def survey(
     states = tables.read(STATE, where, _STATE_COLUMNS)
     releases = _releases(tables, states) if release is None else (release,)
     if groups:
-        where &= pc.field("group_id").isin(list(groups))
-        states = tables.read(STATE, where, _STATE_COLUMNS)
+        is_wanted = pc.field("group_id").isin(list(groups))
+        states, where = states.filter(is_wanted), where & is_wanted
     verdicts = _verdicts(tables, where)
     rows = left_join(add_topic_key(states), verdicts, _HISTORY)
     limits = limits or limits_of_run(dict(tables.run["options"]))
-    findings = pa.concat_tables([_findings(tables, where), _waiting_poison(tables, where, limits)])
+    found = [_findings(tables, where), _waiting_poison(tables, where, limits)]
+    findings = pa.concat_tables(found, promote_options="default")
     rows = left_join(rows, _gravest(findings), {"gravest": pa.int32()})
     verdict = pc.index_in(rows["verdict"], pa.array(TROUBLES))
     suspect = pc.if_else(rows["suspect"], pa.scalar(0, pa.int32()), pa.scalar(None, pa.int32()))
@@ -225,9 +223,8 @@ def _findings(tables: CommittedTables, where: pc.Expression) -> pa.Table:
     """Findings that mean trouble, with the columns topic_key and trouble (index in TROUBLES)."""
     columns = (*KEY_COLUMNS, "rule", "message", "evidence")
     rows = add_topic_key(tables.read("findings", where & pc.field("rule").isin(list(_RULES)), columns))
-    # Arrow joins no maps.
-    evidence = pa.array([json.dumps(dict(one or ())) for one in rows["evidence"].to_pylist()], pa.string())
-    rows = rows.set_column(rows.schema.get_field_index("evidence"), "evidence", evidence)
+    milliseconds = pc.map_lookup(rows["evidence"], pa.scalar("milliseconds"), "first")
+    rows = rows.drop_columns("evidence").append_column("milliseconds", milliseconds)
     index = {rule: TROUBLES.index(code) for rule, code in _RULES.items()}
     return rows.append_column("trouble", pa.array([index[rule] for rule in rows["rule"].to_pylist()], pa.int32()))
 
@@ -236,14 +233,16 @@ def _waiting_poison(tables: CommittedTables, where: pc.Expression, limits: Limit
     """Share-partitions with poison records that still wait, as `_findings`."""
     waits = where & poison_filter(limits) & ~pc.field("terminal")
     rows = tables.read("in_flight", waits, (*KEY_COLUMNS, "record_count"))
-    counts = group_rows(rows, KEY_COLUMNS, {"record_count": "sum"})
-    texts = [f"{count:,} offsets at the delivery limit or one below it" for count in counts["record_count"].to_pylist()]
-    named = {"rule": ["POISON_RECORDS"] * len(texts), "message": texts, "evidence": ["{}"] * len(texts)}
-    counts = counts.drop_columns("record_count")
-    for name, column in named.items():
-        counts = counts.append_column(name, pa.array(column, pa.string()))
-    trouble = pa.array([TROUBLES.index("POISON_RECORDS")] * len(texts), pa.int32())
-    return add_topic_key(counts).append_column("trouble", trouble)
+    found = add_topic_key(group_rows(rows, KEY_COLUMNS, {"record_count": "sum"}))
+    texts = (
+        f"{pluralize(one, 'offset')} at the delivery limit or one below it" for one in found["record_count"].to_pylist()
+    )
+    columns = {"rule": "POISON_RECORDS", "trouble": TROUBLES.index("POISON_RECORDS"), "milliseconds": None}
+    kinds = {"trouble": pa.int32()}
+    for name, value in columns.items():
+        constant = pa.repeat(pa.scalar(value, kinds.get(name, pa.string())), len(found))
+        found = found.append_column(name, constant)
+    return found.append_column("message", pa.array(texts, pa.string())).drop_columns("record_count")
 
 
 def _gravest(findings: pa.Table) -> pa.Table | None:
@@ -264,10 +263,6 @@ def _statuses(tables: CommittedTables, wanted: pa.Table, findings: pa.Table) -> 
     cutoffs = {
         row["partition"]: row for row in tables.read("cutoff").to_pylist() if row["dialect"] == SHARE_GROUP_STATE
     }
-    members = None
-    if tables.holds("share_groups"):
-        counted = tables.read("share_groups", columns=["group_id", "members"])
-        members = dict(zip(*(column.to_pylist() for column in counted.columns), strict=True))
     previous = _previous_starts(tables, wanted)
     for place, row in enumerate(wanted.to_pylist()):
         own = sorted(ranges.get(place, ()), key=lambda one: one["first_offset"])
@@ -287,9 +282,8 @@ def _statuses(tables: CommittedTables, wanted: pa.Table, findings: pa.Table) -> 
             ),
             gaps=frozenset(one["first_offset"] for one in own if one["gap"]),
             troubles={code: troubles[code] for code in TROUBLES if code in troubles},
-            evidence={code: json.loads(one["evidence"]) for code, one in of_rules.items()},
+            archiving_ms=int(of_rules.get("ARCHIVING_STUCK", {}).get("milliseconds") or 0),
             cutoff=cutoffs.get(row["state_partition"], {}),
-            members=None if members is None else members.get(row["group_id"], 0),
             previous_start=previous.get(place),
         )
 
