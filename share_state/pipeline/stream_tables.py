@@ -191,6 +191,7 @@ class StreamTables:
         """
         if batch <= self.run.batch:
             return
+        changes = _combined(changes)
         topics, before = self._topics(), self.run
         stale = self._stale_rows(changes, topics)
         if not changes and not len(stale):
@@ -449,6 +450,23 @@ def _begin_from_audit(warehouse: str, folder: str, run: StreamRun) -> StreamRun:
     notes = (f"began with the state of audit {latest['run_id']}",)
     topic_id = topic_ids.pop() if len(topic_ids) == 1 else ""
     return replace(run, progress=last.logs, share_partitions=live, notes=notes, begun_from=topic_id)
+
+
+def _combined(changes: Sequence[LogChanges]) -> list[LogChanges]:
+    """One for each log partition: a micro-batch may hold records of it, and then judge it by the clock."""
+    by_log = dict[str, LogChanges]()
+    for one in sorted(changes, key=lambda one: len(one.tables), reverse=True):
+        if not one.log or one.log not in by_log:
+            by_log[one.log or f"problems {len(by_log)}"] = one
+            continue
+        first = by_log[one.log]
+        settled, gone = first.tables[FINDINGS].filter(pc.field("settled")), first.tables[WATCHED].filter(pc.field(GONE))
+        tables = {
+            FINDINGS: pa.concat_tables([settled, one.tables[FINDINGS]], promote_options="permissive"),
+            WATCHED: pa.concat_tables([gone, one.tables[WATCHED]]),
+        }
+        by_log[one.log] = replace(first, tables=first.tables | tables)
+    return list(by_log.values())
 
 
 def _kept(rows: pa.Table) -> pa.Table:

@@ -129,3 +129,21 @@ def test_a_stream_begins_with_the_state_of_an_audit(tmp_path: Path):
             tables.write(number, stream.fold_rows(part))
     assert tables_in(lake) == reconstructed(records, tmp_path)
     assert tables.run.records == len(records) - len(begin)
+
+
+def test_what_waits_too_long_is_found_by_the_clock_once(tmp_path: Path):
+    records = table_of(found(DATA / "4.4.0/dlq"))
+    parts, stream = list(pieces(records, 40)), Stream(tmp_path / "lake")
+    batches = [stream.fold_rows(part) for part in parts[:3]]
+    now = int(pc.max(records["timestamp"]).as_py().timestamp() * 1000) + 7_200_000
+    judged = [stream.fold.judge_at(state, number, now) for number, state in stream.states.items()]
+    stream.write([*batches[:2], [*batches[2], *judged]])
+    rows = CommittedTables(stream.lake).read("findings").to_pylist()
+    stuck = [row for row in rows if row["rule"] == "ARCHIVING_STUCK"]
+    assert stuck
+    assert len({row["message"] for row in stuck}) == len(stuck)
+    assert all(int(dict(row["evidence"])["milliseconds"]) > 3_600_000 for row in stuck)
+    history = CommittedTables(stream.lake).read("share_partition_history").to_pylist()
+    keys = [(row["group_id"], row["topic_id"], row["partition"]) for row in history]
+    assert len({*keys}) == len(keys) == sum(last_stream_run(stream.lake).share_partitions.values())
+    assert {row["verdict"] for row in history} >= {"STOP"}

@@ -29,7 +29,7 @@ def _command(folder: Path, *more: str) -> list[str]:
 @pytest.mark.usefixtures("spark")
 def test_killed_at_any_micro_batch_a_stream_leaves_the_tables_of_a_reconstruct(tmp_path: Path):
     records, draw = table_of(found(DATA / "4.4.0/chaos")), random.Random(7)
-    for number, part in enumerate(pieces(records, max(1, len(records) // (6 * KILLS)))):
+    for number, part in enumerate(pieces(records, max(1, len(records) // (20 * KILLS)))):
         write(part, tmp_path / f"in/{number:04}.parquet")
     command = [sys.executable, "-m", "share_state", *_command(tmp_path, "--trigger", "0ms", "--max-files", "1")]
     for _ in range(KILLS):

@@ -10,16 +10,19 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
+from pyspark.sql import SparkSession
 
 from share_state.cli.main import run
 from share_state.delta.reader import CommittedTables
 from share_state.errors import WarehouseError
 from share_state.sources.discovery import STATE_TOPIC
+from share_state.spark.data_source import register
 from tests.profiles import by_profile
 from tests.sources.kafka_cluster.broker import running
 from tests.sources.kafka_cluster.workload import (
     A_PARTITION,
     ACCEPT,
+    Workload,
     consume,
     read_from_the_earliest,
     share_consumers_at_work,
@@ -105,3 +108,19 @@ def test_a_stream_follows_share_groups_through_pruning_restart_and_recreation(tm
             assert RECREATED in rules
             assert stream.poll() is None
         assert stream.wait(_PATIENCE) == -signal.SIGTERM or stream.returncode == 143
+
+
+@pytest.mark.parametrize("table", ["decoded_records", "records"])
+def test_a_query_of_ones_own_reads_the_records_of_a_cluster(
+    spark: SparkSession, worked: Workload, table: str, tmp_path: Path
+):
+    register(spark)
+    reader = spark.readStream.format("share_group_state").option("table", table).option("max_records", 20)
+    stream = reader.load(f"kafka://{worked.broker.address}")
+    query = stream.writeStream.format("memory").queryName(table).option("checkpointLocation", str(tmp_path / "cp"))
+    query.trigger(availableNow=True).start().awaitTermination()
+    seen = spark.table(table).select("offset", "value" if table == "records" else "kind").toArrow().to_pylist()
+    whole = spark.read.format("share_group_state").load(f"kafka://{worked.broker.address}").toArrow()
+    assert sorted(row["offset"] for row in seen) == sorted(whole["offset"].to_pylist())
+    if table == "decoded_records":
+        assert sorted(row["kind"] for row in seen) == sorted(whole["kind"].to_pylist())
