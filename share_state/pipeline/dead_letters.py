@@ -122,9 +122,9 @@ def digest_of_dead_letters(given: Sequence[str], properties: str | None) -> str:
         InputError: if a file cannot be read.
     """
     if (address := find_cluster_address(given)) is not None:
-        logs, unusable = find_live_dead_letters(address, properties)
+        logs, topics = find_live_dead_letters(address, properties)
         ends = [(log.name, log.log_start_offset, getattr(log.source, "end_offset", None)) for log in logs]
-        return sha256(json.dumps([ends, unusable]).encode()).hexdigest()[:16]
+        return sha256(json.dumps([ends, topics.topics, topics.unusable]).encode()).hexdigest()[:16]
     if detect_format(given) != "table":
         return digest_of_logs(find_topic_logs(given))
     files: list[InputPath] = [file for text in given for path in expand_paths(text) for file in _table_files(path)]
@@ -218,7 +218,12 @@ class _Copies:
     def __init__(self, side: DeadLetterSide, matched: "_Match", *, is_last: bool) -> None:
         """Measure the copies; `is_last` says that they were made after those of the state logs."""
         starts = side.read.starts
-        counts = {topic: 1 + max(number for name, number in starts if name == topic) for topic, _ in sorted(starts)}
+        # Dead letters that an earlier audit read may be of a topic that is not there now.
+        known = side.rows.group_by(_PLACE).aggregate([]).to_pylist()
+        given = {*starts, *((row[_PLACE[0]], row[_PLACE[1]]) for row in known)}
+        counts = dict.fromkeys(sorted({topic for topic, _ in given}), 1) | side.read.partitions
+        for topic, number in given:
+            counts[topic] = max(counts[topic], 1 + number)
         self._counts, self._first = list(counts.values()), np.cumsum([0, *counts.values()])
         self._groups = [
             pc.unique(side.rows.filter(pc.field("dead_letter_topic") == topic)["group_id"]) for topic in counts

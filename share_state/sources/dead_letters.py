@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,9 @@ from share_state.sources.discovery import LogPartition
 from share_state.sources.object_stores import InputPath, parquet_source
 from share_state.sources.segments import index_records, read_chunks
 from share_state.sources.tables import timestamp_ms
+
+if TYPE_CHECKING:
+    from share_state.sources.kafka_admin import DeadLetterTopics
 
 ReadSoFar = Mapping[tuple[str, int], int]
 """(dead-letter topic, partition) -> offset that an earlier audit has read up to, exclusive."""
@@ -36,6 +39,7 @@ class DeadLetters:
         rows: columns of DEAD_LETTERS.
         others: number of records that are no dead letters.
         starts: (topic, partition) -> first offset, of each log partition that was given.
+        partitions: topic -> its number of partitions, if that is known.
         unusable: group -> why the brokers cannot write to its dead-letter topic, of a live cluster.
         is_live: whether they were read from a live cluster, and so after the state logs' end was taken.
     """
@@ -43,6 +47,7 @@ class DeadLetters:
     rows: pa.Table
     others: int
     starts: Mapping[tuple[str, int], int]
+    partitions: Mapping[str, int] = field(default_factory=dict)
     unusable: Mapping[str, str] = field(default_factory=dict)
     is_live: bool = False
 
@@ -142,10 +147,8 @@ def _of_table(batch: pa.RecordBatch) -> tuple[pa.Table, int]:
     return dead_letters(columns, batch["topic"].cast(pa.string()), batch["partition"], batch["offset"], times)
 
 
-def find_live_dead_letters(address: str, properties: str | None) -> tuple[list[LogPartition], dict[str, str]]:
-    """The log partitions of a cluster's dead-letter topics up to now; group -> why its topic is unusable.
-
-    Those are the topics that its share groups name, and those that accept dead letters.
+def find_live_dead_letters(address: str, properties: str | None) -> tuple[list[LogPartition], "DeadLetterTopics"]:
+    """The log partitions of a cluster's dead-letter topics up to now, without those that have no leader.
 
     Args:
         address: `kafka://host:port[,host:port…]`.
@@ -158,12 +161,12 @@ def find_live_dead_letters(address: str, properties: str | None) -> tuple[list[L
     from share_state.sources.kafka_cluster import read_topics  # noqa: PLC0415  the client library is an extra
 
     found = fetch_dead_letter_topics(address, properties)
-    return read_topics(address, properties, found.topics), found.unusable
+    return read_topics(address, properties, list(found.topics)), found
 
 
 def read_live_dead_letters(address: str, properties: str | None, read: ReadSoFar) -> DeadLetters:
     """Read the dead-letter topics of a cluster; arguments and errors as of `find_live_dead_letters`."""
-    logs, unusable = find_live_dead_letters(address, properties)
+    logs, topics = find_live_dead_letters(address, properties)
     tables, others, starts = [DEAD_LETTERS.empty_table()], 0, dict[tuple[str, int], int]()
     for log in logs:
         source: Any = log.source
@@ -181,4 +184,4 @@ def read_live_dead_letters(address: str, properties: str | None, read: ReadSoFar
             rows, strangers = _of_table(pa.RecordBatch.from_pydict(columns))
             tables.append(rows)
             others += strangers
-    return DeadLetters(pa.concat_tables(tables), others, starts, unusable, is_live=True)
+    return DeadLetters(pa.concat_tables(tables), others, starts, topics.topics, topics.unusable, is_live=True)

@@ -133,11 +133,12 @@ class DeadLetterTopics:
     """The dead-letter topics of a cluster.
 
     Attributes:
-        topics: those that exist: named by a share group, or with errors.deadletterqueue.group.enable.
+        topics: number of partitions of those that exist: named by a share group, or with
+            errors.deadletterqueue.group.enable.
         unusable: share group -> why the brokers cannot write its dead letters.
     """
 
-    topics: tuple[str, ...]
+    topics: dict[str, int]
     unusable: dict[str, str]
 
 
@@ -160,17 +161,19 @@ def fetch_dead_letter_topics(address: str, properties: str | None) -> DeadLetter
         of_group = _configs(jvm, admin, kind.GROUP, _share_groups(jvm, admin), f"{_DLQ}topic.name")
         existing = set(admin.listTopics().names().get())
         enabled = _configs(jvm, admin, kind.TOPIC, existing, f"{_DLQ}group.enable")
-        node = next(iter(admin.describeCluster().nodes().get())).idString()
+        node = admin.describeCluster().nodes().get().iterator().next().idString()
         settings = (f"{_DLQ}topic.name.prefix", f"{_DLQ}auto.create.topics.enable")
         prefix, creates = (_configs(jvm, admin, kind.BROKER, [node], name).get(node) for name in settings)
         feature = admin.describeFeatures().featureMetadata().get().finalizedFeatures().get("share.version")
         version = 0 if feature is None else feature.maxVersionLevel()
         named = {group: topic for group, topic in of_group.items() if topic}
         topics = sorted({topic for topic, value in enabled.items() if value == "true"} | existing & {*named.values()})
+        described = dict(admin.describeTopics(topics).allTopicNames().get())
         leaderless = {
-            topic: [one.partition() for one in described.partitions() if one.leader() is None]
-            for topic, described in dict(admin.describeTopics(topics).allTopicNames().get()).items()
+            topic: [one.partition() for one in found.partitions() if one.leader() is None]
+            for topic, found in described.items()
         }
+        counts = {topic: len(found.partitions()) for topic, found in described.items()}
 
     def why(topic: str) -> str | None:
         if version < _DLQ_SHARE_VERSION:
@@ -188,7 +191,7 @@ def fetch_dead_letter_topics(address: str, properties: str | None) -> DeadLetter
         return None
 
     found = ((group, why(topic)) for group, topic in sorted(named.items()))
-    return DeadLetterTopics(tuple(topics), {group: reason for group, reason in found if reason is not None})
+    return DeadLetterTopics(counts, {group: reason for group, reason in found if reason is not None})
 
 
 def _configs(jvm: Any, admin: Any, kind: Any, names: Collection[str], key: str) -> dict[str, str]:
