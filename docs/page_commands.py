@@ -54,7 +54,7 @@ _STANDS_FOR = [
 ]
 """Pattern in an example's command line, and what it stands for."""
 _ELSEWHERE = re.compile(
-    r"kafka://|s3://|--master|--requests|\.\.\.|^share-state compare|bronze|sink/|--group app |conf/audit|/etc/"
+    r"kafka://|s3://|--master|--requests|\.\.\.|^share-state (compare|stream) |bronze|sink/|--group app |conf/audit"
 )
 """Commands that are only parsed: they need a cluster, a store or a file that is not shipped."""
 
@@ -169,8 +169,8 @@ def example_folder() -> Iterator[None]:
                 Path(name).symlink_to(HOME / name)
             for arguments in _PREPARED:
                 execute(PageCommand(HOME, f"share-state {arguments}", []))
-            for night in ("monday", "tuesday"):
-                shutil.copytree("lake/share_state", f"lake/{night}")
+            for name in ("monday", "tuesday", "audit", "live"):
+                shutil.copytree("lake/share_state", f"lake/{name}")
             Path("subscriptions.json").write_text('{"t0": ["g0"]}')
             yield
         finally:
