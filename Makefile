@@ -55,7 +55,7 @@ lint: setup ## run ruff, the type checker and the import contracts
 	@$(BIN)/lint-imports
 
 docs: $(VENV)/.dev ## build the documentation into site/, strict
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "open site/index.html"
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "open site/index.html, or with search: $(BIN)/python -m http.server -d site"
 
 bench: setup ## compare Kafka's own classes and share_state on the same log (bench/README.md)
 	@$(BIN)/python -m bench

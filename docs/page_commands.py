@@ -6,6 +6,7 @@ use (/exports/broker-1, orders-app, ...) stand for a shipped log. Commands that 
 another program are only parsed.
 """
 
+import ast
 import contextlib
 import io
 import os
@@ -14,6 +15,7 @@ import shlex
 import shutil
 import sys
 import tempfile
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +54,7 @@ _STANDS_FOR = [
 ]
 """Pattern in an example's command line, and what it stands for."""
 _ELSEWHERE = re.compile(
-    r"kafka://|s3://|--master|--requests|\.\.\.|^share-state compare|bronze|sink/|--group app |conf/audit|/etc/"
+    r"kafka://|s3://|--master|--requests|\.\.\.|^share-state (compare|stream) |bronze|sink/|--group app |conf/audit"
 )
 """Commands that are only parsed: they need a cluster, a store or a file that is not shipped."""
 
@@ -102,6 +104,15 @@ def commands(page: Path) -> Iterator[PageCommand]:
                 yield PageCommand(page, line[2:], output[:end])
             elif line.startswith("share-state ") and not any(one.startswith("$ ") for one in lines):
                 yield PageCommand(page, re.sub(r"\s+", " ", line), None)
+
+
+def python_calls(page: Path) -> Iterator[tuple[str, ast.Call]]:
+    """Name in share_state, and call, of each call of the Python API in a page's examples."""
+    for block in _BLOCK.findall(page.read_text(encoding="utf-8")):
+        for text in textwrap.dedent(block).split("\n\n"):
+            for node in ast.walk(ast.parse(text)) if re.search(r"\bshare_state\.\w+\(", text) else ():
+                if isinstance(node, ast.Call) and (name := ast.unparse(node.func)).startswith("share_state."):
+                    yield name.removeprefix("share_state."), node
 
 
 def parse(command: PageCommand) -> None:
@@ -158,8 +169,8 @@ def example_folder() -> Iterator[None]:
                 Path(name).symlink_to(HOME / name)
             for arguments in _PREPARED:
                 execute(PageCommand(HOME, f"share-state {arguments}", []))
-            for night in ("monday", "tuesday"):
-                shutil.copytree("lake/share_state", f"lake/{night}")
+            for name in ("monday", "tuesday", "audit", "live"):
+                shutil.copytree("lake/share_state", f"lake/{name}")
             Path("subscriptions.json").write_text('{"t0": ["g0"]}')
             yield
         finally:

@@ -1,11 +1,13 @@
 """Every command of the pages runs, and prints what its page shows (`python -m docs.page_commands` renews the pages)."""
 
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from docs.page_commands import HOME, PAGES, PageCommand, commands, example_folder, execute, matches, parse
+import share_state
+from docs.page_commands import HOME, PAGES, PageCommand, commands, example_folder, execute, matches, parse, python_calls
 from share_state.cli.main import FOUND
 
 COMMANDS = [command for page in PAGES for command in commands(page)]
@@ -34,6 +36,14 @@ def test_an_example_runs(folder: Path, example: PageCommand):
     if example.is_local:
         code, output = execute(example)
         assert code <= FOUND, output
+
+
+def test_the_python_examples_call_what_there_is():
+    calls = [call for page in PAGES for call in python_calls(page)]
+    assert {name for name, _ in calls} >= {"reconstruct", "explain", "timeline", "cutoff", "register", "read"}
+    for name, call in calls:
+        arguments = {word.arg: None for word in call.keywords if word.arg}
+        inspect.signature(getattr(share_state, name)).bind(*call.args, **arguments)
 
 
 def test_an_output_that_is_not_the_commands_is_noticed():

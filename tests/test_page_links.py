@@ -44,3 +44,6 @@ def test_the_site_is_built_without_a_warning_and_holds_pages_only(tmp_path: Path
     built = {path.relative_to(tmp_path) for path in tmp_path.rglob("*")}
     assert {page.with_name("index.html") if page.stem == "README" else page for page in pages} <= built
     assert not [path for path in built if path.suffix == ".py"]
+    # A reader's browser loads nothing from other hosts.
+    loaded = re.compile(r'<(?:script|img|iframe)[^>]* src="https?:|<link[^>]* rel="stylesheet"[^>]* href="https?:')
+    assert not [path for path in tmp_path.rglob("*.html") if loaded.search(path.read_text(encoding="utf-8"))]
