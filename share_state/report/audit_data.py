@@ -37,7 +37,9 @@ from share_state.report.share_partitions import (
     latest_audit_filter,
     latest_share_partitions,
     left_join,
+    null_unknown,
     number_rows,
+    plain_run,
     prefilter,
     select_share_partitions,
     verdict_rank,
@@ -379,7 +381,7 @@ def _read_first(
     for piece in tables.batches(table, list(dict.fromkeys((*KEY_COLUMNS, *columns))), prefilter(wanted)):
         rows = select_share_partitions(piece, wanted)
         if rows.num_rows:
-            first = [_first_of_each(pa.concat_tables([*first, rows]), order, most)]
+            first = [_first_of_each(pa.concat_tables([*first, null_unknown(rows)]), order, most)]
     return _rows_by_place(first[0], columns) if first else {}
 
 
@@ -497,8 +499,8 @@ def read_report(
     return AuditReport(
         cluster=cluster,
         warehouse=warehouse,
-        run=_plain_run(tables.run),
-        runs=tuple(_plain_run(run) for run in tables.runs.to_pylist()),
+        run=plain_run(tables.run),
+        runs=tuple(plain_run(run) for run in tables.runs.to_pylist()),
         limits=limits,
         tables=tables,
         live=seen.live,
@@ -520,8 +522,3 @@ def _name_topics(tables: CommittedTables, cutoffs: pa.Table) -> pa.Table:
     named = tables.read("share_partition_state", wanted, ["topic_id", "topic"])
     place = pc.index_in(cutoffs["limited_by_topic_id"], named["topic_id"].combine_chunks())
     return cutoffs.append_column("limited_by_topic", named["topic"].combine_chunks().take(place.combine_chunks()))
-
-
-def _plain_run(run: Mapping[str, Any]) -> dict[str, Any]:
-    maps = ("progress", "findings", "table_versions", "options")
-    return {**run, **{name: dict(run[name] or ()) for name in maps}, "notes": list(run["notes"] or ())}
