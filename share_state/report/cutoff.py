@@ -114,6 +114,15 @@ def print_reconstruction(found: Mapping[str, Any]) -> None:
     print_line(f"tables are in {found['warehouse']} (run {found['run_id']}): `share-state show {found['warehouse']}`")
 
 
+def print_stream(found: Mapping[str, Any]) -> None:
+    """Print what a stream has committed."""
+    live = f"{found['share_partitions']:,} live share-partitions"
+    print_line(f"{found['records']:,} records of {len(found['progress'])} log partitions hold {live}")
+    print_findings(found["findings"])
+    place = found["warehouse"]
+    print_line(f"tables are in {place} (micro-batch {found['micro_batch']}): `share-state show {place}`")
+
+
 def print_findings(findings: Sequence[Mapping[str, Any]]) -> None:
     """Print how many findings each rule has and the statement that they violate, the most severe first."""
     if not findings:
