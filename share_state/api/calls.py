@@ -1,4 +1,4 @@
-"""What a notebook calls: `reconstruct`, `cutoff`, `timeline`, `explain` and `read`."""
+"""What a notebook calls: `reconstruct`, `cutoff`, `timeline`, `explain`, `repair` and `read`."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +23,8 @@ from share_state.sources.topics import Topics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from share_state.report.repair.plan import RepairPlan
 
 _LOG = logging.getLogger("share_state")
 
@@ -251,6 +253,50 @@ def explain(
     plan = _plan(paths, spark=spark, **options)
     found = explain_offset(plan, [], group, topic, partition, offset, delivery_limit)
     return Explained(found["sentence"], pa.Table.from_pylist(found["records"], schema=_EXPLAINED), found)
+
+
+def repair(
+    paths: Paths,
+    *,
+    group: str | Sequence[str] = (),
+    limits: Mapping[str, Any] | None = None,
+    release: str | None = None,
+    most: int = 50,
+    **options: Unpack[ReadOptions],
+) -> "RepairPlan":
+    """A plan for share-partitions in trouble: what is wrong, and options in order of harm. It changes nothing.
+
+    Args:
+        paths: as of `reconstruct`, but no DataFrame; or the folder of a warehouse.
+        group: only this group, or these.
+        limits: of the cluster, keys as in the audit's configuration (`{"delivery_count": 3}`); not of a warehouse.
+        release: that wrote the log, "4.0" to "4.4"; by default inferred.
+        most: share-partitions to plan for, the gravest first.
+        options: as of `reconstruct`; not of a warehouse.
+    Returns:
+        The plan: `repairs`, one per share-partition, with `sentence`, `now` and `options`; it prints as Markdown.
+    Raises:
+        InputError: if a path is missing or holds no such log, or a group is unknown.
+        WarehouseError: if a table of the warehouse is gone.
+        ShareStateError: if an argument cannot be used.
+    Source: Kafka SharePartition, ShareCoordinatorShard; KIP-932, KIP-1191.
+    """
+    from share_state.report.repair.plan import check_release, make_plan  # noqa: PLC0415  imports the simulator
+    from share_state.report.repair.status import audited, open_warehouse  # noqa: PLC0415
+
+    check_release(release)
+    groups, named = [group] if isinstance(group, str) else group, _listed(paths)
+    if (tables := open_warehouse(named)) is not None:
+        if limits or options:
+            raise ShareStateError(f"{named[0]}: holds tables, which have the options of their run; leave out others")
+        return make_plan(tables, groups, release=release, most=most)
+    plan = _plan(paths, **options)
+    if limits is not None:
+        own = input_spec(ARGUMENTS, limits=limits).limits.to_limits()
+        # A live cluster has told the limits of its groups.
+        plan = replace(plan, limits=replace(own, groups={**plan.limits.groups, **own.groups}))
+    with audited(plan, named) as tables:
+        return make_plan(tables, groups, limits=plan.limits, release=release, most=most)
 
 
 def read(spark: "SparkSession", paths: "Paths | DataFrame", **options: Unpack[ReadOptions]) -> "DataFrame":

@@ -11,6 +11,7 @@ from typer.exceptions import Exit
 from share_state.cli.main import DONE, FOUND, command
 from share_state.cli.options import (
     ColumnNames,
+    CopiedLast,
     DeadLetters,
     Dialect,
     Format,
@@ -163,6 +164,7 @@ def audit(
     *,
     side: GroupSide,
     dead_letters: DeadLetters = None,
+    dead_letters_copied_last: CopiedLast = False,
     state_partitions: StatePartitions = None,
     rule: RuleSeverity = None,
     afresh: Annotated[
@@ -201,6 +203,8 @@ def audit(
     }
     given |= {f"groups.paths.{number}": path for number, path in enumerate(side.groups or ())}
     given |= {f"dead_letters.{number}": path for number, path in enumerate(dead_letters or ())}
+    if dead_letters_copied_last:
+        given["dead_letters_copied_last"] = "true"
     severities = input_spec(OPTIONS, rules=pairs(rule, "--rule")).rules
     given |= {f"rules.{code}": severity for code, severity in severities.items()}
     given |= {f"spark.conf.{name}": value for name, value in pairs(spark_conf).items()}

@@ -56,7 +56,9 @@ def explain(
         from share_state.pipeline.dead_letters import find_dead_letters  # noqa: PLC0415  compiles a kernel
 
         topics = [name for name in (found["topic"], found["topic_id"]) if name]
-        found["dead_letters"] = find_dead_letters(dead_letters, found["group_id"], topics, partition, offset)
+        found["dead_letters"] = find_dead_letters(
+            dead_letters, found["group_id"], topics, partition, offset, reading.kafka_properties
+        )
     console.print_json(found) if as_json else print_explanation(found)
 
 

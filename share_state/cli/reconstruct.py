@@ -10,6 +10,7 @@ from typer.exceptions import Exit
 
 from share_state.cli.main import DONE, FOUND, command
 from share_state.cli.options import (
+    CopiedLast,
     DeadLetters,
     Folding,
     GroupSide,
@@ -49,6 +50,7 @@ def reconstruct(
     *,
     side: GroupSide,
     dead_letters: DeadLetters = None,
+    dead_letters_copied_last: CopiedLast = False,
     timeline: Timeline = False,
     group: Annotated[str | None, typer.Option(help="Timeline only of this group.")] = None,
     topic: Annotated[str | None, typer.Option(help="Timeline only of this topic (name or id).")] = None,
@@ -76,6 +78,7 @@ def reconstruct(
         subscriptions=subscriptions,
         judge=judge,
         dead_letters=dead_letters,
+        copied_last=dead_letters_copied_last,
     )
     with open_plan(spec, choice) as found_plan:
         plan = replace(found_plan, timeline=chosen)
@@ -87,6 +90,7 @@ def reconstruct(
             "mode": folding.mode,
             "subscriptions": json.dumps(plan.control.subscriptions) if subscriptions else "",
             "dead_letters": ",".join(dead_letters or ()),
+            "dead_letters_copied_last": "true" if dead_letters_copied_last else "",
             "timeline": json.dumps(asdict(chosen)) if chosen else "",
         }
         with warehouse_lock(out, "reconstruct"), open_executor(choice, plan, progress) as executor:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
 
 from share_state.cli.main import run
 from share_state.fold.log import fold_log
@@ -51,11 +50,11 @@ def test_start_offset_and_lag_are_those_of_kafka_s_own_tool(light: Command, chao
     _is_what_kafka_says(_shown(light("show", chaos).table), DATA / "4.3.1/chaos")
 
 
-def test_a_dead_letter_queue_s_waiting_records_lag_as_kafka_s_own_tool_says(share_state: Command, tmp_path: Path):
+def test_a_dead_letter_queue_s_waiting_records_lag_as_kafka_s_own_tool_says(light: Command, tmp_path: Path):
     scenario = DATA / "4.4.0/dlq"
-    done = share_state("reconstruct", scenario, "--out", tmp_path / "w", "--topics", scenario / "topics.json")
+    done = light("reconstruct", scenario, "--out", tmp_path / "w", "--topics", scenario / "topics.json")
     assert (done.code, done.err) == (0, "")
-    _is_what_kafka_says(_shown(share_state("show", tmp_path / "w").table), scenario)
+    _is_what_kafka_says(_shown(light("show", tmp_path / "w").table), scenario)
 
 
 @pytest.mark.parametrize("scenario", DESCRIBED, ids=lambda path: f"{path.parent.name}/{path.name}")
@@ -168,10 +167,10 @@ def test_the_ranges_of_every_share_partition_are_shown_where_asked_for(light: Co
     assert len(ranges) - 1 == len(light("show", chaos, "--json").json["in_flight"])
 
 
-def test_without_topics_names_and_lags_are_unknown(share_state: Command, tmp_path: Path):
+def test_without_topics_names_and_lags_are_unknown(light: Command, tmp_path: Path):
     scenario = DATA / "4.3.1/happy"
-    share_state("reconstruct", f"{scenario}/__share_group_state-*", "--out", tmp_path / "w")
-    shown = _shown(share_state("show", tmp_path / "w").table)
+    light("reconstruct", f"{scenario}/__share_group_state-*", "--out", tmp_path / "w")
+    shown = _shown(light("show", tmp_path / "w").table)
     described = _kafka_s_own(scenario)
     names = {topic["topicId"]: topic["name"] for topic in json.loads((scenario / "topics.json").read_text())}
     assert {(group, names[topic], partition): cells for (group, topic, partition), cells in shown.items()} == {
@@ -183,7 +182,7 @@ GROUPS = ["a:star:b", "[red]x[/red]", "new\nline", "\x1b[31mred", "tab\tbed", "Ã
 
 
 @pytest.fixture(scope="module")
-def odd(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A warehouse of odd names, of a state with a gap, and of one that is suspect."""
     folder = tmp_path_factory.mktemp("odd")
     records = [

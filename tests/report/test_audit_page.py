@@ -15,8 +15,13 @@ from tests.report.parsed_page import ParsedPage
 
 
 @pytest.fixture(scope="module")
-def parsed(troubled: AuditReport) -> ParsedPage:
-    return ParsedPage(render_page(troubled))
+def text(troubled: AuditReport) -> str:
+    return render_page(troubled)
+
+
+@pytest.fixture(scope="module")
+def parsed(text: str) -> ParsedPage:
+    return ParsedPage(text)
 
 
 def test_the_headline_says_what_is_wrong(troubled: AuditReport, parsed: ParsedPage):
@@ -106,8 +111,7 @@ def test_names_of_any_characters_are_text_and_nothing_else(parsed: ParsedPage):
     assert not [name for _, name, _ in parsed.attributes if name.startswith("on")]
 
 
-def test_nothing_refers_outside_the_page(troubled: AuditReport, parsed: ParsedPage):
-    text = render_page(troubled)
+def test_nothing_refers_outside_the_page(text: str, parsed: ParsedPage):
     for outside in ("http://", "https://", "src=", "@import", "<link", "<base", "//cdn"):
         assert outside not in text
     assert all(reference.startswith("#") for reference in re.findall(r"url\(([^)]*)\)", text))
@@ -125,8 +129,8 @@ def test_every_id_is_there_once_and_every_link_finds_one(troubled: AuditReport, 
     assert referred <= set(ids)
 
 
-def test_the_same_report_gives_the_same_bytes(troubled: AuditReport):
-    assert render_page(troubled) == render_page(troubled)
+def test_the_same_report_gives_the_same_bytes(troubled: AuditReport, text: str):
+    assert render_page(troubled) == text
 
 
 def test_a_healthy_warehouse_gives_a_short_page_that_says_so(tmp_path: Path):
@@ -153,15 +157,15 @@ def test_what_is_left_out_is_said(troubled_folder: Path):
     assert len([name for name in parsed.texts if re.fullmatch(r"p\d+", name)]) == 5
 
 
-def test_a_page_of_fifty_full_windows_stays_small(tmp_path: Path):
+def test_a_page_of_many_full_windows_stays_small(tmp_path: Path):
     ranges = [(n, n, "AVAILABLE" if n % 2 else "ACKNOWLEDGED", 1 + n % 4) for n in range(2000)]
-    rows = [share_partition("g", n, start_offset=0, ranges=ranges, verdict="STOP") for n in range(50)]
+    rows = [share_partition("g", n, start_offset=0, ranges=ranges, verdict="STOP") for n in range(10)]
     text = render_page(read_report(str(MadeWarehouse(tmp_path / "w").audit(rows))))
-    assert text.count("<svg") == 100
-    assert len(text) < 4_000_000
+    assert text.count("<svg") == 20
+    assert len(text) < 850_000
 
 
-def test_the_file_is_there_whole_or_not_at_all(troubled: AuditReport, tmp_path: Path):
+def test_the_file_is_there_whole_or_not_at_all(troubled: AuditReport, text: str, tmp_path: Path):
     place = tmp_path / "report.html"
     place.write_text("yesterday's")
     broken = replace(troubled, run={name: value for name, value in troubled.run.items() if name != "notes"})
@@ -169,7 +173,7 @@ def test_the_file_is_there_whole_or_not_at_all(troubled: AuditReport, tmp_path: 
         write_page(str(place), broken)
     assert place.read_text() == "yesterday's"
     write_page(str(place), troubled)
-    assert place.read_text(encoding="utf-8") == render_page(troubled)
+    assert place.read_text(encoding="utf-8") == text
     assert list(tmp_path.iterdir()) == [place]
 
 
