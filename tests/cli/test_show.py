@@ -78,18 +78,25 @@ def test_json_says_what_the_table_says(light: Command, chaos: Path):
     assert found["run"]["command"] == "reconstruct"
     assert {
         (row["group_id"], row["topic"] or row["topic_id"], str(row["partition"])): [
-            str(row["start_offset"]) if row["start_offset"] >= 0 else "-",
+            "-" if row["start_offset"] is None else str(row["start_offset"]),
             "-" if row["lag"] is None else str(row["lag"]),
         ]
         for row in found["share_partitions"]
     } == shown
 
 
+def test_json_has_one_shape_of_the_run_in_all_commands(light: Command, tmp_path: Path):
+    made = light("reconstruct", DATA / "4.3.1/happy", "--out", tmp_path / "w", "--json").json["run"]
+    assert made["command"] == "reconstruct"
+    assert made["table_versions"]["share_partition_state"] == 0
+    assert all(light(name, tmp_path / "w", "--json").json["run"] == made for name in ("show", "groups"))
+
+
 def test_json_hints_where_an_uninitialised_share_partition_will_start(light: Command, chaos: Path):
     """K-47: at the topic's end offset, by the default of share.auto.offset.reset."""
     rows = light("show", chaos, "--json").json["share_partitions"]
-    assert all(row["spso_hint"] is None for row in rows if row["start_offset"] >= 0)
-    hints = [(row["spso_hint"], row["topic_end_offset"]) for row in rows if row["start_offset"] < 0]
+    assert all(row["spso_hint"] is None for row in rows if row["start_offset"] is not None)
+    hints = [(row["spso_hint"], row["topic_end_offset"]) for row in rows if row["start_offset"] is None]
     assert all(hint == end for hint, end in hints)
     assert any(hint is not None for hint, _ in hints)
 
@@ -98,7 +105,9 @@ def test_verbose_adds_the_leader_epoch(light: Command, chaos: Path):
     header, *rows = light("show", chaos, "--epochs").table
     assert header[:6] == ["GROUP", "TOPIC", "PARTITION", "LEADER-EPOCH", "START-OFFSET", "LAG"]
     states = light("show", chaos, "--json").json["share_partitions"]
-    assert [row[3] for row in rows] == [str(row["leader_epoch"]) if row["start_offset"] >= 0 else "-" for row in states]
+    assert [row[3] for row in rows] == [
+        "-" if row["start_offset"] is None else str(row["leader_epoch"]) for row in states
+    ]
 
 
 def test_a_start_that_is_not_initialised_is_a_hyphen(light: Command, chaos: Path):
@@ -126,10 +135,10 @@ def test_group_topic_and_partition_choose_rows(light: Command, chaos: Path):
 @pytest.mark.parametrize(
     ("chosen", "error"),
     [
-        (["--group", "g11"], "group g11: not here; the nearest of 6 are g1, g5, g4, g3, g2"),
-        (["--topic", "T1", "--group", "g1"], "topic T1 of group g1: not here; the nearest of 3 are t1, t2, t0"),
-        (["--topic", "t1", "--partition", 40], "partition 40 of topic t1: not here; the nearest of 4 are 0, 1, 2, 3"),
-        (["--group", "\x1b[31m"], "group '\\x1b[31m': not here; the nearest of 6 are g3, g1, g5, g4, g2"),
+        (["--group", "g11"], "group g11: not here; the nearest of 6 are g1, g5, g4"),
+        (["--topic", "T1", "--group", "g1"], "topic T1 of group g1: not here; there are t1, t2, t0"),
+        (["--topic", "t1", "--partition", 40], "partition 40 of topic t1: not here; the nearest of 4 are 1, 2, 3"),
+        (["--group", "\x1b[31m"], "group '\\x1b[31m': not here; the nearest of 6 are g3, g1, g5"),
     ],
 )
 def test_an_unknown_share_partition_is_refused_with_the_nearest(

@@ -308,11 +308,26 @@ def test_a_warehouse_as_input_is_refused_as_such(light: Command, chaos: Path, tm
 
 @pytest.mark.parametrize(
     "arguments",
-    [["nonsense"], ["reconstruct"], ["reconstruct", HAPPY], ["cutoff"], ["decode"], ["show", "a", "b"],
-     ["show", "--partition", "x"]],
-)  # fmt: skip
+    [["nonsense"], ["reconstruct"], ["reconstruct", HAPPY], ["cutoff"], ["decode"], ["show", "a", "b"]],
+)
 def test_a_call_that_is_none_is_refused(light: Command, arguments: list[str]):
-    _refused(light(*arguments), "--help")
+    command = "" if arguments == ["nonsense"] else f" {arguments[0]}"
+    _refused(light(*arguments), f"`share-state{command} --help` lists what can be given")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("show", "--partition", "x"), "--partition x: give a whole number"),
+        (("cutoff", HAPPY, "--state-partitions=0"), "--state-partitions 0: give at least 1"),
+        (("audit", HAPPY, "--out", "w", "--fail-on", "x"), "--fail-on x: give one of error, warning, info, off"),
+        (("decode", "./nowhere/"), "./nowhere/: no such file or folder; give the folder that holds "),
+    ],
+)
+def test_an_error_names_what_was_given_as_it_was_written(light: Command, arguments: tuple[object, ...], error: str):
+    said = light(*arguments)
+    _refused(said, error)
+    assert said.err.startswith(f"share-state: {error}")
 
 
 def test_a_path_of_two_lines_is_refused_in_one(light: Command, tmp_path: Path):

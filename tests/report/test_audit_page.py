@@ -32,8 +32,8 @@ def test_the_headline_says_what_is_wrong(troubled: AuditReport, parsed: ParsedPa
     assert "audit of prod-eu" in head
     assert "finished 2026-11-29 02:00:14 UTC after 4.5 s" in head
     assert "the log of partition 4 <began> again" in head
-    for verdict, count in troubled.verdicts.items():
-        assert f"{verdict} {count}" in head
+    for status, count in troubled.statuses.items():
+        assert f"{status} {count}" in head
 
 
 def test_what_to_do_comes_in_the_order_of_urgency(parsed: ParsedPage):
@@ -61,11 +61,26 @@ def test_an_unknown_number_is_a_hyphen(parsed: ParsedPage):
     assert "In flight nothing" in card
 
 
-def test_pictures_stand_where_there_is_something_to_see(parsed: ParsedPage):
-    assert parsed.tags.count("svg") == parsed.tags.count("figure")
+def test_pictures_stand_where_there_is_something_to_see(troubled: AuditReport, parsed: ParsedPage):
+    assert parsed.tags.count("svg") == parsed.tags.count("figure") + len(troubled.groups)
     spoken = Counter(value.split()[0] for value in parsed.values("aria-label"))
     # 12 hostile names, orders-app, inventory, and the dense window twice; a history for each of them and for billing.
-    assert spoken == {"In": 12 + 2 + 2, "Over": 12 + 4}
+    assert spoken == {"In": 12 + 2 + 2, "Over": 12 + 4 + len(troubled.groups), "Sections": 1}
+
+
+def test_the_first_table_holds_the_worst_groups_first_with_reason_and_trend(troubled: AuditReport, parsed: ParsedPage):
+    listed = parsed.texts["groups"]
+    names = [escape_unprintable(one.group_id) or '""' for one in troubled.groups]
+    assert names[:3] == ["billing", "audit-trail-of-a-group-with-a-rather-long-name", "orders-app"]
+    assert "orders-app the start offset has not moved for 3 d while 38 later offsets finished STALL 1,000 750" in listed
+    group = troubled.groups[2]
+    assert [night["behind"] for night in group.history] == [0] * 5 + [250, 500, 750, 1000]
+    assert [night["troubled"] for night in group.history] == [0] * 6 + [1] * 3
+    said = [value for value in parsed.values("aria-label") if value.endswith("records behind.")]
+    assert "Over 9 audits from 0 to 1,000 records behind." in said
+    # Each group and share-partition leads to its card.
+    assert {f"#p{place + 1}" for one in troubled.groups for place in one.places} <= set(parsed.values("href"))
+    assert sorted(place for one in troubled.groups for place in one.places) == list(range(len(troubled.flagged)))
 
 
 def test_findings_are_listed_with_what_should_hold_and_an_example(parsed: ParsedPage):

@@ -17,8 +17,8 @@ from tests.sources.kafka_cluster.workload import Workload, share_consumers_at_wo
 
 
 @pytest.fixture(scope="session")
-def broker_jars() -> None:
-    """What a broker needs; for tests that run one of their own, beside the process with the shared one."""
+def can_run_broker() -> None:
+    """Skips what needs a broker where none can run."""
     if shutil.which("java") is None:
         pytest.skip("no `java` on the PATH")
     try:
@@ -28,8 +28,9 @@ def broker_jars() -> None:
 
 
 @pytest.fixture(scope="session")
-def broker(broker_jars: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+def broker(can_run_broker: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A running broker without any topic of ours."""
+    del can_run_broker
     with running(tmp_path_factory.mktemp("broker")) as started:
         yield started
 
