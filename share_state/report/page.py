@@ -18,6 +18,7 @@ from matplotlib.patches import PathPatch
 from share_state.report import console
 from share_state.report.audit_data import AuditReport, FlaggedSharePartition
 from share_state.report.audit_text import advice, audit_level, headline, show_command
+from share_state.report.dead_letters import summarize_dead_letters
 from share_state.report.plots.charts import (
     GAP,
     INK,
@@ -96,6 +97,7 @@ def render_page(report: AuditReport) -> str:
         severities=SEVERITIES,
         cutoffs=report.cutoffs[:_MAX_CUTOFFS],
         poison=report.poison.worst[:_MAX_POISON],
+        dead_letters=summarize_dead_letters(report.tables),
         runs=report.runs[:_MAX_RUNS],
         span=console.format_duration,
     )
