@@ -1,7 +1,7 @@
 """What a notebook calls: `reconstruct`, `cutoff`, `timeline`, `explain`, `repair` and `read`."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike, fspath
@@ -92,6 +92,7 @@ def reconstruct(
         ShareStateError: if an argument cannot be used.
     Source: Kafka CoordinatorLoaderImpl, ShareCoordinatorShard.replay.
     """
+    _check_types(spark=spark, warehouse=warehouse)
     spark = _session(paths, spark)
     if warehouse is not None:
         check_writable(spark, fspath(warehouse))
@@ -131,9 +132,10 @@ def cutoff(
         ShareStateError: if an argument cannot be used.
     Source: Kafka ShareCoordinatorOffsetsManager.lastRedundantOffset; KIP-932 draft, ESO.
     """
+    for name in {"topics", "groups"} & set(options):
+        raise TypeError(f"cutoff() got an unexpected keyword argument {name!r}")
     spark = _session(paths, spark)
-    # Raises TypeError if options hold topics or groups.
-    plan = _plan(paths, spark=spark, topics=None, groups=(), **options)  # pyright: ignore[reportCallIssue]
+    plan = _plan(paths, spark=spark, groups=(), **options)  # pyright: ignore[reportCallIssue]
     executor = executor_of(spark)
     limits = executor.returned_tables(executor.fold(plan, OutputSpec()), (CUTOFF,))[CUTOFF]
     return limits if spark is not None else limits.sort_by([("topic", "ascending"), ("partition", "ascending")])
@@ -205,6 +207,7 @@ def timeline(
         ShareStateError: if an argument cannot be used.
     Source: Kafka ShareCoordinatorShard.replay, after each record; KIP-932 draft, recovery.
     """
+    _check_types(group=group, topic=topic, partition=partition)
     spark = _session(paths, spark)
     _, plan = read_groups(_plan(paths, spark=spark, judge=JUDGE_NONE, **options))
     plan = replace(plan, timeline=SharePartitionFilter(group, topic, partition))
@@ -246,6 +249,7 @@ def explain(
     """
     from share_state.report.explain import explain_offset  # noqa: PLC0415  only this call explains
 
+    _check_types(group=group, topic=topic, partition=partition, offset=offset, delivery_limit=delivery_limit)
     plan = _plan(paths, spark=spark, **options)
     found = explain_offset(plan, [], group, topic, partition, offset, delivery_limit)
     return Explained(found["sentence"], pa.Table.from_pylist(found["records"], schema=_EXPLAINED), found)
@@ -330,11 +334,19 @@ def _plan(
     judge: str | None = None,
 ) -> FoldPlan:
     """The plan of a call; its notes go to the logger."""
+    _check_types(
+        spark=spark,
+        topics=topics,
+        group_partitions=group_partitions,
+        columns=columns,
+        kafka_properties=kafka_properties,
+        rules=rules,
+    )
     source = {"format": format, "dialect": dialect, "columns": columns}
     if kafka_properties is not None:
         source["kafka_properties"] = fspath(kafka_properties)
     named = [] if _is_frame(paths) else _listed(cast("Paths", paths))
-    group_paths = None if groups is None or _is_frame(groups) else _listed(cast("Paths", groups))
+    group_paths = None if groups is None or _is_frame(groups) else _listed(cast("Paths", groups), "groups")
     group_side = {"paths": group_paths, "columns": columns, "partitions": group_partitions}
     is_by_log = isinstance(as_of, Mapping)
     spec = input_spec(
@@ -369,9 +381,42 @@ def _session(given: object, spark: "SparkSession | None") -> "SparkSession | Non
     return given.sparkSession if _is_frame(given) else spark
 
 
-def _listed(paths: Paths) -> list[str]:
-    named = [paths] if isinstance(paths, str | PathLike) else list(paths)
+def _listed(paths: Paths, name: str = "paths") -> list[str]:
+    one_or_more = [paths] if isinstance(paths, str | PathLike) or not isinstance(paths, Iterable) else paths
+    named = list(one_or_more)
+    if not all(isinstance(path, str | PathLike) for path in named):
+        raise ShareStateError(f"{name}={paths!r}: give a path, several paths, or a DataFrame")
     return [fspath(path) for path in named]
+
+
+_PATH, _NUMBER, _TEXT = ((str, PathLike), "a path"), (int, "a whole number"), (str, "text")
+_TYPES: dict[str, tuple[Any, str]] = {
+    "warehouse": _PATH,
+    "kafka_properties": _PATH,
+    "topics": ((str, PathLike, Topics), "the path of a JSON file, or Topics"),
+    "columns": (Mapping, "a dictionary as in {'key': 'k'}"),
+    "rules": (Mapping, "a dictionary as in {'CRC_MISMATCH': 'warning'}"),
+    "group": _TEXT,
+    "topic": _TEXT,
+    **dict.fromkeys(("group_partitions", "partition", "offset", "delivery_limit"), _NUMBER),
+}
+"""Argument -> its types, and what to give, in words."""
+
+
+def _check_types(**given: Any) -> None:
+    """Refuse an argument of a wrong type; None is a default.
+
+    Raises:
+        ShareStateError: naming the argument, its value and what may be given.
+    """
+    for name, value in given.items():
+        if name == "spark":
+            is_right, fix = hasattr(value, "sparkContext"), "a SparkSession"
+        else:
+            types, fix = _TYPES[name]
+            is_right = isinstance(value, types) and not isinstance(value, bool)
+        if value is not None and not is_right:
+            raise ShareStateError(f"{name}={value!r}: give {fix}")
 
 
 def _is_frame(given: object) -> "TypeGuard[DataFrame]":

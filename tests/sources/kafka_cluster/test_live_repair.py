@@ -56,18 +56,18 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     if shutil.which("jshell") is None:
         pytest.skip("no `jshell` on the PATH: a JDK has it")
     try:
-        broker_jars, tools = jars.jars(jars.TEST_BROKER), jars.jars(jars.KAFKA_TOOLS)
+        can_run_broker, tools = jars.jars(jars.TEST_BROKER), jars.jars(jars.KAFKA_TOOLS)
     except SetupError as error:
         pytest.skip(str(error))
     folder = tmp_path_factory.mktemp("tools")
-    class_path = os.pathsep.join(map(str, [*broker_jars, *tools]))
+    class_path = os.pathsep.join(map(str, [*can_run_broker, *tools]))
     for name, main in _TOOLS.items():
         script = folder / name
         script.write_text(f'#!/bin/sh\nexec java {_JAVA_OPTIONS} -cp "{class_path}" {main} "$@"\n', encoding="utf-8")
         script.chmod(0o755)
     # The JVM takes the encoding of arguments from the locale.
     environment = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "LC_ALL": "C.UTF-8"}
-    environment |= {"KAFKA_LIBS": str(broker_jars[0].parent), "HOME": str(folder)}
+    environment |= {"KAFKA_LIBS": str(can_run_broker[0].parent), "HOME": str(folder)}
     with running(tmp_path_factory.mktemp("broker")) as broker:
         yield Cluster(broker.address, broker, environment | {"BOOTSTRAP": broker.address})
 
