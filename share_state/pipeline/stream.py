@@ -140,7 +140,7 @@ class LogChanges:
 
     def to_bytes(self) -> bytes:
         """The changes as one value."""
-        parts = {name: to_ipc(table) for name, table in self.tables.items()}
+        parts = {name: to_ipc(table, compression="lz4") for name, table in self.tables.items()}
         sizes = {name: len(part) for name, part in parts.items()}
         head = {"log": self.log, "summary": self.summary, "problems": self.problems, "sizes": sizes}
         return b"\n".join((json.dumps(head).encode(), b"".join(parts.values())))
@@ -155,10 +155,10 @@ class LogChanges:
         return cls(given["log"], tables, given["summary"], given["problems"])
 
 
-def to_ipc(table: pa.Table) -> bytes:
+def to_ipc(table: pa.Table, compression: str | None = None) -> bytes:
     """A table as an Arrow stream."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as stream:
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as stream:
         stream.write_table(table)
     return sink.getvalue().to_pybytes()
 
