@@ -15,9 +15,11 @@ import pyarrow.compute as pc
 from share_state.delta.files import File, TableFiles
 from share_state.delta.warehouse import GROUP_TABLES, Warehouse, repair_history
 from share_state.errors import WarehouseError
+from share_state.fold.archiving import RANGES
 from share_state.fold.checkpoint import with_input
 from share_state.fold.history import add_verdicts
 from share_state.fold.states import SHARE_GROUP_STATE
+from share_state.pipeline.dead_letters import digest_of_dead_letters, match_dead_letters, read_dead_letter_side
 from share_state.pipeline.executor import Executor, Progress
 from share_state.pipeline.groups import judge_across_logs, read_groups
 from share_state.pipeline.plan import FoldPlan
@@ -97,9 +99,7 @@ def run_audit(
         elif last is not None and GROUP_TABLES[0] in last.tables.versions:
             notes = [*notes, NO_GROUPS]
         if plan.dead_letters:
-            from share_state.pipeline.dead_letters import digest_of_dead_letters  # noqa: PLC0415  only with that input
-
-            fingerprint["dead_letters.digest"] = digest_of_dead_letters(plan.dead_letters)
+            fingerprint["dead_letters.digest"] = digest_of_dead_letters(plan.dead_letters, plan.dead_letter_properties)
         if last is not None and _has_other_rules(last, fingerprint) and _resumed_partitions(plan):
             notes = [*notes, OTHER_RULES]
     if last is not None and not by_wall_clock and is_unchanged(plan) and _has_same_options(last, fingerprint, notes):
@@ -111,8 +111,10 @@ def run_audit(
     kept, expired = last.runs_since(started - timedelta(days=history_days)) if last else (set[str](), set[str]())
     with progress("read the groups"):
         side, plan = read_groups(plan)
+        letters, plan = read_dead_letter_side(plan, None if last is None else last.tables)
     with open_executor(plan) as executor, tables:
-        output = OutputSpec(written=_WRITTEN, staged=(FINDINGS, WATCHED), files=tables.files)
+        staged = (FINDINGS, WATCHED, *((RANGES,) if letters else ()))
+        output = OutputSpec(written=_WRITTEN, staged=staged, files=tables.files)
         previous = {"last_audit": last.tables.run["run_id"]} if last else {}
         with progress("read and fold"):
             result = summarize(executor.collect(executor.fold(plan, output)), inputs, fingerprint | previous)
@@ -120,13 +122,8 @@ def run_audit(
         now = clock if by_wall_clock else min(result.log_time or 0, clock)
         result = replace(result, notes=(*notes, *result.notes))
         result, found = judge_across_logs(side, plan, result, tables.files, now)
-        of_letters = dict[str, pa.Table]()
-        if plan.dead_letters:
-            from share_state.pipeline.dead_letters import match_dead_letters  # noqa: PLC0415  only with that input
-
-            before = None if last is None else last.tables
-            result, letter_findings, of_letters = match_dead_letters(plan, result, tables.files, before)
-            found.append(letter_findings)
+        result, of_letters, letter_tables = match_dead_letters(letters, plan, result, tables.files)
+        found += of_letters
         _LOG.info("read %s new records of %s log partitions", f"{result.records:,}", f"{len(plan.logs):,}")
         with progress("write findings and history"):
             findings = write_findings(executor, result, tables.files, found)
@@ -147,7 +144,7 @@ def run_audit(
                 tables.replace(name, result.files_of(name))
             tables.append(WATCHED, history, tables.run_ids(WATCHED) - kept | {result.run_id})
             driver_tables = {"cutoff": result.cutoff, "carried_logs": _carried_logs(result, plan)}
-            for name, rows in (driver_tables | (side.tables() if side else {}) | of_letters).items():
+            for name, rows in (driver_tables | (side.tables() if side else {}) | letter_tables).items():
                 tables.replace_rows(name, rows)
             _LOG.info("wrote %s tables", len(tables.versions))
             tables.commit_run(run_row(result, COMMAND, inputs, fingerprint, started, cluster or None), expired)

@@ -11,7 +11,9 @@ from share_state.delta.files import FILE_SCHEMA, File, TableFiles
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import Warehouse, check_warehouse_path
 from share_state.errors import NothingCommittedError
+from share_state.fold.archiving import RANGES
 from share_state.fold.timeline import TIMELINE
+from share_state.pipeline.dead_letters import match_dead_letters, read_dead_letter_side
 from share_state.pipeline.executor import Executor, Progress
 from share_state.pipeline.groups import judge_across_logs, read_groups
 from share_state.pipeline.plan import FoldPlan
@@ -52,17 +54,15 @@ def run_reconstruct(
     written = (IN_FLIGHT, STATE, *((TIMELINE,) if plan.timeline is not None else ()))
     with progress("read the groups"):
         side, plan = read_groups(plan)
+        letters, plan = read_dead_letter_side(plan)
     with Warehouse(warehouse) as tables:
-        output = OutputSpec(written=written, staged=(FINDINGS,), files=tables.files)
+        staged = (FINDINGS, *((RANGES,) if letters else ()))
+        output = OutputSpec(written=written, staged=staged, files=tables.files)
         with progress("read and fold"):
             result = summarize(executor.collect(executor.fold(plan, output)), inputs, options or {})
         result, found = judge_across_logs(side, plan, result, tables.files, result.log_time)
-        of_letters = dict[str, pa.Table]()
-        if plan.dead_letters:
-            from share_state.pipeline.dead_letters import match_dead_letters  # noqa: PLC0415  only with that input
-
-            result, letter_findings, of_letters = match_dead_letters(plan, result, tables.files)
-            found.append(letter_findings)
+        result, of_letters, letter_tables = match_dead_letters(letters, plan, result, tables.files)
+        found += of_letters
         with progress("write findings"):
             findings = write_findings(executor, result, tables.files, found)
         row = run_row(result, "reconstruct", inputs, options or {}, started)
@@ -72,7 +72,7 @@ def run_reconstruct(
             tables.replace(FINDINGS, findings)
             for name in written:
                 tables.replace(name, result.files_of(name))
-            driver = {"cutoff": result.cutoff, **(side.tables() if side else {}), **of_letters}
+            driver = {"cutoff": result.cutoff, **(side.tables() if side else {}), **letter_tables}
             for name, rows in driver.items():
                 tables.replace_rows(name, rows)
             tables.commit_run(row)

@@ -90,12 +90,34 @@ def render_page(report: AuditReport) -> str:
         headline=headline(report),
         advice=advice(report),
         cards=[_card(report, one, f"p{place}") for place, one in enumerate(report.flagged, 1)],
+        trends=[trend_svg(group.history) for group in report.groups],
         severities=SEVERITIES,
         cutoffs=report.cutoffs[:_MAX_CUTOFFS],
         poison=report.poison.worst[:_MAX_POISON],
         runs=report.runs[:_MAX_RUNS],
         span=console.format_duration,
     )
+
+
+def trend_svg(audits: Rows) -> Markup | None:
+    """Records behind over the audits of a group, as a line of the height of a text; None for fewer than two audits.
+
+    Args:
+        audits: of `FlaggedGroup.history`.
+    """
+    if len(audits) < 2:
+        return None
+    values = np.array([audit["behind"] or 0 for audit in audits], np.float64)
+    across = np.linspace(2, 98, len(values))
+    spread = float(np.ptp(values))
+    up = 22 - 20 * (values - values.min()) / spread if spread else np.full(len(values), 12.0)
+    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(across, up, strict=True))
+    first, last = (audits[place]["behind"] or 0 for place in (0, -1))
+    said = f"Over {len(audits)} audits from {first:,} to {last:,} records behind."
+    return Markup(
+        '<svg class="trend" viewBox="0 0 100 24" role="img" aria-label="{}"><polyline points="{}" fill="none" '
+        'stroke="currentColor" stroke-width="1.5"/><circle cx="{:.1f}" cy="{:.1f}" r="2" fill="currentColor"/></svg>'
+    ).format(said, points, across[-1], up[-1])
 
 
 def _card(report: AuditReport, one: FlaggedSharePartition, name: str) -> _Card:
