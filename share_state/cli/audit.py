@@ -25,6 +25,7 @@ from share_state.cli.options import (
     TopicsFile,
     Verbose,
     announce_compiling,
+    check_fail_on,
     pairs,
 )
 from share_state.config.inputs import KEYS, OPTIONS, input_spec
@@ -172,7 +173,9 @@ def audit(
             "--afresh", metavar="[LOG]...", help="Read these log partitions from their start; all if none is named."
         ),
     ] = None,
-    fail_on: Annotated[str | None, typer.Option("--fail-on", help="As the key fail_on.")] = None,
+    fail_on: Annotated[
+        str | None, typer.Option("--fail-on", help="As the key fail_on: error, warning, info or off.")
+    ] = None,
     html: Annotated[str | None, typer.Option("--html", metavar="FILE", help="As the key report.html.")] = None,
     prometheus: Annotated[
         str | None, typer.Option("--prometheus", metavar="FILE", help="As the key report.prometheus.")
@@ -183,7 +186,12 @@ def audit(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """The nightly job: read what is new since the last audit, fold, write, check every rule, report."""
+    """Nightly job: read what is new, check every rule, report.
+
+    It resumes where the last audit of the warehouse stopped, and writes the tables, a page and metrics.
+    """
+    if fail_on is not None:
+        check_fail_on(fail_on)
     given = {
         "topics": topics,
         "state_partitions": state_partitions,

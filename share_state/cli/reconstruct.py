@@ -26,6 +26,7 @@ from share_state.cli.options import (
     open_plan,
     spec_of,
 )
+from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import check_warehouse_path, warehouse_lock
 from share_state.errors import ShareStateError
 from share_state.fold.options import SharePartitionFilter
@@ -33,6 +34,7 @@ from share_state.pipeline.executor import Progress
 from share_state.pipeline.reconstruct import audit_note, run_reconstruct
 from share_state.report import console
 from share_state.report.cutoff import print_reconstruction
+from share_state.report.share_partitions import plain_run
 from share_state.spark.choice import open_executor
 
 Timeline = Annotated[bool, typer.Option("--timeline", help="Also write the state after every record, table timeline.")]
@@ -60,7 +62,7 @@ def reconstruct(
     running: Running,
     as_json: Json = False,
 ) -> None:
-    """Fold an export and write the tables; prints a summary."""
+    """Fold exported logs and write the tables; print a summary."""
     progress, choice = Progress(quiet=running.quiet), running.choice
     chosen = _timeline_filter(timeline, group, topic, partition)
     check_fail_on(judging.fail_on)
@@ -95,7 +97,10 @@ def reconstruct(
             result = run_reconstruct(executor, plan, out, inputs=tuple(inputs), options=options, progress=progress)
     progress.close()
     found = result.plain() | {"warehouse": out, "judge": judge}
-    console.print_json(found | {"seconds": progress.seconds}) if as_json else print_reconstruction(found)
+    if as_json:
+        console.print_json(found | {"run": plain_run(CommittedTables(out).run), "seconds": progress.seconds})
+    else:
+        print_reconstruction(found)
     raise Exit(FOUND if fails(result.by_severity, judging.fail_on) else DONE)
 
 

@@ -330,7 +330,8 @@ def _refusal(names: FieldNames, given: Any, error: Any) -> str:
     text = names.name(name, path[-1], given)
     if is_key and name == "rules":
         return f"{text}: no such rule; `share-state rules` lists them"
-    expected = error.get("ctx", {}).get("expected", error["msg"]).replace(" or ", ", ").replace("'", "")
+    choices = error.get("ctx", {}).get("expected", "").replace(" or ", ", ").replace("'", "")
+    expected = f"one of {choices}" if choices else error["msg"].removeprefix("Input should be ")
     if is_key:
-        return f"{text}: no such column; give one of {expected}"
-    return f"{text}: give {names.expected.get(name) or f'one of {expected}'}"
+        return f"{text}: no such column; give {expected}"
+    return f"{text}: give {names.expected.get(name) or expected}"

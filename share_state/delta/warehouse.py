@@ -14,6 +14,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.delta.files import File, TableFiles
+from share_state.delta.merge import GONE, is_merged, merge_errors, opened, transaction, unmerged_rows
 from share_state.delta.reader import (
     COMMITTED,
     REPORTED,
@@ -41,7 +43,7 @@ from share_state.schema.declarations import stored_schema, table_schema
 from share_state.sources.object_stores import StorePath, delta_storage_options
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
+    from deltalake import CommitProperties, DeltaTable
 
 CORE_TABLES = ("findings", "in_flight", "share_partition_state", "cutoff", "runs")
 """The tables of every run, in the order in which it writes them."""
@@ -272,6 +274,29 @@ class Warehouse:
         """Write rows and replace all rows of a table by them; as `replace`."""
         self.replace(table, self.files.write(table, rows.to_batches()))
 
+    def merge(self, table: str, rows: pa.Table, key: Sequence[str], application: str, batch: int) -> None:
+        """Replace the rows whose key some rows have by those of them that are not GONE; as `replace`.
+
+        A batch that the application has merged before changes nothing, so a batch may be repeated. The whole table is
+        written again.
+
+        Args:
+            table: its name; the table exists.
+            rows: its columns and GONE.
+            key: columns; empty to replace all rows.
+            application, batch: Delta's txnAppId and txnVersion; batches increase.
+        """
+        place = self.files.folder(table)
+        with merge_errors(place):
+            existing = opened(place)
+            self.versions[table] = existing.version()
+            if is_merged(existing, application, batch) or (key and not len(rows)):
+                return
+            new = rows.filter(pc.invert(rows[GONE])).drop_columns(GONE).cast(table_schema(table)).combine_chunks()
+            left = unmerged_rows(existing, table, place, rows, key) if key else iter(())
+            written = self.files.write(table, chain(left, new.to_batches()))
+        self._commit(table, written, replaced_runs=None, once=transaction(application, batch))
+
     def append(self, table: str, files: Iterable[File], replaced_runs: Collection[str]) -> None:
         """Add the rows of some files to a table, and remove those of some runs.
 
@@ -339,7 +364,14 @@ class Warehouse:
             except DeltaError as error:
                 raise _unusable(path, error) from None
 
-    def _commit(self, table: str, files: Iterable[File], *, replaced_runs: Collection[str] | None) -> None:
+    def _commit(
+        self,
+        table: str,
+        files: Iterable[File],
+        *,
+        replaced_runs: Collection[str] | None,
+        once: "CommitProperties | None" = None,
+    ) -> None:
         from deltalake.exceptions import CommitFailedError, DeltaError  # noqa: PLC0415  slow to import
 
         path = self.files.folder(table)
@@ -348,7 +380,7 @@ class Warehouse:
         try:
             with warehouse_errors(path):
                 self.versions[table] = self._commit_files(
-                    table, path, self.files.merge(table, list(files)), replaced_runs
+                    table, path, self.files.merge(table, list(files)), replaced_runs, once
                 )
         except CommitFailedError as error:
             if "Unsupported table features" in str(error) or "append-only" in str(error):
@@ -357,7 +389,14 @@ class Warehouse:
         except DeltaError as error:
             raise _unusable(path, error) from None
 
-    def _commit_files(self, table: str, path: str, files: list[File], replaced_runs: Collection[str] | None) -> int:
+    def _commit_files(
+        self,
+        table: str,
+        path: str,
+        files: list[File],
+        replaced_runs: Collection[str] | None,
+        properties: "CommitProperties | None" = None,
+    ) -> int:
         from deltalake import CommitProperties, Schema, write_deltalake  # noqa: PLC0415  slow to import
         from deltalake.transaction import AddAction, create_table_with_add_actions  # noqa: PLC0415
 
@@ -377,11 +416,11 @@ class Warehouse:
             # delta-rs rewrites the rows of others, with their columns, and evaluates constraints.
             names = ", ".join(f"'{name}'" for name in sorted(replaced_runs or ()))
             where = {"predicate": f"run_id IN ({names})"} if replaced else {}
-            rows, once = self._rows(table, files, existing), CommitProperties(max_commit_retries=0)
+            rows, once = self._rows(table, files, existing), properties or CommitProperties(max_commit_retries=0)
             write_deltalake(existing, rows, mode=mode, commit_properties=once, **where)  # pyright: ignore[reportArgumentType,reportCallIssue]
             files = []
         else:
-            existing.create_write_transaction([*additions], mode, existing.schema())
+            existing.create_write_transaction([*additions], mode, existing.schema(), commit_properties=properties)
         existing.update_incremental()
         if table != "runs" and existing.version() != before + 1:
             raise self._overtaken()

@@ -27,7 +27,7 @@ RELEASES = ("4.0", "4.1", "4.2", "4.3", "4.4")
 STRICT, BEST_EFFORT = "strict", "best-effort"
 MODES = (STRICT, BEST_EFFORT)
 
-_MOST_NEAREST = 5
+_MOST_NEAREST = 3
 
 
 GROUP_LIMITS = ("delivery_count", "record_locks")
@@ -141,7 +141,9 @@ def _nearest(wanted: str | int, column: pa.ChunkedArray) -> str:
     else:
         nearest = get_close_matches(wanted, known, _MOST_NEAREST, cutoff=0)
     listed = ", ".join(map(printable, nearest)) or "no other"
-    return f"there is {listed}" if len(known) < 2 else f"the nearest of {len(known):,} are {listed}"
+    if len(known) <= _MOST_NEAREST:
+        return f"there {'is' if len(known) < 2 else 'are'} {listed}"
+    return f"the nearest of {len(known):,} are {listed}"
 
 
 def _equal(column: pa.Array, text: str) -> np.ndarray:

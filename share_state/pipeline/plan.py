@@ -115,7 +115,7 @@ class ResumedLog:
 
     def restore(self, log: LogPartition) -> Callable[[], FoldCheckpoint] | None:
         """Returns a new copy of the last audit's checkpoint of a log at each call; None if there is no checkpoint."""
-        return None if self.checkpoint is None else partial(_read_checkpoint, self.checkpoint, self.files, log.name)
+        return None if self.checkpoint is None else partial(read_checkpoint, self.checkpoint, self.files, log.name)
 
     def read_starts(self, log: LogPartition) -> pa.Table | None:
         """`ControlOptions.last_audit` of a log with control records."""
@@ -128,7 +128,8 @@ class ResumedLog:
             return rows.to_table(["group_id", "start_offset", "snapshot_offset"], filter=where).combine_chunks()
 
 
-def _read_checkpoint(row: str, files: Sequence[str], log: str) -> FoldCheckpoint:
+def read_checkpoint(row: str, files: Sequence[str], log: str) -> FoldCheckpoint:
+    """The checkpoint of a log: its row of `carried_logs`, and the files with rows of `carried_share_partitions`."""
     if not files:
         return restore_checkpoint(row, table_schema(_CHECKPOINTS).empty_table())
     with warehouse_errors(files[0]):
@@ -189,7 +190,7 @@ class FoldPlan:
 
     def fold(self, log: LogPartition) -> Folded:
         """Fold one of the logs."""
-        window = self.window_of(log) if self.resumed is None else Window()
+        window = self.window_of(log)
         try:
             return dialect_of(log).fold(log, window, self.fold_options(log))
         except PrunedError as pruned:

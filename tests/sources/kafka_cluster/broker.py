@@ -46,11 +46,14 @@ class Broker:
 
 @contextmanager
 def running(
-    folder: Path, killed: Broker | None = None, *, release: str = jars.TEST_BROKER, share_version: int = 1
+    folder: Path, killed: Broker | None = None, *, release: str = jars.TEST_BROKER, share_version: int = 1, **more: int
 ) -> Iterator[Broker]:
-    """Start a broker with its files under a folder, or one that was killed there; it is killed at the end."""
+    """Start a broker with its files under a folder, or one that was killed there; it is killed at the end.
+
+    `more` are settings, with `_` for `.`.
+    """
     settings, java = folder / "server.properties", _java(folder, release)
-    broker = killed or _formatted(folder, settings, java, share_version)
+    broker = killed or _formatted(folder, settings, java, share_version, more)
     said = folder / "broker.out"
     with ExitStack() as stack:
         out = stack.enter_context(said.open("ab"))
@@ -66,7 +69,7 @@ def joined(folder: Path, first: Broker, *, release: str) -> Iterator[None]:
     settings, java = folder / "server.properties", _java(folder, release)
     if not settings.exists():
         given = dict(line.split("=", 1) for line in (first.logs.parent / settings.name).read_text("utf-8").splitlines())
-        plaintext = f"PLAINTEXT://127.0.0.1:{_free_ports(1)[0]}"
+        plaintext = f"PLAINTEXT://127.0.0.1:{free_ports(1)[0]}"
         own = {"process.roles": "broker", "node.id": 2, "log.dirs": folder / "logs"}
         own |= {"listeners": plaintext, "advertised.listeners": plaintext}
         settings.write_text("".join(f"{name}={value}\n" for name, value in (given | own).items()), encoding="utf-8")
@@ -80,11 +83,12 @@ def joined(folder: Path, first: Broker, *, release: str) -> Iterator[None]:
         yield
 
 
-def _formatted(folder: Path, settings: Path, java: list[str], share_version: int) -> Broker:
-    ports = _free_ports(3)
+def _formatted(folder: Path, settings: Path, java: list[str], share_version: int, more: dict[str, int]) -> Broker:
+    ports = free_ports(3)
     certificate = _certificate(folder)
     broker = Broker(f"127.0.0.1:{ports[0]}", f"localhost:{ports[1]}", certificate, folder / "logs")
-    settings.write_text(_settings(broker, ports), encoding="utf-8")
+    own = "".join(f"{name.replace('_', '.')}={value}\n" for name, value in more.items())
+    settings.write_text(_settings(broker, ports) + own, encoding="utf-8")
     cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
     # An id may begin with a dash, which would be taken for the next option.
     formatting = [*java, "kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "-c", str(settings)]
@@ -170,7 +174,8 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports of this host that no one uses now."""
     with ExitStack() as stack:
         taken = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [server.getsockname()[1] for server in taken]
