@@ -149,7 +149,7 @@ def stream(
     running: Running,
     as_json: Json = False,
 ) -> None:
-    """Keep share_partition_state, in_flight, cutoff and findings current with Structured Streaming."""
+    """Keep the tables current while share groups work."""
     progress, milliseconds = Progress(quiet=running.quiet), _milliseconds(trigger)
     check_fail_on(judging.fail_on)
     check_warehouse_path(out)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from share_state.delta.files import ROW_GROUP_SIZE
 from share_state.delta.reader import (
-    SCAN,
     list_files,
     needs_scan,
     open_dataset,
@@ -30,7 +30,7 @@ GONE = "gone"
 def unmerged_rows(
     existing: "DeltaTable", table: str, place: str, rows: pa.Table, key: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a table whose key is not among some others, piece by piece.
+    """The rows of a table whose key is not among some others, in batches.
 
     Args:
         existing: the table.
@@ -41,14 +41,12 @@ def unmerged_rows(
     """
     names, changed = table_schema(table).names, key_values(rows, key)
     if needs_scan(existing):
-        pieces: Iterator[pa.Table] = scan(existing, table, names, None)
+        found = pa.concat_tables([table_schema(table).empty_table(), *scan(existing, table, names, None)])
     else:
         paths = [f"{place}/{file['path']}" for file in list_files(existing)]
-        batches = open_dataset(table, paths).to_batches(**SCAN) if paths else ()
-        pieces = (pa.Table.from_batches([batch]) for batch in batches)
-    for piece in pieces:
-        left = piece.filter(pc.invert(pc.is_in(key_values(piece, key), changed)))
-        yield from left.combine_chunks().to_batches()
+        found = open_dataset(table, paths).to_table() if paths else table_schema(table).empty_table()
+    left = found.filter(pc.invert(pc.is_in(key_values(found, key), changed)))
+    yield from left.combine_chunks().to_batches(max_chunksize=ROW_GROUP_SIZE)
 
 
 def key_values(rows: pa.Table, key: Sequence[str]) -> pa.Array:

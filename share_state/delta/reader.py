@@ -34,7 +34,7 @@ _WRITES = ("WRITE", "CREATE TABLE", "CREATE OR REPLACE TABLE", "REPLACE TABLE", 
 COMMITTED, REPORTED = "committed", "reported"
 """`runs.status` of an audit before and after its reports are written and its exit code is decided."""
 
-SCAN = {"batch_readahead": 2, "fragment_readahead": 1, "batch_size": 32_768}
+_SCAN = {"batch_readahead": 2, "fragment_readahead": 1, "batch_size": 32_768}
 """Keeps few rows in memory, whatever the size of a table."""
 
 
@@ -294,7 +294,7 @@ class CommittedTables:
                 return
             if not (paths := [file["path"] for file in self._files(table, opened)]):
                 return
-            for batch in open_dataset(table, paths).to_batches(columns=chosen, filter=where, **SCAN):
+            for batch in open_dataset(table, paths).to_batches(columns=chosen, filter=where, **_SCAN):
                 if batch.num_rows:
                     yield pa.Table.from_batches([batch])
         except (OSError, StoreUnavailableError, pa.ArrowInvalid, DeltaError) as error:

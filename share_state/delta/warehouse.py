@@ -275,14 +275,14 @@ class Warehouse:
         self.replace(table, self.files.write(table, rows.to_batches()))
 
     def merge(self, table: str, rows: pa.Table, key: Sequence[str], application: str, batch: int) -> None:
-        """Insert rows, or replace those of the same key, and delete those that are GONE; as `replace`.
+        """Replace the rows whose key some rows have by those of them that are not GONE; as `replace`.
 
         A batch that the application has merged before changes nothing, so a batch may be repeated. The whole table is
         written again.
 
         Args:
             table: its name; the table exists.
-            rows: its columns and GONE; no two with the same key.
+            rows: its columns and GONE.
             key: columns; empty to replace all rows.
             application, batch: Delta's txnAppId and txnVersion; batches increase.
         """

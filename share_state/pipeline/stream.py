@@ -24,7 +24,6 @@ from share_state.fold.checkpoint import (
     resume_point_of,
 )
 from share_state.fold.history import history_pieces
-from share_state.fold.interval_merge import TILE
 from share_state.fold.log import FoldedLog, fold_log
 from share_state.fold.options import Limits
 from share_state.fold.states import in_flight_table, key_columns, state_table, window_tiles
@@ -40,11 +39,11 @@ from share_state.sources.topics import Topics
 
 KEYS = {
     STATE: ("group_id", "topic_id", "partition", "state_partition"),
-    IN_FLIGHT: ("group_id", "topic_id", "partition", "first_offset"),
+    IN_FLIGHT: ("group_id", "topic_id", "partition"),
     CUTOFF: ("topic", "partition"),
     WATCHED: ("group_id", "topic_id", "partition", "state_partition", "run_id"),
 }
-"""The columns by which changed rows replace those of a table."""
+"""The columns by which changed rows replace those of a table: of in_flight all rows of a share-partition."""
 
 COMPLETE = "delivery_complete_count"
 """Column of changed rows of `share_partition_history`, from which the driver computes the lag."""
@@ -141,7 +140,7 @@ class LogChanges:
 
     def to_bytes(self) -> bytes:
         """The changes as one value."""
-        parts = {name: to_ipc(table) for name, table in self.tables.items()}
+        parts = {name: to_ipc(table, compression="lz4") for name, table in self.tables.items()}
         sizes = {name: len(part) for name, part in parts.items()}
         head = {"log": self.log, "summary": self.summary, "problems": self.problems, "sizes": sizes}
         return b"\n".join((json.dumps(head).encode(), b"".join(parts.values())))
@@ -156,10 +155,10 @@ class LogChanges:
         return cls(given["log"], tables, given["summary"], given["problems"])
 
 
-def to_ipc(table: pa.Table) -> bytes:
+def to_ipc(table: pa.Table, compression: str | None = None) -> bytes:
     """A table as an Arrow stream."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as stream:
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as stream:
         stream.write_table(table)
     return sink.getvalue().to_pybytes()
 
@@ -317,11 +316,6 @@ class Folding:
     status: ResumeStatus | None
 
 
-_OWNED_TILE = np.dtype(
-    [("owner", "i8"), ("first", "i8"), *((name, TILE[name]) for name in ("last", "count", "state", "gap"))]
-)
-
-
 def _changed_rows(folding: Folding, *, is_by_clock: bool) -> dict[str, pa.Table]:
     """The rows of `share_partition_state`, `in_flight` and `share_partition_history` that differ from those before."""
     folded, before = folding.folded, folding.before
@@ -343,23 +337,16 @@ def _changed_rows(folding: Folding, *, is_by_clock: bool) -> dict[str, pa.Table]
     suspect = folded.suspect[np.searchsorted(folded.numbers, live)]
     ends = pa.nulls(len(live), pa.int64())
     states = state_table(selected, key, folded.log.partition, suspect, ends)
-    # Old share-partitions that are gone, or changed.
-    gone = np.flatnonzero(old.chains["exists"] & ~np.append(chains.chains["exists"], False)[place])
-    compared = np.flatnonzero(old.chains["exists"] & np.append(changed, True)[place])
-    new_tiles, new_ends = _tiles(selected, live)
-    old_tiles, _ = _tiles(_taken(old, compared), np.where(place < 0, -2 - np.arange(len(place)), place)[compared])
-    is_new = ~np.asarray(pc.is_in(_texts(new_tiles), _texts(old_tiles)))
-    owner_first = ["owner", "first"]
-    is_left = ~np.asarray(pc.is_in(_texts(old_tiles[owner_first]), _texts(new_tiles[owner_first])))
-    ranges = in_flight_table(key, new_ends, new_tiles).filter(pa.array(is_new))
-    left_of = np.repeat(compared, np.diff(_tiles(_taken(old, compared), compared)[1]))[is_left]
-    removed = key_columns(old_keys, left_of, Topics()) | {"first_offset": pa.array(old_tiles["first"][is_left].copy())}
-    state_gone = key_columns(old_keys, gone, Topics())
-    state_gone["state_partition"] = pa.repeat(pa.scalar(folded.log.partition, pa.int32()), len(gone))
+    ranges = in_flight_table(key, *window_tiles(selected))
+    exists_now = np.append(chains.chains["exists"], False)[place]
+    gone = key_columns(old_keys, np.flatnonzero(old.chains["exists"] & ~exists_now), Topics())
+    # The rows of these share-partitions are replaced, maybe by none.
+    replaced = np.flatnonzero(old.chains["exists"] & np.append(changed, True)[place])
+    gone["state_partition"] = pa.repeat(pa.scalar(folded.log.partition, pa.int32()), len(gone["group_id"]))
     return {
-        STATE: _with_gone(STATE, states, state_gone),
-        IN_FLIGHT: _with_gone(IN_FLIGHT, ranges, removed),
-        WATCHED: _watched(folded, None if is_by_clock else live, state_gone),
+        STATE: _with_gone(STATE, states, gone),
+        IN_FLIGHT: _with_gone(IN_FLIGHT, ranges, key_columns(old_keys, replaced, Topics())),
+        WATCHED: _watched(folded, None if is_by_clock else live, gone),
     }
 
 
@@ -383,26 +370,6 @@ def _taken(chains: Chains, numbers: np.ndarray) -> Chains:
     ends = np.concatenate(([0], np.cumsum(sizes)))
     rows = np.repeat(chains.ends[numbers] - ends[:-1], sizes) + np.arange(ends[-1])
     return Chains(chains.chains[numbers], ends, chains.batches[rows])
-
-
-def _tiles(chains: Chains, owners: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The rows of `in_flight` of some share-partitions, each with its owner, and where those of each end."""
-    ends, found = window_tiles(chains)
-    tiles = np.zeros(len(found), _OWNED_TILE)
-    tiles["owner"] = np.repeat(owners, np.diff(ends))
-    for name in TILE.names or ():
-        tiles[name] = found[name]
-    return tiles, ends
-
-
-def _texts(rows: np.ndarray) -> pa.Array:
-    """Each row as its bytes."""
-    packed = np.zeros(len(rows), [(name, rows.dtype[name]) for name in rows.dtype.names or ()])
-    for name in packed.dtype.names or ():
-        packed[name] = rows[name]
-    return pa.FixedSizeBinaryArray.from_buffers(
-        pa.binary(packed.dtype.itemsize), len(packed), [None, pa.py_buffer(packed.tobytes())]
-    )
 
 
 def _with_gone(table: str, rows: pa.Table, removed: dict[str, pa.Array]) -> pa.Table:

@@ -122,14 +122,15 @@ class LogProcessor(StatefulProcessor):
         if partition < 0:
             changes = LogChanges("", problems=[row.problem for row in given])
         else:
-            before = bytes(self._state.get()[0]) if self._state.exists() else self._fold.initial(partition)
+            stored = self._state.get()
+            before = self._fold.initial(partition) if stored is None else bytes(stored[0])
             state, changes = self._fold.step(before or None, partition, *_unpacked(given))
             if changes is not None:
                 # An empty value: the log is empty, and what an audit left is of another one.
                 self._state.update((state or b"",))
-        if changes is not None:
             if self._has_timers and next(self._handle.listTimers(), None) is None:
                 self._handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + _JUDGED_EVERY_MS)
+        if changes is not None:
             yield Row(state_partition=partition, changes=changes.to_bytes())
 
     def handleExpiredTimer(  # noqa: N802
@@ -140,10 +141,10 @@ class LogProcessor(StatefulProcessor):
     ) -> Iterator[Row]:
         """Judge a log partition by the clock."""
         del expiredTimerInfo
-        state, now = bytes(self._state.get()[0]), timerValues.getCurrentProcessingTimeInMs()
+        stored, now = self._state.get(), timerValues.getCurrentProcessingTimeInMs()
         self._handle.registerTimer(now + _JUDGED_EVERY_MS)
-        if state:
-            changes = self._fold.judge_at(state, key[0], now)
+        if stored is not None and stored[0]:
+            changes = self._fold.judge_at(bytes(stored[0]), key[0], now)
             yield Row(state_partition=key[0], changes=changes.to_bytes())
 
     def close(self) -> None:

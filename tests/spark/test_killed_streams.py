@@ -44,7 +44,7 @@ def test_killed_at_any_micro_batch_a_stream_leaves_the_tables_of_a_reconstruct(t
     assert tables_in(tmp_path / "lake") == reconstructed(records, tmp_path)
 
 
-@pytest.mark.parametrize("lost", ["checkpoint", "lake", "lake/in_flight"])
+@pytest.mark.parametrize("lost", by_profile(["checkpoint", "lake/in_flight"], ["checkpoint", "lake", "lake/in_flight"]))
 @pytest.mark.usefixtures("spark")
 def test_a_stream_that_lost_its_checkpoint_or_its_tables_starts_anew(
     lost: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
