@@ -235,11 +235,13 @@ class _Copies:
         # Offsets in each state log: the first ARCHIVED of a dead letter that was kept, the last ARCHIVING of any.
         self._left = np.full((len(places), 1 + logs.max(initial=-1)), _NEVER)
         self._entered = np.full(self._left.shape, -1)
-        names, numbers = side.rows["dead_letter_topic"], side.rows["dead_letter_partition"].to_numpy()
         offsets, times = side.rows["dead_letter_offset"].to_numpy(), side.rows["timestamp"].to_numpy()
+        topic_of = pc.index_in(side.rows["dead_letter_topic"], pa.array(counts, pa.string())).to_numpy()
+        place_of = self._first[topic_of] + side.rows["dead_letter_partition"].to_numpy()
+        order = np.lexsort((offsets, place_of))
+        bounds = np.searchsorted(place_of[order], np.arange(len(places) + 1))
         for at, (topic, number) in enumerate(places):
-            own = np.flatnonzero(pc.equal(names, topic).to_numpy() & (numbers == number))
-            own = own[np.argsort(offsets[own])]
+            own = order[bounds[at] : bounds[at + 1]]
             self._reach[at] = _NEVER if is_last else times[own].max(initial=0)
             ranges = matched.range_of[own]
             ranges = ranges[ranges >= 0]

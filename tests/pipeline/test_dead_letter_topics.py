@@ -1,6 +1,7 @@
 """Dead letters matched with the state logs: what is lost, duplicate or unexpected, and what cannot be known."""
 
 import json
+import re
 import shutil
 import struct
 from collections.abc import Sequence
@@ -10,10 +11,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 
 from share_state.cli.main import run
 from share_state.delta.reader import CommittedTables
 from share_state.report.audit_data import read_report
+from share_state.report.page import render_page
 from share_state.report.prometheus import write_metrics
 from tests.kafka.batches import NOW, Batch, Record
 from tests.log_writer import Key, batch, snapshot, update, write_log_folder, write_segment
@@ -161,6 +164,62 @@ def test_what_retention_may_have_deleted_is_not_lost(export: Export):
     assert "of 4 archived offsets were written" in export.notes
 
 
+def test_what_retention_deleted_between_two_audits_is_not_lost(export: Export):
+    states = [[snapshot(KEY)], *archived(10, 11), *archived(20, 21), *archived(30, 31)]
+    export.state(*states[:3]).letters(letter(10), letter(11)).run("audit")
+    late = (letter(21, time=3), letter(30, time=5))
+    export.state(*states).letters(*late, base_offset=3).run("audit")
+    assert export.lost == [(31, 31)]
+    assert "of 1 archived offsets were written: the dead-letter topic has deleted records" in export.notes
+    export.state(*states, [update(KEY)]).letters(*late, base_offset=3).run("audit")
+    assert export.lost == [(31, 31)]
+
+
+def test_a_copy_that_may_be_older_than_the_state_log_proves_no_loss(export: Export):
+    states = [[snapshot(KEY)], *archived(10, 11), *archived(20, 21), *archived(30, 31)]
+    export.state(*states).letters(letter(10), letter(20, time=3)).run(copied_last=False)
+    assert export.lost == [(11, 11)]
+    assert "of 3 archived offsets were written: the copy of the dead-letter topic may have been made" in export.notes
+    # What the start offset passed may be written until a dead letter can take no longer.
+    export.state(
+        [snapshot(KEY)], [update(KEY, [(10, 10, ARCHIVING, 5)])], [update(KEY, start_offset=11)], *archived(20, 20)
+    )
+    assert export.letters(letter(20, time=2.1)).run(copied_last=False).lost == []
+    assert export.letters(letter(20, time=2.8)).run(copied_last=False).lost == [(10, 10)]
+
+
+def test_a_reset_while_an_offset_waits_keeps_its_archivings_apart(export: Export):
+    reset = [snapshot(KEY, snapshot_epoch=1, state_epoch=1)]
+    export.state([snapshot(KEY)], [update(KEY, [(10, 10, ARCHIVING, 5)])], reset, *archived(10, 10))
+    assert export.letters(letter(10, time=3.5)).run().lost == []
+    assert "of 1 archived offsets were written: they were reset" in export.notes
+    assert [row["left_by"] for row in export.rows("archiving_ranges")] == ["RESET", "ARCHIVED"]
+    assert export.letters(letter(10)).run().lost == [(10, 10)]
+
+
+def test_a_partition_that_was_not_copied_proves_no_loss(export: Export):
+    export.state([snapshot(KEY)], *archived(10, 10)).letters(letter(10, partition=b"1"))
+    (export.folder / "dlq.app-0").rename(export.folder / "dlq.app-1")
+    assert export.run(dead_letters="dlq.app-1").lost == []
+    assert "of 1 archived offsets were written: the partition of the dead-letter topic" in export.notes
+
+
+def test_audits_of_two_nights_have_the_tables_of_one_run(export: Export):
+    reset = [snapshot(KEY, snapshot_epoch=1, state_epoch=1)]
+    waiting = [[snapshot(KEY)], *archived(10, 12), [update(KEY, [(20, 22, ARCHIVING, 5), (30, 31, ARCHIVING, 5)])]]
+    later = [[update(KEY, [(20, 22, ARCHIVED, 5)])], reset, *archived(30, 30), [update(KEY, [(40, 40, ARCHIVING, 5)])]]
+    letters = (letter(10), letter(12), letter(20, time=3.5), letter(31, time=3.6), letter(30, time=6.5))
+    export.state(*waiting).letters(*letters[:2]).run("audit")
+    assert export.lost == [(11, 11)]
+    export.state(*waiting, *later).letters(*letters).run("audit")
+    names = ("archiving_ranges", "dead_letters", "lost_dead_letters")
+    audited, notes = [export.rows(name) for name in names], export.notes
+    assert export.lost == [(11, 11), (21, 22)]
+    shutil.rmtree(export.warehouse)
+    assert export.run().notes == notes
+    assert [export.rows(name) for name in names] == audited
+
+
 def test_records_that_are_no_dead_letters_are_counted(export: Export):
     strangers = [Record(b"k", b"v"), letter(10, partition=b"x"), letter(10, group=None), letter(10, offset=b"9" * 30)]
     export.state([snapshot(KEY)], *archived(10, 10)).letters(*strangers, letter(10, message=None)).run()
@@ -192,7 +251,7 @@ def test_an_audit_reads_what_is_new_and_forgets_what_was_found(export: Export):
     assert len(export.rows("dead_letters")) == 5
 
 
-def test_a_table_with_headers_is_read_as_segments_are(export: Export):
+def test_a_table_with_headers_is_read_as_segments_are(export: Export, capfd: pytest.CaptureFixture[str]):
     names = ("topic", "partition", "offset", "group", "delivery.count", "message")
     values = [[b"orders", b"0", str(offset).encode(), b"app", b"5", b"why"] for offset in (10, 12)]
     headers = [[{"key": f"__dlq.errors.{name}", "value": one} for name, one in zip(names, row, strict=True)]
@@ -212,6 +271,16 @@ def test_a_table_with_headers_is_read_as_segments_are(export: Export):
     assert export.lost == [(11, 11)]
     pq.write_table(pa.table(columns).drop_columns(["headers"]), export.folder / "dlq.parquet")
     assert export.run(dead_letters="dlq.parquet").code == 2
+    write_deltalake(str(export.folder / "dlq.delta"), pa.table(columns))
+    assert export.run(dead_letters="dlq.delta").lost == [(11, 11)]
+    first = export.folder / "dlq.delta/_delta_log" / f"{0:020}.json"
+    needed = {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["ofTomorrow"],
+                           "writerFeatures": ["ofTomorrow"]}}  # fmt: skip
+    first.write_text("\n".join(json.dumps(needed) if '"protocol"' in line else line
+                               for line in first.read_text().splitlines()))  # fmt: skip
+    capfd.readouterr()
+    assert export.run(dead_letters="dlq.delta").code == 2
+    assert "ofTomorrow" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("dropped", [False, True])
@@ -262,11 +331,20 @@ def test_explain_says_where_the_dead_letter_is(export: Export, capfd: pytest.Cap
     assert "No dead letter of this offset" in capfd.readouterr().out
 
 
-def test_metrics_count_dead_letters_by_group_and_reason(export: Export):
+def test_metrics_and_the_page_count_dead_letters_by_group_and_reason(export: Export):
     export.state([snapshot(KEY)], *archived(10, 12)).letters(letter(10), letter(11, message=None)).run("audit")
-    path = export.folder / "share_state.prom"
-    write_metrics(str(path), read_report(str(export.warehouse)), 10)
+    path, report = export.folder / "share_state.prom", read_report(str(export.warehouse))
+    write_metrics(str(path), report, 10)
     lines = path.read_text().splitlines()
     assert 'share_state_group_dead_letters{group_id="app",reason="Offset rejected by client."} 1.0' in lines
     assert 'share_state_group_dead_letters{group_id="app",reason=""} 1.0' in lines
     assert 'share_state_group_lost_dead_letters{group_id="app"} 1.0' in lines
+    page = render_page(report)
+    section = page[page.index('<section id="dead-letters">') : page.index('<section id="poison">')]
+    cells = re.findall(r"<td.*?>(.*?)</td>", section, re.DOTALL)
+    texts = ["".join(re.sub(r"<[^>]*>", "", one).split()) for one in cells]
+    assert texts == ["app", "-", "1", "0", "1", "app", "Offsetrejectedbyclient.", "1", "0", "0"]
+    assert "<svg" in section
+    shutil.rmtree(export.warehouse)
+    assert run(["audit", str(export.folder / "__share_group_state-0"), "--out", str(export.warehouse)]) in (0, 1)
+    assert 'id="dead-letters"' not in render_page(read_report(str(export.warehouse)))

@@ -36,7 +36,7 @@ class Option:
         what: to do, in a sentence or two.
         command: lines of bash; empty if no command does it.
         until: how long to wait.
-        effect: simulated; None if the state of the share-partition stays as it is.
+        effect: simulated; None if no leader can load the state, or it is suspect.
     """
 
     action: str
@@ -114,7 +114,9 @@ class _Advisor:
             for make in _ACTIONS[code]:
                 if (option := make(self)) is not None:
                     options.setdefault(option.action, option)
-        ordered = sorted(options.values(), key=lambda one: one.harm)
+        # Options that are not rehearsed leave the state as it is.
+        acted = (one if one.effect else replace(one, effect=self.now) for one in options.values())
+        ordered = sorted(acted, key=lambda one: one.harm)
         return self._repair(trouble, self._sentence(), self.now, ordered)
 
     def _repair(self, trouble: str, text: str, now: Effect | None, options: list[Option]) -> Repair:

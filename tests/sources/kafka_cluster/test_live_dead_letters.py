@@ -53,13 +53,15 @@ def _create(admin: AdminClient, name: str, partitions: int = 1, **configs: str) 
     created[name].result(_PATIENCE)
 
 
-def _reject_some(admin: AdminClient, address: str, group: str, dead_letter_topic: str) -> None:
+def _configure(admin: AdminClient, group: str, dead_letter_topic: str) -> None:
+    _create(admin, f"of-{group}")
+    configs = {f"{_DLQ}topic.name": dead_letter_topic, "share.auto.offset.reset": "earliest"}
+    _set(admin, ConfigResource.Type.GROUP, group, **configs)
+
+
+def _reject_some(address: str, group: str) -> None:
     """Let a consumer of a group reject every third of _RECORDS new records, and accept the others."""
     topic = f"of-{group}"
-    if topic not in admin.list_topics(timeout=_PATIENCE).topics:
-        _create(admin, topic)
-        configs = {f"{_DLQ}topic.name": dead_letter_topic, "share.auto.offset.reset": "earliest"}
-        _set(admin, ConfigResource.Type.GROUP, group, **configs)
     producer = Producer({"bootstrap.servers": address, "log_level": 0})
     for number in range(_RECORDS):
         producer.produce(topic, f"{number}", partition=0)
@@ -112,12 +114,13 @@ def test_exactly_the_records_whose_dead_letters_failed_are_lost(
     _create(admin, "dlq.turns", 2, **{enabled: "true"})
     _create(admin, "dlq.refuses")
     for group, topic in {"turns": "dlq.turns", "refused": "dlq.refuses", "missing": "dlq.nowhere"}.items():
-        _reject_some(admin, address, group, topic)
+        _configure(admin, group, topic)
+        _reject_some(address, group)
     # The topic of the first group stops accepting dead letters, and accepts them again.
     for value in ("false", "true"):
         _audited(address, tmp_path / "lake")
         _set(admin, ConfigResource.Type.TOPIC, "dlq.turns", **{enabled: value})
-        _reject_some(admin, address, "turns", "dlq.turns")
+        _reject_some(address, "turns")
     tables = _audited(address, tmp_path / "lake")
     always = {(group, offset) for group in ("refused", "missing") for offset in (1, 4, 7)}
     assert _lost(tables) == always | {("turns", offset) for offset in (10, 13, 16)}
@@ -144,16 +147,20 @@ def test_a_dead_letter_topic_without_a_leader_loses_records_which_show_once_it_i
     def leader() -> int:
         return admin.list_topics("dlq.gone", timeout=_PATIENCE).topics["dlq.gone"].partitions[0].leader
 
+    # All but one topic is on the first broker.
+    _configure(admin, "warm", "")
+    _reject_some(address, "warm")
+    _configure(admin, "gone", "dlq.gone")
     with joined(tmp_path, broker, release=jars.DEAD_LETTER_BROKER):
         _wait_until(lambda: 2 in admin.list_topics(timeout=_PATIENCE).brokers)
         config = {f"{_DLQ}group.enable": "true"}
         created = admin.create_topics([NewTopic("dlq.gone", 1, replica_assignment=[[2]], config=config)])
         created["dlq.gone"].result(_PATIENCE)
-        _reject_some(admin, address, "gone", "dlq.gone")
+        _reject_some(address, "gone")
         tables = _audited(address, tmp_path / "lake")
         assert "gone" not in {group for group, _ in _lost(tables)}
     _wait_until(lambda: leader() < 0)
-    _reject_some(admin, address, "gone", "dlq.gone")
+    _reject_some(address, "gone")
     tables = _audited(address, tmp_path / "lake")
     assert "dlq.gone has no leader for partition 0" in _unusable(tables)["gone"]
     assert "gone" not in {group for group, _ in _lost(tables)}
