@@ -223,7 +223,7 @@ class _Copies:
         # Dead letters that an earlier audit read may be of a topic that is not there now.
         known = side.rows.group_by(_PLACE).aggregate([]).to_pylist()
         given = {*starts, *((row[_PLACE[0]], row[_PLACE[1]]) for row in known)}
-        counts = {**dict.fromkeys(sorted({topic for topic, _ in given}), 1), **side.read.partitions}
+        counts = dict.fromkeys(sorted({topic for topic, _ in given}), 1) | dict(side.read.partitions)
         for topic, number in given:
             counts[topic] = max(counts[topic], 1 + number)
         self._counts, self._first = list(counts.values()), np.cumsum([0, *counts.values()])
