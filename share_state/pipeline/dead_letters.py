@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.delta.files import TableFiles
 from share_state.delta.reader import CommittedTables
 from share_state.fold.interval_merge import ARCHIVED, ARCHIVING
 from share_state.fold.log import decode_log
@@ -20,6 +19,7 @@ from share_state.pipeline.inputs import data_files, detect_format
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.result import DEAD_LETTERS_NOTE, RunResult
 from share_state.pipeline.resume import digest_of_logs
+from share_state.pipeline.sink import Sink
 from share_state.pipeline.task import IN_FLIGHT, Digest
 from share_state.rules.dead_letters import AuditedDeadLetters
 from share_state.rules.registry import Scope, findings, listed
@@ -44,14 +44,14 @@ _CLOCK_SKEW_MS = 5_000
 
 
 def match_dead_letters(
-    plan: FoldPlan, result: RunResult, files: TableFiles, before: CommittedTables | None = None
+    plan: FoldPlan, result: RunResult, sink: Sink, before: CommittedTables | None = None
 ) -> tuple[RunResult, pa.Table, dict[str, pa.Table]]:
     """Read the dead letters of a plan, and match them with the offsets that the state logs show in ARCHIVING.
 
     Args:
         plan: what was folded; an audit's holds only what is new in the state logs.
         result: of the fold.
-        files: of the run; ranges that still wait in ARCHIVING are read from them.
+        sink: of the run; ranges that still wait in ARCHIVING are read from it.
         before: tables of the last audit, whose rows stay.
     Returns:
         The result with the findings counted and a run_id of both sides; the findings; the tables by name.
@@ -59,7 +59,7 @@ def match_dead_letters(
         InputError: if a log or a table cannot be read.
     """
     earlier = {name: before.read(name) for name in (LETTERS, RANGES) if before is not None and before.holds(name)}
-    ranges, since = _archiving_ranges(plan, result, files, earlier.get(RANGES))
+    ranges, since = _archiving_ranges(plan, sink, earlier.get(RANGES))
     rows, read = _letters(plan, earlier.get(LETTERS))
     names = {row["topic"]: row["topic_id"] for row in plan.topics.names.to_pylist()}
     matched = _Match(ranges, rows, names, plan.topics.names)
@@ -139,9 +139,7 @@ def find_dead_letters(
     return found.set_column(found.schema.get_field_index("timestamp"), "timestamp", times).select(names).to_pylist()
 
 
-def _archiving_ranges(
-    plan: FoldPlan, result: RunResult, files: TableFiles, earlier: pa.Table | None
-) -> tuple[pa.Table, dict[int, int | None]]:
+def _archiving_ranges(plan: FoldPlan, sink: Sink, earlier: pa.Table | None) -> tuple[pa.Table, dict[int, int | None]]:
     """The table `archiving_ranges`, and since when (ms) each state log is known; None for one with a loss."""
     empty = table_schema(RANGES).empty_table()
     parts, since = list[tuple[np.ndarray, pa.Table]](), dict[int, int | None]()
@@ -160,7 +158,7 @@ def _archiving_ranges(
             columns = key_columns(keys, distinct, plan.topics)
             number = pa.repeat(pa.scalar(log.partition, pa.int32()), len(distinct))
             parts.append((of_log, pa.table({**columns, "state_partition": number})))
-    rows = files.read(IN_FLIGHT, [file["path"] for file in result.files_of(IN_FLIGHT)])
+    rows = sink.read(IN_FLIGHT)
     waiting = rows.filter((pc.field("delivery_state") == ARCHIVING) & (pc.field("dialect") == SHARE_GROUP_STATE))
     number = pa.nulls(len(waiting), pa.int32())
     parts.append((_events_of_rows(waiting, ARCHIVING), waiting.select(KEY).append_column("state_partition", number)))

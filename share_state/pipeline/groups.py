@@ -1,15 +1,13 @@
 """What is judged across logs: the group side of a run against its state, and keys with state in several logs."""
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.config.inputs import HISTORY, JUDGE_NONE
-from share_state.delta.files import File, TableFiles
 from share_state.delta.warehouse import CLAIM_TABLES, GROUP_TABLES
 from share_state.fold.groups import FoldedGroups, add_topic_names, fold_groups, partition_counts_by_name
 from share_state.fold.states import KEY, key_texts, split_keys
@@ -17,7 +15,8 @@ from share_state.fold.sticky import FoldedSticky, fold_sticky
 from share_state.kafka.classic_groups import read_generations
 from share_state.pipeline.plan import FoldPlan, GroupInput
 from share_state.pipeline.result import RunResult
-from share_state.pipeline.task import FINDINGS, IN_FLIGHT, STATE, SUMMARY, Digest
+from share_state.pipeline.sink import Sink
+from share_state.pipeline.task import FINDINGS, IN_FLIGHT, NUMBER, STATE, Digest
 from share_state.rules.group_context import STATE_COLUMNS, AuditedGroups
 from share_state.rules.groups import judge_group_records, judge_groups, judge_sticky
 from share_state.rules.registry import Scope, findings
@@ -83,35 +82,41 @@ def settle_tables(plan: FoldPlan, rows: pa.Table, tables: dict[str, pa.Table]) -
 
     Args:
         plan: what was folded.
-        rows: of `LocalExecutor.fold`, in the order of the logs.
+        rows: of `LocalExecutor.fold`.
         tables: the tables of these rows.
     """
-    states, split = tables[STATE], split_keys(tables[STATE], plan.state_partitions)
+    split = split_keys(tables[STATE], plan.state_partitions)
     if not len(split):
         return tables
-    ends, has_ranges = (pc.is_valid(rows[name]).to_numpy() for name in (SUMMARY, IN_FLIGHT))
-    numbers = pa.array([log.partition for log in plan.logs], pa.int32()).take(pa.array(np.cumsum(ends) - ends))
-    ranges = tables[IN_FLIGHT].append_column("state_partition", numbers.filter(pa.array(has_ranges)))
-    doubtful = key_texts(split.filter(pc.field("home").is_null()), "state_partition").combine_chunks()
-    suspect = pc.or_(states["suspect"], pc.is_in(key_texts(states, "state_partition"), doubtful))
-    states = states.set_column(states.schema.get_field_index("suspect"), "suspect", suspect)
+    settled = dict[str, pa.Table]()
+    for name in (STATE, IN_FLIGHT):
+        numbers = rows[NUMBER].filter(pc.is_valid(rows[name]))
+        settled[name] = _settle(split, tables[name].append_column(NUMBER, numbers)).drop_columns([NUMBER])
     found = [] if plan.judging == JUDGE_NONE else [findings(Scope.STATES, split, plan.severities)]
-    return tables | {
-        STATE: _without_strays(states, split),
-        IN_FLIGHT: _without_strays(ranges, split).drop_columns("state_partition"),
-        FINDINGS: pa.concat_tables([tables[FINDINGS], *found]),
-    }
+    return tables | settled | {FINDINGS: pa.concat_tables([tables[FINDINGS], *found])}
 
 
 def settle_timeline(timeline: pa.Table, state_partitions: int | None) -> pa.Table:
     """The rows of a timeline without those of state that does not count, as its key has state in another partition."""
     last = timeline.group_by([*KEY, "state_partition"], use_threads=False).aggregate([("kind", "last")])
-    return _without_strays(timeline, split_keys(last.filter(pc.field("kind_last") != "tombstone"), state_partitions))
+    split = split_keys(last.filter(pc.field("kind_last") != "tombstone"), state_partitions)
+    return _settle(split, timeline.append_column(NUMBER, timeline["state_partition"])).drop_columns([NUMBER])
 
 
-def _without_strays(rows: pa.Table, split: pa.Table) -> pa.Table:
-    strays = key_texts(split.filter(pc.field("home") != pc.field("state_partition")), "state_partition")
-    return rows.filter(pc.invert(pc.is_in(key_texts(rows, "state_partition"), strays.combine_chunks())))
+def _strays(split: pa.Table) -> pa.Array:
+    """`key_texts` of the states that do not count."""
+    strays = split.filter(pc.field("home") != pc.field("state_partition"))
+    return key_texts(strays, "state_partition").combine_chunks()
+
+
+def _settle(split: pa.Table, rows: pa.Table) -> pa.Table:
+    """Rows, with the column NUMBER, without the states that do not count, and with doubtful ones marked as suspect."""
+    keys = key_texts(rows, NUMBER)
+    if "suspect" in rows.schema.names:
+        doubtful = key_texts(split.filter(pc.field("home").is_null()), "state_partition").combine_chunks()
+        suspect = pc.or_(rows["suspect"], pc.is_in(keys, doubtful))
+        rows = rows.set_column(rows.schema.get_field_index("suspect"), "suspect", suspect)
+    return rows.filter(pc.invert(pc.is_in(keys, _strays(split))))
 
 
 def read_groups(plan: FoldPlan) -> tuple[GroupSide | None, FoldPlan]:
@@ -133,7 +138,7 @@ def read_groups(plan: FoldPlan) -> tuple[GroupSide | None, FoldPlan]:
 
 
 def judge_across_logs(
-    side: GroupSide | None, plan: FoldPlan, result: RunResult, files: TableFiles, now_ms: int | None = None
+    side: GroupSide | None, plan: FoldPlan, result: RunResult, sink: Sink, now_ms: int | None = None
 ) -> tuple[RunResult, list[pa.Table]]:
     """Judge what no task could: keys with state in several logs, and the group side against the folded state.
 
@@ -144,7 +149,7 @@ def judge_across_logs(
         side: None if the input has no group side.
         plan: what was folded.
         result: of the tasks.
-        files: of the run; with a group side, or if a log holds keys of another, the driver reads a few columns of every
+        sink: of the run; with a group side, or if a log holds keys of another, the driver reads a few columns of every
             share-partition.
         now_ms: the time up to which ages are measured.
     Returns:
@@ -156,15 +161,15 @@ def judge_across_logs(
     is_mixed = modulus % count > 0 if count else 0 < modulus <= max(numbers.values(), default=0)
     if side is None and not is_mixed:
         return result, []
-    paths = [file["path"] for file in result.files_of(STATE)]
-    states = files.read(STATE, paths, STATE_COLUMNS)
+    states = sink.read(STATE, STATE_COLUMNS)
     split = split_keys(states if is_mixed else states.slice(0, 0), count)
-    strays = key_texts(split.filter(pc.field("home") != pc.field("state_partition")), "state_partition")
+    strays = _strays(split)
     if len(strays):
-        states = states.filter(pc.invert(pc.is_in(key_texts(states, "state_partition"), strays.combine_chunks())))
+        states = states.filter(pc.invert(pc.is_in(key_texts(states, "state_partition"), strays)))
     found = [] if side is None else [side.judge(states, plan, now_ms)]
     of_split = findings(Scope.STATES, split, plan.severities)
-    written = list(_settle_files(files, result, split, numbers)) if len(split) else result.files
+    for table in (STATE, IN_FLIGHT) if len(split) else ():
+        sink.settle(table, {*split["state_partition"].to_pylist()}, partial(_settle, split))
     run_id = result.run_id
     if side is not None:
         digest = Digest()
@@ -177,26 +182,5 @@ def judge_across_logs(
         run_id=run_id,
         share_partitions=result.share_partitions - len(strays),
         strays=tuple(strays.to_pylist()),
-        files=written,
     )
     return settled, found
-
-
-def _settle_files(files: TableFiles, result: RunResult, split: pa.Table, numbers: Mapping[str, int]) -> list[File]:
-    """The files of a run without the states that do not count, and with doubtful ones marked as suspect."""
-    settled = [file for file in result.files if file["table"] not in (STATE, IN_FLIGHT)]
-    for table in (STATE, IN_FLIGHT):
-        for file in result.files_of(table):
-            own = split.filter(pc.field("state_partition") == numbers.get(file["log"], -1))
-            gone = own.filter(pc.field("home") != pc.field("state_partition"))["key"].combine_chunks()
-            doubtful = own.filter(pc.field("home").is_null())["key"].combine_chunks()
-            if not len(gone) and (not len(doubtful) or table == IN_FLIGHT):
-                settled.append(file)
-                continue
-            rows = files.read(table, [file["path"]])
-            rows = rows.filter(pc.invert(pc.is_in(key_texts(rows), gone)))
-            if table == STATE:
-                suspect = pc.or_(rows["suspect"], pc.is_in(key_texts(rows), doubtful))
-                rows = rows.set_column(rows.schema.get_field_index("suspect"), "suspect", suspect)
-            settled += [{**new, "log": file["log"]} for new in files.write(table, rows.to_batches())]
-    return settled

@@ -62,7 +62,7 @@ def open_executor(
     from share_state.spark.session import session  # noqa: PLC0415
 
     master = choice.master or LOCAL_MASTER
-    with session(master, choice.conf, verbose=choice.verbose, progress=progress) as spark:
+    with session(master, choice.conf, verbose=choice.verbose, progress=progress, delta=writes_tables) as spark:
         yield SparkExecutor(spark)
 
 
