@@ -1,11 +1,15 @@
 """How tests are distributed over processes, and the one Spark session of a test run (profiles.py: how deep they go)."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
 
 from tests import profiles  # noqa: F401  loads the profile before any test module asks for its settings
+
+# With colorama, which mkdocs brings along, numba keeps a test's stdout and writes to it when the process ends.
+os.environ["NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING"] = "1"
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook

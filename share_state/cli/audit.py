@@ -28,7 +28,7 @@ from share_state.cli.options import (
 )
 from share_state.config.inputs import KEYS, OPTIONS, input_spec
 from share_state.config.loading import load_settings, settings_for
-from share_state.config.model import AuditSettings, config_fingerprint
+from share_state.config.model import AuditSettings, ReportSettings, config_fingerprint
 from share_state.delta.warehouse import Warehouse, check_warehouse_path, warehouse_lock
 from share_state.errors import ShareStateError
 from share_state.fold.options import Limits
@@ -119,9 +119,17 @@ def _write_reports(settings: AuditSettings, limits: Limits) -> AuditReport:
         write_page(targets.html, report)
         _LOG.info("wrote %s", targets.html)
     if targets.prometheus is not None:
-        write_metrics(targets.prometheus, report)
+        write_metrics(targets.prometheus, report, targets.prometheus_share_partitions)
         _LOG.info("wrote %s", targets.prometheus)
     return report
+
+
+def _written(targets: ReportSettings, live: int) -> list[str]:
+    """The paths of the report files; with what was left out."""
+    cut = ""
+    if live > (most := targets.prometheus_share_partitions):
+        cut = f" (series of the worst {most:,} of {live:,} share-partitions; groups are complete)"
+    return [path for path in (targets.html, targets.prometheus and f"{targets.prometheus}{cut}") if path is not None]
 
 
 def _counts(result: RunResult) -> str:
@@ -197,7 +205,7 @@ def audit(
     settings = _settings(inputs, config, out, of_each, [*_assignments(given), *(sets or ())])
     logs = [f"{STATE_TOPIC}-{log}" if log.isdecimal() else log for log in afresh or ()]
     _, report = nightly_audit(settings, Progress(quiet=quiet), afresh=logs, verbose=verbose)
-    written = [path for path in (settings.report.html, settings.report.prometheus) if path is not None]
+    written = _written(settings.report, report.live)
     console.print_json(audit_json(report)) if as_json else print_audit(report, written)
     raise Exit(FOUND if report.failing or report.failing_verdicts else DONE)
 
@@ -221,6 +229,8 @@ def _settings(
     if inputs:
         if config is not None or out is None:
             raise ShareStateError("audit: give INPUT... and --out WAREHOUSE, or --config FILE")
+        if inputs[0].endswith((".yaml", ".yml")):
+            raise ShareStateError(f"audit: {inputs[0]} is no log; give a configuration as --config {inputs[0]}")
         by_source = [f"sources.{number}.{one}" for number in range(len(inputs)) for one in _assignments(of_each)]
         return settings_for(inputs, out, [*by_source, *overrides])
     if config is None and out is None:

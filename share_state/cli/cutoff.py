@@ -24,7 +24,13 @@ from share_state.pipeline.executor import Progress
 from share_state.pipeline.result import RunResult, summarize
 from share_state.pipeline.task import OutputSpec
 from share_state.report import console
-from share_state.report.cutoff import check_deletable, print_cutoffs, print_verification, write_delete_records
+from share_state.report.cutoff import (
+    check_deletable,
+    name_holders,
+    print_cutoffs,
+    print_verification,
+    write_delete_records,
+)
 from share_state.sources.share_snapshots import write_share_snapshots
 from share_state.spark.choice import open_executor
 
@@ -79,7 +85,8 @@ def cutoff(
         progress.close()
     if index is not None and not spec.has_as_of:
         write_share_snapshots(index, result.index, accept=accept)
-    found, named = result.plain(), None
+    named_holders = name_holders(result.cutoff, plan.topics)
+    found, named = replace(result, cutoff=named_holders).plain(), None
     if delete_records is not None and not result.differing:
         named = write_delete_records(delete_records, found["cutoff"])
     if as_json:

@@ -32,7 +32,9 @@ _NOTHING_COMMITTED = "stopped; nothing was committed"
 COMMANDS = {
     "reconstruct": "reconstruct",
     "audit": "audit",
+    "stream": "stream",
     "cutoff": "cutoff",
+    "repair": "repair",
     "show": "tables",
     "explain": "logs",
     "diff": "logs",

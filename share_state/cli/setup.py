@@ -3,7 +3,6 @@
 import compileall
 import logging
 import tempfile
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -15,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import typer
 
-from share_state.cli.main import command
+from share_state.cli.main import Quiet, command
 from share_state.fold.checkpoint import checkpoint_row, checkpoint_share_partitions, restore_checkpoint
 from share_state.fold.control_log import fold_control_log
 from share_state.fold.control_records import ControlReplay
@@ -28,7 +27,8 @@ from share_state.kafka.control_records import CONTROL_RECORD, ControlRecords
 from share_state.kafka.record_batches import Chunk, locate_records
 from share_state.kafka.share_partition_keys import KeyTable
 from share_state.kafka.state_records import STATE_BATCH
-from share_state.rules.registry import judge, judge_records
+from share_state.pipeline.executor import Progress
+from share_state.rules.findings import judge, judge_records
 from share_state.simulator.simulation import simulate
 from share_state.sources import jars
 from share_state.sources.as_of import Window
@@ -110,6 +110,8 @@ def setup(
     with_test_jars: Annotated[
         bool, typer.Option("--with-test-jars", help="Also fetch the test broker and Kafka's classes.")
     ] = False,
+    *,
+    quiet: Quiet = False,
 ) -> None:
     """Prepare this environment: compile the kernels, fetch the jars that Spark needs. Later commands do it otherwise.
 
@@ -119,20 +121,21 @@ def setup(
 
     # Many containers set PYTHONDONTWRITEBYTECODE, and every command would then compile all that it imports.
     compileall.compile_dir(Path(__file__).parents[1], quiet=2)
-    _timed("compile kernels", compile_kernels)
+    timed = partial(_timed, Progress(quiet=quiet))
+    timed("compile kernels", compile_kernels)
     if jars.find_java() is None:
         _LOG.info("no Java found: everything but Spark works; for Spark, install Java 17 and run `share-state setup`")
         return
     names = [jars.DELTA, *([jars.KAFKA_CLIENTS] if with_kafka else [])]
     for name in list(jars.COORDINATES) if with_test_jars else names:
-        _timed(f"fetch jars {name}", partial(jars.fetch, name))
-    _timed("store Java's classes, so that Spark starts sooner", session.dump_class_archive)
+        timed(f"fetch jars {name}", partial(jars.fetch, name))
+    timed("store Java's classes, so that Spark starts sooner", session.dump_class_archive)
 
 
-def _timed(phase: str, step: Callable[[], None]) -> None:
-    begun = time.monotonic()
-    step()
-    _LOG.info("%s: %.1f s", phase, time.monotonic() - begun)
+def _timed(progress: Progress, phase: str, step: Callable[[], None]) -> None:
+    with progress(phase):
+        step()
+    _LOG.info("%s: %.1f s", phase, progress.seconds[phase])
 
 
 def compile_kernels() -> None:

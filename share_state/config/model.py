@@ -54,6 +54,12 @@ class ReportSettings(Section):
 
     html: PathText | None = Field(default=None, description="HTML page; none by default")
     prometheus: PathText | None = Field(default=None, description="metrics for the textfile collector; none by default")
+    prometheus_share_partitions: int = Field(
+        default=2000,
+        ge=0,
+        le=10_000_000,
+        description="share-partitions with metrics of their own, the worst first; groups are counted in full",
+    )
 
 
 class Acknowledged(Section):

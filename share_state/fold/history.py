@@ -110,9 +110,9 @@ def add_verdicts(
     }
     verdict = np.select(list(cases.values()), [VERDICTS.index(name) for name in cases], VERDICTS.index(OK))
     reasons = {
-        REWIND: ("SPSO went back from ", before, " to ", start),
-        STOP: ("nothing acknowledged for ", idle.astype(np.int64), " min while ", behind, " records wait"),
-        STALL: ("SPSO unmoved at ", start, " for ", still.astype(np.int64), " min while ", behind, " records wait"),
+        REWIND: (before - start, " offsets back: SPSO went from ", before, " to ", start),
+        STOP: (behind, " records wait, and no consumer has changed anything for ", *_whole_units(idle)),
+        STALL: (behind, " records wait, and SPSO has stayed at ", start, " for ", *_whole_units(still)),
     }
     kept = rows.drop_columns([PREVIOUS_START, FIRST_DELIVERY_AT, LOG_TIME])
     columns: dict[str, Any] = dict(zip(kept.column_names, kept.columns, strict=True))
@@ -138,6 +138,12 @@ def _reason(verdict: np.ndarray, reasons: dict[str, tuple[str | np.ndarray, ...]
             place[at] = sum(map(len, texts)) + np.arange(len(at))
             texts.append(pc.call_function("binary_join_element_wise", [*columns, pa.scalar("")]))
     return pa.concat_arrays(texts).take(pa.array(place))
+
+
+def _whole_units(minutes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Each duration as a number of its largest unit of which there are at least two, and that unit."""
+    sizes = np.select([minutes >= 2 * 1440, minutes >= 2 * 60], [1440, 60], 1)
+    return (minutes // sizes).astype(np.int64), np.select([sizes == 1440, sizes == 60], [" d", " h"], " min")
 
 
 def _numbers(column: pa.ChunkedArray) -> np.ndarray:

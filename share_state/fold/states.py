@@ -38,29 +38,29 @@ def key_texts(rows: pa.Table, *more: str) -> pa.ChunkedArray:
 
 
 def split_keys(states: pa.Table, state_partitions: int | None) -> pa.Table:
-    """The share-partitions that have state in several state partitions.
+    """The share-partitions that have state in several logs.
 
     Args:
-        states: at least KEY and `state_partition` of every live share-partition.
+        states: at least KEY, `state_partition` and `log` (its name) of every live share-partition.
         state_partitions: number of partitions of the state topic; None if unknown.
     Returns:
-        Their rows with `key` (`key_texts`), `home` (the state partition that counts, null if unknown) and `partitions`
-        (the numbers of all of them, as text).
+        Their rows with `key` (`key_texts`), `home` (the state partition that counts; null if unknown, or if the number
+        of any of the logs is) and `logs` (state partitions, or names of logs without a number, as text).
     """
-    # A log whose number is unknown may be a part or a copy of another.
-    rows = states.filter((pc.field("dialect") == SHARE_GROUP_STATE) & pc.field("state_partition").is_valid())
+    rows = states.filter(pc.field("dialect") == SHARE_GROUP_STATE)
     rows = rows.append_column("key", key_texts(rows))
     several = rows.group_by("key").aggregate([([], "count_all")]).filter(pc.field("count_all") > 1)
     rows = rows.filter(pc.is_in(rows["key"], several["key"].combine_chunks()))
-    rows = rows.sort_by([("key", "ascending"), ("state_partition", "ascending")])
-    keys, numbers = rows["key"].to_pylist(), dict[str, list[int]]()
-    for key, number in zip(keys, rows["state_partition"].to_pylist(), strict=True):
+    rows = rows.sort_by([("key", "ascending"), ("state_partition", "ascending"), ("log", "ascending")])
+    keys, numbers, names = rows["key"].to_pylist(), dict[str, list[int | None]](), dict[str, list[str]]()
+    for key, number, log in zip(keys, *(rows[name].to_pylist() for name in ("state_partition", "log")), strict=True):
         numbers.setdefault(key, []).append(number)
-    homes = {key: group_partition_of(key, state_partitions) for key in numbers} if state_partitions else {}
-    home = [homes[key] if homes.get(key) in numbers[key] else None for key in keys]
+        names.setdefault(key, []).append(log if number is None else str(number))
+    numbered = [key for key in numbers if None not in numbers[key]]
+    homes = {key: group_partition_of(key, state_partitions) for key in numbered} if state_partitions else {}
+    home = [homes[key] if homes.get(key, -1) in numbers[key] else None for key in keys]
     rows = rows.append_column("home", pa.array(home, pa.int32()))
-    texts = [", ".join(map(str, numbers[key])) for key in keys]
-    return rows.append_column("partitions", pa.array(texts, pa.string()))
+    return rows.append_column("logs", pa.array([", ".join(names[key]) for key in keys], pa.string()))
 
 
 _YEAR_1, _YEAR_10000 = -62_135_596_800_000, 253_402_300_800_000

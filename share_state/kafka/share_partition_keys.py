@@ -7,6 +7,7 @@ import base64
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from share_state.jit.compile import allocating_kernel, inlined, kernel, prefetch
 from share_state.kafka.buffers import column_bytes
@@ -148,17 +149,18 @@ def utf8_texts(binary: pa.LargeBinaryArray) -> pa.Array:
 
 
 def escaped_texts(binary: pa.LargeBinaryArray) -> pa.Array:
-    r"""A string column of distinct texts: of those that are not UTF-8, such bytes become `\xNN`, and `\` is doubled."""
-    if _is_utf8(binary):
-        return utf8_texts(binary)
+    r"""A string column of distinct texts: bytes that are not UTF-8 become `\xNN`.
+
+    In texts that have such bytes, or that spell `\x` themselves, backslashes are doubled.
+    """
+    if _is_utf8(binary) and not pc.any(pc.match_substring(texts := utf8_texts(binary), r"\x")).as_py():
+        return texts
     return pa.array(map(_escaped, binary.to_pylist()), pa.string())
 
 
 def _escaped(text: bytes) -> str:
-    try:
-        return text.decode()
-    except UnicodeDecodeError:
-        return text.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
+    escaped = text.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
+    return escaped if r"\x" in escaped else text.decode()
 
 
 def _is_utf8(binary: pa.LargeBinaryArray) -> bool:

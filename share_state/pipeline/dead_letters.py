@@ -22,7 +22,8 @@ from share_state.pipeline.resume import digest_of_logs
 from share_state.pipeline.sink import Sink
 from share_state.pipeline.task import IN_FLIGHT, Digest
 from share_state.rules.dead_letters import AuditedDeadLetters
-from share_state.rules.registry import Scope, findings, listed
+from share_state.rules.findings import findings
+from share_state.rules.registry import Scope, listed
 from share_state.schema.declarations import table_schema
 from share_state.sources.dead_letters import (
     DeadLetters,

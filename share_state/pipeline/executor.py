@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 import pyarrow as pa
+from numba.core import event
 from rich.console import Console
+from rich.status import Status
 
 from share_state.delta.warehouse import Warehouse
 from share_state.pipeline.groups import GroupSide, settle_tables
@@ -140,11 +142,29 @@ def judge_folded_groups(rows: pa.Table, side: GroupSide, plan: FoldPlan) -> pa.T
 _SHOWN_AFTER_SECONDS = 2.0
 
 
+class _CompilingStatus(event.Listener):
+    """Shows how many kernels numba has begun to compile in a phase. Compiling one compiles those that it calls."""
+
+    def __init__(self, status: Status, phase: str) -> None:
+        self._status, self._phase, self._begun, self._depth = status, phase, 0, 0
+
+    def on_start(self, event: event.Event) -> None:
+        del event
+        self._begun, self._depth = self._begun + 1, self._depth + 1
+        self._status.update(f"{self._phase}: compiling kernels ({self._begun}), later commands start at once …")
+
+    def on_end(self, event: event.Event) -> None:
+        del event
+        self._depth -= 1
+        if self._depth == 0:
+            self._status.update(f"{self._phase} …")
+
+
 class Progress:
     """Times the phases of a command; `with progress("fold"):` around each.
 
-    A line on stderr shows the running phase if stderr is a terminal and `quiet` is off. The environment variable
-    SHARE_STATE_PHASES names a file that receives the seconds of each phase as JSON.
+    If stderr is a terminal and `quiet` is off, a line shows the running phase, and that it compiles kernels while it
+    does. The environment variable SHARE_STATE_PHASES names a file that receives the seconds of each phase as JSON.
     """
 
     def __init__(self, *, quiet: bool = True) -> None:
@@ -156,8 +176,13 @@ class Progress:
     def __call__(self, phase: str) -> Iterator[None]:
         """Time one phase."""
         begun = time.monotonic()
-        with self._console.status(f"{phase} …"):
-            yield
+        with self._console.status(f"{phase} …") as status:
+            listener = _CompilingStatus(status, phase)
+            event.register("numba:compile", listener)
+            try:
+                yield
+            finally:
+                event.unregister("numba:compile", listener)
         self.seconds[phase] = round(self.seconds.get(phase, 0.0) + time.monotonic() - begun, 3)
 
     def close(self) -> None:

@@ -12,14 +12,16 @@ from share_state.delta.warehouse import CLAIM_TABLES, GROUP_TABLES
 from share_state.fold.groups import FoldedGroups, add_topic_names, fold_groups, partition_counts_by_name
 from share_state.fold.states import KEY, key_texts, split_keys
 from share_state.fold.sticky import FoldedSticky, fold_sticky
+from share_state.fold.timeline import TIMELINE
 from share_state.kafka.classic_groups import read_generations
 from share_state.pipeline.plan import FoldPlan, GroupInput
 from share_state.pipeline.result import RunResult
 from share_state.pipeline.sink import Sink
-from share_state.pipeline.task import FINDINGS, IN_FLIGHT, NUMBER, STATE, Digest
+from share_state.pipeline.task import FINDINGS, IN_FLIGHT, LOG, STATE, Digest
+from share_state.rules.findings import findings
 from share_state.rules.group_context import STATE_COLUMNS, AuditedGroups
 from share_state.rules.groups import judge_group_records, judge_groups, judge_sticky
-from share_state.rules.registry import Scope, findings
+from share_state.rules.registry import Scope
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import STATE_TOPIC
 
@@ -85,38 +87,36 @@ def settle_tables(plan: FoldPlan, rows: pa.Table, tables: dict[str, pa.Table]) -
         rows: of `LocalExecutor.fold`.
         tables: the tables of these rows.
     """
-    split = split_keys(tables[STATE], plan.state_partitions)
+    states, ranges = (
+        tables[name].append_column(LOG, rows[LOG].filter(pc.is_valid(rows[name]))) for name in (STATE, IN_FLIGHT)
+    )
+    split = split_keys(states, plan.state_partitions)
     if not len(split):
         return tables
-    settled = dict[str, pa.Table]()
-    for name in (STATE, IN_FLIGHT):
-        numbers = rows[NUMBER].filter(pc.is_valid(rows[name]))
-        settled[name] = _settle(split, tables[name].append_column(NUMBER, numbers)).drop_columns([NUMBER])
     found = [] if plan.judging == JUDGE_NONE else [findings(Scope.STATES, split, plan.severities)]
-    return tables | settled | {FINDINGS: pa.concat_tables([tables[FINDINGS], *found])}
+    return tables | {
+        STATE: _settle(split, states).drop_columns(LOG),
+        IN_FLIGHT: _settle(split, ranges).drop_columns(LOG),
+        FINDINGS: pa.concat_tables([tables[FINDINGS], *found]),
+    }
 
 
 def settle_timeline(timeline: pa.Table, state_partitions: int | None) -> pa.Table:
     """The rows of a timeline without those of state that does not count, as its key has state in another partition."""
-    last = timeline.group_by([*KEY, "state_partition"], use_threads=False).aggregate([("kind", "last")])
-    split = split_keys(last.filter(pc.field("kind_last") != "tombstone"), state_partitions)
-    return _settle(split, timeline.append_column(NUMBER, timeline["state_partition"])).drop_columns([NUMBER])
-
-
-def _strays(split: pa.Table) -> pa.Array:
-    """`key_texts` of the states that do not count."""
-    strays = split.filter(pc.field("home") != pc.field("state_partition"))
-    return key_texts(strays, "state_partition").combine_chunks()
+    timeline = timeline.append_column(LOG, timeline["state_partition"].cast(pa.string()))
+    last = timeline.group_by([*KEY, "state_partition", LOG], use_threads=False).aggregate([("kind", "last")])
+    last = last.filter((pc.field("kind_last") != "tombstone") & pc.field("state_partition").is_valid())
+    return _settle(split_keys(last, state_partitions), timeline).drop_columns(LOG)
 
 
 def _settle(split: pa.Table, rows: pa.Table) -> pa.Table:
-    """Rows, with the column NUMBER, without the states that do not count, and with doubtful ones marked as suspect."""
-    keys = key_texts(rows, NUMBER)
+    """Rows, with the column LOG, without the states that do not count, and with doubtful ones marked as suspect."""
+    keys, strays = key_texts(rows, LOG), split.filter(pc.field("home") != pc.field("state_partition"))
     if "suspect" in rows.schema.names:
-        doubtful = key_texts(split.filter(pc.field("home").is_null()), "state_partition").combine_chunks()
+        doubtful = key_texts(split.filter(pc.field("home").is_null()), LOG).combine_chunks()
         suspect = pc.or_(rows["suspect"], pc.is_in(keys, doubtful))
         rows = rows.set_column(rows.schema.get_field_index("suspect"), "suspect", suspect)
-    return rows.filter(pc.invert(pc.is_in(keys, _strays(split))))
+    return rows.filter(pc.invert(pc.is_in(keys, key_texts(strays, LOG).combine_chunks())))
 
 
 def read_groups(plan: FoldPlan) -> tuple[GroupSide | None, FoldPlan]:
@@ -155,21 +155,22 @@ def judge_across_logs(
     Returns:
         The result with these findings counted, and a run_id of both sides; those findings.
     """
-    numbers = {log.name: log.partition for log in plan.logs if log.topic == STATE_TOPIC and log.partition is not None}
+    numbers = [log.partition for log in plan.logs if log.topic == STATE_TOPIC]
+    known = [number for number in numbers if number is not None]
     count, modulus = plan.state_partitions, result.key_modulus
     # With no number of state partitions could two of them be the one that a key hashes to.
-    is_mixed = modulus % count > 0 if count else 0 < modulus <= max(numbers.values(), default=0)
+    is_mixed = modulus % count > 0 if count else 0 < modulus <= max(known, default=0)
+    is_mixed |= len(numbers) > max(1, len(known))
     if side is None and not is_mixed:
         return result, []
-    states = sink.read(STATE, STATE_COLUMNS)
+    states = sink.read(STATE, [LOG, *STATE_COLUMNS])
     split = split_keys(states if is_mixed else states.slice(0, 0), count)
-    strays = _strays(split)
-    if len(strays):
-        states = states.filter(pc.invert(pc.is_in(key_texts(states, "state_partition"), strays)))
+    strays = key_texts(split.filter(pc.field("home") != pc.field("state_partition")), "state_partition")
+    states = _settle(split, states)
     found = [] if side is None else [side.judge(states, plan, now_ms)]
     of_split = findings(Scope.STATES, split, plan.severities)
-    for table in (STATE, IN_FLIGHT) if len(split) else ():
-        sink.settle(table, {*split["state_partition"].to_pylist()}, partial(_settle, split))
+    for table in (STATE, IN_FLIGHT, TIMELINE) if len(split) else ():
+        sink.settle(table, {*split[LOG].to_pylist()}, partial(_settle, split))
     run_id = result.run_id
     if side is not None:
         digest = Digest()

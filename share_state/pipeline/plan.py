@@ -39,8 +39,9 @@ from share_state.pipeline.inputs import (
     read_frame,
     read_group_export,
 )
+from share_state.rules.findings import RecordRules, judge
 from share_state.rules.group_context import GroupLimits
-from share_state.rules.registry import RecordRules, judge, listed
+from share_state.rules.registry import listed
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import (

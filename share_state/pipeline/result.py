@@ -17,7 +17,7 @@ from share_state import __version__
 from share_state.delta.reader import COMMITTED
 from share_state.errors import InputError
 from share_state.pipeline.task import CUTOFF, SUMMARY, returned_table
-from share_state.rules.registry import drop_unproven
+from share_state.rules.findings import drop_unproven
 from share_state.sources.discovery import STATE_TOPIC
 from share_state.sources.share_snapshots import ShareSnapshotEntry
 

@@ -5,12 +5,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from share_state.delta.files import File
 from share_state.delta.warehouse import Warehouse
 from share_state.pipeline.plan import FoldPlan
-from share_state.pipeline.task import NUMBER, SUMMARY, FinishRows, OutputSpec, finalize_staged
+from share_state.pipeline.task import LOG, SUMMARY, FinishRows, OutputSpec, finalize_staged
+from share_state.schema.declarations import table_schema
 
 
 class Sink(Protocol):
@@ -41,11 +41,11 @@ class Sink(Protocol):
         ...
 
     def read(self, table: str, columns: Sequence[str] | None = None) -> pa.Table:
-        """Rows of a table that the fold made; by default all columns."""
+        """Rows of a table that the fold made; by default all columns, LOG only if it is named."""
         ...
 
-    def settle(self, table: str, numbers: Collection[int], change: FinishRows) -> None:
-        """Change the rows of some log partitions; `change` takes and returns rows with the column NUMBER."""
+    def settle(self, table: str, logs: Collection[str], change: FinishRows) -> None:
+        """Change the rows of some log partitions; `change` takes and returns rows with the column LOG."""
         ...
 
     def finish(self, table: str, finish: FinishRows) -> None:
@@ -97,10 +97,9 @@ class FileSink:
     def fold(self, plan: FoldPlan, written: Sequence[str], staged: Sequence[str]) -> pa.Table:
         """Fold every log partition."""
         rows = self._run(plan, OutputSpec(written=tuple(written), staged=tuple(staged), files=self.tables.files))
-        made = rows.filter(pc.is_valid(rows[SUMMARY]))
-        for number, summary in zip(made[NUMBER].to_pylist(), made[SUMMARY].to_pylist(), strict=True):
+        for summary in rows[SUMMARY].drop_null().to_pylist():
             for file in summary["files"]:
-                self._files[file["table"]].append(file | {NUMBER: number})
+                self._files[file["table"]].append(file | {LOG: summary["log"]})
         return rows
 
     def count(self, table: str) -> int:
@@ -109,18 +108,23 @@ class FileSink:
 
     def read(self, table: str, columns: Sequence[str] | None = None) -> pa.Table:
         """Rows of a table that the fold made."""
-        return self.tables.files.read(table, [file["path"] for file in self._files[table]], columns)
+        names, schema = [*(columns or table_schema(table).names)], pa.schema([*table_schema(table), (LOG, pa.string())])
+        pieces = [pa.schema([schema.field(name) for name in names]).empty_table()]
+        for file in self._files[table]:
+            rows = self.tables.files.read(table, [file["path"]], [name for name in names if name != LOG])
+            rows = rows.append_column(LOG, pa.repeat(file[LOG], len(rows))) if LOG in names else rows
+            pieces.append(rows.select(names))
+        return pa.concat_tables(pieces)
 
-    def settle(self, table: str, numbers: Collection[int], change: FinishRows) -> None:
+    def settle(self, table: str, logs: Collection[str], change: FinishRows) -> None:
         """Rewrite the files of some log partitions."""
         files, settled = self.tables.files, list[File]()
         for file in self._files[table]:
-            if file[NUMBER] not in numbers:
+            if file[LOG] not in logs:
                 settled.append(file)
                 continue
             rows = files.read(table, [file["path"]])
-            number = pa.repeat(pa.scalar(file[NUMBER], pa.int32()), len(rows))
-            rows = change(rows.append_column(NUMBER, number)).drop_columns([NUMBER])
+            rows = change(rows.append_column(LOG, pa.repeat(file[LOG], len(rows)))).drop_columns([LOG])
             settled += files.write(table, rows.to_batches())
         self._files[table] = settled
 

@@ -25,7 +25,7 @@ from share_state.fold.log import FoldedLog
 from share_state.fold.log_stats import Folded
 from share_state.fold.timeline import TIMELINE
 from share_state.pipeline.plan import FoldPlan
-from share_state.rules.registry import WRITTEN, count_findings, drop_unproven
+from share_state.rules.findings import WRITTEN, count_findings, drop_unproven
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import LogPartition
 
@@ -91,7 +91,7 @@ RESULTS = (STATE, IN_FLIGHT, FINDINGS)
 WATCHED, CARRIED = "share_partition_history", "carried_share_partitions"
 """Tables that an audit fills too; rows of WATCHED are staged, since their time and verdict depend on every log."""
 
-CUTOFF, SUMMARY, NUMBER = "cutoff", "summary", "number"
+CUTOFF, SUMMARY, LOG = "cutoff", "summary", "log"
 
 _SMALL_LOG = 16 << 20
 _TASKS_A_CORE = 4
@@ -163,13 +163,13 @@ class OutputSpec:
 
     @property
     def schema(self) -> pa.Schema:
-        """What a task yields: one struct column per returned table, `cutoff` and `summary`, and the log's number.
+        """What a task yields: one struct column per returned table, `cutoff` and `summary`, and the name of the log.
 
-        Each row sets the number and either the column of one table, or `cutoff` and `summary`.
+        Each row sets the name and either the column of one table, or `cutoff` and `summary`.
         """
         schemas = {name: self.schema_of(name) for name in (*self.returned, CUTOFF)} | {SUMMARY: SUMMARIES}
         columns = [pa.field(name, pa.struct(list(columns))) for name, columns in schemas.items()]
-        return pa.schema([pa.field(NUMBER, pa.int32()), *columns])
+        return pa.schema([pa.field(LOG, pa.string()), *columns])
 
     def schema_of(self, table: str) -> pa.Schema:
         """The columns of a returned table."""
@@ -206,7 +206,7 @@ def run_task(plan: FoldPlan, output: OutputSpec, log: LogPartition) -> Iterator[
     for name in output.returned:
         for batch in _to_batches(made.pop(name, ()), ROWS_A_BATCH):
             returned[name] += batch.num_rows
-            yield _row_of(schema, log.partition, {name: batch.to_struct_array()})
+            yield _row_of(schema, log.name, {name: batch.to_struct_array()})
     files = _written(made, output, plan.cores_of(log))
     deque(made.get(STATE, ()), maxlen=0)
     digest.take(folded.cutoff)
@@ -214,7 +214,7 @@ def run_task(plan: FoldPlan, output: OutputSpec, log: LogPartition) -> Iterator[
     summary |= {"digest": digest.text, "files": files}
     summary |= {"returned": [{"table": name, "rows": count} for name, count in returned.items()]}
     summaries = pa.array([summary], pa.struct(list(SUMMARIES)))
-    yield _row_of(schema, log.partition, {CUTOFF: limits, SUMMARY: summaries})
+    yield _row_of(schema, log.name, {CUTOFF: limits, SUMMARY: summaries})
 
 
 def _written(made: dict[str, Iterable[pa.Table]], output: OutputSpec, cores: int) -> list[File]:
@@ -325,9 +325,9 @@ def _counted(findings: pa.Table, by: list[str]) -> list[dict[str, Any]]:
     return counted.group_by(by).aggregate([("count", "sum")]).rename_columns({"count_sum": "count"}).to_pylist()
 
 
-def _row_of(schema: pa.Schema, number: int | None, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
+def _row_of(schema: pa.Schema, log: str, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
     count = len(next(iter(columns.values())))
-    given = {NUMBER: pa.repeat(pa.scalar(number, pa.int32()), count), **columns}
+    given = {LOG: pa.repeat(log, count), **columns}
     arrays = [
         given[field.name].cast(field.type) if field.name in given else pa.nulls(count, field.type) for field in schema
     ]

@@ -23,6 +23,7 @@ from share_state.fold.options import Limits
 from share_state.report.share_partitions import (
     HISTORY_TABLE,
     IDENTITY_COLUMNS,
+    JUST_WORSE_THAN_OK,
     KEY_COLUMNS,
     VERDICTS,
     PoisonRecords,
@@ -32,25 +33,27 @@ from share_state.report.share_partitions import (
     find_poison_records,
     group_pieces,
     group_rows,
+    in_large_pieces,
     latest_audit_filter,
     latest_share_partitions,
     left_join,
     number_rows,
     prefilter,
     select_share_partitions,
+    verdict_rank,
     with_unreported_verdicts,
 )
-from share_state.rules.registry import ERROR, OFF, SEVERITIES, WARNING, count_findings, registered
+from share_state.rules.findings import count_findings
+from share_state.rules.registry import ERROR, OFF, SEVERITIES, WARNING, registered
 from share_state.schema.declarations import table_schema
 
-_JUST_WORSE_THAN_OK = VERDICTS.index("OK") - 0.5
+SUSPECT = "suspect"
+"""The status of a share-partition whose state cannot be trusted, and that has no error."""
+
 _MAX_EXAMPLES = 3
 _MAX_RANGES = 2000
 _MAX_FINDINGS = 12
 _MAX_AUDITS = 200
-_SURVEY_ROWS = 1_000_000
-"""Rows that are surveyed at a time."""
-
 _FINDING_COLUMNS = (
     *KEY_COLUMNS, "rule", "severity", "state_partition", "offset", "message", "evidence", "run_id", "settled",
 )  # fmt: skip
@@ -241,13 +244,15 @@ class _Survey:
     Attributes:
         live: how many there are.
         verdicts: verdict -> number of share-partitions, the worst first; known verdicts are there even with 0.
+        statuses: status of `FlaggedSharePartition` -> number of share-partitions, the worst first.
         worst: the worst of those that need attention: columns of `latest_share_partitions`, suspect (boolean), errors
-            and warnings (numbers of findings).
+            and warnings (numbers of findings), status.
         left_out: how many more need attention.
     """
 
     live: int
     verdicts: Mapping[str, int]
+    statuses: Mapping[str, int]
     worst: pa.Table
     left_out: int
 
@@ -255,55 +260,48 @@ class _Survey:
 def _survey(tables: CommittedTables, summary: pa.Table, most: int) -> _Survey:
     suspects = add_topic_key(tables.read("share_partition_state", pc.field("suspect"), [*KEY_COLUMNS, "suspect"]))
     counts, latest = _count_findings(summary), latest_audit_filter(tables)
-    verdicts, flagged, worst = Counter[str](), 0, list[pa.Table]()
+    verdicts, statuses, flagged, worst = Counter[str](), Counter[tuple[float, str]](), 0, list[pa.Table]()
     columns = (*KEY_COLUMNS, "verdict", "poison_records", "waiting_records")
-    for piece in _in_large_pieces(tables.batches(HISTORY_TABLE, columns, latest)):
+    for piece in in_large_pieces(tables.batches(HISTORY_TABLE, columns, latest)):
         rows = with_unreported_verdicts(tables, piece)
         verdicts.update({row["values"]: row["counts"] for row in rows["verdict"].value_counts().to_pylist()})
         rows = left_join(left_join(rows, suspects, {"suspect": pa.bool_()}), counts, _COUNTS)
         found = _needing_attention(rows)
         flagged += found.num_rows
+        for row in found.group_by(["rank", "status"]).aggregate([([], "count_all")]).to_pylist():
+            statuses[row["rank"], row["status"]] += row["count_all"]
         worst = [_worst_first(pa.concat_tables([*worst, found])).slice(0, most)]
     by_verdict = dict.fromkeys(VERDICTS, 0) | dict(sorted(verdicts.items()))
-    details = _add_details(tables, latest, worst[0]) if flagged else pa.table({})
-    return _Survey(sum(verdicts.values()), by_verdict, details, max(0, flagged - most))
-
-
-def _in_large_pieces(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    waiting, count = list[pa.Table](), 0
-    for piece in pieces:
-        waiting.append(piece)
-        count += piece.num_rows
-        if count >= _SURVEY_ROWS:
-            yield pa.concat_tables(waiting)
-            waiting, count = [], 0
-    if waiting:
-        yield pa.concat_tables(waiting)
+    details = pa.table({})
+    if flagged:
+        details = latest_share_partitions(tables, latest, worst[0])
+        details = left_join(details, worst[0], {"suspect": pa.bool_(), **_COUNTS, "status": pa.string()})
+        details = details.sort_by("place").drop_columns("place")
+    live = sum(verdicts.values())
+    by_status = {status: statuses[rank, status] for rank, status in sorted(statuses)} | {VERDICTS[-1]: live - flagged}
+    return _Survey(live, by_verdict, by_status, details, max(0, flagged - most))
 
 
 def _needing_attention(rows: pa.Table) -> pa.Table:
-    """The rows with a verdict other than OK, an error or a warning, or a suspect state."""
+    """The rows with a verdict other than OK, an error or a warning, or a suspect state; with status and its rank."""
     for name, unknown in (("suspect", False), ("errors", 0), ("warnings", 0)):
         rows = rows.set_column(rows.column_names.index(name), name, pc.fill_null(rows[name], unknown))
     is_healthy = pc.equal(rows["verdict"], "OK")
     has_findings = pc.greater(pc.add(rows["errors"], rows["warnings"]), 0)
-    return rows.filter(pc.or_(pc.or_(pc.invert(is_healthy), has_findings), rows["suspect"]))
+    rows = rows.filter(pc.or_(pc.or_(pc.invert(is_healthy), has_findings), rows["suspect"]))
+    has_error, is_ok = pc.greater(rows["errors"], 0), pc.equal(rows["verdict"], VERDICTS[-1])
+    other = pc.if_else(has_error, ERROR, pc.if_else(rows["suspect"], SUSPECT, WARNING))
+    verdict = pc.binary_join_element_wise(rows["verdict"].cast(pa.string()), pc.if_else(has_error, f"+{ERROR}", ""), "")
+    # An error is graver than STALL; the ranks of verdicts are whole numbers.
+    own = pc.if_else(pc.equal(other, SUSPECT), JUST_WORSE_THAN_OK + 0.1, JUST_WORSE_THAN_OK + 0.2)
+    rank = pc.if_else(is_ok, own, verdict_rank(rows))
+    rank = pc.if_else(has_error, pc.min_element_wise(rank, VERDICTS.index("STALL") - 0.5), rank)
+    return rows.append_column("status", pc.if_else(is_ok, other, verdict)).append_column("rank", rank)
 
 
 def _worst_first(rows: pa.Table) -> pa.Table:
-    rank = pc.fill_null(pc.cast(pc.index_in(rows["verdict"], pa.array(VERDICTS)), pa.float64()), _JUST_WORSE_THAN_OK)
-    is_broken = pc.cast(pc.or_(pc.greater(rows["errors"], 0), rows["suspect"]), pa.int8())
-    ranked = rows.append_column("rank", rank).append_column("broken", is_broken)
-    worst = descending("broken", "poison_records", "waiting_records", "errors", "warnings")
-    return ranked.sort_by([*ascending("rank"), *worst, *ascending(*KEY_COLUMNS)]).drop_columns(["rank", "broken"])
-
-
-def _add_details(tables: CommittedTables, latest: pc.Expression, worst: pa.Table) -> pa.Table:
-    """The columns of `_Survey.worst`, in the order of the rows."""
-    wanted = number_rows(worst)
-    known = latest_share_partitions(tables, latest, wanted).drop_columns("topic_key")
-    rows = left_join(select_share_partitions(known, wanted), worst, {"suspect": pa.bool_(), **_COUNTS})
-    return rows.sort_by("place").drop_columns("place")
+    worst = descending("errors", "poison_records", "waiting_records", "warnings")
+    return rows.sort_by([*ascending("rank"), *worst, *ascending(*KEY_COLUMNS)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,20 +324,19 @@ class FlaggedSharePartition:
     history: tuple[dict[str, Any], ...]
 
     @property
-    def label(self) -> str:
-        """Its verdict; for OK what else needs attention: suspect, error or warning."""
-        if self.now["verdict"] != "OK":
-            return self.now["verdict"]
-        return "suspect" if self.now["suspect"] else ERROR if self.now["errors"] else WARNING
+    def status(self) -> str:
+        """Its verdict, with "+error" if it has an error too; for OK what needs attention: error, suspect or warning."""
+        return self.now["status"]
 
     @property
     def why(self) -> str:
-        """Why it needs attention, in one line."""
+        """Why it needs attention, in one line that begins with a number where there is one."""
         if self.now["reason"]:
             return self.now["reason"]
         for one in self.findings:
             if one["open"]:
-                return f"{one['rule']}: {one['message']}"
+                has_number = one["open"] == 1 or one["message"][:1].isdigit()
+                return one["message"] if has_number else f"{one['open']:,} findings, the worst: {one['message']}"
         return "records since its latest snapshot are missing or unreadable"
 
 
@@ -414,10 +411,12 @@ class AuditReport:
         tables: that it was read from.
         live: number of live share-partitions.
         verdicts: verdict -> number of share-partitions, the worst first; known verdicts are there even with 0.
+        statuses: status of `FlaggedSharePartition`, or OK -> number of share-partitions, the worst first.
         flagged: the share-partitions that need attention, the worst first, up to a limit.
         flagged_left_out: how many more there are.
         findings: by rule and severity, the gravest first.
-        cutoffs: rows of the table `cutoff`: unsafe ones first, then by the records that they hold back.
+        cutoffs: rows of the table `cutoff` with limited_by_topic, the name if it is known: unsafe ones first, then by
+            the records that they hold back.
         poison: offsets on which all deliveries fail.
         fail_on: the severity from which on findings of the latest run make the exit code 1.
         fail_on_verdict: the verdict from which on a share-partition makes it 1, too; or "none".
@@ -431,6 +430,7 @@ class AuditReport:
     tables: CommittedTables
     live: int
     verdicts: Mapping[str, int]
+    statuses: Mapping[str, int]
     flagged: tuple[FlaggedSharePartition, ...]
     flagged_left_out: int
     findings: tuple[BrokenRule, ...]
@@ -492,7 +492,7 @@ def read_report(
     limits = limits or Limits()
     summary = _summarize_findings(tables, acknowledged)
     seen = _survey(tables, summary, most)
-    cutoffs = tables.read("cutoff").to_pylist()
+    cutoffs = _name_topics(tables, tables.read("cutoff")).to_pylist()
     cutoffs.sort(key=lambda row: (bool(row["safe"]), -(row["pinned_records"] or 0), row["partition"]))
     return AuditReport(
         cluster=cluster,
@@ -503,6 +503,7 @@ def read_report(
         tables=tables,
         live=seen.live,
         verdicts=seen.verdicts,
+        statuses=seen.statuses,
         flagged=_read_flagged(tables, seen.worst, summary),
         flagged_left_out=seen.left_out,
         findings=_list_broken_rules(summary),
@@ -511,6 +512,14 @@ def read_report(
         fail_on=fail_on,
         fail_on_verdict=fail_on_verdict,
     )
+
+
+def _name_topics(tables: CommittedTables, cutoffs: pa.Table) -> pa.Table:
+    """Append limited_by_topic, the name of the topic in limited_by_topic_id."""
+    wanted = pc.field("topic_id").isin(cutoffs["limited_by_topic_id"].unique()) & pc.field("topic").is_valid()
+    named = tables.read("share_partition_state", wanted, ["topic_id", "topic"])
+    place = pc.index_in(cutoffs["limited_by_topic_id"], named["topic_id"].combine_chunks())
+    return cutoffs.append_column("limited_by_topic", named["topic"].combine_chunks().take(place.combine_chunks()))
 
 
 def _plain_run(run: Mapping[str, Any]) -> dict[str, Any]:

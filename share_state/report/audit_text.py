@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 from rich.console import Console
@@ -104,13 +105,11 @@ def show_command(warehouse: str, row: Mapping[str, Any]) -> str | None:
 
 
 def _all_advice(report: AuditReport) -> Iterator[Advice]:
+    """In the order of `AuditReport.flagged`: an error is graver than STALL."""
+    yield from _verdict_advice(report, "REWIND")
+    yield from _verdict_advice(report, "STOP")
     yield from islice(_rule_advice(report, ERROR), 3)
-    for verdict, (severity, what, then) in _VERDICTS.items():
-        worst = next((one for one in report.flagged if one.now["verdict"] == verdict), None)
-        if count := report.verdicts[verdict]:
-            command = show_command(report.warehouse, worst.now) if worst else None
-            example = f" {_worst(worst.now, count)}: {worst.why}." if worst else ""
-            yield Advice(severity, f"{verdict}, {pluralize(count, 'share-partition')}: {what}.{example}", then, command)
+    yield from _verdict_advice(report, "STALL")
     if report.poison.records:
         worst = report.poison.worst[0]
         limit = report.limits.of_group("delivery_count", worst["group_id"])
@@ -130,26 +129,44 @@ def _all_advice(report: AuditReport) -> Iterator[Advice]:
     yield from islice(_rule_advice(report, WARNING), 3)
     pinned = max(report.cutoffs, key=lambda row: row["pinned_records"] or 0, default=None)
     if pinned is not None and (pinned["pinned_records"] or 0) >= report.limits.pinned_records:
-        holder = {"group_id": pinned["limited_by_group"], "topic": None, "topic_id": pinned["limited_by_topic_id"]}
-        who = _name(holder | {"partition": pinned["limited_by_partition"]})
+        columns = {"topic": "limited_by_topic", "topic_id": "limited_by_topic_id", "partition": "limited_by_partition"}
+        who = _name({"group_id": pinned["limited_by_group"], **{name: pinned[one] for name, one in columns.items()}})
         kept = f"{pluralize(pinned['pinned_records'], 'record')} of {pinned['topic']}-{pinned['partition']}"
         what = f"{who} alone keeps {kept} from being cleaned."
         yield Advice(INFO, what, "Nothing is lost; if the group is no longer used, delete it.")
 
 
+def _verdict_advice(report: AuditReport, verdict: str) -> Iterator[Advice]:
+    severity, what, then = _VERDICTS[verdict]
+    worst = next((one for one in report.flagged if one.now["verdict"] == verdict), None)
+    if count := report.verdicts[verdict]:
+        command = show_command(report.warehouse, worst.now) if worst else None
+        example = f" {_worst(worst.now, count)}: {worst.why}." if worst else ""
+        yield Advice(severity, f"{pluralize(count, 'share-partition')} with {verdict}: {what}.{example}", then, command)
+
+
 def _rule_advice(report: AuditReport, severity: str) -> Iterator[Advice]:
+    """About the rules that the worst share-partitions break first."""
+    broken = []
     for rule in report.findings:
         verdict = _COVERED_RULES.get(rule.rule, "")
         is_covered = report.poison.records if verdict is None else report.verdicts.get(verdict, 0)
         if rule.severity == severity and rule.open and not is_covered:
-            yield _advise_on_rule(report, rule)
+            examples = (
+                (place, {**one.now, **found})
+                for place, one in enumerate(report.flagged)
+                for found in one.findings
+                if (found["rule"], found["severity"]) == (rule.rule, severity) and found["open"]
+            )
+            broken.append((rule, *next(examples, (len(report.flagged), rule.examples[0]))))
+    for rule, _, example in sorted(broken, key=itemgetter(1)):
+        yield _advise_on_rule(report, rule, example)
 
 
-def _advise_on_rule(report: AuditReport, rule: BrokenRule) -> Advice:
+def _advise_on_rule(report: AuditReport, rule: BrokenRule, example: Mapping[str, Any]) -> Advice:
     new = f", {rule.new:,} of them new" if rule.new and rule.new < rule.open else ""
-    example = rule.examples[0]
     about = "" if example["group_id"] is None else f" {_worst(example, rule.open)}:"
-    what = f"{rule.rule}, {pluralize(rule.open, 'finding')}{new}:{about} {example['message']}"
+    what = f"{pluralize(rule.open, 'finding')} of {rule.rule}{new}:{about} {example['message']}"
     command = show_command(report.warehouse, example) if example["group_id"] is not None else None
     return Advice(rule.severity, what, f"What should hold: {rule.statement}" if rule.statement else "", command)
 
@@ -173,19 +190,21 @@ def print_audit(report: AuditReport, written: Sequence[str] = ()) -> None:
     run, width = report.run, _console_width()
     cluster = f" of {format_name(report.cluster)}" if report.cluster else ""
     read = f"{pluralize(run['records'], 'record')} of {pluralize(run['state_partitions'], 'log partition')}"
-    took = f"in {format_duration(run['started'], run['finished'])}, up to {format_time(report.log_time)}"
+    took = f"read in {format_duration(run['started'], run['finished'])}; newest record: {format_time(report.log_time)}"
     print_line(_shorten(f"audit{cluster}, run {run['run_id']}: {read} {took}", width))
     if run["notes"]:
         more = f" (and {pluralize(len(run['notes']) - 1, 'note')} more)" if len(run["notes"]) > 1 else ""
         print_line(f"note: {_shorten(run['notes'][0], min(_MAX_TEXT, width - 6 - len(more)))}{more}")
     print_line(_shorten(headline(report), width))
-    verdicts = ", ".join(f"{count:,} {verdict}" for verdict, count in report.verdicts.items())
-    print_line(_shorten(f"verdicts: {verdicts}", width))
+    statuses = ", ".join(f"{count:,} {status}" for status, count in report.statuses.items() if count)
+    print_line(_shorten(f"status: {statuses or 'no share-partition'}", width))
     _print_flagged(report, width)
     _print_rules(report, width)
     print_line(_shorten(_cutoff_line(report), width))
     for first in advice(report, most=1):
         print_line(_shorten(f"next: {first.what}", width))
+        if first.then:
+            print_line(_shorten(f"      {first.then}", width))
         if first.command is not None and len(first.command) <= _MAX_TEXT * 2:
             print_line(f"      {first.command}")
     for path in written[:_MAX_PATHS]:
@@ -197,15 +216,15 @@ def print_audit(report: AuditReport, written: Sequence[str] = ()) -> None:
 def _print_flagged(report: AuditReport, width: int) -> None:
     if not report.flagged:
         return
-    numeric = ("START-OFFSET", "LAG", "UNMOVED") if width >= _WIDTH_FOR_NUMBERS else ()
+    numeric = ("START-OFFSET", "LAG", "START-UNMOVED") if width >= _WIDTH_FOR_NUMBERS else ()
     rows = []
     for one in report.flagged[:_MAX_ROWS]:
         now = one.now
         names = [_shorten(format_name(text), width // 6) for text in (now["group_id"], now["topic"] or now["topic_id"])]
         start = format_number(now["start_offset"]) if (now["start_offset"] or 0) >= 0 else UNKNOWN
         numbers = [start, format_number(now["lag"]), format_duration(now["moved_time"], now["time"])]
-        rows.append([one.label, *names, str(now["partition"]), *(numbers if numeric else []), one.why])
-    columns = ["VERDICT", "GROUP", "TOPIC", "PARTITION", *numeric, "WHY"]
+        rows.append([one.status, *names, str(now["partition"]), *(numbers if numeric else []), one.why])
+    columns = ["STATUS", "GROUP", "TOPIC", "PARTITION", *numeric, "WHY"]
     _print_fitted(columns, rows, width, ("PARTITION", *numeric))
     if more := len(report.flagged) + report.flagged_left_out - len(rows):
         print_line(f"... and {pluralize(more, 'share-partition')} more that need a look")
@@ -265,8 +284,9 @@ def audit_json(report: AuditReport) -> dict[str, Any]:
     """The audit as plain data: what `print_audit` prints, in full.
 
     Returns:
-        cluster, warehouse, run, verdicts, findings_by_severity, failing, healthy, headline, advice, share_partitions
-        (how many), troubled (those that need attention, each with now, state, ranges, findings, history),
+        cluster, warehouse, run, verdicts, statuses, findings_by_severity, failing, healthy, headline, advice,
+        share_partitions (how many), troubled (those that need attention, each with status, why, now, state, ranges,
+        findings, history),
         troubled_left_out, findings (by rule), cutoff, poison.
     """
     return {
@@ -279,9 +299,10 @@ def audit_json(report: AuditReport) -> dict[str, Any]:
         "failing_verdicts": report.failing_verdicts,
         "share_partitions": report.live,
         "verdicts": dict(report.verdicts),
+        "statuses": dict(report.statuses),
         "findings_by_severity": report.by_severity,
         "advice": [asdict(one) for one in advice(report)],
-        "troubled": [asdict(one) for one in report.flagged],
+        "troubled": [asdict(one) | {"status": one.status, "why": one.why} for one in report.flagged],
         "troubled_left_out": report.flagged_left_out,
         "findings": [asdict(one) for one in report.findings],
         "cutoff": [dict(row) for row in report.cutoffs],

@@ -12,20 +12,29 @@ from share_state.rules.registry import SEVERITIES, listed, registered
 from share_state.sources.discovery import STATE_TOPIC, LogPartition
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from share_state.simulator.simulation import Simulation
+    from share_state.sources.topics import Topics
 
 _NOT_JUDGED = {JUDGE_STATE: "the rules over single records of __share_group_state", JUDGE_NONE: "every rule"}
 _NUMERIC = ("PARTITION", "CUTOFF", "LOG-START", "LOG-END", "REDUNDANT", "LIVE")
-_COLUMNS = ("TOPIC", *_NUMERIC, "SAFE", "HELD BACK BY", "SINCE")
+_COLUMNS = ("TOPIC", *_NUMERIC, "SAFE", "HELD BACK BY", "ITS SNAPSHOT")
+
+
+def name_holders(cutoff: "pa.Table", topics: "Topics") -> "pa.Table":
+    """The table `cutoff` with the column limited_by_topic, null where the name is not known."""
+    names = topics.name_of(cutoff["limited_by_topic_id"].combine_chunks())
+    return cutoff.append_column("limited_by_topic", names)
 
 
 def print_cutoffs(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print one line per log partition."""
+    """Print one line per log partition; rows of the table `cutoff`, and limited_by_topic."""
     cells = []
     for row in rows:
         holder = None
         if row["limited_by_group"] is not None:
-            topic = row["limited_by_topic_id"] or row["topic"]
+            topic = row["limited_by_topic"] or row["limited_by_topic_id"] or row["topic"]
             holder = f"{row['limited_by_group']} {topic} {row['limited_by_partition']}"
         safe = ": ".join(filter(None, ("yes" if row["safe"] else "no", row["reason"])))
         since = format_time(row["limited_since"]) if row["limited_since"] else None
@@ -103,6 +112,15 @@ def print_reconstruction(found: Mapping[str, Any]) -> None:
     if found["judge"] in _NOT_JUDGED:
         print_line(f"not judged: {_NOT_JUDGED[found['judge']]} (--judge all)")
     print_line(f"tables are in {found['warehouse']} (run {found['run_id']}): `share-state show {found['warehouse']}`")
+
+
+def print_stream(found: Mapping[str, Any]) -> None:
+    """Print what a stream has committed."""
+    live = f"{found['share_partitions']:,} live share-partitions"
+    print_line(f"{found['records']:,} records of {len(found['progress'])} log partitions hold {live}")
+    print_findings(found["findings"])
+    place = found["warehouse"]
+    print_line(f"tables are in {place} (micro-batch {found['micro_batch']}): `share-state show {place}`")
 
 
 def print_findings(findings: Sequence[Mapping[str, Any]]) -> None:

@@ -1,6 +1,10 @@
-"""The audit as metrics: a file for the textfile collector of Prometheus' node exporter."""
+"""The audit as metrics: a file for the textfile collector of Prometheus' node exporter.
 
-from collections.abc import Iterable, Iterator, Sequence
+Groups and the cluster are counted in full; series of single share-partitions are limited to the worst. Names follow
+kminion's (`kminion_kafka_consumer_group_topic_partition_lag` is `share_state_group_topic_partition_lag` here).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -14,9 +18,19 @@ from share_state.report.audit_data import AuditReport
 from share_state.report.console import write_report
 from share_state.report.share_partitions import (
     DELIVERY_STATES,
+    HISTORY_TABLE,
+    KEY_COLUMNS,
+    ascending,
+    descending,
+    group_pieces,
+    group_rows,
+    in_large_pieces,
     latest_audit_filter,
     latest_share_partitions,
     number_rows,
+    records_by_state,
+    verdict_rank,
+    with_unreported_verdicts,
 )
 
 Labels = dict[str, str]
@@ -24,7 +38,6 @@ Labels = dict[str, str]
 _SHARE_PARTITION_METRICS = {
     "start_offset": "Share-partition start offset (SPSO) as recorded; absent before it is initialised.",
     "end_offset": "Share-partition end offset (SPEO): first offset after the last in-flight range.",
-    "topic_end_offset": "Next offset of the topic-partition; absent if it is not known.",
     "lag": "Records behind, as kafka-share-groups.sh counts them; absent if unknown.",
     "poison_records": "Offsets at or one below the delivery limit, or archived by it.",
 }
@@ -34,121 +47,202 @@ _LOG_PARTITION_METRICS = {
     "redundant_bytes": "Bytes of batches before the cutoff.",
     "pinned_records": "Records that one share-partition alone keeps from being cleaned.",
     "pinned_bytes": "Bytes that one share-partition alone keeps from being cleaned.",
+    "safe": "1 if records before the cutoff can be deleted safely, else 0.",
 }
+_LABELS = {"group_id": "group_id", "name": "topic_name", "partition": "partition_id"}
+"""Column -> label, as kminion names it."""
 
 
-def write_metrics(path: str, report: AuditReport) -> None:
-    """Write the metrics of the latest audit; share-partitions that are gone vanish from the file.
+def write_metrics(path: str, report: AuditReport, most: int) -> None:
+    """Write the metrics of the latest audit; groups and share-partitions that are gone vanish from the file.
 
     Args:
         path: of the file; node exporter reads files that end in .prom.
         report: from `read_report`.
+        most: share-partitions that have series, the worst first.
     Raises:
         ReportError: if the file cannot be written; an existing file stays.
     """
     registry = CollectorRegistry()
-    registry.register(_Metrics(report))
+    registry.register(_Metrics(report, most))
     write_report(path, generate_latest(registry).decode())
 
 
 class _Metrics(Collector):
     """Makes one metric family at a time, to hold little more than the text of a large cluster's metrics."""
 
-    def __init__(self, report: AuditReport) -> None:
-        self._report = report
+    def __init__(self, report: AuditReport, most: int) -> None:
+        self._report, self._tables, self._most = report, report.tables, most
         self._cluster = {"cluster": report.cluster} if report.cluster else {}
+        self._latest = latest_audit_filter(report.tables)
+        self._worst: pa.Table | None = None
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
+        yield from self._groups()
         yield from self._share_partitions()
         yield from self._log_partitions()
         yield from self._run()
         yield from self._dead_letters()
 
+    def _groups(self) -> Iterator[GaugeMetricFamily]:
+        sums = {"share_partitions": "sum", "lag": "sum", "poison_records": "sum"}
+        topics = group_pieces(self._survey(), ["group_id", "name", "verdict"], sums)
+        if topics is None:
+            return
+        verdicts = group_rows(topics, ["group_id", "verdict"], {"share_partitions": "sum"}).to_pylist()
+        found = {(row["group_id"], row["verdict"]): row["share_partitions"] for row in verdicts}
+        yield self._family(
+            "group_share_partitions",
+            "Live share-partitions of the group by verdict of the audit.",
+            (
+                ({"group_id": group, "verdict": verdict}, found.get((group, verdict), 0))
+                for group in dict.fromkeys(group for group, _ in found)
+                for verdict in self._report.verdicts
+            ),
+        )
+        lags = group_rows(topics, ["group_id", "name"], {"lag": "sum"})
+        yield self._column("group_topic_lag", "Records behind, of partitions whose lag is known.", lags, "lag")
+        poison = group_rows(topics, ["group_id"], {"poison_records": "sum"})
+        help_text = _SHARE_PARTITION_METRICS["poison_records"]
+        yield self._column("group_poison_records", help_text, poison, "poison_records")
+        states = {state.lower(): "sum" for state in DELIVERY_STATES}
+        yield self._in_flight("group", group_pieces(records_by_state(self._tables), ["group_id"], states))
+        if self._tables.holds("share_groups"):
+            members = self._tables.read("share_groups", columns=["group_id", "members"])
+            yield self._column("group_members", "Members of the group.", members, "members")
+
+    def _survey(self) -> Iterator[pa.Table]:
+        """All live share-partitions in pieces: group_id, name, verdict, lag, ...; notes the worst in passing."""
+        columns = (*KEY_COLUMNS, "verdict", "poison_records", "waiting_records", "lag")
+        by = [*ascending("rank"), *descending("poison_records", "waiting_records", "lag"), *ascending(*KEY_COLUMNS)]
+        worst = list[pa.Table]()
+        for piece in in_large_pieces(self._tables.batches(HISTORY_TABLE, columns, self._latest)):
+            rows = with_unreported_verdicts(self._tables, piece)
+            ranked = pa.concat_tables([*worst, rows.append_column("rank", verdict_rank(rows))])
+            worst = [ranked.sort_by(by).slice(0, self._most).combine_chunks()]
+            self._worst = worst[0]
+            rows = rows.append_column("name", pc.coalesce(rows["topic"], rows["topic_key"]))
+            yield rows.append_column("share_partitions", pa.repeat(pa.scalar(1, pa.int64()), rows.num_rows))
+
     def _share_partitions(self) -> Iterator[GaugeMetricFamily]:
-        rows = latest_share_partitions(self._report.tables, latest_audit_filter(self._report.tables))
-        columns = (rows["group_id"], rows["partition"].cast(pa.string()), _topic_names(rows))
-        labels = [
-            {**self._cluster, "group_id": group, "partition_id": partition, "topic_name": topic}
-            for group, partition, topic in zip(*(column.to_pylist() for column in columns), strict=True)
-        ]
+        live = self._report.live
+        yield self._family(
+            "share_partitions",
+            "Live share-partitions by verdict of the audit.",
+            (({"verdict": verdict}, count) for verdict, count in self._report.verdicts.items()),
+        )
+        yield self._family(
+            "share_partitions_without_series",
+            "Live share-partitions that have no series of their own: more than report.prometheus_share_partitions.",
+            [({}, max(0, live - self._most))],
+        )
+        if self._worst is None or not self._worst.num_rows:
+            return
+        rows = latest_share_partitions(self._tables, self._latest, self._worst).sort_by("place")
+        rows = rows.append_column("name", _topic_names(rows))
         for name, help_text in _SHARE_PARTITION_METRICS.items():
-            # -1 is a start offset that is not initialised.
-            known = pc.if_else(pc.less(rows[name], 0), None, rows[name])
-            yield _family(name, help_text, _present(labels, known.to_pylist()))
+            yield self._column(f"group_topic_partition_{name}", help_text, rows, name)
         unmoved = pc.divide(pc.cast(pc.subtract(rows["time"], rows["moved_time"]), pa.int64()), 1e6)
-        yield _family(
-            "start_offset_unmoved_seconds",
+        yield self._column(
+            "group_topic_partition_start_offset_unmoved_seconds",
             "Time by the log's own clock since the start offset reached its value; absent if unknown.",
-            _present(labels, unmoved.to_pylist()),
+            rows.append_column("unmoved", unmoved),
+            "unmoved",
         )
-        counts = {state: rows[state.lower()] for state in DELIVERY_STATES}
-        yield _family(
-            "in_flight_records",
-            "Records between start and end by delivery state, gaps as available; states without records are absent.",
-            _labelled("state", labels, {state: count for state, count in counts.items() if pc.sum(count).as_py()}),
-        )
+        yield self._in_flight("group_topic_partition", rows)
         is_verdict = {one: pc.cast(pc.equal(rows["verdict"], one), pa.int8()) for one in self._report.verdicts}
-        yield _family(
-            "verdict",
+        yield self._by_label(
+            "group_topic_partition_verdict",
             "1 for the verdict of the share-partition, 0 for the others.",
-            _labelled("verdict", labels, is_verdict),
+            rows,
+            "verdict",
+            is_verdict,
+        )
+        ends = group_rows(rows, ["name", "partition"], {"topic_end_offset": "max"})
+        yield self._column(
+            "topic_partition_high_water_mark",
+            "Next offset of the topic-partition; absent if it is not known.",
+            ends,
+            "topic_end_offset",
         )
 
     def _log_partitions(self) -> Iterator[GaugeMetricFamily]:
         rows = self._report.cutoffs
-        labels = [{**self._cluster, "topic_name": row["topic"], "partition_id": str(row["partition"])} for row in rows]
+        labels = [{"topic_name": row["topic"], "partition_id": str(row["partition"])} for row in rows]
         for name, help_text in _LOG_PARTITION_METRICS.items():
-            yield _family(name, help_text, _present(labels, [row[name] for row in rows]))
+            yield self._family(f"log_partition_{name}", help_text, _present(labels, [row[name] for row in rows]))
 
     def _dead_letters(self) -> Iterator[GaugeMetricFamily]:
         """Only of audits with dead-letter topics."""
         for table, name, help_text, by, value in (
-            ("dead_letters", "dead_letters_total", "Dead letters.", ["group_id", "reason"], ("offset", "count")),
-            ("lost_dead_letters", "dead_letters_lost", "Archived records without a dead letter.", ["group_id"],
+            ("dead_letters", "group_dead_letters", "Dead letters.", ["group_id", "reason"], ("offset", "count")),
+            ("lost_dead_letters", "group_lost_dead_letters", "Archived records without a dead letter.", ["group_id"],
              ("record_count", "sum")),
         ):  # fmt: skip
-            if self._report.tables.holds(table):
-                rows = self._report.tables.read(table, columns=[*by, value[0]]).group_by(by).aggregate([value])
+            if self._tables.holds(table):
+                rows = self._tables.read(table, columns=[*by, value[0]]).group_by(by).aggregate([value])
                 samples = [
-                    ({**self._cluster, "group": row["group_id"], **({"reason": row["reason"] or ""} if "reason" in row
-                      else {})}, row["_".join(value)])
-                    for row in rows.to_pylist()
-                ]  # fmt: skip
-                yield _family(name, help_text, samples)
+                    ({label: row[label] or "" for label in by}, row["_".join(value)]) for row in rows.to_pylist()
+                ]
+                yield self._family(name, help_text, samples)
 
     def _run(self) -> Iterator[GaugeMetricFamily]:
         report, run = self._report, self._report.run
-        yield _family(
-            "findings",
-            "Findings by severity and rule; rules without findings are absent.",
-            (({**self._cluster, "severity": one.severity, "rule": one.rule}, one.count) for one in report.findings),
-        )
+        for name, help_text in (("count", "Findings"), ("open", "Open findings")):
+            counts = (({"severity": one.severity, "rule": one.rule}, getattr(one, name)) for one in report.findings)
+            text = f"{help_text} by severity and rule; rules without findings are absent."
+            yield self._family("findings" if name == "count" else "open_findings", text, counts)
         for name, help_text, value in (
             ("last_success_timestamp_seconds", "When the latest audit committed.", _seconds(run["finished"])),
             ("run_duration_seconds", "How long it took.", (run["finished"] - run["started"]).total_seconds()),
             ("log_timestamp_seconds", "Timestamp of the newest record of its input.", _seconds(report.log_time)),
             ("records_read", "Data records that it read.", run["records"]),
         ):
-            yield _family(name, help_text, _present([self._cluster], [value]))
+            yield self._family(name, help_text, _present([{}], [value]))
+
+    def _in_flight(self, level: str, rows: pa.Table | None) -> GaugeMetricFamily:
+        counts = {state: rows[state.lower()] for state in DELIVERY_STATES} if rows is not None else {}
+        return self._by_label(
+            f"{level}_in_flight_records",
+            "Records between start and end by delivery state, gaps as available; states without records are absent.",
+            rows if rows is not None else pa.table({}),
+            "state",
+            {state: count for state, count in counts.items() if pc.sum(count).as_py()},
+        )
+
+    def _column(self, name: str, help_text: str, rows: pa.Table, column: str) -> GaugeMetricFamily:
+        # A start offset of -1 is not initialised, and 4.0 wrote no group sizes.
+        known = pc.if_else(pc.less(rows[column], 0), None, rows[column])
+        return self._family(name, help_text, _present(_labels(rows), known.to_pylist()))
+
+    def _by_label(
+        self, name: str, help_text: str, rows: pa.Table, label: str, columns: Mapping[str, pa.ChunkedArray]
+    ) -> GaugeMetricFamily:
+        labels = _labels(rows)
+        samples = (
+            ({**of, label: value}, count)
+            for value, column in columns.items()
+            for of, count in _present(labels, column.to_pylist())
+        )
+        return self._family(name, help_text, samples)
+
+    def _family(self, name: str, help_text: str, samples: Iterable[tuple[Labels, float]]) -> GaugeMetricFamily:
+        family = GaugeMetricFamily(f"share_state_{name}", help_text)
+        # add_metric would need the labels as lists of values in one order.
+        family.samples = [Sample(family.name, {**self._cluster, **labels}, value) for labels, value in samples]
+        return family
 
 
-def _family(name: str, help_text: str, samples: Iterable[tuple[Labels, float]]) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(f"share_state_{name}", help_text)
-    # add_metric would need the labels as lists of values in one order.
-    family.samples = [Sample(family.name, labels, value) for labels, value in samples]
-    return family
+def _labels(rows: pa.Table) -> list[Labels]:
+    """The labels of each row, of the columns of _LABELS that there are."""
+    columns = [name for name in _LABELS if name in rows.column_names]
+    values = zip(*(rows[name].cast(pa.string()).to_pylist() for name in columns), strict=True)
+    names = [_LABELS[name] for name in columns]
+    return [dict(zip(names, of, strict=True)) for of in values]
 
 
 def _present(labels: Sequence[Labels], values: Sequence[float | None]) -> Iterator[tuple[Labels, float]]:
     return ((of, value) for of, value in zip(labels, values, strict=True) if value is not None)
-
-
-def _labelled(
-    name: str, labels: Sequence[Labels], columns: dict[str, pa.ChunkedArray]
-) -> Iterator[tuple[Labels, float]]:
-    for label, column in columns.items():
-        for of, value in _present(labels, column.to_pylist()):
-            yield {**of, name: label}, value
 
 
 def _seconds(time: datetime | None) -> float | None:

@@ -33,7 +33,8 @@ VERDICTS = ("REWIND", "STOP", "STALL", "OK")
 STATE, HISTORY_TABLE = "share_partition_state", "share_partition_history"
 
 _PENDING_ROWS = 1_000_000
-_IN_FLIGHT = {name: pa.int64() for name in (*(state.lower() for state in DELIVERY_STATES), "ranges")}
+JUST_WORSE_THAN_OK = VERDICTS.index("OK") - 0.5
+IN_FLIGHT = {name: pa.int64() for name in (*(state.lower() for state in DELIVERY_STATES), "ranges")}
 
 
 def ascending(*columns: str) -> list[tuple[str, str]]:
@@ -124,6 +125,25 @@ def group_pieces(pieces: Iterable[pa.Table], by: Sequence[str], aggregates: Mapp
     return group_rows(pa.concat_tables(pending), by, aggregates) if pending else None
 
 
+def in_large_pieces(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Join small pieces: each that is returned, but for the last, has at least a million rows."""
+    waiting, count = list[pa.Table](), 0
+    for piece in pieces:
+        waiting.append(piece)
+        count += piece.num_rows
+        if count >= _PENDING_ROWS:
+            yield pa.concat_tables(waiting)
+            waiting, count = [], 0
+    if waiting:
+        yield pa.concat_tables(waiting)
+
+
+def verdict_rank(rows: pa.Table) -> pa.ChunkedArray:
+    """0 for the worst verdict; one that is not in VERDICTS ranks just before OK."""
+    rank = pc.index_in(rows["verdict"], pa.array(VERDICTS))
+    return pc.fill_null(pc.cast(rank, pa.float64()), JUST_WORSE_THAN_OK)
+
+
 def group_rows(rows: pa.Table, by: Sequence[str], aggregates: Mapping[str, str]) -> pa.Table:
     """Group the rows of a table; as `group_pieces`."""
     # The first value of a group counts even if it is null.
@@ -134,30 +154,31 @@ def group_rows(rows: pa.Table, by: Sequence[str], aggregates: Mapping[str, str])
     return grouped.select([*by, *names]).rename_columns([*by, *aggregates])
 
 
-def latest_share_partitions(tables: CommittedTables, latest: pc.Expression, wanted: pa.Table | None = None) -> pa.Table:
-    """The live share-partitions as the latest audit saw them.
+def latest_share_partitions(tables: CommittedTables, latest: pc.Expression, wanted: pa.Table) -> pa.Table:
+    """Some live share-partitions as the latest audit saw them.
 
     Args:
         tables: of the warehouse.
         latest: from `latest_audit_filter`.
-        wanted: with the columns group_id and partition: others may be missing. By default all are there.
+        wanted: with IDENTITY_COLUMNS, one row per share-partition.
     Returns:
-        Columns of schemas/tables/share_partition_history.yaml, then topic_key; available, acquired, acknowledged,
-        archiving and archived: records in flight (gaps are available); ranges: how many. These are null if the start
-        offset is not initialised. Sorted by key.
+        Columns of schemas/tables/share_partition_history.yaml, then available, acquired, acknowledged, archiving and
+        archived: records in flight (gaps are available); ranges: how many; topic_key; place: the row in `wanted`.
+        Those of in-flight records are null if the start offset is not initialised. In any order.
     Raises:
         WarehouseError: if a table is gone.
     """
-    chosen = None if wanted is None else prefilter(wanted)
-    where = latest if chosen is None else latest & chosen
-    rows = with_unreported_verdicts(tables, tables.read(HISTORY_TABLE, where, table_schema(HISTORY_TABLE).names))
-    in_flight = group_pieces(_count_by_state(tables, chosen), IDENTITY_COLUMNS, dict.fromkeys(_IN_FLIGHT, "sum"))
-    rows = left_join(rows, in_flight, _IN_FLIGHT)
+    numbered = number_rows(wanted)
+    chosen = prefilter(numbered)
+    found = tables.read(HISTORY_TABLE, latest & chosen, table_schema(HISTORY_TABLE).names)
+    rows = select_share_partitions(with_unreported_verdicts(tables, found).drop_columns("topic_key"), numbered)
+    in_flight = group_pieces(records_by_state(tables, chosen), IDENTITY_COLUMNS, dict.fromkeys(IN_FLIGHT, "sum"))
+    rows = left_join(rows, in_flight, IN_FLIGHT)
     is_uninitialised = pc.less(rows["start_offset"], 0)
-    for name in _IN_FLIGHT:
+    for name in IN_FLIGHT:
         known = pc.if_else(is_uninitialised, pa.scalar(None, pa.int64()), pc.fill_null(rows[name], 0))
         rows = rows.set_column(rows.column_names.index(name), name, known)
-    return rows.sort_by(ascending("group_id", "topic", "topic_key", "partition", "dialect"))
+    return rows
 
 
 def latest_audit_filter(tables: CommittedTables) -> pc.Expression:
@@ -199,7 +220,8 @@ def with_unreported_verdicts(tables: CommittedTables, rows: pa.Table) -> pa.Tabl
     return rows.select(order)
 
 
-def _count_by_state(tables: CommittedTables, where: pc.Expression | None) -> Iterator[pa.Table]:
+def records_by_state(tables: CommittedTables, where: pc.Expression | None = None) -> Iterator[pa.Table]:
+    """The table `in_flight` in pieces: IDENTITY_COLUMNS, and columns of IN_FLIGHT to be summed."""
     zero, one = pa.scalar(0, pa.int64()), pa.scalar(1, pa.int64())
     for piece in tables.batches("in_flight", [*KEY_COLUMNS, "state", "record_count"], where):
         rows = add_topic_key(piece)

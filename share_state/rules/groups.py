@@ -8,8 +8,9 @@ import pyarrow as pa
 
 from share_state.fold.group_replay import GroupFault, TopicPartitions, to_pairs
 from share_state.fold.sticky import FoldedSticky
+from share_state.rules.findings import findings
 from share_state.rules.group_context import AuditedGroups, Listed
-from share_state.rules.registry import WARNING, GroupBreach, Scope, findings, rule
+from share_state.rules.registry import WARNING, GroupBreach, Scope, rule
 from share_state.sources.discovery import group_partition_of
 
 

@@ -182,13 +182,14 @@ def wrong_partition(folded: FoldedLog) -> Breaches:
 def split_key(split: pa.Table) -> Breaches:
     """Share-partitions with state in several state partitions, as after the state topic got more partitions.
 
-    If the number of state partitions is known, only the one that the key hashes to counts; else all are suspect.
+    If the number of state partitions is known, only the one that the key hashes to counts; else all are suspect. So are
+    those in several logs of which one has no number: these may be parts or copies of one state partition.
     """
     home = split["home"].fill_null(-1).to_numpy()
     kept = [f"that of {number} counts" if number >= 0 else "any of them may be old" for number in home.tolist()]
     return Breaches(
         split["last_offset"].fill_null(-1).to_numpy(),
-        ("its state is in several state partitions (", split["partitions"], "): ", pa.array(kept, pa.string())),
-        evidence={"state_partitions": split["partitions"], "counts": split["home"].cast(pa.string()).fill_null("none")},
+        ("its state is in several state partitions (", split["logs"], "): ", pa.array(kept, pa.string())),
+        evidence={"state_partitions": split["logs"], "counts": split["home"].cast(pa.string()).fill_null("none")},
         identity={name: split[name].combine_chunks() for name in (*KEY, "state_partition")},
     )

@@ -17,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 
 from share_state.errors import InputError, PrunedError, SetupError
-from share_state.kafka.record_batches import Chunk
+from share_state.kafka.record_batches import CHUNK_SIZE, Chunk
 from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, LogPartition
 from share_state.sources.kafka_client import KAFKA_FORM, ClientProperties, bootstrap_servers, read_client_properties
-from share_state.sources.tables import Rows, arrow_rows, rows_to_chunk
+from share_state.sources.tables import arrow_rows, rows_to_chunk
 from share_state.sources.topics import Topics
 
 try:
@@ -205,6 +205,16 @@ class Cluster:
         # Fetch the ends of the topics after those of the log; otherwise a lag could be negative.
         return ClusterOffsets(topic_id_text(state.topic_id), logs, self.topics())
 
+    def fetch_state_offsets(self) -> tuple[str, tuple[PartitionOffsets, ...]] | None:
+        """Fetch the id of the state topic and the offsets of its partitions; None while there is no such topic."""
+        try:
+            if STATE_TOPIC not in self._admin.list_topics(timeout=TIMEOUT).topics:
+                return None
+        except KafkaException as error:
+            raise client_error(self.address, error, self._errors) from None
+        state = self._described([STATE_TOPIC])[STATE_TOPIC]
+        return topic_id_text(state.topic_id), self._logs(STATE_TOPIC, state)
+
     def fetch_group_offsets(self) -> GroupTopicOffsets | None:
         """Fetch the offsets of `__consumer_offsets`; None if this user may not read it or it does not exist."""
         topic = self._described([GROUP_TOPIC]).get(GROUP_TOPIC)
@@ -340,15 +350,22 @@ class KafkaSource:
             PrunedError: if the cluster deletes records that are still to be read.
             InputError: if it denies access or stops answering.
         """
-        messages, size = list[Any](), 0
+        del merge
+        for batch in self.batches(log, chunk):
+            offsets, times = (batch[name].to_numpy() for name in ("offset", "timestamp"))
+            yield rows_to_chunk(arrow_rows(batch["key"], batch["value"], offsets, times, 0, np.arange(len(offsets))))
+
+    def batches(self, log: LogPartition, size: int = CHUNK_SIZE) -> Iterator[pa.RecordBatch]:
+        """The records as key, value, offset and timestamp (ms), about `size` bytes at a time; raises as `chunks`."""
+        messages, read = list[Any](), 0
         for message in self._messages(log):
             messages.append(message)
-            size += len(message)
-            if size >= chunk:
-                yield rows_to_chunk(_rows(messages))
-                messages, size = [], 0
+            read += len(message)
+            if read >= size:
+                yield _batch(messages)
+                messages, read = [], 0
         if messages:
-            yield rows_to_chunk(_rows(messages))
+            yield _batch(messages)
 
     def _messages(self, log: LogPartition) -> Iterator[Any]:
         if log.log_start_offset >= self.end_offset:
@@ -393,12 +410,14 @@ class KafkaSource:
         return replace(log, log_start_offset=start, source=source)
 
 
-def _rows(messages: list[Any]) -> Rows:
-    keys = pa.array([message.key() for message in messages], pa.binary())
-    values = pa.array([message.value() for message in messages], pa.binary())
-    offsets = np.array([message.offset() for message in messages])
-    times = np.array([message.timestamp()[1] for message in messages])
-    return arrow_rows(keys, values, offsets, times, 0, np.arange(len(messages)))
+def _batch(messages: list[Any]) -> pa.RecordBatch:
+    columns = {
+        "key": pa.array([message.key() for message in messages], pa.binary()),
+        "value": pa.array([message.value() for message in messages], pa.binary()),
+        "offset": pa.array([message.offset() for message in messages], pa.int64()),
+        "timestamp": pa.array([message.timestamp()[1] for message in messages], pa.int64()),
+    }
+    return pa.RecordBatch.from_pydict(columns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,14 @@ from share_state.pipeline.reconstruct import DECODED_RECORDS
 from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE, OutputSpec, decoded_batches, returned_table
 from share_state.pipeline.task import run_task as fold_batches
 from share_state.schema.declarations import table_schema
+from share_state.sources.kafka_client import KAFKA_FORM, find_cluster_address
+from share_state.spark.kafka_stream import KAFKA_RECORDS, ClusterStreamReader, DecodedStreamReader, reader_options
 
 TABLES = (DECODED_RECORDS, STATE, IN_FLIGHT, CUTOFF, FINDINGS)
 """What the option `table` may name; the first is the default."""
+
+KAFKA_TABLE = "records"
+"""What only a stream reads: the records with the columns of Spark's Kafka source."""
 
 _SOURCE_OPTIONS = ("format", "dialect", "kafka_properties")
 _PLAN_OPTIONS = ("as_of", "topics", "groups", "group_partitions", "state_partitions", "judge")
@@ -30,6 +35,8 @@ _PLAN_OPTIONS = ("as_of", "topics", "groups", "group_partitions", "state_partiti
 
 def register(spark: SparkSession) -> None:
     """Let a session read logs by `spark.read.format("share_group_state")`, and by `USING share_group_state` in SQL.
+
+    `spark.readStream` reads `kafka://` alone, and of the tables `decoded_records` or KAFKA_TABLE.
 
     Options: `path`; `table` (one of TABLES); as of `reconstruct`: `as_of` (a time), `topics` and `groups` (paths),
     `group_partitions`, `state_partitions`, `judge`, `format`, `dialect` and `kafka_properties`.
@@ -54,11 +61,11 @@ class ShareGroupStateSource(DataSource):
         Raises:
             ShareStateError: if an option is unknown, or the table is.
         """
-        known = ("path", "paths", "table", *_SOURCE_OPTIONS, *_PLAN_OPTIONS)
+        known = ("path", "paths", "table", "max_records", *_SOURCE_OPTIONS, *_PLAN_OPTIONS)
         for name in self.options:
             if name not in known:
                 raise ShareStateError(f"option {name}: no such option; give one of {', '.join(sorted(known))}")
-        return from_arrow_schema(table_schema(self._table))
+        return from_arrow_schema(KAFKA_RECORDS if self._table == KAFKA_TABLE else table_schema(self._table))
 
     def reader(self, schema: StructType) -> "ShareGroupStateReader":
         """Find the log partitions.
@@ -67,13 +74,29 @@ class ShareGroupStateSource(DataSource):
             InputError: if a path is missing or holds no such log.
             ShareStateError: if an option has another value than it may have.
         """
+        if self._table == KAFKA_TABLE:
+            raise ShareStateError(f"option table {KAFKA_TABLE!r}: of readStream only; give one of {', '.join(TABLES)}")
         side, plan = read_groups(self._plan())
         return ShareGroupStateReader(self._table, plan, side if self._table == FINDINGS else None, schema)
+
+    def streamReader(self, schema: StructType) -> ClusterStreamReader:  # noqa: N802
+        """Read a running cluster as a stream: the records as they are, or decoded.
+
+        Raises:
+            ShareStateError: if the path is no cluster, or the table cannot be streamed.
+        """
+        del schema
+        address = find_cluster_address([self.options.get("path", "")], KAFKA_FORM)
+        assert address is not None
+        if self._table not in (KAFKA_TABLE, DECODED_RECORDS):
+            raise ShareStateError(f"option table {self._table!r}: a stream reads {KAFKA_TABLE} or {DECODED_RECORDS}")
+        reader = DecodedStreamReader if self._table == DECODED_RECORDS else ClusterStreamReader
+        return reader(*reader_options(self.options))
 
     @property
     def _table(self) -> str:
         table = self.options.get("table", TABLES[0])
-        if table not in TABLES:
+        if table not in (*TABLES, KAFKA_TABLE):
             raise ShareStateError(f"option table {table!r}: give one of {', '.join(TABLES)}")
         return table
 

@@ -23,7 +23,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from share_state.delta.warehouse import ALL_TABLES, Commit, Warehouse
 from share_state.errors import DiskFullError, WarehouseError, disk_error
 from share_state.pipeline.plan import FoldPlan
-from share_state.pipeline.task import NUMBER, SUMMARY, FinishRows, OutputSpec
+from share_state.pipeline.task import LOG, SUMMARY, FinishRows, OutputSpec
 from share_state.schema import declarations
 from share_state.schema.declarations import table_schema
 from share_state.spark.inputs import described, local_address
@@ -95,23 +95,21 @@ class SparkSink:
 
     def read(self, table: str, columns: Sequence[str] | None = None) -> pa.Table:
         """Collect rows of a table that the fold made."""
-        schema = table_schema(table)
-        chosen = pa.schema([schema.field(name) for name in columns or schema.names])
+        schema = pa.schema([*table_schema(table), (LOG, pa.string())])
+        chosen = pa.schema([schema.field(name) for name in columns or table_schema(table).names])
         with described(self._spark, f"share_state: collect {table}"):
-            return self._made(table).select(*chosen.names).toArrow().cast(chosen)
+            return self._made(table, LOG).select(*chosen.names).toArrow().cast(chosen)
 
-    def settle(self, table: str, numbers: Collection[int], change: FinishRows) -> None:
+    def settle(self, table: str, logs: Collection[str], change: FinishRows) -> None:
         """Change the rows of some log partitions."""
-        given = pa.schema([(NUMBER, pa.int32()), *table_schema(table)])
-        made = self._made(table)
-        is_settled = sql.coalesce(sql.col(NUMBER).isin(sorted(numbers)), sql.lit(False))
-        changed = _mapped(made.where(is_settled), given, change, given)
-        self._changed[table] = made.where(~is_settled).unionByName(changed)
+        if table in self._output.returned:
+            given, made = pa.schema([*table_schema(table), (LOG, pa.string())]), self._made(table, LOG)
+            changed = _mapped(made.where(sql.col(LOG).isin(sorted(logs))), given, change, given)
+            self._changed[table] = made.where(~sql.col(LOG).isin(sorted(logs))).unionByName(changed)
 
     def finish(self, table: str, finish: FinishRows) -> None:
         """Complete the staged rows of a table."""
-        rows = self._made(table).drop(NUMBER)
-        self._changed[table] = _mapped(rows, self._output.schema_of(table), finish, table_schema(table))
+        self._changed[table] = _mapped(self._made(table), self._output.schema_of(table), finish, table_schema(table))
 
     def add(self, table: str, rows: Iterable[pa.Table]) -> None:
         """Add rows that the driver made."""
@@ -145,10 +143,10 @@ class SparkSink:
                     self._spark.sql(f"VACUUM {_name(path)} RETAIN {24 * days} HOURS")
                     self._spark.conf.set(check, str(before))
 
-    def _made(self, table: str) -> DataFrame:
-        """The rows of a table that the fold made, with NUMBER."""
+    def _made(self, table: str, *more: str) -> DataFrame:
+        """The rows of a table that the fold made."""
         assert self._rows is not None
-        return self._rows.where(sql.col(table).isNotNull()).select(NUMBER, f"{table}.*")
+        return self._rows.where(sql.col(table).isNotNull()).select(f"{table}.*", *more)
 
     def _frame(self, table: str) -> DataFrame:
         """All rows of a table, in few files."""

@@ -53,9 +53,10 @@ def test_nothing_new_is_said_and_is_no_failure(light: Command, audited: Path, tm
     config = tmp_path / "copy/audit.yaml"
     config.write_text(config.read_text().replace(str(audited), str(tmp_path / "copy")))
     # The warehouse and the reports moved, which says nothing about the log.
-    done = light("audit", "--config", config)
+    done = light("audit", "--config", config, "--set", "report.prometheus_share_partitions=7")
     assert done.code == 0
     assert "nothing new since the last audit" in done.out
+    assert "a.prom (series of the worst 7 of 38 share-partitions; groups are complete)" in done.out
     assert len(CommittedTables(str(tmp_path / "copy/lake")).runs) == 2
 
 
@@ -93,6 +94,7 @@ def test_stages_are_told_on_stderr(share_state: Command, tmp_path: Path):
     [
         ([], "give --config FILE, or INPUT... and --out WAREHOUSE"),
         (["somewhere"], "give INPUT... and --out WAREHOUSE, or --config FILE"),
+        (["night.yaml", "--out", "lake"], "give a configuration as --config night.yaml"),
         (["--config", "nowhere.yaml"], "nowhere.yaml: no such file"),
         (["--config", "a.yaml", "--format", "table"], "--format is about INPUT; give --set sources.N.format=table"),
         (["--config", "a.yaml", "--column", "key=k"], "--column is about INPUT; give --set sources.N.columns.key=k"),

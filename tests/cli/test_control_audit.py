@@ -42,6 +42,10 @@ def test_share_partitions_verdicts_poison_and_metrics_are_those_of_the_other_dia
     report = audit(capfd, tmp_path, BATCHES, "--prometheus", metrics, "--html", page)
     assert (report["share_partitions"], report["verdicts"]["OK"]) == (3, 1)
     assert verdicts(report) == {"dead": "STOP", "busy": "STALL"}
+    assert {one["now"]["group_id"]: one["why"] for one in report["troubled"]} == {
+        "dead": "100 records wait, and no consumer has changed anything for 89 min",
+        "busy": "75 records wait, and SPSO has stayed at 10 for 89 min",
+    }
     rules = {one["rule"]: one for one in report["findings"]}
     assert rules.keys() == {"POISON_RECORDS", "SPSO_STALL"}
     assert rules["POISON_RECORDS"]["examples"][0]["message"].startswith("5 offsets (10-14)")
@@ -49,8 +53,9 @@ def test_share_partitions_verdicts_poison_and_metrics_are_those_of_the_other_dia
     lags = {one["now"]["group_id"]: one["now"]["lag"] for one in report["troubled"]}
     assert lags == {"busy": 75, "dead": 100}
     lines = metrics.read_text().splitlines()
-    assert 'share_state_lag{group_id="done",partition_id="0",topic_name="orders"} 0.0' in lines
-    assert 'share_state_verdict{group_id="dead",partition_id="0",topic_name="orders",verdict="STOP"} 1.0' in lines
+    metric, labels = "share_state_group_topic_partition", 'partition_id="0",topic_name="orders"'
+    assert f'{metric}_lag{{group_id="done",{labels}}} 0.0' in lines
+    assert f'{metric}_verdict{{group_id="dead",{labels},verdict="STOP"}} 1.0' in lines
     assert "STOP" in page.read_text()
 
 
@@ -62,7 +67,7 @@ def test_groups_whose_malformed_ids_differ_have_series_of_their_own(capfd, tmp_p
     assert {row["limited_by_group"] for row in report["cutoff"]} <= {r"G\xff", r"G\xfe"}
     series = [line.rpartition(" ")[0] for line in metrics.read_text().splitlines() if not line.startswith("#")]
     assert len(series) == len(set(series))
-    assert sum(name.startswith("share_state_end_offset{") for name in series) == 2
+    assert sum(name.startswith("share_state_group_topic_partition_end_offset{") for name in series) == 2
 
 
 def test_subscriptions_mode_and_index_are_keys_of_the_configuration(capfd, tmp_path: Path):

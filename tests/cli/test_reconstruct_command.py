@@ -13,7 +13,7 @@ from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import Warehouse
 from share_state.errors import ShareStateError
 from share_state.fold.log import fold_log
-from share_state.rules.registry import count_findings
+from share_state.rules.findings import count_findings
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import find_logs
 from tests.cli.commands import Command, contents

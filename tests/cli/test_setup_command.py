@@ -1,5 +1,6 @@
 """The environment prepares itself: kernels on the first command, jars on Spark's first use, or all by `setup`."""
 
+import io
 import os
 import subprocess
 import sys
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from share_state.errors import SetupError
+from share_state.jit.compile import kernel
+from share_state.pipeline.executor import Progress
 from share_state.sources import jars
 
 
@@ -38,6 +41,26 @@ def _stderr_of_terminal(env: Mapping[str, str], log: Path) -> str:
         return ""
     finally:
         os.close(reader)
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_running_phase_tells_that_it_compiles(monkeypatch: pytest.MonkeyPatch):
+    terminal = _Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    negated = kernel(lambda number: -number)
+    progress = Progress(quiet=False)
+    with progress("first"):
+        assert negated(1) == -1
+    shown = terminal.getvalue()
+    with progress("second"):
+        assert negated(2) == -2
+    assert "first: compiling kernels (1)" in shown
+    assert "second: compiling" not in terminal.getvalue()
 
 
 def test_setup_without_java_compiles_and_says_that_everything_but_spark_works(no_java: Mapping[str, str]):

@@ -72,6 +72,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "acknowledged.0.state_partition": COUNTS,
     "report.html": TEXTS,
     "report.prometheus": TEXTS,
+    "report.prometheus_share_partitions": st.integers(0, 10_000_000),
     "retention.history_days": st.integers(1, 36_500),
     "retention.replaced_files_days": st.integers(7, 36_500),
     "spark.master": TEXTS,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from share_state.fold.log import FoldedLog, fold_log
-from share_state.rules.registry import judge
+from share_state.rules.findings import judge
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import find_logs
 from tests.fold.model import SNAPSHOT_KIND, TOMBSTONE_KIND, UPDATE_KIND, State, Written, replay

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.rules import registry
+from share_state.rules import findings as findings_module
 from share_state.sources.discovery import LogPartition, find_logs
 from share_state.sources.resume import ResumeStatus
 from tests.fold.model import Written
@@ -22,7 +22,7 @@ from tests.truth import DATA
 def _equals_one_audit(source: LogPartition, folder: Path, sizes: list[int], chunk: int = 1 << 16) -> Auditor:
     nightly, once = Auditor(), Auditor()
     # Of a rule with more findings than this, each night keeps the first of its own.
-    with patch.object(registry, "FINDINGS_KEPT", sys.maxsize):
+    with patch.object(findings_module, "FINDINGS_KEPT", sys.maxsize):
         for log in grown(source, folder, sizes):
             nightly.audit(log, chunk)
         once.audit(only_log(folder))

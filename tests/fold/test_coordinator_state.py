@@ -12,7 +12,7 @@ import pytest
 from share_state.fold.log import FoldedLog, fold_log
 from share_state.fold.states import compute_lags
 from share_state.kafka.codec import encode
-from share_state.rules.registry import judge, judge_records
+from share_state.rules.findings import judge, judge_records
 from share_state.schema.declarations import layout
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import find_logs

@@ -15,7 +15,7 @@ from share_state.fold.log import FoldedLog, decode_log, fold_log
 from share_state.fold.record_context import ContextChunk
 from share_state.kafka.record_batches import CHUNK_SIZE
 from share_state.pipeline.plan import cores_per_log
-from share_state.rules.registry import RecordRules, judge, judge_records
+from share_state.rules.findings import RecordRules, judge, judge_records
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition, Segment, find_logs
 from tests.fold.model import Written

@@ -13,8 +13,8 @@ import yaml
 
 from share_state.fold.log import fold_log
 from share_state.fold.options import Limits
-from share_state.rules import registry
-from share_state.rules.registry import judge, judge_records
+from share_state.rules import findings as findings_module
+from share_state.rules.findings import judge, judge_records
 from share_state.sources.discovery import find_logs
 from tests.truth import DATA
 
@@ -31,7 +31,7 @@ def findings_of(folder: Path, limits: Limits | None = None) -> list[dict]:
     """The findings over all log partitions of a folder."""
     logs, found = find_logs([str(folder)]), []
     # Each one, not the first thousand.
-    with patch.object(registry, "FINDINGS_KEPT", sys.maxsize):
+    with patch.object(findings_module, "FINDINGS_KEPT", sys.maxsize):
         for log in logs:
             folded = fold_log(log, limits=limits, state_partitions=len(logs), judge=judge_records)
             found += judge(folded, records=folded.judged).to_pylist()

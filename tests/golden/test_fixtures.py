@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from share_state.fold.log import FoldedLog, fold_log
-from share_state.rules.registry import judge
+from share_state.rules.findings import judge
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import find_logs
 from tests.golden.plain_log import Record, read_folder

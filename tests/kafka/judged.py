@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from share_state.fold.log import FoldedLog, fold_log
-from share_state.rules.registry import count_findings, judge
+from share_state.rules.findings import count_findings, judge
 from share_state.sources.discovery import LogPartition
 from tests.kafka.batches import log_of
 

@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.kafka.share_partition_keys import KeyTable, key_hashes, number_of, uuid_texts
+from share_state.kafka.share_partition_keys import (
+    KeyTable,
+    binary_texts,
+    escaped_texts,
+    key_hashes,
+    number_of,
+    uuid_texts,
+)
 
 texts = st.text(max_size=40).filter(lambda text: not any(0xD800 <= ord(character) <= 0xDFFF for character in text))
 Key = tuple[str, bytes, int]
@@ -144,3 +151,15 @@ def test_keys_that_java_reads_as_one_have_one_number():
         numbers = np.array([_number(again, content) for content in contents], np.int32)
         again.merge_malformed(numbers)
         assert numbers.tolist() == [found[place] for place in range(5)]
+
+
+@given(st.sets(st.lists(st.sampled_from([b"g", b"\\", b"x", b"f", b"\xff", "\N{POUND SIGN}".encode()])).map(b"".join)))
+def test_no_two_ids_of_control_records_are_shown_alike(ids: set[bytes]):
+    """Not even one that spells a byte as it is shown: `g\\xff`."""
+    ids |= {b"g\xff", rb"g\xff", rb"g\\xff"}
+    data = b"".join(ids)
+    ends = np.cumsum([0, *map(len, ids)])
+    texts = escaped_texts(binary_texts(ends, np.frombuffer(data, np.uint8))).to_pylist()
+    assert len(set(texts)) == len(ids)
+    plain = {one.decode() for one in ids if b"\\" not in one and b"\xff" not in one}
+    assert plain <= set(texts)

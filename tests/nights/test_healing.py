@@ -1,6 +1,7 @@
 """What one night's input did wrong, a later night mends; what was right once is not taken back."""
 
 import json
+import re
 import shutil
 from collections import Counter
 from contextlib import nullcontext
@@ -362,6 +363,9 @@ def test_a_stop_is_still_seen(tmp_path: Path):
     shutil.copy(next((tmp_path / "more/__share_group_state-0").iterdir()), tmp_path / "logs/__share_group_state-0")
     audit(tmp_path / "logs", tmp_path / "w")
     assert verdicts(tmp_path / "w") == {"g0": "STOP", "other": "OK"}
+    rows = CommittedTables(str(tmp_path / "w")).read("share_partition_history").to_pylist()
+    (reason,) = {row["reason"] for row in rows} - {None}
+    assert re.fullmatch(r"\d+ records wait, and no consumer has changed anything for (2 h|1\d\d min)", reason)
 
 
 def test_a_log_that_is_missing_keeps_its_log_start(tmp_path: Path):

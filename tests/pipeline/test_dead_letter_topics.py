@@ -260,8 +260,8 @@ def test_explain_says_where_the_dead_letter_is(export: Export, capfd: pytest.Cap
 def test_metrics_count_dead_letters_by_group_and_reason(export: Export):
     export.state([snapshot(KEY)], *archived(10, 12)).letters(letter(10), letter(11, message=None)).run("audit")
     path = export.folder / "share_state.prom"
-    write_metrics(str(path), read_report(str(export.warehouse)))
+    write_metrics(str(path), read_report(str(export.warehouse)), 10)
     lines = path.read_text().splitlines()
-    assert 'share_state_dead_letters_total{group="app",reason="Offset rejected by client."} 1.0' in lines
-    assert 'share_state_dead_letters_total{group="app",reason=""} 1.0' in lines
-    assert 'share_state_dead_letters_lost{group="app"} 1.0' in lines
+    assert 'share_state_group_dead_letters{group_id="app",reason="Offset rejected by client."} 1.0' in lines
+    assert 'share_state_group_dead_letters{group_id="app",reason=""} 1.0' in lines
+    assert 'share_state_group_lost_dead_letters{group_id="app"} 1.0' in lines

@@ -11,6 +11,7 @@ import pytest
 
 from share_state.delta.files import TableFiles
 from share_state.delta.reader import CommittedTables
+from share_state.fold.options import SharePartitionFilter
 from share_state.fold.timeline import timeline_tables
 from share_state.pipeline.audit import run_audit
 from share_state.pipeline.executor import LocalExecutor
@@ -86,9 +87,12 @@ def test_tables_in_python_and_timelines_are_settled_too(tmp_path: Path, state_pa
         assert sorted(map(str, tables[name].to_pylist())) == sorted(map(str, rows)), name
     assert not len(LocalExecutor().result_tables(replace(plan, judging="none"))["findings"])
     whole = pa.concat_tables([table for log in logs for table in timeline_tables(log)])
-    rows = settle_timeline(whole, state_partitions).filter(pc.field("partition") == 0)
+    rows = settle_timeline(whole, state_partitions)
     homes = {home_of(0)} | (set() if state_partitions else {(home_of(0) + 1) % COUNT})
-    assert set(rows["state_partition"].to_pylist()) == homes
+    assert set(rows.filter(pc.field("partition") == 0)["state_partition"].to_pylist()) == homes
+    run_reconstruct(LocalExecutor(), replace(plan, timeline=SharePartitionFilter()), str(tmp_path / "timed"))
+    on_disk = CommittedTables(str(tmp_path / "timed")).read("timeline").to_pylist()
+    assert sorted(map(str, on_disk)) == sorted(map(str, rows.to_pylist()))
 
 
 def test_where_the_count_is_unknown_both_are_suspect(tmp_path: Path):
@@ -102,17 +106,23 @@ def test_where_the_count_is_unknown_both_are_suspect(tmp_path: Path):
 
 
 @pytest.mark.parametrize("state_partitions", [None, COUNT])
-def test_logs_whose_number_is_unknown_are_folded_each_by_itself(tmp_path: Path, state_partitions: int | None):
-    """Two folders without a number may be parts or copies of one log, so nothing is said of keys that both hold."""
-    for name in ("a", "b"):
+def test_of_logs_without_a_number_any_may_be_old(tmp_path: Path, state_partitions: int | None):
+    """Two folders without a number may be parts or copies of one log; a third holds another share-partition."""
+    for name, partition in (("a", 0), ("b", 0), ("c", 1)):
         segment = tmp_path / name / f"{0:020}.log"
         segment.parent.mkdir()
-        segment.write_bytes(in_bytes(consecutive([Batch([snapshot(OLD)])])))
-    logs = find_logs([str(tmp_path / "a"), str(tmp_path / "b")])
-    assert [log.partition for log in logs] == [None, None]
+        segment.write_bytes(in_bytes(consecutive([Batch([snapshot(OLD, partition=partition)])])))
+    logs = find_logs([str(tmp_path / name) for name in "abc"])
+    assert [log.partition for log in logs] == [None] * 3
     plan = FoldPlan(logs, state_partitions=state_partitions)
     result = run_reconstruct(LocalExecutor(), plan, str(tmp_path / "lake"))
-    assert (result.share_partitions, dict(result.findings)) == (2, {})
+    assert (result.share_partitions, dict(result.findings)) == (3, {("error", "SPLIT_KEY"): 2})
+    tables = CommittedTables(str(tmp_path / "lake"))
+    states = tables.read("share_partition_state").to_pylist()
+    assert sorted((row["partition"], row["suspect"]) for row in states) == [(0, True), (0, True), (1, False)]
+    assert LocalExecutor().result_tables(plan)["share_partition_state"].to_pylist() == states
+    (message,) = set(tables.read("findings")["message"].to_pylist())
+    assert message == (f"its state is in several state partitions ({tmp_path}/a, {tmp_path}/b): any of them may be old")
 
 
 def test_the_driver_reads_no_state_where_every_key_is_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -14,10 +14,10 @@ from share_state.delta.reader import CommittedTables
 from share_state.errors import WarehouseError
 from share_state.fold.log import fold_log
 from share_state.fold.options import Limits
-from share_state.report import audit_data
+from share_state.report import share_partitions
 from share_state.report.audit_data import AuditReport, read_report
 from share_state.report.audit_text import advice
-from share_state.report.share_partitions import latest_audit_filter, latest_share_partitions
+from share_state.report.share_partitions import KEY_COLUMNS, add_topic_key, latest_audit_filter, latest_share_partitions
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import find_logs
 from tests.report.made_warehouse import (
@@ -269,7 +269,7 @@ def test_the_worst_are_the_worst_of_all_however_few_are_looked_at_at_a_time(
     rows = [share_partition(f"g{n}", n, verdict=one, waiting_records=n) for n, one in enumerate(verdicts)]
     made.audit(rows, [finding("LONG_CHAIN", "warning", "x", rows[0])])
     at_once = _read(made, most=4)
-    monkeypatch.setattr(audit_data, "_SURVEY_ROWS", 1)
+    monkeypatch.setattr(share_partitions, "_PENDING_ROWS", 1)
     batches = CommittedTables.batches
     monkeypatch.setattr(CommittedTables, "batches", lambda *given: map_rows(batches(*given)))
     one_by_one = _read(made, most=4)
@@ -291,7 +291,8 @@ def test_the_report_of_a_real_broker_s_log_says_what_the_fold_says(made: MadeWar
     made.audit([share_partition() | row | {"flights": own[_key(row)], "lag": None} for row in states])
     report = _read(made)
     assert report.is_healthy
-    rows = latest_share_partitions(report.tables, latest_audit_filter(report.tables)).to_pylist()
+    wanted = add_topic_key(report.tables.read("share_partition_state", columns=KEY_COLUMNS))
+    rows = latest_share_partitions(report.tables, latest_audit_filter(report.tables), wanted).to_pylist()
     assert report.live == len(rows) == len(states)
     for row in rows:
         for state in ("available", "acquired", "acknowledged", "archiving", "archived"):
@@ -394,7 +395,7 @@ def test_what_is_acknowledged_leaves_the_headline_and_the_exit_code(made: MadeWa
 def test_the_worst_example_comes_first(made: MadeWarehouse):
     """Not the first of the alphabet."""
     sizes = {"a": 3, "b": 41, "c": 7}
-    about = {group: share_partition(group) for group in sizes}
+    about = {group: share_partition(group, poison_records=size) for group, size in sizes.items()}
     found = [
         finding("POISON_RECORDS", "warning", f"{size} offsets", about[group], evidence={"offsets": str(size)})
         for group, size in sizes.items()
@@ -402,12 +403,12 @@ def test_the_worst_example_comes_first(made: MadeWarehouse):
     made.audit(list(about.values()), found)
     report = _read(made)
     assert [one["group_id"] for one in report.findings[0].examples] == ["b", "c", "a"]
-    assert next(iter(advice(report))).what == "POISON_RECORDS, 3 findings: the worst is b orders-0: 41 offsets"
+    assert next(iter(advice(report))).what == "3 findings of POISON_RECORDS: the worst is b orders-0: 41 offsets"
 
 
 def test_a_share_partition_that_needs_a_look_says_why_first(made: MadeWarehouse):
     rows = {
-        "OK": share_partition("late", verdict="STALL", reason="SPSO unmoved at 5 for 31 min"),
+        "OK": share_partition("late", verdict="STALL", reason="7 records wait, and SPSO has stayed at 5 for 31 min"),
         "error": share_partition("wrong"),
         "warning": share_partition("poisoned"),
         "suspect": share_partition("lost", suspect=True),
@@ -417,10 +418,10 @@ def test_a_share_partition_that_needs_a_look_says_why_first(made: MadeWarehouse)
         finding("POISON_RECORDS", "warning", "12 offsets are at the delivery limit of 5", rows["warning"]),
     ]
     made.audit(list(rows.values()), found)
-    assert {one.now["group_id"]: (one.label, one.why) for one in _read(made).flagged} == {
-        "late": ("STALL", "SPSO unmoved at 5 for 31 min"),
-        "wrong": ("error", "SNAPSHOT_MISMATCH: offset 7 was archived"),
-        "poisoned": ("warning", "POISON_RECORDS: 12 offsets are at the delivery limit of 5"),
+    assert {one.now["group_id"]: (one.status, one.why) for one in _read(made).flagged} == {
+        "late": ("STALL", "7 records wait, and SPSO has stayed at 5 for 31 min"),
+        "wrong": ("error", "offset 7 was archived"),
+        "poisoned": ("warning", "12 offsets are at the delivery limit of 5"),
         "lost": ("suspect", "records since its latest snapshot are missing or unreadable"),
     }
 
@@ -441,6 +442,6 @@ def test_unreported_findings_and_verdicts_that_are_gone_are_reported_too(tmp_pat
     report = read_report(str(made.folder), fail_on_verdict="STOP")
     assert (report.failing, report.failing_verdicts, report.verdicts["OK"]) == (1, 1, 1)
     assert [(one.rule, one.new, one.open) for one in report.findings] == [("LOG_DIVERGED", 1, 1)]
-    assert [(one.now["group_id"], one.label, one.now["reason"]) for one in report.flagged] == [
+    assert [(one.now["group_id"], one.status, one.now["reason"]) for one in report.flagged] == [
         ("g1", "REWIND", "went back")
     ]

@@ -12,6 +12,8 @@ from share_state.report.audit_text import audit_json, print_audit
 from share_state.report.console import print_json
 from tests.report.made_warehouse import TONIGHT, MadeWarehouse, cutoff, finding, share_partition
 
+STATUSES = ("REWIND+error", "STOP", "STALL", "error", "warning", "info")
+
 
 @pytest.fixture
 def made(tmp_path: Path) -> MadeWarehouse:
@@ -25,10 +27,11 @@ def _lines(report: AuditReport, capsys: pytest.CaptureFixture[str], written: tup
 
 def test_a_healthy_audit_is_a_few_lines(made: MadeWarehouse, capsys: pytest.CaptureFixture[str]):
     made.audit([share_partition(f"g{n}") for n in range(3)], [], [cutoff(1), cutoff(2)])
+    read = "2,222 records of 2 log partitions read in 4.5 s; newest record: 2026-11-21 02:00:00 UTC"
     assert _lines(read_report(str(made.folder), "prod-eu"), capsys, ("a.html",)) == [
-        "audit of prod-eu, run run-1: 2,222 records of 2 log partitions in 4.5 s, up to 2026-11-21 02:00:00 UTC",
+        f"audit of prod-eu, run run-1: {read}",
         "all 3 share-partitions are OK, no errors, no warnings",
-        "verdicts: 0 REWIND, 0 STOP, 0 STALL, 3 OK",
+        "status: 3 OK",
         "no findings",
         "cutoff: 1,000 redundant records (82.0 kB) in 2 log partitions; group orders-app alone keeps 20 records more",
         "written: a.html",
@@ -40,15 +43,18 @@ def test_the_worst_share_partitions_and_the_gravest_rules_are_named(
     troubled: AuditReport, capsys: pytest.CaptureFixture[str]
 ):
     lines = _lines(troubled, capsys)
-    worst = [line.split()[0] for line in lines if line.split()[0] in ("REWIND", "STOP", "STALL")]
-    assert worst == ["REWIND", "STOP", "STALL", "STALL", "STALL"]
+    assert "status: 1 REWIND+error, 1 STOP, 13 STALL, 1 suspect, 21 OK" in lines
+    worst = [line.split()[0] for line in lines if line.split()[0] in ("REWIND+error", "STOP", "STALL")]
+    assert worst == ["REWIND+error", "STOP", "STALL", "STALL", "STALL"]
     assert "54,000" in next(line for line in lines if line.startswith("REWIND"))
     assert any("and 11 share-partitions more that need a look" in line for line in lines)
     severities = [line.split()[0] for line in lines if line.split()[0] in ("error", "warning", "info")]
     assert severities == ["error", "warning", "warning", "warning", "warning", "info"]
     assert "note: the log of partition 4 <began> again" in lines
-    (first,) = [line for line in lines if line.startswith("next: ")]
-    assert "START_OFFSET_INVALID" in first
+    at = next(number for number, line in enumerate(lines) if line.startswith("next: "))
+    assert lines[at].startswith("next: 1 share-partition with REWIND: the start offset is lower")
+    assert lines[at + 1].startswith("      Ask whether the group's offsets were reset")
+    assert "--group billing --topic kT5v0sG1RCqQ0m7yq0nXaw --partition 3" in lines[at + 2]
     (cleaned,) = [line for line in lines if line.startswith("cutoff: ")]
     assert "1 of them unsafe" in cleaned
     assert "<i>pin</i> alone keeps 48,000 records" in cleaned
@@ -58,6 +64,56 @@ def test_a_number_that_is_not_known_is_a_hyphen(made: MadeWarehouse, capsys: pyt
     made.audit([share_partition("g", start_offset=-1, verdict="STOP", reason="x", moved_time=None)])
     (row,) = [line for line in _lines(read_report(str(made.folder)), capsys) if line.startswith("STOP")]
     assert row.split() == ["STOP", "g", "orders", "0", "-", "-", "-", "x"]
+
+
+def test_one_status_counts_a_share_partition_once_and_an_error_is_graver_than_a_stall(
+    made: MadeWarehouse, capsys: pytest.CaptureFixture[str]
+):
+    rows = [
+        share_partition("fine"),
+        share_partition("stalled", verdict="STALL", reason="12 records wait"),
+        share_partition("broken"),
+        share_partition("both", verdict="STALL", reason="9 records wait"),
+        share_partition("warned"),
+        share_partition("suspect", suspect=True),
+    ]
+    found = [
+        finding("BASE_LOST", "error", "the log starts at 7, after the snapshot", rows[2]),
+        finding("BASE_LOST", "error", "the log starts at 8, after the snapshot", rows[3]),
+        *(finding("LONG_CHAIN", "warning", f"{n} updates follow", rows[4]) for n in (500, 501)),
+        *(finding("OFFSET_GAP", "warning", f"the gap {n}", rows[5]) for n in (1, 2)),
+    ]
+    made.audit(rows, found)
+    report = read_report(str(made.folder))
+    assert report.statuses == {"STALL+error": 1, "error": 1, "STALL": 1, "suspect": 1, "warning": 1, "OK": 1}
+    assert list(report.statuses) == ["STALL+error", "error", "STALL", "suspect", "warning", "OK"]
+    assert [(one.status, one.now["group_id"]) for one in report.flagged] == [
+        ("STALL+error", "both"),
+        ("error", "broken"),
+        ("STALL", "stalled"),
+        ("suspect", "suspect"),
+        ("warning", "warned"),
+    ]
+    assert [one.why for one in report.flagged] == [
+        "9 records wait",
+        "the log starts at 7, after the snapshot",
+        "12 records wait",
+        "2 findings, the worst: the gap 1",
+        "500 updates follow",
+    ]
+    lines = _lines(report, capsys)
+    assert "status: 1 STALL+error, 1 error, 1 STALL, 1 suspect, 1 warning, 1 OK" in lines
+    (first,) = [line for line in lines if line.startswith("next: ")]
+    worst = "the worst is both orders-0: the log starts at 8, after the snapshot"
+    assert first == f"next: 2 findings of BASE_LOST: {worst}"
+
+
+def test_names_of_topics_that_are_known_stand_for_their_ids(made: MadeWarehouse):
+    pinned = {"pinned_records": 48_000, "limited_by_group": "g"}
+    made.audit([share_partition("g")], [], [cutoff(1, **pinned), cutoff(2, limited_by_topic_id="deleted")])
+    report = read_report(str(made.folder))
+    assert [row["limited_by_topic"] for row in report.cutoffs] == ["orders", None]
+    assert "g orders-0 alone keeps 48,000 records" in audit_json(report)["advice"][0]["what"]
 
 
 def test_no_audit_fills_more_than_thirty_lines(made: MadeWarehouse, capsys: pytest.CaptureFixture[str]):
@@ -78,7 +134,7 @@ def test_a_terminal_of_eighty_columns_still_takes_one_line_a_row(
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "80")
     lines = _lines(troubled, capsys)
-    rows = [line for line in lines if line.split()[0] in ("REWIND", "STOP", "STALL", "error", "warning", "info")]
+    rows = [line for line in lines if line.split()[0] in STATUSES]
     assert len(rows) == 5 + 6
     assert max(map(len, rows)) <= 80
     assert next(row for row in rows if row.startswith("REWIND")).split()[1:4] == ["billing", "kT5v0sG1RC...", "3"]

@@ -14,13 +14,16 @@ from tests.report.made_warehouse import HOSTILE, TONIGHT, MadeWarehouse, cutoff,
 
 Metrics = dict[str, list[Sample]]
 
+OF_ONE = "group_topic_partition"
+"""kminion's words for what is about one share-partition."""
 
-def _metrics(folder: Path, cluster: str = "") -> Metrics:
-    return _written(read_report(str(folder), cluster), folder.parent / "share_state.prom")
+
+def _metrics(folder: Path, cluster: str = "", most: int = 100) -> Metrics:
+    return _written(read_report(str(folder), cluster), folder.parent / "share_state.prom", most)
 
 
-def _written(report: AuditReport, path: Path) -> Metrics:
-    write_metrics(str(path), report)
+def _written(report: AuditReport, path: Path, most: int = 100) -> Metrics:
+    write_metrics(str(path), report, most)
     # A carriage return inside a name is no end of a line.
     families = list(text_string_to_metric_families(path.read_bytes().decode()))
     assert len({family.name for family in families}) == len(families)
@@ -46,32 +49,34 @@ def test_a_share_partition_has_its_numbers_under_kminion_s_labels(made: MadeWare
     for name, value in (
         ("start_offset", 100),
         ("end_offset", 110),
-        ("topic_end_offset", 115),
         ("lag", 12),
         ("poison_records", 5),
         ("start_offset_unmoved_seconds", 180),
     ):
-        assert [(one.labels, one.value) for one in metrics[name]] == [(labels, value)], name
-    in_flight = {one.labels["state"]: one.value for one in metrics["in_flight_records"]}
+        assert [(one.labels, one.value) for one in metrics[f"{OF_ONE}_{name}"]] == [(labels, value)], name
+    (end,) = metrics["topic_partition_high_water_mark"]
+    assert (end.labels, end.value) == ({name: labels[name] for name in labels if name != "group_id"}, 115)
+    in_flight = {one.labels["state"]: one.value for one in metrics[f"{OF_ONE}_in_flight_records"]}
     assert in_flight == {"AVAILABLE": 7, "ACKNOWLEDGED": 3}
-    verdicts = {one.labels["verdict"]: one.value for one in metrics["verdict"]}
+    verdicts = {one.labels["verdict"]: one.value for one in metrics[f"{OF_ONE}_verdict"]}
     assert verdicts == {"REWIND": 0, "STOP": 0, "STALL": 1, "OK": 0}
     state_partition = {"cluster": "prod-eu", "topic_name": "__share_group_state", "partition_id": "7"}
-    assert [(one.labels, one.value) for one in metrics["cutoff_offset"]] == [(state_partition, 500)]
-    assert _only(metrics["redundant_records"]) == 500
-    assert _only(metrics["redundant_bytes"]) == 41_000
-    assert _only(metrics["pinned_records"]) == 20
-    assert _only(metrics["pinned_bytes"]) == 1640
+    assert [(one.labels, one.value) for one in metrics["log_partition_cutoff_offset"]] == [(state_partition, 500)]
+    assert _only(metrics["log_partition_redundant_records"]) == 500
+    assert _only(metrics["log_partition_redundant_bytes"]) == 41_000
+    assert _only(metrics["log_partition_pinned_records"]) == 20
+    assert _only(metrics["log_partition_pinned_bytes"]) == 1640
+    assert _only(metrics["log_partition_safe"]) == 1
 
 
 def test_what_is_unknown_is_absent(made: MadeWarehouse):
     row = share_partition(start_offset=-1, moved_time=None)
     metrics = _metrics(made.audit([row], cutoffs=[cutoff(cutoff_offset=None, pinned_records=None)]))
-    for name in ("end_offset", "topic_end_offset", "lag", "start_offset_unmoved_seconds", "in_flight_records"):
-        assert metrics[name] == [], name
-    assert (metrics["cutoff_offset"], metrics["pinned_records"]) == ([], [])
-    assert metrics["start_offset"] == []
-    assert "cluster" not in metrics["verdict"][0].labels
+    for name in ("start_offset", "end_offset", "lag", "start_offset_unmoved_seconds", "in_flight_records"):
+        assert metrics[f"{OF_ONE}_{name}"] == [], name
+    assert (metrics["group_topic_lag"], metrics["topic_partition_high_water_mark"]) == ([], [])
+    assert (metrics["log_partition_cutoff_offset"], metrics["log_partition_pinned_records"]) == ([], [])
+    assert "cluster" not in metrics[f"{OF_ONE}_verdict"][0].labels
 
 
 def test_the_run_says_when_it_succeeded_and_what_it_cost(made: MadeWarehouse):
@@ -93,11 +98,48 @@ def test_findings_are_counted_by_severity_and_rule(made: MadeWarehouse):
 def test_names_of_any_characters_come_back_as_they_were(made: MadeWarehouse):
     rows = [share_partition(one, number, one or None) for number, one in enumerate(HOSTILE)]
     made.audit(rows)
-    shown = {int(one.labels["partition_id"]): one.labels for one in _metrics(made.folder, 'c"l\n')["start_offset"]}
+    shown = {
+        int(one.labels["partition_id"]): one.labels for one in _metrics(made.folder, 'c"l\n')[f"{OF_ONE}_start_offset"]
+    }
     for number, name in enumerate(HOSTILE):
         assert shown[number]["group_id"] == name
         assert shown[number]["topic_name"] == (name or "id-of-None")
         assert shown[number]["cluster"] == 'c"l\n'
+
+
+def test_groups_are_counted_in_full_and_only_the_worst_share_partitions_have_series(made: MadeWarehouse):
+    rows = [
+        share_partition("a", 0, "t", lag=5, poison_records=2, ranges=[(100, 101, "AVAILABLE", 4)]),
+        share_partition("a", 1, "t", lag=7),
+        share_partition("a", 2, "t", lag=None),
+        share_partition("a", 0, "u", lag=1, verdict="STALL", ranges=[(100, 109, "ACQUIRED")]),
+        share_partition("b", 0, "t", verdict="REWIND"),
+    ]
+    metrics = _metrics(made.audit(rows), most=3)
+    assert [one.labels["group_id"] + one.labels["topic_name"] for one in metrics[f"{OF_ONE}_start_offset"]] == [
+        "bt",
+        "au",
+        "at",
+    ]
+    assert [one.labels["partition_id"] for one in metrics[f"{OF_ONE}_poison_records"]] == ["0", "0", "0"]
+    assert _only(metrics["share_partitions_without_series"]) == 2
+    lags = {(one.labels["group_id"], one.labels["topic_name"]): one.value for one in metrics["group_topic_lag"]}
+    assert lags == {("a", "t"): 12, ("a", "u"): 1}
+    assert {one.labels["group_id"]: one.value for one in metrics["group_poison_records"]} == {"a": 2, "b": 0}
+    counts = {(one.labels["group_id"], one.labels["verdict"]): one.value for one in metrics["group_share_partitions"]}
+    assert counts == {(group, verdict): 0 for group in "ab" for verdict in ("REWIND", "STOP", "STALL", "OK")} | {
+        ("a", "OK"): 3,
+        ("a", "STALL"): 1,
+        ("b", "REWIND"): 1,
+    }
+    states = {one.labels["state"]: one.value for one in metrics["group_in_flight_records"] if one.value}
+    assert states == {"AVAILABLE": 2, "ACQUIRED": 10}
+    all_series = _metrics(made.folder, most=10)
+    assert len(all_series[f"{OF_ONE}_start_offset"]) == 5
+    assert _only(all_series["share_partitions_without_series"]) == 0
+    none = _metrics(made.folder, most=0)
+    assert not any(name.startswith(OF_ONE) for name in none)
+    assert none["group_topic_lag"] == metrics["group_topic_lag"]
 
 
 def test_no_series_is_there_twice_even_where_a_topic_was_made_anew(made: MadeWarehouse):
@@ -108,16 +150,17 @@ def test_no_series_is_there_twice_even_where_a_topic_was_made_anew(made: MadeWar
         share_partition("g", 2, None, topic_id="no-name"),
     ]
     series = [
-        (one.labels["topic_name"], one.labels["partition_id"]) for one in _metrics(made.audit(rows))["start_offset"]
+        (one.labels["topic_name"], one.labels["partition_id"])
+        for one in _metrics(made.audit(rows))[f"{OF_ONE}_start_offset"]
     ]
     assert sorted(series) == [("new-id", "0"), ("no-name", "2"), ("old-id", "0"), ("orders", "1")]
 
 
 def test_share_partitions_that_are_gone_vanish(made: MadeWarehouse):
     made.audit([share_partition("stays"), share_partition("goes")], run_id="first")
-    assert {one.labels["group_id"] for one in _metrics(made.folder)["verdict"]} == {"stays", "goes"}
+    assert {one.labels["group_id"] for one in _metrics(made.folder)["group_share_partitions"]} == {"stays", "goes"}
     made.audit([share_partition("stays")], run_id="second", time=TONIGHT + timedelta(days=1))
-    assert {one.labels["group_id"] for one in _metrics(made.folder)["verdict"]} == {"stays"}
+    assert {one.labels["group_id"] for one in _metrics(made.folder)["group_share_partitions"]} == {"stays"}
 
 
 def test_every_series_of_a_troubled_warehouse_is_unique(troubled: AuditReport, tmp_path: Path):
@@ -125,7 +168,7 @@ def test_every_series_of_a_troubled_warehouse_is_unique(troubled: AuditReport, t
     series = [(one.name, *sorted(one.labels.items())) for samples in metrics.values() for one in samples]
     assert len(set(series)) == len(series) > 300
     one_hot: dict[tuple[str, ...], float] = {}
-    for one in metrics["verdict"]:
+    for one in metrics[f"{OF_ONE}_verdict"]:
         key = tuple(one.labels[name] for name in ("group_id", "topic_name", "partition_id"))
         one_hot[key] = one_hot.get(key, 0) + one.value
     assert set(one_hot.values()) == {1}
@@ -134,9 +177,9 @@ def test_every_series_of_a_troubled_warehouse_is_unique(troubled: AuditReport, t
 
 def test_a_file_that_cannot_be_written_is_one_line_and_the_old_one_stays(troubled: AuditReport, tmp_path: Path):
     with pytest.raises(ReportError, match=r"nowhere/x.prom: the folder .* does not exist"):
-        write_metrics(str(tmp_path / "nowhere" / "x.prom"), troubled)
+        write_metrics(str(tmp_path / "nowhere" / "x.prom"), troubled, 100)
     place = tmp_path / "x.prom"
     place.mkdir()
     with pytest.raises(ReportError, match="a folder is here"):
-        write_metrics(str(place), troubled)
+        write_metrics(str(place), troubled, 100)
     assert list(tmp_path.iterdir()) == [place]

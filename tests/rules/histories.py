@@ -7,7 +7,8 @@ from typing import Any
 
 from share_state.fold.log import fold_log
 from share_state.fold.options import Limits
-from share_state.rules.registry import ERROR, INFO, WARNING, Scope, judge, judge_records
+from share_state.rules.findings import judge, judge_records
+from share_state.rules.registry import ERROR, INFO, WARNING, Scope
 from share_state.sources.discovery import LogPartition
 from tests.kafka.batches import NOW, SNAPSHOT, UPDATE, Batch, Range, Record, consecutive, in_bytes, key, log_of
 from tests.kafka.batches import snapshot as snapshot_value

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from share_state.fold.log import fold_log
-from share_state.rules.registry import COMPILED, OFF, SEVERITIES, RecordRules, judge, registered
+from share_state.rules.findings import RecordRules, judge
+from share_state.rules.registry import COMPILED, OFF, SEVERITIES, registered
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import LogPartition
 from tests.fold.nights import Auditor, grown, only_log

@@ -18,8 +18,9 @@ from share_state.fold.chains import Chains
 from share_state.fold.options import RELEASES, Limits
 from share_state.fold.record_context import ContextChunk, ContextFold
 from share_state.kafka.state_records import StateRecords
-from share_state.rules import registry
-from share_state.rules.registry import Predicate, RecordRules, Scope, registered
+from share_state.rules import findings as findings_module
+from share_state.rules.findings import RecordRules
+from share_state.rules.registry import Predicate, Scope, registered
 from tests.fold.decoded_logs import damaged, decoded, drawn_records
 from tests.fold.model import Written
 from tests.fold.random_logs import logs
@@ -75,7 +76,7 @@ def _expected(chunk: ContextChunk) -> Found:
 
 
 def _compiled(chunk: ContextChunk) -> Found:
-    with patch.object(registry, "FINDINGS_KEPT", sys.maxsize):
+    with patch.object(findings_module, "FINDINGS_KEPT", sys.maxsize):
         found = RecordRules()(chunk)
     return [
         (code, offset, counts)

@@ -10,7 +10,8 @@ import pytest
 from share_state.errors import DeclarationError
 from share_state.fold.log import fold_log
 from share_state.fold.states import SHARE_GROUP_STATE
-from share_state.rules.registry import ERROR, INFO, NOTHING, OFF, SEVERITIES, WARNING, Scope, judge, registered, rule
+from share_state.rules.findings import judge
+from share_state.rules.registry import ERROR, INFO, NOTHING, OFF, SEVERITIES, WARNING, Scope, registered, rule
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import LogPartition, find_logs
 from share_state.sources.topics import Topics

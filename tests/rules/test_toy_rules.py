@@ -13,6 +13,7 @@ from share_state.fold.log import FoldedLog, fold_log
 from share_state.fold.record_context import ContextChunk
 from share_state.fold.sticky import FoldedSticky, fold_sticky
 from share_state.kafka.classic_groups import read_generations
+from share_state.rules.findings import RecordRules, judge, judge_records
 from share_state.rules.group_context import AuditedGroups
 from share_state.rules.groups import judge_groups, judge_sticky
 from share_state.rules.registry import (
@@ -23,10 +24,7 @@ from share_state.rules.registry import (
     Breaches,
     GroupBreach,
     Message,
-    RecordRules,
     Scope,
-    judge,
-    judge_records,
     message,
     record_rule,
     registered,

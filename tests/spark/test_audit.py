@@ -21,7 +21,7 @@ from share_state.pipeline.executor import Executor, LocalExecutor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.result import RunResult
 from share_state.pipeline.resume import LastAudit
-from share_state.rules.registry import count_findings
+from share_state.rules.findings import count_findings
 from share_state.sources.discovery import find_logs
 from share_state.spark.executor import SparkExecutor
 from share_state.spark.sink import APP_ID

@@ -18,7 +18,7 @@ from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.pipeline.result import RunResult, summarize
 from share_state.pipeline.task import STATE, OutputSpec, balance_tasks
-from share_state.rules.registry import judge
+from share_state.rules.findings import judge
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition, find_logs

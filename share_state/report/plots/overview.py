@@ -18,6 +18,7 @@ from share_state.fold.states import SHARE_GROUP_STATE
 from share_state.pipeline.executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.task import CUTOFF, IN_FLIGHT, STATE, OutputSpec
+from share_state.report.cutoff import name_holders
 from share_state.report.plots.charts import (
     GAP,
     INK,
@@ -43,7 +44,7 @@ _MAX_COUNT = 20
 _IN_FLIGHT_COLUMNS = (*KEY_COLUMNS, "state", "delivery_count", "record_count", "gap")
 _CUTOFF_COLUMNS = (
     "topic", "partition", "cutoff_offset", "log_start_offset", "log_end_offset", "redundant_records",
-    "limited_by_group", "limited_by_partition", "safe",
+    "limited_by_group", "limited_by_topic_id", "limited_by_partition", "safe",
 )  # fmt: skip
 _REDUNDANT = {"facecolor": "#56b4e9", "hatch": "//", "edgecolor": INK, "linewidth": 0.6}
 _UNSAFE = {"facecolor": "#d55e00", "hatch": "xx", "edgecolor": INK, "linewidth": 0.6}
@@ -117,7 +118,7 @@ def cutoffs(cutoff: Any) -> Chart:
     """The part of each log before its cutoff, which may be cleaned, and the part that must stay.
 
     Args:
-        cutoff: table `cutoff`, Arrow or Spark.
+        cutoff: table `cutoff`, Arrow or Spark; a column limited_by_topic holds names of topics.
     Returns:
         Offsets of the log across, one bar per log partition, labelled with its redundant records and the
         share-partition that holds the cutoff back.
@@ -125,7 +126,8 @@ def cutoffs(cutoff: Any) -> Chart:
         ShareStateError: if it is another table, or empty.
     Source: Kafka ShareCoordinatorOffsetsManager.lastRedundantOffset.
     """
-    rows = to_arrow(cutoff, _CUTOFF_COLUMNS, "cutoff")
+    names = getattr(cutoff, "column_names", None) or getattr(cutoff, "columns", ())
+    rows = to_arrow(cutoff, (*_CUTOFF_COLUMNS, *({"limited_by_topic"} & set(names))), "cutoff")
     order = [("redundant_records", "descending"), ("topic", "ascending"), ("partition", "ascending")]
     shown = rows.sort_by(order).slice(0, MAX_LOGS).sort_by(order[1:]).to_pylist()
     some = f", the {MAX_LOGS} of {len(rows):,} partitions with most to clean" if len(shown) < len(rows) else ""
@@ -159,7 +161,8 @@ def cutoffs(cutoff: Any) -> Chart:
 def _cutoff_label(row: dict[str, Any]) -> str:
     label = f"{row['redundant_records'] or 0:,} may go" if row["safe"] else "not safe"
     if row["limited_by_group"] is not None:
-        label += f"; held by {row['limited_by_group']}, partition {row['limited_by_partition']}"
+        topic = row.get("limited_by_topic") or row["limited_by_topic_id"] or row["topic"]
+        label += f"; held by {row['limited_by_group']} {topic}-{row['limited_by_partition']}"
     return escape_missing_glyphs(label)
 
 
@@ -192,7 +195,8 @@ def draw_plot(what: str, plan: FoldPlan, chosen: SharePartitionFilter, delivery_
         plan.check(chosen)
     if what == "deliveries":
         return deliveries(shown, limit=delivery_limit)
-    return cutoffs(tables[CUTOFF] if where is None else tables[CUTOFF].filter(_logs_of(shown)))
+    of_logs = tables[CUTOFF] if where is None else tables[CUTOFF].filter(_logs_of(shown))
+    return cutoffs(name_holders(of_logs, plan.topics))
 
 
 def _logs_of(states: pa.Table) -> pc.Expression:

@@ -7,7 +7,8 @@ import pytest
 
 from share_state.errors import DeclarationError, InputError
 from share_state.fold.control_log import FoldedControlLog, fold_control_log
-from share_state.rules.registry import ERROR, NOTHING, OFF, Scope, judge, registered, rule
+from share_state.rules.findings import judge
+from share_state.rules.registry import ERROR, NOTHING, OFF, Scope, registered, rule
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition, find_topic_logs
 from tests.fold.control_records.logs import at, checkpoint, control, delta, log_of, user_data

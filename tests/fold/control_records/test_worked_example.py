@@ -7,7 +7,7 @@ import pytest
 
 from share_state.fold.control_log import FoldedControlLog, fold_control_log
 from share_state.kafka.control_records import CHECKPOINT_TYPE, DELTA_TYPE
-from share_state.rules.registry import judge
+from share_state.rules.findings import judge
 from share_state.sources.as_of import Window
 from tests.fold.control_records.logs import at, checkpoint, control, control_key, delta, log_of, user_data
 from tests.kafka.batches import Record

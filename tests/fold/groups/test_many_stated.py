@@ -8,8 +8,9 @@ import pytest
 
 from share_state.fold.group_replay import to_pairs
 from share_state.fold.groups import FoldedGroups
+from share_state.rules.findings import findings
 from share_state.rules.group_context import AuditedGroups
-from share_state.rules.registry import OFF, Scope, findings, registered
+from share_state.rules.registry import OFF, Scope, registered
 from tests.fold.groups.many_stated import EPOCH, TOPICS, many_groups, many_states
 
 LATER = 1_000_000

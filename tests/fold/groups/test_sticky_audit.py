@@ -8,8 +8,8 @@ import pytest
 from share_state.fold.groups import FoldedGroups, fold_groups
 from share_state.fold.sticky import FoldedSticky, fold_sticky
 from share_state.kafka.classic_groups import read_generations
+from share_state.rules.findings import findings as judged
 from share_state.rules.registry import Scope, registered
-from share_state.rules.registry import findings as judged
 from share_state.sources.discovery import find_group_logs
 from tests.fold.groups.group_writer import (
     assignment,

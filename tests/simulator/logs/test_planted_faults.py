@@ -10,7 +10,8 @@ from share_state.fold.control_log import fold_control_log
 from share_state.fold.log import fold_log
 from share_state.fold.options import Limits
 from share_state.fold.states import CONTROL_RECORDS, SHARE_GROUP_STATE
-from share_state.rules.registry import INFO, judge, judge_records, registered
+from share_state.rules.findings import judge, judge_records
+from share_state.rules.registry import INFO, registered
 from share_state.simulator.faults import ALL, FAULTS
 from share_state.simulator.simulation import Simulation, simulate
 from share_state.simulator.types import SimulationError

@@ -9,7 +9,7 @@ import pytest
 
 from share_state.fold.log import FoldedLog, fold_log
 from share_state.pipeline.inputs import detect_format
-from share_state.rules.registry import judge
+from share_state.rules.findings import judge
 from share_state.sources.as_of import Window
 from tests.kafka.batches import NOW, Batch, Record, consecutive, in_bytes, key, log_of
 from tests.log_writer import batch, snapshot, tombstone, update

@@ -44,25 +44,29 @@ class Broker:
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[Broker]:
-    """Start a broker with its files under a folder; it is killed at the end."""
-    ports = _free_ports(3)
-    certificate = _certificate(folder)
-    broker = Broker(f"127.0.0.1:{ports[0]}", f"localhost:{ports[1]}", certificate, folder / "logs")
-    settings = folder / "server.properties"
-    settings.write_text(_settings(broker, ports), encoding="utf-8")
-    java = _java(folder)
-    cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    # An id may begin with a dash, which would be taken for the next option.
-    formatting = [*java, "kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "-c", str(settings)]
-    subprocess.run([*formatting, "--feature", "share.version=1"], check=True, capture_output=True)
+def running(folder: Path, killed: Broker | None = None) -> Iterator[Broker]:
+    """Start a broker with its files under a folder, or one that was killed there; it is killed at the end."""
+    settings, java = folder / "server.properties", _java(folder)
+    broker = killed or _formatted(folder, settings, java)
     said = folder / "broker.out"
     with ExitStack() as stack:
-        out = stack.enter_context(said.open("wb"))
+        out = stack.enter_context(said.open("ab"))
         process = subprocess.Popen([*java, "kafka.Kafka", str(settings)], stdout=out, stderr=subprocess.STDOUT)
         stack.callback(_stop, process)
         _wait_for(broker, process, said)
         yield broker
+
+
+def _formatted(folder: Path, settings: Path, java: list[str]) -> Broker:
+    ports = _free_ports(3)
+    certificate = _certificate(folder)
+    broker = Broker(f"127.0.0.1:{ports[0]}", f"localhost:{ports[1]}", certificate, folder / "logs")
+    settings.write_text(_settings(broker, ports), encoding="utf-8")
+    cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    # An id may begin with a dash, which would be taken for the next option.
+    formatting = [*java, "kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "-c", str(settings)]
+    subprocess.run([*formatting, "--feature", "share.version=1"], check=True, capture_output=True)
+    return broker
 
 
 def _certificate(folder: Path) -> Path:

@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import Uuid
 
 from share_state.fold.log import FoldedLog, fold_log
-from share_state.rules.registry import judge
+from share_state.rules.findings import judge
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import find_logs
 from share_state.sources.kafka_cluster import read_cluster, topic_id_text

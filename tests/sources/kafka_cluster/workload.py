@@ -47,14 +47,14 @@ def share_consumers_at_work(broker: Broker) -> Iterator[Workload]:
     admin = AdminClient(kafka)
     _done(admin.create_topics([NewTopic(name, partitions, 1) for name, partitions in TOPICS.items()]))
     groups = ("acceptors", "pickërs", "holders")
-    _done(admin.incremental_alter_configs([_from_the_earliest(group) for group in groups]))
+    read_from_the_earliest(admin, *groups)
     _fill(kafka)
     with ExitStack() as stack:
-        _consume(kafka, stack, "acceptors", ["orders"], A_PARTITION * 2, lambda _: ACCEPT).close()
+        consume(kafka, stack, "acceptors", ["orders"], A_PARTITION * 2, lambda _: ACCEPT).close()
         every = sum(TOPICS.values()) * A_PARTITION
-        _consume(kafka, stack, "pickërs", list(TOPICS), every, _picked).close()
+        consume(kafka, stack, "pickërs", list(TOPICS), every, _picked).close()
         # Half of what this one acknowledges is released, and it holds what it was given again.
-        _consume(kafka, stack, "holders", ["orders"], A_PARTITION, lambda one: RELEASE if one.offset() % 2 else ACCEPT)
+        consume(kafka, stack, "holders", ["orders"], A_PARTITION, lambda one: RELEASE if one.offset() % 2 else ACCEPT)
         yield Workload(broker, groups, str(before.value))
 
 
@@ -70,7 +70,7 @@ def _fill(kafka: dict[str, object]) -> None:
     assert producer.flush(_PATIENCE) == 0
 
 
-def _consume(
+def consume(
     kafka: dict[str, object],
     stack: ExitStack,
     group: str,
@@ -93,6 +93,11 @@ def _consume(
         consumer.commit_sync(_PATIENCE)
         done += len(records)
     return consumer
+
+
+def read_from_the_earliest(admin: AdminClient, *groups: str) -> None:
+    """Let share groups begin with the first record of a topic."""
+    _done(admin.incremental_alter_configs([_from_the_earliest(group) for group in groups]))
 
 
 def _from_the_earliest(group: str) -> ConfigResource:

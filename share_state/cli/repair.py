@@ -1,0 +1,87 @@
+"""`share-state repair`: a plan for share-partitions in trouble; changes nothing."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from share_state.cli.main import command
+from share_state.cli.options import DeadLetters, GroupSide, Json, Reading, open_plan, spec_of
+from share_state.config.inputs import InputSpec
+from share_state.config.loading import settings_for
+from share_state.delta.reader import CommittedTables
+from share_state.errors import NothingCommittedError, ShareStateError
+from share_state.fold.options import RELEASES
+from share_state.report import console
+from share_state.report.repair.commands import KafkaTools
+from share_state.report.repair.plan import check_suffix, make_plan
+from share_state.report.repair.status import audited
+from share_state.sources.kafka_client import bootstrap_servers, find_cluster_address
+
+
+@command("share-state repair /lake/share_state --group orders-app --out plan.md")
+def repair(
+    inputs: Annotated[
+        list[str],
+        typer.Argument(metavar="INPUT...|WAREHOUSE", help="Logs, as of other commands; or the tables of an audit."),
+    ],
+    group: Annotated[list[str] | None, typer.Option("--group", help="Only this group (repeatable).")] = None,
+    out: Annotated[
+        str | None,
+        typer.Option("--out", metavar="FILE", help="A name that ends in .md, .sh or .json; else the plan is printed."),
+    ] = None,
+    release: Annotated[
+        str | None, typer.Option("--release", help=f"Release that wrote the log: {', '.join(RELEASES)}; else inferred.")
+    ] = None,
+    most: Annotated[int, typer.Option("--most", metavar="N", min=1, help="Share-partitions to plan for.")] = 50,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A limit of INPUT, as the audit's: limits.delivery_count=3."),
+    ] = None,
+    *,
+    reading: Reading,
+    side: GroupSide,
+    dead_letters: DeadLetters = None,
+    as_json: Json = False,
+) -> None:
+    """Plan what to do about share-partitions in trouble: options in order of harm, with commands and their effect."""
+    if out is not None:
+        check_suffix(out)
+        console.check_report_path(out)
+    if release is not None and release not in RELEASES:
+        raise ShareStateError(f"--release {release}: give one of {', '.join(RELEASES)}")
+    if (tables := _warehouse(inputs)) is not None:
+        if sets:
+            raise ShareStateError(f"--set {sets[0]}: {inputs[0]} holds tables, which have the limits of their audit")
+        plan = make_plan(tables, group or (), release=release, most=most)
+    else:
+        spec = spec_of(inputs, reading, side=side, dead_letters=dead_letters)
+        address = find_cluster_address(inputs, reading.format)
+        tools = KafkaTools(bootstrap_servers(address) if address else None, reading.kafka_properties)
+        opened = open_plan(_with_limits(spec, inputs, sets))
+        with opened as logs, audited(logs, inputs, is_live=address is not None) as tables:
+            plan = make_plan(tables, group or (), limits=logs.limits, release=release, most=most, tools=tools)
+    if out is not None:
+        plan.write(out)
+    if as_json:
+        console.print_json(plan.to_json() | {"out": out})
+    elif out is None:
+        console.print_line(plan.markdown().rstrip())
+    else:
+        console.print_line(f"{out}: {console.pluralize(len(plan.repairs), 'share-partition')} in trouble")
+
+
+def _warehouse(inputs: Sequence[str]) -> CommittedTables | None:
+    if len(inputs) == 1 and not inputs[0].startswith("kafka://"):
+        try:
+            return CommittedTables(inputs[0])
+        except NothingCommittedError:
+            pass
+    return None
+
+
+def _with_limits(spec: InputSpec, inputs: Sequence[str], sets: Sequence[str] | None) -> InputSpec:
+    for one in sets or ():
+        if not one.startswith("limits."):
+            raise ShareStateError(f"--set {one}: give a key of limits, as limits.delivery_count=3")
+    return spec.model_copy(update={"limits": settings_for(inputs, "-", list(sets or ())).limits})

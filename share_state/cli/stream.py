@@ -1,0 +1,186 @@
+"""`share-state stream`: keep the tables of a warehouse current while records are written."""
+
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer.exceptions import Exit
+
+from share_state.cli.main import DONE, FOUND, command
+from share_state.cli.options import (
+    Json,
+    Judging,
+    KafkaProperties,
+    Out,
+    Running,
+    StatePartitions,
+    TopicsFile,
+    announce_compiling,
+    check_fail_on,
+    fails,
+    pairs,
+)
+from share_state.config.inputs import OPTIONS, input_spec
+from share_state.delta.reader import CommittedTables
+from share_state.delta.warehouse import check_warehouse_path, warehouse_lock
+from share_state.errors import InputError, SetupError, ShareStateError
+from share_state.fold.options import Limits
+from share_state.pipeline.executor import Progress
+from share_state.pipeline.stream import StreamFold
+from share_state.pipeline.stream_tables import StreamTables, open_stream
+from share_state.report import console
+from share_state.report.cutoff import print_stream
+from share_state.sources.kafka_client import find_cluster_address, read_client_properties
+from share_state.sources.topics import Topics, read_topics
+from share_state.spark.masters import LOCAL_MASTER
+
+_WORKER_NOTES = (b"Streaming TransformWithState", b"Starting Streaming TransformWithState", b"WARNING: Using incubator")
+_TOPICS_SECONDS = 5.0
+_LOG = logging.getLogger("share_state")
+_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+
+_INPUT = "kafka://HOST:PORT, or a growing folder of Parquet with Spark's Kafka columns."
+Input = Annotated[str, typer.Argument(metavar="INPUT", help=_INPUT)]
+Checkpoint = Annotated[
+    str, typer.Option("--checkpoint", metavar="DIR", help="Folder of the stream's own state; one per stream.")
+]
+
+
+def _milliseconds(trigger: str) -> int:
+    found = re.fullmatch(rf"(\d+(?:\.\d+)?)\s*({'|'.join(_UNITS)})", trigger.strip())
+    if found is None:
+        raise ShareStateError(f"--trigger {trigger}: give a time as in 500ms, 10s or 1m")
+    return int(float(found[1]) * _UNITS[found[2]])
+
+
+def _cluster(address: str, properties: str | None, limits: Limits) -> tuple[Callable[[], Topics], Limits]:
+    """What tells the topics of a cluster now, asked at most every few seconds; the limits with those of its groups.
+
+    Raises:
+        InputError: if no broker answers, or access is denied.
+        SetupError: if the Kafka client library is missing.
+    """
+    from share_state.sources.kafka_admin import fetch_group_limits  # noqa: PLC0415  a live cluster alone needs it
+    from share_state.sources.kafka_cluster import Cluster  # noqa: PLC0415
+
+    cluster = Cluster(address, read_client_properties(properties))
+    asked, latest = time.monotonic(), cluster.topics()
+
+    def topics() -> Topics:
+        nonlocal asked, latest
+        if time.monotonic() - asked > _TOPICS_SECONDS:
+            # While no broker answers, the last answer stands.
+            with suppress(InputError):
+                latest = cluster.topics()
+            asked = time.monotonic()
+        return latest
+
+    try:
+        limits = replace(limits, groups={**fetch_group_limits(address, properties), **limits.groups})
+    except (InputError, SetupError) as error:
+        _LOG.info("the limits of single groups are unknown, those of the cluster hold for all: %s", error)
+    return topics, limits
+
+
+@contextmanager
+def _without_worker_notes() -> Iterator[None]:
+    """Let a JVM that starts meanwhile write to stderr what is no note of the state operator's worker on the driver."""
+    kept, (read, write) = os.dup(2), os.pipe()
+
+    def copy() -> None:
+        with os.fdopen(read, "rb") as lines, os.fdopen(kept, "wb", buffering=0) as stderr:
+            for line in lines:
+                if line.strip() and not line.startswith(_WORKER_NOTES):
+                    stderr.write(line)
+
+    threading.Thread(target=copy, daemon=True).start()
+    before = os.dup(2)
+    os.dup2(write, 2)
+    os.close(write)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+
+
+@command("share-state stream /exports/share_group_state --out /lake/live --checkpoint /lake/checkpoints/live")
+def stream(
+    source: Input,
+    out: Out,
+    checkpoint: Checkpoint,
+    *,
+    once: Annotated[bool, typer.Option("--once", help="Read what is there now, then end.")] = False,
+    trigger: Annotated[
+        str, typer.Option("--trigger", metavar="TIME", help="Between the starts of micro-batches: 500ms, 10s, 1m.")
+    ] = "10s",
+    kafka_properties: KafkaProperties = None,
+    most_records: Annotated[
+        int | None, typer.Option("--max-records", metavar="N", min=1, help="kafka://: most records of a micro-batch.")
+    ] = None,
+    topics: TopicsFile = None,
+    state_partitions: StatePartitions = None,
+    judging: Judging,
+    running: Running,
+    as_json: Json = False,
+) -> None:
+    """Keep share_partition_state, in_flight, cutoff and findings current with Structured Streaming."""
+    progress, milliseconds = Progress(quiet=running.quiet), _milliseconds(trigger)
+    check_fail_on(judging.fail_on)
+    check_warehouse_path(out)
+    spec = input_spec(OPTIONS, rules=pairs(judging.rule, "--rule"), state_partitions=state_partitions)
+    limits = spec.limits.to_limits()
+    if find_cluster_address([source]):
+        known, limits = _cluster(source, kafka_properties, limits)
+    elif "://" not in source and not Path(source).is_dir():
+        raise InputError(f"{source}: no such folder; give a folder of Parquet files with Spark's Kafka columns")
+    else:
+        given = read_topics(topics) if topics else Topics()
+
+        def known() -> Topics:
+            return given
+
+    try:
+        import google.protobuf  # noqa: F401, PLC0415  what transformWithState needs
+    except ModuleNotFoundError:
+        raise SetupError("protobuf is needed by a stream: run `pip install 'share-state[stream]'`") from None
+    from share_state.spark.session import session  # noqa: PLC0415  imports Spark
+    from share_state.spark.stream import StreamSpec, run_stream  # noqa: PLC0415
+
+    fold = StreamFold(limits, spec.rules, state_partitions)
+    inputs = (source if "://" in source else str(Path(source).absolute()),)
+    announce_compiling()
+    with warehouse_lock(out, "stream"):
+        run, folder = open_stream(out, checkpoint, inputs)
+        options = {"rules": ",".join(judging.rule or ()), "checkpoint": checkpoint}
+        with StreamTables(out, run, options=options, topics=known, severities=spec.rules) as tables:
+            what = StreamSpec(
+                inputs[0], folder, fold, once, f"{milliseconds} milliseconds", kafka_properties, most_records
+            )
+            choice = running.choice
+            with ExitStack() as opened:
+                with nullcontext() if choice.verbose else _without_worker_notes():
+                    master = choice.master or LOCAL_MASTER
+                    spark = opened.enter_context(
+                        session(master, choice.conf, verbose=choice.verbose, progress=progress)
+                    )
+                try:
+                    run_stream(spark, what, tables)
+                except BaseException as error:
+                    error.add_note(f"{out} holds the stream up to micro-batch {tables.run.batch}")
+                    raise
+            result = tables.result()
+    if tables.run.batch >= 0:
+        result = replace(result, cutoff=CommittedTables(out).read("cutoff"))
+    progress.close()
+    found = result.plain() | {"warehouse": out, "micro_batch": tables.run.batch}
+    console.print_json(found) if as_json else print_stream(found)
+    raise Exit(FOUND if fails(result.by_severity, judging.fail_on) else DONE)

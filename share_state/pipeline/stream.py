@@ -1,0 +1,358 @@
+"""The fold of a stream: a log partition is folded micro-batch by micro-batch, and only what changed goes to the tables.
+
+`StreamFold` is the fold of the job with its state as bytes in between: `initial`, `apply` and `finish`. Records at or
+below the last offset folded are skipped, so a micro-batch may be repeated. Imports no Spark.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from share_state.delta.merge import GONE
+from share_state.fold.chains import NOWHERE, Chains
+from share_state.fold.checkpoint import (
+    FoldCheckpoint,
+    checkpoint_row,
+    checkpoint_share_partitions,
+    restore_checkpoint,
+    resume_point_of,
+)
+from share_state.fold.interval_merge import TILE
+from share_state.fold.log import FoldedLog, fold_log
+from share_state.fold.options import Limits
+from share_state.fold.states import in_flight_table, key_columns, state_table, window_tiles
+from share_state.kafka.record_batches import Chunk
+from share_state.kafka.share_partition_keys import KeyTable
+from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE
+from share_state.rules.findings import RecordRules, judge
+from share_state.schema.declarations import table_schema
+from share_state.sources.discovery import STATE_TOPIC, LogPartition
+from share_state.sources.resume import ResumeStatus
+from share_state.sources.tables import Rows, arrow_rows, rows_in_chunks
+from share_state.sources.topics import Topics
+
+KEYS = {
+    STATE: ("group_id", "topic_id", "partition", "state_partition"),
+    IN_FLIGHT: ("group_id", "topic_id", "partition", "first_offset"),
+    CUTOFF: ("topic", "partition"),
+}
+"""The columns by which changed rows replace those of a table."""
+
+PACKED = pa.schema(
+    [
+        ("state_partition", pa.int32()),  # -1 for a problem
+        ("log_start_offset", pa.int64()),
+        ("topic_id", pa.string()),
+        ("state_partitions", pa.int32()),
+        ("problem", pa.string()),
+        ("rows", pa.binary()),
+    ]
+)
+"""Records of one log partition that one task has read; `rows` is an Arrow stream of key, value, offset, timestamp."""
+
+EMPTY_ROWS = pa.schema(
+    [("key", pa.binary()), ("value", pa.binary()), ("offset", pa.int64()), ("timestamp", pa.int64())]
+).empty_table()
+
+_ROWS_A_PART = 1 << 16
+_LOG = b"log"
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """Records of one log partition that a stream has read; a `RecordSource`.
+
+    Attributes:
+        rows: key and value (binary), offset (int64) and timestamp (int64, ms), in offset order.
+    """
+
+    rows: pa.Table
+
+    form: str = "stream"
+    has_offsets: bool = True
+    has_times: bool = True
+    has_sizes: bool = False
+
+    def chunks(self, log: LogPartition, chunk: int, *, merge: bool) -> Iterator[Chunk]:
+        """The records in offset order, each offset once."""
+        del log, merge
+        yield from rows_in_chunks(self._parts(), chunk)
+
+    def _parts(self) -> Iterator[tuple[Rows, int]]:
+        at = 0
+        for batch in self.rows.combine_chunks().to_batches(max_chunksize=_ROWS_A_PART):
+            offsets, times = (batch[name].to_numpy() for name in ("offset", "timestamp"))
+            position = np.arange(at, at + len(offsets))
+            yield arrow_rows(batch["key"], batch["value"], offsets, times, 0, position), int(offsets[-1])
+            at += len(offsets)
+
+
+@dataclass(frozen=True, slots=True)
+class LogFacts:
+    """What a source knows of a log partition beside its records; None if unknown.
+
+    Attributes:
+        log_start_offset: offset of its first record.
+        topic_id: of its topic.
+        state_partitions: number of partitions of the topic.
+    """
+
+    log_start_offset: int | None = None
+    topic_id: str | None = None
+    state_partitions: int | None = None
+
+
+def packed_batch(partition: int, facts: LogFacts, rows: pa.Table | None) -> pa.RecordBatch:
+    """One row of PACKED: records of a log partition, or only what is known of it."""
+    packed = None if rows is None else to_ipc(rows)
+    given = (partition, facts.log_start_offset, facts.topic_id, facts.state_partitions, None, packed)
+    columns = [pa.array([value], one.type) for value, one in zip(given, PACKED, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=PACKED)
+
+
+@dataclass(slots=True)
+class LogChanges:
+    """What a micro-batch changed of one log partition.
+
+    Attributes:
+        log: its name.
+        tables: table -> rows to insert or to replace by KEYS, and with GONE those to delete; of findings all that are
+            new, and those that a later micro-batch replaces.
+        summary: partition, records, next_offset, share_partitions, newest_time, archiving; empty if only `problems`.
+        problems: what of the input cannot be read at all.
+    """
+
+    log: str
+    tables: dict[str, pa.Table] = field(default_factory=dict)
+    summary: dict[str, Any] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def to_bytes(self) -> bytes:
+        """The changes as one value."""
+        parts = {name: to_ipc(table) for name, table in self.tables.items()}
+        sizes = {name: len(part) for name, part in parts.items()}
+        head = {"log": self.log, "summary": self.summary, "problems": self.problems, "sizes": sizes}
+        return b"\n".join((json.dumps(head).encode(), b"".join(parts.values())))
+
+    @classmethod
+    def of(cls, data: bytes) -> "LogChanges":
+        """Read what `to_bytes` wrote."""
+        head, _, rest = data.partition(b"\n")
+        given, view, tables = json.loads(head), memoryview(rest), {}
+        for name, size in given["sizes"].items():
+            tables[name], view = from_ipc(view[:size]), view[size:]
+        return cls(given["log"], tables, given["summary"], given["problems"])
+
+
+def to_ipc(table: pa.Table) -> bytes:
+    """A table as an Arrow stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
+def from_ipc(data: bytes | memoryview) -> pa.Table:
+    """Read what `to_ipc` wrote."""
+    with pa.ipc.open_stream(pa.py_buffer(data)) as stream:
+        return stream.read_all()
+
+
+def state_bytes(name: str, checkpoint: FoldCheckpoint) -> bytes:
+    """The state of a fold as one value."""
+    cells = checkpoint.extent.cells
+    if len(cells) > 1:
+        # A consumer returns no batches, so there are no bytes to count by cell.
+        whole = cells[-1:].copy()
+        whole["first"] = max(int(cells["first"][0]), checkpoint.mark.log_start_offset)
+        whole["bytes"] = cells["bytes"].sum()
+        checkpoint.extent.cells = whole
+    rows = pa.concat_tables(checkpoint_share_partitions(name, checkpoint))
+    return to_ipc(rows.replace_schema_metadata({_LOG: checkpoint_row(name, checkpoint)["carried"]}))
+
+
+def checkpoint_of(state: bytes) -> FoldCheckpoint | None:
+    """Read what `state_bytes` wrote; None if another release wrote it in another form."""
+    rows = from_ipc(state)
+    log = (rows.schema.metadata or {})[_LOG].decode()
+    return None if resume_point_of(log) is None else restore_checkpoint(log, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFold:
+    """Folds one log partition of `__share_group_state` micro-batch by micro-batch; plain data that travels to tasks.
+
+    Attributes:
+        limits, severities, state_partitions: as in FoldPlan.
+    """
+
+    limits: Limits = field(default_factory=Limits)
+    severities: Mapping[str, str] = field(default_factory=dict)
+    state_partitions: int | None = None
+
+    def initial(self) -> bytes | None:
+        """The state before the first record."""
+        return None
+
+    def apply(self, state: bytes | None, partition: int, rows: pa.Table, facts: LogFacts) -> "tuple[Folding, bool]":
+        """Fold the records of a micro-batch.
+
+        Args:
+            state: that of the previous micro-batch, or `initial`.
+            partition: number of the log partition.
+            rows: key, value, offset and timestamp (ms), in any order.
+            facts: what the source knows of the log.
+        Returns:
+            The folded log, and whether anything may have changed.
+        """
+        before = None if state is None else checkpoint_of(state)
+        mark = before.mark if before else None
+        start = facts.log_start_offset
+        status = None if before is None else ResumeStatus.GROWN
+        if mark is not None and facts.topic_id and mark.topic_id and facts.topic_id != mark.topic_id:
+            status = ResumeStatus.RECREATED
+        elif mark is not None and start is not None and start > mark.next_offset:
+            status = ResumeStatus.CLEANED
+        if mark is not None and status == ResumeStatus.GROWN:
+            rows = rows.filter(pc.field("offset") >= mark.next_offset)
+            start = mark.log_start_offset if start is None else start
+        rows = rows.sort_by("offset").combine_chunks()
+        if start is None:
+            start = rows["offset"][0].as_py() if len(rows) else 0
+        is_recorded = facts.log_start_offset is not None
+        log = LogPartition(STATE_TOPIC, partition, (), start, is_recorded, facts.topic_id, source=MicroBatch(rows))
+        folded = fold_log(
+            log,
+            limits=self.limits,
+            state_partitions=self.state_partitions or facts.state_partitions,
+            restore=None if state is None or before is None else lambda: checkpoint_of(state),  # type: ignore[arg-type,return-value]
+            resume_status=status,
+            judge=RecordRules(self.severities),
+        )
+        moved = mark is None or mark.log_start_offset != start
+        return Folding(folded, before, status), bool(len(rows) or moved)
+
+    def step(
+        self, state: bytes | None, partition: int, rows: pa.Table, facts: LogFacts
+    ) -> tuple[bytes | None, "LogChanges | None"]:
+        """`apply`, then `finish`; nothing if the micro-batch holds nothing new."""
+        folding, has_changed = self.apply(state, partition, rows, facts)
+        return self.finish(folding) if has_changed else (None, None)
+
+    def finish(self, folding: "Folding") -> tuple[bytes | None, LogChanges]:
+        """The state after a micro-batch, and what it changed."""
+        folded = folding.folded
+        changes = LogChanges(folded.log.name, _changed_rows(folding))
+        changes.tables[CUTOFF] = folded.cutoff
+        changes.tables[FINDINGS] = judge(folded, self.severities, Topics(), folded.judged, with_unproven=True)
+        changes.summary = {
+            "partition": folded.log.partition,
+            "records": folded.record_count,
+            "next_offset": folded.next_offset,
+            "share_partitions": len(folded.numbers),
+            "newest_time": folded.newest_time,
+            "archiving": folded.archiving if folded.archiving[1] >= 0 else None,
+            "is_read_anew": folding.before is None or folding.status != ResumeStatus.GROWN,
+        }
+        state = None if folded.checkpoint is None else state_bytes(folded.log.name, folded.checkpoint)
+        return state, changes
+
+
+@dataclass(frozen=True, slots=True)
+class Folding:
+    """A log partition in the middle of a micro-batch.
+
+    Attributes:
+        folded: the log after it.
+        before: its state before; None at the first one.
+        status: how the log changed since.
+    """
+
+    folded: FoldedLog
+    before: FoldCheckpoint | None
+    status: ResumeStatus | None
+
+
+_OWNED_TILE = np.dtype(
+    [("owner", "i8"), ("first", "i8"), *((name, TILE[name]) for name in ("last", "count", "state", "gap"))]
+)
+
+
+def _changed_rows(folding: Folding) -> dict[str, pa.Table]:
+    """The rows of `share_partition_state` and `in_flight` that differ from those before."""
+    folded, before = folding.folded, folding.before
+    keys, chains = folded.keys, folded.all_chains
+    old_keys, old = (before.keys, before.chains) if before else (KeyTable(), Chains())
+    place = pc.index_in(old_keys.binary(), keys.binary()).fill_null(-1).to_numpy(zero_copy_only=False)
+    known = np.zeros(len(keys), bool)
+    known[place[place >= 0]] = True
+    last = np.full(len(keys), NOWHERE)
+    rows_before = np.zeros(len(keys), old.chains.dtype)
+    rows_before[place[place >= 0]] = old.chains[place >= 0]
+    for name in ("last_offset", "suspect_offset"):
+        last = np.maximum(last, np.where(chains.chains[name] != rows_before[name], chains.chains[name], NOWHERE))
+    is_same_log = before is not None and folding.status == ResumeStatus.GROWN
+    is_all = not is_same_log or before is None or before.last_lost_offset != folded.last_lost_offset
+    changed = np.ones(len(keys), bool) if is_all else ~known | (last != NOWHERE)
+    live = np.flatnonzero(changed & chains.chains["exists"])
+    selected, key = _taken(chains, live), key_columns(keys, live, Topics())
+    suspect = folded.suspect[np.searchsorted(folded.numbers, live)]
+    ends = pa.nulls(len(live), pa.int64())
+    states = state_table(selected, key, folded.log.partition, suspect, ends)
+    # Old share-partitions that are gone, or changed.
+    gone = np.flatnonzero(old.chains["exists"] & ~np.append(chains.chains["exists"], False)[place])
+    compared = np.flatnonzero(old.chains["exists"] & np.append(changed, True)[place])
+    new_tiles, new_ends = _tiles(selected, live)
+    old_tiles, _ = _tiles(_taken(old, compared), np.where(place < 0, -2 - np.arange(len(place)), place)[compared])
+    is_new = ~np.asarray(pc.is_in(_texts(new_tiles), _texts(old_tiles)))
+    owner_first = ["owner", "first"]
+    is_left = ~np.asarray(pc.is_in(_texts(old_tiles[owner_first]), _texts(new_tiles[owner_first])))
+    ranges = in_flight_table(key, new_ends, new_tiles).filter(pa.array(is_new))
+    left_of = np.repeat(compared, np.diff(_tiles(_taken(old, compared), compared)[1]))[is_left]
+    removed = key_columns(old_keys, left_of, Topics()) | {"first_offset": pa.array(old_tiles["first"][is_left].copy())}
+    state_gone = key_columns(old_keys, gone, Topics())
+    state_gone["state_partition"] = pa.repeat(pa.scalar(folded.log.partition, pa.int32()), len(gone))
+    return {STATE: _with_gone(STATE, states, state_gone), IN_FLIGHT: _with_gone(IN_FLIGHT, ranges, removed)}
+
+
+def _taken(chains: Chains, numbers: np.ndarray) -> Chains:
+    """Some share-partitions, by their numbers."""
+    sizes = np.diff(chains.ends)[numbers]
+    ends = np.concatenate(([0], np.cumsum(sizes)))
+    rows = np.repeat(chains.ends[numbers] - ends[:-1], sizes) + np.arange(ends[-1])
+    return Chains(chains.chains[numbers], ends, chains.batches[rows])
+
+
+def _tiles(chains: Chains, owners: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The rows of `in_flight` of some share-partitions, each with its owner, and where those of each end."""
+    ends, found = window_tiles(chains)
+    tiles = np.zeros(len(found), _OWNED_TILE)
+    tiles["owner"] = np.repeat(owners, np.diff(ends))
+    for name in TILE.names or ():
+        tiles[name] = found[name]
+    return tiles, ends
+
+
+def _texts(rows: np.ndarray) -> pa.Array:
+    """Each row as its bytes."""
+    packed = np.zeros(len(rows), [(name, rows.dtype[name]) for name in rows.dtype.names or ()])
+    for name in packed.dtype.names or ():
+        packed[name] = rows[name]
+    return pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(packed.dtype.itemsize), len(packed), [None, pa.py_buffer(packed.tobytes())]
+    )
+
+
+def _with_gone(table: str, rows: pa.Table, removed: dict[str, pa.Array]) -> pa.Table:
+    """Changed rows of a table with those to delete after them."""
+    schema = table_schema(table)
+    rows = rows.cast(schema).append_column(GONE, pa.array(np.zeros(len(rows), bool)))
+    count = len(removed["group_id"])
+    columns = {name: removed.get(name, pa.nulls(count)).cast(schema.field(name).type) for name in schema.names}
+    columns[GONE] = pa.array(np.ones(count, bool))
+    return pa.concat_tables([rows, pa.table(columns, schema=rows.schema)])

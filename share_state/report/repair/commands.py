@@ -1,0 +1,108 @@
+"""Commands of Kafka's tools and of share-state as lines of bash, each release with the options that it has.
+
+Checked against the tools of 4.0.2, 4.1.2, 4.2.1 and 4.3.1 and the configs of 4.4.0. Source: Kafka ShareGroupCommand,
+ConfigCommand, LeaderElectionCommand, GroupConfig; KIP-932, Admin.alterShareGroupOffsets.
+"""
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+BOOTSTRAP, DEAD_LETTER_TOPIC, LIBRARIES = "BOOTSTRAP", "DLQ_TOPIC", "KAFKA_LIBS"
+"""Shell variables that the reader of a plan sets."""
+
+
+def quote(word: str) -> str:
+    """A word for bash: what a terminal would not print is written as bytes in `$'...'`."""
+    if word.isprintable():
+        return shlex.quote(word)
+    escaped = (
+        one if one.isprintable() and one not in "'\\" else "".join(f"\\x{byte:02x}" for byte in one.encode())
+        for one in word
+    )
+    return f"$'{''.join(escaped)}'"
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaTools:
+    """The command lines of Kafka's tools for one cluster.
+
+    Attributes:
+        bootstrap: host:port of its brokers; None for the shell variable BOOTSTRAP.
+        properties: client properties for --command-config; None for none.
+    """
+
+    bootstrap: str | None = None
+    properties: str | None = None
+
+    def describe(self, group: str, what: str) -> str:
+        """Show `offsets`, `members` or the `state` of a share group."""
+        return self._groups("--describe", f"--group={group}", f"--{what}")
+
+    def reset_to_latest(self, group: str, topic: str, partition: int) -> str:
+        """Start at the end of the topic-partition; 4.2 and later. The tool takes no offset."""
+        return self._groups(
+            "--reset-offsets", "--to-latest", f"--group={group}", f"--topic={topic}:{partition}", "--execute"
+        )
+
+    def delete_offsets(self, group: str, topic: str) -> str:
+        """Delete the state of all share-partitions of a topic; 4.1 and later."""
+        return self._groups("--delete-offsets", f"--group={group}", f"--topic={topic}")
+
+    def delete_group(self, group: str) -> str:
+        """Delete a share group and its state; 4.1 and later."""
+        return self._groups("--delete", f"--group={group}")
+
+    def configure(self, kind: str, name: str, config: str) -> str:
+        """Set a config of one of the `groups` or `topics`; `name` may be a shell variable with its `$`."""
+        entity = f'--entity-name="{name}"' if name.startswith("$") else quote(f"--entity-name={name}")
+        tool = self._tool("kafka-configs.sh", "--alter", f"--entity-type={kind}")
+        return f"{tool} {entity} {quote(f'--add-config={config}')}"
+
+    def describe_config(self, group: str) -> str:
+        """Show the configs of a share group."""
+        return self._tool("kafka-configs.sh", "--describe", "--entity-type=groups", f"--entity-name={group}")
+
+    def describe_topic(self, topic: str) -> str:
+        """Show the leaders of a topic; `topic` may be a shell variable with its `$`."""
+        return f'{self._tool("kafka-topics.sh", "--describe")} --topic="{topic}"'
+
+    def move_start(self, group: str, topic: str, partition: int, offset: int) -> str:
+        """Set the start offset; 4.1 and later. No tool of Kafka sets an offset, so jshell calls the Admin client."""
+        settings = "new java.util.Properties()"
+        if self.properties is not None:
+            settings = f"org.apache.kafka.common.utils.Utils.loadProps({_java(self.properties)})"
+        bootstrap = f'System.getenv("{BOOTSTRAP}")' if self.bootstrap is None else _java(self.bootstrap)
+        place = f"new org.apache.kafka.common.TopicPartition({_java(topic)}, {partition})"
+        return "\n".join((
+            f'jshell -s --class-path "${LIBRARIES}/*" - <<\'END\'',
+            f"var settings = {settings};",
+            f'settings.put("bootstrap.servers", {bootstrap});',
+            "int failed = 0;",
+            "try (var admin = org.apache.kafka.clients.admin.Admin.create(settings)) {",
+            f"    admin.alterShareGroupOffsets({_java(group)}, java.util.Map.of({place}, {offset}L)).all().get();",
+            "} catch (Exception error) { System.err.println(error); failed = 1; }",
+            "/exit failed",
+            "END",
+        ))  # fmt: skip
+
+    def _groups(self, *options: str) -> str:
+        return self._tool("kafka-share-groups.sh", *options)
+
+    def _tool(self, tool: str, *options: str) -> str:
+        server = f'"${BOOTSTRAP}"' if self.bootstrap is None else quote(self.bootstrap)
+        config = "" if self.properties is None else f" --command-config {quote(self.properties)}"
+        return f"{tool} --bootstrap-server {server}{config} {' '.join(map(quote, options))}"
+
+
+def diff_command(inputs: Sequence[str], log: int, offset: int, group: str, topic: str, partition: int) -> str:
+    """Compare the state when the plan was made with the end of a later export."""
+    words = ["share-state", "diff", *inputs, f"--as-of-offset={log}={offset}"]
+    words += [f"--group={group}", f"--topic={topic}", f"--partition={partition}"]
+    return " ".join(map(quote, words))
+
+
+def _java(text: str) -> str:
+    """A string literal: the escapes of JSON are those of Java, and other characters are ASCII."""
+    return json.dumps(text)

@@ -1,0 +1,244 @@
+"""The plan of `share-state repair`: made from tables or logs; as Markdown, as a script of bash, and as plain data."""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from share_state.delta.reader import CommittedTables
+from share_state.errors import ShareStateError
+from share_state.fold.options import Limits
+from share_state.report.console import (
+    UNKNOWN,
+    format_name,
+    format_number,
+    format_time,
+    pluralize,
+    write_report,
+)
+from share_state.report.repair.commands import BOOTSTRAP, DEAD_LETTER_TOPIC, LIBRARIES, KafkaTools, quote
+from share_state.report.repair.options import HARM, Option, Repair, repairs
+from share_state.report.repair.rehearsal import Effect, Ranges, count_offsets
+from share_state.report.repair.status import survey
+
+SUFFIXES = (".md", ".sh", ".json")
+_MAX_RANGES = 20
+_VARIABLES = {
+    BOOTSTRAP: "host:port of a broker",
+    LIBRARIES: "folder with the jars of Kafka, for jshell (of a JDK)",
+    DEAD_LETTER_TOPIC: "dead-letter topic of the group",
+}
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RepairPlan:
+    """Options for the share-partitions in trouble; carrying them out is up to the reader.
+
+    Attributes:
+        repairs: the gravest first.
+        left_out: how many more are in trouble.
+        releases: that may have written the log, ascending.
+        time: up to which durations are measured.
+        inputs: what was read.
+    """
+
+    repairs: tuple[Repair, ...]
+    left_out: int
+    releases: tuple[str, ...]
+    time: datetime | None
+    inputs: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return self.markdown()
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as plain data."""
+        found = []
+        for one in self.repairs:
+            row = one.status.row
+            key = {name: row[name] for name in ("group_id", "topic_id", "topic", "partition", "state_partition")}
+            options = [asdict(option) | {"harm": HARM[option.harm]} for option in one.options]
+            also = {code: text for code, text in one.status.troubles.items() if code != one.trouble}
+            found.append(
+                key | {"trouble": one.trouble, "sentence": one.sentence, "also": also, "suspect": row["suspect"],
+                       "now": one.now and asdict(one.now), "options": options, "check": one.check}
+            )  # fmt: skip
+        head = {"inputs": list(self.inputs), "time": self.time, "releases": list(self.releases)}
+        return head | {"share_partitions": found, "left_out": self.left_out}
+
+    def markdown(self) -> str:
+        """The plan for a person."""
+        return "\n".join(self._markdown()).rstrip() + "\n"
+
+    def _markdown(self) -> Iterator[str]:
+        yield "# Repair plan"
+        yield ""
+        yield from self._head()
+        for number, one in enumerate(self.repairs, 1):
+            yield f"## {number}. {_title(one)}"
+            yield ""
+            yield f"**{one.trouble}**: {one.sentence}"
+            yield ""
+            for code, text in one.status.troubles.items():
+                if code != one.trouble:
+                    yield f"- also {code}: {_text(text)}"
+            if one.now is not None:
+                yield f"- now: {_state(one.now)}"
+            yield ""
+            for place, option in enumerate(one.options, 1):
+                yield f"### {number}.{place} {option.action} ({HARM[option.harm]})"
+                yield ""
+                yield from _option_lines(option)
+                if option.command:
+                    yield from ("", "```bash", option.command, "```")
+                yield ""
+            yield "Afterwards, export again and compare; the state at this plan is the earlier point:"
+            yield from ("", "```bash", one.check, "```", "")
+
+    def _head(self) -> Iterator[str]:
+        time = f", up to {format_time(self.time)}" if self.time else ""
+        yield f"From {', '.join(map(_text, self.inputs))}{time}; {self._writer()}. Nothing was changed."
+        yield ""
+        if not self.repairs:
+            yield "No share-partition is in trouble: there is nothing to do."
+            return
+        more = f", and {self.left_out:,} more that are left out (--most)" if self.left_out else ""
+        count = pluralize(len(self.repairs), "share-partition")
+        yield f"{count} in trouble{more}. Options are in order of harm; one is enough."
+        yield ""
+        if names := _variables("\n".join(option.command for one in self.repairs for option in one.options)):
+            yield (
+                "Set these before you run a command: "
+                + "; ".join(f"`{name}`, {_VARIABLES[name]}" for name in names)
+                + "."
+            )
+            yield ""
+
+    def _writer(self) -> str:
+        first, last = self.releases[0], self.releases[-1]
+        return (
+            f"written by Kafka {first}"
+            if first == last
+            else f"written by Kafka {first} to {last}, the log does not show which"
+        )
+
+    def script(self) -> str:
+        """The plan as a script: it prints itself, or runs the option that its argument names."""
+        lines = ["#!/usr/bin/env bash", *(f"# {line}".rstrip() for line in self._head())]
+        lines += [
+            "# Run it with the number of an option, as in `bash plan.sh 1.2`, to carry out that option alone.",
+            "set -eu",
+        ]
+        shown, cases = list[str](), list[str]()
+        for number, one in enumerate(self.repairs, 1):
+            shown += [f"{number}. {_title(one)}", f"   {one.trouble}: {one.sentence}"]
+            for place, option in enumerate(one.options, 1):
+                shown.append(f"   {number}.{place} {option.action} ({HARM[option.harm]})")
+                shown += [f"       {line}" for line in _option_lines(option)]
+                if option.command:
+                    needs = [
+                        f': "${{{name}:?{_VARIABLES[name]}}}"; export {name}' for name in _variables(option.command)
+                    ]
+                    cases += [f"{number}.{place})  # {option.action}", *needs, option.command, ";;"]
+            cases += [f"{number}.check)  # what changed since the plan", one.check, ";;"]
+            shown.append(f"   {number}.check shows what changed since the plan")
+        lines += ['case "${1:-}" in', *cases, "'')", *(f"printf '%s\\n' {quote(_text(line))}" for line in shown), ";;"]
+        lines += ['*) echo "no option $1 with a command" >&2; exit 2;;', "esac"]
+        return "\n".join(lines) + "\n"
+
+    def write(self, path: str) -> None:
+        """Write the plan in the format of the path's suffix, completely or not at all.
+
+        Raises:
+            ReportError: if it cannot be written.
+        """
+        formats = {".md": self.markdown, ".sh": self.script, ".json": self._json}
+        write_report(path, formats[Path(path).suffix]())
+
+    def _json(self) -> str:
+        return json.dumps(self.to_json(), ensure_ascii=False, indent=2, default=datetime.isoformat) + "\n"
+
+
+def check_suffix(path: str) -> None:
+    """Refuse a file whose suffix names no format.
+
+    Raises:
+        ShareStateError: naming those that do.
+    """
+    if Path(path).suffix not in SUFFIXES:
+        raise ShareStateError(f"{path}: give a name that ends in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
+
+
+def make_plan(
+    tables: CommittedTables,
+    groups: Sequence[str] = (),
+    *,
+    limits: Limits | None = None,
+    release: str | None = None,
+    most: int = 50,
+    tools: KafkaTools | None = None,
+) -> RepairPlan:
+    """Plan what to do about share-partitions in trouble; changes nothing.
+
+    Args:
+        tables: of an audit or a reconstruct.
+        groups: only these; all if there are none.
+        limits: of the cluster and its groups; by default those of the run.
+        release: that wrote the log; by default inferred.
+        most: share-partitions to plan for.
+        tools: the commands of the cluster.
+    Raises:
+        InputError: if a group is unknown.
+        WarehouseError: if a table is gone.
+    """
+    found = survey(tables, groups, limits, release, most)
+    return RepairPlan(repairs(found, tools or KafkaTools()), found.left_out, found.releases, found.time, found.inputs)
+
+
+def _variables(command: str) -> list[str]:
+    """The shell variables that a command needs."""
+    return [name for name in _VARIABLES if re.search(rf'\${name}\b|getenv\("{name}"\)', command)]
+
+
+def _title(one: Repair) -> str:
+    row = one.status.row
+    log = f"__share_group_state-{row['state_partition']}"
+    return (
+        f"group {format_name(row['group_id'])}, topic {_text(one.status.name)}, partition {row['partition']} (in {log})"
+    )
+
+
+def _option_lines(option: Option) -> Iterator[str]:
+    yield option.what
+    if option.until is not None:
+        yield f"- until: {format_time(option.until)}"
+    if option.effect is None:
+        return
+    yield f"- then: {_state(option.effect)}"
+    for name, ranges in (("skipped", option.effect.skipped), ("delivered again", option.effect.delivered_again)):
+        yield f"- {name}: {_ranges(ranges)}"
+
+
+def _state(effect: Effect) -> str:
+    cutoff = f"cutoff {format_number(effect.cutoff)}"
+    if effect.start_offset is None:
+        return f"no state; {cutoff}"
+    in_flight = ", ".join(f"{count:,} {state}" for state, count in effect.in_flight.items()) or "nothing"
+    lag = UNKNOWN if effect.lag is None else f"{effect.lag:,}"
+    window = f"SPSO {effect.start_offset:,}, SPEO {format_number(effect.end_offset)}"
+    return f"{window}, in flight {in_flight}, lag {lag}, {cutoff}"
+
+
+def _ranges(ranges: Ranges) -> str:
+    if not ranges:
+        return "none"
+    listed = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges[:_MAX_RANGES])
+    more = f" and {len(ranges) - _MAX_RANGES:,} more ranges (--json lists all)" if len(ranges) > _MAX_RANGES else ""
+    return f"{pluralize(count_offsets(ranges), 'offset')}: {listed}{more}"
+
+
+def _text(text: str) -> str:
+    return format_name(text)

@@ -1,0 +1,307 @@
+"""Which share-partitions are in trouble, and everything that the tables of an audit hold about them."""
+
+import json
+import logging
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from datetime import datetime
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from share_state.config.inputs import LimitSettings
+from share_state.delta.reader import CommittedTables
+from share_state.fold.options import RELEASES, Limits, SharePartitionFilter
+from share_state.fold.states import SHARE_GROUP_STATE
+from share_state.pipeline.audit import run_audit
+from share_state.pipeline.executor import LocalExecutor
+from share_state.pipeline.plan import FoldPlan
+from share_state.pipeline.result import WRITER
+from share_state.report.share_partitions import (
+    HISTORY_TABLE,
+    IDENTITY_COLUMNS,
+    KEY_COLUMNS,
+    STATE,
+    VERDICTS,
+    add_topic_key,
+    ascending,
+    check_known,
+    group_rows,
+    latest_audit_filter,
+    left_join,
+    number_rows,
+    poison_filter,
+    prefilter,
+    select_share_partitions,
+    with_unreported_verdicts,
+)
+from share_state.simulator.types import DeliveryState, StateBatch
+
+TROUBLES = (
+    "STATE_SUSPECT",
+    "REWIND",
+    "ARCHIVING_STUCK",
+    "POISON_RECORDS",
+    "IN_FLIGHT_LIMIT",
+    "STALL",
+    "STOP",
+    "DLQ_UNUSABLE",
+    "DELETE_INCOMPLETE",
+    "ORPHAN_SHARE_STATE",
+    "CUTOFF_PINNED",
+)
+"""Verdicts and rules that mean trouble, the gravest first. SPSO_STALL counts as STALL, its verdict."""
+
+_RULES = {code: code for code in TROUBLES if code not in (*VERDICTS, "POISON_RECORDS")} | {"SPSO_STALL": "STALL"}
+"""Rule -> trouble. Poison records that are archived trouble nobody any more: those that wait are looked up."""
+
+_STATE_COLUMNS = (
+    *KEY_COLUMNS, "state_partition", "start_offset", "effective_start_offset", "end_offset", "topic_end_offset",
+    "snapshot_epoch", "state_epoch", "leader_epoch", "delivery_complete_count", "snapshot_offset",
+    "updates_since_snapshot", "write_time", "suspect",
+)  # fmt: skip
+_HISTORY = {"verdict": pa.string(), "reason": pa.string(), "moved_time": pa.timestamp("us", "UTC")}
+_RANGE = ("first_offset", "last_offset", "delivery_state", "delivery_count", "gap")
+
+
+@dataclass(frozen=True, slots=True)
+class SharePartitionStatus:
+    """A share-partition in trouble.
+
+    Attributes:
+        row: its row of share_partition_state; verdict, reason and moved_time of the latest audit, null if unknown.
+        ranges: in flight, ascending, from the start offset to the end; gaps are AVAILABLE with delivery count 0.
+        gaps: first offsets of the ranges that no batch covers.
+        troubles: code of TROUBLES -> message of its finding, or reason of its verdict; the gravest first.
+        evidence: code -> evidence of its finding.
+        cutoff: the row of `cutoff` of its log partition.
+        members: of the group; None if the group side is unknown.
+    """
+
+    row: Mapping[str, Any]
+    ranges: tuple[StateBatch, ...]
+    gaps: frozenset[int]
+    troubles: Mapping[str, str]
+    evidence: Mapping[str, Mapping[str, str]]
+    cutoff: Mapping[str, Any]
+    members: int | None
+
+    @property
+    def name(self) -> str:
+        """The topic: its name, or its id if that is unknown."""
+        return self.row["topic"] or self.row["topic_id"]
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """The share-partitions in trouble.
+
+    Attributes:
+        found: the gravest first.
+        left_out: how many more there are.
+        limits: of the cluster and its groups.
+        releases: that may have written the log, ascending.
+        time: up to which durations are measured: of the newest record, or of the audit by the clock on the wall.
+        inputs: what was read.
+    """
+
+    found: tuple[SharePartitionStatus, ...]
+    left_out: int
+    limits: Limits
+    releases: tuple[str, ...]
+    time: datetime | None
+    inputs: tuple[str, ...]
+
+
+@contextmanager
+def audited(plan: FoldPlan, inputs: Sequence[str], *, is_live: bool = False) -> Iterator[CommittedTables]:
+    """Yield the tables of a first audit of some logs, which threads of this process write to a temporary folder.
+
+    Args:
+        plan: the log partitions.
+        inputs: as given.
+        is_live: they are those of a running cluster, so durations last until now.
+    Raises:
+        InputError: if a segment cannot be read, or the input holds no valid batch.
+    """
+    log = logging.getLogger("share_state")
+    with TemporaryDirectory(prefix="share-state-repair-") as folder:
+        level = log.level
+        # Notes on the tables of that folder would only confuse.
+        log.setLevel(logging.WARNING)
+        try:
+            threads, tables = nullcontext(LocalExecutor()), f"{folder}/tables"
+            run_audit(lambda _: threads, plan, tables, inputs=tuple(inputs), by_wall_clock=is_live)
+        finally:
+            log.setLevel(level)
+        yield CommittedTables(f"{folder}/tables")
+
+
+def limits_of_run(options: Mapping[str, str]) -> Limits:
+    """The limits that an audit had, from the options in its row of `runs`."""
+    given: dict[str, Any] = {"groups": {}}
+    for key, value in options.items():
+        section, _, name = key.partition(".")
+        if section == "limits" and not name.startswith("groups."):
+            given[name] = value
+        elif section == "limits":
+            group, _, limit = name.removeprefix("groups.").rpartition(".")
+            given["groups"].setdefault(group, {})[limit] = value
+    return LimitSettings.model_validate(given).to_limits()
+
+
+def survey(
+    tables: CommittedTables, groups: Sequence[str], limits: Limits | None = None, release: str | None = None,
+    most: int = 50,
+) -> Survey:  # fmt: skip
+    """Find the share-partitions in trouble.
+
+    Args:
+        tables: of an audit or a reconstruct; without an audit, verdicts are unknown.
+        groups: only these; all if there are none.
+        limits: by default those of the run.
+        release: that wrote the log; by default inferred.
+        most: share-partitions to return.
+    Raises:
+        InputError: if a group is unknown.
+        WarehouseError: if a table is gone.
+    """
+    for group in groups:
+        check_known([tables], SharePartitionFilter(group))
+    where = pc.field("dialect") == SHARE_GROUP_STATE
+    states = tables.read(STATE, where, _STATE_COLUMNS)
+    releases = _releases(tables, states) if release is None else (release,)
+    if groups:
+        where &= pc.field("group_id").isin(list(groups))
+        states = tables.read(STATE, where, _STATE_COLUMNS)
+    verdicts = _verdicts(tables, where)
+    rows = left_join(add_topic_key(states), verdicts, _HISTORY)
+    limits = limits or limits_of_run(dict(tables.run["options"]))
+    findings = pa.concat_tables([_findings(tables, where), _waiting_poison(tables, where, limits)])
+    rows = left_join(rows, _gravest(findings), {"gravest": pa.int32()})
+    verdict = pc.index_in(rows["verdict"], pa.array(TROUBLES))
+    suspect = pc.if_else(rows["suspect"], pa.scalar(0, pa.int32()), pa.scalar(None, pa.int32()))
+    rows = rows.append_column("rank", pc.min_element_wise(verdict, rows["gravest"], suspect))
+    rows = rows.filter(pc.is_valid(rows["rank"])).sort_by([*ascending("rank"), *ascending(*KEY_COLUMNS)])
+    wanted = number_rows(rows.slice(0, most)).combine_chunks()
+    return Survey(
+        tuple(_statuses(tables, wanted, findings)),
+        max(0, len(rows) - most),
+        limits,
+        releases,
+        verdicts["time"][0].as_py() if verdicts is not None and len(verdicts) else tables.run["log_time"],
+        tuple(tables.run["inputs"]),
+    )
+
+
+def _verdicts(tables: CommittedTables, where: pc.Expression) -> pa.Table | None:
+    if not tables.holds(HISTORY_TABLE):
+        return None
+    columns = (*KEY_COLUMNS, *_HISTORY, "time")
+    return with_unreported_verdicts(tables, tables.read(HISTORY_TABLE, where & latest_audit_filter(tables), columns))
+
+
+def _findings(tables: CommittedTables, where: pc.Expression) -> pa.Table:
+    """Findings that mean trouble, with the columns topic_key and trouble (index in TROUBLES)."""
+    columns = (*KEY_COLUMNS, "rule", "message", "evidence")
+    rows = add_topic_key(tables.read("findings", where & pc.field("rule").isin(list(_RULES)), columns))
+    # Arrow joins no maps.
+    evidence = pa.array([json.dumps(dict(one or ())) for one in rows["evidence"].to_pylist()], pa.string())
+    rows = rows.set_column(rows.schema.get_field_index("evidence"), "evidence", evidence)
+    index = {rule: TROUBLES.index(code) for rule, code in _RULES.items()}
+    return rows.append_column("trouble", pa.array([index[rule] for rule in rows["rule"].to_pylist()], pa.int32()))
+
+
+def _waiting_poison(tables: CommittedTables, where: pc.Expression, limits: Limits) -> pa.Table:
+    """Share-partitions with poison records that still wait, as `_findings`."""
+    waits = where & poison_filter(limits) & ~pc.field("terminal")
+    rows = tables.read("in_flight", waits, (*KEY_COLUMNS, "record_count"))
+    counts = group_rows(rows, KEY_COLUMNS, {"record_count": "sum"})
+    texts = [f"{count:,} offsets at the delivery limit or one below it" for count in counts["record_count"].to_pylist()]
+    named = {"rule": ["POISON_RECORDS"] * len(texts), "message": texts, "evidence": ["{}"] * len(texts)}
+    counts = counts.drop_columns("record_count")
+    for name, column in named.items():
+        counts = counts.append_column(name, pa.array(column, pa.string()))
+    trouble = pa.array([TROUBLES.index("POISON_RECORDS")] * len(texts), pa.int32())
+    return add_topic_key(counts).append_column("trouble", trouble)
+
+
+def _gravest(findings: pa.Table) -> pa.Table | None:
+    if not len(findings):
+        return None
+    found = findings.group_by(list(IDENTITY_COLUMNS), use_threads=False).aggregate([("trouble", "min")])
+    return found.rename_columns([*IDENTITY_COLUMNS, "gravest"])
+
+
+def _statuses(tables: CommittedTables, wanted: pa.Table, findings: pa.Table) -> Iterator[SharePartitionStatus]:
+    if not len(wanted):
+        return
+    ranges, said = dict[int, list[dict[str, Any]]](), dict[int, list[dict[str, Any]]]()
+    in_flight = tables.read("in_flight", prefilter(wanted), (*KEY_COLUMNS, *_RANGE))
+    for held, rows in ((ranges, in_flight), (said, findings.drop_columns("topic_key"))):
+        for row in select_share_partitions(rows, wanted).to_pylist():
+            held.setdefault(row["place"], []).append(row)
+    cutoffs = {
+        row["partition"]: row for row in tables.read("cutoff").to_pylist() if row["dialect"] == SHARE_GROUP_STATE
+    }
+    members = None
+    if tables.holds("share_groups"):
+        counted = tables.read("share_groups", columns=["group_id", "members"])
+        members = dict(zip(*(column.to_pylist() for column in counted.columns), strict=True))
+    for place, row in enumerate(wanted.to_pylist()):
+        own = sorted(ranges.get(place, ()), key=lambda one: one["first_offset"])
+        of_rules = {TROUBLES[one["trouble"]]: one for one in said.get(place, ())}
+        troubles = {code: one["message"] for code, one in of_rules.items()}
+        if row["verdict"] in TROUBLES:
+            troubles[row["verdict"]] = row["reason"]
+        if row["suspect"]:
+            troubles.setdefault(TROUBLES[0], "records since its latest snapshot are missing or unreadable")
+        yield SharePartitionStatus(
+            row=row,
+            ranges=tuple(
+                StateBatch(
+                    one["first_offset"], one["last_offset"], _state(one["delivery_state"]), one["delivery_count"]
+                )
+                for one in own
+            ),
+            gaps=frozenset(one["first_offset"] for one in own if one["gap"]),
+            troubles={code: troubles[code] for code in TROUBLES if code in troubles},
+            evidence={code: json.loads(one["evidence"]) for code, one in of_rules.items()},
+            cutoff=cutoffs.get(row["state_partition"], {}),
+            members=None if members is None else members.get(row["group_id"], 0),
+        )
+
+
+def _state(code: int) -> DeliveryState:
+    # A code that no release writes stays a number, which no leader loads.
+    return DeliveryState(code) if code in set(DeliveryState) else code  # type: ignore[return-value]
+
+
+def _releases(tables: CommittedTables, states: pa.Table) -> tuple[str, ...]:
+    """The releases that may have written the log: as configured, or as far as the state shows."""
+    configured = dict(tables.run["options"]).get("limits.writer_version")
+    if configured is not None:
+        return (configured,)
+    archives = any(note.startswith(WRITER) for note in tables.run["notes"] or ())
+    archiving = pc.field("delivery_state") == int(DeliveryState.ARCHIVING)
+    if archives or next(tables.batches("in_flight", ["partition"], archiving), None) is not None:
+        return RELEASES[4:]
+    if pc.any(pc.greater_equal(states["delivery_complete_count"], 0)).as_py():
+        return RELEASES[2:]
+    if pc.any(pc.is_valid(states["write_time"])).as_py():
+        # From 4.2 on, every start offset that is set comes with its delivery complete count.
+        is_set = pc.any(pc.greater_equal(states["start_offset"], 0)).as_py()
+        return RELEASES[1:2] if is_set else RELEASES[1:]
+    return RELEASES[:1] if len(states) else RELEASES
+
+
+_NOT_UTF8 = re.compile(r"�|\\x[0-9a-f]{2}|[\0\ud800-\udfff]")
+
+
+def can_be_named(text: str | None) -> bool:
+    """Whether a group id or topic name is known as it is: bytes that are not UTF-8 are shown escaped."""
+    return bool(text) and not _NOT_UTF8.search(text or "")

@@ -1,0 +1,252 @@
+"""Rules over the chains of control records of the KIP-932 draft: links between deltas, and checkpoint epochs."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from share_state.fold.chains import NOWHERE
+from share_state.fold.control_chains import ControlChains, fold_control
+from share_state.fold.control_log import LINK, FoldedControlLog
+from share_state.kafka.control_records import EPOCH_MODULUS, UNREADABLE_CONTROL_FAULTS, ControlKind
+from share_state.rules.registry import ERROR, WARNING, Breaches, GroupBreach, Scope, listed, rule
+
+_Check = TypeVar("_Check", bound=Callable[[FoldedControlLog], Breaches | list[GroupBreach]])
+
+
+def control_rule(code: str, severity: str, source: str, statement: str) -> Callable[[_Check], _Check]:
+    """Register a rule over a folded log partition of control records; arguments as of `rule`."""
+    return rule(code, Scope.CONTROL_LOG, severity=severity, source=source, statement=statement)
+
+
+# Links. Only deltas after the latest checkpoint of their group are judged: the predecessors of older ones may have been
+# deleted, and no state depends on them.
+
+_SAME, _STALE, _FUTURE = 0, 1, 2
+
+
+def _deltas(folded: FoldedControlLog, epoch: int) -> np.ndarray:
+    """Readable deltas after their group's checkpoint, whose epoch is the same, stale or ahead."""
+    rows = folded.records.rows
+    known = folded.all_chains.chains[rows["group"]]
+    ahead = (rows["epoch"] - known["epoch"]) % EPOCH_MODULUS
+    of_epoch = (ahead == 0, ahead >= EPOCH_MODULUS // 2, (ahead > 0) & (ahead < EPOCH_MODULUS // 2))[epoch]
+    readable = rows["fault"] & UNREADABLE_CONTROL_FAULTS == 0
+    return rows[of_epoch & readable & known["exists"] & (rows["kind"] == ControlKind.DELTA)]
+
+
+def _bad_links(folded: FoldedControlLog) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Deltas that do not refer to their predecessor.
+
+    Returns:
+        (their rows, offset of each one's predecessor, LINK row that it refers to instead; group -1 if that is no
+        readable checkpoint or delta).
+    """
+    rows = _deltas(folded, _SAME)
+    rows = rows[np.argsort(rows["group"], kind="stable")]
+    previous = np.concatenate(([NOWHERE], rows["offset"]))[:-1]
+    first = np.concatenate(([True], rows["group"][1:] != rows["group"][:-1]))[: len(rows)]
+    previous[first] = folded.all_chains.chains["snapshot_offset"][rows["group"][first]]
+    bad = rows["back_offset"] != previous
+    rows, previous = rows[bad], previous[bad]
+    links = folded.links[folded.links["fault"] & UNREADABLE_CONTROL_FAULTS == 0]
+    place = np.minimum(np.searchsorted(links["offset"], rows["back_offset"]), max(len(links) - 1, 0))
+    named = links[place] if len(links) else np.zeros(0, LINK)
+    named["group"][named["offset"] != rows["back_offset"]] = -1
+    return rows, previous, named
+
+
+def _has_sibling(folded: FoldedControlLog, rows: np.ndarray) -> np.ndarray:
+    """Whether an earlier delta of the chain refers to the same predecessor, for each delta."""
+    chain = _deltas(folded, _SAME)
+    order = np.lexsort((chain["offset"], chain["back_offset"], chain["group"]))
+    chain = chain[order]
+    repeats = (chain["group"][1:] == chain["group"][:-1]) & (chain["back_offset"][1:] == chain["back_offset"][:-1])
+    return np.isin(rows["offset"], chain["offset"][1:][repeats])
+
+
+def _links_of(folded: FoldedControlLog, kind: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The bad links of one kind: forward, group, epoch, fork or missing. Every bad link is of exactly one."""
+    rows, previous, named = _bad_links(folded)
+    forward = rows["back_offset"] >= rows["offset"]
+    found = ~forward & (named["group"] >= 0)
+    group = found & (named["group"] != rows["group"])
+    epoch = found & ~group & (named["epoch"] != rows["epoch"])
+    fork = found & ~group & ~epoch & _has_sibling(folded, rows)
+    chosen = {
+        "forward": forward,
+        "group": group,
+        "epoch": epoch,
+        "fork": fork,
+        "missing": ~(forward | group | epoch | fork),
+    }[kind]
+    return rows[chosen], previous[chosen], named[chosen]
+
+
+def _links(rows: np.ndarray, previous: np.ndarray, text: str, **evidence: np.ndarray | pa.Array) -> Breaches:
+    back = rows["back_offset"].copy()
+    return Breaches(
+        rows["offset"].copy(),
+        ("the delta names ", back, f" as its predecessor, {text}; the record before it is at offset ", previous),
+        key=rows["group"].astype(np.int64),
+        evidence={"back_offset": back, "expected": previous, **evidence},
+    )
+
+
+@control_rule(
+    "BROKEN_CHAIN",
+    ERROR,
+    "KIP-932 draft, ShareDelta BackOffset",
+    "Every delta refers to the previous control record of its group.",
+)
+def broken_chain(folded: FoldedControlLog) -> Breaches:
+    """Deltas whose predecessor is not in the log, or is not the record that they refer to."""
+    rows, previous, named = _links_of(folded, "missing")
+    known = named["group"] >= 0
+    base = folded.all_chains.chains["snapshot_offset"][rows["group"]]
+    reason = np.where(known & (rows["back_offset"] >= base), "passed_over", np.where(known, "before_base", "missing"))
+    return _links(rows, previous, "which it does not follow", reason=pa.array(reason, pa.string()))
+
+
+@control_rule(
+    "FORWARD_BACK_OFFSET", ERROR, "KIP-932 draft, ShareDelta BackOffset", "A delta refers to an earlier offset."
+)
+def forward_back_offset(folded: FoldedControlLog) -> Breaches:
+    """Deltas that refer to themselves or a later record."""
+    rows, previous, _ = _links_of(folded, "forward")
+    return _links(rows, previous, "which is no earlier offset")
+
+
+@control_rule(
+    "CROSS_GROUP", ERROR, "KIP-932 draft, ShareDelta BackOffset", "A delta refers to a record of its own group."
+)
+def cross_group(folded: FoldedControlLog) -> Breaches:
+    """Deltas that refer to another group's record."""
+    rows, previous, named = _links_of(folded, "group")
+    return _links(rows, previous, "a record of another group", named_group=folded.groups.take(pa.array(named["group"])))
+
+
+@control_rule(
+    "CROSS_EPOCH",
+    ERROR,
+    "KIP-932 draft, ShareDelta BackOffset",
+    "A delta refers to a record of its own checkpoint epoch.",
+)
+def cross_epoch(folded: FoldedControlLog) -> Breaches:
+    """Deltas that refer to a record of another checkpoint's chain."""
+    rows, previous, named = _links_of(folded, "epoch")
+    return _links(rows, previous, "a record of another epoch", named_epoch=named["epoch"].copy())
+
+
+@control_rule("FORK", ERROR, "KIP-932 draft, ShareDelta BackOffset", "No two deltas refer to the same record.")
+def fork(folded: FoldedControlLog) -> Breaches:
+    """The second and later deltas with the same predecessor: two leaders wrote, or one wrote twice.
+
+    The mode strict stops before them; best-effort follows the branch of the newest delta.
+    """
+    rows, previous, _ = _links_of(folded, "fork")
+    differing = pa.nulls(0, pa.string())
+    if len(rows):
+        folds = [fold_control(folded.records, len(folded.groups), strict=strict) for strict in (True, False)]
+        forked, place = np.unique(rows["group"], return_inverse=True)
+        texts = [_differing(folds, group) for group in forked.tolist()]
+        differing = pa.array(texts, pa.string()).take(pa.array(place))
+    found = _links(rows, previous, "as an earlier delta does", differing=differing)
+    return replace(found, message=(*found.message, "; the modes strict and best-effort differ in ", differing))
+
+
+def _differing(folds: Sequence[ControlChains], group: int) -> str:
+    """The offsets of which two folds hold different states of a group."""
+    points, values = set[int](), []
+    for fold in folds:
+        chain, batches = fold.chains[group], fold.batches[fold.ends[group] : fold.ends[group + 1]]
+        start, end = int(chain["start_offset"]), int(chain["end_offset"])
+        # (first offset, offset after the last, value); later rows win.
+        found = [(0, start, "finished"), (start, end, "available")]
+        found += [(int(one["first"]), int(one["last"]) + 1, (int(one["state"]), int(one["count"]))) for one in batches]
+        points |= {point for first, last, _ in found for point in (first, last)}
+        values.append(found)
+    ordered, ranges = sorted(points), list[list[int]]()
+    for first, after in pairwise(ordered):
+        one, other = ([value for begin, end, value in found if begin <= first < end][-1:] for found in values)
+        if one != other and ranges and ranges[-1][1] == first - 1:
+            ranges[-1][1] = after - 1
+        elif one != other:
+            ranges.append([first, after - 1])
+    return f"offsets {listed('-'.join(map(str, dict.fromkeys(one))) for one in ranges)}" if ranges else "no offset"
+
+
+# Epochs.
+
+
+@control_rule(
+    "STALE_EPOCH", WARNING, "KIP-932 draft, checkpoint epoch", "No delta of an older epoch follows a checkpoint."
+)
+def stale_epoch(folded: FoldedControlLog) -> Breaches:
+    """Deltas of an earlier checkpoint, as written by a leader that was replaced; they are not folded."""
+    return _epochs(folded, _deltas(folded, _STALE), "an older epoch; it was left out")
+
+
+@control_rule(
+    "FUTURE_EPOCH", ERROR, "KIP-932 draft, checkpoint epoch", "Every delta belongs to a checkpoint that is in the log."
+)
+def future_epoch(folded: FoldedControlLog) -> Breaches:
+    """Deltas of a checkpoint that is missing: the chain is incomplete."""
+    return _epochs(folded, _deltas(folded, _FUTURE), "a checkpoint that is missing")
+
+
+def _epochs(folded: FoldedControlLog, rows: np.ndarray, text: str) -> Breaches:
+    latest = folded.all_chains.chains["epoch"][rows["group"]]
+    return Breaches(
+        rows["offset"].copy(),
+        ("the delta's epoch ", rows["epoch"].copy(), f" is of {text}; the latest checkpoint has epoch ", latest),
+        key=rows["group"].astype(np.int64),
+        evidence={"epoch": rows["epoch"].copy(), "checkpoint_epoch": latest},
+    )
+
+
+def _epoch_steps(folded: FoldedControlLog) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Checkpoints with an earlier one of their group: their rows, the earlier epoch, the difference modulo 65536."""
+    links = folded.links
+    rows = links[(links["kind"] == ControlKind.CHECKPOINT) & (links["fault"] & UNREADABLE_CONTROL_FAULTS == 0)]
+    rows = rows[np.argsort(rows["group"], kind="stable")]
+    follows = rows["group"][1:] == rows["group"][:-1]
+    later, earlier = rows[1:][follows], rows["epoch"][:-1][follows]
+    return later, earlier, (later["epoch"] - earlier) % EPOCH_MODULUS
+
+
+@control_rule(
+    "EPOCH_GAP",
+    WARNING,
+    "KIP-932 draft, checkpoint epoch",
+    "The checkpoint epoch of a group increases by exactly one, from 65535 to 0.",
+)
+def epoch_gap(folded: FoldedControlLog) -> Breaches:
+    """Checkpoints whose epoch is not the one after that of the checkpoint before."""
+    rows, earlier, step = _epoch_steps(folded)
+    gap = (step != 0) & (step != 1)
+    return _steps(rows[gap], earlier[gap], missing=step[gap] - 1)
+
+
+@control_rule(
+    "EPOCH_REPEAT",
+    WARNING,
+    "KIP-932 draft, checkpoint epoch",
+    "No two consecutive checkpoints of a group have the same epoch.",
+)
+def epoch_repeat(folded: FoldedControlLog) -> Breaches:
+    """Checkpoints with the epoch of the checkpoint before."""
+    rows, earlier, step = _epoch_steps(folded)
+    return _steps(rows[step == 0], earlier[step == 0])
+
+
+def _steps(rows: np.ndarray, earlier: np.ndarray, **evidence: np.ndarray) -> Breaches:
+    return Breaches(
+        rows["offset"].copy(),
+        ("the checkpoint has epoch ", rows["epoch"].copy(), ", the one before it ", earlier),
+        key=rows["group"].astype(np.int64),
+        evidence={"epoch": rows["epoch"].copy(), "previous_epoch": earlier, **evidence},
+    )

@@ -1,0 +1,353 @@
+"""Evaluates rules, and turns what breaks them into rows of the table `findings`: capped, and proven for the writer."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from share_state.fold.chains import NOWHERE
+from share_state.fold.control_log import FoldedControlLog
+from share_state.fold.log_stats import FINDINGS_KEPT, Folded
+from share_state.fold.record_context import ContextChunk
+from share_state.jit.compile import kernel
+from share_state.kafka.buffers import take_rows
+from share_state.rules.registry import (
+    FINDINGS,
+    NO_KEY,
+    OFF,
+    PLACE,
+    Breaches,
+    Column,
+    GroupBreach,
+    Predicate,
+    Scope,
+    composed_rules,
+    registered,
+)
+from share_state.schema.declarations import table_schema
+from share_state.sources.topics import Topics
+
+WRITTEN = "written"
+"""Column of unproven findings: `Breaches.written`."""
+
+
+def find_breaches(
+    scope: Scope, subject: Any, severities: Mapping[str, str] | None = None
+) -> list[tuple[str, Breaches]]:
+    """Evaluate every rule of a scope that is not off.
+
+    Args:
+        scope: any but those of COMPILED.
+        subject: what the rules of that scope take.
+        severities: code -> severity, or OFF.
+    Returns:
+        (code, breaches) of the rules that something breaks.
+    """
+    chosen, found = severities or {}, []
+    for code, declared in registered().items():
+        check = declared.checks.get(scope)
+        if check is None or isinstance(check, Predicate) or chosen.get(code) == OFF:
+            continue
+        breaches = check(subject)
+        found.append((code, breaches if isinstance(breaches, Breaches) else _of_groups(breaches)))
+    return [(code, breaches) for code, breaches in found if len(breaches.offset)]
+
+
+def _of_groups(breaches: Sequence[GroupBreach]) -> Breaches:
+    schema = table_schema("findings")
+    names = ("dialect", "group_id", "topic_id", "topic", "partition", "state_partition")
+    evidence = [[(name, str(value)) for name, value in one.evidence.items()] for one in breaches]
+    return Breaches(
+        np.array([-1 if one.offset is None else one.offset for one in breaches], np.int64),
+        (pa.array([one.message for one in breaches], pa.string()),),
+        evidence=pa.array(evidence, schema.field("evidence").type),
+        severity=np.array([one.severity for one in breaches], object),
+        identity={name: pa.array([getattr(one, name) for one in breaches], schema.field(name).type) for name in names},
+    )
+
+
+class RecordRules:
+    """The rules over records and state batches, as a fold evaluates them (fold/record_context.py, `RecordJudge`)."""
+
+    def __init__(self, severities: Mapping[str, str] | None = None) -> None:
+        """Choose rules.
+
+        Args:
+            severities: code -> severity; the findings of rules that are OFF are dropped.
+        """
+        self._severities = severities or {}
+
+    @property
+    def broken_rules(self) -> Any:
+        """The compiled conditions of all rules."""
+        return composed_rules().broken_rules
+
+    def __call__(self, chunk: ContextChunk) -> list[tuple[str, Breaches]]:
+        """The breaches in a chunk of records.
+
+        Returns:
+            (code, breaches) of the rules that something breaks.
+        """
+        composed, found = composed_rules(), []
+        any_broken = int(np.bitwise_or.reduce(chunk.broken))
+        for number, (code, scope, predicate) in enumerate(composed.rules):
+            if any_broken & (1 << number) and self._severities.get(code) != OFF:
+                rows = np.flatnonzero(chunk.broken & (1 << number))
+                found.append((code, _described(predicate, scope, chunk, rows, 1 << number, composed.broken_by_batch)))
+        return _capped(found)
+
+
+judge_records = RecordRules()
+"""All rules over records and state batches, with their own severities."""
+
+
+def _described(
+    predicate: Predicate, scope: Scope, chunk: ContextChunk, rows: np.ndarray, bit: int, broken_by_batch: Any
+) -> Breaches:
+    records, subject = take_rows(chunk.records, rows), take_rows(chunk.contexts, rows)
+    evidence: dict[str, Column] = {}
+    if scope == Scope.STATE_BATCH:
+        first, count = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
+        _find_batches(records, subject, chunk.batches, chunk.rule_limits, chunk.limit_rows, broken_by_batch, bit, first,
+                      count)  # fmt: skip
+        subject, evidence["batches"] = take_rows(chunk.batches, first), count
+    described = predicate.describe(records, subject, chunk)
+    written = None
+    if described.needs_4_4:
+        is_sure = (records["offset"] > chunk.rule_limits["since_4_4"][0]) | (records["timestamp"] < 0)
+        written = np.where(is_sure, NOWHERE, records["timestamp"])
+    return Breaches(
+        records["offset"].copy(),
+        tuple(map(_contiguous, described.pieces)),
+        key=records["key"].astype(np.int64),
+        evidence={name: _contiguous(column) for name, column in described.evidence.items()} | evidence,
+        settled=np.ones(len(rows), bool),
+        written=written,
+    )
+
+
+@kernel
+def _find_batches(records, contexts, batches, limits, limit_rows, broken_by_batch, bit, first, count):
+    """Find the state batches of each record that break a rule.
+
+    Args:
+        records, contexts: STATE_RECORD and RECORD_CONTEXT rows, as long as each other.
+        batches: STATE_BATCH rows that the records point into.
+        limits, limit_rows: rows of RULE_LIMITS, and which of them applies to each share-partition.
+        broken_by_batch, bit: which of the broken rules counts.
+        first, count: int64, zeros; take the row of the first such batch of each record, and their number.
+    """
+    for row in range(len(records)):
+        record = records[row]
+        own = limits[limit_rows[record.key]]
+        for number in range(record.batches, record.batches + record.batch_count):
+            if broken_by_batch(record, contexts[row], batches, number, own) & bit:
+                if count[row] == 0:
+                    first[row] = number
+                count[row] += 1
+
+
+def _contiguous(column: Column) -> Column:
+    return np.ascontiguousarray(column) if isinstance(column, np.ndarray) else column
+
+
+def judge(
+    folded: Folded,
+    severities: Mapping[str, str] | None = None,
+    topics: Topics | None = None,
+    records: Sequence[tuple[str, Breaches]] = (),
+    *,
+    with_unproven: bool = False,
+) -> pa.Table:
+    """Evaluate every rule of its dialect over a folded log partition.
+
+    Args:
+        folded: the log partition.
+        severities: code -> severity, or OFF, in place of the rule's own.
+        topics: known names.
+        records: what `RecordRules` found in its chunks.
+        with_unproven: keep what counts only if the writer is 4.4 or later, with the column WRITTEN.
+    Returns:
+        The table `findings`, its run_id still null.
+    """
+    of_dialect = Scope.CONTROL_LOG if isinstance(folded, FoldedControlLog) else Scope.STATE_LOG
+    found = [
+        *records,
+        *find_breaches(Scope.RECORD_BATCHES, folded, severities),
+        *find_breaches(Scope.LOG, folded, severities),
+        *find_breaches(of_dialect, folded, severities),
+    ]
+    found = _capped(found)
+    table = findings_table(found, severities, lambda breaches: _identity(folded, breaches, topics or Topics()))
+    if not any(breaches.written is not None for _, breaches in found):
+        return table
+    sure = np.full(len(table), NOWHERE)
+    written = [sure[: len(one.offset)] if one.written is None else one.written for _, one in found]
+    table = table.append_column(WRITTEN, pa.array(np.concatenate(written)))
+    return table if with_unproven else drop_unproven(table)
+
+
+def _capped(found: Sequence[tuple[str, Breaches]]) -> list[tuple[str, Breaches]]:
+    """The first FINDINGS_KEPT breaches of each rule, severity and `settled`; one more that counts the others.
+
+    Those that may not count at all (`Breaches.written`) are all kept.
+    """
+    seen, rest, kept = Counter[tuple[Any, ...]](), dict[tuple[Any, ...], tuple[Breaches, int]](), []
+    for code, one in found:
+        count = len(one.offset)
+        if one.written is not None or one.identity is not None or isinstance(one.evidence, pa.MapArray):
+            kept.append((code, one))
+            continue
+        weights = np.asarray(one.evidence.get(FINDINGS, np.ones(count, np.int64)))
+        severity = np.full(count, "", object) if one.severity is None else one.severity
+        settled = np.zeros(count, bool) if one.settled is None else one.settled
+        rows = list[np.ndarray]()
+        for kind in {(grade, bool(final)) for grade in set(severity.tolist()) for final in np.unique(settled)}:
+            of_kind, name = np.flatnonzero((severity == kind[0]) & (settled == kind[1])), (code, *kind)
+            single = of_kind[weights[of_kind] == 1][: FINDINGS_KEPT - seen[name]]
+            seen[name] += len(single)
+            rows.append(single)
+            if len(others := np.setdiff1d(of_kind, single)):
+                before = rest[name][1] if name in rest else 0
+                rest[name] = _taken(one, others[-1:]), before + int(weights[others].sum())
+        if count := sum(map(len, rows)):
+            single = _taken(one, np.sort(np.concatenate(rows))) if count < len(one.offset) else one
+            plain = {name: column for name, column in single.evidence.items() if name != FINDINGS}  # type: ignore[union-attr]
+            kept.append((code, replace(single, evidence=plain)))
+    for (code, *_), (last, count) in rest.items():
+        kept.append((code, replace(last, evidence={**last.evidence, FINDINGS: np.array([count])})))  # type: ignore[dict-item]
+    return kept
+
+
+def _taken(breaches: Breaches, rows: np.ndarray) -> Breaches:
+    def take(column: Any) -> Any:
+        if column is None or isinstance(column, str):
+            return column
+        return column[rows] if isinstance(column, np.ndarray) else column.take(pa.array(rows))
+
+    return replace(
+        breaches,
+        offset=breaches.offset[rows],
+        message=tuple(map(take, breaches.message)),
+        key=take(breaches.key),
+        evidence={name: take(column) for name, column in breaches.evidence.items()},  # type: ignore[union-attr]
+        severity=take(breaches.severity),
+        settled=take(breaches.settled),
+    )
+
+
+def count_findings(rows: pa.Table) -> pa.ChunkedArray:
+    """How many findings each row of `findings` stands for."""
+    counts = pc.map_lookup(rows["evidence"], pa.scalar(FINDINGS), "first")
+    return pc.fill_null(counts.cast(pa.int64()), 1)
+
+
+def drop_unproven(findings: pa.Table, since: int | None = None, why: str = "") -> pa.Table:
+    """Findings without WRITTEN, and without those of records that 4.4 or a later release may not have written.
+
+    Args:
+        findings: of `judge`, with or without WRITTEN.
+        since: s, records of later seconds are known to be of such a release; None if none is.
+        why: how it is known, appended to the messages of those records.
+    """
+    if WRITTEN not in findings.schema.names:
+        return findings
+    written = findings[WRITTEN].fill_null(NOWHERE).to_numpy()
+    is_sure, is_proven = written == NOWHERE, (written // 1000 > since) if since is not None else written < NOWHERE
+    place, kept = findings.schema.get_field_index("message"), pa.array(is_sure | is_proven)
+    suffix = pc.call_function("if_else", [pa.array(is_sure), pa.scalar(""), pa.scalar(why)])
+    texts = pc.call_function("binary_join_element_wise", [findings["message"], suffix, pa.scalar("")])
+    return findings.set_column(place, "message", texts).filter(kept).drop_columns([WRITTEN])
+
+
+def findings(scope: Scope, subject: Any, severities: Mapping[str, str] | None = None) -> pa.Table:
+    """The table `findings` of the rules of one scope over groups; arguments as of `find_breaches`."""
+    return findings_table(find_breaches(scope, subject, severities), severities)
+
+
+def findings_table(
+    found: Iterable[tuple[str, Breaches]],
+    severities: Mapping[str, str] | None = None,
+    identity: Callable[[Breaches], tuple[Mapping[str, pa.Array], str]] = lambda _: ({}, "offset"),
+) -> pa.Table:
+    """The table `findings`, its run_id still null.
+
+    Args:
+        found: (code, breaches).
+        severities: code -> severity in place of the rule's own.
+        identity: gives the columns that say what breaches are about, unless they have their own, and what PLACE is.
+    """
+    schema, rules = table_schema("findings"), registered()
+    tables = [schema.empty_table()]
+    for code, breaches in found:
+        count, declared = len(breaches.offset), rules[code]
+        about, place = (breaches.identity, "offset") if breaches.identity else identity(breaches)
+        pieces = [piece.replace(PLACE, place) if isinstance(piece, str) else piece for piece in breaches.message]
+        if isinstance(breaches.evidence, Mapping) and FINDINGS in breaches.evidence:
+            others = np.asarray(breaches.evidence[FINDINGS]) - 1
+            pieces.append(pa.array([f" (and {more:,} more before it)" if more else "" for more in others.tolist()]))
+        own = [None] * count if breaches.severity is None else breaches.severity.tolist()
+        chosen = (severities or {}).get(code)
+        columns = {
+            "settled": pa.array(np.zeros(count, bool) if breaches.settled is None else breaches.settled),
+            "rule": pa.repeat(code, count),
+            "severity": pa.array([chosen or one or declared.severity for one in own], pa.string()),
+            "offset": pa.array(breaches.offset, mask=(breaches.offset < 0) | (place != "offset")),
+            "message": _texts(pieces, count),
+            "evidence": _maps(breaches.evidence, count),
+            "run_id": pa.nulls(count, pa.string()),
+            **about,
+        }
+        arrays = [columns[name].cast(schema.field(name).type) for name in schema.names]
+        tables.append(pa.table(arrays, schema=schema))
+    return pa.concat_tables(tables)
+
+
+def _identity(folded: Folded, breaches: Breaches, topics: Topics) -> tuple[dict[str, pa.Array], str]:
+    """What breaches in a log partition are about, and what an offset in it is called."""
+    count = len(breaches.offset)
+    key = np.full(count, NO_KEY, np.int64) if breaches.key is None else breaches.key
+    known = key != NO_KEY
+    # Row n of the distinct keys, or null, for every finding.
+    distinct, row = np.unique(key[known], return_inverse=True)
+    owner = np.zeros(count, np.int64)
+    owner[known] = row
+    keys = folded.key_columns(distinct, topics)
+    columns = {name: column.take(pa.array(owner, mask=~known)) for name, column in keys.items()}
+    columns["dialect"] = pa.repeat(folded.dialect, count)
+    if isinstance(folded, FoldedControlLog):
+        # A finding about no share-partition is still about this topic-partition.
+        columns["topic"] = pa.repeat(folded.log.topic, count)
+        columns["partition"] = pa.repeat(folded.log.partition, count)
+        columns["state_partition"] = pa.nulls(count, pa.int32())
+        return columns, "offset"
+    columns["state_partition"] = pa.repeat(pa.scalar(folded.log.partition, pa.int32()), count)
+    return columns, "offset" if folded.log.has_offsets else "record"
+
+
+def _text(piece: Column, count: int) -> pa.Array:
+    if isinstance(piece, str):
+        return pa.repeat(piece, count)
+    column = pa.array(piece) if isinstance(piece, np.ndarray) else piece
+    column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return column.cast(pa.string())
+
+
+def _texts(pieces: Sequence[Column], count: int) -> pa.Array:
+    return pc.call_function("binary_join_element_wise", [*(_text(piece, count) for piece in pieces), pa.scalar("")])
+
+
+def _maps(evidence: Mapping[str, Column] | pa.MapArray, count: int) -> pa.Array:
+    if isinstance(evidence, pa.MapArray):
+        return evidence
+    names, width = list(evidence), len(evidence)
+    offsets = pa.array(np.arange(count + 1, dtype=np.int32) * width)
+    if not width:
+        return pa.MapArray.from_arrays(offsets, pa.array([], pa.string()), pa.array([], pa.string()))
+    stacked = pa.concat_arrays([_text(evidence[name], count) for name in names])
+    by_row = np.arange(width * count).reshape(width, count).T.ravel()
+    return pa.MapArray.from_arrays(offsets, pa.array(names * count), stacked.take(pa.array(by_row)))

@@ -1,0 +1,237 @@
+"""The stream: Structured Streaming over records of `__share_group_state`, folded by `transformWithState`.
+
+Tasks read the records of a micro-batch and pack those of a log partition into one row. The state operator is keyed by
+log partition: its state is one value per log partition, and one compiled fold takes all records of a micro-batch. The
+driver merges the rows that changed into the tables.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
+
+from share_state.errors import ShareStateError
+from share_state.pipeline.stream import EMPTY_ROWS, PACKED, LogChanges, LogFacts, StreamFold, from_ipc, packed_batch
+from share_state.pipeline.stream_tables import StreamTables
+from share_state.sources.discovery import STATE_TOPIC
+from share_state.sources.kafka_client import is_kafka_address
+from share_state.sources.object_stores import parquet_source, to_path
+from share_state.sources.table_plan import list_table_files
+from share_state.sources.tables import timestamp_ms
+from share_state.spark.inputs import described, local_address
+from share_state.spark.kafka_stream import PACKED_FORMAT, PackedSource
+
+_CHANGES = "state_partition int, changes binary"
+_FILES = "path string, modificationTime timestamp, length long, content binary"
+_STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp")
+_ROWS_A_PART = 1 << 18
+_PATIENCE = 1
+"""Seconds."""
+
+
+def pack_rows(table: pa.Table, facts: LogFacts = LogFacts()) -> Iterator[pa.RecordBatch]:  # noqa: B008  frozen
+    """Rows of a table with Spark's Kafka columns as rows of PACKED, one per log partition.
+
+    Args:
+        table: key, value, partition, offset, and maybe topic and timestamp.
+        facts: what the source knows of their logs.
+    """
+    if "topic" in table.column_names:
+        table = table.filter(pc.field("topic").cast(pa.string()) == STATE_TOPIC)
+    partition, offset = (table[name].cast(pa.int64()) for name in ("partition", "offset"))
+    at_least_0 = [pc.fill_null(pc.greater_equal(column, 0), False) for column in (partition, offset)]
+    is_placed = pc.and_(*at_least_0)
+    if unplaced := len(table) - (pc.sum(is_placed).as_py() or 0):
+        yield _problem(f"{unplaced} rows without a partition or an offset are left out")
+    if "timestamp" in table.column_names:
+        times = np.concatenate([timestamp_ms(chunk) for chunk in table["timestamp"].chunks] or [np.zeros(0, np.int64)])
+    else:
+        times = np.full(len(table), -1)
+    rows = pa.table({"key": table["key"], "value": table["value"], "offset": offset, "timestamp": times})
+    rows, numbers = rows.filter(is_placed), partition.filter(is_placed).to_numpy()
+    for number in np.unique(numbers).tolist():
+        own = rows.filter(pa.array(numbers == number))
+        yield packed_batch(number, facts, own)
+
+
+def _problem(text: str) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([{"state_partition": -1, "problem": text}], schema=PACKED)
+
+
+def _read_files(root: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Read and pack the Parquet files of a micro-batch; a file that cannot be read is a problem, not a failure."""
+    for batch in batches:
+        for address in batch["path"].to_pylist():
+            path = address.removeprefix("file://") if address.startswith("file:///") else address
+            path = "/" + path.removeprefix("file:").lstrip("/") if path.startswith("file:") else path
+            try:
+                yield from _read_file(path, root)
+            except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
+                reason = (str(error).splitlines() or [type(error).__name__])[0]
+                yield _problem(f"{path}: cannot be read ({reason}); its records are left out")
+
+
+def _read_file(path: str, root: str) -> Iterator[pa.RecordBatch]:
+    (found,) = list_table_files([to_path(path)], to_path(root))
+    with pq.ParquetFile(parquet_source(path)) as file:
+        names = [name for name in _COLUMNS if name in file.schema_arrow.names]
+        for batch in file.iter_batches(_ROWS_A_PART, columns=names):
+            table = pa.Table.from_batches([batch])
+            for name in ("topic", "partition"):
+                if name not in names and name in found.constants:
+                    constant = pa.scalar(found.constants[name])
+                    constant = constant.cast(pa.int64()) if name == "partition" else constant
+                    table = table.append_column(name, pa.repeat(constant, len(table)))
+            yield from pack_rows(table)
+
+
+class LogProcessor(StatefulProcessor):
+    """Folds the log partitions of a micro-batch; the state of each is one value."""
+
+    def __init__(self, fold: StreamFold) -> None:
+        self._fold = fold
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Declare the state."""
+        self._state = handle.getValueState("log", "state binary")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[Row]:  # noqa: N802, N803
+        """Fold what a micro-batch holds of a log partition."""
+        del timerValues
+        (partition,), given = key, list(rows)
+        if partition < 0:
+            changes = LogChanges("", problems=[row.problem for row in given])
+        else:
+            before = self._state.get() if self._state.exists() else None
+            state, changes = self._fold.step(None if before is None else bytes(before[0]), partition, *_unpacked(given))
+            if state is not None:
+                self._state.update((state,))
+            elif changes is not None:
+                self._state.clear()
+        if changes is not None:
+            yield Row(state_partition=partition, changes=changes.to_bytes())
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _unpacked(rows: Sequence[Row]) -> tuple[pa.Table, LogFacts]:
+    tables = [EMPTY_ROWS, *(from_ipc(bytes(row.rows)) for row in rows if row.rows is not None)]
+    starts = [row.log_start_offset for row in rows if row.log_start_offset is not None]
+    facts = LogFacts(max(starts, default=None), rows[-1].topic_id, rows[-1].state_partitions)
+    return pa.concat_tables(tables, promote_options="permissive"), facts
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSpec:
+    """A stream, as the command describes it.
+
+    Attributes:
+        source: a folder, or `kafka://host:port`.
+        checkpoint: folder of Spark's checkpoint.
+        fold: how records are folded.
+        once: end when what is there now is read.
+        trigger: time between the starts of micro-batches, as Spark writes it.
+        kafka_properties: path of a properties file for the cluster.
+        most_records: of a cluster that a micro-batch reads; None for all.
+        files_per_trigger: most files of a micro-batch.
+    """
+
+    source: str
+    checkpoint: str
+    fold: StreamFold
+    once: bool = False
+    trigger: str = "10s"
+    kafka_properties: str | None = None
+    most_records: int | None = None
+    files_per_trigger: int = 1000
+
+
+def run_stream(spark: SparkSession, spec: StreamSpec, tables: StreamTables) -> None:
+    """Run a stream until it has read what is there (`once`), or until it is interrupted.
+
+    Args:
+        spark: a session.
+        spec: what to read.
+        tables: where changes go.
+    Raises:
+        ShareStateError: if the stream must stop.
+    """
+    failures = list[Exception]()
+    # It logs tracebacks of what `write` raises, which is raised again here.
+    logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
+    try:
+        query = _start(spark, spec, tables, failures)
+        try:
+            # A signal is handled between two calls.
+            while not query.awaitTermination(_PATIENCE):
+                pass
+        finally:
+            query.stop()
+    except (PySparkException, Py4JError) as error:
+        raise (failures[0] if failures else _stopped(spec, error)) from None
+
+
+def _stopped(spec: StreamSpec, error: Exception) -> Exception:
+    """Why Spark ended a query, in one line; an error of our own tasks stays as it is."""
+    text = str(error).strip()
+    if "PythonException" in text or "PYTHON_EXCEPTION" in text:
+        return error
+    first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
+    return ShareStateError(f"{spec.source}: the stream stopped ({first}); the checkpoint is {spec.checkpoint}")
+
+
+def _start(spark: SparkSession, spec: StreamSpec, tables: StreamTables, failures: list[Exception]) -> StreamingQuery:
+    spark.conf.set("spark.sql.streaming.stateStore.providerClass", _STATE_STORE)
+    packed = _cluster_frame(spark, spec) if is_kafka_address(spec.source) else _folder_frame(spark, spec)
+    changed = packed.groupBy("state_partition").transformWithState(
+        LogProcessor(spec.fold), outputStructType=_CHANGES, outputMode="Update", timeMode="None"
+    )
+
+    def write(frame: DataFrame, batch: int) -> None:
+        with described(spark, f"share_state: fold micro-batch {batch}"):
+            rows = frame.toArrow()["changes"].to_pylist()
+        try:
+            tables.write(batch, [LogChanges.of(row) for row in rows])
+        except Exception as error:
+            failures.append(error)
+            raise
+
+    writer = changed.writeStream.foreachBatch(write).outputMode("update")
+    writer = writer.option("checkpointLocation", local_address(spec.checkpoint)).queryName("share_state stream")
+    return (writer.trigger(availableNow=True) if spec.once else writer.trigger(processingTime=spec.trigger)).start()
+
+
+def _cluster_frame(spark: SparkSession, spec: StreamSpec) -> DataFrame:
+    """The packed records of a running cluster."""
+    spark.dataSource.register(PackedSource)
+    reader = spark.readStream.format(PACKED_FORMAT)
+    if spec.kafka_properties is not None:
+        reader = reader.option("kafka_properties", spec.kafka_properties)
+    if spec.most_records is not None:
+        reader = reader.option("max_records", spec.most_records)
+    return reader.load(spec.source)
+
+
+def _folder_frame(spark: SparkSession, spec: StreamSpec) -> DataFrame:
+    """The packed records of a growing folder of Parquet files, which tasks read with Arrow."""
+    files = spark.readStream.format("binaryFile").schema(_FILES).option("recursiveFileLookup", "true")
+    files = files.option("pathGlobFilter", "*.parquet").option("maxFilesPerTrigger", spec.files_per_trigger)
+    root = spec.source
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return _read_files(root, batches)
+
+    return files.load(local_address(root)).select("path").mapInArrow(read, from_arrow_schema(PACKED))

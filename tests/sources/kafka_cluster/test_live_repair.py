@@ -1,0 +1,263 @@
+"""A group is brought into trouble, a plan is made, an option is carried out: the group advances as foretold."""
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import AcknowledgeType, Producer, ShareConsumer
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
+
+import share_state
+from share_state.cli.main import run
+from share_state.errors import SetupError
+from share_state.sources import jars
+from tests.profiles import NIGHTLY, PROFILE, by_profile
+from tests.sources.kafka_cluster.broker import running
+
+pytestmark = pytest.mark.broker
+
+ACCEPT, RELEASE = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE
+_PATIENCE = 30.0
+_TOOLS = {
+    "kafka-share-groups.sh": "org.apache.kafka.tools.consumer.group.ShareGroupCommand",
+    "kafka-configs.sh": "kafka.admin.ConfigCommand",
+}
+_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A broker of its own: other tests expect that nobody but them uses theirs.
+
+    Attributes:
+        address: host:port.
+        logs: its log directory.
+        environment: of a shell that finds Kafka's tools.
+    """
+
+    address: str
+    logs: Path
+    environment: Mapping[str, str]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    if shutil.which("jshell") is None:
+        pytest.skip("no `jshell` on the PATH: a JDK has it")
+    try:
+        broker_jars, tools = jars.jars(jars.TEST_BROKER), jars.jars(jars.KAFKA_TOOLS)
+    except SetupError as error:
+        pytest.skip(str(error))
+    folder = tmp_path_factory.mktemp("tools")
+    class_path = os.pathsep.join(map(str, [*broker_jars, *tools]))
+    for name, main in _TOOLS.items():
+        script = folder / name
+        script.write_text(f'#!/bin/sh\nexec java {_JAVA_OPTIONS} -cp "{class_path}" {main} "$@"\n', encoding="utf-8")
+        script.chmod(0o755)
+    # The JVM takes the encoding of arguments from the locale.
+    environment = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "LC_ALL": "C.UTF-8"}
+    environment |= {"KAFKA_LIBS": str(broker_jars[0].parent), "HOME": str(folder)}
+    with running(tmp_path_factory.mktemp("broker")) as broker:
+        yield Cluster(broker.address, broker.logs, environment | {"BOOTSTRAP": broker.address})
+
+
+@dataclass(frozen=True)
+class Group:
+    """A share group with a topic of one partition; each record is a batch of its own."""
+
+    cluster: Cluster
+    name: str
+    topic: str
+    records: int
+
+    def create(self, **configs: int) -> None:
+        """Create the topic with its records, and configure the group."""
+        kafka = {"bootstrap.servers": self.cluster.address, "log_level": 0}
+        admin, named = AdminClient(kafka), {name.replace("_", "."): str(value) for name, value in configs.items()}
+        entries = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+            for name, value in {"share.auto.offset.reset": "earliest", **named}.items()
+        ]
+        group = ConfigResource(ConfigResource.Type.GROUP, self.name, incremental_configs=entries)
+        for asked in (admin.create_topics([NewTopic(self.topic, 1, 1)]), admin.incremental_alter_configs([group])):
+            for future in asked.values():
+                future.result(_PATIENCE)
+        producer = Producer(kafka | {"batch.num.messages": 1})
+        for number in range(self.records):
+            producer.produce(self.topic, f"{number}", partition=0)
+        assert producer.flush(_PATIENCE) == 0
+
+    def consume(self, releases: int | None, is_done: Callable[[list[int]], bool]) -> None:
+        """Accept all records but one, which is released, until what was acknowledged suffices."""
+        kafka = {"bootstrap.servers": self.cluster.address, "log_level": 0, "group.id": self.name}
+        consumer = ShareConsumer(kafka | {"share.acknowledgement.mode": "explicit"})
+        consumer.subscribe([self.topic])
+        end, seen = time.monotonic() + _PATIENCE, list[int]()
+        while not is_done(seen):
+            assert time.monotonic() < end, f"{self.name}: only {seen} after {_PATIENCE} s"
+            for one in consumer.poll(0.5):
+                assert one.error() is None
+                offset = one.offset()
+                assert offset is not None
+                consumer.acknowledge(one, RELEASE if offset == releases else ACCEPT)
+                seen.append(offset)
+            consumer.commit_sync(_PATIENCE)
+        consumer.close()
+
+    def state(self) -> tuple[dict[str, Any] | None, dict[str, int], int | None]:
+        """Its row of share_partition_state, offsets in flight by state from a leader's start on, and the cutoff."""
+        tables = share_state.reconstruct(f"kafka://{self.cluster.address}")
+        rows = [row for row in tables.share_partition_state.to_pylist() if row["group_id"] == self.name]
+        if not rows:
+            return None, {}, None
+        in_flight, start = dict[str, int](), rows[0]["effective_start_offset"]
+        for row in tables.in_flight.to_pylist():
+            if row["group_id"] == self.name and row["last_offset"] >= start:
+                count = row["last_offset"] - max(row["first_offset"], start) + 1
+                in_flight[row["state"]] = in_flight.get(row["state"], 0) + count
+        cutoffs = {row["partition"]: row["cutoff_offset"] for row in tables.cutoff.to_pylist()}
+        return rows[0], in_flight, cutoffs[rows[0]["state_partition"]]
+
+
+def _everything(group: Group) -> Callable[[list[int]], bool]:
+    return lambda seen: len(set(seen)) == group.records
+
+
+def _fail(offset: int, times: int) -> Callable[[Group], None]:
+    """Everything is accepted but one record, which is released some times."""
+    return lambda group: group.consume(
+        offset, lambda seen: seen.count(offset) == times and len(set(seen)) == group.records
+    )
+
+
+def _accept(group: Group) -> None:
+    group.consume(None, bool)
+
+
+def _nothing(_: Group) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kind of trouble, and one way out of it.
+
+    Attributes:
+        trouble: code that the plan must have.
+        action: of the option that is carried out.
+        bring: brings the group into trouble.
+        then: what consumers do after that.
+        records, configs: of the topic and the group.
+        limits: given to the plan.
+        compares_in_flight: whether `then` leaves exactly the foretold states.
+        reads_segments: whether the plan is made from the broker's files, whose clock stops with the last record.
+    """
+
+    trouble: str
+    action: str
+    bring: Callable[[Group], None]
+    then: Callable[[Group], None]
+    records: int = 20
+    configs: Mapping[str, int] | None = None
+    limits: tuple[str, ...] = ()
+    compares_in_flight: bool = True
+    reads_segments: bool = False
+
+
+def _poison(action: str, then: Callable[[Group], None]) -> Case:
+    return Case("POISON_RECORDS", action, _fail(5, 2), then, configs={"share_delivery_count_limit": 3})
+
+
+def _fill_window(group: Group) -> None:
+    """The first record is released, and the others fill the window."""
+    group.consume(0, lambda seen: len(set(seen)) >= 100)
+
+
+def _use_larger_window(group: Group) -> None:
+    group.consume(0, lambda seen: max(seen, default=0) == group.records - 1)
+
+
+def _release_once(offset: int) -> Callable[[Group], None]:
+    return lambda group: group.consume(offset, lambda seen: offset in seen)
+
+
+def _fail_for_long(group: Group) -> None:
+    """A record fails again and again: the first write after SPSO has reached it starts the clock."""
+    _fail(3, 1)(group)
+    for _ in range(2):
+        _release_once(3)(group)
+        time.sleep(0.1)
+
+
+_IDLE = ("limits.stall_minutes=0.001",)
+CASES = [
+    _poison("RAISE_DELIVERY_COUNT_LIMIT", _release_once(5)),
+    _poison("MOVE_START", _nothing),
+    _poison("WAIT", _release_once(5)),
+    _poison("RESET_TO_LATEST", _nothing),
+    Case("IN_FLIGHT_LIMIT", "RAISE_PARTITION_MAX_RECORD_LOCKS", _fill_window, _use_larger_window, 150,
+         {"share_partition_max_record_locks": 100}, compares_in_flight=False),
+    Case("STALL", "RESTART_CONSUMERS", _fail_for_long, _release_once(3), limits=_IDLE, reads_segments=True),
+    Case("STALL", "FORBID_RENEWALS", _fail_for_long, _accept, limits=_IDLE, reads_segments=True),
+    Case("STOP", "START_CONSUMERS", _fail(3, 1), _accept, limits=_IDLE),
+]  # fmt: skip
+
+
+def _carry_out(cluster: Cluster, script: Path, option: str) -> None:
+    words = ["bash", str(script), option]
+    done = subprocess.run(words, env=cluster.environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Error" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("case", by_profile(CASES[:2], CASES), ids=lambda case: f"{case.trouble}-{case.action}")
+def test_a_group_advances_as_foretold(cluster: Cluster, tmp_path: Path, case: Case) -> None:
+    number = CASES.index(case)
+    group = Group(cluster, f'-it\'s "g" {number} \té', f"topic.{number}", case.records)
+    group.create(**case.configs or {})
+    case.bring(group)
+    source = str(cluster.logs) if case.reads_segments else f"kafka://{cluster.address}"
+    limits = [word for limit in case.limits for word in ("--set", limit)]
+    for name in ("plan.json", "plan.sh"):
+        out = str(tmp_path / name)
+        assert run(["repair", source, f"--group={group.name}", "--out", out, "--quiet", *limits]) == 0
+    (found,) = json.loads((tmp_path / "plan.json").read_text(encoding="utf-8"))["share_partitions"]
+    assert case.trouble in (found["trouble"], *found["also"]), found
+    place, option = next((i, o) for i, o in enumerate(found["options"], 1) if o["action"] == case.action)
+    if option["command"]:
+        _carry_out(cluster, tmp_path / "plan.sh", f"1.{place}")
+    case.then(group)
+    state, in_flight, cutoff = group.state()
+    effect = option["effect"]
+    if effect is None:
+        assert state is not None
+        return
+    assert (state and state["effective_start_offset"]) == effect["start_offset"]
+    if state is not None:
+        assert state["end_offset"] == max(effect["end_offset"], state["start_offset"])
+        assert (cutoff or 0) >= (effect["cutoff"] or 0)
+        if case.compares_in_flight:
+            assert in_flight == effect["in_flight"]
+
+
+@pytest.mark.skipif(PROFILE != NIGHTLY, reason="nightly: needs the groups of the other cases")
+def test_the_cutoff_advances_as_foretold_without_an_unused_group(cluster: Cluster, tmp_path: Path) -> None:
+    source, limits = f"kafka://{cluster.address}", ("--set", "limits.pinned_records=1")
+    for name in ("plan.json", "plan.sh"):
+        assert run(["repair", source, "--out", str(tmp_path / name), "--quiet", *limits]) == 0
+    found = json.loads((tmp_path / "plan.json").read_text(encoding="utf-8"))["share_partitions"]
+    number, one = next((n, one) for n, one in enumerate(found, 1) if one["trouble"] == "CUTOFF_PINNED")
+    place, option = next((n, one) for n, one in enumerate(one["options"], 1) if one["action"] == "DELETE_OFFSETS")
+    _carry_out(cluster, tmp_path / "plan.sh", f"{number}.{place}")
+    group = Group(cluster, one["group_id"], one["topic"], 0)
+    assert group.state()[0] is None
+    cutoffs = share_state.cutoff(source).to_pylist()
+    (cutoff,) = (row["cutoff_offset"] for row in cutoffs if row["partition"] == one["state_partition"])
+    assert (one["now"]["cutoff"] or 0) < cutoff == option["effect"]["cutoff"]

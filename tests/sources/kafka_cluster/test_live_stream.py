@@ -1,0 +1,99 @@
+"""A stream of a cluster while share groups write: its tables become those of a reconstruct, whatever happens."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from share_state.cli.main import run
+from share_state.delta.reader import CommittedTables
+from share_state.errors import WarehouseError
+from share_state.sources.discovery import STATE_TOPIC
+from tests.sources.kafka_cluster.broker import running
+from tests.sources.kafka_cluster.workload import (
+    A_PARTITION,
+    ACCEPT,
+    consume,
+    read_from_the_earliest,
+    share_consumers_at_work,
+)
+
+pytestmark = pytest.mark.broker
+_PATIENCE = 120.0
+TABLES = ("share_partition_state", "in_flight", "cutoff", "findings")
+
+
+def _tables(lake: Path) -> dict[str, list[str]]:
+    """What only the state topic says; a reconstruct also reads the groups."""
+    found = CommittedTables(str(lake))
+    rows = {name: found.read(name).to_pylist() for name in TABLES}
+    rows["findings"] = [row | {"run_id": ""} for row in rows["findings"] if row["state_partition"] is not None]
+    return {name: sorted(map(str, of_table)) for name, of_table in rows.items()}
+
+
+def _await_equal(address: str, folder: Path, what: str) -> None:
+    deadline, expected, seen = time.monotonic() + _PATIENCE, None, None
+    while expected is None or seen != expected:
+        assert time.monotonic() < deadline, what
+        run(["reconstruct", f"kafka://{address}", "--out", str(folder / "truth"), "--quiet"])
+        expected = _tables(folder / "truth")
+        try:
+            seen = _tables(folder / "lake")
+        except WarehouseError:
+            time.sleep(1)
+
+
+@contextmanager
+def _streaming(address: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "share_state", "stream", f"kafka://{address}", "--trigger", "1s"]
+    command += ["--out", str(folder / "lake"), "--checkpoint", str(folder / "checkpoint")]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=(folder / "stderr").open("ab")) as stream:
+        try:
+            yield stream
+        finally:
+            stream.send_signal(signal.SIGTERM)
+
+
+@pytest.mark.usefixtures("broker")
+def test_a_stream_follows_share_groups_through_pruning_restart_and_recreation(tmp_path: Path):
+    place = tmp_path / "broker"
+    place.mkdir()
+    with ExitStack() as first, ExitStack() as at_work:
+        broker = first.enter_context(running(place))
+        with share_consumers_at_work(broker), _streaming(broker.address, tmp_path) as stream:
+            kafka = {"bootstrap.servers": broker.address, "log_level": 0}
+            _await_equal(broker.address, tmp_path, "a workload")
+            admin = AdminClient(kafka)
+            read_from_the_earliest(admin, "late", "later", "latest")
+            with ExitStack() as more:
+                consume(kafka, more, "late", ["orders"], A_PARTITION, lambda _: ACCEPT)
+            _await_equal(broker.address, tmp_path, "a group that is new")
+            cutoffs = CommittedTables(str(tmp_path / "lake")).read("cutoff").to_pylist()
+            below = [
+                TopicPartition(STATE_TOPIC, row["partition"], row["cutoff_offset"])
+                for row in cutoffs
+                if row["cutoff_offset"]
+            ]
+            assert below
+            for future in admin.delete_records(below).values():
+                future.result()
+            _await_equal(broker.address, tmp_path, "pruning")
+            first.close()
+            at_work.enter_context(running(place, broker))
+            with ExitStack() as more:
+                consume(kafka, more, "later", ["orders"], A_PARTITION, lambda _: ACCEPT)
+            _await_equal(broker.address, tmp_path, "a restart of the broker")
+            for future in admin.delete_topics([STATE_TOPIC]).values():
+                future.result()
+            with ExitStack() as more:
+                consume(kafka, more, "latest", ["orders"], A_PARTITION, lambda _: ACCEPT)
+            _await_equal(broker.address, tmp_path, "a topic that was recreated")
+            assert stream.poll() is None
+        assert stream.wait(_PATIENCE) == -signal.SIGTERM or stream.returncode == 143

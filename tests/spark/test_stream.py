@@ -1,0 +1,35 @@
+"""`share-state stream` with Structured Streaming: its tables are those of a reconstruct of the same records."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from share_state.cli.main import run
+from share_state.delta.reader import CommittedTables
+from tests.pipeline.test_stream_tables import pieces, reconstructed, tables_in
+from tests.sources.formats.tables import found, table_of, write
+from tests.truth import DATA
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_growing_folder_is_taken_in_where_the_last_run_stopped(tmp_path: Path):
+    records = table_of(found(DATA / "4.4.0/dlq"))
+    parts = list(pieces(records, 40))
+    begin, rest = pa.concat_tables(parts[:2]), pa.concat_tables(parts[2:])
+    write(begin, tmp_path / "in/a.parquet")
+    stream = ["stream", str(tmp_path / "in"), "--out", str(tmp_path / "lake"), "--checkpoint", str(tmp_path / "cp")]
+    assert run([*stream, "--once", "--quiet"]) in (0, 1)
+    assert tables_in(tmp_path / "lake") == reconstructed(begin, tmp_path / "begin")
+    # Rows that were read before are skipped, a file that is no Parquet is a finding.
+    write(pa.concat_tables([rest, begin.slice(7, 30)]), tmp_path / "in/day=2/b.parquet")
+    assert run([*stream, "--once", "--quiet"]) in (0, 1)
+    assert tables_in(tmp_path / "lake") == reconstructed(records, tmp_path)
+    (tmp_path / "in/c.parquet").write_bytes(b"not a table")
+    assert run([*stream, "--once", "--quiet"]) == 1
+    tables = CommittedTables(str(tmp_path / "lake"))
+    (unreadable,) = [row for row in tables.read("findings").to_pylist() if row["rule"] == "LOG_UNREADABLE"]
+    assert "c.parquet: cannot be read" in unreadable["message"]
+    assert len(tables.runs) == 1
+    assert (tables.run["command"], tables.run["records"]) == ("stream", len(records))
+    assert sum(dict(tables.run["progress"]).values()) == len(records)

@@ -1,0 +1,91 @@
+"""The wheel works alone: it holds what the commands read, and an empty environment with it needs no checkout."""
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from share_state import __version__
+from tests.profiles import by_profile
+
+HOME = Path(__file__).parents[1]
+EXPORT = HOME / "tests/data/4.3.1/happy"
+_PIP = ["-m", "pip", "--quiet", "--disable-pip-version-check"]
+
+_READS_DELTA = """
+import share_state
+with share_state.session("local[1]") as spark:
+    print(spark.read.format("delta").load("w/share_partition_state").where("dialect = 'share_group_state'").count())
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    build = ["wheel", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", str(folder), str(HOME)]
+    subprocess.run([sys.executable, *_PIP, *build], check=True)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def test_the_wheel_holds_what_the_commands_read_and_nothing_of_the_tests(wheel: Path):
+    with ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        metadata = archive.read(f"share_state-{__version__}.dist-info/METADATA").decode()
+        scripts = archive.read(f"share_state-{__version__}.dist-info/entry_points.txt").decode()
+    for source, target in (
+        ("share_state", "share_state"),
+        ("schemas", "share_state/_schemas"),
+        ("conf", "share_state/_conf"),
+    ):
+        files = [path for path in (HOME / source).rglob("*") if path.is_file() and path.suffix != ".pyc"]
+        assert {f"{target}/{path.relative_to(HOME / source)}" for path in files} <= names
+    assert {name.split("/")[0] for name in names} == {"share_state", f"share_state-{__version__}.dist-info"}
+    assert f"share_state-{__version__}.dist-info/licenses/LICENSE" in names
+    assert "share_state/py.typed" in names
+    for line in (f"Version: {__version__}", "License-Expression: Apache-2.0", "Requires-Python: >=3.11"):
+        assert line in metadata.splitlines()
+    assert "share-state = share_state.cli.main:main" in scripts
+
+
+def _on_terminal(command: list[str], folder: Path, environment: dict[str, str]) -> tuple[int, str]:
+    """Exit code and output of a command whose stdout and stderr are one terminal."""
+    reader, terminal = pty.openpty()
+    with subprocess.Popen(command, stdout=terminal, stderr=terminal, cwd=folder, env=environment) as process:
+        os.close(terminal)
+        output = b""
+        try:
+            while read := os.read(reader, 65536):
+                output += read
+        except OSError:  # Linux: the last writer has closed the terminal
+            pass
+    os.close(reader)
+    return process.returncode, output.decode()
+
+
+@pytest.mark.skipif(not by_profile(False, True), reason="installs 1.3 GB and compiles: nightly")
+def test_an_empty_environment_with_the_wheel_needs_no_checkout(wheel: Path, tmp_path: Path):
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "NUMBA_CACHE_DIR")}
+    environment |= {"HOME": str(tmp_path), "TERM": "xterm", "COLUMNS": "200"}
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    subprocess.run([tmp_path / "venv/bin/python", *_PIP, "install", str(wheel)], check=True, cwd=tmp_path)
+    assert not (tmp_path / "venv/share/share-state").exists()
+    reconstruct = [str(tmp_path / "venv/bin/share-state"), "reconstruct", str(EXPORT), "--out"]
+    code, output = _on_terminal([*reconstruct, "w"], tmp_path, environment)
+    assert code == 0, output
+    assert "read and fold: compiling kernels (" in output
+    assert "tables are in w " in output
+    code, output = _on_terminal([*reconstruct, "again"], tmp_path, environment)
+    assert (code, "compiling" in output) == (0, False), output
+    code, output = _on_terminal([*reconstruct, "spark", "--master", "local[1]"], tmp_path, environment)
+    assert code == 0, output
+    jars = tmp_path / "venv/share/share-state/jars/delta-4.4.0"
+    assert not jars.exists()
+    python = [str(tmp_path / "venv/bin/python"), "-c", _READS_DELTA]
+    code, output = _on_terminal(python, tmp_path, environment)
+    assert (code, output.splitlines()[-1]) == (0, "6"), output
+    assert list(jars.glob("*.jar"))
