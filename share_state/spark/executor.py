@@ -39,9 +39,15 @@ _LOG = logging.getLogger("share_state")
 
 @dataclass(frozen=True, slots=True)
 class SparkExecutor:
-    """Runs a plan in Spark's tasks; an Executor of share_state.pipeline.executor whose rows are lazy DataFrames."""
+    """Runs a plan in Spark's tasks; an Executor of share_state.pipeline.executor whose rows are lazy DataFrames.
+
+    Attributes:
+        spark: the session.
+        schema: `catalog.schema` of the tables that it writes; None to name them by their paths.
+    """
 
     spark: SparkSession
+    schema: str | None = None
 
     def map_logs(self, plan: FoldPlan, per_log: PerLog, schema: pa.Schema) -> DataFrame:
         """Run a function over every log partition; a few tasks per core, the logs of a cluster one per task."""
@@ -106,7 +112,7 @@ class SparkExecutor:
             _LOG.info("%s: tasks write the files of the tables, and delta-rs commits them", missing)
             yield FileSink(tables, lambda plan, output: self.collect(self.fold(plan, output)))
             return
-        sink = SparkSink(self.spark, tables, self.fold)
+        sink = SparkSink(self.spark, tables, self.fold, self.schema)
         try:
             yield sink
         finally:

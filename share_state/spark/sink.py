@@ -5,6 +5,7 @@ of it. Several tables are committed at a time, and `runs` last.
 """
 
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -53,11 +54,38 @@ def missing_support(spark: SparkSession, root: str) -> str | None:
     return None
 
 
+def schema_location(spark: SparkSession, schema: str) -> str:
+    """The folder or address where the tables of `catalog.schema` lie.
+
+    Raises:
+        WarehouseError: if Spark does not know the schema.
+    """
+    try:
+        rows = spark.sql(f"DESCRIBE SCHEMA {_quoted(schema)}").collect()
+    except PySparkException as error:
+        raise WarehouseError(
+            f"{schema}: no such folder, and no such schema in Spark's catalogs ({reason(error)}); "
+            "create the schema, or give a path"
+        ) from None
+    location = next((row[1] for row in rows if row[0] == "Location"), None)
+    if location is None:
+        raise WarehouseError(f"{schema}: the catalog does not show where its tables lie; give a path")
+    return re.sub("^file:/+", "/", re.sub("^s3[an]:", "s3:", location)).rstrip("/")
+
+
+def _quoted(name: str) -> str:
+    return ".".join(f"`{part}`" for part in name.split("."))
+
+
 class SparkSink:
     """Keeps the rows of a run as a cached DataFrame, and commits them with Spark's Delta writer."""
 
     def __init__(
-        self, spark: SparkSession, tables: Warehouse, fold: Callable[[FoldPlan, OutputSpec], DataFrame]
+        self,
+        spark: SparkSession,
+        tables: Warehouse,
+        fold: Callable[[FoldPlan, OutputSpec], DataFrame],
+        schema: str | None = None,
     ) -> None:
         """Begin.
 
@@ -65,8 +93,9 @@ class SparkSink:
             spark: a session with Delta.
             tables: the warehouse.
             fold: folds a plan, when its result is used.
+            schema: `catalog.schema` of the tables, whose location is that of the warehouse; None to name them by path.
         """
-        self.tables, self._spark, self._fold = tables, spark, fold
+        self.tables, self._spark, self._fold, self._schema = tables, spark, fold, schema
         self._output, self._rows, self._counts = OutputSpec(), None, Counter[str]()
         self._changed = dict[str, DataFrame]()
         self._added = defaultdict[str, list[pa.Table]](list)
@@ -136,12 +165,18 @@ class SparkSink:
             try:
                 self.tables.maintain(days, [table])
             except WarehouseError:
-                path, check = self.tables.files.folder(table), "spark.databricks.delta.retentionDurationCheck.enabled"
-                with _spark_errors(path):
+                check = "spark.databricks.delta.retentionDurationCheck.enabled"
+                with _spark_errors(self.tables.files.folder(table)):
                     before = self._spark.conf.get(check, "true")
                     self._spark.conf.set(check, "false")
-                    self._spark.sql(f"VACUUM {_name(path)} RETAIN {24 * days} HOURS")
+                    self._spark.sql(f"VACUUM {self._name(table)} RETAIN {24 * days} HOURS")
                     self._spark.conf.set(check, str(before))
+
+    def _name(self, table: str) -> str:
+        """A table as SQL names it."""
+        if self._schema is not None:
+            return f"{_quoted(self._schema)}.{table}"
+        return f"delta.`{local_address(self.tables.files.folder(table)).replace('`', '``')}`"
 
     def _made(self, table: str, *more: str) -> DataFrame:
         """The rows of a table that the fold made."""
@@ -161,8 +196,10 @@ class SparkSink:
 
     def _commit(self, table: str, replaced_runs: Collection[str] | None) -> None:
         with self.tables.commit(table, replaced_runs) as one, _spark_errors(one.path):
-            name, number = _name(one.path), one.existing and one.existing.transaction_version(APP_ID)
+            name, number = self._name(table), one.existing and one.existing.transaction_version(APP_ID)
             with described(self._spark, f"share_state: write {table}"):
+                if self._schema and one.existing and not self._spark.catalog.tableExists(name):
+                    self._spark.sql(f"CREATE TABLE {name} USING delta LOCATION '{local_address(one.path)}'")
                 if (change := _definition(name, table, one)) is not None:
                     self._spark.sql(change)
                     one.version += 1
@@ -198,11 +235,6 @@ def _mapped(frame: DataFrame, given: pa.Schema, change: FinishRows, made: pa.Sch
             yield from change(pa.Table.from_batches([batch]).cast(given)).select(made.names).cast(made).to_batches()
 
     return frame.mapInArrow(run, from_arrow_schema(made))
-
-
-def _name(path: str) -> str:
-    """A table at a path, as SQL names it."""
-    return f"delta.`{local_address(path).replace('`', '``')}`"
 
 
 def _definition(name: str, table: str, one: Commit) -> str | None:

@@ -9,6 +9,8 @@ from chispa import assert_df_equality
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import lit
 
+import share_state
+from share_state.cli.main import run
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import CORE_TABLES, Warehouse
 from share_state.errors import InputError, WarehouseError
@@ -266,3 +268,23 @@ def test_every_log_partition_belongs_to_one_task(cores: int):
 def test_big_log_partitions_have_a_task_each():
     logs = [LogPartition(log.topic, log.partition, log.segments * 4000, 0) for log in find_logs([str(SCENARIO)])]
     assert sorted(len(task) for task in balance_tasks(logs, 1)) == [1, 1, 1]
+
+
+def test_tables_of_a_schema_are_named_by_the_catalog(spark: SparkSession, tmp_path: Path):
+    export = DATA / "4.3.1/happy/__share_group_state-0"
+    for name in ("lake", "same_lake"):
+        spark.sql(f"CREATE SCHEMA {name} LOCATION '{tmp_path / 'lake'}'")
+    try:
+        written = share_state.reconstruct(export, spark=spark, warehouse="spark_catalog.lake").share_partition_state
+        folded = share_state.reconstruct(export).share_partition_state
+        assert sorted(map(str, written.toArrow().to_pylist())) == sorted(map(str, folded.to_pylist()))
+        assert {table.name for table in spark.catalog.listTables("lake")} == {*CORE_TABLES}
+        # Tables that lie there, but that the catalog does not know, become known.
+        assert run(["audit", str(export), "--out", "spark_catalog.same_lake", "--quiet"]) == 0
+        runs = spark.table("same_lake.runs").select("command", "status").collect()
+        assert sorted(map(tuple, runs)) == [("audit", "reported"), ("reconstruct", "done")]
+        assert spark.table("same_lake.share_partition_history").count() == len(folded)
+        assert run(["reconstruct", str(export), "--out", "spark_catalog.nowhere", "--quiet"]) == 2
+    finally:
+        spark.sql("DROP SCHEMA same_lake CASCADE")
+        spark.sql("DROP SCHEMA lake CASCADE")
