@@ -16,7 +16,7 @@ PROMTOOL = d=$$(mktemp -d) && { (cd $$d && apt-get download prometheus && dpkg-d
 	&& mv $$d/usr/bin/promtool $(BIN)/ || echo "  not to be had: its tests are skipped"; rm -rf $$d; }
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench clean
+.PHONY: help setup demo test lint docs bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -43,7 +43,7 @@ setup: $(VENV)/.ready ## create .venv with everything: dependencies, jars, compi
 demo: $(VENV)/.runtime ## reconstruct the shipped broker log and show the tables (installs only what that needs)
 	$(BIN)/share-state reconstruct $(DEMO_INPUT) --topics $(DEMO_INPUT)/topics.json --out $(DEMO_OUT)
 	$(BIN)/share-state show $(DEMO_OUT) --group g3
-	$(BIN)/share-state cutoff $(DEMO_INPUT) --verify
+	$(BIN)/share-state cutoff $(DEMO_INPUT) --topics $(DEMO_INPUT)/topics.json --verify
 
 test: setup ## run every test
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup
@@ -54,9 +54,12 @@ lint: setup ## run ruff, the type checker and the import contracts
 	@$(BIN)/basedpyright
 	@$(BIN)/lint-imports
 
+docs: $(VENV)/.dev ## build the documentation into site/, strict
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "open site/index.html, or with search: $(BIN)/python -m http.server -d site"
+
 bench: setup ## compare Kafka's own classes and share_state on the same log (bench/README.md)
 	@$(BIN)/python -m bench
 
 clean: ## remove .venv and all generated files
-	rm -rf $(VENV) $(DEMO_OUT) bench/data .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(DEMO_OUT) site bench/data .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -159,7 +159,7 @@ def parquet_of(export: Export) -> Path:
 
     def write_tables(folder: Path) -> None:
         for log in find_logs([str(export.folder)]):
-            table = pa.concat_tables(_key_value_tables(log))
+            table = pa.concat_tables(key_value_tables(log))
             pq.write_table(table, folder / f"{log.partition}.parquet", use_dictionary=["topic", "partition"])
 
     return _make_once("table", (export.folder.name,), write_tables)[0]
@@ -220,7 +220,8 @@ def _put(data: np.ndarray, at: np.ndarray, values: np.ndarray, kind: str) -> Non
     data[at[:, None] + np.arange(encoded.shape[1])] = encoded
 
 
-def _key_value_tables(log: LogPartition) -> Iterator[pa.Table]:
+def key_value_tables(log: LogPartition) -> Iterator[pa.Table]:
+    """The records of a log with the columns of Spark's Kafka source, in chunks."""
     for chunk in read_chunks(log):
         records, data = locate_records(chunk.data, chunk.batches), chunk.data.tobytes()
         columns: dict[str, Any] = {}

@@ -7,6 +7,7 @@ from bench.command_measurements import end_to_end, nightly, shape, small_export
 from bench.growth import growth
 from bench.kernel_measurements import comparison, matrix, profile, read_user_log, table
 from bench.report import Bound, Item
+from bench.stream_measurements import stream
 
 _RATIO = "decode + fold, times as fast as Kafka's replay per core"
 PER_CORE = Bound(f"{_RATIO} ({{records:,}} records, {{batch}} a batch)", "at least", 8)
@@ -27,6 +28,8 @@ KAFKA_CPU = Bound("CPU time over Kafka's replay ({records:,} records)", "at most
 MEMORY = Bound("peak memory of what folds beyond the live state, MB", "at most", 576)
 APART = Bound("{first} and {second}, equal bytes: CPU time of one over the other", "at most", 2)
 SCALING = Bound("gain of one hot log partition by {cores} cores over that of independent processes", "at least", 0.8)
+STREAM = Bound("records/s of a stream that catches up ({keys:,} share-partitions)", "at least", 100_000)
+DELAY = Bound("delay p95 from append to table, 1,000 records/s, s ({keys:,} share-partitions)", "at most", 5)
 LINEAR = Bound("{clock} time over {name}: distance from a straight line", "at most", 0.1)
 
 
@@ -66,5 +69,6 @@ MEASUREMENTS = (
         (APART, MEMORY, SCALING),
     ),
     Measurement("growth", "`share-state reconstruct` on growing exports, and a chart", growth, (LINEAR,)),
+    Measurement("stream", "`share-state stream`: records/s, and the delay of 1,000 records/s", stream, (STREAM, DELAY)),
     Measurement("profile", "decode + fold of one log by stage", profile),
 )

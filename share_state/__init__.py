@@ -23,12 +23,13 @@ __all__ = [
     "read",
     "reconstruct",
     "register",
+    "repair",
     "session",
     "timeline",
 ]
 
 if TYPE_CHECKING:
-    from share_state.api.calls import Explained, cutoff, explain, read, reconstruct, timeline
+    from share_state.api.calls import Explained, cutoff, explain, read, reconstruct, repair, timeline
     from share_state.api.tables import Tables
     from share_state.fold.grouped import FOLD_GROUP_SCHEMA, fold_group
     from share_state.fold.log import FoldedLog, fold_log
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from share_state.spark.session import start as session
 
 _HOMES = {
-    "api.calls": ("Explained", "cutoff", "explain", "read", "reconstruct", "timeline"),
+    "api.calls": ("Explained", "cutoff", "explain", "read", "reconstruct", "repair", "timeline"),
     "api.tables": ("Tables",),
     "fold.grouped": ("FOLD_GROUP_SCHEMA", "fold_group"),
     "fold.log": ("FoldedLog", "fold_log"),

@@ -16,7 +16,9 @@ os.environ["NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING"] = "1"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of several processes one has the Spark session and the broker, and a file stays with one for its fixtures."""
     for item in items:
+        chosen = getattr(item, "callspec", None)
         shares = {"spark", "broker"} & {*getattr(item, "fixturenames", ())}
+        shares |= {"spark"} if chosen and chosen.params.get("tasks") == "in Spark" else set()
         item.add_marker(pytest.mark.xdist_group("spark" if shares else item.nodeid.partition("::")[0]))
 
 

@@ -1,6 +1,9 @@
-"""Every link of the pages leads somewhere."""
+"""Every link of the pages leads somewhere, and the site is built from them without a warning."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,3 +33,17 @@ def test_the_map_leads_to_every_page_of_docs():
         assert page.name == "README.md" or f"]({page.name})" in text, page.name
     for folder in ("rules", "tables"):
         assert f"]({folder}/README.md)" in text
+
+
+def test_the_site_is_built_without_a_warning_and_holds_pages_only(tmp_path: Path):
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=HOME, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    pages = {path.relative_to(HOME / "docs").with_suffix(".html") for path in (HOME / "docs").rglob("*.md")}
+    built = {path.relative_to(tmp_path) for path in tmp_path.rglob("*")}
+    assert {page.with_name("index.html") if page.stem == "README" else page for page in pages} <= built
+    assert not [path for path in built if path.suffix == ".py"]
+    # A reader's browser loads nothing from other hosts.
+    loaded = re.compile(r'<(?:script|img|iframe)[^>]* src="https?:|<link[^>]* rel="stylesheet"[^>]* href="https?:')
+    assert not [path for path in tmp_path.rglob("*.html") if loaded.search(path.read_text(encoding="utf-8"))]

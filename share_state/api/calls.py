@@ -1,7 +1,7 @@
-"""What a notebook calls: `reconstruct`, `cutoff`, `timeline`, `explain` and `read`."""
+"""What a notebook calls: `reconstruct`, `cutoff`, `timeline`, `explain`, `repair` and `read`."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike, fspath
@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from share_state.api.tables import Tables, check_writable, executor_of, write_tables
 from share_state.config.inputs import ARGUMENTS, JUDGE_ALL, JUDGE_NONE, input_spec
+from share_state.errors import ShareStateError
 from share_state.fold.options import SharePartitionFilter
 from share_state.pipeline.groups import read_groups, settle_timeline
 from share_state.pipeline.inputs import AUTO, RowSorter
@@ -22,6 +23,8 @@ from share_state.sources.topics import Topics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from share_state.report.repair.plan import RepairPlan
 
 _LOG = logging.getLogger("share_state")
 
@@ -89,6 +92,7 @@ def reconstruct(
         ShareStateError: if an argument cannot be used.
     Source: Kafka CoordinatorLoaderImpl, ShareCoordinatorShard.replay.
     """
+    _check_types(spark=spark, warehouse=warehouse)
     spark = _session(paths, spark)
     place, schema = "", None
     if warehouse is not None:
@@ -129,9 +133,10 @@ def cutoff(
         ShareStateError: if an argument cannot be used.
     Source: Kafka ShareCoordinatorOffsetsManager.lastRedundantOffset; KIP-932 draft, ESO.
     """
+    for name in {"topics", "groups"} & set(options):
+        raise TypeError(f"cutoff() got an unexpected keyword argument {name!r}")
     spark = _session(paths, spark)
-    # Raises TypeError if options hold topics or groups.
-    plan = _plan(paths, spark=spark, topics=None, groups=(), **options)  # pyright: ignore[reportCallIssue]
+    plan = _plan(paths, spark=spark, groups=(), **options)  # pyright: ignore[reportCallIssue]
     executor = executor_of(spark)
     limits = executor.returned_tables(executor.fold(plan, OutputSpec()), (CUTOFF,))[CUTOFF]
     return limits if spark is not None else limits.sort_by([("topic", "ascending"), ("partition", "ascending")])
@@ -203,6 +208,7 @@ def timeline(
         ShareStateError: if an argument cannot be used.
     Source: Kafka ShareCoordinatorShard.replay, after each record; KIP-932 draft, recovery.
     """
+    _check_types(group=group, topic=topic, partition=partition)
     spark = _session(paths, spark)
     _, plan = read_groups(_plan(paths, spark=spark, judge=JUDGE_NONE, **options))
     plan = replace(plan, timeline=SharePartitionFilter(group, topic, partition))
@@ -244,9 +250,54 @@ def explain(
     """
     from share_state.report.explain import explain_offset  # noqa: PLC0415  only this call explains
 
+    _check_types(group=group, topic=topic, partition=partition, offset=offset, delivery_limit=delivery_limit)
     plan = _plan(paths, spark=spark, **options)
     found = explain_offset(plan, [], group, topic, partition, offset, delivery_limit)
     return Explained(found["sentence"], pa.Table.from_pylist(found["records"], schema=_EXPLAINED), found)
+
+
+def repair(
+    paths: Paths,
+    *,
+    group: str | Sequence[str] = (),
+    limits: Mapping[str, Any] | None = None,
+    release: str | None = None,
+    most: int = 50,
+    **options: Unpack[ReadOptions],
+) -> "RepairPlan":
+    """A plan for share-partitions in trouble: what is wrong, and options in order of harm. It changes nothing.
+
+    Args:
+        paths: as of `reconstruct`, but no DataFrame; or the folder of a warehouse.
+        group: only this group, or these.
+        limits: of the cluster, keys as in the audit's configuration (`{"delivery_count": 3}`); not of a warehouse.
+        release: that wrote the log, "4.0" to "4.4"; by default inferred.
+        most: share-partitions to plan for, the gravest first.
+        options: as of `reconstruct`; not of a warehouse.
+    Returns:
+        The plan: `repairs`, one per share-partition, with `sentence`, `now` and `options`; it prints as Markdown.
+    Raises:
+        InputError: if a path is missing or holds no such log, or a group is unknown.
+        WarehouseError: if a table of the warehouse is gone.
+        ShareStateError: if an argument cannot be used.
+    Source: Kafka SharePartition, ShareCoordinatorShard; KIP-932, KIP-1191.
+    """
+    from share_state.report.repair.plan import check_release, make_plan  # noqa: PLC0415  imports the simulator
+    from share_state.report.repair.status import audited, open_warehouse  # noqa: PLC0415
+
+    check_release(release)
+    groups, named = [group] if isinstance(group, str) else group, _listed(paths)
+    if (tables := open_warehouse(named)) is not None:
+        if limits or options:
+            raise ShareStateError(f"{named[0]}: holds tables, which have the options of their run; leave out others")
+        return make_plan(tables, groups, release=release, most=most)
+    plan = _plan(paths, **options)
+    if limits is not None:
+        own = input_spec(ARGUMENTS, limits=limits).limits.to_limits()
+        # A live cluster has told the limits of its groups.
+        plan = replace(plan, limits=replace(own, groups={**plan.limits.groups, **own.groups}))
+    with audited(plan, named) as tables:
+        return make_plan(tables, groups, limits=plan.limits, release=release, most=most)
 
 
 def read(spark: "SparkSession", paths: "Paths | DataFrame", **options: Unpack[ReadOptions]) -> "DataFrame":
@@ -284,11 +335,19 @@ def _plan(
     judge: str | None = None,
 ) -> FoldPlan:
     """The plan of a call; its notes go to the logger."""
+    _check_types(
+        spark=spark,
+        topics=topics,
+        group_partitions=group_partitions,
+        columns=columns,
+        kafka_properties=kafka_properties,
+        rules=rules,
+    )
     source = {"format": format, "dialect": dialect, "columns": columns}
     if kafka_properties is not None:
         source["kafka_properties"] = fspath(kafka_properties)
     named = [] if _is_frame(paths) else _listed(cast("Paths", paths))
-    group_paths = None if groups is None or _is_frame(groups) else _listed(cast("Paths", groups))
+    group_paths = None if groups is None or _is_frame(groups) else _listed(cast("Paths", groups), "groups")
     group_side = {"paths": group_paths, "columns": columns, "partitions": group_partitions}
     is_by_log = isinstance(as_of, Mapping)
     spec = input_spec(
@@ -323,9 +382,42 @@ def _session(given: object, spark: "SparkSession | None") -> "SparkSession | Non
     return given.sparkSession if _is_frame(given) else spark
 
 
-def _listed(paths: Paths) -> list[str]:
-    named = [paths] if isinstance(paths, str | PathLike) else list(paths)
+def _listed(paths: Paths, name: str = "paths") -> list[str]:
+    one_or_more = [paths] if isinstance(paths, str | PathLike) or not isinstance(paths, Iterable) else paths
+    named = list(one_or_more)
+    if not all(isinstance(path, str | PathLike) for path in named):
+        raise ShareStateError(f"{name}={paths!r}: give a path, several paths, or a DataFrame")
     return [fspath(path) for path in named]
+
+
+_PATH, _NUMBER, _TEXT = ((str, PathLike), "a path"), (int, "a whole number"), (str, "text")
+_TYPES: dict[str, tuple[Any, str]] = {
+    "warehouse": _PATH,
+    "kafka_properties": _PATH,
+    "topics": ((str, PathLike, Topics), "the path of a JSON file, or Topics"),
+    "columns": (Mapping, "a dictionary as in {'key': 'k'}"),
+    "rules": (Mapping, "a dictionary as in {'CRC_MISMATCH': 'warning'}"),
+    "group": _TEXT,
+    "topic": _TEXT,
+    **dict.fromkeys(("group_partitions", "partition", "offset", "delivery_limit"), _NUMBER),
+}
+"""Argument -> its types, and what to give, in words."""
+
+
+def _check_types(**given: Any) -> None:
+    """Refuse an argument of a wrong type; None is a default.
+
+    Raises:
+        ShareStateError: naming the argument, its value and what may be given.
+    """
+    for name, value in given.items():
+        if name == "spark":
+            is_right, fix = hasattr(value, "sparkContext"), "a SparkSession"
+        else:
+            types, fix = _TYPES[name]
+            is_right = isinstance(value, types) and not isinstance(value, bool)
+        if value is not None and not is_right:
+            raise ShareStateError(f"{name}={value!r}: give {fix}")
 
 
 def _is_frame(given: object) -> "TypeGuard[DataFrame]":

@@ -11,6 +11,7 @@ from typer.exceptions import Exit
 from share_state.cli.main import DONE, FOUND, command
 from share_state.cli.options import (
     ColumnNames,
+    CopiedLast,
     DeadLetters,
     Dialect,
     Format,
@@ -24,6 +25,7 @@ from share_state.cli.options import (
     TopicsFile,
     Verbose,
     announce_compiling,
+    check_fail_on,
     pairs,
 )
 from share_state.config.inputs import KEYS, OPTIONS, input_spec
@@ -162,6 +164,7 @@ def audit(
     *,
     side: GroupSide,
     dead_letters: DeadLetters = None,
+    dead_letters_copied_last: CopiedLast = False,
     state_partitions: StatePartitions = None,
     rule: RuleSeverity = None,
     afresh: Annotated[
@@ -170,7 +173,9 @@ def audit(
             "--afresh", metavar="[LOG]...", help="Read these log partitions from their start; all if none is named."
         ),
     ] = None,
-    fail_on: Annotated[str | None, typer.Option("--fail-on", help="As the key fail_on.")] = None,
+    fail_on: Annotated[
+        str | None, typer.Option("--fail-on", help="As the key fail_on: error, warning, info or off.")
+    ] = None,
     html: Annotated[str | None, typer.Option("--html", metavar="FILE", help="As the key report.html.")] = None,
     prometheus: Annotated[
         str | None, typer.Option("--prometheus", metavar="FILE", help="As the key report.prometheus.")
@@ -181,7 +186,12 @@ def audit(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """The nightly job: read what is new since the last audit, fold, write, check every rule, report."""
+    """Nightly job: read what is new, check every rule, report.
+
+    It resumes where the last audit of the warehouse stopped, and writes the tables, a page and metrics.
+    """
+    if fail_on is not None:
+        check_fail_on(fail_on)
     given = {
         "topics": topics,
         "state_partitions": state_partitions,
@@ -193,6 +203,8 @@ def audit(
     }
     given |= {f"groups.paths.{number}": path for number, path in enumerate(side.groups or ())}
     given |= {f"dead_letters.{number}": path for number, path in enumerate(dead_letters or ())}
+    if dead_letters_copied_last:
+        given["dead_letters_copied_last"] = "true"
     severities = input_spec(OPTIONS, rules=pairs(rule, "--rule")).rules
     given |= {f"rules.{code}": severity for code, severity in severities.items()}
     given |= {f"spark.conf.{name}": value for name, value in pairs(spark_conf).items()}

@@ -42,7 +42,7 @@ def cutoff(
         str | None, typer.Option("--delete-records", metavar="FILE", help="Write the JSON for kafka-delete-records.sh.")
     ] = None,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Fold again without the records before it; prove that nothing changes.")
+        bool, typer.Option("--verify", help="Prove it: fold again without the records before the cutoff, and compare.")
     ] = False,
     ignore_uncheckpointed: Annotated[
         bool,
@@ -67,9 +67,10 @@ def cutoff(
     running: Running,
     as_json: Json = False,
 ) -> None:
-    """The offset below which every record of a state partition is redundant, and whether it is safe.
+    """Print which records can be deleted, and whether it is safe.
 
-    Threads of this process fold the logs; with --master, Spark's tasks.
+    Records before the cutoff of a log partition are redundant. Threads of this process fold the logs; with --master,
+    Spark's tasks.
     """
     check_fail_on(judging.fail_on)
     control = {"subscriptions": subscriptions, "ignore_uncheckpointed": ignore_uncheckpointed, "index": index}

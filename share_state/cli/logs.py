@@ -49,14 +49,16 @@ def explain(
     dead_letters: DeadLetters = None,
     as_json: Json = False,
 ) -> None:
-    """Explain one offset: every record that touched it, and its state now."""
+    """Print what happened to one offset, record by record."""
     with open_plan(spec_of(inputs, reading, folding=folding)) as plan:
         found = explain_offset(plan, inputs, group, topic, partition, offset, delivery_limit)
     if dead_letters:
         from share_state.pipeline.dead_letters import find_dead_letters  # noqa: PLC0415  compiles a kernel
 
         topics = [name for name in (found["topic"], found["topic_id"]) if name]
-        found["dead_letters"] = find_dead_letters(dead_letters, found["group_id"], topics, partition, offset)
+        found["dead_letters"] = find_dead_letters(
+            dead_letters, found["group_id"], topics, partition, offset, reading.kafka_properties
+        )
     console.print_json(found) if as_json else print_explanation(found)
 
 
@@ -69,7 +71,7 @@ def decode(
     running: Running,
     as_json: Json = False,
 ) -> None:
-    """Decoded records as JSON lines, in log order."""
+    """Print the records of logs as JSON lines, in log order."""
     with open_plan(spec_of(inputs, reading, judge=JUDGE_NONE), running.choice) as plan:
         if out is None:
             print_records(plan)
@@ -101,7 +103,10 @@ def diff(
     partition: Partition = None,
     as_json: Json = False,
 ) -> None:
-    """What changed between two warehouses, or in an export between two points: SPSO, epochs, ranges in flight."""
+    """Print what changed between two points of an export.
+
+    Or between two warehouses. It compares SPSO, SPEO, epochs and the ranges in flight.
+    """
     chosen = SharePartitionFilter(group, topic, partition)
     later = replace(reading, as_of_offset=and_as_of_offset, as_of_time=and_as_of_time)
     if _compares_exports(inputs, reading, later):
@@ -147,7 +152,11 @@ def plot(
     delivery_limit: DeliveryLimit = None,
     as_json: Json = False,
 ) -> None:
-    """Draw one chart: the in-flight window, offsets over time, delivery counts, or cutoff against log."""
+    """Draw a chart of a share-partition, a group or the cutoffs.
+
+    window: what was in flight, over time. offsets: SPSO, SPEO and the topic's end, over time. deliveries: records in
+    flight by delivery count. cutoff: what can be deleted of each log.
+    """
     from share_state.report.plots.charts import check_suffix, save  # noqa: PLC0415  matplotlib is slow to import
     from share_state.report.plots.overview import draw_plot  # noqa: PLC0415
 

@@ -4,6 +4,7 @@ import ctypes
 import gc
 import inspect
 import logging
+import os
 import re
 import signal
 import sys
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields
 from importlib import import_module
+from itertools import pairwise
 from types import FrameType
 from typing import Annotated, Any, get_type_hints
 
@@ -51,7 +53,7 @@ COMMANDS = {
 app = typer.Typer(
     name="share-state",
     help="Kafka share-group state (KIP-932) from exported logs: what the coordinator would hold, what is wrong.",
-    add_completion=False,
+    add_completion=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
@@ -178,10 +180,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except Exit as left:
         return left.exit_code
     except ShareStateError as error:
-        return _fail("; ".join([str(error), *_notes(error)]), UNUSABLE)
+        return _fail("; ".join([_as_written(str(error), given), *_notes(error)]), UNUSABLE)
     except TyperException as error:
-        text = error.format_message() if hasattr(error, "format_message") else str(error)
-        return _fail(f"{' '.join(text.split()).rstrip('.')}; `share-state --help` lists commands and options", UNUSABLE)
+        return _fail(_describe_usage_error(error, given), UNUSABLE)
     except Abort:
         return _fail(_NOTHING_COMMITTED, _INTERRUPTED)
     except Stopped as stopped:
@@ -199,6 +200,30 @@ def run(arguments: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         first = str(error).strip().splitlines()[0] if str(error).strip() else ""
         return _fail(f"unexpected {type(error).__name__}: {first} (-v shows more)", UNEXPECTED)
+
+
+def _as_written(message: str, given: Sequence[str]) -> str:
+    """A message that begins with a path, with the path as the person wrote it: `./x/` instead of `x`."""
+    for argument in given:
+        plain = os.path.normpath(argument)
+        if plain != argument and message.startswith(plain):
+            rest = message.removeprefix(plain)
+            return f"{argument.rstrip('/') if rest.startswith('/') else argument}{rest}"
+    return message
+
+
+def _describe_usage_error(error: Any, given: Sequence[str]) -> str:
+    """A call that typer refuses, in one line: the option, its value and what may be given, or where that is listed."""
+    reason, option = str(error.message), next(iter(getattr(getattr(error, "param", None), "opts", ())), "")
+    for begin, fix in {"a valid integer": "a whole number", "greater than or equal to ": "at least "}.items():
+        if reason.startswith(begin := f"Input should be {begin}"):
+            written = [then for word, then in pairwise(given) if word == option]
+            written += [word.partition("=")[2] for word in given if word.startswith(f"{option}=")]
+            end = reason.removeprefix(begin) if fix.endswith(" ") else ""
+            return f"{option} {written[-1] if written else ''}: give {fix}{end}"
+    text, context = " ".join(error.format_message().split()).rstrip("."), error.ctx
+    name = "share-state" if context is None else context.command_path
+    return f"{text}; `{name} --help` lists what can be given"
 
 
 def _name_logs_afresh(given: Sequence[str]) -> list[str]:

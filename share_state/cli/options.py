@@ -73,8 +73,9 @@ StatePartitions = Annotated[
 ]
 DeadLetters = Annotated[
     list[str] | None,
-    typer.Option("--dead-letters", metavar="PATH", help="Exports of dead-letter topics, copied after the state logs."),
+    typer.Option("--dead-letters", metavar="PATH", help="Exports of dead-letter topics, or kafka://HOST:PORT."),
 ]
+CopiedLast = Annotated[bool, typer.Option("--dead-letters-copied-last", help="They were copied after the state logs.")]
 Mode = Annotated[
     str, typer.Option("--mode", help="control_records: strict (the valid part of a chain) or best-effort.")
 ]
@@ -210,6 +211,7 @@ def spec_of(
     judging: Judging | None = None,
     judge: str | None = None,
     dead_letters: Sequence[str] | None = None,
+    copied_last: bool = False,
     **control: Any,
 ) -> "InputSpec":
     """The InputSpec that the options describe, with `control` of ControlSettings; without `side` it has no group side.
@@ -234,6 +236,7 @@ def spec_of(
         rules=pairs(judging.rule, "--rule") if judging else None,
         judge=judge,
         dead_letters=dead_letters,
+        dead_letters_copied_last=copied_last,
         control_records={"mode": folding.mode, **control},
     )
 

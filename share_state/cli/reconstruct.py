@@ -10,6 +10,7 @@ from typer.exceptions import Exit
 
 from share_state.cli.main import DONE, FOUND, command
 from share_state.cli.options import (
+    CopiedLast,
     DeadLetters,
     Folding,
     GroupSide,
@@ -25,6 +26,7 @@ from share_state.cli.options import (
     open_plan,
     spec_of,
 )
+from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import warehouse_lock
 from share_state.errors import ShareStateError
 from share_state.fold.options import SharePartitionFilter
@@ -32,6 +34,7 @@ from share_state.pipeline.executor import Progress
 from share_state.pipeline.reconstruct import audit_note, run_reconstruct
 from share_state.report import console
 from share_state.report.cutoff import print_reconstruction
+from share_state.report.share_partitions import plain_run
 from share_state.spark.choice import open_executor, open_place
 
 Timeline = Annotated[bool, typer.Option("--timeline", help="Also write the state after every record, table timeline.")]
@@ -47,6 +50,7 @@ def reconstruct(
     *,
     side: GroupSide,
     dead_letters: DeadLetters = None,
+    dead_letters_copied_last: CopiedLast = False,
     timeline: Timeline = False,
     group: Annotated[str | None, typer.Option(help="Timeline only of this group.")] = None,
     topic: Annotated[str | None, typer.Option(help="Timeline only of this topic (name or id).")] = None,
@@ -58,7 +62,7 @@ def reconstruct(
     running: Running,
     as_json: Json = False,
 ) -> None:
-    """Fold an export and write the tables; prints a summary."""
+    """Fold exported logs and write the tables; print a summary."""
     progress, choice = Progress(quiet=running.quiet), running.choice
     chosen = _timeline_filter(timeline, group, topic, partition)
     check_fail_on(judging.fail_on)
@@ -74,6 +78,7 @@ def reconstruct(
             subscriptions=subscriptions,
             judge=judge,
             dead_letters=dead_letters,
+            copied_last=dead_letters_copied_last,
         )
         with open_plan(spec, choice) as found_plan:
             plan = replace(found_plan, timeline=chosen)
@@ -85,6 +90,7 @@ def reconstruct(
                 "mode": folding.mode,
                 "subscriptions": json.dumps(plan.control.subscriptions) if subscriptions else "",
                 "dead_letters": ",".join(dead_letters or ()),
+                "dead_letters_copied_last": "true" if dead_letters_copied_last else "",
                 "timeline": json.dumps(asdict(chosen)) if chosen else "",
             }
             with warehouse_lock(place, "reconstruct"), open_executor(choice, plan, progress) as executor:
@@ -93,7 +99,10 @@ def reconstruct(
                 )
     progress.close()
     found = result.plain() | {"warehouse": out, "judge": judge}
-    console.print_json(found | {"seconds": progress.seconds}) if as_json else print_reconstruction(found)
+    if as_json:
+        console.print_json(found | {"run": plain_run(CommittedTables(place).run), "seconds": progress.seconds})
+    else:
+        print_reconstruction(found)
     raise Exit(FOUND if fails(result.by_severity, judging.fail_on) else DONE)
 
 

@@ -5,17 +5,17 @@ from typing import Annotated
 
 import typer
 
-from share_state.cli.main import command
+from share_state.cli.main import Quiet, command
 from share_state.cli.options import DeadLetters, GroupSide, Json, Reading, open_plan, spec_of
 from share_state.config.inputs import InputSpec
 from share_state.config.loading import settings_for
-from share_state.delta.reader import CommittedTables
-from share_state.errors import NothingCommittedError, ShareStateError
+from share_state.errors import ShareStateError
 from share_state.fold.options import RELEASES
+from share_state.pipeline.executor import Progress
 from share_state.report import console
 from share_state.report.repair.commands import KafkaTools
-from share_state.report.repair.plan import check_suffix, make_plan
-from share_state.report.repair.status import audited
+from share_state.report.repair.plan import check_release, check_suffix, make_plan
+from share_state.report.repair.status import audited, open_warehouse
 from share_state.sources.kafka_client import bootstrap_servers, find_cluster_address
 
 
@@ -43,24 +43,26 @@ def repair(
     side: GroupSide,
     dead_letters: DeadLetters = None,
     as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Plan what to do about share-partitions in trouble: options in order of harm, with commands and their effect."""
     if out is not None:
         check_suffix(out)
         console.check_report_path(out)
-    if release is not None and release not in RELEASES:
-        raise ShareStateError(f"--release {release}: give one of {', '.join(RELEASES)}")
-    if (tables := _warehouse(inputs)) is not None:
-        if sets:
-            raise ShareStateError(f"--set {sets[0]}: {inputs[0]} holds tables, which have the limits of their audit")
+    check_release(release)
+    progress = Progress(quiet=quiet)
+    if (tables := open_warehouse(inputs)) is not None:
+        if (reading, side, dead_letters, sets) != (Reading(), GroupSide(), None, None):
+            raise ShareStateError(f"{inputs[0]}: holds tables, which have the options of their run; leave out others")
         plan = make_plan(tables, group or (), release=release, most=most)
     else:
         spec = spec_of(inputs, reading, side=side, dead_letters=dead_letters)
         address = find_cluster_address(inputs, reading.format)
         tools = KafkaTools(bootstrap_servers(address) if address else None, reading.kafka_properties)
-        opened = open_plan(_with_limits(spec, inputs, sets))
-        with opened as logs, audited(logs, inputs, is_live=address is not None) as tables:
+        opened, is_live = open_plan(_with_limits(spec, inputs, sets)), address is not None and not spec.has_as_of
+        with opened as logs, progress("read and fold"), audited(logs, inputs, is_live=is_live) as tables:
             plan = make_plan(tables, group or (), limits=logs.limits, release=release, most=most, tools=tools)
+    progress.close()
     if out is not None:
         plan.write(out)
     if as_json:
@@ -69,15 +71,6 @@ def repair(
         console.print_line(plan.markdown().rstrip())
     else:
         console.print_line(f"{out}: {console.pluralize(len(plan.repairs), 'share-partition')} in trouble")
-
-
-def _warehouse(inputs: Sequence[str]) -> CommittedTables | None:
-    if len(inputs) == 1 and not inputs[0].startswith("kafka://"):
-        try:
-            return CommittedTables(inputs[0])
-        except NothingCommittedError:
-            pass
-    return None
 
 
 def _with_limits(spec: InputSpec, inputs: Sequence[str], sets: Sequence[str] | None) -> InputSpec:

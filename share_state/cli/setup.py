@@ -113,7 +113,9 @@ def setup(
     *,
     quiet: Quiet = False,
 ) -> None:
-    """Prepare this environment: compile the kernels, fetch the jars that Spark needs. Later commands do it otherwise.
+    """Compile the kernels and fetch the jars that Spark needs.
+
+    Otherwise later commands do it.
 
     Without Java, only the kernels are compiled: everything but Spark works.
     """

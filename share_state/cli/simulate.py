@@ -63,7 +63,10 @@ def simulate(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Make share-group histories with the share-partition state machine, written as real segments, with the truth."""
+    """Write logs of simulated share groups, with their true state.
+
+    The share-partition state machine makes the histories; they are written as real segments.
+    """
     made = simulated(
         Path(out),
         events=None if events is None else Path(events),

@@ -1,10 +1,12 @@
 """`share-state stream`: keep the tables of a warehouse current while records are written."""
 
+import json
 import logging
 import os
 import re
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -35,15 +37,16 @@ from share_state.errors import InputError, SetupError, ShareStateError
 from share_state.fold.options import Limits
 from share_state.pipeline.executor import Progress
 from share_state.pipeline.stream import StreamFold
-from share_state.pipeline.stream_tables import StreamTables, open_stream
+from share_state.pipeline.stream_tables import INITIAL, StreamRun, StreamTables, open_stream
 from share_state.report import console
 from share_state.report.cutoff import print_stream
+from share_state.report.stream_metrics import StreamMetrics, StreamProgress, serve_metrics
 from share_state.sources.kafka_client import find_cluster_address, read_client_properties
 from share_state.sources.topics import Topics, read_topics
 from share_state.spark.masters import LOCAL_MASTER
 
 _WORKER_NOTES = (b"Streaming TransformWithState", b"Starting Streaming TransformWithState", b"WARNING: Using incubator")
-_TOPICS_SECONDS = 5.0
+_TOPICS_SECONDS = 10.0
 _LOG = logging.getLogger("share_state")
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 
@@ -90,6 +93,11 @@ def _cluster(address: str, properties: str | None, limits: Limits) -> tuple[Call
     return topics, limits
 
 
+def _starting(run: StreamRun) -> str:
+    """Where a stream of a cluster begins to read, after an audit."""
+    return json.dumps({"topic_id": run.begun_from, "next": {k.rpartition("-")[2]: v for k, v in run.progress.items()}})
+
+
 @contextmanager
 def _without_worker_notes() -> Iterator[None]:
     """Let a JVM that starts meanwhile write to stderr what is no note of the state operator's worker on the driver."""
@@ -126,13 +134,22 @@ def stream(
     most_records: Annotated[
         int | None, typer.Option("--max-records", metavar="N", min=1, help="kafka://: most records of a micro-batch.")
     ] = None,
+    most_files: Annotated[
+        int, typer.Option("--max-files", metavar="N", min=1, help="Folder: most files of a micro-batch.")
+    ] = 1000,
+    prometheus_port: Annotated[
+        int | None, typer.Option("--prometheus-port", metavar="N", min=1, max=65535, help="Serve metrics at this port.")
+    ] = None,
+    prometheus_share_partitions: Annotated[
+        int, typer.Option("--prometheus-share-partitions", metavar="N", min=0, help="Most that have series, the worst.")
+    ] = 2000,
     topics: TopicsFile = None,
     state_partitions: StatePartitions = None,
     judging: Judging,
     running: Running,
     as_json: Json = False,
 ) -> None:
-    """Keep share_partition_state, in_flight, cutoff and findings current with Structured Streaming."""
+    """Keep the tables current while share groups work."""
     progress, milliseconds = Progress(quiet=running.quiet), _milliseconds(trigger)
     check_fail_on(judging.fail_on)
     check_warehouse_path(out)
@@ -155,25 +172,43 @@ def stream(
     from share_state.spark.session import session  # noqa: PLC0415  imports Spark
     from share_state.spark.stream import StreamSpec, run_stream  # noqa: PLC0415
 
-    fold = StreamFold(limits, spec.rules, state_partitions)
     inputs = (source if "://" in source else str(Path(source).absolute()),)
     announce_compiling()
     with warehouse_lock(out, "stream"):
         run, folder = open_stream(out, checkpoint, inputs)
+        fold = StreamFold(limits, spec.rules, state_partitions, f"{folder}/{INITIAL}")
+        starting = None if run.begun_from is None else _starting(run)
         options = {"rules": ",".join(judging.rule or ()), "checkpoint": checkpoint}
-        with StreamTables(out, run, options=options, topics=known, severities=spec.rules) as tables:
+        with StreamTables(out, run, options=options, topics=known, severities=spec.rules, limits=limits) as tables:
             what = StreamSpec(
-                inputs[0], folder, fold, once, f"{milliseconds} milliseconds", kafka_properties, most_records
+                inputs[0],
+                folder,
+                fold,
+                once,
+                f"{milliseconds} milliseconds",
+                kafka_properties=kafka_properties,
+                starting=starting,
+                most_records=most_records,
+                files_per_trigger=most_files,
             )
-            choice = running.choice
+            choice, latest = running.choice, deque[StreamProgress](maxlen=1)
             with ExitStack() as opened:
+                if prometheus_port is not None:
+                    metrics = StreamMetrics(
+                        tables,
+                        lambda: latest[-1] if latest else None,
+                        warehouse=out,
+                        limits=limits,
+                        most=prometheus_share_partitions,
+                    )
+                    opened.callback(serve_metrics(prometheus_port, metrics))
                 with nullcontext() if choice.verbose else _without_worker_notes():
                     master = choice.master or LOCAL_MASTER
                     spark = opened.enter_context(
                         session(master, choice.conf, verbose=choice.verbose, progress=progress)
                     )
                 try:
-                    run_stream(spark, what, tables)
+                    run_stream(spark, what, tables, latest.append)
                 except BaseException as error:
                     error.add_note(f"{out} holds the stream up to micro-batch {tables.run.batch}")
                     raise

@@ -28,11 +28,11 @@ def show(
     group: Group = None,
     topic: Topic = None,
     partition: Partition = None,
-    ranges: Annotated[bool, typer.Option("--ranges", help="Every in-flight range, one per line.")] = False,
+    ranges: Annotated[bool, typer.Option("--ranges", help="Print every in-flight range, one per line.")] = False,
     as_json: Json = False,
-    epochs: Annotated[bool, typer.Option("--epochs", help="With the leader epoch.")] = False,
+    epochs: Annotated[bool, typer.Option("--epochs", help="Print the leader epoch too.")] = False,
 ) -> None:
-    """Print state, lag and what is in flight, from the tables."""
+    """Print offsets, lag and records in flight."""
     chosen = (warehouse, group, topic, partition)
     print_state_json(*chosen) if as_json else print_state(*chosen, epochs=epochs, ranges=ranges)
 
@@ -40,11 +40,11 @@ def show(
 @command("share-state groups /lake/share_state --group orders-app")
 def groups(
     warehouse: Warehouse = "share_state",
-    group: Annotated[str | None, typer.Option(help="Everything about this group.")] = None,
-    members: Annotated[bool, typer.Option("--members", help="With the members of every group.")] = False,
+    group: Annotated[str | None, typer.Option(help="Print everything about this group.")] = None,
+    members: Annotated[bool, typer.Option("--members", help="Print the members of every group.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Print state, members, assignment and lag of share groups, from the tables."""
+    """Print members, assignment and lag of share groups."""
     found = describe_groups(warehouse, group)
     console.print_json(found) if as_json else print_groups(found, group=group, members=members)
 
@@ -57,7 +57,7 @@ def compare(
     fail_on: FailOn = "error",
     as_json: Json = False,
 ) -> None:
-    """Compare the offsets that a broker reports with those of its log."""
+    """Compare the tables with the offsets of a running cluster."""
     from share_state.report.compare import compare as compare_offsets  # noqa: PLC0415  only this command asks a broker
     from share_state.report.compare import list_groups, print_comparison  # noqa: PLC0415
     from share_state.sources.kafka_admin import fetch_broker_offsets  # noqa: PLC0415
@@ -72,7 +72,7 @@ def compare(
 
 @command("share-state rules --json")
 def rules(as_json: Json = False) -> None:
-    """List the rules: code, severity, what must hold, and its source."""
+    """List the rules: what must hold, severity and source."""
     from share_state.rules.registry import registered  # noqa: PLC0415  rules import the fold
 
     listed = [

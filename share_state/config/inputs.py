@@ -211,7 +211,8 @@ class InputSpec(Section):
         topics: names and end offsets, or the JSON file that holds them.
         state_partitions: number of partitions of `__share_group_state`; None to infer it.
         groups: the group side; None to leave it out.
-        dead_letters: exports of dead-letter topics.
+        dead_letters: exports of dead-letter topics, or the address of a cluster.
+        dead_letters_copied_last: whether they were copied after the state logs.
         group_frame: a Spark DataFrame of group records in place of `groups.paths`.
         rules: rule -> severity in place of its own.
         judge: which rules apply: JUDGE_ALL, JUDGE_STATE or JUDGE_NONE.
@@ -230,6 +231,7 @@ class InputSpec(Section):
     state_partitions: Count | None = None
     groups: GroupSettings | None = None
     dead_letters: list[PathText] = []
+    dead_letters_copied_last: bool = False
     group_frame: Any = None
     rules: dict[RuleCode, Severity] = {}
     judge: Judge = "state"
@@ -328,7 +330,8 @@ def _refusal(names: FieldNames, given: Any, error: Any) -> str:
     text = names.name(name, path[-1], given)
     if is_key and name == "rules":
         return f"{text}: no such rule; `share-state rules` lists them"
-    expected = error.get("ctx", {}).get("expected", error["msg"]).replace(" or ", ", ").replace("'", "")
+    choices = error.get("ctx", {}).get("expected", "").replace(" or ", ", ").replace("'", "")
+    expected = f"one of {choices}" if choices else error["msg"].removeprefix("Input should be ")
     if is_key:
-        return f"{text}: no such column; give one of {expected}"
-    return f"{text}: give {names.expected.get(name) or f'one of {expected}'}"
+        return f"{text}: no such column; give {expected}"
+    return f"{text}: give {names.expected.get(name) or expected}"

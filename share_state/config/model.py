@@ -110,7 +110,10 @@ class AuditSettings(Section):
     groups: GroupSettings = Field(default_factory=GroupSettings)
     control_records: ControlSettings = Field(default_factory=ControlSettings)
     dead_letters: list[PathText] = Field(
-        default=[], description="exports of the dead-letter topics, copied after those in `sources`; none by default"
+        default=[], description="exports of the dead-letter topics, or the address of a cluster; none by default"
+    )
+    dead_letters_copied_last: bool = Field(
+        default=False, description="the exports in `dead_letters` are made after those in `sources`"
     )
     clock: Clock = Field(
         default="log",
@@ -136,6 +139,7 @@ class AuditSettings(Section):
             state_partitions=self.state_partitions,
             groups=self.groups,
             dead_letters=self.dead_letters,
+            dead_letters_copied_last=self.dead_letters_copied_last,
             control_records=self.control_records,
             rules=self.rules,
             limits=self.limits,
@@ -155,7 +159,8 @@ class AuditSettings(Section):
         return found
 
 
-_SHAPING = ("state_partitions", "limits", "rules", "topics", "clock", "groups", "control_records", "dead_letters")
+_SHAPING = ("state_partitions", "limits", "rules", "topics", "clock", "groups", "control_records", "dead_letters",
+            "dead_letters_copied_last")  # fmt: skip
 """Sections that change the contents of the tables."""
 
 

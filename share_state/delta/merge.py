@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.delta.reader import open_table, refusal, warehouse_errors
+from share_state.delta.files import ROW_GROUP_SIZE
+from share_state.delta.reader import (
+    list_files,
+    needs_scan,
+    open_dataset,
+    open_table,
+    refusal,
+    scan,
+    warehouse_errors,
+)
 from share_state.errors import WarehouseError
 from share_state.schema.declarations import table_schema
 
@@ -18,76 +27,92 @@ GONE = "gone"
 """Column of changed rows: the row with this key is no longer in the table."""
 
 
-def merge_rows(place: str, table: str, rows: pa.Table, key: Sequence[str], application: str, batch: int) -> int:
-    """Insert rows, or replace those of the same key; delete those that are GONE.
-
-    A batch that the application has merged before changes nothing, so a batch may be repeated.
+def unmerged_rows(
+    existing: "DeltaTable", table: str, place: str, rows: pa.Table, key: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a table whose key is not among some others, in batches.
 
     Args:
-        place: folder or address of the table, which exists.
+        existing: the table.
         table: its name.
-        rows: its columns and GONE; no two with the same key.
-        key: columns that are not null.
-        application, batch: Delta's txnAppId and txnVersion; batches increase.
-    Returns:
-        The version of the table that holds the rows.
-    Raises:
-        WarehouseError: if the table is gone or cannot be written.
+        place: its folder.
+        rows: with the columns of the key.
+        key: names of columns.
     """
-    with _merge_errors(place):
-        existing = _opened(place)
-        if not len(rows) or _is_merged(existing, application, batch):
-            return existing.version()
-        names = table_schema(table).names
-        same = " AND ".join(f"t.{name} = s.{name}" for name in key)
-        once = _transaction(application, batch)
-        merger = existing.merge(rows, same, source_alias="s", target_alias="t", commit_properties=once)
-        columns = {name: f"s.{name}" for name in names}
-        if pc.any(rows[GONE]).as_py():
-            merger = merger.when_matched_delete(f"s.{GONE}")
-        merger.when_matched_update(columns).when_not_matched_insert(columns, f"NOT s.{GONE}").execute()
-        return existing.version()
+    names, changed = table_schema(table).names, key_values(rows, key)
+    if needs_scan(existing):
+        found = pa.concat_tables([table_schema(table).empty_table(), *scan(existing, table, names, None)])
+    else:
+        paths = [f"{place}/{file['path']}" for file in list_files(existing)]
+        found = open_dataset(table, paths).to_table() if paths else table_schema(table).empty_table()
+    left = found.filter(pc.invert(pc.is_in(key_values(found, key), changed)))
+    yield from left.combine_chunks().to_batches(max_chunksize=ROW_GROUP_SIZE)
 
 
-def replace_rows(place: str, rows: pa.Table, application: str, batch: int) -> int:
-    """Replace all rows of a table; otherwise as `merge_rows`."""
-    from deltalake import write_deltalake  # noqa: PLC0415  slow to import
+def key_values(rows: pa.Table, key: Sequence[str]) -> pa.Array:
+    """The key of each row as one text."""
+    texts = [pc.fill_null(rows[name].cast(pa.string()), "") for name in key]
+    return pc.call_function("binary_join_element_wise", [*texts, pa.scalar("\n")]).combine_chunks()
 
-    with _merge_errors(place):
-        existing = _opened(place)
-        if not _is_merged(existing, application, batch):
-            write_deltalake(existing, rows, mode="overwrite", commit_properties=_transaction(application, batch))
-            existing.update_incremental()
-        return existing.version()
+
+def is_merged(existing: "DeltaTable", application: str, batch: int) -> bool:
+    """Whether an application has merged a batch, or a later one, into a table."""
+    merged = existing.transaction_version(application)
+    return merged is not None and merged >= batch
 
 
 def merged_batch(place: str, application: str) -> tuple[int, int]:
     """The latest batch that an application has merged into a table, -1 for none, and the table's version."""
-    with _merge_errors(place):
-        existing = _opened(place)
+    with merge_errors(place):
+        existing = opened(place)
         merged = existing.transaction_version(application)
         return -1 if merged is None else merged, existing.version()
 
 
-def _opened(place: str) -> "DeltaTable":
+def restore_version(place: str, version: int) -> int:
+    """Let a table have the rows of an earlier version, and return its version then."""
+    with merge_errors(place):
+        existing = opened(place)
+        if existing.version() != version:
+            existing.restore(version)
+            existing.update_incremental()
+        return existing.version()
+
+
+def keep_log_for_a_day(place: str) -> None:
+    """Let Delta delete entries of a table's log after a day instead of a month: a stream adds one per micro-batch."""
+    with merge_errors(place):
+        opened(place).alter.set_table_properties({"delta.logRetentionDuration": "interval 1 days"})
+
+
+def vacuum(place: str, kept: Sequence[int]) -> None:
+    """Delete the files of a table that neither its latest version nor one of some others names."""
+    with merge_errors(place):
+        existing = opened(place)
+        existing.vacuum(0, dry_run=False, enforce_retention_duration=False, keep_versions=list(kept))
+
+
+def opened(place: str) -> "DeltaTable":
+    """A table that exists.
+
+    Raises:
+        WarehouseError: if it is gone.
+    """
     if (existing := open_table(place)) is None:
         raise WarehouseError(f"{place}: the table is gone; start the stream again, it then writes all tables anew")
     return existing
 
 
-def _is_merged(existing: "DeltaTable", application: str, batch: int) -> bool:
-    merged = existing.transaction_version(application)
-    return merged is not None and merged >= batch
-
-
-def _transaction(application: str, batch: int) -> "CommitProperties":
+def transaction(application: str, batch: int) -> "CommitProperties":
+    """Delta's txnAppId and txnVersion of a commit, which is not tried again."""
     from deltalake import CommitProperties, Transaction  # noqa: PLC0415  slow to import
 
     return CommitProperties(app_transactions=[Transaction(application, batch)], max_commit_retries=0)
 
 
 @contextmanager
-def _merge_errors(place: str) -> Iterator[None]:
+def merge_errors(place: str) -> Iterator[None]:
+    """Raise what Delta raises as WarehouseError."""
     from deltalake.exceptions import CommitFailedError, DeltaError  # noqa: PLC0415  slow to import
 
     try:

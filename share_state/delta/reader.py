@@ -5,7 +5,7 @@ neither deltalake nor pyarrow.dataset, which are slow to import.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from functools import reduce
@@ -157,6 +157,32 @@ def list_foreign_files(place: str) -> list[str] | None:
         if "://" in place:
             raise store_error(place, error) from None
         raise InputError(f"{place}: cannot be read as a Delta table ({str(error).splitlines()[0]})") from None
+
+
+def scan_foreign(
+    place: str, columns: Sequence[str], check: Callable[[str, Sequence[str]], None]
+) -> Iterator[pa.RecordBatch]:
+    """Read columns of the latest version of any Delta table, without the rows that deletion vectors mark.
+
+    Args:
+        place: path or address of its folder.
+        columns: names.
+        check: called with the place and the names of all columns; raises if the table lacks one.
+    Raises:
+        InputError: if it cannot be read, naming the features that delta-rs lacks.
+    """
+    from deltalake import DeltaTable  # noqa: PLC0415  slow to import
+    from deltalake.exceptions import DeltaError  # noqa: PLC0415
+
+    try:
+        table = DeltaTable(place, storage_options=delta_storage_options(place))
+        check(place, [field.name for field in table.schema().fields])
+        yield from map(pa.record_batch, table.scan(columns=list(columns)))
+    except (DeltaError, OSError) as error:
+        if isinstance(error, OSError) and "://" in place:
+            raise store_error(place, error) from None
+        reason, fix = refusal(error, "write it again")
+        raise InputError(f"{place}: cannot be read as a Delta table: {reason}; {fix}") from None
 
 
 def open_dataset(table: str, paths: Sequence[str]) -> "ds.Dataset":

@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.delta.files import File, TableFiles
+from share_state.delta.merge import GONE, is_merged, merge_errors, opened, transaction, unmerged_rows
 from share_state.delta.reader import (
     COMMITTED,
     REPORTED,
@@ -42,7 +44,7 @@ from share_state.schema.declarations import stored_schema, table_schema
 from share_state.sources.object_stores import StorePath, delta_storage_options
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
+    from deltalake import CommitProperties, DeltaTable
 
 CORE_TABLES = ("findings", "in_flight", "share_partition_state", "cutoff", "runs")
 """The tables of every run, in the order in which it writes them."""
@@ -257,7 +259,7 @@ class Warehouse:
         """
         self.files = TableFiles(root if "://" in root else str(Path(root).absolute()), folders=folders or {})
         self.versions: dict[str, int] = {}
-        self._missing = missing_folders(root)
+        self._missing, self._is_begun = missing_folders(root), False
         self._new, self._committed, self._runs_version = set[str](), set[str](), self._version("runs")
 
     def __enter__(self) -> "Warehouse":
@@ -293,6 +295,29 @@ class Warehouse:
     def replace_rows(self, table: str, rows: pa.Table) -> None:
         """Write rows and replace all rows of a table by them; as `replace`."""
         self.replace(table, self.files.write(table, rows.to_batches()))
+
+    def merge(self, table: str, rows: pa.Table, key: Sequence[str], application: str, batch: int) -> None:
+        """Replace the rows whose key some rows have by those of them that are not GONE; as `replace`.
+
+        A batch that the application has merged before changes nothing, so a batch may be repeated. The whole table is
+        written again.
+
+        Args:
+            table: its name; the table exists.
+            rows: its columns and GONE.
+            key: columns; empty to replace all rows.
+            application, batch: Delta's txnAppId and txnVersion; batches increase.
+        """
+        place = self.files.folder(table)
+        with merge_errors(place):
+            existing = opened(place)
+            self.versions[table] = existing.version()
+            if is_merged(existing, application, batch) or (key and not len(rows)):
+                return
+            new = rows.filter(pc.invert(rows[GONE])).drop_columns(GONE).cast(table_schema(table)).combine_chunks()
+            left = unmerged_rows(existing, table, place, rows, key) if key else iter(())
+            written = self.files.write(table, chain(left, new.to_batches()))
+        self._commit_files(table, written, None, transaction(application, batch))
 
     def append(self, table: str, files: Iterable[File], replaced_runs: Collection[str]) -> None:
         """Add the rows of some files to a table, and remove those of some runs.
@@ -382,8 +407,9 @@ class Warehouse:
         from deltalake.exceptions import DeltaError  # noqa: PLC0415  slow to import
 
         path = self.files.folder(table)
-        if (table == "runs" or not self.versions) and self._version("runs") != self._runs_version:
+        if (table == "runs" or not self._is_begun) and self._version("runs") != self._runs_version:
             raise self._overtaken()
+        self._is_begun = True
         try:
             with warehouse_errors(path):
                 existing = open_table(path)
@@ -402,7 +428,13 @@ class Warehouse:
         self.versions[table] = version
         self._runs_version = version if table == "runs" else self._runs_version
 
-    def _commit_files(self, table: str, files: Iterable[File], replaced_runs: Collection[str] | None) -> None:
+    def _commit_files(
+        self,
+        table: str,
+        files: Iterable[File],
+        replaced_runs: Collection[str] | None,
+        properties: "CommitProperties | None" = None,
+    ) -> None:
         from deltalake import CommitProperties, Schema, write_deltalake  # noqa: PLC0415  slow to import
         from deltalake.exceptions import CommitFailedError  # noqa: PLC0415
         from deltalake.schema import Field  # noqa: PLC0415
@@ -430,10 +462,15 @@ class Warehouse:
                     # delta-rs rewrites the rows of others, with their columns, and evaluates constraints.
                     names = ", ".join(f"'{name}'" for name in one.replaced_runs)
                     where = {"predicate": f"run_id IN ({names})"} if one.replaced_runs else {}
-                    rows, once = self._rows(table, files, existing), CommitProperties(max_commit_retries=0)
+                    rows, once = (
+                        self._rows(table, files, existing),
+                        properties or CommitProperties(max_commit_retries=0),
+                    )
                     write_deltalake(existing, rows, mode=mode, commit_properties=once, **where)  # pyright: ignore[reportArgumentType,reportCallIssue]
                 else:
-                    existing.create_write_transaction([*additions], mode, existing.schema())
+                    existing.create_write_transaction(
+                        [*additions], mode, existing.schema(), commit_properties=properties
+                    )
                     self._committed |= {file["path"] for file in files}
             except CommitFailedError as error:
                 if "Unsupported table features" in str(error) or "append-only" in str(error):

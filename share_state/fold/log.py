@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from share_state.fold.archiving import ArchivingRanges
 from share_state.fold.chains import NOWHERE, Chains
 from share_state.fold.checkpoint import FoldCheckpoint
 from share_state.fold.cutoff import cutoff
@@ -74,6 +75,9 @@ class FoldedLog(Folded):
         checkpoint: where a later audit resumes; None if the log has no valid batch or no number.
         archiving: offset and timestamp (ms) of the first record with a range in state ARCHIVING; -1 for none.
         first_lost_offset: earliest known offset from which records may be missing, -1 for none.
+        archiving_ranges: the table of that name; None unless it was requested.
+        complete_since: ms, every record since then is folded; 0 if all of the log is, None if some are missing or
+            unreadable, or if the ranges were not requested.
     """
 
     dialect: ClassVar[str] = SHARE_GROUP_STATE
@@ -84,6 +88,8 @@ class FoldedLog(Folded):
     checkpoint: FoldCheckpoint | None
     archiving: tuple[int, int]
     first_lost_offset: int
+    archiving_ranges: pa.Table | None
+    complete_since: int | None
 
     def key_columns(self, numbers: np.ndarray, topics: Topics) -> dict[str, pa.Array]:
         """Key columns of share-partitions, by their numbers."""
@@ -112,6 +118,7 @@ def fold_log(
     resume_status: ResumeStatus | None = None,
     judge: RecordJudge | None = None,
     cores: int = 1,
+    archiving_groups: frozenset[str] | None = None,
 ) -> FoldedLog:
     """Fold one log partition into what the coordinator would hold after loading it.
 
@@ -119,7 +126,7 @@ def fold_log(
         log: a log partition from `find_logs`; with `restore`, what `resume` returned.
         window: which records count; all of them by default.
         as_of: in place of a window: an offset, a time or its ISO 8601 text; later records do not count.
-        topics, state_partitions, limits, restore, resume_status, judge, cores: see FoldOptions.
+        topics, state_partitions, limits, restore, resume_status, judge, cores, archiving_groups: see FoldOptions.
         chunk: bytes of segments in memory at a time.
     Raises:
         InputError: if a segment cannot be read.
@@ -129,7 +136,8 @@ def fold_log(
     def begin() -> _LogFold:
         checkpoint = restore() if restore else None
         counted = window or as_of_window(as_of)
-        return _LogFold(log, counted, limits or Limits(), checkpoint, resume_status, judge, cores, chunk)
+        settings = (limits or Limits(), checkpoint, resume_status, judge, cores, chunk, archiving_groups)
+        return _LogFold(log, counted, *settings)
 
     fold = read_into(begin, log, chunk=chunk, slices=SLICES_PER_CHUNK, cores=cores)
     return fold.finish(topics or Topics(), state_partitions)
@@ -167,6 +175,7 @@ class _LogFold:
         judge: RecordJudge | None = None,
         cores: int = 1,
         chunk: int = CHUNK_SIZE,
+        archiving_groups: frozenset[str] | None = None,
     ) -> None:
         self.log, self.window, self.limits, self.judge = log, window, limits, judge
         self.previous = checkpoint
@@ -189,6 +198,11 @@ class _LogFold:
         if self.previous is not None:
             before = self.previous.chains.chains
             self.previous_starts = np.where(before["exists"], before["start_offset"], NO_PREVIOUS_START)
+        self.archiving_ranges = None
+        if archiving_groups is not None and log.partition is not None and log.has_offsets:
+            is_whole = self.folded_from == 0
+            groups, resumed = archiving_groups, self.next_offset
+            self.archiving_ranges = ArchivingRanges(groups, self.chains, resumed, is_whole=is_whole)
         self.archiving = (NOWHERE, NOWHERE)
         if checkpoint:
             self.archiving = (checkpoint.archiving_since, checkpoint.archiving_time)
@@ -234,12 +248,16 @@ class _LogFold:
             if self.context_fold is not None:
                 lost = tuple(self.losses.offsets)
                 limit_rows = self.limits.group_rows(self.keys.columns()[0]) if self.limits.groups else None
+            if self.archiving_ranges is not None:
+                self.archiving_ranges.note_keys(self.keys)
             self.folding.submit(lambda: self._fold(buffer, keys, limit_rows, lost))
 
     def _fold(self, buffer: RecordBuffer, keys: int, limit_rows: np.ndarray | None, lost: Sequence[int]) -> None:
         records = StateRecords(buffer.rows, buffer.batches)
         # Reading and decoding keep one core busy.
         slices = max(1, self.cores - 1)
+        if self.archiving_ranges is not None:
+            self.archiving_ranges.take(records, self.chains)
         if self.judge is None or self.context_fold is None:
             self.chains.apply(records, keys, slices)
         else:
@@ -358,6 +376,14 @@ class _LogFold:
             starts[known] = self.previous_starts[rows.drop_null().to_numpy()]
         return starts
 
+    def _complete_since(self) -> int | None:
+        """`FoldedLog.complete_since`; a log whose start has moved may have lost records of an earlier time."""
+        if self.archiving_ranges is None or self.last_lost_offset != NOWHERE or self.broken_since:
+            return None
+        if self.folded_from == 0 == self.log.log_start_offset:
+            return 0
+        return self.mark.newest_time if self.mark is not None else self.archiving_ranges.first_time
+
     def release_buffers(self) -> None:
         RECORD_BUFFERS.release(self.buffer)
         if self.spare_buffer is not self.buffer:
@@ -369,6 +395,7 @@ class _LogFold:
         self.release_buffers()
         first = self._first_offset()
         self.extent.forget_before(first)
+        complete_since = self._complete_since()
         if self.last_lost_offset < first:
             self.last_lost_offset = NOWHERE
         checkpoint = None
@@ -446,5 +473,8 @@ class _LogFold:
             previous_starts=self._starts_before()[numbers],
             archiving=self.archiving,
             first_lost_offset=min(self.losses.offsets, default=NOWHERE),
+            archiving_ranges=self.archiving_ranges
+            and self.archiving_ranges.table(self.keys, topics, self.log.partition or 0),
+            complete_since=complete_since,
             judged=self.judged,
         )

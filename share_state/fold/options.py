@@ -27,7 +27,7 @@ RELEASES = ("4.0", "4.1", "4.2", "4.3", "4.4")
 STRICT, BEST_EFFORT = "strict", "best-effort"
 MODES = (STRICT, BEST_EFFORT)
 
-_MOST_NEAREST = 5
+_MOST_NEAREST = 3
 
 
 GROUP_LIMITS = ("delivery_count", "record_locks")
@@ -141,7 +141,9 @@ def _nearest(wanted: str | int, column: pa.ChunkedArray) -> str:
     else:
         nearest = get_close_matches(wanted, known, _MOST_NEAREST, cutoff=0)
     listed = ", ".join(map(printable, nearest)) or "no other"
-    return f"there is {listed}" if len(known) < 2 else f"the nearest of {len(known):,} are {listed}"
+    if len(known) <= _MOST_NEAREST:
+        return f"there {'is' if len(known) < 2 else 'are'} {listed}"
+    return f"the nearest of {len(known):,} are {listed}"
 
 
 def _equal(column: pa.Array, text: str) -> np.ndarray:
@@ -183,6 +185,7 @@ class FoldOptions:
             `resume_status` is one of READ_FROM_START, for the start offsets alone.
         resume_status: what happened to the log since that fold.
         judge: rules over records, applied to each chunk.
+        archiving_groups: groups with dead letters; None does not collect `archiving_ranges`.
     """
 
     topics: Topics = field(default_factory=Topics)
@@ -193,3 +196,4 @@ class FoldOptions:
     restore: Callable[[], FoldCheckpoint] | None = None
     resume_status: ResumeStatus | None = None
     judge: "RecordJudge | None" = None
+    archiving_groups: frozenset[str] | None = None

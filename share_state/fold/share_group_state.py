@@ -51,6 +51,7 @@ class ShareGroupState:
             resume_status=options.resume_status,
             judge=options.judge,
             cores=options.cores,
+            archiving_groups=options.archiving_groups,
         )
 
     def open(self, log: LogPartition, window: Window, options: FoldOptions) -> "_StateLogReader":

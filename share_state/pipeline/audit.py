@@ -14,9 +14,11 @@ import pyarrow.compute as pc
 
 from share_state.delta.warehouse import GROUP_TABLES, Warehouse, repair_history
 from share_state.errors import WarehouseError
+from share_state.fold.archiving import RANGES
 from share_state.fold.checkpoint import with_input
 from share_state.fold.history import add_verdicts
 from share_state.fold.states import SHARE_GROUP_STATE
+from share_state.pipeline.dead_letters import digest_of_dead_letters, match_dead_letters, read_dead_letter_side
 from share_state.pipeline.executor import Executor, Progress
 from share_state.pipeline.groups import judge_across_logs, read_groups
 from share_state.pipeline.plan import FoldPlan
@@ -96,9 +98,7 @@ def run_audit(
         elif last is not None and GROUP_TABLES[0] in last.tables.versions:
             notes = [*notes, NO_GROUPS]
         if plan.dead_letters:
-            from share_state.pipeline.dead_letters import digest_of_dead_letters  # noqa: PLC0415  only with that input
-
-            fingerprint["dead_letters.digest"] = digest_of_dead_letters(plan.dead_letters)
+            fingerprint["dead_letters.digest"] = digest_of_dead_letters(plan.dead_letters, plan.dead_letter_properties)
         if last is not None and _has_other_rules(last, fingerprint) and _resumed_partitions(plan):
             notes = [*notes, OTHER_RULES]
     if last is not None and not by_wall_clock and is_unchanged(plan) and _has_same_options(last, fingerprint, notes):
@@ -110,21 +110,18 @@ def run_audit(
     kept, expired = last.runs_since(started - timedelta(days=history_days)) if last else (set[str](), set[str]())
     with progress("read the groups"):
         side, plan = read_groups(plan)
+        letters, plan = read_dead_letter_side(plan, None if last is None else last.tables)
     with open_executor(plan) as executor, tables, executor.open_sink(tables) as sink:
+        staged = (FINDINGS, WATCHED, *((RANGES,) if letters else ()))
         previous = {"last_audit": last.tables.run["run_id"]} if last else {}
         with progress("read and fold"):
-            result = summarize(sink.fold(plan, _WRITTEN, (FINDINGS, WATCHED)), inputs, fingerprint | previous)
+            result = summarize(sink.fold(plan, _WRITTEN, staged), inputs, fingerprint | previous)
         clock = int(started.timestamp() * 1000)
         now = clock if by_wall_clock else min(result.log_time or 0, clock)
         result = replace(result, notes=(*notes, *result.notes))
         result, found = judge_across_logs(side, plan, result, sink, now)
-        of_letters = dict[str, pa.Table]()
-        if plan.dead_letters:
-            from share_state.pipeline.dead_letters import match_dead_letters  # noqa: PLC0415  only with that input
-
-            before = None if last is None else last.tables
-            result, letter_findings, of_letters = match_dead_letters(plan, result, sink, before)
-            found.append(letter_findings)
+        result, of_letters, letter_tables = match_dead_letters(letters, plan, result, sink)
+        found += of_letters
         _LOG.info("read %s new records of %s log partitions", f"{result.records:,}", f"{len(plan.logs):,}")
         with progress("write findings and history"):
             finish_findings(sink, result, found)
@@ -141,7 +138,7 @@ def run_audit(
             sink.finish(WATCHED, finish)
         with progress("commit"):
             driver_tables = {"cutoff": result.cutoff, "carried_logs": _carried_logs(result, plan)}
-            driver_tables |= (side.tables() if side else {}) | of_letters
+            driver_tables |= (side.tables() if side else {}) | letter_tables
             for name, rows in driver_tables.items():
                 sink.add(name, [rows])
             for name in (FINDINGS, *_WRITTEN, *driver_tables):

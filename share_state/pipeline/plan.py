@@ -115,7 +115,7 @@ class ResumedLog:
 
     def restore(self, log: LogPartition) -> Callable[[], FoldCheckpoint] | None:
         """Returns a new copy of the last audit's checkpoint of a log at each call; None if there is no checkpoint."""
-        return None if self.checkpoint is None else partial(_read_checkpoint, self.checkpoint, self.files, log.name)
+        return None if self.checkpoint is None else partial(read_checkpoint, self.checkpoint, self.files, log.name)
 
     def read_starts(self, log: LogPartition) -> pa.Table | None:
         """`ControlOptions.last_audit` of a log with control records."""
@@ -128,7 +128,8 @@ class ResumedLog:
             return rows.to_table(["group_id", "start_offset", "snapshot_offset"], filter=where).combine_chunks()
 
 
-def _read_checkpoint(row: str, files: Sequence[str], log: str) -> FoldCheckpoint:
+def read_checkpoint(row: str, files: Sequence[str], log: str) -> FoldCheckpoint:
+    """The checkpoint of a log: its row of `carried_logs`, and the files with rows of `carried_share_partitions`."""
     if not files:
         return restore_checkpoint(row, table_schema(_CHECKPOINTS).empty_table())
     with warehouse_errors(files[0]):
@@ -155,7 +156,10 @@ class FoldPlan:
         timeline: the share-partitions of the table `timeline`; None for no timeline.
         groups: the group side; None if there is none.
         cores: name of a log partition -> cores that fold it, 1 by default.
-        dead_letters: paths of the dead-letter topics.
+        dead_letters: paths of the dead-letter topics, or the address of a cluster with them.
+        dead_letter_properties: path of a properties file for that cluster.
+        dead_letters_copied_last: whether they were copied after the state logs.
+        archiving_groups: as of FoldOptions.
         notes: what the reader of the result should know of the input, a line each.
     """
 
@@ -175,6 +179,9 @@ class FoldPlan:
     groups: GroupInput | None = None
     cores: Mapping[str, int] = field(default_factory=dict)
     dead_letters: tuple[str, ...] = ()
+    dead_letter_properties: str | None = None
+    dead_letters_copied_last: bool = False
+    archiving_groups: frozenset[str] | None = None
     notes: tuple[str, ...] = ()
 
     def window_of(self, log: LogPartition) -> Window:
@@ -183,7 +190,7 @@ class FoldPlan:
 
     def fold(self, log: LogPartition) -> Folded:
         """Fold one of the logs."""
-        window = self.window_of(log) if self.resumed is None else Window()
+        window = self.window_of(log)
         try:
             return dialect_of(log).fold(log, window, self.fold_options(log))
         except PrunedError as pruned:
@@ -197,6 +204,7 @@ class FoldPlan:
             limits=self.limits,
             state_partitions=self.state_partitions,
             cores=self.cores_of(log),
+            archiving_groups=self.archiving_groups,
             control=replace(self.control, index=self.indexes.get(log.name)),
         )
         if self.judging == JUDGE_ALL:
@@ -290,6 +298,8 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
         limits=replace(limits, groups=of_groups | configured),
         groups=groups,
         dead_letters=tuple(spec.dead_letters),
+        dead_letter_properties=next((one.kafka_properties for one in spec.sources if one.kafka_properties), None),
+        dead_letters_copied_last=spec.dead_letters_copied_last,
         notes=tuple(notes),
     )
 

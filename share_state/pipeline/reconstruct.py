@@ -11,7 +11,9 @@ from share_state.delta.files import FILE_SCHEMA, TableFiles
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import Warehouse, check_warehouse_path
 from share_state.errors import NothingCommittedError
+from share_state.fold.archiving import RANGES
 from share_state.fold.timeline import TIMELINE
+from share_state.pipeline.dead_letters import match_dead_letters, read_dead_letter_side
 from share_state.pipeline.executor import Executor, Progress
 from share_state.pipeline.groups import judge_across_logs, read_groups
 from share_state.pipeline.plan import FoldPlan
@@ -52,25 +54,24 @@ def run_reconstruct(
     written = (IN_FLIGHT, STATE, *((TIMELINE,) if plan.timeline is not None else ()))
     with progress("read the groups"):
         side, plan = read_groups(plan)
+        letters, plan = read_dead_letter_side(plan)
     with Warehouse(warehouse) as tables, executor.open_sink(tables) as sink:
         with progress("read and fold"):
-            result = summarize(sink.fold(plan, written, (FINDINGS,)), inputs, options or {})
+            staged = (FINDINGS, *((RANGES,) if letters else ()))
+            result = summarize(sink.fold(plan, written, staged), inputs, options or {})
         result, found = judge_across_logs(side, plan, result, sink, result.log_time)
-        of_letters = dict[str, pa.Table]()
-        if plan.dead_letters:
-            from share_state.pipeline.dead_letters import match_dead_letters  # noqa: PLC0415  only with that input
-
-            result, letter_findings, of_letters = match_dead_letters(plan, result, sink)
-            found.append(letter_findings)
+        result, of_letters, letter_tables = match_dead_letters(letters, plan, result, sink)
+        found += of_letters
         if plan.timeline is not None and not sink.count(TIMELINE):
             plan.check(plan.timeline)
         with progress("write findings"):
             finish_findings(sink, result, found)
         row = run_row(result, "reconstruct", inputs, options or {}, started)
         with progress("commit"):
-            for name, rows in {"cutoff": result.cutoff, **(side.tables() if side else {}), **of_letters}.items():
+            driver_tables = {"cutoff": result.cutoff, **(side.tables() if side else {}), **letter_tables}
+            for name, rows in driver_tables.items():
                 sink.add(name, [rows])
-            for name in (FINDINGS, *written, "cutoff", *(side.tables() if side else {}), *of_letters):
+            for name in (FINDINGS, *written, *driver_tables):
                 sink.replace(name)
             sink.commit_run(row)
     return result

@@ -40,6 +40,7 @@ class RunResult:
         log_time: ms, timestamp of the newest record of the whole input (audits only).
         archiving: log partition, offset and timestamp (ms) of the first record that only 4.4 or later writes; None if
             there is none, or rules over records were not evaluated.
+        complete_times: log partition -> (complete_since of FoldedLog, timestamp of its newest record), ms.
         notes: what an audit noticed about the logs.
         key_modulus: as LogObservations.key_modulus, of all logs.
         strays: share-partitions whose state in another state partition counts: `key_texts` with the state partition.
@@ -57,6 +58,7 @@ class RunResult:
     carried: Mapping[str, str] = field(default_factory=dict)
     log_time: int | None = None
     archiving: tuple[str, int, int] | None = None
+    complete_times: Mapping[str, tuple[int | None, int]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     key_modulus: int = 0
     strays: tuple[str, ...] = ()
@@ -77,7 +79,9 @@ class RunResult:
     def plain(self) -> dict[str, Any]:
         """The result as plain data, for printing."""
         names = [
-            field.name for field in fields(self) if field.name not in ("index", "archiving", "key_modulus", "strays")
+            field.name
+            for field in fields(self)
+            if field.name not in ("index", "archiving", "complete_times", "key_modulus", "strays")
         ]
         shown = {name: getattr(self, name) for name in names}
         findings = [
@@ -126,6 +130,7 @@ def summarize(results: pa.Table, inputs: tuple[str, ...], options: Mapping[str, 
         carried={summary["log"]: summary["carried"] for summary in summaries if summary["carried"] is not None},
         log_time=max(times, default=None),
         archiving=first,
+        complete_times={one["log"]: (one["complete_since"], one["newest_time"] or 0) for one in summaries},
         notes=() if first is None else (_writer_note(*first),),
         key_modulus=gcd(*(summary["key_modulus"] for summary in summaries)),
     )

@@ -9,7 +9,7 @@ import pyarrow as pa
 from share_state.delta.files import File
 from share_state.delta.warehouse import Warehouse
 from share_state.pipeline.plan import FoldPlan
-from share_state.pipeline.task import LOG, SUMMARY, FinishRows, OutputSpec, finalize_staged
+from share_state.pipeline.task import LOG, SUMMARY, FinishRows, OutputSpec, finalize_staged, read_staged
 from share_state.schema.declarations import table_schema
 
 
@@ -42,6 +42,10 @@ class Sink(Protocol):
 
     def read(self, table: str, columns: Sequence[str] | None = None) -> pa.Table:
         """Rows of a table that the fold made; by default all columns, LOG only if it is named."""
+        ...
+
+    def take(self, table: str) -> pa.Table:
+        """Read the staged rows of a table, which are then dropped."""
         ...
 
     def settle(self, table: str, logs: Collection[str], change: FinishRows) -> None:
@@ -115,6 +119,11 @@ class FileSink:
             rows = rows.append_column(LOG, pa.repeat(file[LOG], len(rows))) if LOG in names else rows
             pieces.append(rows.select(names))
         return pa.concat_tables(pieces)
+
+    def take(self, table: str) -> pa.Table:
+        """Read the staged rows of a table; their files are deleted with the attempt."""
+        rows = read_staged(self.tables.files, self._files.pop(table, []))
+        return pa.concat_tables([table_schema(table).empty_table(), *rows])
 
     def settle(self, table: str, logs: Collection[str], change: FinishRows) -> None:
         """Rewrite the files of some log partitions."""

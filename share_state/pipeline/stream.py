@@ -5,15 +5,16 @@ below the last offset folded are skipped, so a micro-batch may be repeated. Impo
 """
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.delta.merge import GONE
+from share_state.delta.reader import open_filesystem, warehouse_errors
 from share_state.fold.chains import NOWHERE, Chains
 from share_state.fold.checkpoint import (
     FoldCheckpoint,
@@ -22,13 +23,13 @@ from share_state.fold.checkpoint import (
     restore_checkpoint,
     resume_point_of,
 )
-from share_state.fold.interval_merge import TILE
+from share_state.fold.history import history_pieces
 from share_state.fold.log import FoldedLog, fold_log
 from share_state.fold.options import Limits
 from share_state.fold.states import in_flight_table, key_columns, state_table, window_tiles
 from share_state.kafka.record_batches import Chunk
 from share_state.kafka.share_partition_keys import KeyTable
-from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE
+from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE, WATCHED
 from share_state.rules.findings import RecordRules, judge
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import STATE_TOPIC, LogPartition
@@ -38,10 +39,14 @@ from share_state.sources.topics import Topics
 
 KEYS = {
     STATE: ("group_id", "topic_id", "partition", "state_partition"),
-    IN_FLIGHT: ("group_id", "topic_id", "partition", "first_offset"),
+    IN_FLIGHT: ("group_id", "topic_id", "partition"),
     CUTOFF: ("topic", "partition"),
+    WATCHED: ("group_id", "topic_id", "partition", "state_partition", "run_id"),
 }
-"""The columns by which changed rows replace those of a table."""
+"""The columns by which changed rows replace those of a table: of in_flight all rows of a share-partition."""
+
+COMPLETE = "delivery_complete_count"
+"""Column of changed rows of `share_partition_history`, from which the driver computes the lag."""
 
 PACKED = pa.schema(
     [
@@ -123,7 +128,8 @@ class LogChanges:
         log: its name.
         tables: table -> rows to insert or to replace by KEYS, and with GONE those to delete; of findings all that are
             new, and those that a later micro-batch replaces.
-        summary: partition, records, next_offset, share_partitions, newest_time, archiving; empty if only `problems`.
+        summary: partition, records, next_offset, share_partitions, newest_time, archiving, is_read_anew;
+            empty if there are only `problems`.
         problems: what of the input cannot be read at all.
     """
 
@@ -134,7 +140,7 @@ class LogChanges:
 
     def to_bytes(self) -> bytes:
         """The changes as one value."""
-        parts = {name: to_ipc(table) for name, table in self.tables.items()}
+        parts = {name: to_ipc(table, compression="lz4") for name, table in self.tables.items()}
         sizes = {name: len(part) for name, part in parts.items()}
         head = {"log": self.log, "summary": self.summary, "problems": self.problems, "sizes": sizes}
         return b"\n".join((json.dumps(head).encode(), b"".join(parts.values())))
@@ -149,10 +155,10 @@ class LogChanges:
         return cls(given["log"], tables, given["summary"], given["problems"])
 
 
-def to_ipc(table: pa.Table) -> bytes:
+def to_ipc(table: pa.Table, compression: str | None = None) -> bytes:
     """A table as an Arrow stream."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as stream:
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as stream:
         stream.write_table(table)
     return sink.getvalue().to_pybytes()
 
@@ -189,17 +195,33 @@ class StreamFold:
 
     Attributes:
         limits, severities, state_partitions: as in FoldPlan.
+        initial_states: folder with the initial state of log partitions, each in a file that is named by its number.
     """
 
     limits: Limits = field(default_factory=Limits)
     severities: Mapping[str, str] = field(default_factory=dict)
     state_partitions: int | None = None
+    initial_states: str | None = None
 
-    def initial(self) -> bytes | None:
-        """The state before the first record."""
-        return None
+    def initial(self, partition: int) -> bytes | None:
+        """The state of a log partition before the first record that the stream reads: that of an audit, if any.
 
-    def apply(self, state: bytes | None, partition: int, rows: pa.Table, facts: LogFacts) -> "tuple[Folding, bool]":
+        Raises:
+            WarehouseError: if an object store refuses.
+        """
+        if self.initial_states is None:
+            return None
+        place = f"{self.initial_states}/{partition}"
+        with warehouse_errors(place):
+            filesystem, path = open_filesystem(place)
+            if not filesystem.get_file_info(path).is_file:
+                return None
+            with filesystem.open_input_stream(path) as stored:
+                return stored.read()
+
+    def apply(
+        self, state: bytes | None, partition: int, rows: pa.Table, facts: LogFacts, now: int | None = None
+    ) -> "tuple[Folding, bool]":
         """Fold the records of a micro-batch.
 
         Args:
@@ -207,10 +229,18 @@ class StreamFold:
             partition: number of the log partition.
             rows: key, value, offset and timestamp (ms), in any order.
             facts: what the source knows of the log.
+            now: ms, up to which durations are measured; by default the time of the last record.
         Returns:
             The folded log, and whether anything may have changed.
         """
-        before = None if state is None else checkpoint_of(state)
+
+        def restored() -> FoldCheckpoint | None:
+            found = None if state is None else checkpoint_of(state)
+            if found is not None and now is not None:
+                found.mark = replace(found.mark, newest_time=now)
+            return found
+
+        before = restored()
         mark = before.mark if before else None
         start = facts.log_start_offset
         status = None if before is None else ResumeStatus.GROWN
@@ -230,7 +260,7 @@ class StreamFold:
             log,
             limits=self.limits,
             state_partitions=self.state_partitions or facts.state_partitions,
-            restore=None if state is None or before is None else lambda: checkpoint_of(state),  # type: ignore[arg-type,return-value]
+            restore=None if before is None else cast("Callable[[], FoldCheckpoint]", restored),
             resume_status=status,
             judge=RecordRules(self.severities),
         )
@@ -244,10 +274,18 @@ class StreamFold:
         folding, has_changed = self.apply(state, partition, rows, facts)
         return self.finish(folding) if has_changed else (None, None)
 
-    def finish(self, folding: "Folding") -> tuple[bytes | None, LogChanges]:
-        """The state after a micro-batch, and what it changed."""
+    def judge_at(self, state: bytes, partition: int, now: int) -> "LogChanges":
+        """The findings and verdicts of a state at a time, in ms: what waits too long is found without a record."""
+        folding, _ = self.apply(state, partition, EMPTY_ROWS, LogFacts(), now)
+        _, changes = self.finish(folding, is_by_clock=True)
+        changes.tables = {name: changes.tables[name] for name in (FINDINGS, WATCHED)}
+        changes.summary["newest_time"] = -1
+        return changes
+
+    def finish(self, folding: "Folding", *, is_by_clock: bool = False) -> tuple[bytes | None, LogChanges]:
+        """The state after a micro-batch, and what it changed; by the clock, verdicts of all share-partitions."""
         folded = folding.folded
-        changes = LogChanges(folded.log.name, _changed_rows(folding))
+        changes = LogChanges(folded.log.name, _changed_rows(folding, is_by_clock=is_by_clock))
         changes.tables[CUTOFF] = folded.cutoff
         changes.tables[FINDINGS] = judge(folded, self.severities, Topics(), folded.judged, with_unproven=True)
         changes.summary = {
@@ -278,13 +316,8 @@ class Folding:
     status: ResumeStatus | None
 
 
-_OWNED_TILE = np.dtype(
-    [("owner", "i8"), ("first", "i8"), *((name, TILE[name]) for name in ("last", "count", "state", "gap"))]
-)
-
-
-def _changed_rows(folding: Folding) -> dict[str, pa.Table]:
-    """The rows of `share_partition_state` and `in_flight` that differ from those before."""
+def _changed_rows(folding: Folding, *, is_by_clock: bool) -> dict[str, pa.Table]:
+    """The rows of `share_partition_state`, `in_flight` and `share_partition_history` that differ from those before."""
     folded, before = folding.folded, folding.before
     keys, chains = folded.keys, folded.all_chains
     old_keys, old = (before.keys, before.chains) if before else (KeyTable(), Chains())
@@ -304,20 +337,31 @@ def _changed_rows(folding: Folding) -> dict[str, pa.Table]:
     suspect = folded.suspect[np.searchsorted(folded.numbers, live)]
     ends = pa.nulls(len(live), pa.int64())
     states = state_table(selected, key, folded.log.partition, suspect, ends)
-    # Old share-partitions that are gone, or changed.
-    gone = np.flatnonzero(old.chains["exists"] & ~np.append(chains.chains["exists"], False)[place])
-    compared = np.flatnonzero(old.chains["exists"] & np.append(changed, True)[place])
-    new_tiles, new_ends = _tiles(selected, live)
-    old_tiles, _ = _tiles(_taken(old, compared), np.where(place < 0, -2 - np.arange(len(place)), place)[compared])
-    is_new = ~np.asarray(pc.is_in(_texts(new_tiles), _texts(old_tiles)))
-    owner_first = ["owner", "first"]
-    is_left = ~np.asarray(pc.is_in(_texts(old_tiles[owner_first]), _texts(new_tiles[owner_first])))
-    ranges = in_flight_table(key, new_ends, new_tiles).filter(pa.array(is_new))
-    left_of = np.repeat(compared, np.diff(_tiles(_taken(old, compared), compared)[1]))[is_left]
-    removed = key_columns(old_keys, left_of, Topics()) | {"first_offset": pa.array(old_tiles["first"][is_left].copy())}
-    state_gone = key_columns(old_keys, gone, Topics())
-    state_gone["state_partition"] = pa.repeat(pa.scalar(folded.log.partition, pa.int32()), len(gone))
-    return {STATE: _with_gone(STATE, states, state_gone), IN_FLIGHT: _with_gone(IN_FLIGHT, ranges, removed)}
+    ranges = in_flight_table(key, *window_tiles(selected))
+    exists_now = np.append(chains.chains["exists"], False)[place]
+    gone = key_columns(old_keys, np.flatnonzero(old.chains["exists"] & ~exists_now), Topics())
+    # The rows of these share-partitions are replaced, maybe by none.
+    replaced = np.flatnonzero(old.chains["exists"] & np.append(changed, True)[place])
+    gone["state_partition"] = pa.repeat(pa.scalar(folded.log.partition, pa.int32()), len(gone["group_id"]))
+    return {
+        STATE: _with_gone(STATE, states, gone),
+        IN_FLIGHT: _with_gone(IN_FLIGHT, ranges, key_columns(old_keys, replaced, Topics())),
+        WATCHED: _watched(folded, None if is_by_clock else live, gone),
+    }
+
+
+def _watched(folded: FoldedLog, live: np.ndarray | None, gone: dict[str, pa.Array]) -> pa.Table:
+    """Rows of `history_pieces`, all or of some numbers, with COMPLETE and GONE."""
+    rows = pa.concat_tables(history_pieces(folded))
+    declared = table_schema(WATCHED)
+    rows = rows.cast(pa.schema([*declared, *(one for one in rows.schema if one.name not in declared.names)]))
+    rows = rows.append_column(COMPLETE, pa.array(folded.chains.chains["delivery_complete_count"].copy()))
+    if live is not None:
+        rows = rows.take(pa.array(np.searchsorted(folded.numbers, live)))
+    rows = rows.append_column(GONE, pa.array(np.zeros(len(rows), bool)))
+    count = len(gone["group_id"])
+    columns = {one.name: gone.get(one.name, pa.nulls(count)).cast(one.type) for one in rows.schema}
+    return pa.concat_tables([rows, pa.table(columns | {GONE: pa.array(np.ones(count, bool))}, schema=rows.schema)])
 
 
 def _taken(chains: Chains, numbers: np.ndarray) -> Chains:
@@ -326,26 +370,6 @@ def _taken(chains: Chains, numbers: np.ndarray) -> Chains:
     ends = np.concatenate(([0], np.cumsum(sizes)))
     rows = np.repeat(chains.ends[numbers] - ends[:-1], sizes) + np.arange(ends[-1])
     return Chains(chains.chains[numbers], ends, chains.batches[rows])
-
-
-def _tiles(chains: Chains, owners: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The rows of `in_flight` of some share-partitions, each with its owner, and where those of each end."""
-    ends, found = window_tiles(chains)
-    tiles = np.zeros(len(found), _OWNED_TILE)
-    tiles["owner"] = np.repeat(owners, np.diff(ends))
-    for name in TILE.names or ():
-        tiles[name] = found[name]
-    return tiles, ends
-
-
-def _texts(rows: np.ndarray) -> pa.Array:
-    """Each row as its bytes."""
-    packed = np.zeros(len(rows), [(name, rows.dtype[name]) for name in rows.dtype.names or ()])
-    for name in packed.dtype.names or ():
-        packed[name] = rows[name]
-    return pa.FixedSizeBinaryArray.from_buffers(
-        pa.binary(packed.dtype.itemsize), len(packed), [None, pa.py_buffer(packed.tobytes())]
-    )
 
 
 def _with_gone(table: str, rows: pa.Table, removed: dict[str, pa.Array]) -> pa.Table:

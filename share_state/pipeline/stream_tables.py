@@ -7,9 +7,11 @@ has one row of `runs`, which each micro-batch replaces. Imports no Spark.
 import json
 import logging
 import re
+import time
 import uuid
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from operator import itemgetter
@@ -20,15 +22,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.fs import FileSelector
 
-from share_state.delta.merge import GONE, merge_rows, merged_batch, replace_rows
+from share_state.delta.merge import (
+    GONE,
+    keep_log_for_a_day,
+    merged_batch,
+    restore_version,
+    vacuum,
+)
 from share_state.delta.reader import CommittedTables, open_filesystem, warehouse_errors
-from share_state.delta.warehouse import CORE_TABLES, Warehouse
+from share_state.delta.warehouse import Warehouse
 from share_state.errors import NothingCommittedError, WarehouseError
+from share_state.fold.history import LOG_TIME, add_verdicts
 from share_state.fold.log_stats import FINDINGS_KEPT
-from share_state.fold.states import SHARE_GROUP_STATE
+from share_state.fold.options import Limits
+from share_state.fold.states import SHARE_GROUP_STATE, compute_lags, key_texts
+from share_state.pipeline.plan import read_checkpoint
 from share_state.pipeline.result import RunResult, keep_proven, run_row
-from share_state.pipeline.stream import KEYS, LogChanges
-from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE
+from share_state.pipeline.resume import COMMAND as AUDIT
+from share_state.pipeline.resume import LastAudit
+from share_state.pipeline.stream import COMPLETE, KEYS, LogChanges, state_bytes
+from share_state.pipeline.task import CARRIED, CUTOFF, FINDINGS, IN_FLIGHT, STATE, WATCHED
 from share_state.rules.findings import count_findings
 from share_state.rules.registry import FINDINGS as COUNTED
 from share_state.rules.registry import OFF, registered
@@ -39,6 +52,12 @@ _LOG = logging.getLogger("share_state")
 
 COMMAND = "stream"
 _UNREADABLE = "LOG_UNREADABLE"
+INITIAL = "initial"
+"""Folder of the initial states in that of the checkpoint."""
+
+_TABLES = (FINDINGS, IN_FLIGHT, STATE, CUTOFF, WATCHED)
+_KEPT_SECONDS = 600.0
+"""How long readers may read the files of replaced rows."""
 _QUERY_ID = "[0-9a-f]{16}"
 _QUERY, _BATCH = "query", "batch"
 """Options of the row of `runs`: which stream wrote it, and its latest micro-batch."""
@@ -57,6 +76,7 @@ class StreamRun:
         log_time: ms, timestamp of the newest record; None for none.
         share_partitions: log partition -> live share-partitions.
         notes, inputs: of its row of `runs`.
+        begun_from: topic id of the logs of the audit whose state it begins with, "" if unknown; None if it begins anew.
     """
 
     query: str
@@ -68,6 +88,7 @@ class StreamRun:
     share_partitions: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
+    begun_from: str | None = None
 
 
 def last_stream_run(warehouse: str) -> StreamRun | None:
@@ -105,6 +126,7 @@ class StreamTables:
     Attributes:
         run: what is committed.
         findings: the rows of that table.
+        committed: seconds since 1970, when this process last committed; None before.
     """
 
     def __init__(
@@ -115,6 +137,7 @@ class StreamTables:
         options: Mapping[str, str] | None = None,
         topics: Callable[[], Topics] = Topics,
         severities: Mapping[str, str] | None = None,
+        limits: Limits | None = None,
         cluster: str | None = None,
     ) -> None:
         """Begin or resume a stream.
@@ -125,21 +148,33 @@ class StreamTables:
             options, cluster: for the `runs` row.
             topics: the names and end offsets of topics that are known now.
             severities: rule -> severity or "off".
+            limits: of the cluster, for the verdicts.
         """
         self.run, self._options, self._topics = run, dict(options or {}), topics
-        self._severities = severities or {}
+        self._severities, self._limits = severities or {}, limits or Limits()
         self._cluster, self._started, self._root = cluster, datetime.now(UTC), warehouse
         self._warehouse = Warehouse(warehouse)
+        self.committed: float | None = None
+        self._known: Topics | None = None
+        self._initial = table_schema(WATCHED).empty_table()
+        self._committed_at, self._vacuumed_at = list[tuple[float, dict[str, int]]](), time.monotonic()
         self.findings = table_schema(FINDINGS).empty_table()
 
     def __enter__(self) -> "StreamTables":
         self._warehouse.__enter__()
-        if self.run.batch < 0:
-            for table in CORE_TABLES[:-1]:
+        if self.run.batch < 0 and self.run.begun_from is None:
+            for table in _TABLES[:-1]:
                 self._warehouse.replace(table, [])
+                keep_log_for_a_day(self._place(table))
+            self._begin_history()
             return self
         committed = CommittedTables(self._root)
-        self._warehouse.versions |= committed.versions
+        self._warehouse.versions |= {name: committed.versions[name] for name in _TABLES}
+        if self.run.batch < 0:
+            self._initial = committed.read(WATCHED, pc.field("run_id") == committed.run["run_id"])
+            for table in _TABLES:
+                # A stream that was killed in its first micro-batch may have changed them.
+                self._warehouse.versions[table] = restore_version(self._place(table), committed.versions[table])
         # A micro-batch that was killed may have committed this table alone; it is repeated.
         committed.versions[FINDINGS] = merged_batch(self._place(FINDINGS), self.run.query)[1]
         self.findings = committed.read(FINDINGS)
@@ -156,16 +191,23 @@ class StreamTables:
         """
         if batch <= self.run.batch:
             return
-        before = self.run
+        changes = _combined(changes)
+        topics, before = self._topics(), self.run
+        stale = self._stale_rows(changes, topics)
+        if not changes and not len(stale):
+            return
         found = [(one.log, *one.summary["archiving"]) for one in changes if one.summary.get("archiving")]
         seen = found if before.archiving is None else [before.archiving, *found]
         archiving = min(seen, key=itemgetter(2, 0), default=None)
-        topics = self._topics()
         self._merge_findings(batch, changes, archiving, topics)
-        for table in (IN_FLIGHT, STATE, CUTOFF):
-            rows = [one.tables[table] for one in changes if table in one.tables]
-            if rows:
-                self._merge(table, batch, _named(pa.concat_tables(rows), topics))
+        merged = {
+            table: [_named(one.tables[table], topics) for one in changes if table in one.tables]
+            for table in (IN_FLIGHT, STATE, CUTOFF, WATCHED)
+        }
+        merged[STATE].append(stale)
+        merged[WATCHED] = self._judged(merged[WATCHED], stale)
+        with ThreadPoolExecutor(len(merged)) as threads:
+            deque(threads.map(lambda one: self._merge(one[0], batch, one[1]), merged.items()), maxlen=0)
         summaries = {one.log: one.summary for one in changes if one.summary}
 
         def latest(known: Mapping[str, int], name: str) -> dict[str, int]:
@@ -183,15 +225,78 @@ class StreamTables:
             share_partitions=latest(before.share_partitions, "share_partitions"),
         )
         self._commit_run()
+        self.committed = time.time()
+        self._vacuum()
+
+    def _stale_rows(self, changes: Sequence[LogChanges], topics: Topics) -> pa.Table:
+        """Rows of `share_partition_state` that did not change, but whose topic has another end or name now."""
+        none, before = _kept(table_schema(STATE).empty_table()), self._known
+        self._known = topics
+        if before is None or (topics.ends.equals(before.ends) and topics.names.equals(before.names)):
+            return none
+        rows = CommittedTables(self._root).read(STATE) if self.run.batch >= 0 else none.drop_columns(GONE)
+        now, old = _named(rows.combine_chunks(), topics), rows
+        columns = ("topic", "topic_end_offset")
+        is_same = [pc.equal(pc.fill_null(now[one].cast(pa.string()), ""), pc.fill_null(old[one].cast(pa.string()), ""))
+                   for one in columns]  # fmt: skip
+        changed = [one.tables[STATE] for one in changes if STATE in one.tables]
+        return _not_in(changed, _kept(now.filter(pc.invert(pc.and_(*is_same)))))
+
+    def _vacuum(self) -> None:
+        """Delete files that only versions of more than `_KEPT_SECONDS` ago name."""
+        now = time.monotonic()
+        self._committed_at.append((now, dict(self._warehouse.versions)))
+        if now - self._vacuumed_at < _KEPT_SECONDS:
+            return
+        self._vacuumed_at = now
+        self._committed_at = [one for one in self._committed_at if now - one[0] < _KEPT_SECONDS]
+        for table in (*_TABLES, "runs"):
+            kept = {versions[table] for _, versions in self._committed_at if table in versions}
+            vacuum(self._place(table), sorted(kept))
 
     def _place(self, table: str) -> str:
         return self._warehouse.files.folder(table)
 
-    def _merge(self, table: str, batch: int, rows: pa.Table) -> None:
+    def _begin_history(self) -> None:
+        """Create `share_partition_history`, or remove the rows of earlier streams; those of audits stay."""
+        try:
+            runs = CommittedTables(self._root).runs.filter(pc.field("command") == COMMAND)["run_id"].to_pylist()
+        except NothingCommittedError:
+            runs = []
+        self._warehouse.append(WATCHED, [], set(runs))
+
+    def _judged(self, changed: Sequence[pa.Table], stale: pa.Table) -> list[pa.Table]:
+        """Changed rows of `share_partition_history`: of the fold, with lag and verdict; of topics with other ends."""
+        own, clock = list[pa.Table](), int(time.time() * 1000)
+        for rows in changed:
+            lag = compute_lags(rows["topic_end_offset"], rows["start_offset"], rows[COMPLETE])
+            given = rows.drop_columns([COMPLETE, GONE]).set_column(rows.schema.get_field_index("lag"), "lag", lag)
+            until = min(clock, max(pc.max(rows[LOG_TIME]).as_py() or 0, self.run.log_time or 0))
+            judged = add_verdicts(given, time=until, run_id=self.run.query, limits=self._limits, clock=clock)
+            own.append(judged.cast(table_schema(WATCHED)).append_column(GONE, rows[GONE]))
+        if self.run.batch < 0 and len(self._initial):
+            column = self._initial.schema.get_field_index("run_id")
+            of_stream = pa.repeat(self.run.query, len(self._initial))
+            own.append(_not_in(own, _kept(self._initial.set_column(column, "run_id", of_stream))))
+        if len(stale):
+            lags = compute_lags(stale["topic_end_offset"], stale["start_offset"], stale[COMPLETE])
+            rows = CommittedTables(self._root).read(WATCHED, pc.field("run_id") == self.run.query)
+            rows, keys = _not_in(own, _kept(rows)), key_texts(stale, "state_partition").combine_chunks()
+            rows = rows.filter(pc.is_in(key_texts(rows, "state_partition"), keys))
+            place = pc.index_in(key_texts(rows, "state_partition"), keys)
+            for name, values in (("lag", lags), ("topic_end_offset", stale["topic_end_offset"].combine_chunks())):
+                index = rows.schema.get_field_index(name)
+                rows = rows.set_column(index, rows.schema.field(name), values.take(place))
+            own.append(rows)
+        return own
+
+    def _merge(self, table: str, batch: int, parts: Sequence[pa.Table]) -> None:
+        if not parts:
+            return
+        rows = pa.concat_tables(parts)
         if GONE not in rows.column_names:
             rows = rows.append_column(GONE, pa.repeat(False, len(rows)))
-        version = merge_rows(self._place(table), table, rows, KEYS[table], self.run.query, batch)
-        self._warehouse.versions[table] = version
+        self._warehouse.merge(table, rows, KEYS[table], self.run.query, batch)
 
     def _merge_findings(
         self, batch: int, changes: Sequence[LogChanges], archiving: tuple[str, int, int] | None, topics: Topics
@@ -216,7 +321,7 @@ class StreamTables:
         stays = pc.or_(settled, pc.invert(pc.is_in(number, read)))
         every = _capped(pa.concat_tables([self.findings.filter(stays), rows]).combine_chunks())
         if not every.equals(self.findings):
-            self._warehouse.versions[FINDINGS] = replace_rows(self._place(FINDINGS), every, self.run.query, batch)
+            self._warehouse.merge(FINDINGS, _kept(every), (), self.run.query, batch)
             self.findings = every
 
     def result(self) -> RunResult:
@@ -314,7 +419,67 @@ def open_stream(warehouse: str, checkpoint: str, inputs: tuple[str, ...]) -> tup
         for name in known:
             filesystem.delete_dir(f"{folder}/{name}")
     query = uuid.uuid4().hex[:16]
-    return StreamRun(query, inputs=inputs), f"{checkpoint.rstrip('/')}/{query}"
+    folder = f"{checkpoint.rstrip('/')}/{query}"
+    return _begin_from_audit(warehouse, folder, StreamRun(query, inputs=inputs)), folder
+
+
+def _begin_from_audit(warehouse: str, folder: str, run: StreamRun) -> StreamRun:
+    """The stream with the state of the audit that a warehouse holds, if its latest run is one, in files of `folder`."""
+    try:
+        latest = CommittedTables(warehouse).run
+    except NothingCommittedError:
+        return run
+    last = LastAudit.of(warehouse) if latest["command"] == AUDIT else None
+    if last is None or not last.checkpoints:
+        return run
+    place, topic_ids = f"{folder}/{INITIAL}", set[str]()
+    files = [file["path"] for file in last.tables.files(CARRIED)]
+    with warehouse_errors(place):
+        filesystem, path = open_filesystem(place)
+        filesystem.create_dir(path, recursive=True)
+        for name, row in last.checkpoints.items():
+            found = read_checkpoint(row, files, name)
+            # A stream has no segments, in which to resume at a position.
+            found.mark = replace(found.mark, segment=-1, position=-1, size=0)
+            topic_ids.add(found.mark.topic_id or "")
+            with filesystem.open_output_stream(f"{path}/{name.rpartition('-')[2]}") as stored:
+                stored.write(state_bytes(name, found))
+    cutoffs = last.tables.read(CUTOFF, columns=["topic", "partition", "live_share_partitions"]).to_pylist()
+    live = {f"{row['topic']}-{row['partition']}": row["live_share_partitions"] for row in cutoffs}
+    _LOG.info("%s: begins with the state of its last audit (run %s)", warehouse, latest["run_id"])
+    notes = (f"began with the state of audit {latest['run_id']}",)
+    topic_id = topic_ids.pop() if len(topic_ids) == 1 else ""
+    return replace(run, progress=last.logs, share_partitions=live, notes=notes, begun_from=topic_id)
+
+
+def _combined(changes: Sequence[LogChanges]) -> list[LogChanges]:
+    """One for each log partition: a micro-batch may hold records of it, and then judge it by the clock."""
+    by_log = dict[str, LogChanges]()
+    for one in sorted(changes, key=lambda one: len(one.tables), reverse=True):
+        if not one.log or one.log not in by_log:
+            by_log[one.log or f"problems {len(by_log)}"] = one
+            continue
+        first = by_log[one.log]
+        settled, gone = first.tables[FINDINGS].filter(pc.field("settled")), first.tables[WATCHED].filter(pc.field(GONE))
+        tables = {
+            FINDINGS: pa.concat_tables([settled, one.tables[FINDINGS]], promote_options="permissive"),
+            WATCHED: pa.concat_tables([gone, one.tables[WATCHED]]),
+        }
+        by_log[one.log] = replace(first, tables=first.tables | tables)
+    return list(by_log.values())
+
+
+def _kept(rows: pa.Table) -> pa.Table:
+    """Rows with GONE, which no one is."""
+    return rows.append_column(GONE, pa.array(np.zeros(len(rows), bool)))
+
+
+def _not_in(others: Sequence[pa.Table], rows: pa.Table) -> pa.Table:
+    """Rows of share-partitions that none of some tables holds."""
+    for other in others:
+        seen = key_texts(other, "state_partition").combine_chunks()
+        rows = rows.filter(pc.invert(pc.is_in(key_texts(rows, "state_partition"), seen)))
+    return rows
 
 
 def _named(rows: pa.Table, topics: Topics) -> pa.Table:

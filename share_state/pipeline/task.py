@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from share_state.delta.files import FILE_TYPE, ROW_GROUP_SIZE, File, TableFiles
 from share_state.delta.reader import open_filesystem, warehouse_errors
+from share_state.fold.archiving import RANGES
 from share_state.fold.checkpoint import checkpoint_row, checkpoint_share_partitions
 from share_state.fold.history import FIRST_DELIVERY_AT, LOG_TIME, PREVIOUS_START, history_pieces
 from share_state.fold.log import FoldedLog
@@ -59,6 +60,21 @@ def write_staged(files: TableFiles, table: str, batches: Iterable[pa.RecordBatch
     return [{"table": table, "path": name, "size": size, "rows": count, "stats": None}]
 
 
+def read_staged(files: TableFiles, staged: Sequence[File]) -> Iterator[pa.Table]:
+    """The rows of staged files, some thousand at a time.
+
+    Raises:
+        WarehouseError: if a file cannot be read.
+    """
+    for file in staged:
+        address = f"{files.folder(file['table'])}/{file['path']}"
+        with warehouse_errors(address):
+            filesystem, path = open_filesystem(address)
+            with filesystem.open_input_stream(path) as source, pa.ipc.open_stream(source) as stream:
+                for batch in stream:
+                    yield pa.Table.from_batches([batch])
+
+
 def finalize_staged(files: TableFiles, staged: Sequence[File], finish: FinishRows) -> list[File]:
     """Write staged rows of one table as files of that table.
 
@@ -71,17 +87,8 @@ def finalize_staged(files: TableFiles, staged: Sequence[File], finish: FinishRow
     """
     if not staged:
         return []
-    ready = (finish(rows) for file in staged for rows in _staged_rows(files, file))
+    ready = (finish(rows) for rows in read_staged(files, staged))
     return files.write(staged[0]["table"], (batch for table in ready for batch in table.to_batches()))
-
-
-def _staged_rows(files: TableFiles, file: File) -> Iterator[pa.Table]:
-    address = f"{files.folder(file['table'])}/{file['path']}"
-    with warehouse_errors(address):
-        filesystem, path = open_filesystem(address)
-        with filesystem.open_input_stream(path) as source, pa.ipc.open_stream(source) as stream:
-            for batch in stream:
-                yield pa.Table.from_batches([batch])
 
 
 STATE, IN_FLIGHT, FINDINGS = "share_partition_state", "in_flight", "findings"
@@ -127,6 +134,7 @@ SUMMARIES = pa.schema(
         ("compared", pa.int64()),
         ("differing", pa.list_(pa.string())),
         ("newest_time", pa.int64()),
+        ("complete_since", pa.int64()),
         ("carried", pa.string()),
         ("files", pa.list_(FILE_TYPE)),
         ("returned", pa.list_(pa.struct([("table", pa.string()), ("rows", pa.int64())]))),
@@ -173,7 +181,7 @@ class OutputSpec:
 
     def schema_of(self, table: str) -> pa.Schema:
         """The columns of a returned table."""
-        return pa.schema([*table_schema(table), *(_STAGED_COLUMNS[table] if table in self.staged else ())])
+        return pa.schema([*table_schema(table), *(_STAGED_COLUMNS.get(table, ()) if table in self.staged else ())])
 
 
 def run_task(plan: FoldPlan, output: OutputSpec, log: LogPartition) -> Iterator[pa.RecordBatch]:
@@ -198,6 +206,8 @@ def run_task(plan: FoldPlan, output: OutputSpec, log: LogPartition) -> Iterator[
         FINDINGS: [findings if FINDINGS in output.staged else drop_unproven(findings)],
         TIMELINE: plan.states_of(log),
     }
+    if isinstance(folded, FoldedLog) and folded.archiving_ranges is not None:
+        made[RANGES] = [folded.archiving_ranges]
     if plan.resumed is not None:
         made[WATCHED] = history_pieces(folded)
         if isinstance(folded, FoldedLog) and folded.checkpoint is not None:
@@ -316,6 +326,7 @@ def _summary(plan: FoldPlan, folded: Folded, findings: pa.Table) -> dict[str, An
         "index": [asdict(entry) for entry in folded.index_entries],
         "compared": proof and proof.compared,
         "differing": proof and list(proof.differing),
+        "complete_since": folded.complete_since if isinstance(folded, FoldedLog) else None,
         "newest_time": folded.newest_time if folded.newest_time >= 0 else None,
     }
 

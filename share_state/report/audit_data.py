@@ -37,7 +37,9 @@ from share_state.report.share_partitions import (
     latest_audit_filter,
     latest_share_partitions,
     left_join,
+    null_unknown,
     number_rows,
+    plain_run,
     prefilter,
     select_share_partitions,
     verdict_rank,
@@ -54,6 +56,7 @@ _MAX_EXAMPLES = 3
 _MAX_RANGES = 2000
 _MAX_FINDINGS = 12
 _MAX_AUDITS = 200
+_MAX_TREND = 30
 _FINDING_COLUMNS = (
     *KEY_COLUMNS, "rule", "severity", "state_partition", "offset", "message", "evidence", "run_id", "settled",
 )  # fmt: skip
@@ -379,7 +382,7 @@ def _read_first(
     for piece in tables.batches(table, list(dict.fromkeys((*KEY_COLUMNS, *columns))), prefilter(wanted)):
         rows = select_share_partitions(piece, wanted)
         if rows.num_rows:
-            first = [_first_of_each(pa.concat_tables([*first, rows]), order, most)]
+            first = [_first_of_each(pa.concat_tables([*first, null_unknown(rows)]), order, most)]
     return _rows_by_place(first[0], columns) if first else {}
 
 
@@ -399,6 +402,45 @@ def _rows_by_place(rows: pa.Table, columns: Sequence[str]) -> dict[int, list[dic
 
 
 @dataclass(frozen=True, slots=True)
+class FlaggedGroup:
+    """A group with share-partitions that need attention.
+
+    Attributes:
+        group_id: the group.
+        places: of its share-partitions in `AuditReport.flagged`.
+        history: its last 30 audits, the oldest first: time; behind: records behind, those waiting where the lag is not
+            known; troubled: share-partitions with another verdict than OK.
+    """
+
+    group_id: str
+    places: tuple[int, ...]
+    history: tuple[dict[str, Any], ...]
+
+
+def _read_groups(tables: CommittedTables, flagged: Sequence[FlaggedSharePartition]) -> tuple[FlaggedGroup, ...]:
+    """The groups of flagged share-partitions, in the order of their worst one."""
+    places: dict[str, list[int]] = {}
+    for place, one in enumerate(flagged):
+        places.setdefault(one.now["group_id"], []).append(place)
+    columns = ("group_id", "time", "verdict", "lag", "waiting_records", "archiving_records")
+    where = pc.field("group_id").isin(list(places))
+    summed = group_pieces(
+        (
+            rows.append_column(
+                "behind", pc.coalesce(rows["lag"], pc.add(rows[columns[4]], rows[columns[5]]))
+            ).append_column("troubled", pc.cast(pc.not_equal(rows["verdict"], VERDICTS[-1]), pa.int64()))
+            for rows in (tables.batches(HISTORY_TABLE, columns, where) if places else ())
+        ),
+        ["group_id", "time"],
+        {"behind": "sum", "troubled": "sum"},
+    )
+    audits: dict[str, list[dict[str, Any]]] = {name: [] for name in places}
+    for row in summed.sort_by("time").to_pylist() if summed is not None else ():
+        audits[row["group_id"]].append(row)
+    return tuple(FlaggedGroup(name, tuple(places[name]), tuple(audits[name][-_MAX_TREND:])) for name in places)
+
+
+@dataclass(frozen=True, slots=True)
 class AuditReport:
     """The latest audit of a warehouse.
 
@@ -414,6 +456,7 @@ class AuditReport:
         statuses: status of `FlaggedSharePartition`, or OK -> number of share-partitions, the worst first.
         flagged: the share-partitions that need attention, the worst first, up to a limit.
         flagged_left_out: how many more there are.
+        groups: of the flagged share-partitions.
         findings: by rule and severity, the gravest first.
         cutoffs: rows of the table `cutoff` with limited_by_topic, the name if it is known: unsafe ones first, then by
             the records that they hold back.
@@ -433,6 +476,7 @@ class AuditReport:
     statuses: Mapping[str, int]
     flagged: tuple[FlaggedSharePartition, ...]
     flagged_left_out: int
+    groups: tuple[FlaggedGroup, ...]
     findings: tuple[BrokenRule, ...]
     cutoffs: tuple[Mapping[str, Any], ...]
     poison: PoisonRecords
@@ -494,18 +538,20 @@ def read_report(
     seen = _survey(tables, summary, most)
     cutoffs = _name_topics(tables, tables.read("cutoff")).to_pylist()
     cutoffs.sort(key=lambda row: (bool(row["safe"]), -(row["pinned_records"] or 0), row["partition"]))
+    flagged = _read_flagged(tables, seen.worst, summary)
     return AuditReport(
         cluster=cluster,
         warehouse=warehouse,
-        run=_plain_run(tables.run),
-        runs=tuple(_plain_run(run) for run in tables.runs.to_pylist()),
+        run=plain_run(tables.run),
+        runs=tuple(plain_run(run) for run in tables.runs.to_pylist()),
         limits=limits,
         tables=tables,
         live=seen.live,
         verdicts=seen.verdicts,
         statuses=seen.statuses,
-        flagged=_read_flagged(tables, seen.worst, summary),
+        flagged=flagged,
         flagged_left_out=seen.left_out,
+        groups=_read_groups(tables, flagged),
         findings=_list_broken_rules(summary),
         cutoffs=tuple(cutoffs),
         poison=find_poison_records(tables, limits, most),
@@ -520,8 +566,3 @@ def _name_topics(tables: CommittedTables, cutoffs: pa.Table) -> pa.Table:
     named = tables.read("share_partition_state", wanted, ["topic_id", "topic"])
     place = pc.index_in(cutoffs["limited_by_topic_id"], named["topic_id"].combine_chunks())
     return cutoffs.append_column("limited_by_topic", named["topic"].combine_chunks().take(place.combine_chunks()))
-
-
-def _plain_run(run: Mapping[str, Any]) -> dict[str, Any]:
-    maps = ("progress", "findings", "table_versions", "options")
-    return {**run, **{name: dict(run[name] or ()) for name in maps}, "notes": list(run["notes"] or ())}

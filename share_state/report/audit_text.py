@@ -141,8 +141,8 @@ def _verdict_advice(report: AuditReport, verdict: str) -> Iterator[Advice]:
     worst = next((one for one in report.flagged if one.now["verdict"] == verdict), None)
     if count := report.verdicts[verdict]:
         command = show_command(report.warehouse, worst.now) if worst else None
-        example = f" {_worst(worst.now, count)}: {worst.why}." if worst else ""
-        yield Advice(severity, f"{pluralize(count, 'share-partition')} with {verdict}: {what}.{example}", then, command)
+        example = f"; {_worst(worst.now, count)}: {worst.why}" if worst else ""
+        yield Advice(severity, f"{pluralize(count, 'share-partition')} with {verdict}: {what}{example}.", then, command)
 
 
 def _rule_advice(report: AuditReport, severity: str) -> Iterator[Advice]:

@@ -15,6 +15,7 @@ from share_state.fold.states import SHARE_GROUP_STATE
 from share_state.kafka.codec import encode
 from share_state.kafka.share_partition_keys import KeyTable, key_hashes
 from share_state.report.console import print_line, print_table
+from share_state.report.share_partitions import plain_run
 from share_state.rules.registry import ERROR, INFO, SEVERITIES, WARNING
 from share_state.schema.declarations import layout
 from share_state.sources.topics import Topics
@@ -78,14 +79,14 @@ def compare(warehouse: str, answers: "BrokerOffsets") -> dict[str, Any]:
         rows.append(_compare_share_partition(key, row, answer, state_partition, ends, is_resting=is_resting))
     findings = [_finding(row, set(names)) for row in rows if row["verdict"] != SAME]
     verdicts = {verdict: sum(row["verdict"] == verdict for row in rows) for verdict in (SAME, MOVED_ON, DIFFERS)}
-    return {"run": tables.run["run_id"], "verdicts": verdicts, "share_partitions": rows, "findings": findings}
+    return {"run": plain_run(tables.run), "verdicts": verdicts, "share_partitions": rows, "findings": findings}
 
 
 def print_comparison(found: Mapping[str, Any]) -> None:
     """Print a result of `compare`: the share-partitions that are not the same, then the findings."""
     verdicts = found["verdicts"]
     counts = ", ".join(f"{verdicts[verdict]:,} {verdict}" for verdict in (SAME, MOVED_ON, DIFFERS))
-    print_line(f"{len(found['share_partitions']):,} share-partitions (run {found['run']}): {counts}")
+    print_line(f"{len(found['share_partitions']):,} share-partitions (run {found['run']['run_id']}): {counts}")
     unlike = [row for row in found["share_partitions"] if row["verdict"] != SAME]
     if unlike:
         columns = ["GROUP", "TOPIC", "PARTITION", "LOG-START", "BROKER-START", "LOG-LAG", "BROKER-LAG", "VERDICT"]

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from share_state.config.inputs import JUDGE_NONE, JUDGE_STATE
 from share_state.errors import InputError
-from share_state.report.console import escape_unprintable, format_time, print_line, print_table, write_report
+from share_state.report.console import (
+    escape_unprintable,
+    format_time,
+    pluralize,
+    print_line,
+    print_table,
+    write_report,
+)
 from share_state.rules.registry import SEVERITIES, listed, registered
 from share_state.sources.discovery import STATE_TOPIC, LogPartition
 
@@ -102,9 +109,7 @@ def write_delete_records(path: str, rows: Sequence[Mapping[str, Any]]) -> int:
 
 def print_reconstruction(found: Mapping[str, Any]) -> None:
     """Print the result of `reconstruct`."""
-    count = len(found["progress"])
-    live = f"{found['share_partitions']:,} live share-partitions"
-    print_line(f"{found['records']:,} records of {count} log partitions hold {live}")
+    _print_size(found)
     redundant = sum(row["redundant_records"] or 0 for row in found["cutoff"])
     print_line(f"{redundant:,} of the records lie before the cutoff: see `share-state cutoff`")
     if found["judge"] != JUDGE_NONE:
@@ -116,11 +121,16 @@ def print_reconstruction(found: Mapping[str, Any]) -> None:
 
 def print_stream(found: Mapping[str, Any]) -> None:
     """Print what a stream has committed."""
-    live = f"{found['share_partitions']:,} live share-partitions"
-    print_line(f"{found['records']:,} records of {len(found['progress'])} log partitions hold {live}")
+    _print_size(found)
     print_findings(found["findings"])
     place = found["warehouse"]
     print_line(f"tables are in {place} (micro-batch {found['micro_batch']}): `share-state show {place}`")
+
+
+def _print_size(found: Mapping[str, Any]) -> None:
+    records, logs = pluralize(found["records"], "record"), pluralize(len(found["progress"]), "log partition")
+    verb = "holds" if found["records"] == 1 else "hold"
+    print_line(f"{records} of {logs} {verb} {pluralize(found['share_partitions'], 'live share-partition')}")
 
 
 def print_findings(findings: Sequence[Mapping[str, Any]]) -> None:
@@ -131,7 +141,8 @@ def print_findings(findings: Sequence[Mapping[str, Any]]) -> None:
     rules = registered()
     for found in sorted(findings, key=lambda found: (SEVERITIES.index(found["severity"]), found["rule"])):
         statement = rules[found["rule"]].statement
-        print_line(f"{found['severity']}: {found['rule']} × {found['count']:,}: not true: {statement}")
+        count = pluralize(found["count"], "finding")
+        print_line(f"{found['severity']}: {found['rule']}, {count}. What should hold: {statement}")
 
 
 def simulation_json(made: "Simulation") -> dict[str, Any]:

@@ -17,7 +17,7 @@ from share_state.fold.options import SharePartitionFilter
 from share_state.pipeline.executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.task import OutputSpec
-from share_state.report.console import UNKNOWN, print_line, print_table
+from share_state.report.console import UNKNOWN, pluralize, print_line, print_table
 from share_state.report.share_partitions import KEY_COLUMNS, check_known
 
 RangeState = tuple[str, bool]
@@ -210,7 +210,8 @@ def _range_state(row: Mapping[str, Any]) -> RangeState:
 def _compare(
     old: Mapping[str, Any] | None, new: Mapping[str, Any] | None, changes: Sequence[RangeChange]
 ) -> dict[str, Any] | None:
-    values = {name: [row[name] if row else None for row in (old, new)] for name in _SCALARS}
+    # The tables hold -1 for what is not known.
+    values = {name: [row[name] if row and row[name] != -1 else None for row in (old, new)] for name in _SCALARS}
     scalars = {name: pair for name, pair in values.items() if pair[0] != pair[1]}
     if old and new and not scalars and not changes:
         return None
@@ -234,7 +235,7 @@ def print_differences(found: Mapping[str, Any]) -> None:
     """Print the result of `compare_states`: one line per share-partition, then its changed ranges."""
     changed = found["changed"]
     if not changed:
-        print_line(f"nothing is different in {found['share_partitions']:,} share-partitions")
+        print_line(f"nothing is different in {pluralize(found['share_partitions'], 'share-partition')}")
         return
     rows = []
     for row in changed:
@@ -251,23 +252,50 @@ def print_differences(found: Mapping[str, Any]) -> None:
     print_line()
     for row in changed:
         _print_ranges(row)
-    print_line(f"{found['differing']:,} of {found['share_partitions']:,} share-partitions differ")
+    verb = "differs" if found["differing"] == 1 else "differ"
+    print_line(f"{found['differing']:,} of {pluralize(found['share_partitions'], 'share-partition')} {verb}")
 
 
 def _print_ranges(row: Mapping[str, Any]) -> None:
     # Most ranges are terminal ones that SPSO passes, which is expected.
-    ranges = [one for one in row["ranges"] if one["change"] != PASSED]
+    ranges = _merge_counts([one for one in row["ranges"] if one["change"] != PASSED])
     if not ranges:
         return
     print_line(f"{row['group_id']} {row['topic'] or row['topic_id']} {row['partition']}")
-    for one in ranges[:_MAX_RANGES]:
-        offsets = f"{one['first_offset']}-{one['last_offset']}"
-        print_line(f"  {one['change']:<9} {offsets}: {one['before']} -> {one['after']}")
+    for change, first, last, before, after in ranges[:_MAX_RANGES]:
+        offsets = str(first) if first == last else f"{first}-{last}"
+        print_line(f"  {change:<9} {offsets}: {_named(before)} -> {_named(after)}")
     if (left := len(ranges) - _MAX_RANGES) > 0:
-        print_line(f"  and {left:,} more (--json lists all)")
+        print_line(f"  and {pluralize(left, 'range')} more (--json lists all)")
     print_line()
 
 
+def _merge_counts(ranges: Sequence[Mapping[str, Any]]) -> list[tuple[str, int, int, list[str], list[str]]]:
+    """Neighbours that differ in delivery counts only as one: change, first, last, the states before and after."""
+    merged = list[tuple[str, int, int, list[str], list[str]]]()
+    for one in ranges:
+        new = (one["change"], one["first_offset"], one["last_offset"], [one["before"]], [one["after"]])
+        if merged and merged[-1][2] + 1 == new[1] and _kind_of(merged[-1]) == _kind_of(new):
+            last = merged.pop()
+            new = (new[0], last[1], new[2], last[3] + new[3], last[4] + new[4])
+        merged.append(new)
+    return merged
+
+
+def _kind_of(merged: tuple[str, int, int, list[str], list[str]]) -> tuple[str, str, str]:
+    change, _, _, before, after = merged
+    return change, before[0].partition(" (")[0], after[0].partition(" (")[0]
+
+
+def _named(states: Sequence[str]) -> str:
+    """The state of all, with the least and the largest delivery count."""
+    name, _, rest = states[0].partition(" (")
+    counts = sorted({int(state.partition(" (")[2].rstrip(")")) for state in states} if rest else ())
+    if len(counts) < 2:
+        return states[0]
+    return f"{name} ({counts[0]} to {counts[-1]})"
+
+
 def _step(pair: Sequence[Any]) -> str:
-    before, after = (UNKNOWN if value is None or value == -1 else value for value in pair)
+    before, after = (UNKNOWN if value is None else value for value in pair)
     return f"{before} -> {after}"

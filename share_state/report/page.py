@@ -18,11 +18,14 @@ from matplotlib.patches import PathPatch
 from share_state.report import console
 from share_state.report.audit_data import AuditReport, FlaggedSharePartition
 from share_state.report.audit_text import advice, audit_level, headline, show_command
+from share_state.report.dead_letters import summarize_dead_letters
 from share_state.report.plots.charts import (
     GAP,
     INK,
+    OTHER_SHADES,
     OTHER_STYLE,
     RC_STYLE,
+    SHADES,
     STATE_STYLES,
     TEMPLATES,
     inline_svg,
@@ -90,12 +93,35 @@ def render_page(report: AuditReport) -> str:
         headline=headline(report),
         advice=advice(report),
         cards=[_card(report, one, f"p{place}") for place, one in enumerate(report.flagged, 1)],
+        trends=[trend_svg(group.history) for group in report.groups],
         severities=SEVERITIES,
         cutoffs=report.cutoffs[:_MAX_CUTOFFS],
         poison=report.poison.worst[:_MAX_POISON],
+        dead_letters=summarize_dead_letters(report.tables),
         runs=report.runs[:_MAX_RUNS],
         span=console.format_duration,
     )
+
+
+def trend_svg(audits: Rows) -> Markup | None:
+    """Records behind over the audits of a group, as a line of the height of a text; None for fewer than two audits.
+
+    Args:
+        audits: of `FlaggedGroup.history`.
+    """
+    if len(audits) < 2:
+        return None
+    values = np.array([audit["behind"] or 0 for audit in audits], np.float64)
+    across = np.linspace(2, 98, len(values))
+    spread = float(np.ptp(values))
+    up = 22 - 20 * (values - values.min()) / spread if spread else np.full(len(values), 12.0)
+    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(across, up, strict=True))
+    first, last = (audits[place]["behind"] or 0 for place in (0, -1))
+    said = f"Over {len(audits)} audits from {first:,} to {last:,} records behind."
+    return Markup(
+        '<svg class="trend" viewBox="0 0 100 24" role="img" aria-label="{}"><polyline points="{}" fill="none" '
+        'stroke="currentColor" stroke-width="1.5"/><circle cx="{:.1f}" cy="{:.1f}" r="2" fill="currentColor"/></svg>'
+    ).format(said, points, across[-1], up[-1])
 
 
 def _card(report: AuditReport, one: FlaggedSharePartition, name: str) -> _Card:
@@ -170,13 +196,21 @@ def _draw_lane(
     colour, hatch = STATE_STYLES.get(lane, OTHER_STYLE)
     line = "dotted" if lane == GAP else "solid"
     width = 0 if is_dense and lane != GAP else 0.5
-    bars = rectangles(left, right, bottom, bottom - _LANE_HEIGHT * share)
-    axes.add_patch(PathPatch(bars, facecolor=colour, hatch=hatch, edgecolor=INK, linewidth=width, linestyle=line))
-    if not is_dense and lane != GAP:
-        marked_from = max(1, limit - 1) if lane in _UNFINISHED else np.inf
-        counts = [one["delivery_count"] for one in ranges]
-        labels = [f"×{count}{'!' if count >= marked_from else ''}" for count in counts]
-        _draw_labels(axes, row, labels, (left, right), length)
+    style = {"hatch": hatch, "edgecolor": INK, "linewidth": width, "linestyle": line}
+    if is_dense or lane == GAP:
+        axes.add_patch(
+            PathPatch(rectangles(left, right, bottom, bottom - _LANE_HEIGHT * share), facecolor=colour, **style)
+        )
+        return
+    counts = np.array([one["delivery_count"] for one in ranges])
+    shades = np.minimum(counts, len(OTHER_SHADES) - 1)
+    for shade in np.unique(shades).tolist():
+        of = shades == shade
+        bars = rectangles(left[of], right[of], bottom[of], bottom[of] - _LANE_HEIGHT)
+        axes.add_patch(PathPatch(bars, facecolor=SHADES.get(lane, OTHER_SHADES)[shade], **style))
+    marked_from = max(1, limit - 1) if lane in _UNFINISHED else np.inf
+    labels = [f"×{count}{'!' if count >= marked_from else ''}" for count in counts.tolist()]
+    _draw_labels(axes, row, labels, (left, right), length)
 
 
 def _draw_labels(axes: Axes, row: int, labels: list[str], at: tuple[np.ndarray, np.ndarray], length: int) -> None:

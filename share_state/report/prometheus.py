@@ -64,11 +64,11 @@ def write_metrics(path: str, report: AuditReport, most: int) -> None:
         ReportError: if the file cannot be written; an existing file stays.
     """
     registry = CollectorRegistry()
-    registry.register(_Metrics(report, most))
+    registry.register(Metrics(report, most))
     write_report(path, generate_latest(registry).decode())
 
 
-class _Metrics(Collector):
+class Metrics(Collector):
     """Makes one metric family at a time, to hold little more than the text of a large cluster's metrics."""
 
     def __init__(self, report: AuditReport, most: int) -> None:
@@ -78,6 +78,7 @@ class _Metrics(Collector):
         self._worst: pa.Table | None = None
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
+        """All metrics of the report."""
         yield from self._groups()
         yield from self._share_partitions()
         yield from self._log_partitions()

@@ -63,6 +63,20 @@ def check_known(warehouses: Iterable[CommittedTables], chosen: SharePartitionFil
     chosen.check(pa.concat_tables(known, promote_options="default"))
 
 
+def plain_run(run: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of `runs` as every command prints it with --json: maps as objects."""
+    maps = ("progress", "findings", "table_versions", "options")
+    return {**run, **{name: dict(run[name] or ()) for name in maps}, "notes": list(run["notes"] or ())}
+
+
+def null_unknown(rows: pa.Table) -> pa.Table:
+    """The rows with null for -1, which the tables hold for a start offset or a count that is not known."""
+    for name in {"start_offset", "effective_start_offset", "delivery_complete_count"} & set(rows.column_names):
+        known = pc.if_else(pc.less(rows[name], 0), pa.scalar(None, rows[name].type), rows[name])
+        rows = rows.set_column(rows.schema.get_field_index(name), name, known)
+    return rows
+
+
 def left_join(rows: pa.Table, other: pa.Table | None, columns: dict[str, pa.DataType]) -> pa.Table:
     """Append columns of another table, matched by IDENTITY_COLUMNS.
 
@@ -178,7 +192,7 @@ def latest_share_partitions(tables: CommittedTables, latest: pc.Expression, want
     for name in IN_FLIGHT:
         known = pc.if_else(is_uninitialised, pa.scalar(None, pa.int64()), pc.fill_null(rows[name], 0))
         rows = rows.set_column(rows.column_names.index(name), name, known)
-    return rows
+    return null_unknown(rows)
 
 
 def latest_audit_filter(tables: CommittedTables) -> pc.Expression:

@@ -21,6 +21,8 @@ from share_state.report.share_partitions import (
     check_known,
     group_pieces,
     left_join,
+    null_unknown,
+    plain_run,
 )
 from share_state.schema.declarations import table_schema
 
@@ -62,7 +64,8 @@ def print_state_json(warehouse: str, group: str | None, topic: str | None, parti
     states, ranges = _read_states(tables, where), _read_ranges(tables, where)
     if not states.num_rows:
         check_known([tables], SharePartitionFilter(group, topic, partition))
-    print_json({"run": tables.run}, {"share_partitions": row_pieces(states), "in_flight": row_pieces(ranges)})
+    lists = {"share_partitions": row_pieces(null_unknown(states)), "in_flight": row_pieces(ranges)}
+    print_json({"run": plain_run(tables.run)}, lists)
 
 
 def print_state(
@@ -170,7 +173,7 @@ def describe_groups(warehouse: str, group: str | None = None) -> dict[str, Any]:
     if not len(groups) + len(states):
         check_known([tables], SharePartitionFilter(group))
     return {
-        "run": tables.run,
+        "run": plain_run(tables.run),
         "read": tables.holds("share_groups"),
         "groups": _add_totals(groups, states),
         "members": members.sort_by(ascending("group_id", "member_id")).to_pylist(),

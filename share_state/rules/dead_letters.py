@@ -1,7 +1,7 @@
 """Rules over dead letters and the offsets that the state logs show in ARCHIVING."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,10 +13,16 @@ _KEY = ["group_id", "topic_id", "topic", "partition"]
 
 @dataclass(frozen=True, slots=True)
 class AuditedDeadLetters:
-    """Rows of `dead_letters` and `lost_dead_letters`."""
+    """What is judged.
+
+    Attributes:
+        letters, lost: rows of `dead_letters` and `lost_dead_letters`.
+        unusable: group -> why the brokers cannot write its dead letters, of a live cluster.
+    """
 
     letters: pa.Table
     lost: pa.Table
+    unusable: Mapping[str, str] = field(default_factory=dict)
 
 
 def _about(rows: pa.Table, text: str, *more: tuple[str, str]) -> Iterator[GroupBreach]:
@@ -71,3 +77,15 @@ def dead_letter_duplicate(audited: AuditedDeadLetters) -> list[GroupBreach]:
 def dead_letter_unexpected(audited: AuditedDeadLetters) -> list[GroupBreach]:
     """Dead letters of offsets that were never archived, where the state log would show it."""
     return _about_letters(audited.letters.filter(pc.field("archived") == pa.scalar(False)), "were never archived")
+
+
+@rule(
+    "DLQ_UNUSABLE",
+    Scope.DEAD_LETTERS,
+    severity=WARNING,
+    source="KIP-1191; Kafka ShareGroupDLQStateManager",
+    statement="The dead-letter topic of a share group exists or can be created, accepts dead letters and has leaders.",
+)
+def dlq_unusable(audited: AuditedDeadLetters) -> list[GroupBreach]:
+    """Share groups of a live cluster whose rejected records are archived without a dead letter."""
+    return [GroupBreach(f"its dead letters cannot be written: {why}", group) for group, why in audited.unusable.items()]

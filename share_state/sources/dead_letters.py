@@ -1,7 +1,9 @@
-"""Reads dead-letter topics: segments, and tables with the column `headers` of Spark's Kafka source."""
+"""Reads dead-letter topics: segments, tables with the column `headers` of Spark's Kafka source, and live clusters."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,14 +13,22 @@ import pyarrow.parquet as pq
 from share_state.errors import InputError
 from share_state.kafka.dead_letters import DEAD_LETTERS, HEADERS, dead_letters, header_columns
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import LogPartition, find_topic_logs
-from share_state.sources.kafka_client import is_kafka_address
+from share_state.sources.discovery import LogPartition
 from share_state.sources.object_stores import InputPath, parquet_source
 from share_state.sources.segments import index_records, read_chunks
 from share_state.sources.tables import timestamp_ms
 
+if TYPE_CHECKING:
+    from share_state.sources.kafka_admin import DeadLetterTopics
+
 ReadSoFar = Mapping[tuple[str, int], int]
 """(dead-letter topic, partition) -> offset that an earlier audit has read up to, exclusive."""
+
+COLUMNS = ("headers", "topic", "partition", "offset", "timestamp")
+"""Columns of tables that are read."""
+
+_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+_MESSAGES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +38,18 @@ class DeadLetters:
     Attributes:
         rows: columns of DEAD_LETTERS.
         others: number of records that are no dead letters.
-        deleted: (topic, partition) of log partitions that do not begin at offset 0.
+        starts: (topic, partition) -> first offset, of each log partition that was given.
+        partitions: topic -> its number of partitions, if that is known.
+        unusable: group -> why the brokers cannot write to its dead-letter topic, of a live cluster.
+        is_live: whether they were read from a live cluster, and so after the state logs' end was taken.
     """
 
     rows: pa.Table
     others: int
-    deleted: tuple[tuple[str, int], ...]
+    starts: Mapping[tuple[str, int], int]
+    partitions: Mapping[str, int] = field(default_factory=dict)
+    unusable: Mapping[str, str] = field(default_factory=dict)
+    is_live: bool = False
 
 
 def read_dead_letters(logs: Sequence[LogPartition], read: ReadSoFar) -> DeadLetters:
@@ -64,43 +80,63 @@ def read_dead_letters(logs: Sequence[LogPartition], read: ReadSoFar) -> DeadLett
             )
             tables.append(rows)
             others += strangers
-    deleted = tuple((log.topic, log.partition or 0) for log in logs if log.log_start_offset > 0)
-    return DeadLetters(pa.concat_tables(tables), others, deleted)
+    starts = {(log.topic, log.partition or 0): log.log_start_offset for log in logs}
+    return DeadLetters(pa.concat_tables(tables), others, starts)
 
 
-def read_dead_letter_tables(files: Sequence[InputPath], read: ReadSoFar) -> DeadLetters:
-    """Read the dead letters in Parquet files with the columns of Spark's Kafka source.
+def read_dead_letter_batches(batches: Iterable[pa.RecordBatch], read: ReadSoFar) -> DeadLetters:
+    """The dead letters in rows of tables, from where an earlier audit stopped.
+
+    Args:
+        batches: at least COLUMNS.
+        read: as of `read_dead_letters`.
+    """
+    tables, others, starts = [DEAD_LETTERS.empty_table()], 0, dict[tuple[str, int], int]()
+    for batch in batches:
+        rows, strangers = _of_table(batch)
+        tables.append(rows)
+        others += strangers
+        firsts = pa.table(batch.select(["topic", "partition", "offset"])).group_by(["topic", "partition"])
+        for row in firsts.aggregate([("offset", "min")]).to_pylist():
+            place, first = (row["topic"], row["partition"]), int(row["offset_min"])
+            starts[place] = min(starts.get(place, first), first)
+    rows = pa.concat_tables(tables)
+    for (topic, partition), offset in read.items():
+        own = (pc.field("dead_letter_topic") == topic) & (pc.field("dead_letter_partition") == partition)
+        rows = rows.filter(~own | (pc.field("dead_letter_offset") >= offset))
+    return DeadLetters(rows, others, starts)
+
+
+def parquet_batches(files: Sequence[InputPath]) -> Iterator[pa.RecordBatch]:
+    """The rows of Parquet files with the columns of Spark's Kafka source.
 
     Raises:
-        InputError: if a file cannot be read or lacks a column; `headers` needs the option `includeHeaders`.
+        InputError: if a file cannot be read or lacks a column.
     """
-    tables, others = [DEAD_LETTERS.empty_table()], 0
     for path in files:
         try:
             with pq.ParquetFile(parquet_source(str(path))) as file:
-                names = ("headers", "topic", "partition", "offset", "timestamp")
-                if missing := [name for name in names if name not in file.schema_arrow.names]:
-                    fix = "write it with Spark's option includeHeaders" if "headers" in missing else "give such a table"
-                    raise InputError(f"{path}: no column {missing[0]}, which dead letters need; {fix}")
-                for batch in file.iter_batches(columns=list(names)):
-                    rows, strangers = _of_table(batch)
-                    tables.append(rows)
-                    others += strangers
+                check_columns(str(path), file.schema_arrow.names)
+                yield from file.iter_batches(columns=list(COLUMNS))
         except (pa.ArrowException, OSError) as error:
             raise InputError(f"{path}: cannot be read ({str(error).splitlines()[0]}); write it again") from None
-    rows = pa.concat_tables(tables)
-    place = ("dead_letter_topic", "dead_letter_partition")
-    firsts = rows.group_by(place).aggregate([("dead_letter_offset", "min")]).to_pylist()
-    deleted = tuple((one[place[0]], one[place[1]]) for one in firsts if one["dead_letter_offset_min"] > 0)
-    begins = [read.get(one, 0) for one in zip(*(rows[name].to_pylist() for name in place), strict=True)] if read else 0
-    kept = np.asarray(rows["dead_letter_offset"]) >= np.array(begins)
-    return DeadLetters(rows.filter(pa.array(kept)), others, deleted)
+
+
+def check_columns(path: str, names: Sequence[str]) -> None:
+    """Refuse a table that lacks one of COLUMNS; `headers` needs the option `includeHeaders`.
+
+    Raises:
+        InputError: naming the column.
+    """
+    if missing := [name for name in COLUMNS if name not in names]:
+        fix = "write it with Spark's option includeHeaders" if "headers" in missing else "give such a table"
+        raise InputError(f"{path}: no column {missing[0]}, which dead letters need; {fix}")
 
 
 def _of_table(batch: pa.RecordBatch) -> tuple[pa.Table, int]:
     lists = batch["headers"]
     pairs, row_of = lists.flatten(), np.asarray(pc.call_function("list_parent_indices", [lists]))
-    names, values = pairs.field("key"), pairs.field("value").cast(pa.large_binary())
+    names, values = pairs.field("key").cast(pa.string()), pairs.field("value").cast(pa.large_binary())
     columns = []
     for header in HEADERS:
         places = np.full(len(batch), -1, np.int64)
@@ -108,16 +144,44 @@ def _of_table(batch: pa.RecordBatch) -> tuple[pa.Table, int]:
         places[row_of[chosen]] = chosen
         columns.append(values.take(pa.array(places, mask=places < 0)))
     times = pa.array(timestamp_ms(batch["timestamp"]))
-    return dead_letters(columns, batch["topic"], batch["partition"], batch["offset"], times)
+    return dead_letters(columns, batch["topic"].cast(pa.string()), batch["partition"], batch["offset"], times)
 
 
-def find_dead_letter_logs(paths: Sequence[str]) -> tuple[LogPartition, ...]:
-    """The log partitions of dead-letter topics in segments.
+def find_live_dead_letters(address: str, properties: str | None) -> tuple[list[LogPartition], "DeadLetterTopics"]:
+    """The log partitions of a cluster's dead-letter topics up to now, without those that have no leader.
 
+    Args:
+        address: `kafka://host:port[,host:port…]`.
+        properties: path of a properties file, as for `--command-config` of Kafka's tools.
     Raises:
-        InputError: if a path is missing, is a cluster, or holds no log of an ordinary topic.
+        InputError: if no broker answers or access is denied.
+        SetupError: if Java or the jars of Kafka's client are missing.
     """
-    for path in paths:
-        if is_kafka_address(path):
-            raise InputError(f"{path}: dead letters are read from segments and tables; give a copy of the topic")
-    return tuple(find_topic_logs(paths))
+    from share_state.sources.kafka_admin import fetch_dead_letter_topics  # noqa: PLC0415  a live cluster alone needs it
+    from share_state.sources.kafka_cluster import read_topics  # noqa: PLC0415  the client library is an extra
+
+    found = fetch_dead_letter_topics(address, properties)
+    return read_topics(address, properties, list(found.topics)), found
+
+
+def read_live_dead_letters(address: str, properties: str | None, read: ReadSoFar) -> DeadLetters:
+    """Read the dead-letter topics of a cluster; arguments and errors as of `find_live_dead_letters`."""
+    logs, topics = find_live_dead_letters(address, properties)
+    tables, others, starts = [DEAD_LETTERS.empty_table()], 0, dict[tuple[str, int], int]()
+    for log in logs:
+        source: Any = log.source
+        place = log.topic, log.partition or 0
+        starts[place] = log.log_start_offset
+        messages = source.messages(replace(log, log_start_offset=max(read.get(place, 0), log.log_start_offset)))
+        while part := list(islice(messages, _MESSAGES)):
+            columns = {
+                "headers": pa.array([message.headers() for message in part], _HEADERS),
+                "topic": pa.repeat(log.topic, len(part)),
+                "partition": pa.repeat(pa.scalar(log.partition or 0, pa.int32()), len(part)),
+                "offset": pa.array([message.offset() for message in part]),
+                "timestamp": pa.array([message.timestamp()[1] for message in part], pa.timestamp("ms", "UTC")),
+            }
+            rows, strangers = _of_table(pa.RecordBatch.from_pydict(columns))
+            tables.append(rows)
+            others += strangers
+    return DeadLetters(pa.concat_tables(tables), others, starts, topics.topics, topics.unusable, is_live=True)

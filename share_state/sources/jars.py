@@ -17,6 +17,7 @@ KAFKA_BEFORE_SWEEP = "kafka-4.3.1"
 KAFKA_TOOLS = "kafka-tools-4.3.1"
 KAFKA_CLIENTS = "kafka-clients-4.3.1"
 TEST_BROKER = "kafka-broker-4.3.1"
+DEAD_LETTER_BROKER = "kafka-broker-4.4.0"
 
 # Ivy also fetches dependencies; pyspark ships most of Delta's.
 COORDINATES = {
@@ -25,8 +26,21 @@ COORDINATES = {
     KAFKA_BEFORE_SWEEP: ("org.apache.kafka", "kafka-share-coordinator", "4.3.1"),
     KAFKA_TOOLS: ("org.apache.kafka", "kafka-tools", "4.3.1"),  # 4.4.0 has none yet
     KAFKA_CLIENTS: ("org.apache.kafka", "kafka-clients", "4.3.1"),
-    TEST_BROKER: ("org.apache.kafka", "kafka_2.13", "4.3.1"),  # 4.4.0 needs kafka-tools 4.4.0
+    TEST_BROKER: ("org.apache.kafka", "kafka_2.13", "4.3.1"),
+    DEAD_LETTER_BROKER: ("org.apache.kafka", "kafka_2.13", "4.4.0"),
 }
+
+_IVY_FILE = """<ivy-module version="2.0">
+  <info organisation="io.share-state" module="jars"/>
+  <configurations><conf name="default"/></configurations>
+  <dependencies>
+    <dependency org="{}" name="{}" rev="{}" conf="default->default">
+      <exclude org="org.apache.kafka" module="kafka-tools"/>
+    </dependency>
+  </dependencies>
+</ivy-module>
+"""
+"""A broker runs without kafka-tools, which 4.4.0 has none of yet."""
 
 _LOG = logging.getLogger("share_state")
 
@@ -69,7 +83,12 @@ def fetch(name: str) -> None:
     organisation, module, revision = COORDINATES[name]
     with tempfile.TemporaryDirectory(prefix="share-state-jars-") as scratch:
         command = [java, "-jar", str(ivy), "-cache", f"{scratch}/cache", "-confs", "default"]
-        command += ["-dependency", organisation, module, revision, "-types", "jar", "bundle"]
+        if name == DEAD_LETTER_BROKER:
+            ivy_file = Path(scratch, "ivy.xml")
+            ivy_file.write_text(_IVY_FILE.format(organisation, module, revision), encoding="utf-8")
+            command += ["-ivy", str(ivy_file), "-types", "jar", "bundle"]
+        else:
+            command += ["-dependency", organisation, module, revision, "-types", "jar", "bundle"]
         command += ["-retrieve", f"{scratch}/jars/[artifact]-[revision].[ext]"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         fetched = sorted(Path(scratch, "jars").glob("*.jar"))

@@ -128,6 +128,80 @@ _GROUP_CONFIGS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class DeadLetterTopics:
+    """The dead-letter topics of a cluster.
+
+    Attributes:
+        topics: number of partitions of those that exist: named by a share group, or with
+            errors.deadletterqueue.group.enable.
+        unusable: share group -> why the brokers cannot write its dead letters.
+    """
+
+    topics: dict[str, int]
+    unusable: dict[str, str]
+
+
+_DLQ = "errors.deadletterqueue."
+_DLQ_SHARE_VERSION = 2
+
+
+def fetch_dead_letter_topics(address: str, properties: str | None) -> DeadLetterTopics:
+    """Ask a cluster for its dead-letter topics, and whether each share group's is usable.
+
+    Args:
+        address, properties: as of `fetch_broker_offsets`.
+    Raises:
+        InputError: if no broker answers or access is denied.
+        SetupError: if Java or the jars of Kafka's client are missing.
+    Source: KIP-1191; Kafka ShareGroupDLQStateManager.ProduceRequestHandler.validateDlqTopic.
+    """
+    with _connected(address, read_client_properties(properties)) as (jvm, admin):
+        kind = jvm.org.apache.kafka.common.config.ConfigResource.Type
+        of_group = _configs(jvm, admin, kind.GROUP, _share_groups(jvm, admin), f"{_DLQ}topic.name")
+        existing = set(admin.listTopics().names().get())
+        enabled = _configs(jvm, admin, kind.TOPIC, existing, f"{_DLQ}group.enable")
+        node = admin.describeCluster().nodes().get().iterator().next().idString()
+        settings = (f"{_DLQ}topic.name.prefix", f"{_DLQ}auto.create.topics.enable")
+        prefix, creates = (_configs(jvm, admin, kind.BROKER, [node], name).get(node) for name in settings)
+        feature = admin.describeFeatures().featureMetadata().get().finalizedFeatures().get("share.version")
+        version = 0 if feature is None else feature.maxVersionLevel()
+        named = {group: topic for group, topic in of_group.items() if topic}
+        topics = sorted({topic for topic, value in enabled.items() if value == "true"} | existing & {*named.values()})
+        described = dict(admin.describeTopics(topics).allTopicNames().get())
+        leaderless = {
+            topic: [one.partition() for one in found.partitions() if one.leader() is None]
+            for topic, found in described.items()
+        }
+        counts = {topic: len(found.partitions()) for topic, found in described.items()}
+
+    def why(topic: str) -> str | None:
+        if version < _DLQ_SHARE_VERSION:
+            return f"share.version is {version}, dead letters need {_DLQ_SHARE_VERSION}"
+        if topic.startswith("__"):
+            return f"the name of {topic} begins with __"
+        if topic in existing and enabled.get(topic) != "true":
+            return f"{topic} has not {_DLQ}group.enable=true"
+        if topic not in existing and creates != "true":
+            return f"{topic} does not exist, and the brokers do not create it ({settings[1]})"
+        if prefix and not topic.startswith(prefix):
+            return f"the name of {topic} does not begin with {prefix} ({settings[0]})"
+        if gone := leaderless.get(topic):
+            return f"{topic} has no leader for partition {', '.join(map(str, gone))}"
+        return None
+
+    found = ((group, why(topic)) for group, topic in sorted(named.items()))
+    return DeadLetterTopics(counts, {group: reason for group, reason in found if reason is not None})
+
+
+def _configs(jvm: Any, admin: Any, kind: Any, names: Collection[str], key: str) -> dict[str, str]:
+    """The value of a config of each resource that has it."""
+    resources = [jvm.org.apache.kafka.common.config.ConfigResource(kind, name) for name in names]
+    answers = dict(admin.describeConfigs(resources).all().get())
+    found = {resource.name(): answer.get(key) for resource, answer in answers.items()}
+    return {name: entry.value() for name, entry in found.items() if entry is not None}
+
+
 @contextmanager
 def _connected(address: str, properties: ClientProperties) -> Iterator[tuple[Any, Any]]:
     """A JVM and an Admin client in it; what the client raises becomes an InputError."""

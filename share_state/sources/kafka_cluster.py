@@ -222,9 +222,16 @@ class Cluster:
             return None
         return GroupTopicOffsets(topic_id_text(topic.topic_id), len(topic.partitions), self._logs(GROUP_TOPIC, topic))
 
+    def fetch_topic_offsets(self, names: Sequence[str]) -> dict[str, tuple[PartitionOffsets, ...]]:
+        """Fetch the offsets of topics; those that do not exist and partitions without a leader are left out."""
+        described = self._described(names) if names else {}
+        return {name: self._logs(name, topic) for name, topic in described.items()}
+
     def _logs(self, topic: str, described: Any) -> tuple[PartitionOffsets, ...]:
         """The earliest and latest offsets of the partitions of a topic."""
-        partitions = [(topic, partition.id) for partition in described.partitions]
+        partitions = [(topic, one.id) for one in described.partitions if one.leader is not None]
+        if not partitions:
+            return ()
         starts = self._offsets(partitions, _admin.OffsetSpec.earliest())
         ends = self._offsets(partitions, _admin.OffsetSpec.latest())
         return tuple(PartitionOffsets(one[1], starts[one], ends[one]) for one in sorted(starts.keys() & ends.keys()))
@@ -358,7 +365,7 @@ class KafkaSource:
     def batches(self, log: LogPartition, size: int = CHUNK_SIZE) -> Iterator[pa.RecordBatch]:
         """The records as key, value, offset and timestamp (ms), about `size` bytes at a time; raises as `chunks`."""
         messages, read = list[Any](), 0
-        for message in self._messages(log):
+        for message in self.messages(log):
             messages.append(message)
             read += len(message)
             if read >= size:
@@ -367,7 +374,8 @@ class KafkaSource:
         if messages:
             yield _batch(messages)
 
-    def _messages(self, log: LogPartition) -> Iterator[Any]:
+    def messages(self, log: LogPartition) -> Iterator[Any]:
+        """The messages of confluent-kafka of a partition, in offset order; raises as `chunks`."""
         if log.log_start_offset >= self.end_offset:
             return
         where, errors = f"{self.address}: {log.name}", ClientErrors()
@@ -471,3 +479,21 @@ def read_cluster(address: str, properties: str | None = None) -> ClusterInput:
         return ClusterInput(logs, offsets.topics, len(logs))
     group_logs = tuple(partition_of(GROUP_TOPIC, groups.topic_id, log) for log in groups.logs)
     return ClusterInput(logs, offsets.topics, len(logs), group_logs, groups.partitions)
+
+
+def read_topics(address: str, properties: str | None, names: Sequence[str]) -> list[LogPartition]:
+    """The log partitions of topics of a cluster, from their start to their current end.
+
+    Args:
+        address, properties: as of `read_cluster`.
+        names: of the topics; those that do not exist, and partitions without a leader, are left out.
+    Raises:
+        InputError: if no broker answers or access is denied.
+    """
+    given = read_client_properties(properties)
+    found = Cluster(address, given).fetch_topic_offsets(names)
+    return [
+        LogPartition(name, log.partition, (), log.start_offset, source=KafkaSource(address, log.end_offset, given))
+        for name, logs in sorted(found.items())
+        for log in logs
+    ]

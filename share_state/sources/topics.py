@@ -97,7 +97,7 @@ def read_topics(path: str) -> Topics:
             given = {entry.get("topicId", entry.get("topic_id")): entry for entry in given}
         topics = _FILE.validate_python(given)
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); --topics needs a JSON file") from None
+        raise InputError(f"{path}: cannot be read ({error.strerror}); give a JSON file of topics") from None
     except ValidationError as error:
         first = error.errors()[0]
         raise InputError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}; {_EXPECTED}") from None

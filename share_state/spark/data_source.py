@@ -61,7 +61,7 @@ class ShareGroupStateSource(DataSource):
         Raises:
             ShareStateError: if an option is unknown, or the table is.
         """
-        known = ("path", "paths", "table", "max_records", *_SOURCE_OPTIONS, *_PLAN_OPTIONS)
+        known = ("path", "paths", "table", "max_records", "starting", *_SOURCE_OPTIONS, *_PLAN_OPTIONS)
         for name in self.options:
             if name not in known:
                 raise ShareStateError(f"option {name}: no such option; give one of {', '.join(sorted(known))}")

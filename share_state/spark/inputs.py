@@ -109,6 +109,8 @@ class FrameRows:
         """The rows, each part with its last offset, which the next part may repeat."""
         before = 0
         for batch in self.read(log) if self.read is not None else ():
+            if not batch.num_rows:
+                continue
             offsets, count = batch["offset"].to_numpy(), batch.num_rows
             times = timestamp_ms(batch["timestamp"]) if self.has_times else np.full(count, NO_TIME)
             position = np.arange(before, before + count)

@@ -4,6 +4,7 @@ The offset of a stream names the topic id and the next offset of each partition.
 left out, and the log is read on from its start; a topic that was deleted and created again is read from its start.
 """
 
+import json
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -67,14 +68,23 @@ class LogRange(InputPartition):
 class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans and reads micro-batches of a cluster; subclasses say what a log partition yields."""
 
-    def __init__(self, address: str, properties: ClientProperties, most_records: int | None = None) -> None:
-        self.address, self.properties, self.most_records = address, properties, most_records
+    def __init__(
+        self, address: str, properties: ClientProperties, most_records: int | None = None, starting: str | None = None
+    ) -> None:
+        """A reader of a cluster.
+
+        Args:
+            address, properties: of the cluster.
+            most_records: of a micro-batch; None for all.
+            starting: JSON of `topic_id` and `next`, log partition -> offset to begin at; by default all records.
+        """
+        self.address, self.properties, self.most_records, self.starting = address, properties, most_records, starting
         self._cluster: Any = None
         self._target: dict[str, Any] | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Before the first record of a topic that is not known yet."""
-        return {"topic_id": "", "next": {}, "starts": {}}
+        """Before the first record of a topic that is not known yet, or where `starting` says."""
+        return {"topic_id": "", "next": {}, "starts": {}} | json.loads(self.starting or "{}")
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """The option `max_records`."""
@@ -227,7 +237,7 @@ class PackedSource(DataSource):
         return _PackedReader(*reader_options(self.options))
 
 
-def reader_options(options: Mapping[str, str]) -> tuple[str, ClientProperties, int | None]:
-    """The arguments of ClusterStreamReader: options path, kafka_properties and max_records."""
-    most = options.get("max_records")
-    return options["path"], read_client_properties(options.get("kafka_properties")), int(most) if most else None
+def reader_options(options: Mapping[str, str]) -> tuple[str, ClientProperties, int | None, str | None]:
+    """The arguments of ClusterStreamReader: options path, kafka_properties, max_records and starting."""
+    most, properties = options.get("max_records"), read_client_properties(options.get("kafka_properties"))
+    return options["path"], properties, int(most) if most else None, options.get("starting")

@@ -127,7 +127,13 @@ class SparkSink:
         schema = pa.schema([*table_schema(table), (LOG, pa.string())])
         chosen = pa.schema([schema.field(name) for name in columns or table_schema(table).names])
         with described(self._spark, f"share_state: collect {table}"):
-            return self._made(table, LOG).select(*chosen.names).toArrow().cast(chosen)
+            return self._made(table, *({LOG} & {*chosen.names})).select(*chosen.names).toArrow().cast(chosen)
+
+    def take(self, table: str) -> pa.Table:
+        """Collect the staged rows of a table, which are then dropped."""
+        rows = self.read(table)
+        self._counts[table] = 0
+        return rows
 
     def settle(self, table: str, logs: Collection[str], change: FinishRows) -> None:
         """Change the rows of some log partitions."""

@@ -5,8 +5,9 @@ log partition: its state is one value per log partition, and one compiled fold t
 driver merges the rows that changed into the tables.
 """
 
+import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +20,17 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
+from pyspark.sql.streaming.stateful_processor import (
+    ExpiredTimerInfo,
+    StatefulProcessor,
+    StatefulProcessorHandle,
+    TimerValues,
+)
 
 from share_state.errors import ShareStateError
 from share_state.pipeline.stream import EMPTY_ROWS, PACKED, LogChanges, LogFacts, StreamFold, from_ipc, packed_batch
 from share_state.pipeline.stream_tables import StreamTables
+from share_state.report.stream_metrics import StreamProgress
 from share_state.sources.discovery import STATE_TOPIC
 from share_state.sources.kafka_client import is_kafka_address
 from share_state.sources.object_stores import parquet_source, to_path
@@ -37,6 +44,8 @@ _FILES = "path string, modificationTime timestamp, length long, content binary"
 _STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp")
 _ROWS_A_PART = 1 << 18
+_JUDGED_EVERY_MS = 60_000
+"""How often a log partition is judged by the clock."""
 _PATIENCE = 1
 """Seconds."""
 
@@ -100,28 +109,43 @@ def _read_file(path: str, root: str) -> Iterator[pa.RecordBatch]:
 class LogProcessor(StatefulProcessor):
     """Folds the log partitions of a micro-batch; the state of each is one value."""
 
-    def __init__(self, fold: StreamFold) -> None:
-        self._fold = fold
+    def __init__(self, fold: StreamFold, *, has_timers: bool) -> None:
+        self._fold, self._has_timers = fold, has_timers
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the state."""
-        self._state = handle.getValueState("log", "state binary")
+        self._handle, self._state = handle, handle.getValueState("log", "state binary")
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[Row]:  # noqa: N802, N803
         """Fold what a micro-batch holds of a log partition."""
-        del timerValues
         (partition,), given = key, list(rows)
         if partition < 0:
             changes = LogChanges("", problems=[row.problem for row in given])
         else:
-            before = self._state.get() if self._state.exists() else None
-            state, changes = self._fold.step(None if before is None else bytes(before[0]), partition, *_unpacked(given))
-            if state is not None:
-                self._state.update((state,))
-            elif changes is not None:
-                self._state.clear()
+            stored = self._state.get()
+            before = self._fold.initial(partition) if stored is None else bytes(stored[0])
+            state, changes = self._fold.step(before or None, partition, *_unpacked(given))
+            if changes is not None:
+                # An empty value: the log is empty, and what an audit left is of another one.
+                self._state.update((state or b"",))
+            if self._has_timers and next(self._handle.listTimers(), None) is None:
+                self._handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + _JUDGED_EVERY_MS)
         if changes is not None:
             yield Row(state_partition=partition, changes=changes.to_bytes())
+
+    def handleExpiredTimer(  # noqa: N802
+        self,
+        key: Any,
+        timerValues: TimerValues,  # noqa: N803
+        expiredTimerInfo: ExpiredTimerInfo,  # noqa: N803
+    ) -> Iterator[Row]:
+        """Judge a log partition by the clock."""
+        del expiredTimerInfo
+        stored, now = self._state.get(), timerValues.getCurrentProcessingTimeInMs()
+        self._handle.registerTimer(now + _JUDGED_EVERY_MS)
+        if stored is not None and stored[0]:
+            changes = self._fold.judge_at(bytes(stored[0]), key[0], now)
+            yield Row(state_partition=key[0], changes=changes.to_bytes())
 
     def close(self) -> None:
         """Nothing is open."""
@@ -145,6 +169,7 @@ class StreamSpec:
         once: end when what is there now is read.
         trigger: time between the starts of micro-batches, as Spark writes it.
         kafka_properties: path of a properties file for the cluster.
+        starting: topic id and next offset of each log partition from which a new stream reads a cluster.
         most_records: of a cluster that a micro-batch reads; None for all.
         files_per_trigger: most files of a micro-batch.
     """
@@ -155,17 +180,21 @@ class StreamSpec:
     once: bool = False
     trigger: str = "10s"
     kafka_properties: str | None = None
+    starting: str | None = None
     most_records: int | None = None
     files_per_trigger: int = 1000
 
 
-def run_stream(spark: SparkSession, spec: StreamSpec, tables: StreamTables) -> None:
+def run_stream(
+    spark: SparkSession, spec: StreamSpec, tables: StreamTables, seen: Callable[[StreamProgress], None] | None = None
+) -> None:
     """Run a stream until it has read what is there (`once`), or until it is interrupted.
 
     Args:
         spark: a session.
         spec: what to read.
         tables: where changes go.
+        seen: is called with the progress, about once a second.
     Raises:
         ShareStateError: if the stream must stop.
     """
@@ -177,11 +206,23 @@ def run_stream(spark: SparkSession, spec: StreamSpec, tables: StreamTables) -> N
         try:
             # A signal is handled between two calls.
             while not query.awaitTermination(_PATIENCE):
-                pass
+                if seen is not None and (latest := query.lastProgress) is not None:
+                    seen(_progress(latest))
         finally:
             query.stop()
     except (PySparkException, Py4JError) as error:
         raise (failures[0] if failures else _stopped(spec, error)) from None
+
+
+def _progress(latest: Any) -> StreamProgress:
+    (source,), seconds = latest["sources"], latest["durationMs"].get("triggerExecution", 0) / 1000
+    try:
+        # Of a cluster; Spark knows no end of a folder.
+        end, newest = (json.loads(source[name])["next"] for name in ("endOffset", "latestOffset"))
+        behind = sum(max(0, offset - end.get(log, 0)) for log, offset in newest.items())
+    except (TypeError, ValueError, KeyError):
+        behind = None
+    return StreamProgress(seconds, behind)
 
 
 def _stopped(spec: StreamSpec, error: Exception) -> Exception:
@@ -195,9 +236,13 @@ def _stopped(spec: StreamSpec, error: Exception) -> Exception:
 
 def _start(spark: SparkSession, spec: StreamSpec, tables: StreamTables, failures: list[Exception]) -> StreamingQuery:
     spark.conf.set("spark.sql.streaming.stateStore.providerClass", _STATE_STORE)
+    # Timers need micro-batches without records, which would never let a query end that reads what is there.
+    spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", not spec.once)
     packed = _cluster_frame(spark, spec) if is_kafka_address(spec.source) else _folder_frame(spark, spec)
+    # What is there now is judged by the time of its last record, as a reconstruct judges it.
+    processor = LogProcessor(spec.fold, has_timers=not spec.once)
     changed = packed.groupBy("state_partition").transformWithState(
-        LogProcessor(spec.fold), outputStructType=_CHANGES, outputMode="Update", timeMode="None"
+        processor, outputStructType=_CHANGES, outputMode="Update", timeMode="ProcessingTime"
     )
 
     def write(frame: DataFrame, batch: int) -> None:
@@ -222,6 +267,8 @@ def _cluster_frame(spark: SparkSession, spec: StreamSpec) -> DataFrame:
         reader = reader.option("kafka_properties", spec.kafka_properties)
     if spec.most_records is not None:
         reader = reader.option("max_records", spec.most_records)
+    if spec.starting is not None:
+        reader = reader.option("starting", spec.starting)
     return reader.load(spec.source)
 
 

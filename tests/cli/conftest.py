@@ -32,7 +32,7 @@ def no_java(tmp_path: Path) -> Mapping[str, str]:
 
 
 @pytest.fixture(scope="session")
-def chaos(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def chaos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A warehouse made of 4.3.1/chaos, its topics known; not to be written to."""
     folder, scenario = tmp_path_factory.mktemp("lake") / "chaos", DATA / "4.3.1/chaos"
     assert run(["reconstruct", str(scenario), "--out", str(folder), "--topics", str(scenario / "topics.json")]) == 0

@@ -60,22 +60,20 @@ def test_nothing_new_is_said_and_is_no_failure(light: Command, audited: Path, tm
     assert len(CommittedTables(str(tmp_path / "copy/lake")).runs) == 2
 
 
-def test_json_says_it_to_programs(share_state: Command, tmp_path: Path):
-    done = share_state(
-        "audit", CHAOS, "--out", tmp_path / "lake", "--topics", CHAOS / "topics.json", "--json", "--quiet"
-    )
+def test_json_says_it_to_programs(light: Command, tmp_path: Path):
+    done = light("audit", CHAOS, "--out", tmp_path / "lake", "--topics", CHAOS / "topics.json", "--json", "--quiet")
     assert (done.code, done.err) == (0, "")
     assert json.loads(done.out)
-    shown = share_state("show", tmp_path / "lake", "--group", "g3")
+    shown = light("show", tmp_path / "lake", "--group", "g3")
     assert shown.code == 0
 
 
-def test_groups_are_named_in_a_table_whose_columns_are_called_otherwise(share_state: Command, tmp_path: Path):
+def test_groups_are_named_in_a_table_whose_columns_are_called_otherwise(light: Command, tmp_path: Path):
     rows = rows_of(find_group_logs([str(CHAOS)]))
     named = write(rows.rename_columns(["k", *rows.column_names[1:]]), tmp_path / "groups.parquet")
     arguments = ("audit", CHAOS / "__share_group_state-*", "--groups", named, "--out", tmp_path / "lake")
-    assert "no column key" in share_state(*arguments).err
-    done = share_state(*arguments, "--column", "key=k")
+    assert "no column key" in light(*arguments).err
+    done = light(*arguments, "--column", "key=k")
     assert done.code == 0
     assert "__consumer_offsets: found partition 0, 1, 2, but not how many there are" in done.err
     assert "give groups.partitions" in done.err

@@ -8,8 +8,6 @@ import pytest
 from tests.cli.commands import say
 from tests.fold.control_records.logs import at, checkpoint, delta, log_of, user_data
 
-pytestmark = pytest.mark.usefixtures("spark")
-
 WORKED_EXAMPLE = {
     130: checkpoint("G1", 1, 100, 100),
     131: delta("G1", 1, 130, [(100, 109, 2, 1)]),
@@ -35,6 +33,7 @@ def _state(capfd, broker: Path, out: Path, *options: str) -> dict:
     return state
 
 
+@pytest.mark.usefixtures("spark")
 def test_the_worked_example_ends_where_the_draft_says(capfd, tmp_path: Path, broker: Path):
     state = _state(capfd, broker, tmp_path / "w")
     assert (state["dialect"], state["group_id"], state["topic"], state["topic_id"]) == (

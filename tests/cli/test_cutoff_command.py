@@ -31,9 +31,9 @@ def test_the_cutoff_is_kafka_s_and_is_proved(share_state: Command, name: str):
     )
 
 
-def test_the_table_says_what_json_says(share_state: Command):
-    rows = share_state("cutoff", CHAOS, "--json").json["cutoff"]
-    said = share_state("cutoff", CHAOS, "--verify")
+def test_the_table_says_what_json_says(light: Command):
+    rows = light("cutoff", CHAOS, "--json").json["cutoff"]
+    said = light("cutoff", CHAOS, "--verify")
     header, *cells = said.table[: len(rows) + 1]
     assert header[:8] == ["TOPIC", "PARTITION", "CUTOFF", "LOG-START", "LOG-END", "REDUNDANT", "LIVE", "SAFE"]
     names = ["topic", "partition", "cutoff_offset", "log_start_offset", "log_end_offset", "redundant_records"]
@@ -43,9 +43,9 @@ def test_the_table_says_what_json_says(share_state: Command):
     assert "55 share-partitions" in said.out
 
 
-def test_what_may_be_deleted_is_written_for_kafka_s_tool(share_state: Command, tmp_path: Path):
+def test_what_may_be_deleted_is_written_for_kafka_s_tool(light: Command, tmp_path: Path):
     target = tmp_path / "offsets.json"
-    said = share_state("cutoff", CHAOS, "--delete-records", target, "--json")
+    said = light("cutoff", CHAOS, "--delete-records", target, "--json")
     assert said.json["delete_records"] == str(target)
     assert json.loads(target.read_text()) == {
         "version": 1,
@@ -55,7 +55,7 @@ def test_what_may_be_deleted_is_written_for_kafka_s_tool(share_state: Command, t
         ],
     }
     assert contents(tmp_path).keys() == {"offsets.json"}
-    assert "kafka-delete-records.sh --offset-json-file" in share_state("cutoff", CHAOS, "--delete-records", target).out
+    assert "kafka-delete-records.sh --offset-json-file" in light("cutoff", CHAOS, "--delete-records", target).out
 
 
 def test_kafka_s_tool_takes_the_file(spark: SparkSession, share_state: Command, tmp_path: Path):
@@ -86,46 +86,46 @@ def _parsed_by_kafka(spark: SparkSession, text: str) -> dict[str, list[int]]:
     return {str(entry.getKey()): list(entry.getValue()) for entry in parsed.entrySet()}
 
 
-def test_an_earlier_file_is_replaced(share_state: Command, tmp_path: Path):
+def test_an_earlier_file_is_replaced(light: Command, tmp_path: Path):
     target = tmp_path / "offsets.json"
     target.write_text("from last week")
-    share_state("cutoff", CHAOS, "--delete-records", target)
+    light("cutoff", CHAOS, "--delete-records", target)
     assert len(json.loads(target.read_text())["partitions"]) == 3
 
 
-def test_what_is_not_safe_is_not_written(share_state: Command, damaged: Path, tmp_path: Path):
+def test_what_is_not_safe_is_not_written(light: Command, damaged: Path, tmp_path: Path):
     target = tmp_path / "offsets.json"
-    said = share_state("cutoff", damaged, "--delete-records", target)
+    said = light("cutoff", damaged, "--delete-records", target)
     assert said.code == 1
     assert json.loads(target.read_text())["partitions"] == []
     assert "no: " in said.out
 
 
-def test_a_cutoff_at_the_log_start_deletes_nothing_and_is_not_written(share_state: Command, tmp_path: Path):
+def test_a_cutoff_at_the_log_start_deletes_nothing_and_is_not_written(light: Command, tmp_path: Path):
     target = tmp_path / "offsets.json"
-    share_state("cutoff", DATA / "4.3.1/prune", "--delete-records", target)
-    rows = share_state("cutoff", DATA / "4.3.1/prune", "--json").json["cutoff"]
+    light("cutoff", DATA / "4.3.1/prune", "--delete-records", target)
+    rows = light("cutoff", DATA / "4.3.1/prune", "--json").json["cutoff"]
     assert any(row["cutoff_offset"] == row["log_start_offset"] for row in rows)
     assert [entry["partition"] for entry in json.loads(target.read_text())["partitions"]] == [
         row["partition"] for row in rows if row["cutoff_offset"] > row["log_start_offset"]
     ]
 
 
-def test_a_proof_that_fails_is_told_and_nothing_is_written(share_state: Command, tmp_path: Path):
+def test_a_proof_that_fails_is_told_and_nothing_is_written(light: Command, tmp_path: Path):
     orphan, later = Record(key(UPDATE), update(start=0)), Record(key(partition=1), snapshot())
     batches = consecutive([Batch([record]) for record in (orphan, later)])
     log_of(tmp_path / "broker", in_bytes(batches))
     target = tmp_path / "offsets.json"
-    said = share_state("cutoff", tmp_path / "broker", "--verify", "--delete-records", target, "--fail-on", "off")
+    said = light("cutoff", tmp_path / "broker", "--verify", "--delete-records", target, "--fail-on", "off")
     assert said.code == 1
     assert "NOT SAFE: 1 of 2 share-partitions change: g:AAECAwQFBgcICQoLDA0ODw:0" in said.out
     assert "nothing was written" in said.out
     assert not target.exists()
 
 
-def test_a_log_with_nothing_to_clean_says_so(share_state: Command, tmp_path: Path):
+def test_a_log_with_nothing_to_clean_says_so(light: Command, tmp_path: Path):
     log_of(tmp_path, Batch([Record(key(), snapshot())]).written())
-    said = share_state("cutoff", tmp_path, "--verify")
+    said = light("cutoff", tmp_path, "--verify")
     assert said.code == 0
     assert "nothing may be cleaned" in said.out
     assert said.table[1][2] == "-"

@@ -146,9 +146,9 @@ def test_the_members_that_had_the_partition_are_told_where_their_log_is_there(li
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (("nobody", "t3", 1, 24), "group nobody: not here; the nearest of 6 are g5, g4, g3, g2, g1"),
-        (("g0", "t9", 1, 24), "topic t9 of group g0: not here; the nearest of 4 are t3, t2, t1, t0"),
-        (("g0", "t3", 9, 24), "partition 9 of topic t3 of group g0: not here; the nearest of 2 are 0, 1"),
+        (("nobody", "t3", 1, 24), "group nobody: not here; the nearest of 6 are g5, g4, g3"),
+        (("g0", "t9", 1, 24), "topic t9 of group g0: not here; the nearest of 4 are t3, t2, t1"),
+        (("g0", "t3", 9, 24), "partition 9 of topic t3 of group g0: not here; there are 0, 1"),
         (("g0", "t3", 1, -1), "--offset -1: give an offset from 0 on"),
     ],
 )

@@ -1,10 +1,14 @@
 """What a command says of itself."""
 
+import re
+from typing import get_args
+
 import pytest
 
 from share_state import __version__
 from share_state.cli.main import COMMANDS
-from share_state.rules.registry import registered
+from share_state.config.inputs import Dialect, Format, Judge, Mode
+from share_state.rules.registry import OFF, SEVERITIES, registered
 from tests.cli.commands import Command
 
 
@@ -22,6 +26,45 @@ def test_the_bare_command_lists_the_commands(light: Command):
         said = light(*arguments)
         assert (said.code, said.err) == (0, "")
         assert all(name in said.out for name in COMMANDS)
+
+
+def test_the_list_of_commands_cuts_no_line(light: Command):
+    listed = light("-h").out.partition("Commands:")[2]
+    assert "..." not in listed
+    assert max(map(len, listed.splitlines())) <= 80
+
+
+CHOICES = {
+    "--format": get_args(Format),
+    "--dialect": get_args(Dialect),
+    "--mode": get_args(Mode),
+    "--judge": get_args(Judge),
+    "--fail-on": (*SEVERITIES, OFF),
+    "--rule": (*SEVERITIES, OFF),
+}
+
+
+@pytest.mark.parametrize("option", CHOICES)
+def test_help_and_error_list_the_choices_of_an_option(light: Command, option: str):
+    described = light("reconstruct", "-h").out.partition(f"  {option} ")[2].partition("  --")[0]
+    given = "CRC_MISMATCH=x" if option == "--rule" else "x"
+    refused = light("reconstruct", "in", "--out", "w", option, given)
+    assert refused.code == 2
+    assert set(CHOICES[option]) <= set(re.findall(r"[\w-]+", described.partition("[default")[0]))
+    assert all(choice in refused.err for choice in CHOICES[option])
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"), [("share-state rec", ["reconstruct"]), ("share-state show --ra", ["--ranges"])]
+)
+def test_a_shell_completes_commands_and_options(
+    light: Command, monkeypatch: pytest.MonkeyPatch, words: str, completed: list[str]
+):
+    monkeypatch.setenv("_SHARE_STATE_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
+    said = light()
+    assert (said.code, said.out.split()) == (0, completed)
 
 
 def test_the_version_is_told(light: Command):

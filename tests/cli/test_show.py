@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
 
 from share_state.cli.main import run
 from share_state.fold.log import fold_log
@@ -51,11 +50,11 @@ def test_start_offset_and_lag_are_those_of_kafka_s_own_tool(light: Command, chao
     _is_what_kafka_says(_shown(light("show", chaos).table), DATA / "4.3.1/chaos")
 
 
-def test_a_dead_letter_queue_s_waiting_records_lag_as_kafka_s_own_tool_says(share_state: Command, tmp_path: Path):
+def test_a_dead_letter_queue_s_waiting_records_lag_as_kafka_s_own_tool_says(light: Command, tmp_path: Path):
     scenario = DATA / "4.4.0/dlq"
-    done = share_state("reconstruct", scenario, "--out", tmp_path / "w", "--topics", scenario / "topics.json")
+    done = light("reconstruct", scenario, "--out", tmp_path / "w", "--topics", scenario / "topics.json")
     assert (done.code, done.err) == (0, "")
-    _is_what_kafka_says(_shown(share_state("show", tmp_path / "w").table), scenario)
+    _is_what_kafka_says(_shown(light("show", tmp_path / "w").table), scenario)
 
 
 @pytest.mark.parametrize("scenario", DESCRIBED, ids=lambda path: f"{path.parent.name}/{path.name}")
@@ -79,18 +78,25 @@ def test_json_says_what_the_table_says(light: Command, chaos: Path):
     assert found["run"]["command"] == "reconstruct"
     assert {
         (row["group_id"], row["topic"] or row["topic_id"], str(row["partition"])): [
-            str(row["start_offset"]) if row["start_offset"] >= 0 else "-",
+            "-" if row["start_offset"] is None else str(row["start_offset"]),
             "-" if row["lag"] is None else str(row["lag"]),
         ]
         for row in found["share_partitions"]
     } == shown
 
 
+def test_json_has_one_shape_of_the_run_in_all_commands(light: Command, tmp_path: Path):
+    made = light("reconstruct", DATA / "4.3.1/happy", "--out", tmp_path / "w", "--json").json["run"]
+    assert made["command"] == "reconstruct"
+    assert made["table_versions"]["share_partition_state"] == 0
+    assert all(light(name, tmp_path / "w", "--json").json["run"] == made for name in ("show", "groups"))
+
+
 def test_json_hints_where_an_uninitialised_share_partition_will_start(light: Command, chaos: Path):
     """K-47: at the topic's end offset, by the default of share.auto.offset.reset."""
     rows = light("show", chaos, "--json").json["share_partitions"]
-    assert all(row["spso_hint"] is None for row in rows if row["start_offset"] >= 0)
-    hints = [(row["spso_hint"], row["topic_end_offset"]) for row in rows if row["start_offset"] < 0]
+    assert all(row["spso_hint"] is None for row in rows if row["start_offset"] is not None)
+    hints = [(row["spso_hint"], row["topic_end_offset"]) for row in rows if row["start_offset"] is None]
     assert all(hint == end for hint, end in hints)
     assert any(hint is not None for hint, _ in hints)
 
@@ -99,7 +105,9 @@ def test_verbose_adds_the_leader_epoch(light: Command, chaos: Path):
     header, *rows = light("show", chaos, "--epochs").table
     assert header[:6] == ["GROUP", "TOPIC", "PARTITION", "LEADER-EPOCH", "START-OFFSET", "LAG"]
     states = light("show", chaos, "--json").json["share_partitions"]
-    assert [row[3] for row in rows] == [str(row["leader_epoch"]) if row["start_offset"] >= 0 else "-" for row in states]
+    assert [row[3] for row in rows] == [
+        "-" if row["start_offset"] is None else str(row["leader_epoch"]) for row in states
+    ]
 
 
 def test_a_start_that_is_not_initialised_is_a_hyphen(light: Command, chaos: Path):
@@ -127,10 +135,10 @@ def test_group_topic_and_partition_choose_rows(light: Command, chaos: Path):
 @pytest.mark.parametrize(
     ("chosen", "error"),
     [
-        (["--group", "g11"], "group g11: not here; the nearest of 6 are g1, g5, g4, g3, g2"),
-        (["--topic", "T1", "--group", "g1"], "topic T1 of group g1: not here; the nearest of 3 are t1, t2, t0"),
-        (["--topic", "t1", "--partition", 40], "partition 40 of topic t1: not here; the nearest of 4 are 0, 1, 2, 3"),
-        (["--group", "\x1b[31m"], "group '\\x1b[31m': not here; the nearest of 6 are g3, g1, g5, g4, g2"),
+        (["--group", "g11"], "group g11: not here; the nearest of 6 are g1, g5, g4"),
+        (["--topic", "T1", "--group", "g1"], "topic T1 of group g1: not here; there are t1, t2, t0"),
+        (["--topic", "t1", "--partition", 40], "partition 40 of topic t1: not here; the nearest of 4 are 1, 2, 3"),
+        (["--group", "\x1b[31m"], "group '\\x1b[31m': not here; the nearest of 6 are g3, g1, g5"),
     ],
 )
 def test_an_unknown_share_partition_is_refused_with_the_nearest(
@@ -159,10 +167,10 @@ def test_the_ranges_of_every_share_partition_are_shown_where_asked_for(light: Co
     assert len(ranges) - 1 == len(light("show", chaos, "--json").json["in_flight"])
 
 
-def test_without_topics_names_and_lags_are_unknown(share_state: Command, tmp_path: Path):
+def test_without_topics_names_and_lags_are_unknown(light: Command, tmp_path: Path):
     scenario = DATA / "4.3.1/happy"
-    share_state("reconstruct", f"{scenario}/__share_group_state-*", "--out", tmp_path / "w")
-    shown = _shown(share_state("show", tmp_path / "w").table)
+    light("reconstruct", f"{scenario}/__share_group_state-*", "--out", tmp_path / "w")
+    shown = _shown(light("show", tmp_path / "w").table)
     described = _kafka_s_own(scenario)
     names = {topic["topicId"]: topic["name"] for topic in json.loads((scenario / "topics.json").read_text())}
     assert {(group, names[topic], partition): cells for (group, topic, partition), cells in shown.items()} == {
@@ -174,7 +182,7 @@ GROUPS = ["a:star:b", "[red]x[/red]", "new\nline", "\x1b[31mred", "tab\tbed", "Ã
 
 
 @pytest.fixture(scope="module")
-def odd(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A warehouse of odd names, of a state with a gap, and of one that is suspect."""
     folder = tmp_path_factory.mktemp("odd")
     records = [

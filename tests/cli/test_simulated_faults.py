@@ -13,7 +13,7 @@ from tests.profiles import by_profile
 @pytest.mark.parametrize("seed", by_profile([7], range(1, 21)))
 def test_an_audit_that_knows_nothing_of_the_writer_finds_every_fault(light: Command, tmp_path: Path, seed: int):
     logs, lake = tmp_path / "logs", tmp_path / "lake"
-    assert light("simulate", "--out", logs, "--seed", seed, "--groups", 60, "--fault", "all").code == 0
+    assert light("simulate", "--out", logs, "--seed", seed, "--groups", by_profile(40, 60), "--fault", "all").code == 0
     done = light("audit", logs, "--out", lake, "--json")
     assert done.code == 1
     tables = CommittedTables(str(lake))

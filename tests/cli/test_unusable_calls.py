@@ -138,11 +138,11 @@ COMMANDS = {
 
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("given", INPUTS)
-def test_an_input_that_cannot_be_read_is_refused(share_state: Command, tmp_path: Path, name: str, given: str):
+def test_an_input_that_cannot_be_read_is_refused(light: Command, tmp_path: Path, name: str, given: str):
     make, words = INPUTS[given]
     path = make(tmp_path / "input")
     before = contents(tmp_path)
-    said = share_state(name, path, *COMMANDS[name](tmp_path))
+    said = light(name, path, *COMMANDS[name](tmp_path))
     if name == "decode" and "named as a segment" in given:
         # Decoding needs no whole batch: it tells of none.
         assert said.code == 0
@@ -151,17 +151,17 @@ def test_an_input_that_cannot_be_read_is_refused(share_state: Command, tmp_path:
     assert contents(tmp_path) == before
 
 
-def test_one_bad_input_among_good_ones_is_refused(share_state: Command, tmp_path: Path):
-    said = share_state("reconstruct", HAPPY, tmp_path / "gone", "--out", tmp_path / "out")
+def test_one_bad_input_among_good_ones_is_refused(light: Command, tmp_path: Path):
+    said = light("reconstruct", HAPPY, tmp_path / "gone", "--out", tmp_path / "out")
     _refused(said, "gone: no such file or folder")
     assert not contents(tmp_path)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_segment_without_the_right_to_read_it_is_refused(share_state: Command, tmp_path: Path):
+def test_a_segment_without_the_right_to_read_it_is_refused(light: Command, tmp_path: Path):
     shutil.copytree(HAPPY / STATE, tmp_path / STATE)
     (tmp_path / STATE / SEGMENT).chmod(0)
-    _refused(share_state("reconstruct", tmp_path, "--out", tmp_path / "out"), "Permission denied")
+    _refused(light("reconstruct", tmp_path, "--out", tmp_path / "out"), "Permission denied")
 
 
 def _a_file(place: Path) -> Path:
@@ -196,33 +196,31 @@ OUTPUTS = {
 
 @pytest.mark.parametrize("name", ["reconstruct", "decode"])
 @pytest.mark.parametrize("given", OUTPUTS)
-def test_a_place_for_tables_that_holds_something_else_is_refused(
-    share_state: Command, tmp_path: Path, name: str, given: str
-):
+def test_a_place_for_tables_that_holds_something_else_is_refused(light: Command, tmp_path: Path, name: str, given: str):
     place = OUTPUTS[given](tmp_path / "out")
     before = contents(tmp_path)
-    _refused(share_state(name, HAPPY, "--out", place), str(place))
+    _refused(light(name, HAPPY, "--out", place), str(place))
     assert contents(tmp_path) == before
 
 
-def test_the_log_folder_itself_is_no_place_for_tables(share_state: Command, tmp_path: Path):
+def test_the_log_folder_itself_is_no_place_for_tables(light: Command, tmp_path: Path):
     shutil.copytree(HAPPY, tmp_path / "broker")
     before = contents(tmp_path)
-    _refused(share_state("reconstruct", tmp_path / "broker", "--out", tmp_path / "broker"), "holds something else")
+    _refused(light("reconstruct", tmp_path / "broker", "--out", tmp_path / "broker"), "holds something else")
     assert contents(tmp_path) == before
 
 
 @pytest.mark.parametrize(("file", "why"), [("missing/offsets.json", "does not exist"), (".", "a folder is here")])
-def test_a_file_of_offsets_that_cannot_be_written_is_refused(share_state: Command, tmp_path: Path, file: str, why: str):
-    said = share_state("cutoff", DATA / "4.3.1/chaos", "--delete-records", tmp_path / file)
+def test_a_file_of_offsets_that_cannot_be_written_is_refused(light: Command, tmp_path: Path, file: str, why: str):
+    said = light("cutoff", DATA / "4.3.1/chaos", "--delete-records", tmp_path / file)
     _refused(said, why)
     assert not contents(tmp_path)
 
 
-def test_a_log_without_a_number_cannot_be_cleaned(share_state: Command, tmp_path: Path):
+def test_a_log_without_a_number_cannot_be_cleaned(light: Command, tmp_path: Path):
     shutil.copy(next((DATA / "4.3.1/chaos" / STATE).glob("*.log")), tmp_path / SEGMENT)
     before = contents(tmp_path)
-    said = share_state("cutoff", tmp_path / SEGMENT, "--delete-records", tmp_path / "offsets.json")
+    said = light("cutoff", tmp_path / SEGMENT, "--delete-records", tmp_path / "offsets.json")
     _refused(said, "__share_group_state-N")
     assert contents(tmp_path) == before
 
@@ -255,9 +253,9 @@ OPTIONS = [
 @pytest.mark.parametrize("name", ["reconstruct", "cutoff"])
 @pytest.mark.parametrize(("options", "words"), OPTIONS, ids=lambda value: value if isinstance(value, str) else "")
 def test_an_option_that_means_nothing_is_refused(
-    share_state: Command, tmp_path: Path, name: str, options: list[str], words: str
+    light: Command, tmp_path: Path, name: str, options: list[str], words: str
 ):
-    _refused(share_state(name, HAPPY, *COMMANDS[name](tmp_path), *options), words)
+    _refused(light(name, HAPPY, *COMMANDS[name](tmp_path), *options), words)
     assert not contents(tmp_path)
 
 
@@ -281,12 +279,12 @@ TOPICS = {
 
 
 @pytest.mark.parametrize("given", TOPICS)
-def test_a_file_of_topics_that_is_none_is_refused(share_state: Command, tmp_path: Path, given: str):
+def test_a_file_of_topics_that_is_none_is_refused(light: Command, tmp_path: Path, given: str):
     file, content = tmp_path / "topics.json", TOPICS[given]
     if content is not None:
         file.write_bytes(content if isinstance(content, bytes) else content.encode())
     before = contents(tmp_path)
-    _refused(share_state("reconstruct", HAPPY, "--out", tmp_path / "out", "--topics", file), str(file))
+    _refused(light("reconstruct", HAPPY, "--out", tmp_path / "out", "--topics", file), str(file))
     assert contents(tmp_path) == before
 
 
@@ -310,11 +308,26 @@ def test_a_warehouse_as_input_is_refused_as_such(light: Command, chaos: Path, tm
 
 @pytest.mark.parametrize(
     "arguments",
-    [["nonsense"], ["reconstruct"], ["reconstruct", HAPPY], ["cutoff"], ["decode"], ["show", "a", "b"],
-     ["show", "--partition", "x"]],
-)  # fmt: skip
+    [["nonsense"], ["reconstruct"], ["reconstruct", HAPPY], ["cutoff"], ["decode"], ["show", "a", "b"]],
+)
 def test_a_call_that_is_none_is_refused(light: Command, arguments: list[str]):
-    _refused(light(*arguments), "--help")
+    command = "" if arguments == ["nonsense"] else f" {arguments[0]}"
+    _refused(light(*arguments), f"`share-state{command} --help` lists what can be given")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("show", "--partition", "x"), "--partition x: give a whole number"),
+        (("cutoff", HAPPY, "--state-partitions=0"), "--state-partitions 0: give at least 1"),
+        (("audit", HAPPY, "--out", "w", "--fail-on", "x"), "--fail-on x: give one of error, warning, info, off"),
+        (("decode", "./nowhere/"), "./nowhere/: no such file or folder; give the folder that holds "),
+    ],
+)
+def test_an_error_names_what_was_given_as_it_was_written(light: Command, arguments: tuple[object, ...], error: str):
+    said = light(*arguments)
+    _refused(said, error)
+    assert said.err.startswith(f"share-state: {error}")
 
 
 def test_a_path_of_two_lines_is_refused_in_one(light: Command, tmp_path: Path):

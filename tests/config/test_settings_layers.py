@@ -60,6 +60,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "control_records.ignore_uncheckpointed": st.booleans(),
     "control_records.index": TEXTS,
     "dead_letters": st.lists(TEXTS, max_size=3),
+    "dead_letters_copied_last": st.booleans(),
     "clock": st.sampled_from(get_args(Clock)),
     "rules": st.dictionaries(RULES, SEVERITY),
     "fail_on": SEVERITY,

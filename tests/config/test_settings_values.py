@@ -92,6 +92,7 @@ def test_the_defaults_are_those_of_the_fold_and_of_kafka():
             "index": None,
         },
         "dead_letters": [],
+        "dead_letters_copied_last": False,
         "clock": "log",
         "rules": {},
         "fail_on": "error",

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from share_state.errors import InputError
@@ -20,6 +20,7 @@ from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition, Segment, find_logs
 from tests.fold.model import Written
 from tests.fold.random_logs import folder_of, logs
+from tests.profiles import by_profile
 from tests.truth import DATA, scenarios
 
 
@@ -39,12 +40,13 @@ def check_same(found: FoldedLog, expected: FoldedLog) -> None:
 
 
 @pytest.mark.parametrize("scenario", scenarios(), ids=lambda path: str(path.relative_to(DATA)))
-@pytest.mark.parametrize("cores", [2, 5])
+@pytest.mark.parametrize("cores", by_profile([5], [2, 5]))
 def test_a_real_log_is_the_same_by_one_thread_and_by_several(scenario: Path, cores: int):
     for log in find_logs([str(scenario)]):
         check_same(folded(log, cores, 1 << 14), folded(log, 1, 1 << 14))
 
 
+@settings(max_examples=by_profile(8, 3000))
 @given(logs(), st.integers(2, 4), st.sampled_from([0, 1, 4]))
 def test_a_drawn_log_is_the_same_by_one_thread_and_by_several(
     tmp_path_factory: pytest.TempPathFactory, content: list[list[Written]], cores: int, codec: int

@@ -1,6 +1,7 @@
 """Dead letters matched with the state logs: what is lost, duplicate or unexpected, and what cannot be known."""
 
 import json
+import re
 import shutil
 import struct
 from collections.abc import Sequence
@@ -10,10 +11,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 
 from share_state.cli.main import run
 from share_state.delta.reader import CommittedTables
 from share_state.report.audit_data import read_report
+from share_state.report.page import render_page
 from share_state.report.prometheus import write_metrics
 from tests.kafka.batches import NOW, Batch, Record
 from tests.log_writer import Key, batch, snapshot, update, write_log_folder, write_segment
@@ -22,15 +25,17 @@ from tests.truth import DATA
 REAL = DATA / "4.4.0/dead-letters"
 KEY: Key = ("app", "AAECAwQFBgcICQoLDA0ODw", 0)
 ARCHIVING, ARCHIVED = 3, 4
+STEP = 600_000
+"""ms between two batches of a state log: longer than a dead letter may take."""
 
 
-def letter(of: int, *, topic: str = "orders", time: int = 0, **changed: bytes | None) -> Record:
-    """A dead letter of an offset of KEY, `time` ms after the first."""
+def letter(of: int, *, topic: str = "orders", time: float = 1, **changed: bytes | None) -> Record:
+    """A dead letter of an offset of KEY, written `time` steps after the first record of the state log."""
     headers = {"topic": topic.encode(), "partition": b"0", "offset": str(of).encode(), "group": b"app",
                "delivery.count": b"5", "message": b"Offset rejected by client."}  # fmt: skip
     headers |= {name.replace("_", "."): text for name, text in changed.items()}
     named = [(f"__dlq.errors.{name}".encode(), text) for name, text in headers.items() if text is not None]
-    return Record(b"a key", b"a value", [(b"other", b"x"), *named], time_delta=time)
+    return Record(b"a key", b"a value", [(b"other", b"x"), *named], time_delta=int(time * STEP))
 
 
 class Export:
@@ -41,8 +46,8 @@ class Export:
         (folder / "topics.json").write_text(json.dumps({KEY[1]: "orders"}))
 
     def state(self, *batches: Sequence[Record], base_offset: int = 0) -> "Export":
-        """Write the state log, each batch a second after the one before it."""
-        timed = [batch(records, timestamp=NOW + 1000 * number) for number, records in enumerate(batches)]
+        """Write the state log, each batch a step after the one before it."""
+        timed = [batch(records, timestamp=NOW + STEP * number) for number, records in enumerate(batches)]
         shutil.rmtree(self.folder / "__share_group_state-0", ignore_errors=True)
         write_log_folder(self.folder, 0, timed, base_offset=base_offset)
         return self
@@ -56,10 +61,13 @@ class Export:
         write_segment(place, [Batch(records, base_offset=base_offset, max_timestamp=latest)])
         return self
 
-    def run(self, command: str = "reconstruct", dead_letters: str = "dlq.app-0") -> "Export":
+    def run(
+        self, command: str = "reconstruct", dead_letters: str = "dlq.app-0", *, copied_last: bool = True
+    ) -> "Export":
         """Run a command that writes the tables."""
         arguments = [command, self.folder / "__share_group_state-0", "--out", self.warehouse]
         arguments += ["--topics", self.folder / "topics.json", "--dead-letters", self.folder / dead_letters]
+        arguments += ["--dead-letters-copied-last"] * copied_last
         self.code = run([str(one) for one in arguments])
         return self
 
@@ -107,7 +115,7 @@ def test_offsets_that_wait_in_archiving_are_not_lost(export: Export):
     waiting = [update(KEY, [(10, 14, ARCHIVING, 5)])]
     export.state([snapshot(KEY)], waiting).letters(letter(10))
     assert export.run().lost == []
-    assert [row["waiting"] for row in export.rows("archiving_ranges")] == [True]
+    assert [row["left_by"] for row in export.rows("archiving_ranges")] == [None]
 
 
 def test_an_offset_that_the_start_passed_without_a_dead_letter_is_lost(export: Export):
@@ -117,7 +125,7 @@ def test_an_offset_that_the_start_passed_without_a_dead_letter_is_lost(export: E
 
 
 def test_a_dead_letter_written_again_is_a_duplicate(export: Export):
-    export.state([snapshot(KEY)], *archived(10, 10)).letters(letter(10), letter(10, time=1500))
+    export.state([snapshot(KEY)], *archived(10, 10)).letters(letter(10), letter(10, time=1.5))
     assert export.run().rules == {"DEAD_LETTER_DUPLICATE": "info"}
     assert [row["duplicate"] for row in export.rows("dead_letters")] == [False, True]
 
@@ -125,35 +133,91 @@ def test_a_dead_letter_written_again_is_a_duplicate(export: Export):
 def test_an_offset_archived_again_after_a_reset_needs_a_dead_letter_of_its_own(export: Export):
     reset = [snapshot(KEY, snapshot_epoch=1, state_epoch=1)]
     late = [[*one] for one in archived(10, 10)]
-    export.state([snapshot(KEY)], *archived(10, 10), *[reset] * 20, *late)
-    assert export.letters(letter(10, time=1000)).run().lost == [(10, 10)]
-    assert export.letters(letter(10, time=1000), letter(10, time=24_000)).run().lost == []
+    export.state([snapshot(KEY)], *archived(10, 10), reset, *late)
+    assert export.letters(letter(10)).run().lost == [(10, 10)]
+    assert export.letters(letter(10), letter(10, time=4.5)).run().lost == []
     assert export.rules == {}
 
 
 def test_a_dead_letter_of_an_offset_that_was_never_archived_is_unexpected(export: Export):
-    export.state([snapshot(KEY)], *archived(10, 10)).letters(letter(10), letter(11, time=500))
+    export.state([snapshot(KEY)], *archived(10, 10)).letters(letter(10), letter(11))
     assert export.run().rules == {"DEAD_LETTER_UNEXPECTED": "warning"}
     assert [row["archived"] for row in export.rows("dead_letters")] == [True, False]
 
 
 @pytest.mark.parametrize(
-    ("base_offset", "time"), [(700, -60_000), (0, 3_600_000)], ids=["pruned before", "newer than the state log"]
+    ("base_offset", "time"), [(700, -6), (0, 2)], ids=["pruned before", "newer than the state log"]
 )
 def test_whether_an_offset_was_archived_outside_of_the_state_log_is_not_guessed(
     export: Export, base_offset: int, time: int
 ):
     export.state([snapshot(KEY)], *archived(10, 10), base_offset=base_offset)
-    export.letters(letter(3, time=time), letter(10, time=1000)).run()
+    export.letters(letter(3, time=time), letter(10)).run()
     assert export.rules == {}
     assert "cannot be known whether the offsets of 1 were archived" in export.notes
 
 
 def test_what_retention_may_have_deleted_is_not_lost(export: Export):
-    export.state([snapshot(KEY)], *archived(10, 12), *[[update(KEY)]] * 10, *archived(20, 22))
-    export.letters(letter(20, time=12_000), letter(21, time=12_000), base_offset=40).run()
-    assert export.lost == [(22, 22)]
-    assert "of 3 archived offsets were written" in export.notes
+    export.state([snapshot(KEY)], *archived(10, 12), *archived(20, 22), *archived(30, 32))
+    export.letters(letter(20, time=3), letter(21, time=3), letter(30, time=5), base_offset=40).run()
+    assert export.lost == [(31, 32)]
+    assert "of 4 archived offsets were written" in export.notes
+
+
+def test_what_retention_deleted_between_two_audits_is_not_lost(export: Export):
+    states = [[snapshot(KEY)], *archived(10, 11), *archived(20, 21), *archived(30, 31)]
+    export.state(*states[:3]).letters(letter(10), letter(11)).run("audit")
+    late = (letter(21, time=3), letter(30, time=5))
+    export.state(*states).letters(*late, base_offset=3).run("audit")
+    assert export.lost == [(31, 31)]
+    assert "of 1 archived offsets were written: the dead-letter topic has deleted records" in export.notes
+    export.state(*states, [update(KEY)]).letters(*late, base_offset=3).run("audit")
+    assert export.lost == [(31, 31)]
+
+
+def test_a_copy_that_may_be_older_than_the_state_log_proves_no_loss(export: Export):
+    states = [[snapshot(KEY)], *archived(10, 11), *archived(20, 21), *archived(30, 31)]
+    export.state(*states).letters(letter(10), letter(20, time=3)).run(copied_last=False)
+    assert export.lost == [(11, 11)]
+    assert "of 3 archived offsets were written: the copy of the dead-letter topic may have been made" in export.notes
+    # What the start offset passed may be written until a dead letter can take no longer.
+    export.state(
+        [snapshot(KEY)], [update(KEY, [(10, 10, ARCHIVING, 5)])], [update(KEY, start_offset=11)], *archived(20, 20)
+    )
+    assert export.letters(letter(20, time=2.1)).run(copied_last=False).lost == []
+    assert export.letters(letter(20, time=2.8)).run(copied_last=False).lost == [(10, 10)]
+
+
+def test_a_reset_while_an_offset_waits_keeps_its_archivings_apart(export: Export):
+    reset = [snapshot(KEY, snapshot_epoch=1, state_epoch=1)]
+    export.state([snapshot(KEY)], [update(KEY, [(10, 10, ARCHIVING, 5)])], reset, *archived(10, 10))
+    assert export.letters(letter(10, time=3.5)).run().lost == []
+    assert "of 1 archived offsets were written: they were reset" in export.notes
+    assert [row["left_by"] for row in export.rows("archiving_ranges")] == ["RESET", "ARCHIVED"]
+    assert export.letters(letter(10)).run().lost == [(10, 10)]
+
+
+def test_a_partition_that_was_not_copied_proves_no_loss(export: Export):
+    export.state([snapshot(KEY)], *archived(10, 10)).letters(letter(10, partition=b"1"))
+    (export.folder / "dlq.app-0").rename(export.folder / "dlq.app-1")
+    assert export.run(dead_letters="dlq.app-1").lost == []
+    assert "of 1 archived offsets were written: the partition of the dead-letter topic" in export.notes
+
+
+def test_audits_of_two_nights_have_the_tables_of_one_run(export: Export):
+    reset = [snapshot(KEY, snapshot_epoch=1, state_epoch=1)]
+    waiting = [[snapshot(KEY)], *archived(10, 12), [update(KEY, [(20, 22, ARCHIVING, 5), (30, 31, ARCHIVING, 5)])]]
+    later = [[update(KEY, [(20, 22, ARCHIVED, 5)])], reset, *archived(30, 30), [update(KEY, [(40, 40, ARCHIVING, 5)])]]
+    letters = (letter(10), letter(12), letter(20, time=3.5), letter(31, time=3.6), letter(30, time=6.5))
+    export.state(*waiting).letters(*letters[:2]).run("audit")
+    assert export.lost == [(11, 11)]
+    export.state(*waiting, *later).letters(*letters).run("audit")
+    names = ("archiving_ranges", "dead_letters", "lost_dead_letters")
+    audited, notes = [export.rows(name) for name in names], export.notes
+    assert export.lost == [(11, 11), (21, 22)]
+    shutil.rmtree(export.warehouse)
+    assert export.run().notes == notes
+    assert [export.rows(name) for name in names] == audited
 
 
 def test_records_that_are_no_dead_letters_are_counted(export: Export):
@@ -175,19 +239,19 @@ def test_an_audit_reads_what_is_new_and_forgets_what_was_found(export: Export):
     export.state(*first).letters(letter(10), letter(11)).run("audit")
     assert export.lost == [(12, 12)]
     # The next night: the topic has deleted its first records, the late dead letter has arrived, another one is lost.
-    export.state(*first, *archived(30, 31)).letters(letter(12, time=1000), letter(30, time=3000), base_offset=2)
+    export.state(*first, *archived(30, 31)).letters(letter(12, time=1.5), letter(30, time=3), base_offset=2)
     export.run("audit")
     assert export.lost == [(31, 31)]
     assert [row["offset"] for row in export.rows("dead_letters")] == [10, 11, 12, 30]
     assert [row["dead_letter_offset"] for row in export.rows("dead_letters")] == [0, 1, 2, 3]
-    export.letters(*(letter(offset, time=3000) for offset in (12, 30, 31)), base_offset=2).run("audit")
+    export.letters(*(letter(offset, time=3) for offset in (12, 30, 31)), base_offset=2).run("audit")
     assert (export.lost, export.rules) == ([], {})
     export.run("audit")
     assert "nothing new" in export.notes
     assert len(export.rows("dead_letters")) == 5
 
 
-def test_a_table_with_headers_is_read_as_segments_are(export: Export):
+def test_a_table_with_headers_is_read_as_segments_are(export: Export, capfd: pytest.CaptureFixture[str]):
     names = ("topic", "partition", "offset", "group", "delivery.count", "message")
     values = [[b"orders", b"0", str(offset).encode(), b"app", b"5", b"why"] for offset in (10, 12)]
     headers = [[{"key": f"__dlq.errors.{name}", "value": one} for name, one in zip(names, row, strict=True)]
@@ -199,7 +263,7 @@ def test_a_table_with_headers_is_read_as_segments_are(export: Export):
         "topic": pa.repeat("dlq.app", 3),
         "partition": pa.repeat(pa.scalar(0, pa.int32()), 3),
         "offset": pa.array([0, 1, 2]),
-        "timestamp": pa.array([NOW, NOW, NOW], pa.timestamp("ms", "UTC")),
+        "timestamp": pa.array([NOW + STEP] * 3, pa.timestamp("ms", "UTC")),
         "headers": pa.array([headers[0], None, headers[1]], kind),
     }
     pq.write_table(pa.table(columns), export.folder / "dlq.parquet")
@@ -207,6 +271,16 @@ def test_a_table_with_headers_is_read_as_segments_are(export: Export):
     assert export.lost == [(11, 11)]
     pq.write_table(pa.table(columns).drop_columns(["headers"]), export.folder / "dlq.parquet")
     assert export.run(dead_letters="dlq.parquet").code == 2
+    write_deltalake(str(export.folder / "dlq.delta"), pa.table(columns))
+    assert export.run(dead_letters="dlq.delta").lost == [(11, 11)]
+    first = export.folder / "dlq.delta/_delta_log" / f"{0:020}.json"
+    needed = {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["ofTomorrow"],
+                           "writerFeatures": ["ofTomorrow"]}}  # fmt: skip
+    first.write_text("\n".join(json.dumps(needed) if '"protocol"' in line else line
+                               for line in first.read_text().splitlines()))  # fmt: skip
+    capfd.readouterr()
+    assert export.run(dead_letters="dlq.delta").code == 2
+    assert "ofTomorrow" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("dropped", [False, True])
@@ -252,16 +326,25 @@ def test_explain_says_where_the_dead_letter_is(export: Export, capfd: pytest.Cap
     command += ["--topics", str(export.folder / "topics.json"), "--partition", "0"]
     command += ["--dead-letters", str(export.folder / "dlq.app-0"), "--offset"]
     assert run([*command, "10"]) == 0
-    assert "Dead letter: dlq.app-0 offset 0, 2023-11-14 22:13:20" in capfd.readouterr().out
+    assert "Dead letter: dlq.app-0 offset 0, 2023-11-14 22:23:20" in capfd.readouterr().out
     assert run([*command, "11"]) == 0
     assert "No dead letter of this offset" in capfd.readouterr().out
 
 
-def test_metrics_count_dead_letters_by_group_and_reason(export: Export):
+def test_metrics_and_the_page_count_dead_letters_by_group_and_reason(export: Export):
     export.state([snapshot(KEY)], *archived(10, 12)).letters(letter(10), letter(11, message=None)).run("audit")
-    path = export.folder / "share_state.prom"
-    write_metrics(str(path), read_report(str(export.warehouse)), 10)
+    path, report = export.folder / "share_state.prom", read_report(str(export.warehouse))
+    write_metrics(str(path), report, 10)
     lines = path.read_text().splitlines()
     assert 'share_state_group_dead_letters{group_id="app",reason="Offset rejected by client."} 1.0' in lines
     assert 'share_state_group_dead_letters{group_id="app",reason=""} 1.0' in lines
     assert 'share_state_group_lost_dead_letters{group_id="app"} 1.0' in lines
+    page = render_page(report)
+    section = page[page.index('<section id="dead-letters">') : page.index('<section id="poison">')]
+    cells = re.findall(r"<td.*?>(.*?)</td>", section, re.DOTALL)
+    texts = ["".join(re.sub(r"<[^>]*>", "", one).split()) for one in cells]
+    assert texts == ["app", "-", "1", "0", "1", "app", "Offsetrejectedbyclient.", "1", "0", "0"]
+    assert "<svg" in section
+    shutil.rmtree(export.warehouse)
+    assert run(["audit", str(export.folder / "__share_group_state-0"), "--out", str(export.warehouse)]) in (0, 1)
+    assert 'id="dead-letters"' not in render_page(read_report(str(export.warehouse)))

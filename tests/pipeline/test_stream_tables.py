@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ import pytest
 from share_state.cli.main import run as command
 from share_state.delta.reader import CommittedTables
 from share_state.pipeline.stream import LogChanges, LogFacts, StreamFold
-from share_state.pipeline.stream_tables import StreamRun, StreamTables, last_stream_run
+from share_state.pipeline.stream_tables import INITIAL, StreamRun, StreamTables, last_stream_run, open_stream
 from tests.profiles import by_profile
 from tests.sources.formats.tables import found, table_of, write
 from tests.truth import DATA
@@ -34,7 +35,9 @@ class Stream:
         changes, numbers = [], records["partition"].unique().to_pylist()
         for number in numbers:
             own = records.filter(pc.field("partition") == number)
-            state, changed = self.fold.step(self.states.get(number), number, _given(own), LogFacts())
+            state, changed = self.fold.step(
+                self.states.get(number) or self.fold.initial(number), number, _given(own), LogFacts()
+            )
             if changed is not None:
                 changes.append(changed)
             if state is not None:
@@ -109,3 +112,38 @@ def test_a_record_at_or_below_the_last_offset_is_skipped(tmp_path: Path):
     stream.write([stream.fold_rows(pa.concat_tables([*parts[max(0, n - 2) : n + 1]][::-1])) for n in range(len(parts))])
     assert tables_in(stream.lake) == reconstructed(records, tmp_path)
     assert last_stream_run(stream.lake).records == len(records)
+
+
+def test_a_stream_begins_with_the_state_of_an_audit(tmp_path: Path):
+    logs = found(DATA / "4.4.0/chaos")
+    records, lake = table_of(logs), tmp_path / "lake"
+    cut = {log.partition: len(records.filter(pc.field("partition") == log.partition)) // 2 for log in logs}
+    begin = pa.concat_tables([records.filter(pc.field("partition") == log).slice(0, at) for log, at in cut.items()])
+    write(begin, tmp_path / "begin.parquet")
+    assert command(["audit", str(tmp_path / "begin.parquet"), "--out", str(lake), "--quiet"]) in (0, 1)
+    stream = Stream(lake)
+    run, folder = open_stream(str(lake), str(tmp_path / "checkpoint"), ("a folder",))
+    stream.fold = replace(stream.fold, initial_states=f"{folder}/{INITIAL}")
+    with StreamTables(str(lake), run) as tables:
+        for number, part in enumerate(pieces(records, 300)):
+            tables.write(number, stream.fold_rows(part))
+    assert tables_in(lake) == reconstructed(records, tmp_path)
+    assert tables.run.records == len(records) - len(begin)
+
+
+def test_what_waits_too_long_is_found_by_the_clock_once(tmp_path: Path):
+    records = table_of(found(DATA / "4.4.0/dlq"))
+    parts, stream = list(pieces(records, 40)), Stream(tmp_path / "lake")
+    batches = [stream.fold_rows(part) for part in parts[:3]]
+    now = int(pc.max(records["timestamp"]).as_py().timestamp() * 1000) + 7_200_000
+    judged = [stream.fold.judge_at(state, number, now) for number, state in stream.states.items()]
+    stream.write([*batches[:2], [*batches[2], *judged]])
+    rows = CommittedTables(stream.lake).read("findings").to_pylist()
+    stuck = [row for row in rows if row["rule"] == "ARCHIVING_STUCK"]
+    assert stuck
+    assert len({row["message"] for row in stuck}) == len(stuck)
+    assert all(int(dict(row["evidence"])["milliseconds"]) > 3_600_000 for row in stuck)
+    history = CommittedTables(stream.lake).read("share_partition_history").to_pylist()
+    keys = [(row["group_id"], row["topic_id"], row["partition"]) for row in history]
+    assert len({*keys}) == len(keys) == sum(last_stream_run(stream.lake).share_partitions.values())
+    assert {row["verdict"] for row in history} >= {"STOP"}

@@ -1,9 +1,18 @@
 """Ranges that stand elsewhere, against offsets looked at one by one."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.report.diff import BELOW, BEYOND, InFlightWindow, RangeChange, RangeState, compare_windows
+from share_state.report.diff import (
+    BELOW,
+    BEYOND,
+    InFlightWindow,
+    RangeChange,
+    RangeState,
+    compare_windows,
+    print_differences,
+)
 
 VALUES: list[RangeState] = [("AVAILABLE (1)", False), ("gap", False), ("ACKNOWLEDGED (1)", True)]
 
@@ -66,3 +75,29 @@ def test_each_change_has_its_name():
     ]
     assert {one.kind for one in compare_windows(after, before)} == {"returned", "changed", "gone"}
     assert [one.kind for one in compare_windows(None, before)] == ["finished", "new"]
+
+
+def test_the_print_merges_neighbours_that_differ_in_counts_only_and_prints_one_offset_as_one_number(
+    capsys: pytest.CaptureFixture[str],
+):
+    before = [(10, 19, ("AVAILABLE (1)", False)), (20, 20, ("AVAILABLE (2)", False)), (21, 40, ("gap", False))]
+    after = [
+        (10, 12, ("ACKNOWLEDGED (1)", True)),
+        (13, 20, ("ACKNOWLEDGED (3)", True)),
+        (21, 21, ("ARCHIVED (5)", True)),
+        (22, 40, ("gap", False)),
+    ]
+    changes = compare_windows(InFlightWindow(10, 41, before), InFlightWindow(10, 41, after))
+    ranges = [
+        {"first_offset": one.first, "last_offset": one.last, "record_count": one.last - one.first + 1,
+         "change": one.kind, "before": one.before, "after": one.after}
+        for one in changes
+    ]  # fmt: skip
+    row = {"group_id": "g", "topic": "t", "partition": 0, "change": "changed", "scalars": {}, "ranges": ranges}
+    print_differences({"share_partitions": 1, "differing": 1, "changed": [row]})
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[4:6] == [
+        "  finished  10-20: AVAILABLE (1 to 2) -> ACKNOWLEDGED (1 to 3)",
+        "  finished  21: gap -> ARCHIVED (5)",
+    ]
+    assert lines[-1] == "1 of 1 share-partition differs"

@@ -30,7 +30,7 @@ QUIET = (
     "--hide-scrollbars",
     "--proxy-server=127.0.0.1:9",
 )
-WIDTHS = (1200, 900, 360)
+WIDTHS = (1280, 900, 400, 360)
 HEIGHT = 1600
 
 MEASURE = """<script>

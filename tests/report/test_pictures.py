@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from share_state.report.page import MAX_SINGLE_BARS, history_svg, window_svg
+from share_state.report.plots.charts import SHADES
 from tests.report.made_warehouse import IN_FLIGHT, TONIGHT, share_partition
 
 Ranges = list[dict[str, Any]]
@@ -122,3 +123,8 @@ def test_times_at_the_ends_of_the_calendar_are_drawn():
     ends = [datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)]
     nights = [_night(0, 5) | {"time": time} for time in ends]
     assert "31 Dec 23:59" in _texts(history_svg(nights, "h"))
+
+
+def test_ranges_of_one_state_differ_in_colour_by_their_delivery_count():
+    picture = window_svg(_ranges((0, 4, "AVAILABLE", 1), (5, 9, "AVAILABLE", 2), (10, 14, "AVAILABLE", 2)), 5, "w")
+    assert [picture.count(shade) for shade in SHADES["AVAILABLE"]] == [0, 1, 1, 0]

@@ -3,6 +3,8 @@
 import json
 import os
 import subprocess
+import time
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from share_state import repair, timeline
+from share_state.errors import ShareStateError
+from share_state.fold.options import Limits
 from share_state.report.repair.commands import KafkaTools, quote
-from share_state.report.repair.options import HARM
-from share_state.report.repair.status import can_be_named
+from share_state.report.repair.options import HARM, repairs
+from share_state.report.repair.status import SharePartitionStatus, Survey, can_be_named
+from share_state.simulator.types import DeliveryState, StateBatch
 from tests.cli.commands import Command, flipped, say
 from tests.truth import DATA
 
@@ -98,6 +104,43 @@ def test_a_full_window_has_room_after_its_limit_is_raised(share_state: Command) 
     assert "share.partition.max.record.locks=40" in raised["command"]
 
 
+def test_a_restarted_broker_did_what_the_plan_had_foretold(share_state: Command) -> None:
+    """The log of a 4.4 broker up to its restart, and what its next leaders wrote about ARCHIVING after that."""
+    until = datetime(2026, 11, 21, 4, 49, 18, 500_000, UTC)
+    found = _plan(share_state, DLQ, "--set", "limits.archiving_seconds=0", "--as-of-time", until.isoformat())
+    written: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
+    for row in timeline(DLQ, group="dq-copy").to_pylist():
+        written.setdefault((row["group_id"], row["topic_id"], row["partition"]), []).append(row)
+    archived = 0
+    for one in found:
+        rows = written.get((one["group_id"], one["topic_id"], one["partition"]), [])
+        waiting = _archiving([row for row in rows if row["timestamp"] <= until][-1:])
+        later = next((row for row in rows if row["timestamp"] > until and not waiting & _archiving([row])), None)
+        if waiting and later:
+            option = next(option for option in one["options"] if option["action"] == "RESTART_LEADER")
+            assert one["now"]["start_offset"] < option["effect"]["start_offset"] == later["effective_start_offset"]
+            archived += len(waiting)
+    assert archived == 29
+
+
+def _archiving(rows: list[dict[str, Any]]) -> set[int]:
+    ranges = [one for row in rows for one in row["state_batches"] or () if one["delivery_state"] == 3]
+    return {offset for one in ranges for offset in range(one["first_offset"], one["last_offset"] + 1)}
+
+
+@pytest.mark.parametrize(("release", "trouble"), [("4.2", "UNLOADABLE"), ("4.3", "ARCHIVING_STUCK")])
+def test_only_an_upgrade_resumes_dead_letters_that_a_later_release_left(
+    share_state: Command, release: str, trouble: str
+) -> None:
+    found = _plan(share_state, DLQ, "--set", "limits.archiving_seconds=0", "--release", release)
+    stuck = [one for one in found if one["trouble"] == trouble]
+    assert stuck
+    for one in stuck:
+        upgrade = next(option for option in one["options"] if option["action"] == "UPGRADE")
+        assert "ARCHIVING" not in upgrade["effect"]["in_flight"]
+        assert not {"WAIT", "FIX_DLQ", "RESTART_LEADER"} & {option["action"] for option in one["options"]}
+
+
 def test_an_idle_cluster_in_order_needs_no_plan(share_state: Command) -> None:
     said = share_state("repair", CHAOS, "--group", "g0", "--quiet")
     assert said.code == 0
@@ -113,7 +156,7 @@ def test_a_suspect_state_is_said_first_and_nothing_risky_is_offered(share_state:
     assert found
     for one in found:
         assert one["sentence"].startswith("Do not act on this state")
-        assert {option["harm"] for option in one["options"]} == {"nothing changes"}
+        assert {option["harm"] for option in one["options"]} == {"no harm"}
         assert all(
             "--alter" not in option["command"] and "jshell" not in option["command"] for option in one["options"]
         )
@@ -127,6 +170,14 @@ def test_a_warehouse_has_the_plan_of_its_input(share_state: Command, tmp_path: P
     of_tables = share_state("repair", lake, "--json", "--quiet").json
     assert of_input["share_partitions"]
     assert of_tables == of_input
+    in_python = repair(CHAOS, limits={"record_locks": 20, "groups": {"g0": {"record_locks": 30}}}, group="g0")
+    assert [one.sentence for one in in_python.repairs] == [
+        one["sentence"] for one in of_input["share_partitions"] if one["group_id"] == "g0"
+    ]
+    assert in_python.repairs[0].sentence in repr(in_python)
+    with pytest.raises(ShareStateError, match="holds tables, which have the options of their run; leave out others"):
+        repair(lake, limits={"record_locks": 20})
+    assert share_state("repair", lake, "--as-of-time", "2026-11-21", "--quiet").code == 2
 
 
 @pytest.mark.parametrize(
@@ -135,7 +186,7 @@ def test_a_warehouse_has_the_plan_of_its_input(share_state: Command, tmp_path: P
         (("--group", "g99"), "group g99: not here; the nearest of"),
         (("--out", "plan.txt"), "plan.txt: give a name that ends in .md, .sh or .json"),
         (("--out", "no/folder/plan.md"), "no/folder/plan.md: the folder no/folder does not exist"),
-        (("--release", "3.9"), "--release 3.9: give one of 4.0, 4.1, 4.2, 4.3, 4.4"),
+        (("--release", "3.9"), "release 3.9: give one of 4.0, 4.1, 4.2, 4.3, 4.4"),
         (("--set", "fail_on=off"), "--set fail_on=off: give a key of limits"),
     ],
 )
@@ -188,9 +239,40 @@ def test_any_group_id_arrives_at_kafkas_tools_as_it_is(group: str) -> None:
     assert _passed(f"kafka-configs.sh {quote(group)}") == [group]
 
 
-@pytest.mark.parametrize("group", ["", "bad\ufffdbytes", "bad\\xff", "nul\0"])
-def test_a_group_that_no_shell_can_name_has_no_command(group: str) -> None:
-    assert not can_be_named(group)
+@pytest.mark.parametrize(
+    ("group", "topic", "why"),
+    [("", "t", "the group id is not UTF-8"), ("bad\ufffdbytes", "t", "the group id is not UTF-8"),
+     ("bad\\xff", "t", "the group id is not UTF-8"), ("nul\0", "t", "the group id is not UTF-8"),
+     ("g", None, "the topic's name is unknown")],
+)  # fmt: skip
+def test_what_cannot_be_named_has_no_command(group: str, topic: str | None, why: str) -> None:
+    (found,) = repairs(_full_window(group, topic, 100), KafkaTools())
+    assert {"RAISE_PARTITION_MAX_RECORD_LOCKS", "MOVE_START"} <= {option.action for option in found.options}
+    assert not any(option.command for option in found.options)
+    assert why in " ".join(option.what for option in found.options)
+
+
+def test_the_largest_window_is_planned_quickly() -> None:
+    """Each record of a window of ten thousand failed four of five deliveries, so brokers hand them out one by one."""
+    begun = time.monotonic()
+    (found,) = repairs(_full_window("g", "t", 10_000), KafkaTools())
+    assert time.monotonic() - begun < 2
+    wait = found.options[0]
+    assert (wait.action, wait.effect and wait.effect.skipped) == ("WAIT", ((0, 9_999),))
+
+
+def _full_window(group: str, topic: str | None, records: int) -> Survey:
+    """A share-partition with records that have one delivery left, and finished ones after them."""
+    row = dict.fromkeys(("write_time", "moved_time", "verdict", "reason"))
+    row |= {"group_id": group, "topic_id": "We0ABtXRQ0uVly26I_w1Mw", "topic": topic, "partition": 0}
+    row |= dict.fromkeys(("state_partition", "start_offset", "delivery_complete_count", "updates_since_snapshot"), 0)
+    row |= dict.fromkeys(("snapshot_epoch", "state_epoch", "leader_epoch", "snapshot_offset"), 1)
+    row |= {"topic_end_offset": 2 * records, "suspect": False}
+    ranges = (StateBatch(0, records - 1, DeliveryState.AVAILABLE, 4),
+              StateBatch(records, records + 99, DeliveryState.ACKNOWLEDGED, 1))  # fmt: skip
+    cutoff = {"log_end_offset": 10, "cutoff_offset": 5}
+    status = SharePartitionStatus(row, ranges, frozenset(), {"IN_FLIGHT_LIMIT": "the window is full"}, 0, cutoff, None)
+    return Survey((status,), 0, Limits(), ("4.4",), None, ("export",))
 
 
 def test_a_plan_is_written_in_the_format_of_its_suffix(share_state: Command, tmp_path: Path) -> None:
@@ -203,9 +285,11 @@ def test_a_plan_is_written_in_the_format_of_its_suffix(share_state: Command, tmp
     script, run = tmp_path / "plan.sh", partial(subprocess.run, capture_output=True, text=True, check=False)
     shown = run(["bash", script])
     assert shown.returncode == 0, shown.stderr
-    assert "in-flight window is full" in shown.stdout
+    assert "nothing more is delivered until" in shown.stdout
     assert run(["bash", script, "77.1"]).returncode == 2
-    number = next(line.split()[0] for line in shown.stdout.splitlines() if "RAISE_PARTITION" in line)
+    number = next(
+        line.split()[1] for line in shown.stdout.splitlines() if line.startswith("###") and "RAISE_PARTITION" in line
+    )
     stub = tmp_path / "kafka-configs.sh"
     stub.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     stub.chmod(0o755)

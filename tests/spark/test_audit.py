@@ -38,15 +38,17 @@ STATE_PARTITIONS = 3
 
 Audit = Callable[..., RunResult]
 
+driver_alone = pytest.mark.parametrize("tasks", by_profile(["here"], ["here", "in Spark"]), indirect=True)
+"""For tests of what the driver decides, whoever runs the tasks."""
+
 
 class KilledError(Exception):
     """Stands for the end of the process."""
 
 
 @pytest.fixture
-def run(nightly_tasks: Executor, tmp_path: Path) -> Audit:
+def run(tasks: Executor, tmp_path: Path) -> Audit:
     """Audits a folder into a warehouse."""
-    tasks = nightly_tasks
 
     def audited(source: Path, warehouse: Path = tmp_path / "warehouse", **options: object) -> RunResult:
         work = FoldPlan(find_logs([str(source)]), state_partitions=STATE_PARTITIONS, **options)
@@ -106,6 +108,7 @@ TRIED = (0, 4, 6, 7)
 """Before the first, after those of tasks, and before each of the last two."""
 
 
+@driver_alone
 def test_nights_with_kills_in_between_are_one_audit(run: Audit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     nights = by_profile(5, 10)
     for night, source in enumerate(grown(DATA / "4.3.1/fuzz", tmp_path / "grown", nights)):
@@ -126,6 +129,7 @@ def test_nights_with_kills_in_between_are_one_audit(run: Audit, tmp_path: Path, 
     assert set(history["run_id"].to_pylist()) == set(runs["run_id"].to_pylist())
 
 
+@driver_alone
 def test_killed_at_any_write_a_second_try_leaves_what_an_undisturbed_run_leaves(
     run: Audit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -202,6 +206,7 @@ def test_an_audit_that_was_overtaken_while_its_tasks_began_commits_nothing(run: 
     assert len(CommittedTables(str(warehouse)).runs) == 2
 
 
+@driver_alone
 def test_a_warehouse_that_cannot_be_read_is_not_taken_for_a_new_one(run: Audit, tmp_path: Path):
     run(DATA / "4.3.1/happy")
     (tmp_path / "warehouse/runs/_delta_log" / f"{0:020}.json").write_text("no JSON")
@@ -210,6 +215,7 @@ def test_a_warehouse_that_cannot_be_read_is_not_taken_for_a_new_one(run: Audit, 
     assert LastAudit.of(str(tmp_path / "nothing")) is None
 
 
+@driver_alone
 def test_where_nothing_is_new_an_audit_says_so_and_leaves_the_tables(run: Audit, tmp_path: Path):
     run(DATA / "4.3.1/happy")
     before = CommittedTables(str(tmp_path / "warehouse"))
@@ -221,14 +227,16 @@ def test_where_nothing_is_new_an_audit_says_so_and_leaves_the_tables(run: Audit,
     assert after.run["progress"] == before.run["progress"]
 
 
-def test_where_nothing_is_new_but_the_settings_all_is_judged_again(nightly_tasks: Executor, tmp_path: Path):
+@driver_alone
+def test_where_nothing_is_new_but_the_settings_all_is_judged_again(tasks: Executor, tmp_path: Path):
     def audited(**options: str) -> RunResult:
         work = FoldPlan(find_logs([str(DATA / "4.3.1/happy")]), state_partitions=STATE_PARTITIONS)
-        return run_audit(lambda _: nullcontext(nightly_tasks), work, str(tmp_path / "w"), options=options)
+        return run_audit(lambda _: nullcontext(tasks), work, str(tmp_path / "w"), options=options)
 
     assert [audited().notes, audited().notes, audited(topics="new").notes] == [(), (NOTHING_NEW,), ()]
 
 
+@driver_alone
 def test_a_log_that_is_missing_keeps_its_state_and_is_told(run: Audit, tmp_path: Path):
     shutil.copytree(DATA / "4.3.1/happy", tmp_path / "source")
     run(tmp_path / "source")
@@ -243,6 +251,7 @@ def test_a_log_that_is_missing_keeps_its_state_and_is_told(run: Audit, tmp_path:
     assert contents(tmp_path / "warehouse") == whole
 
 
+@driver_alone
 def test_a_topic_made_anew_is_read_from_its_start(run: Audit, tmp_path: Path):
     run(DATA / "4.2.1/chaos")
     # Written later, by another cluster: its folders tell another topic id.
@@ -253,6 +262,7 @@ def test_a_topic_made_anew_is_read_from_its_start(run: Audit, tmp_path: Path):
     assert {name: found[name] for name in TABLES} == {name: expected[name] for name in TABLES}
 
 
+@driver_alone
 def test_a_replica_that_lags_takes_nothing_back(run: Audit, tmp_path: Path):
     nights = grown(DATA / "4.3.1/chaos", tmp_path / "behind", 2)
     behind = next(nights)
@@ -263,6 +273,7 @@ def test_a_replica_that_lags_takes_nothing_back(run: Audit, tmp_path: Path):
     assert {name: found[name] for name in TABLES} == {name: whole[name] for name in TABLES}
 
 
+@driver_alone
 def test_a_log_that_was_pruned_since_goes_on(run: Audit, tmp_path: Path):
     unpruned = DATA / "4.3.1/prune/archive-unpruned"
     nights = grown(unpruned, tmp_path / "grown", 3)
@@ -280,6 +291,7 @@ def test_a_log_that_was_pruned_since_goes_on(run: Audit, tmp_path: Path):
     assert found["in_flight"] == expected["in_flight"]
 
 
+@driver_alone
 def test_findings_about_old_records_stay_with_the_run_that_found_them(run: Audit, tmp_path: Path):
     found = [run(source) for source in grown(DATA / "4.3.1/fuzz", tmp_path / "grown", 2)]
     findings = CommittedTables(str(tmp_path / "warehouse")).read("findings")
@@ -291,12 +303,13 @@ def test_findings_about_old_records_stay_with_the_run_that_found_them(run: Audit
     assert contents(tmp_path / "warehouse") == contents(tmp_path / "once")
 
 
-def test_history_older_than_it_is_to_be_kept_goes(nightly_tasks: Executor, tmp_path: Path):
+@driver_alone
+def test_history_older_than_it_is_to_be_kept_goes(tasks: Executor, tmp_path: Path):
     nights = grown(DATA / "4.3.1/happy", tmp_path / "grown", 3)
 
     def audited(history_days: int) -> RunResult:
         work = FoldPlan(find_logs([str(next(nights))]), state_partitions=STATE_PARTITIONS)
-        return run_audit(lambda _: nullcontext(nightly_tasks), work, str(tmp_path / "w"), history_days=history_days)
+        return run_audit(lambda _: nullcontext(tasks), work, str(tmp_path / "w"), history_days=history_days)
 
     _, second = audited(90), audited(90)
     left_by_a_kill = tmp_path / "w/findings/part-left.parquet"
@@ -309,6 +322,7 @@ def test_history_older_than_it_is_to_be_kept_goes(nightly_tasks: Executor, tmp_p
     assert set(tables.read("share_partition_history")["run_id"].to_pylist()) == {second.run_id, third.run_id}
 
 
+@driver_alone
 def test_a_partition_that_the_topic_gained_is_read_and_judged(run: Audit, tmp_path: Path):
     source = tmp_path / "source"
     shutil.copytree(DATA / "4.3.1/happy", source)

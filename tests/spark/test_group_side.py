@@ -35,12 +35,16 @@ from tests.fold.groups.group_writer import (
     write_group_log,
 )
 from tests.kafka.batches import Record
+from tests.profiles import by_profile
 from tests.truth import DATA
 
 HAPPY = DATA / "4.3.1/happy"
 CHAOS = DATA / "4.3.1/chaos"
 
 Run = Callable[..., RunResult]
+
+driver_alone = pytest.mark.parametrize("tasks", by_profile(["here"], ["here", "in Spark"]), indirect=True)
+"""For tests of what the driver decides, whoever runs the tasks."""
 
 
 def work_of(source: Path, **options: object) -> FoldPlan:
@@ -114,6 +118,7 @@ def test_both_commands_write_the_group_side_and_fill_in_names(
     assert dict(tables.run["findings"]) == outcome.by_severity
 
 
+@driver_alone
 @pytest.mark.parametrize("scenario", scenarios(), ids=lambda one: one.name)
 def test_real_brokers_logs_are_free_of_errors_and_warnings(audited: Run, tmp_path: Path, scenario):
     """Nor for offsets that wait for their dead letter: none has waited a minute yet."""
@@ -122,6 +127,7 @@ def test_real_brokers_logs_are_free_of_errors_and_warnings(audited: Run, tmp_pat
     assert grave == set()
 
 
+@driver_alone
 def test_without_a_group_side_nothing_is_written_and_nothing_said(rebuilt: Run, source: Path, tmp_path: Path):
     assert work_of(source).groups is None
     outcome = rebuilt(source)
@@ -131,6 +137,7 @@ def test_without_a_group_side_nothing_is_written_and_nothing_said(rebuilt: Run, 
     assert set(tables.read("share_partition_state")["topic"].to_pylist()) == {None}
 
 
+@driver_alone
 def test_a_name_that_is_given_wins(rebuilt: Run, tmp_path: Path):
     told = read_topics(str(HAPPY / "topics.json"))
     given = replace(told, names=told.names.set_column(1, "topic", [["given"] * len(told.names)]))
@@ -152,6 +159,7 @@ def test_state_and_groups_are_held_against_each_other(rebuilt: Run, source: Path
     assert {row["settled"] for row in rows} == {False}
 
 
+@driver_alone
 def test_severities_reach_the_rules_over_groups(rebuilt: Run, source: Path, tmp_path: Path):
     write_group_log(source, share_group("app-a", {}, epoch=4, ready={}))
     severities = {"ORPHAN_SHARE_STATE": "error", "UNINITIALIZED_PARTITION": "off"}
@@ -178,6 +186,7 @@ def test_claims_become_tables_and_findings(rebuilt: Run, source: Path, tmp_path:
     assert graver == {"DOUBLE_ASSIGNED": 1, "STALE_CLAIM": 1}
 
 
+@driver_alone
 def test_the_latest_generation_alone_is_judged_where_that_is_asked_for(rebuilt: Run, source: Path, tmp_path: Path):
     write_group_log(source, rebalances())
     rebuilt(source, claims=LATEST)
@@ -188,12 +197,14 @@ def _claims(tmp_path: Path) -> list[dict]:
     return CommittedTables(str(tmp_path / "lake")).read("sticky_claim").to_pylist()
 
 
+@driver_alone
 def test_where_offsets_are_cut_groups_are_not_held_against_another_time(rebuilt: Run, source: Path):
     write_group_log(source, [*share_group("app-a", {}, epoch=4, ready={}), group_metadata("app-a", 3)])
     work = {"group_partitions": 1, "windows": {"__share_group_state-0": Window(until_offset=10)}}
     assert rebuilt(source, **work).findings == {}
 
 
+@driver_alone
 def test_missing_state_rests_where_its_log_was_not_read(rebuilt: Run, source: Path):
     """Of the 40 share-partitions that app-a lists three have state."""
     ids = {row["topic_id"] for log in find_logs([str(source)]) for row in FoldPlan([log]).fold(log).states.to_pylist()}
@@ -229,6 +240,7 @@ def test_an_audit_goes_on_where_only_the_groups_changed(audited: Run, source: Pa
     assert len(rows) == len(set(rows))
 
 
+@driver_alone
 def test_an_audit_whose_groups_are_gone_says_so_and_drops_their_tables(audited: Run, source: Path, tmp_path: Path):
     place = write_group_log(source, share_group("app-a", {}, epoch=4, ready={}))
     audited(source)

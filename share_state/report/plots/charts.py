@@ -62,14 +62,15 @@ OTHER_STYLE = ("#cc79a7", "++")
 """The style of any other state."""
 
 SHADES: dict[str, tuple[str, str, str, str]] = {
-    "AVAILABLE": ("#eff8fd", "#e4f3fb", "#d4ecf9", "#c3e5f7"),
-    "ACQUIRED": ("#faf6c0", "#f4ec7a", "#ede141", "#e1d53e"),
-    "ARCHIVING": ("#edb946", "#ebb233", "#e9ab21", "#e7a40e"),
-    "ACKNOWLEDGED": ("#10a47c", "#029f74", "#00966d", "#008d67"),
-    "ARCHIVED": ("#944100", "#883c00", "#793500", "#6a2f00"),
+    "AVAILABLE": ("#eef8fd", "#cef0ff", "#ace8ff", "#85dfff"),
+    "ACQUIRED": ("#fcf5bf", "#f6eb88", "#efe055", "#e7d423"),
+    "ARCHIVING": ("#e7ba68", "#e9aa4c", "#ec9930", "#ee8617"),
+    "ACKNOWLEDGED": ("#3fa17f", "#339675", "#2a8b6c", "#218162"),
+    "ARCHIVED": ("#8f491e", "#7f3918", "#6e2b15", "#551b0f"),
 }
-"""State -> its colour by delivery count 0, 1, 2, 3 and more. The states differ in lightness (CIE L* 97 to 89, 96 to 84,
-78 to 72, 60 to 52, 38 to 27), so that stripes too thin for a hatch differ in grey."""
+"""State -> its colour by delivery count 0, 1, 2, 3 and more: darker and more saturated with each. The states differ
+in lightness (CIE L* 97 to 85, 96 to 84, 78 to 66, 60 to 48, 39 to 19), so that stripes too thin for a hatch differ in
+grey."""
 
 OTHER_SHADES = ("#432837", "#3d2432", "#351f2b", "#2c1a24")
 

@@ -1,6 +1,7 @@
 """Charts over many share-partitions or logs (delivery counts, cutoffs), and `draw_plot` for `share-state plot`."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import reduce
 from operator import or_
 from typing import Any
@@ -181,11 +182,13 @@ def draw_plot(what: str, plan: FoldPlan, chosen: SharePartitionFilter, delivery_
         raise ShareStateError(f"plot {what}: no such picture; give one of {', '.join(PLOTS)}")
     if what in ("window", "offsets"):
         plan = replace(plan, timeline=chosen)
-        states = [table for log in plan.logs for table in plan.states_of(log)]
+        states = [(log, table) for log in plan.logs for table in plan.states_of(log)]
         if not states:
             plan.check(chosen)
-        timeline = pa.concat_tables([table_schema("timeline").empty_table(), *states])
-        return window(timeline) if what == "window" else offsets(timeline)
+        timeline = pa.concat_tables([table_schema("timeline").empty_table(), *(table for _, table in states)])
+        newest = max((plan.fold(log).newest_time for log in {log for log, table in states if len(table)}), default=-1)
+        until = datetime.fromtimestamp(newest / 1000, UTC) if newest >= 0 else None
+        return (window if what == "window" else offsets)(timeline, until=until)
     executor, where = LocalExecutor(), key_filter(chosen.group_id, chosen.topic, chosen.partition)
     name = IN_FLIGHT if what == "deliveries" else CUTOFF if where is None else STATE
     rows = executor.fold(plan, OutputSpec(returned=(name,) if name != CUTOFF else ()))

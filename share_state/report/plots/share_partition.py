@@ -59,7 +59,8 @@ class History:
     Attributes:
         name: of the share-partition.
         times: float64, days since 1970 (UTC) of each record; never decreasing.
-        until: the end of the time axis, in the same unit.
+        newest: time of the log's newest record, in the same unit, or of the last one here if that is not given.
+        until: the end of the time axis.
         start, end: int64 SPSO and SPEO after each record; -1 if it has none.
         topic_end: end offset of the topic-partition; None if unknown.
         rows: the table.
@@ -67,6 +68,7 @@ class History:
 
     name: str
     times: np.ndarray
+    newest: float
     until: float
     start: np.ndarray
     end: np.ndarray
@@ -81,12 +83,12 @@ class History:
     @property
     def period(self) -> str:
         """The first and the last time in words."""
-        first, last = (datetime.fromtimestamp(round(days * _DAY, 3), UTC) for days in (self.times[0], self.times[-1]))
+        first, last = (datetime.fromtimestamp(round(days * _DAY, 3), UTC) for days in (self.times[0], self.newest))
         return f"From {first:%Y-%m-%d %H:%M:%S} to {last:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def read_history(timeline: Any, *more: str) -> History:
-    """Read the table `timeline` of one share-partition, Arrow or Spark, with `more` columns.
+def read_history(timeline: Any, *more: str, until: datetime | None = None) -> History:
+    """Read the table `timeline` of one share-partition, Arrow or Spark, with `more` columns; the log ends at `until`.
 
     Raises:
         ShareStateError: if it is no timeline, is empty, or holds several share-partitions.
@@ -100,13 +102,15 @@ def read_history(timeline: Any, *more: str) -> History:
     stamps = rows["timestamp"].cast(pa.int64()).fill_null(0).to_numpy() / (_DAY * 1e6)
     # A record without a timestamp takes the previous record's, or the first one that there is.
     times = np.maximum.accumulate(np.maximum(stamps, stamps[stamps > 0].min(initial=stamps.max())))
-    tail = 1 / _DAY if times[-1] == times[0] else _TAIL * (times[-1] - times[0])
+    newest = max(float(times[-1]), until.timestamp() / _DAY if until is not None else 0.0)
+    tail = 1 / _DAY if newest == times[0] else _TAIL * (newest - times[0])
     start, end = (rows[name].fill_null(-1).to_numpy() for name in ("start_offset", "end_offset"))
     topic_ends = rows["topic_end_offset"].drop_null()
     return History(
         name=share_partition_name(keys[0]),
         times=times,
-        until=float(times[-1] + tail),
+        newest=newest,
+        until=float(newest + tail),
         start=start,
         end=np.where(start < 0, -1, end),
         topic_end=topic_ends[-1].as_py() if len(topic_ends) else None,
@@ -124,7 +128,7 @@ def _set_axes(axes: Axes, history: History, origin: int) -> None:
     axes.xaxis.set_major_formatter(
         ConciseDateFormatter(locator, formats=_TICK_FORMATS, zero_formats=_TICK_FORMATS, offset_formats=_DATE_FORMATS)
     )
-    axes.set_xlabel("time of the records (UTC)")
+    axes.set_xlabel(f"time of the records (UTC){', to the end of the log' * bool(history.newest > history.times[-1])}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,18 +221,19 @@ def _join_cells(cells: np.ndarray, times: np.ndarray, borders: np.ndarray) -> np
     return np.stack(sides, axis=1)
 
 
-def window(timeline: Any) -> Chart:
+def window(timeline: Any, *, until: datetime | None = None) -> Chart:
     """The in-flight window: offset by time, coloured by delivery state, darker and denser the more deliveries.
 
     Args:
         timeline: table `timeline`, Arrow or Spark, rows of one share-partition.
+        until: when the log ends (`runs.log_time`), so that a stall is as long as it is; by default its last record.
     Returns:
         Time across (UTC), offsets up. A solid line is SPSO, a dashed one SPEO; white offsets were not in flight.
     Raises:
         ShareStateError: if there are no such rows, or those of several share-partitions.
     Source: KIP-932, In-flight records; Kafka SharePartition.RecordState.
     """
-    history = read_history(timeline, "state_batches")
+    history = read_history(timeline, "state_batches", until=until)
     chart = Chart(f"{history.name}: in flight, offset by time", height=4.6)
     with rc_context(RC_STYLE):
         axes = chart.subplots()
@@ -275,18 +280,19 @@ def _tile_label(tile: Tile) -> str:
     return f"{name} ×{tile.count}{' or more' if tile.count == MAX_COUNT else ''}"
 
 
-def offsets(timeline: Any) -> Chart:
+def offsets(timeline: Any, *, until: datetime | None = None) -> Chart:
     """SPSO and SPEO over time; the records between them are in flight.
 
     Args:
         timeline: table `timeline`, Arrow or Spark, rows of one share-partition.
+        until: when the log ends (`runs.log_time`), so that a stall is as long as it is; by default its last record.
     Returns:
         Time across (UTC), offsets up: SPSO as a solid line, SPEO dashed, the topic's end offset dotted if known.
     Raises:
         ShareStateError: if there are no such rows, or those of several share-partitions.
     Source: KIP-932, Share-partition start and end offset.
     """
-    history = read_history(timeline)
+    history = read_history(timeline, until=until)
     chart = Chart(f"{history.name}: start and end of the in-flight window", height=3.6)
     with rc_context(RC_STYLE):
         axes = chart.subplots()

@@ -1,25 +1,18 @@
 """What is wrong with a share-partition, in a sentence, and what can be done about it, in order of harm."""
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from share_state.report.console import format_duration, format_number, format_time, pluralize
+from share_state.report.console import format_number, pluralize
 from share_state.report.repair.commands import DEAD_LETTER_TOPIC, KafkaTools, diff_command
 from share_state.report.repair.rehearsal import Effect, Rehearsal
 from share_state.report.repair.status import SharePartitionStatus, Survey, can_be_named
 from share_state.simulator.durability import UnloadableStateError
 from share_state.simulator.settings import WIDEST, BrokerConfigs, PartitionSettings
-from share_state.simulator.types import DeliveryState, StateBatch, find_release
+from share_state.simulator.types import LATEST, DeliveryState, Release, StateBatch, find_release
 
-HARM = (
-    "nothing changes",
-    "settings change",
-    "records may be delivered again",
-    "records are skipped",
-    "state is deleted",
-)
+HARM = ("no harm", "settings change", "records may be delivered again", "records are skipped", "state is deleted")
 """What the options of each harm cost at most; an option's harm is an index of it."""
 
 NOTHING, SETTINGS, AGAIN, SKIPS, DELETES = range(len(HARM))
@@ -31,7 +24,6 @@ DEAD_LETTER_RETRIES = timedelta(minutes=7)
 
 _DEFAULTS = BrokerConfigs()
 _GROUP_LIMITS_SINCE = "4.3"
-_NO_NAME = "No command can name it: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +36,7 @@ class Option:
         what: to do, in a sentence or two.
         command: lines of bash; empty if no command does it.
         until: how long to wait.
-        effect: simulated; None if the state of the share-partition stays as it is.
+        effect: simulated; None if no leader can load the state, or it is suspect.
     """
 
     action: str
@@ -107,20 +99,25 @@ class _Advisor:
     def repair(self) -> Repair:
         trouble = next(iter(self.status.troubles))
         if trouble == "STATE_SUSPECT":
-            return self._repair(trouble, self._suspect(), None, self._options_of_suspect())
+            log = f"__share_group_state-{self.status.row['state_partition']}"
+            text = f"Do not act on this state, it cannot be trusted: {self.status.troubles[trouble]}."
+            what = f"Export {log} again, from every replica, and make the plan from all copies."
+            return self._repair(trouble, text, None, [Option("EXPORT_AGAIN", NOTHING, what), self.ask_broker()])
         try:
-            self.now = self._rehearse()
+            self.loaded = self._rehearse()
         except UnloadableStateError as error:
             text = f"No leader of {self.release.name} can load the state: {error}."
-            return self._repair(UNLOADABLE, text, None, [self._compare()])
-        self.waiting = self.now.first_waiting()
+            return self._repair(UNLOADABLE, text, None, [one for one in (self.ask_broker(), self.upgrade()) if one])
+        self.now, self.waiting = self.loaded.effect(), self.loaded.first_waiting()
         options = dict[str, Option]()
         for code in self.status.troubles:
             for make in _ACTIONS[code]:
                 if (option := make(self)) is not None:
                     options.setdefault(option.action, option)
-        ordered = sorted(options.values(), key=lambda one: one.harm)
-        return self._repair(trouble, _SENTENCES[trouble](self), self.now.effect(), ordered)
+        # Options that are not rehearsed leave the state as it is.
+        acted = (one if one.effect else replace(one, effect=self.now) for one in options.values())
+        ordered = sorted(acted, key=lambda one: one.harm)
+        return self._repair(trouble, self._sentence(), self.now, ordered)
 
     def _repair(self, trouble: str, text: str, now: Effect | None, options: list[Option]) -> Repair:
         row, log_end = self.status.row, self.status.cutoff.get("log_end_offset") or 0
@@ -132,104 +129,39 @@ class _Advisor:
         """The option without its command if that names what cannot be named."""
         if not option.command or (can_be_named(self.group) and can_be_named(self.topic)):
             return option
-        why = (
-            "the topic's name is unknown; give --topics." if can_be_named(self.group) else "the group id is not UTF-8."
-        )
-        return replace(option, command="", what=f"{option.what} {_NO_NAME}{why}")
+        why = "the topic's name is unknown (--topics)" if can_be_named(self.group) else "the group id is not UTF-8"
+        return replace(option, command="", what=f"{option.what} No command can name it: {why}.")
 
-    def _rehearse(self, **settings: int) -> Rehearsal:
-        limits = self.found.limits
-        return Rehearsal(self.status, self.release, replace(self.settings, **settings), limits.updates_per_snapshot)
+    def _rehearse(self, release: Release | None = None, **settings: int) -> Rehearsal:
+        own, limits = replace(self.settings, **settings), self.found.limits
+        return Rehearsal(self.status, release or self.release, own, limits.updates_per_snapshot)
 
-    def _has(self, since: str) -> bool:
-        """Whether a release that may have written the log has what came with a release."""
-        return self.found.releases[-1] >= since
+    def _effect(self, act: Callable[[Rehearsal], object], release: Release | None = None, **settings: int) -> Effect:
+        rehearsal = self._rehearse(release, **settings)
+        act(rehearsal)
+        return rehearsal.effect()
 
-    # What is wrong.
+    def _sentence(self) -> str:
+        """What the finding or verdict says, and where that leaves SPSO."""
+        said, start, lag = next(iter(self.status.troubles.values())), self.now.start_offset, self.now.lag
+        waits = "nothing is in flight"
+        if self.waiting is not None:
+            first, last, state, count = self.waiting
+            waits = f"it waits for {first:,}" if first == last else f"it waits for {first:,} to {last:,}"
+            waits += f", {state.name}" + f" after delivery {count} of {self.settings.delivery_count_limit}" * (
+                count > 0
+            )
+        behind = "the lag is unknown" if lag is None else f"the lag is {pluralize(lag, 'record')}"
+        return f"{said}; SPSO is {format_number(start)} and {waits}; {behind}."
 
-    def _suspect(self) -> str:
-        row, log = self.status.row, self.status.row["state_partition"]
-        why = self.status.troubles["STATE_SUSPECT"]
-        return (
-            f"Do not act on this state: it cannot be trusted ({why}); the fold of __share_group_state-{log} ends with "
-            f"SPSO {row['start_offset']}, which may not be the broker's."
-        )
-
-    def _waits_at(self) -> str:
-        """SPSO and the range that it waits for."""
-        start = self.now.partition.start_offset
-        if self.waiting is None:
-            return f"SPSO is {start:,} and nothing is in flight"
-        first, last, state, count = self.waiting
-        offsets = f"offset {first:,}" if first == last else f"offsets {first:,} to {last:,}"
-        tried = f" after delivery {count} of {self.settings.delivery_count_limit}" if count else ""
-        return f"SPSO is {start:,} and waits for {offsets}, {state.name}{tried}"
-
-    def _lag(self) -> str:
-        lag = self.now.effect().lag
-        return "the lag is unknown" if lag is None else f"the lag is {pluralize(lag, 'record')}"
-
-    def _rewound(self) -> str:
-        return f"{self.status.row['reason']}: {self._waits_at()}; {self._lag()}."
-
-    def _archiving(self) -> str:
-        evidence = self.status.evidence.get("ARCHIVING_STUCK", {})
-        seconds = int(evidence.get("milliseconds", 0)) // 1000
-        offsets = pluralize(int(evidence.get("offsets", 0)), "offset")
-        return (
-            f"{offsets} wait in ARCHIVING for their dead-letter write, the first for {seconds:,} s: {self._waits_at()}."
-        )
-
-    def _poison(self) -> str:
-        limit = self.settings.delivery_count_limit
-        count = sum(one.last_offset - one.first_offset + 1 for one in self._failing())
-        failed = f"{pluralize(count, 'offset')} failed all but the last of {limit} deliveries"
-        return f"{failed}: {self._waits_at()}; {self._lag()}."
-
-    def _full(self) -> str:
-        width = self.now.partition.end_offset - self.now.partition.start_offset
-        limit = self.settings.max_record_locks
-        return f"The in-flight window is full: {width:,} offsets of {limit:,}; {self._waits_at()}; {self._lag()}."
-
-    def _stalled(self) -> str:
-        still = format_duration(self.status.row["moved_time"], self.found.time)
-        return f"Consumers finish later records, and SPSO has not moved for {still}: {self._waits_at()}; {self._lag()}."
-
-    def _stopped(self) -> str:
-        members = (
-            "" if self.status.members is None else f", and the group has {pluralize(self.status.members, 'member')}"
-        )
-        return f"{self.status.row['reason']}{members}: {self._waits_at()}; {self._lag()}."
-
-    def _pinned(self) -> str:
-        cutoff = self.status.cutoff
-        snapshot, following = map(format_number, (self.status.row["snapshot_offset"], cutoff["next_cutoff_offset"]))
-        return (
-            f"It alone keeps {pluralize(cutoff['pinned_records'] or 0, 'record')} of __share_group_state-"
-            f"{cutoff['partition']} from being cleaned: its snapshot at {snapshot} is of "
-            f"{format_time(cutoff['limited_since'])}, and the next cutoff is {following}."
-        )
-
-    def _said(self) -> str:
-        """The message of the finding."""
-        code, message = next(iter(self.status.troubles.items()))
-        return f"{code}: {message}; {self._waits_at()}."
-
-    # What can be done.
-
-    def _options_of_suspect(self) -> list[Option]:
-        log = self.status.row["state_partition"]
-        what = f"Export __share_group_state-{log} again, from every replica, and make the plan from all copies."
-        return [Option("EXPORT_AGAIN", NOTHING, what), self._compare()]
-
-    def _compare(self) -> Option:
+    def ask_broker(self) -> Option:
         what = "Compare with the start offset that the broker has in memory."
         return Option("ASK_BROKER", NOTHING, what, self.tools.describe(self.group, "offsets"))
 
     def _failing(self) -> list[StateBatch]:
         limit = self.settings.delivery_count_limit
         waits = (DeliveryState.AVAILABLE, DeliveryState.ACQUIRED)
-        start = self.now.partition.start_offset
+        start = self.loaded.partition.start_offset
         return [
             one for one in self.status.ranges
             if one.delivery_state in waits and one.delivery_count >= limit - 1 and one.last_offset >= start
@@ -239,60 +171,51 @@ class _Advisor:
         """The waiting range finishes at the latest when all its deliveries have failed."""
         if self.waiting is None or self.waiting[2] is DeliveryState.ARCHIVING:
             return None
-        rehearsal = self._rehearse()
-        rehearsal.fail_deliveries(self.waiting[1])
-        effect = rehearsal.effect()
-        until = self._after(timedelta(seconds=effect.seconds))
-        still = self.status.row["moved_time"]
-        is_overdue = "STALL" in self.status.troubles and still and self.found.time and (
-            self.found.time - still > timedelta(seconds=effect.seconds)
-        )  # fmt: skip
-        if is_overdue:
+        last = self.waiting[1]
+        effect = self._effect(lambda rehearsal: rehearsal.fail_deliveries(last))
+        takes, moved, now = timedelta(seconds=effect.seconds), self.status.row["moved_time"], self.found.time
+        if "STALL" in self.status.troubles and moved and now and now - moved > takes:
             return None
         what = (
             "Wait: while consumers fetch, what SPSO waits for is accepted, or archived after its last delivery. "
             "The effect is that of the worst case: every delivery times out (locks of "
             f"{self.settings.record_lock_duration_ms // 1000} s, which consumers may renew)."
         )
-        return Option("WAIT", NOTHING, what, until=until, effect=effect)
+        return Option("WAIT", NOTHING, what, until=self._after(takes), effect=effect)
 
     def wait_for_dead_letters(self) -> Option | None:
-        waited = timedelta(milliseconds=int(self.status.evidence.get("ARCHIVING_STUCK", {}).get("milliseconds", 0)))
+        waited = timedelta(milliseconds=self.status.archiving_ms)
         if not self.release.dead_letters or waited >= DEAD_LETTER_RETRIES:
             return None
-        rehearsal = self._rehearse()
-        rehearsal.finish_dead_letters()
         what = "Wait: the broker tries each dead-letter write five times, and archives the record in any case."
-        return Option("WAIT", NOTHING, what, until=self._after(DEAD_LETTER_RETRIES - waited), effect=rehearsal.effect())
+        until, effect = self._after(DEAD_LETTER_RETRIES - waited), self._effect(Rehearsal.finish_dead_letters)
+        return Option("WAIT", NOTHING, what, until=until, effect=effect)
 
     def wait_for_consumers(self) -> Option | None:
-        rehearsal = self._rehearse()
-        rehearsal.accept_everything()
         what = "Wait: consumers are given these records again; one that can skip what it knows loses nothing."
-        return Option("WAIT", NOTHING, what, effect=rehearsal.effect())
+        return Option("WAIT", NOTHING, what, effect=self._effect(Rehearsal.accept_everything))
 
     def wait_for_snapshot(self) -> Option | None:
         written = self.status.row["write_time"]
         is_due = self.found.time and written and self.found.time - written >= COLD_SNAPSHOT
         if not self.release.has_initialize or not written or is_due:
             return None
-        rehearsal = self._rehearse()
-        rehearsal.write_cold_snapshot()
         what = "Wait: the coordinator snapshots share-partitions that are idle for five minutes, unless all are."
-        return Option("WAIT", NOTHING, what, until=written + COLD_SNAPSHOT, effect=rehearsal.effect())
-
-    def wait_for_deletion(self) -> Option:
-        return Option("WAIT", NOTHING, "Wait: the group coordinator deletes state again whenever it loads the group.")
+        return Option(
+            "WAIT", NOTHING, what, until=written + COLD_SNAPSHOT, effect=self._effect(Rehearsal.write_cold_snapshot)
+        )
 
     def start_consumers(self) -> Option:
-        rehearsal = self._rehearse()
-        rehearsal.accept_everything()
         what = (
             "Start consumers of the group, or find out why those that it has do not acknowledge: the command lists "
             "them. The effect is that of the first fetches, all accepted."
         )
         return Option(
-            "START_CONSUMERS", NOTHING, what, self.tools.describe(self.group, "members"), effect=rehearsal.effect()
+            "START_CONSUMERS",
+            NOTHING,
+            what,
+            self.tools.describe(self.group, "members"),
+            effect=self._effect(Rehearsal.accept_everything),
         )
 
     def check_dead_letter_topic(self) -> Option | None:
@@ -313,50 +236,56 @@ class _Advisor:
     def restart_leader(self) -> Option | None:
         if self.release.archiving != "resumed":
             return None
-        rehearsal = self._rehearse()
-        rehearsal.finish_dead_letters()
         what = (
             f"Then restart the broker that leads {self.status.name}-{self.partition}: the next leader sends the dead "
             "letters again, some of them for the second time, and archives the records whether or not that works."
         )
-        return Option("RESTART_LEADER", AGAIN, what, effect=rehearsal.effect())
+        return Option("RESTART_LEADER", AGAIN, what, effect=self._effect(Rehearsal.finish_dead_letters))
+
+    def upgrade(self) -> Option | None:
+        """Later brokers resume what waits in ARCHIVING, and can move or delete state."""
+        if self.settings.has_dead_letter_queue and self.release.archiving != "resumed":
+            what = (
+                f"Upgrade to {LATEST.name}: {self.release.name} never resumes what waits in ARCHIVING. The next leader "
+                "sends it to the dead-letter queue, and archives it."
+            )
+            return Option("UPGRADE", SETTINGS, what, effect=self._effect(Rehearsal.finish_dead_letters, LATEST))
+        if self.release.has_initialize:
+            return None
+        what = f"Upgrade: {self.release.name} has no command that moves or deletes the state of a group, 4.1 has."
+        return Option("UPGRADE", SETTINGS, what)
 
     def raise_delivery_limit(self) -> Option | None:
         limit = self.settings.delivery_count_limit
         raised = _raised(limit, _DEFAULTS.max_delivery_count_limit, WIDEST.max_delivery_count_limit)
         if raised is None or self.waiting is None or self.waiting[2] is not DeliveryState.AVAILABLE:
             return None
-        rehearsal = self._rehearse(delivery_count_limit=raised)
-        if rehearsal.deliver(self.waiting[0], self.waiting[1]):
-            rehearsal.now_ms += self.settings.record_lock_duration_ms + 1
-            while operation := rehearsal.partition.expire_locks(rehearsal.now_ms):
-                rehearsal.persist(operation)
+        first, last, *_ = self.waiting
+        effect = self._effect(lambda rehearsal: rehearsal.fail_delivery(first, last), delivery_count_limit=raised)
         what = (
             f"Raise the delivery limit from {limit} to {raised}, to keep these records while consumers are fixed. "
             "The effect is that of one more delivery, which fails."
         )
-        return self._limit("delivery.count.limit", raised, what, rehearsal.effect())
+        return self._limit("delivery.count.limit", raised, what, effect)
 
     def raise_record_locks(self) -> Option | None:
         limit = self.settings.max_record_locks
         raised = _raised(limit, _DEFAULTS.max_partition_max_record_locks, WIDEST.max_partition_max_record_locks)
         if raised is None:
             return None
-        rehearsal = self._rehearse(max_record_locks=raised)
-        end, known = rehearsal.partition.end_offset, self.status.row["topic_end_offset"]
-        last = end + raised if known is None else known - 1
-        if rehearsal.partition.can_acquire():
-            rehearsal.deliver(end, min(last, rehearsal.partition.start_offset + raised - 1))
+        begin, known = self.loaded.partition.end_offset, self.status.row["topic_end_offset"]
+        last = min(self.loaded.partition.start_offset + raised, raised + begin if known is None else known) - 1
+        effect = self._effect(lambda rehearsal: rehearsal.deliver(begin, last), max_record_locks=raised)
         what = f"Raise the limit of in-flight records from {limit:,} to {raised:,}; SPSO waits as before."
         if known is None:
             what += " The end of the topic is unknown: the effect is that of enough new records."
-        return self._limit("partition.max.record.locks", raised, what, rehearsal.effect())
+        return self._limit("partition.max.record.locks", raised, what, effect)
 
     def _limit(self, config: str, value: int, what: str, effect: Effect) -> Option:
         """Set a limit: of the group from 4.3 on, else of all brokers."""
         action = f"RAISE_{config.upper().replace('.', '_')}"
         of_brokers = f"group.share.{config}={value} in server.properties of every broker, and a rolling restart"
-        if not self._has(_GROUP_LIMITS_SINCE):
+        if self.release.name < _GROUP_LIMITS_SINCE:
             why = f"{self.release.name} has no such limit for a single group"
             return Option(action, AGAIN, f"{what} {why}: set {of_brokers}.", effect=effect)
         if self.found.releases[0] < _GROUP_LIMITS_SINCE:
@@ -368,7 +297,7 @@ class _Advisor:
         )
 
     def forbid_renewals(self) -> Option | None:
-        if not self._has(_GROUP_LIMITS_SINCE):
+        if self.release.name < _GROUP_LIMITS_SINCE:
             return None
         what = (
             f"Forbid consumers to renew locks ({_GROUP_LIMITS_SINCE} and later): a record that one of them keeps is "
@@ -378,13 +307,11 @@ class _Advisor:
         return Option("FORBID_RENEWALS", SETTINGS, what, command)
 
     def restart_consumers(self) -> Option:
-        rehearsal = self._rehearse()
-        rehearsal.leave()
         what = (
             "Stop all consumers of the group until the command shows it as Empty, and start them again: locks are "
             "released, records are delivered again. The effect is that of members that leave and hold every record."
         )
-        effect = rehearsal.effect()
+        effect = self._effect(Rehearsal.leave)
         harm = SKIPS if effect.skipped else AGAIN
         return Option("RESTART_CONSUMERS", harm, what, self.tools.describe(self.group, "state"), effect=effect)
 
@@ -393,7 +320,7 @@ class _Advisor:
         if self.waiting is None:
             return None
         target, hopeless = self.waiting[1] + 1, {(one.first_offset, one.last_offset) for one in self._failing()}
-        for first, last, state, _ in self.now.partition.in_flight_batches():
+        for first, last, state, _ in self.loaded.partition.in_flight_batches():
             is_done = state in (DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED, DeliveryState.ARCHIVING)
             if first > target:
                 break
@@ -402,16 +329,13 @@ class _Advisor:
         return self._move_to(target, "past what it waits for")
 
     def move_back_to_audited(self) -> Option | None:
-        before = re.search(r"from (\d+) to", self.status.row["reason"] or "")
-        target = int(before[1]) if before else 0
-        return self._move_to(target, "to where it was") if target > self.now.partition.start_offset else None
+        target = self.status.previous_start or 0
+        return self._move_to(target, "to where it was") if target > self.loaded.partition.start_offset else None
 
     def _move_to(self, target: int, where: str) -> Option | None:
         if not self.release.has_initialize:
             return None
-        rehearsal = self._rehearse()
-        rehearsal.initialize(target)
-        effect = rehearsal.effect()
+        effect = self._effect(lambda rehearsal: rehearsal.initialize(target))
         what = (
             f"Move SPSO {where}, to {target:,}, once the group is empty: brokers refuse it before. The state after "
             "that offset is forgotten: what is finished there is delivered again. What is skipped has no dead letter."
@@ -421,38 +345,34 @@ class _Advisor:
 
     def reset_to_latest(self) -> Option | None:
         end = self.status.row["topic_end_offset"]
-        if end is None or end <= self.now.partition.start_offset or not self._has("4.2"):
+        if end is None or end <= self.loaded.partition.start_offset or self.release.name < "4.2":
             return None
-        rehearsal = self._rehearse()
-        rehearsal.initialize(end)
         what = (
             "Give up everything up to the end of the topic-partition, once the group is empty. This is what "
             "kafka-share-groups.sh can do: it resets to times, not to offsets. The effect is that of the end at "
             f"{end:,}."
         )
         command = self.tools.reset_to_latest(self.group, self.topic, self.partition)
-        return Option("RESET_TO_LATEST", SKIPS, what, command, effect=rehearsal.effect())
+        effect = self._effect(lambda rehearsal: rehearsal.initialize(end))
+        return Option("RESET_TO_LATEST", SKIPS, what, command, effect=effect)
 
     def delete_offsets(self) -> Option | None:
         if not self.release.has_initialize:
             return None
         what = (
-            f"If nobody reads {self.status.name} in this group any more, delete its state, in all partitions. A group "
-            "that comes back starts where share.auto.offset.reset says."
+            f"If nobody reads {self.status.name} in this group any more, delete its state, in all partitions, "
+            "once the group is empty. A group that comes back starts where share.auto.offset.reset says."
         )
         command = self.tools.delete_offsets(self.group, self.topic)
-        return Option("DELETE_OFFSETS", DELETES, what, command, effect=self._deleted())
+        return Option("DELETE_OFFSETS", DELETES, what, command, effect=self._effect(Rehearsal.delete))
 
     def delete_group(self) -> Option | None:
         if not self.release.has_initialize:
             return None
-        what = "If nobody uses the group any more, delete it with the state of all its topics."
-        return Option("DELETE_GROUP", DELETES, what, self.tools.delete_group(self.group), effect=self._deleted())
-
-    def _deleted(self) -> Effect:
-        rehearsal = self._rehearse()
-        rehearsal.delete()
-        return rehearsal.effect()
+        what = "If nobody uses the group any more, delete it with the state of all its topics, once it is empty."
+        return Option(
+            "DELETE_GROUP", DELETES, what, self.tools.delete_group(self.group), effect=self._effect(Rehearsal.delete)
+        )
 
     def _after(self, span: timedelta) -> datetime | None:
         return None if self.found.time is None else self.found.time + span
@@ -465,7 +385,7 @@ def _raised(limit: int, usual: int, most: int) -> int | None:
 
 
 _Action = Callable[[_Advisor], Option | None]
-_MOVES: tuple[_Action, ...] = (_Advisor.move_past_waiting, _Advisor.reset_to_latest)
+_MOVES: tuple[_Action, ...] = (_Advisor.upgrade, _Advisor.move_past_waiting, _Advisor.reset_to_latest)
 _ACTIONS: Mapping[str, tuple[_Action, ...]] = {
     "REWIND": (_Advisor.wait_for_consumers, _Advisor.move_back_to_audited),
     "ARCHIVING_STUCK": (
@@ -478,16 +398,6 @@ _ACTIONS: Mapping[str, tuple[_Action, ...]] = {
     "STALL": (_Advisor.wait_for_deliveries, _Advisor.forbid_renewals, _Advisor.restart_consumers, *_MOVES),
     "STOP": (_Advisor.start_consumers,),
     "DLQ_UNUSABLE": (_Advisor.check_dead_letter_topic,),
-    "DELETE_INCOMPLETE": (_Advisor.wait_for_deletion, _Advisor.delete_group),
-    "ORPHAN_SHARE_STATE": (_Advisor.delete_group,),
-    "CUTOFF_PINNED": (_Advisor.wait_for_snapshot, _Advisor.delete_offsets),
+    "DELETE_INCOMPLETE": (_Advisor.upgrade, _Advisor.delete_offsets, _Advisor.delete_group),
+    "CUTOFF_PINNED": (_Advisor.wait_for_snapshot, _Advisor.upgrade, _Advisor.delete_offsets),
 }  # fmt: skip
-_SENTENCES: Mapping[str, Callable[[_Advisor], str]] = {
-    "REWIND": _Advisor._rewound,
-    "ARCHIVING_STUCK": _Advisor._archiving,
-    "POISON_RECORDS": _Advisor._poison,
-    "IN_FLIGHT_LIMIT": _Advisor._full,
-    "STALL": _Advisor._stalled,
-    "STOP": _Advisor._stopped,
-    "CUTOFF_PINNED": _Advisor._pinned,
-} | dict.fromkeys(("DLQ_UNUSABLE", "DELETE_INCOMPLETE", "ORPHAN_SHARE_STATE"), _Advisor._said)

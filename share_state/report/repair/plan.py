@@ -10,7 +10,7 @@ from typing import Any
 
 from share_state.delta.reader import CommittedTables
 from share_state.errors import ShareStateError
-from share_state.fold.options import Limits
+from share_state.fold.options import RELEASES, Limits
 from share_state.report.console import (
     UNKNOWN,
     format_name,
@@ -22,7 +22,7 @@ from share_state.report.console import (
 from share_state.report.repair.commands import BOOTSTRAP, DEAD_LETTER_TOPIC, LIBRARIES, KafkaTools, quote
 from share_state.report.repair.options import HARM, Option, Repair, repairs
 from share_state.report.repair.rehearsal import Effect, Ranges, count_offsets
-from share_state.report.repair.status import survey
+from share_state.report.repair.status import Survey, survey
 
 SUFFIXES = (".md", ".sh", ".json")
 _MAX_RANGES = 20
@@ -39,17 +39,11 @@ class RepairPlan:
 
     Attributes:
         repairs: the gravest first.
-        left_out: how many more are in trouble.
-        releases: that may have written the log, ascending.
-        time: up to which durations are measured.
-        inputs: what was read.
+        survey: what they are about, and how many more are in trouble.
     """
 
     repairs: tuple[Repair, ...]
-    left_out: int
-    releases: tuple[str, ...]
-    time: datetime | None
-    inputs: tuple[str, ...]
+    survey: Survey
 
     def __repr__(self) -> str:
         return self.markdown()
@@ -66,8 +60,8 @@ class RepairPlan:
                 key | {"trouble": one.trouble, "sentence": one.sentence, "also": also, "suspect": row["suspect"],
                        "now": one.now and asdict(one.now), "options": options, "check": one.check}
             )  # fmt: skip
-        head = {"inputs": list(self.inputs), "time": self.time, "releases": list(self.releases)}
-        return head | {"share_partitions": found, "left_out": self.left_out}
+        head = {"inputs": list(self.survey.inputs), "time": self.survey.time, "releases": list(self.survey.releases)}
+        return head | {"share_partitions": found, "left_out": self.survey.left_out}
 
     def markdown(self) -> str:
         """The plan for a person."""
@@ -99,53 +93,39 @@ class RepairPlan:
             yield from ("", "```bash", one.check, "```", "")
 
     def _head(self) -> Iterator[str]:
-        time = f", up to {format_time(self.time)}" if self.time else ""
-        yield f"From {', '.join(map(_text, self.inputs))}{time}; {self._writer()}. Nothing was changed."
+        first, last = self.survey.releases[0], self.survey.releases[-1]
+        writer = first if first == last else f"{first} to {last}, the log does not show which"
+        time = f", up to {format_time(self.survey.time)}" if self.survey.time else ""
+        yield f"From {', '.join(map(_text, self.survey.inputs))}{time}; written by Kafka {writer}. Nothing was changed."
         yield ""
         if not self.repairs:
             yield "No share-partition is in trouble: there is nothing to do."
             return
-        more = f", and {self.left_out:,} more that are left out (--most)" if self.left_out else ""
+        more = f", and {self.survey.left_out:,} more that are left out (--most)" if self.survey.left_out else ""
         count = pluralize(len(self.repairs), "share-partition")
         yield f"{count} in trouble{more}. Options are in order of harm; one is enough."
         yield ""
         if names := _variables("\n".join(option.command for one in self.repairs for option in one.options)):
-            yield (
-                "Set these before you run a command: "
-                + "; ".join(f"`{name}`, {_VARIABLES[name]}" for name in names)
-                + "."
-            )
+            named = "; ".join(f"`{name}`, {_VARIABLES[name]}" for name in names)
+            yield f"Set these before you run a command: {named}."
             yield ""
-
-    def _writer(self) -> str:
-        first, last = self.releases[0], self.releases[-1]
-        return (
-            f"written by Kafka {first}"
-            if first == last
-            else f"written by Kafka {first} to {last}, the log does not show which"
-        )
 
     def script(self) -> str:
         """The plan as a script: it prints itself, or runs the option that its argument names."""
         lines = ["#!/usr/bin/env bash", *(f"# {line}".rstrip() for line in self._head())]
         lines += [
-            "# Run it with the number of an option, as in `bash plan.sh 1.2`, to carry out that option alone.",
+            "# `bash plan.sh 1.2` carries out option 1.2 and nothing else, `bash plan.sh 1.check` compares.",
             "set -eu",
         ]
-        shown, cases = list[str](), list[str]()
+        lines.append('case "${1:-}" in')
         for number, one in enumerate(self.repairs, 1):
-            shown += [f"{number}. {_title(one)}", f"   {one.trouble}: {one.sentence}"]
             for place, option in enumerate(one.options, 1):
-                shown.append(f"   {number}.{place} {option.action} ({HARM[option.harm]})")
-                shown += [f"       {line}" for line in _option_lines(option)]
                 if option.command:
-                    needs = [
-                        f': "${{{name}:?{_VARIABLES[name]}}}"; export {name}' for name in _variables(option.command)
-                    ]
-                    cases += [f"{number}.{place})  # {option.action}", *needs, option.command, ";;"]
-            cases += [f"{number}.check)  # what changed since the plan", one.check, ";;"]
-            shown.append(f"   {number}.check shows what changed since the plan")
-        lines += ['case "${1:-}" in', *cases, "'')", *(f"printf '%s\\n' {quote(_text(line))}" for line in shown), ";;"]
+                    used = _variables(option.command)
+                    needs = [f': "${{{name}:?{_VARIABLES[name]}}}"; export {name}' for name in used]
+                    lines += [f"{number}.{place})  # {option.action}", *needs, option.command, ";;"]
+            lines += [f"{number}.check)", one.check, ";;"]
+        lines += ["'')", *(f"printf '%s\\n' {quote(line)}" for line in self._markdown()), ";;"]
         lines += ['*) echo "no option $1 with a command" >&2; exit 2;;', "esac"]
         return "\n".join(lines) + "\n"
 
@@ -172,6 +152,16 @@ def check_suffix(path: str) -> None:
         raise ShareStateError(f"{path}: give a name that ends in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
 
 
+def check_release(release: str | None) -> None:
+    """Refuse a release that is unknown; None is inferred.
+
+    Raises:
+        ShareStateError: naming those that are known.
+    """
+    if release is not None and release not in RELEASES:
+        raise ShareStateError(f"release {release}: give one of {', '.join(RELEASES)}")
+
+
 def make_plan(
     tables: CommittedTables,
     groups: Sequence[str] = (),
@@ -195,7 +185,7 @@ def make_plan(
         WarehouseError: if a table is gone.
     """
     found = survey(tables, groups, limits, release, most)
-    return RepairPlan(repairs(found, tools or KafkaTools()), found.left_out, found.releases, found.time, found.inputs)
+    return RepairPlan(repairs(found, tools or KafkaTools()), found)
 
 
 def _variables(command: str) -> list[str]:
@@ -212,7 +202,7 @@ def _title(one: Repair) -> str:
 
 
 def _option_lines(option: Option) -> Iterator[str]:
-    yield option.what
+    yield _text(option.what)
     if option.until is not None:
         yield f"- until: {format_time(option.until)}"
     if option.effect is None:
@@ -224,11 +214,9 @@ def _option_lines(option: Option) -> Iterator[str]:
 
 def _state(effect: Effect) -> str:
     cutoff = f"cutoff {format_number(effect.cutoff)}"
-    if effect.start_offset is None:
-        return f"no state; {cutoff}"
     in_flight = ", ".join(f"{count:,} {state}" for state, count in effect.in_flight.items()) or "nothing"
     lag = UNKNOWN if effect.lag is None else f"{effect.lag:,}"
-    window = f"SPSO {effect.start_offset:,}, SPEO {format_number(effect.end_offset)}"
+    window = f"SPSO {format_number(effect.start_offset)}, SPEO {format_number(effect.end_offset)}"
     return f"{window}, in flight {in_flight}, lag {lag}, {cutoff}"
 
 

@@ -1,17 +1,17 @@
 """What an action would do to a share-partition: its state, loaded by a leader of the simulator, before and after."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from share_state.report.diff import BELOW, FINISHED, InFlightWindow, RangeChange, compare_windows
 from share_state.report.repair.status import SharePartitionStatus
 from share_state.simulator.acquisition import Fetch, LogBatch
 from share_state.simulator.coordinator import CoordinatorEntry, ShareCoordinator
-from share_state.simulator.durability import DeadLetter, Operation
+from share_state.simulator.durability import DeadLetter, Operation, UnloadableStateError
 from share_state.simulator.settings import AckBatch, AckType, PartitionSettings
 from share_state.simulator.share_partition import SharePartition
 from share_state.simulator.state_records import DurableState, StateKey
-from share_state.simulator.types import DeliveryState, Release
+from share_state.simulator.types import NO_START_OFFSET, DeliveryState, Release
 from share_state.simulator.window import TERMINAL
 
 _MEMBER = "member"
@@ -30,7 +30,7 @@ class Effect:
     """The state that an action leaves, and how offsets get there.
 
     Attributes:
-        start_offset, end_offset: SPSO and SPEO; None if the state is deleted.
+        start_offset, end_offset: SPSO and SPEO; None if the state is deleted, or its start offset not set and unknown.
         in_flight: delivery state -> offsets between them.
         lag: in records; None if the end of the topic is unknown.
         cutoff: of the state partition, once its records are written.
@@ -64,12 +64,16 @@ class Rehearsal:
     def __init__(
         self, status: SharePartitionStatus, release: Release, settings: PartitionSettings, updates_per_snapshot: int
     ) -> None:
-        self.status, self.release, self.settings = status, release, settings
+        # Members fetch until nothing is left: how many records a fetch returns makes no difference.
+        self.status, self.release, self.settings = status, replace(release, throttles=False), settings
         row, cutoff = status.row, status.cutoff
         self.key = StateKey(row["group_id"], row["topic_id"], row["partition"])
         self.next_record = self._log_end = cutoff.get("log_end_offset") or 0
-        self.coordinator = ShareCoordinator(self._append, release, updates_per_snapshot=updates_per_snapshot)
+        self.coordinator = ShareCoordinator(self._append, self.release, updates_per_snapshot=updates_per_snapshot)
         covered = tuple(batch for batch in status.ranges if batch.first_offset not in status.gaps)
+        for first, last, state, _ in covered:
+            if state not in set(DeliveryState):
+                raise UnloadableStateError(f"persisted batch {first}-{last}: unknown state {state}")
         state = DurableState(
             row["snapshot_epoch"] or 0, max(row["state_epoch"] or 0, 0), max(row["leader_epoch"] or 0, 0),
             row["start_offset"], row["delivery_complete_count"] or 0, covered,
@@ -110,12 +114,19 @@ class Rehearsal:
             at = taken[-1].last_offset + 1
         return acquired
 
+    def fail_delivery(self, first: int, last: int) -> bool:
+        """Deliver what is available of [first, last], until its locks expire; returns whether anything was."""
+        if not self.deliver(first, last):
+            return False
+        self.now_ms += self.settings.record_lock_duration_ms + 1
+        while operation := self.partition.expire_locks(self.now_ms):
+            self.persist(operation)
+        return True
+
     def fail_deliveries(self, last: int) -> None:
-        """Deliver [SPSO, last] until nothing of it waits; every lock expires."""
-        while self.partition.start_offset <= last and self.deliver(self.partition.start_offset, last):
-            self.now_ms += self.settings.record_lock_duration_ms + 1
-            while operation := self.partition.expire_locks(self.now_ms):
-                self.persist(operation)
+        """Deliver [SPSO, last] until nothing of it waits."""
+        while self.partition.start_offset <= last and self.fail_delivery(self.partition.start_offset, last):
+            pass
 
     def accept_everything(self) -> None:
         """Members are given everything in flight, and accept it."""
@@ -167,13 +178,14 @@ class Rehearsal:
             finished = tuple((first, last) for first, last, (_, ended) in self.before.ranges if ended)
             return Effect(None, None, {}, None, self._cutoff(), unfinished, finished)
         partition, end = self.partition, self.status.row["topic_end_offset"]
+        is_unknown = end is None and self.coordinator.entries[self.key].state.start_offset == NO_START_OFFSET
         in_flight = dict[str, int]()
         for first, last, state, _ in partition.in_flight_batches():
             in_flight[state.name] = in_flight.get(state.name, 0) + last - first + 1
         changes = compare_windows(self.before, self._window())
         return Effect(
-            start_offset=partition.start_offset,
-            end_offset=partition.end_offset,
+            start_offset=None if is_unknown else partition.start_offset,
+            end_offset=None if is_unknown else partition.end_offset,
             in_flight=in_flight,
             lag=None if end is None else max(0, end - partition.start_offset - partition.delivery_complete_count),
             cutoff=self._cutoff(),

@@ -1,10 +1,9 @@
 """Which share-partitions are in trouble, and everything that the tables of an audit hold about them."""
 
-import json
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from tempfile import TemporaryDirectory
@@ -15,12 +14,14 @@ import pyarrow.compute as pc
 
 from share_state.config.inputs import LimitSettings
 from share_state.delta.reader import CommittedTables
+from share_state.errors import NothingCommittedError
 from share_state.fold.options import RELEASES, Limits, SharePartitionFilter
 from share_state.fold.states import SHARE_GROUP_STATE
 from share_state.pipeline.audit import run_audit
 from share_state.pipeline.executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.result import WRITER
+from share_state.report.console import pluralize
 from share_state.report.share_partitions import (
     HISTORY_TABLE,
     IDENTITY_COLUMNS,
@@ -40,6 +41,7 @@ from share_state.report.share_partitions import (
     with_unreported_verdicts,
 )
 from share_state.simulator.types import DeliveryState, StateBatch
+from share_state.sources.kafka_client import is_kafka_address
 
 TROUBLES = (
     "STATE_SUSPECT",
@@ -51,7 +53,6 @@ TROUBLES = (
     "STOP",
     "DLQ_UNUSABLE",
     "DELETE_INCOMPLETE",
-    "ORPHAN_SHARE_STATE",
     "CUTOFF_PINNED",
 )
 """Verdicts and rules that mean trouble, the gravest first. SPSO_STALL counts as STALL, its verdict."""
@@ -77,18 +78,18 @@ class SharePartitionStatus:
         ranges: in flight, ascending, from the start offset to the end; gaps are AVAILABLE with delivery count 0.
         gaps: first offsets of the ranges that no batch covers.
         troubles: code of TROUBLES -> message of its finding, or reason of its verdict; the gravest first.
-        evidence: code -> evidence of its finding.
+        archiving_ms: for which its first offset in ARCHIVING waits; 0 if none does for long.
         cutoff: the row of `cutoff` of its log partition.
-        members: of the group; None if the group side is unknown.
+        previous_start: where a leader would have started at the audit before; None if it is unknown.
     """
 
     row: Mapping[str, Any]
     ranges: tuple[StateBatch, ...]
     gaps: frozenset[int]
     troubles: Mapping[str, str]
-    evidence: Mapping[str, Mapping[str, str]]
+    archiving_ms: int
     cutoff: Mapping[str, Any]
-    members: int | None
+    previous_start: int | None
 
     @property
     def name(self) -> str:
@@ -141,6 +142,18 @@ def audited(plan: FoldPlan, inputs: Sequence[str], *, is_live: bool = False) -> 
         yield CommittedTables(f"{folder}/tables")
 
 
+def open_warehouse(inputs: Sequence[str]) -> CommittedTables | None:
+    """The tables of a warehouse if that is what the inputs are, else None.
+
+    Raises:
+        WarehouseError: if it cannot be read.
+    """
+    if len(inputs) == 1 and not is_kafka_address(inputs[0]):
+        with suppress(NothingCommittedError):
+            return CommittedTables(inputs[0])
+    return None
+
+
 def limits_of_run(options: Mapping[str, str]) -> Limits:
     """The limits that an audit had, from the options in its row of `runs`."""
     given: dict[str, Any] = {"groups": {}}
@@ -176,12 +189,13 @@ def survey(
     states = tables.read(STATE, where, _STATE_COLUMNS)
     releases = _releases(tables, states) if release is None else (release,)
     if groups:
-        where &= pc.field("group_id").isin(list(groups))
-        states = tables.read(STATE, where, _STATE_COLUMNS)
+        is_wanted = pc.field("group_id").isin(list(groups))
+        states, where = states.filter(is_wanted), where & is_wanted
     verdicts = _verdicts(tables, where)
     rows = left_join(add_topic_key(states), verdicts, _HISTORY)
     limits = limits or limits_of_run(dict(tables.run["options"]))
-    findings = pa.concat_tables([_findings(tables, where), _waiting_poison(tables, where, limits)])
+    found = [_findings(tables, where), _waiting_poison(tables, where, limits)]
+    findings = pa.concat_tables(found, promote_options="default")
     rows = left_join(rows, _gravest(findings), {"gravest": pa.int32()})
     verdict = pc.index_in(rows["verdict"], pa.array(TROUBLES))
     suspect = pc.if_else(rows["suspect"], pa.scalar(0, pa.int32()), pa.scalar(None, pa.int32()))
@@ -209,9 +223,8 @@ def _findings(tables: CommittedTables, where: pc.Expression) -> pa.Table:
     """Findings that mean trouble, with the columns topic_key and trouble (index in TROUBLES)."""
     columns = (*KEY_COLUMNS, "rule", "message", "evidence")
     rows = add_topic_key(tables.read("findings", where & pc.field("rule").isin(list(_RULES)), columns))
-    # Arrow joins no maps.
-    evidence = pa.array([json.dumps(dict(one or ())) for one in rows["evidence"].to_pylist()], pa.string())
-    rows = rows.set_column(rows.schema.get_field_index("evidence"), "evidence", evidence)
+    milliseconds = pc.map_lookup(rows["evidence"], pa.scalar("milliseconds"), "first")
+    rows = rows.drop_columns("evidence").append_column("milliseconds", milliseconds)
     index = {rule: TROUBLES.index(code) for rule, code in _RULES.items()}
     return rows.append_column("trouble", pa.array([index[rule] for rule in rows["rule"].to_pylist()], pa.int32()))
 
@@ -220,14 +233,16 @@ def _waiting_poison(tables: CommittedTables, where: pc.Expression, limits: Limit
     """Share-partitions with poison records that still wait, as `_findings`."""
     waits = where & poison_filter(limits) & ~pc.field("terminal")
     rows = tables.read("in_flight", waits, (*KEY_COLUMNS, "record_count"))
-    counts = group_rows(rows, KEY_COLUMNS, {"record_count": "sum"})
-    texts = [f"{count:,} offsets at the delivery limit or one below it" for count in counts["record_count"].to_pylist()]
-    named = {"rule": ["POISON_RECORDS"] * len(texts), "message": texts, "evidence": ["{}"] * len(texts)}
-    counts = counts.drop_columns("record_count")
-    for name, column in named.items():
-        counts = counts.append_column(name, pa.array(column, pa.string()))
-    trouble = pa.array([TROUBLES.index("POISON_RECORDS")] * len(texts), pa.int32())
-    return add_topic_key(counts).append_column("trouble", trouble)
+    found = add_topic_key(group_rows(rows, KEY_COLUMNS, {"record_count": "sum"}))
+    texts = (
+        f"{pluralize(one, 'offset')} at the delivery limit or one below it" for one in found["record_count"].to_pylist()
+    )
+    columns = {"rule": "POISON_RECORDS", "trouble": TROUBLES.index("POISON_RECORDS"), "milliseconds": None}
+    kinds = {"trouble": pa.int32()}
+    for name, value in columns.items():
+        constant = pa.repeat(pa.scalar(value, kinds.get(name, pa.string())), len(found))
+        found = found.append_column(name, constant)
+    return found.append_column("message", pa.array(texts, pa.string())).drop_columns("record_count")
 
 
 def _gravest(findings: pa.Table) -> pa.Table | None:
@@ -248,10 +263,7 @@ def _statuses(tables: CommittedTables, wanted: pa.Table, findings: pa.Table) -> 
     cutoffs = {
         row["partition"]: row for row in tables.read("cutoff").to_pylist() if row["dialect"] == SHARE_GROUP_STATE
     }
-    members = None
-    if tables.holds("share_groups"):
-        counted = tables.read("share_groups", columns=["group_id", "members"])
-        members = dict(zip(*(column.to_pylist() for column in counted.columns), strict=True))
+    previous = _previous_starts(tables, wanted)
     for place, row in enumerate(wanted.to_pylist()):
         own = sorted(ranges.get(place, ()), key=lambda one: one["first_offset"])
         of_rules = {TROUBLES[one["trouble"]]: one for one in said.get(place, ())}
@@ -270,10 +282,21 @@ def _statuses(tables: CommittedTables, wanted: pa.Table, findings: pa.Table) -> 
             ),
             gaps=frozenset(one["first_offset"] for one in own if one["gap"]),
             troubles={code: troubles[code] for code in TROUBLES if code in troubles},
-            evidence={code: json.loads(one["evidence"]) for code, one in of_rules.items()},
+            archiving_ms=int(of_rules.get("ARCHIVING_STUCK", {}).get("milliseconds") or 0),
             cutoff=cutoffs.get(row["state_partition"], {}),
-            members=None if members is None else members.get(row["group_id"], 0),
+            previous_start=previous.get(place),
         )
+
+
+def _previous_starts(tables: CommittedTables, wanted: pa.Table) -> dict[int, int]:
+    """Place -> effective start offset at the audit before, of share-partitions that were rewound."""
+    rewound = wanted.filter(pc.equal(wanted["verdict"], "REWIND"))
+    if not len(rewound):
+        return {}
+    earlier = prefilter(rewound) & ~latest_audit_filter(tables)
+    rows = tables.read(HISTORY_TABLE, earlier, (*KEY_COLUMNS, "time", "effective_start_offset"))
+    found = select_share_partitions(rows, rewound).sort_by("time").to_pylist()
+    return {row["place"]: row["effective_start_offset"] for row in found}
 
 
 def _state(code: int) -> DeliveryState:

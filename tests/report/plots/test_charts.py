@@ -1,6 +1,8 @@
 """What the charts draw, read back from the figures."""
 
 import warnings
+from collections.abc import Callable
+from datetime import timedelta
 from itertools import pairwise
 
 import numpy as np
@@ -8,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from matplotlib.colors import to_rgb
+from matplotlib.dates import date2num
 from pyspark.sql import SparkSession
 
 from share_state import plots
@@ -50,16 +53,27 @@ def test_the_window_names_every_state_that_occurred_and_both_its_ends(stuck: pa.
     assert chart.axes[0].get_ylabel() == "offset (records)"
 
 
-def test_states_differ_in_grey_and_more_deliveries_are_never_lighter():
+@pytest.mark.parametrize("plot", [plots.window, plots.offsets])
+def test_the_axis_reaches_to_the_end_of_the_log(stuck: pa.Table, plot: Callable[..., plots.Chart]):
+    """A share-partition that nobody touches any more has stood still as long as the log went on."""
+    last = stuck["timestamp"].to_pylist()[-1]
+    own, whole = plot(stuck), plot(stuck, until=last + timedelta(hours=2))
+    shown = [chart.axes[0].get_xlim()[1] - date2num(last) for chart in (own, whole)]
+    assert shown[0] < 1 / 24 < 2 / 24 < shown[1] < 2.2 / 24
+    assert f"to {last + timedelta(hours=2):%Y-%m-%d %H:%M:%S} UTC" in whole.says
+    assert whole.axes[0].get_xlabel().endswith("to the end of the log")
+
+
+def test_states_differ_in_grey_and_more_deliveries_are_darker():
     def lightness(colour: str) -> float:
         red, green, blue = (x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in to_rgb(colour))
         return 116 * (0.2126 * red + 0.7152 * green + 0.0722 * blue) ** (1 / 3) - 16
 
     bands = sorted((sorted(map(lightness, SHADES[name])) for name in SHADES if name != "ACQUIRED"), reverse=True)
     for lighter, darker in pairwise(bands):
-        assert lighter[0] - darker[-1] > 9
+        assert lighter[0] - darker[-1] > 5
     for shades in SHADES.values():
-        assert [lightness(shade) for shade in shades] == sorted(map(lightness, shades), reverse=True)
+        assert all(lightness(one) - lightness(more) > 3.5 for one, more in pairwise(shades))
 
 
 def test_deliveries_stack_to_the_records_in_flight(tables: Tables):

@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "docs" / "pictures"
+DRAWN_BY_HAND = {"fold.svg"}
 
 
 def _texts(path: Path) -> list[str]:
@@ -23,7 +24,7 @@ def test_the_script_makes_every_picture_that_is_kept_and_they_say_the_same(tmp_p
     spec.loader.exec_module(script)
     assert script.make(tmp_path) == 0
     made, kept = ({path.name: _texts(path) for path in folder.glob("*.svg")} for folder in (tmp_path, FOLDER))
-    assert made == kept
+    assert made == {name: texts for name, texts in kept.items() if name not in DRAWN_BY_HAND}
     assert all(texts for texts in made.values())
     assert all(path.stat().st_size < 150_000 for path in FOLDER.glob("*.svg"))
 

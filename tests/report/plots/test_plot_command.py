@@ -47,6 +47,12 @@ def test_as_of_a_moment_the_picture_ends_there(light: Command, tmp_path: Path):
     assert "before the end at 113" in said.json["says"]
 
 
+def test_the_picture_of_a_stall_ends_with_the_log(light: Command, tmp_path: Path):
+    said = light("plot", "window", str(DLQ), *ONE, "--out", str(tmp_path / "w.svg"), "--json")
+    # Its own last record is of 04:49:00; other groups go on in the same log.
+    assert "From 2026-11-21 04:48:55 to 2026-11-21 04:49:55 UTC" in said.json["says"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

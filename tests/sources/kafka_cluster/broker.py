@@ -1,6 +1,7 @@
 """A real Kafka broker for tests: one process, KRaft, from the artifacts that set-up fetched, on free local ports."""
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -44,10 +45,15 @@ class Broker:
 
 
 @contextmanager
-def running(folder: Path, killed: Broker | None = None) -> Iterator[Broker]:
-    """Start a broker with its files under a folder, or one that was killed there; it is killed at the end."""
-    settings, java = folder / "server.properties", _java(folder)
-    broker = killed or _formatted(folder, settings, java)
+def running(
+    folder: Path, killed: Broker | None = None, *, release: str = jars.TEST_BROKER, share_version: int = 1, **more: int
+) -> Iterator[Broker]:
+    """Start a broker with its files under a folder, or one that was killed there; it is killed at the end.
+
+    `more` are settings, with `_` for `.`.
+    """
+    settings, java = folder / "server.properties", _java(folder, release)
+    broker = killed or _formatted(folder, settings, java, share_version, more)
     said = folder / "broker.out"
     with ExitStack() as stack:
         out = stack.enter_context(said.open("ab"))
@@ -57,15 +63,36 @@ def running(folder: Path, killed: Broker | None = None) -> Iterator[Broker]:
         yield broker
 
 
-def _formatted(folder: Path, settings: Path, java: list[str]) -> Broker:
-    ports = _free_ports(3)
+@contextmanager
+def joined(folder: Path, first: Broker, *, release: str) -> Iterator[None]:
+    """Start a second broker, number 2, of the cluster of a first one; or again if it was killed there."""
+    settings, java = folder / "server.properties", _java(folder, release)
+    if not settings.exists():
+        given = dict(line.split("=", 1) for line in (first.logs.parent / settings.name).read_text("utf-8").splitlines())
+        plaintext = f"PLAINTEXT://127.0.0.1:{free_ports(1)[0]}"
+        own = {"process.roles": "broker", "node.id": 2, "log.dirs": folder / "logs"}
+        own |= {"listeners": plaintext, "advertised.listeners": plaintext}
+        settings.write_text("".join(f"{name}={value}\n" for name, value in (given | own).items()), encoding="utf-8")
+        cluster = re.search(r"cluster.id=(\S+)", (first.logs / "meta.properties").read_text("utf-8"))
+        assert cluster is not None
+        formatting = ["kafka.tools.StorageTool", "format", f"--cluster-id={cluster[1]}", "-c", str(settings)]
+        subprocess.run([*java, *formatting], check=True, capture_output=True)
+    with (folder / "broker.out").open("ab") as out, ExitStack() as stack:
+        process = subprocess.Popen([*java, "kafka.Kafka", str(settings)], stdout=out, stderr=subprocess.STDOUT)
+        stack.callback(_stop, process)
+        yield
+
+
+def _formatted(folder: Path, settings: Path, java: list[str], share_version: int, more: dict[str, int]) -> Broker:
+    ports = free_ports(3)
     certificate = _certificate(folder)
     broker = Broker(f"127.0.0.1:{ports[0]}", f"localhost:{ports[1]}", certificate, folder / "logs")
-    settings.write_text(_settings(broker, ports), encoding="utf-8")
+    own = "".join(f"{name.replace('_', '.')}={value}\n" for name, value in more.items())
+    settings.write_text(_settings(broker, ports) + own, encoding="utf-8")
     cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
     # An id may begin with a dash, which would be taken for the next option.
     formatting = [*java, "kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "-c", str(settings)]
-    subprocess.run([*formatting, "--feature", "share.version=1"], check=True, capture_output=True)
+    subprocess.run([*formatting, "--feature", f"share.version={share_version}"], check=True, capture_output=True)
     return broker
 
 
@@ -81,14 +108,14 @@ def _certificate(folder: Path) -> Path:
     return certificate
 
 
-def _java(folder: Path) -> list[str]:
+def _java(folder: Path, release: str) -> list[str]:
     quiet = folder / "log4j2.properties"
     quiet.write_text(
         "appender.console.type=Console\nappender.console.name=console\nappender.console.layout.type=PatternLayout\n"
         "appender.console.layout.pattern=%d %p %c %m%n\nrootLogger.level=warn\nrootLogger.appenderRef.c.ref=console\n",
         encoding="utf-8",
     )
-    class_path = os.pathsep.join(str(jar) for jar in jars.jars(jars.TEST_BROKER))
+    class_path = os.pathsep.join(str(jar) for jar in jars.jars(release))
     java = shutil.which("java") or "java"
     return [java, *_QUICK_START, f"-Dlog4j2.configurationFile={quiet.as_uri()}", "-cp", class_path]
 
@@ -147,7 +174,8 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports of this host that no one uses now."""
     with ExitStack() as stack:
         taken = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [server.getsockname()[1] for server in taken]

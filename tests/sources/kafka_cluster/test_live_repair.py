@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import time
@@ -16,10 +17,12 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 import share_state
 from share_state.cli.main import run
+from share_state.delta.reader import CommittedTables
 from share_state.errors import SetupError
+from share_state.report.repair.commands import KafkaTools
 from share_state.sources import jars
 from tests.profiles import NIGHTLY, PROFILE, by_profile
-from tests.sources.kafka_cluster.broker import running
+from tests.sources.kafka_cluster.broker import Broker, properties_of, running
 
 pytestmark = pytest.mark.broker
 
@@ -28,6 +31,7 @@ _PATIENCE = 30.0
 _TOOLS = {
     "kafka-share-groups.sh": "org.apache.kafka.tools.consumer.group.ShareGroupCommand",
     "kafka-configs.sh": "kafka.admin.ConfigCommand",
+    "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
 }
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 
@@ -38,12 +42,12 @@ class Cluster:
 
     Attributes:
         address: host:port.
-        logs: its log directory.
+        broker: the broker.
         environment: of a shell that finds Kafka's tools.
     """
 
     address: str
-    logs: Path
+    broker: Broker
     environment: Mapping[str, str]
 
 
@@ -52,20 +56,20 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     if shutil.which("jshell") is None:
         pytest.skip("no `jshell` on the PATH: a JDK has it")
     try:
-        broker_jars, tools = jars.jars(jars.TEST_BROKER), jars.jars(jars.KAFKA_TOOLS)
+        can_run_broker, tools = jars.jars(jars.TEST_BROKER), jars.jars(jars.KAFKA_TOOLS)
     except SetupError as error:
         pytest.skip(str(error))
     folder = tmp_path_factory.mktemp("tools")
-    class_path = os.pathsep.join(map(str, [*broker_jars, *tools]))
+    class_path = os.pathsep.join(map(str, [*can_run_broker, *tools]))
     for name, main in _TOOLS.items():
         script = folder / name
         script.write_text(f'#!/bin/sh\nexec java {_JAVA_OPTIONS} -cp "{class_path}" {main} "$@"\n', encoding="utf-8")
         script.chmod(0o755)
     # The JVM takes the encoding of arguments from the locale.
     environment = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "LC_ALL": "C.UTF-8"}
-    environment |= {"KAFKA_LIBS": str(broker_jars[0].parent), "HOME": str(folder)}
+    environment |= {"KAFKA_LIBS": str(can_run_broker[0].parent), "HOME": str(folder)}
     with running(tmp_path_factory.mktemp("broker")) as broker:
-        yield Cluster(broker.address, broker.logs, environment | {"BOOTSTRAP": broker.address})
+        yield Cluster(broker.address, broker, environment | {"BOOTSTRAP": broker.address})
 
 
 @dataclass(frozen=True)
@@ -126,10 +130,6 @@ class Group:
         return rows[0], in_flight, cutoffs[rows[0]["state_partition"]]
 
 
-def _everything(group: Group) -> Callable[[list[int]], bool]:
-    return lambda seen: len(set(seen)) == group.records
-
-
 def _fail(offset: int, times: int) -> Callable[[Group], None]:
     """Everything is accepted but one record, which is released some times."""
     return lambda group: group.consume(
@@ -157,6 +157,7 @@ class Case:
         records, configs: of the topic and the group.
         limits: given to the plan.
         compares_in_flight: whether `then` leaves exactly the foretold states.
+        is_secured: whether the plan and its command use the listener with TLS and a login.
         reads_segments: whether the plan is made from the broker's files, whose clock stops with the last record.
     """
 
@@ -168,11 +169,13 @@ class Case:
     configs: Mapping[str, int] | None = None
     limits: tuple[str, ...] = ()
     compares_in_flight: bool = True
+    is_secured: bool = False
     reads_segments: bool = False
 
 
-def _poison(action: str, then: Callable[[Group], None]) -> Case:
-    return Case("POISON_RECORDS", action, _fail(5, 2), then, configs={"share_delivery_count_limit": 3})
+def _poison(action: str, then: Callable[[Group], None], *, is_secured: bool = False) -> Case:
+    limit = {"share_delivery_count_limit": 3}
+    return Case("POISON_RECORDS", action, _fail(5, 2), then, configs=limit, is_secured=is_secured)
 
 
 def _fill_window(group: Group) -> None:
@@ -199,13 +202,13 @@ def _fail_for_long(group: Group) -> None:
 _IDLE = ("limits.stall_minutes=0.001",)
 CASES = [
     _poison("RAISE_DELIVERY_COUNT_LIMIT", _release_once(5)),
-    _poison("MOVE_START", _nothing),
+    _poison("MOVE_START", _nothing, is_secured=True),
     _poison("WAIT", _release_once(5)),
-    _poison("RESET_TO_LATEST", _nothing),
+    _poison("RESET_TO_LATEST", _nothing, is_secured=True),
     Case("IN_FLIGHT_LIMIT", "RAISE_PARTITION_MAX_RECORD_LOCKS", _fill_window, _use_larger_window, 150,
          {"share_partition_max_record_locks": 100}, compares_in_flight=False),
     Case("STALL", "RESTART_CONSUMERS", _fail_for_long, _release_once(3), limits=_IDLE, reads_segments=True),
-    Case("STALL", "FORBID_RENEWALS", _fail_for_long, _accept, limits=_IDLE, reads_segments=True),
+    Case("STALL", "FORBID_RENEWALS", _fail_for_long, _nothing, limits=_IDLE, reads_segments=True),
     Case("STOP", "START_CONSUMERS", _fail(3, 1), _accept, limits=_IDLE),
 ]  # fmt: skip
 
@@ -223,11 +226,14 @@ def test_a_group_advances_as_foretold(cluster: Cluster, tmp_path: Path, case: Ca
     group = Group(cluster, f'-it\'s "g" {number} \té', f"topic.{number}", case.records)
     group.create(**case.configs or {})
     case.bring(group)
-    source = str(cluster.logs) if case.reads_segments else f"kafka://{cluster.address}"
+    source = [str(cluster.broker.logs)] if case.reads_segments else [f"kafka://{cluster.address}"]
+    if case.is_secured:
+        properties = properties_of(cluster.broker, "auditor", tmp_path)
+        source = [f"kafka://{cluster.broker.secured}", "--kafka-properties", properties]
     limits = [word for limit in case.limits for word in ("--set", limit)]
     for name in ("plan.json", "plan.sh"):
         out = str(tmp_path / name)
-        assert run(["repair", source, f"--group={group.name}", "--out", out, "--quiet", *limits]) == 0
+        assert run(["repair", *source, f"--group={group.name}", "--out", out, "--quiet", *limits]) == 0
     (found,) = json.loads((tmp_path / "plan.json").read_text(encoding="utf-8"))["share_partitions"]
     assert case.trouble in (found["trouble"], *found["also"]), found
     place, option = next((i, o) for i, o in enumerate(found["options"], 1) if o["action"] == case.action)
@@ -236,9 +242,6 @@ def test_a_group_advances_as_foretold(cluster: Cluster, tmp_path: Path, case: Ca
     case.then(group)
     state, in_flight, cutoff = group.state()
     effect = option["effect"]
-    if effect is None:
-        assert state is not None
-        return
     assert (state and state["effective_start_offset"]) == effect["start_offset"]
     if state is not None:
         assert state["end_offset"] == max(effect["end_offset"], state["start_offset"])
@@ -261,3 +264,46 @@ def test_the_cutoff_advances_as_foretold_without_an_unused_group(cluster: Cluste
     cutoffs = share_state.cutoff(source).to_pylist()
     (cutoff,) = (row["cutoff_offset"] for row in cutoffs if row["partition"] == one["state_partition"])
     assert (one["now"]["cutoff"] or 0) < cutoff == option["effect"]["cutoff"]
+
+
+@pytest.mark.skipif(PROFILE != NIGHTLY, reason="nightly: two audits and two jshells")
+def test_a_group_that_was_rewound_returns_to_where_it_was(cluster: Cluster, tmp_path: Path) -> None:
+    group, lake = Group(cluster, "rewound", "topic.rewound", 20), str(tmp_path / "lake")
+    group.create()
+    _fail(10, 1)(group)
+    _accept(group)
+    audit = ["audit", str(cluster.broker.logs), "--out", lake, "--quiet", "--fail-on", "off"]
+    assert run(audit) == 0
+    (before,) = (row for row in CommittedTables(lake).read("share_partition_state").to_pylist()
+                 if row["group_id"] == group.name)  # fmt: skip
+    back = KafkaTools(cluster.address).move_start(group.name, group.topic, 0, 4)
+    (tmp_path / "back.sh").write_text(back, encoding="utf-8")
+    _carry_out(cluster, tmp_path / "back.sh", "")
+    assert run(audit) == 0
+    plan = share_state.repair(lake, group=group.name)
+    (found,) = plan.repairs
+    assert (found.trouble, found.now and found.now.start_offset) == ("REWIND", 4)
+    assert f"from {before['start_offset']} to 4" in found.sentence
+    place, option = next((n, one) for n, one in enumerate(found.options, 1) if one.action == "MOVE_START")
+    plan.write(str(tmp_path / "plan.sh"))
+    _carry_out(cluster, tmp_path / "plan.sh", f"1.{place}")
+    state, _, _ = group.state()
+    assert option.effect is not None
+    assert state is not None
+    assert state["effective_start_offset"] == option.effect.start_offset == before["effective_start_offset"] == 20
+    check = shlex.split(found.check)
+    assert run([*check[1:], "--json"]) == 0
+
+
+@pytest.mark.skipif(PROFILE != NIGHTLY, reason="nightly: five start-ups of Java")
+def test_commands_without_trouble_run_too(cluster: Cluster, tmp_path: Path) -> None:
+    """Those of plans that need a state or a release that this broker cannot be brought to."""
+    group, tools, script = Group(cluster, "o'k", "topic.ok", 5), KafkaTools(cluster.address), tmp_path / "one.sh"
+    group.create()
+    group.consume(None, bool)
+    commands = [tools.describe(group.name, "offsets"), tools.describe_config(group.name)]
+    commands += [f"TOPIC={group.topic}\n{tools.describe_topic('$TOPIC')}", tools.delete_group(group.name)]
+    for command in commands:
+        script.write_text(command, encoding="utf-8")
+        _carry_out(cluster, script, "")
+    assert group.state()[0] is None

@@ -8,7 +8,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyarrow.fs as pafs
-from moto.server import ThreadedMotoServer
 
 BUCKET = "exports"
 KEY_ID, SECRET = "AKIATESTTESTTESTTEST", "a-secret-that-no-message-may-show"
@@ -29,6 +28,8 @@ def environment(address: str) -> dict[str, str]:
 @contextmanager
 def server() -> Iterator[str]:
     """A server with one empty bucket, at the address that is given."""
+    from moto.server import ThreadedMotoServer  # noqa: PLC0415  slow to import
+
     started = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     started.start()
     host, port = started.get_host_and_port()

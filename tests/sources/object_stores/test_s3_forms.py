@@ -143,28 +143,29 @@ def test_files_that_go_with_an_input(s3: str, tmp_path: Path):
     assert read_share_snapshots(f"s3://{BUCKET}/files/index", [log]) == {"orders-0": [entry]}
 
 
-FORMS = ("segments", "table", *TEXTS)
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_reconstruct_writes_the_same_tables(
-    s3_spark: SparkSession,
-    s3: str,
-    table: pa.Table,
-    form: str,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-):
-    local = TEXTS.get(form) or (write(table, tmp_path / "rows.parquet") if form == "table" else CHAOS)
-    stored = put(s3, local, f"reconstructed/{form}/{local.name}")
+def _writes_the_same_tables(s3: str, capfd: pytest.CaptureFixture[str], local: Path, folder: Path) -> None:
+    stored = put(s3, local, f"reconstructed/{folder.name}/{local.name}")
     for given, lake in ((local, "local"), (stored, "stored")):
-        assert say(capfd, "reconstruct", given, "--out", tmp_path / lake).code == 0
-    one, other = (CommittedTables(str(tmp_path / lake)) for lake in ("local", "stored"))
+        assert say(capfd, "reconstruct", given, "--out", folder / lake).code == 0
+    one, other = (CommittedTables(str(folder / lake)) for lake in ("local", "stored"))
     assert one.run["records"] == other.run["records"] > 0
     for name in ("share_partition_state", "in_flight"):
         order = [*BY_KEY, ("first_offset", "ascending")] if name == "in_flight" else BY_KEY
         assert one.read(name).sort_by(order) == other.read(name).sort_by(order)
     assert one.read("findings").drop_columns("run_id").num_rows == other.read("findings").num_rows
+
+
+@pytest.mark.parametrize("form", ["table", *TEXTS])
+def test_reconstruct_writes_the_same_tables(
+    s3: str, table: pa.Table, form: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    local = TEXTS.get(form) or write(table, tmp_path / "rows.parquet")
+    _writes_the_same_tables(s3, capfd, local, tmp_path)
+
+
+@pytest.mark.usefixtures("s3_spark")
+def test_tasks_of_spark_read_segments_of_a_store(s3: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    _writes_the_same_tables(s3, capfd, CHAOS, tmp_path)
 
 
 @pytest.mark.parametrize("command", ["explain", "decode", "diff"])

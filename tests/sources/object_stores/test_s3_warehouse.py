@@ -50,13 +50,13 @@ def test_a_run_leaves_the_tables_that_it_leaves_in_a_folder(share_state_command:
     assert len(CommittedTables(there).runs) == 1
 
 
-def test_nights_go_on_where_the_last_one_stopped(share_state_command: Command, tmp_path: Path):
+def test_nights_go_on_where_the_last_one_stopped(s3: str, light: Command, tmp_path: Path):
     there, here = f"s3://{BUCKET}/lakes/nights", str(tmp_path / "w")
     for place in (there, here):
-        first = share_state_command("audit", HAPPY / "__share_group_state-0", "--out", place, "--json")
-        second = share_state_command("audit", HAPPY, "--out", place, "--json")
+        first = light("audit", HAPPY / "__share_group_state-0", "--out", place, "--json")
+        second = light("audit", HAPPY, "--out", place, "--json")
         assert (first.code, second.code) == (0, 0), second.err
-        assert share_state_command("audit", HAPPY, "--out", place).code == 0
+        assert light("audit", HAPPY, "--out", place).code == 0
     assert rows(there) == rows(here)
     assert [run["notes"] for run in CommittedTables(there).runs.to_pylist()] == [
         run["notes"] for run in CommittedTables(here).runs.to_pylist()
@@ -73,30 +73,30 @@ def test_a_notebook_gets_the_tables_back(s3_spark: SparkSession, tmp_path: Path)
     assert sorted(states["start_offset"]) == sorted(plain.share_partition_state["start_offset"].to_pylist())
 
 
-def test_decoded_records_are_written_there(s3: str, share_state_command: Command):
-    said = share_state_command("decode", HAPPY, "--out", f"s3://{BUCKET}/decoded/happy")
+def test_decoded_records_are_written_there(s3: str, light: Command):
+    said = light("decode", HAPPY, "--out", f"s3://{BUCKET}/decoded/happy")
     assert said.code == 0
     files = client(s3).get_file_info(_below(f"{BUCKET}/decoded/happy"))
     assert any(file.base_name.endswith(".parquet") for file in files)
 
 
 def test_decoded_records_may_be_all_that_a_bucket_holds(
-    s3: str, share_state_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    s3: str, light: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
     client(s3).create_dir("decoded-alone")
-    assert share_state_command("decode", HAPPY, "--out", "s3://decoded-alone").code == 0
+    assert light("decode", HAPPY, "--out", "s3://decoded-alone").code == 0
     files = client(s3).get_file_info(_below("decoded-alone"))
     assert any(file.base_name.endswith(".parquet") for file in files)
     assert not [*tmp_path.iterdir()]
 
 
-def test_a_run_that_was_overtaken_does_not_commit(s3: str, share_state_command: Command):
+def test_a_run_that_was_overtaken_does_not_commit(s3: str, light: Command):
     there = f"s3://{BUCKET}/lakes/two"
-    assert share_state_command("reconstruct", HAPPY, "--out", there).code == 0
+    assert light("reconstruct", HAPPY, "--out", there).code == 0
     with pytest.raises(WarehouseError, match="another run committed here meanwhile"), Warehouse(there) as late:
         files = late.files.write("runs", CommittedTables(there).runs.to_batches())
-        assert share_state_command("reconstruct", CHAOS, "--out", there).code == 0
+        assert light("reconstruct", CHAOS, "--out", there).code == 0
         late.append("runs", files, set())
     assert len(CommittedTables(there).runs) == 2
     left = client(s3).get_file_info(_below(f"{BUCKET}/lakes/two"))

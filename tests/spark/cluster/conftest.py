@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -13,8 +14,15 @@ from pathlib import Path
 import pyspark
 import pytest
 
+import share_state
+from share_state.jit import compile as compile_module
+from tests.truth import DATA
+
 SPARK = Path(pyspark.__file__).parent
 CHECKOUT = Path(__file__).parents[3]
+EXPORT = DATA / "4.3.1/chaos"
+QUICK_JAVA = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"}
+"""For the JVMs of the cluster and their drivers: most of what they compute is their start."""
 _PATIENCE = 60
 
 
@@ -26,11 +34,13 @@ class Cluster:
         address: of its master.
         work: the folder with a folder a worker, and in those one an executor.
         kernels: where executors are told to keep compiled kernels.
+        missing: those that the tests' own process has compiled, and executors must compile.
     """
 
     address: str
     work: Path
     kernels: Path
+    missing: frozenset[Path]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +79,28 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             started.append(_started(folder, f"worker-{number}", "deploy.worker.Worker", *options, address))
         for number in range(2):
             _wait_for(folder / f"worker-{number}.log", "Successfully registered with master")
-        yield Cluster(f"spark://127.0.0.1:{port}", folder, folder / "kernels")
+        yield Cluster(f"spark://127.0.0.1:{port}", folder, folder / "kernels", _seeded(folder / "kernels"))
     finally:
         for process in reversed(started):
             process.terminate()
         for process in started:
             process.wait(_PATIENCE)
+
+
+def _seeded(kernels: Path) -> frozenset[Path]:
+    """Copy the kernels of this process, so that a job takes seconds, but for those of one module: their paths."""
+    share_state.reconstruct(EXPORT)
+    compiled = compile_module._kernel_folder()
+    assert compiled is not None
+    found = set[Path]()
+
+    def left_out(folder: str, names: list[str]) -> list[str]:
+        out = [name for name in names if name.startswith("share_partition_keys.")]
+        found.update(kernels / "share-state/kernels" / Path(folder, name).relative_to(compiled.parent) for name in out)
+        return out
+
+    shutil.copytree(compiled, kernels / "share-state/kernels" / compiled.name, ignore=left_out)
+    return frozenset(path for path in found if path.suffix == ".nbi")
 
 
 def _pip(*arguments: str) -> None:
@@ -85,6 +111,7 @@ def _pip(*arguments: str) -> None:
 
 def _started(folder: Path, name: str, main: str, *options: str) -> subprocess.Popen[bytes]:
     environment = os.environ | {"SPARK_HOME": str(SPARK), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_NO_DAEMONIZE": "1"}
+    environment |= QUICK_JAVA
     # What is on the tests' own path must not reach the workers: they are to run what was shipped, and to show it.
     for variable in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE"):
         environment.pop(variable, None)

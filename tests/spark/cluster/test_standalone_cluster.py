@@ -9,37 +9,28 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pyarrow as pa
+import pytest
 
 import share_state
 from share_state.delta.reader import CommittedTables
 from share_state.pipeline.task import RESULTS
 from share_state.schema.declarations import table_schema
 from share_state.spark.session import UNPACKED, package_settings
-from tests.spark.cluster.conftest import CHECKOUT, SPARK, Cluster, Installed
-from tests.truth import DATA
-
-EXPORT = DATA / "4.3.1/chaos"
+from tests.spark.cluster.conftest import CHECKOUT, EXPORT, QUICK_JAVA, SPARK, Cluster, Installed
 
 
 def in_wheel(installed: Installed, tmp_path: Path, *arguments: str) -> str:
     """What an interpreter prints that finds the package where the wheel was installed, and not in the checkout."""
-    environment = os.environ | {"PYTHONPATH": str(installed.folder)}
+    environment = os.environ | {"PYTHONPATH": str(installed.folder)} | QUICK_JAVA
     command = [sys.executable, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def reconstructed(
-    cluster: Cluster, installed: Installed, export: Path, tmp_path: Path, name: str
-) -> tuple[dict, dict[str, float]]:
-    """What the command says as JSON, its times apart."""
-    command = ["-m", "share_state", "reconstruct", str(export), "--out", str(tmp_path / name)]
-    command += ["--json", "--master", cluster.address]
-    for setting in (f"spark.executorEnv.NUMBA_CACHE_DIR={cluster.kernels}", "spark.executor.memory=512m"):
-        command += ["--spark-conf", setting]
-    said = json.loads(in_wheel(installed, tmp_path, *command))
-    return said, said.pop("seconds")
+def options(cluster: Cluster) -> list[str]:
+    """Settings of both jobs, as pairs."""
+    return [f"spark.executorEnv.NUMBA_CACHE_DIR={cluster.kernels}", "spark.executor.memory=512m"]
 
 
 def rows(warehouse: Path) -> dict[str, list[dict]]:
@@ -52,8 +43,8 @@ def plain(table: pa.Table, left_out: set[str]) -> list[dict]:
 
 
 def compiled(cluster: Cluster) -> dict[Path, int]:
-    """Compiled kernels, with when they were."""
-    return {file: file.stat().st_mtime_ns for file in cluster.kernels.rglob("*.nbc")}
+    """The indexes of compiled kernels, with when they were written."""
+    return {file: file.stat().st_mtime_ns for file in cluster.kernels.rglob("*.nbi")}
 
 
 def held(archive: Path) -> dict[str, bytes]:
@@ -63,9 +54,9 @@ def held(archive: Path) -> dict[str, bytes]:
         return {name: packed.read(name) for name in names}
 
 
-def unpacked(cluster: Cluster) -> list[Path]:
-    """Where executors unpacked what a job brought."""
-    return list(cluster.work.glob(f"worker-*/app-*/*/{UNPACKED}"))
+def unpacked(cluster: Cluster) -> set[Path]:
+    """Where executors unpacked what jobs brought."""
+    return set(cluster.work.glob(f"worker-*/app-*/*/{UNPACKED}"))
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -74,17 +65,45 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
 
 
-def test_a_job_runs_the_wheel_that_was_shipped_and_the_next_one_compiles_nothing(
-    cluster: Cluster, installed: Installed, tmp_path: Path
+@pytest.fixture(scope="module")
+def submitted(cluster: Cluster, installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The wheel as `--py-files`, a relative input and a name: the warehouse of one log, and what the job printed."""
+    folder = tmp_path_factory.mktemp("submit")
+    (folder / "export").symlink_to(EXPORT / "__share_group_state-0")
+    submit = [str(SPARK / "bin/spark-submit"), "--master", cluster.address, "--name", "night shift"]
+    submit += [part for setting in options(cluster) for part in ("--conf", setting)]
+    submit += ["--py-files", str(installed.wheel), str(CHECKOUT / "jobs/reconstruct.py"), "export", "--out", "lake"]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment |= {"PYSPARK_PYTHON": sys.executable} | QUICK_JAVA
+    done = subprocess.run(submit, capture_output=True, text=True, check=False, env=environment, cwd=folder)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder / "lake", done.stdout
+
+
+def test_spark_submit_with_the_wheel_and_no_other_package(cluster: Cluster, submitted: tuple[Path, str]):
+    lake, printed = submitted
+    live = len(share_state.reconstruct(EXPORT / "__share_group_state-0").share_partition_state)
+    assert f"{live} live share-partitions" in printed
+    assert len(rows(lake)["share_partition_state"]) == live > 0
+    assert "night shift" in (cluster.work / "master.log").read_text()
+
+
+def test_a_job_runs_the_wheel_that_was_shipped_and_compiles_nothing_that_the_one_before_has_compiled(
+    cluster: Cluster, installed: Installed, submitted: tuple[Path, str], tmp_path: Path
 ):
+    del submitted
     found = in_wheel(installed, tmp_path, "-c", "import share_state; print(share_state.__file__)")
     assert Path(found.strip()) == installed.folder / "share_state/__init__.py"
-    reconstructed(cluster, installed, EXPORT / "__share_group_state-0", tmp_path, "one")
-    before = compiled(cluster)
-    assert before
-    said, seconds = reconstructed(cluster, installed, EXPORT, tmp_path, "all")
+    before, of_submitted = compiled(cluster), unpacked(cluster)
+    assert cluster.missing
+    assert cluster.missing & before.keys()
+    command = ["-m", "share_state", "reconstruct", str(EXPORT), "--out", str(tmp_path / "all"), "--json"]
+    command += ["--master", cluster.address]
+    command += [part for setting in options(cluster) for part in ("--spark-conf", setting)]
+    said = json.loads(in_wheel(installed, tmp_path, *command))
+    seconds = said.pop("seconds")
     assert compiled(cluster) == before
-    folders = unpacked(cluster)
+    folders = unpacked(cluster) - of_submitted
     assert len({path.parts[-4] for path in folders}) == 2
     for folder in folders:
         assert files(folder) == held(installed.wheel)
@@ -97,22 +116,6 @@ def test_a_job_runs_the_wheel_that_was_shipped_and_the_next_one_compiles_nothing
     assert said["share_partitions"] == len(folded.share_partition_state)
     assert {"start Spark", "read and fold", "commit"} <= set(seconds)
     assert all(took >= 0 for took in seconds.values())
-
-
-def test_spark_submit_with_the_wheel_and_no_other_package(cluster: Cluster, installed: Installed, tmp_path: Path):
-    """The wheel as `--py-files`, a relative input and a name: what the submit line says holds."""
-    (tmp_path / "export").symlink_to(EXPORT)
-    submit = [str(SPARK / "bin/spark-submit"), "--master", cluster.address, "--name", "night shift"]
-    for setting in (f"spark.executorEnv.NUMBA_CACHE_DIR={cluster.kernels}", "spark.executor.memory=512m"):
-        submit += ["--conf", setting]
-    submit += ["--py-files", str(installed.wheel), str(CHECKOUT / "jobs/reconstruct.py"), "export", "--out", "lake"]
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    environment |= {"PYSPARK_PYTHON": sys.executable}
-    done = subprocess.run(submit, capture_output=True, text=True, check=False, env=environment, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert f"{len(share_state.reconstruct(EXPORT).share_partition_state)} live share-partitions" in done.stdout
-    assert rows(tmp_path / "lake")["share_partition_state"]
-    assert "night shift" in (cluster.work / "master.log").read_text()
 
 
 def test_a_checkout_ships_what_its_wheel_holds(installed: Installed):

@@ -1,0 +1,353 @@
+"""The ranges of offsets that enter and leave ARCHIVING: collected while a log is folded, and merged over audits.
+
+A record that shows a range in ARCHIVING or ARCHIVED, moves the start offset, or resets the share-partition is an event
+about a range of offsets. `resolve` gives each offset its history from the events about it.
+"""
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from share_state.fold.chains import NOWHERE, Chains
+from share_state.fold.interval_merge import ARCHIVED, ARCHIVING
+from share_state.fold.states import KEY, declared_table, key_columns, to_timestamps
+from share_state.kafka.share_partition_keys import KeyTable
+from share_state.kafka.state_records import LARGEST_OFFSET, UNREADABLE_FAULTS, Kind, StateRecords
+from share_state.schema.declarations import table_schema
+from share_state.sources.topics import Topics
+
+RANGES = "archiving_ranges"
+
+RESET, ENTERED, LEFT, PASSED = range(4)
+"""Kinds of events, in the order of those of one record."""
+
+LEFT_BY = pa.array(["RESET", None, "ARCHIVED", "START_OFFSET"])
+"""Kind of event -> column `left_by`."""
+
+_EVENT = np.dtype(
+    [
+        ("key", "i8"),  # number of the share-partition
+        ("first", "i8"),
+        ("end", "i8"),  # exclusive
+        ("at", "i8"),  # offset of the record in the state log
+        ("time", "i8"),  # ms, its timestamp; 0 if it is not known when the range changed
+        ("count", "i8"),  # deliveries, -1 if the kind has none
+        ("kind", "i8"),
+    ]
+)
+
+_HISTORY = np.dtype(
+    [
+        ("key", "i8"),
+        ("entered_at", "i8"),  # offset of the first record with the range in ARCHIVING; -1 for none
+        ("left_at", "i8"),  # offset of the record that ended it; -1 for none
+        ("count", "i8"),
+        ("left_by", "i8"),  # LEFT, PASSED or RESET; -1 for none
+        ("entered_time", "i8"),
+        ("left_time", "i8"),
+        ("first", "i8"),
+        ("end", "i8"),
+    ]
+)
+
+_MOST_EVENTS = 1 << 18
+"""Events that are held before they are merged into histories: 15 MB."""
+
+
+class ArchivingRanges:
+    """Collects the events of one log partition.
+
+    Share-partitions count from their first range in ARCHIVING on; those of `groups` from the beginning, as the write of
+    ARCHIVING may have failed before the dead letter was written.
+
+    Attributes:
+        first_time: ms, timestamp of the first record; None before it.
+    """
+
+    first_time: int | None
+
+    def __init__(self, groups: Collection[str], chains: Chains, next_offset: int, *, is_whole: bool) -> None:
+        """Begin a log partition.
+
+        Args:
+            groups: that have dead letters.
+            chains: the state that the fold resumes from; ranges in ARCHIVING wait since an unknown time.
+            next_offset: of the first record to come, if the fold resumes.
+            is_whole: whether the log begins with its first record.
+        """
+        self._groups, self._is_whole = pa.array(sorted(groups), pa.string()), is_whole
+        self._wanted, self._merged, self.first_time = np.zeros(0, bool), 0, None
+        waiting = np.flatnonzero(chains.batches["state"] == ARCHIVING)
+        held = np.zeros(len(waiting), _EVENT)
+        held["key"] = np.searchsorted(chains.ends, waiting, side="right") - 1
+        held["at"], held["kind"] = next_offset - 1, ENTERED
+        _set_ranges(held, chains.batches[waiting])
+        self._waiting, self._events = np.unique(held["key"]), [held]
+
+    def note_keys(self, keys: KeyTable) -> None:
+        """Note the share-partitions of the next chunk."""
+        known, count = len(self._wanted), len(keys)
+        if known < count:
+            self._wanted = np.concatenate((self._wanted, np.zeros(count - known, bool)))
+            if len(self._groups):
+                new = keys.columns()[0][known:]
+                self._wanted[known:] = pc.is_in(new, self._groups).to_numpy(zero_copy_only=False)
+            self._wanted[self._waiting] = True
+
+    def take(self, records: StateRecords, chains: Chains) -> None:
+        """Collect the events of a chunk; chunks come in log order.
+
+        Args:
+            records: decoded records of share-partitions that were noted.
+            chains: the state before them.
+        """
+        rows, batches = records.rows, records.batches
+        if self.first_time is None:
+            self.first_time = int(rows["timestamp"][0])
+        shown = np.flatnonzero(batches["state"] >= ARCHIVING)
+        if not len(shown) and not self._wanted.any():
+            return
+        ends = np.cumsum(rows["batch_count"])
+        entering = shown[batches["state"][shown] == ARCHIVING]
+        owners = rows["key"][np.searchsorted(ends, entering, side="right")]
+        self._wanted[owners[owners >= 0]] = True
+        if not self._wanted.any():
+            return
+        is_own = (rows["key"] >= 0) & (rows["fault"] & UNREADABLE_FAULTS == 0)
+        is_own &= self._wanted[np.maximum(rows["key"], 0)]
+        own = np.flatnonzero(is_own)
+        own = own[np.argsort(rows["key"][own], kind="stable")]
+        if not len(own):
+            return
+        is_first = np.diff(rows["key"][own], prepend=-1) != 0
+        self._events += [
+            _resets(rows[own], chains),
+            _passed(rows[own], is_first, chains),
+            self._shown(rows, batches, shown, ends, is_own, own[is_first], chains),
+        ]
+        if sum(map(len, self._events)) - self._merged > max(_MOST_EVENTS, self._merged):
+            self._events = [_events_of(resolve(np.concatenate(self._events)))]
+            self._merged = len(self._events[0])
+
+    def _shown(
+        self,
+        rows: np.ndarray,
+        batches: np.ndarray,
+        shown: np.ndarray,
+        ends: np.ndarray,
+        is_own: np.ndarray,
+        first_rows: np.ndarray,
+        chains: Chains,
+    ) -> np.ndarray:
+        """The events of ranges in ARCHIVING and ARCHIVED; a snapshot of an incomplete log shows older ones, too."""
+        owners = np.searchsorted(ends, shown, side="right")
+        states = batches["state"][shown]
+        counts = is_own[owners] & (states <= ARCHIVED) & (batches["first"][shown] <= batches["last"][shown])
+        shown, owners, states = shown[counts], owners[counts], states[counts]
+        found = np.zeros(len(shown), _EVENT)
+        for name, column in (("key", "key"), ("at", "offset"), ("time", "timestamp")):
+            found[name] = rows[column][owners]
+        found["kind"] = np.where(states == ARCHIVING, ENTERED, LEFT)
+        _set_ranges(found, batches[shown])
+        if not self._is_whole:
+            begins = first_rows[(rows["kind"][first_rows] == Kind.SNAPSHOT) & ~_exist(chains, rows["key"][first_rows])]
+            found["time"][np.isin(owners, begins) & (found["kind"] == ENTERED)] = 0
+        return found
+
+    def table(self, keys: KeyTable, topics: Topics, state_partition: int) -> pa.Table:
+        """The table `archiving_ranges` of the log."""
+        found = resolve(np.concatenate(self._events))
+        numbers, found["key"] = np.unique(found["key"], return_inverse=True)
+        columns = key_columns(keys, numbers, topics)
+        number = pa.repeat(pa.scalar(state_partition, pa.int32()), len(numbers))
+        return _ranges_table(found, pa.table(columns | {"state_partition": number}))
+
+
+def _set_ranges(events: np.ndarray, batches: np.ndarray) -> None:
+    events["first"], events["count"] = batches["first"], batches["count"]
+    events["end"] = np.minimum(batches["last"], LARGEST_OFFSET - 1) + 1
+
+
+def _exist(chains: Chains, keys: np.ndarray) -> np.ndarray:
+    known = keys < len(chains.chains)
+    exists = np.zeros(len(keys), bool)
+    exists[known] = chains.chains["exists"][keys[known]]
+    return exists
+
+
+def _before(rows: np.ndarray, chains: Chains, field: str, given: np.ndarray) -> np.ndarray:
+    """The value of a field before each row, NOWHERE for none; `given` holds it after each. Rows are sorted by key."""
+    before = np.concatenate(([NOWHERE], given[:-1]))
+    first = np.flatnonzero(np.diff(rows["key"], prepend=-1) != 0)
+    keys = rows["key"][first]
+    known = np.flatnonzero(_exist(chains, keys))
+    if field == "state_epoch":
+        known = known[chains.chains["snapshot_offset"][keys[known]] != NOWHERE]
+    before[first] = NOWHERE
+    before[first[known]] = chains.chains[field][keys[known]]
+    return before
+
+
+def _resets(rows: np.ndarray, chains: Chains) -> np.ndarray:
+    """Tombstones, and snapshots with another state epoch; rows are sorted by key.
+
+    Source: Kafka ShareCoordinatorShard.initializeState, deleteState.
+    """
+    rows = rows[rows["kind"] != Kind.UPDATE]
+    epochs = np.where(rows["kind"] == Kind.SNAPSHOT, rows["state_epoch"].astype(np.int64), NOWHERE)
+    before = _before(rows, chains, "state_epoch", epochs)
+    return _events(rows[(before != NOWHERE) & (before != epochs)], RESET)
+
+
+def _passed(rows: np.ndarray, is_first: np.ndarray, chains: Chains) -> np.ndarray:
+    """The offsets that the start offset passes; rows are sorted by key, `is_first` marks the first of each."""
+    given = rows["start_offset"].copy()
+    given[rows["kind"] == Kind.TOMBSTONE] = 0
+    # An update without a start offset keeps the last one.
+    numbers = np.arange(len(rows))
+    last = np.maximum.accumulate(np.where((given >= 0) | is_first, numbers, 0))
+    before_first = np.maximum(_before(rows, chains, "start_offset", given), 0)
+    starts = np.where(given[last] >= 0, given[last], before_first[last])
+    before = np.where(is_first, before_first, np.concatenate(([0], starts[:-1])))
+    moved = starts > before
+    return _events(rows[moved], PASSED, before[moved], starts[moved])
+
+
+def _events(
+    rows: np.ndarray, kind: int, first: np.ndarray | int = 0, end: np.ndarray | int = LARGEST_OFFSET
+) -> np.ndarray:
+    found = np.zeros(len(rows), _EVENT)
+    found["key"], found["at"], found["time"] = rows["key"], rows["offset"], rows["timestamp"]
+    found["first"], found["end"], found["kind"], found["count"] = first, end, kind, NOWHERE
+    return found
+
+
+def resolve(events: np.ndarray) -> np.ndarray:
+    """The histories of offsets: _HISTORY rows by key and range, from _EVENT rows in any order.
+
+    The first record that shows a range in ARCHIVING begins its history. ARCHIVED, the start offset or a reset ends it;
+    the first ARCHIVED is the one that counts. After an end the same offset may enter again.
+    """
+    # Offsets between two neighbouring ends of ranges have one history.
+    keys, edges = (np.concatenate([events[one], events[other]]) for one, other in (("key", "key"), ("first", "end")))
+    order = np.lexsort((edges, keys))
+    is_new = np.ones(len(order), bool)
+    is_new[1:] = (np.diff(keys[order]) != 0) | (np.diff(edges[order]) != 0)
+    place = np.empty(len(order), np.int64)
+    place[order] = np.cumsum(is_new) - 1
+    cuts = edges[order][is_new]
+    begin, end = place[: len(events)], place[len(events) :]
+    # A reset is about every offset: only those that have been in ARCHIVING matter.
+    matters = np.zeros(len(cuts) + 1, np.int64)
+    held = (events["kind"] == ENTERED) | (events["kind"] == LEFT)
+    np.add.at(matters, begin[held], 1)
+    np.add.at(matters, end[held], -1)
+    pieces = np.flatnonzero(np.cumsum(matters) > 0)
+    begin, end = np.searchsorted(pieces, begin), np.searchsorted(pieces, end)
+    spread = np.repeat(np.arange(len(events)), end - begin)
+    piece = np.arange(len(spread)) + np.repeat(begin - np.cumsum(end - begin) + (end - begin), end - begin)
+    found = events[spread]
+    order = np.lexsort((-found["time"], found["kind"], found["at"], piece))
+    piece, found = piece[order], found[order]
+    kind, before = found["kind"], np.concatenate(([RESET], found["kind"][:-1]))
+    begins = np.diff(piece, prepend=-1) != 0
+    begins |= (before == RESET) | ((kind == ENTERED) & ((before == LEFT) | (before == PASSED)))
+    starts = np.flatnonzero(begins)
+    if not len(starts):
+        return np.zeros(0, _HISTORY)
+    first = {one: np.minimum.reduceat(np.where(kind == one, np.arange(len(kind)), len(kind)), starts)
+             for one in (ENTERED, LEFT, PASSED, RESET)}  # fmt: skip
+    has = {one: rows < len(kind) for one, rows in first.items()}
+    ended = np.where(has[LEFT], first[LEFT], np.minimum(first[PASSED], first[RESET]))
+    has_end = ended < len(kind)
+    entered, ended = np.minimum(first[ENTERED], len(kind) - 1), np.minimum(ended, len(kind) - 1)
+    rows = np.zeros(len(starts), _HISTORY)
+    rows["key"], rows["first"] = found["key"][starts], cuts[pieces[piece[starts]]]
+    rows["end"] = cuts[pieces[piece[starts]] + 1]
+    rows["count"] = np.where(has[ENTERED], found["count"][entered], found["count"][ended])
+    rows["entered_at"] = np.where(has[ENTERED], found["at"][entered], NOWHERE)
+    rows["entered_time"] = np.where(has[ENTERED], found["time"][entered], 0)
+    rows["left_at"] = np.where(has_end, found["at"][ended], NOWHERE)
+    rows["left_time"] = np.where(has_end, found["time"][ended], 0)
+    rows["left_by"] = np.where(has_end, kind[ended], NOWHERE)
+    return _joined(rows[has[ENTERED] | has[LEFT]])
+
+
+def _joined(rows: np.ndarray) -> np.ndarray:
+    """Neighbouring ranges with one history as one range."""
+    names = ("key", "entered_at", "left_at", "count", "left_by", "entered_time", "left_time")
+    rows = rows[np.lexsort((rows["first"], *(rows[name] for name in reversed(names))))]
+    joins = rows["first"][1:] == rows["end"][:-1]
+    for name in names:
+        joins &= rows[name][1:] == rows[name][:-1]
+    heads = np.flatnonzero(np.concatenate((np.ones(min(len(rows), 1), bool), ~joins)))
+    ends = rows["end"][np.append(heads[1:], len(rows)) - 1] if len(rows) else rows["end"]
+    rows = rows[heads]
+    rows["end"] = ends
+    return rows
+
+
+def _events_of(rows: np.ndarray) -> np.ndarray:
+    """The events that histories rest on."""
+    entered, left = rows[rows["entered_at"] != NOWHERE], rows[rows["left_by"] != NOWHERE]
+    found = np.zeros(len(entered) + len(left), _EVENT)
+    for name in ("key", "first", "end", "count"):
+        found[name] = np.concatenate((entered[name], left[name]))
+    found["at"] = np.concatenate((entered["entered_at"], left["left_at"]))
+    found["time"] = np.concatenate((entered["entered_time"], left["left_time"]))
+    found["kind"] = np.concatenate((np.full(len(entered), ENTERED), left["left_by"]))
+    return found
+
+
+def _ranges_table(rows: np.ndarray, keys: pa.Table) -> pa.Table:
+    """The table `archiving_ranges` of histories; their key is a row of `keys`."""
+    owners = pa.array(rows["key"])
+    return declared_table(
+        RANGES,
+        {
+            **{name: keys[name].take(owners) for name in (*KEY, "state_partition")},
+            "first_offset": pa.array(rows["first"].copy()),
+            "last_offset": pa.array(rows["end"] - 1),
+            "delivery_count": pa.array(rows["count"].copy()),
+            "archiving_offset": pa.array(rows["entered_at"].copy(), mask=rows["entered_at"] < 0),
+            "archiving_time": to_timestamps(rows["entered_time"]),
+            "left_offset": pa.array(rows["left_at"].copy(), mask=rows["left_at"] < 0),
+            "left_time": to_timestamps(rows["left_time"]),
+            "left_by": LEFT_BY.take(pa.array(rows["left_by"].copy(), mask=rows["left_by"] < 0)),
+        },
+    )
+
+
+def milliseconds(column: pa.ChunkedArray) -> np.ndarray:
+    """int64 ms of a column of timestamps; 0 for null."""
+    return column.cast(pa.int64()).fill_null(0).to_numpy() // 1000
+
+
+def row_codes(*columns: pa.ChunkedArray) -> np.ndarray:
+    """int64, a number for each row: equal for equal rows."""
+    texts = [pc.fill_null(column.cast(pa.string()), "\1") for column in columns]
+    joined = pc.call_function("binary_join_element_wise", [*texts, pa.scalar("\0")])
+    return np.asarray(joined.combine_chunks().dictionary_encode().indices).astype(np.int64)
+
+
+def merge_ranges(tables: Sequence[pa.Table]) -> pa.Table:
+    """One table `archiving_ranges` of those of several audits of the same logs, in any order."""
+    schema = table_schema(RANGES)
+    rows = pa.concat_tables([schema.empty_table(), *(table.cast(schema) for table in tables)])
+    codes = row_codes(rows["group_id"], rows["topic_id"], rows["partition"])
+    # The topic may have been unknown in some of them.
+    order = np.lexsort((rows["topic"].is_null().to_numpy(), codes))
+    distinct, first = np.unique(codes[order], return_index=True)
+    known = np.zeros(len(rows), _HISTORY)
+    known["key"] = np.searchsorted(distinct, codes)
+    known["first"], known["end"] = rows["first_offset"].to_numpy(), rows["last_offset"].to_numpy() + 1
+    known["count"] = rows["delivery_count"].to_numpy()
+    for name, column in (("entered", "archiving"), ("left", "left")):
+        known[f"{name}_at"] = rows[f"{column}_offset"].fill_null(NOWHERE).to_numpy()
+        known[f"{name}_time"] = milliseconds(rows[f"{column}_time"])
+    by = pc.index_in(rows["left_by"], LEFT_BY.take(pa.array([RESET, LEFT, PASSED])))
+    kinds = np.array([RESET, LEFT, PASSED, NOWHERE])
+    known["left_by"] = kinds[by.fill_null(len(kinds) - 1).to_numpy()]
+    return _ranges_table(resolve(_events_of(known)), rows.take(pa.array(order[first])))

@@ -1,0 +1,58 @@
+"""Dead letters where Spark folds: the tables of this process, also with deletion vectors in the dead-letter table."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from share_state.delta.reader import CommittedTables
+from share_state.pipeline.executor import LocalExecutor
+from share_state.pipeline.plan import FoldPlan
+from share_state.pipeline.reconstruct import run_reconstruct
+from share_state.sources.discovery import find_logs
+from share_state.sources.topics import read_topics
+from share_state.spark.executor import SparkExecutor
+from tests.truth import DATA
+
+REAL = DATA / "4.4.0/dead-letters"
+NAMES = ("archiving_ranges", "dead_letters", "lost_dead_letters")
+HEADERS = {"topic": "topic", "partition": "partition", "offset": "offset", "group": "group_id",
+           "delivery.count": "delivery_count", "message": "reason"}  # fmt: skip
+
+
+def _as_records(letters: list[dict[str, Any]]) -> pa.Table:
+    """Rows of `dead_letters` as Spark's Kafka source reads the records of their topics."""
+    headers = [[{"key": f"__dlq.errors.{name}", "value": str(row[column]).encode()} for name, column in HEADERS.items()]
+               for row in letters]  # fmt: skip
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    of = {name: [row[f"dead_letter_{name}"] for row in letters] for name in ("topic", "partition", "offset")}
+    times = pa.array([row["timestamp"] for row in letters], pa.timestamp("us", "UTC"))
+    numbers = pa.array(of["partition"], pa.int32())
+    return pa.table({"headers": pa.array(headers, kind), **of, "partition": numbers, "timestamp": times})
+
+
+def test_spark_has_the_tables_of_this_process(spark: SparkSession, tmp_path: Path):
+    logs = find_logs([str(REAL / "__share_group_state-2")])
+    plan = FoldPlan(logs, topics=read_topics(str(REAL / "topics.json")), dead_letters=(str(REAL),))
+    here, there, marked = tmp_path / "here", tmp_path / "there", tmp_path / "marked"
+    result = run_reconstruct(LocalExecutor(), plan, str(here))
+    assert run_reconstruct(SparkExecutor(spark), plan, str(there)).run_id == result.run_id
+    tables = CommittedTables(str(here))
+    for name in NAMES:
+        assert CommittedTables(str(there)).read(name).equals(tables.read(name)), name
+    letters = tables.read("dead_letters").to_pylist()
+    gone = [row for row in letters if row["archived"] and not row["duplicate"]][100]
+    place = f"delta.`{tmp_path / 'dlq'}`"
+    frame = spark.createDataFrame(_as_records(letters)).coalesce(1)
+    frame.write.format("delta").option("delta.enableDeletionVectors", "true").save(str(tmp_path / "dlq"))
+    spark.sql(f"DELETE FROM {place} WHERE partition = {gone['dead_letter_partition']} "
+              f"AND offset = {gone['dead_letter_offset']}")  # fmt: skip
+    assert list((tmp_path / "dlq").glob("deletion_vector_*"))
+    run_reconstruct(SparkExecutor(spark), replace(plan, dead_letters=(str(tmp_path / "dlq"),)), str(marked))
+    key = ("group_id", "topic_id", "partition")
+    assert [
+        (*(row[name] for name in key), row["first_offset"], row["last_offset"])
+        for row in CommittedTables(str(marked)).read("lost_dead_letters").to_pylist()
+    ] == [(*(gone[name] for name in key), gone["offset"], gone["offset"])]

@@ -1,0 +1,60 @@
+"""Streams that are killed at any time: the next one leaves the tables of a reconstruct, and every finding once."""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from share_state.cli.main import run
+from share_state.pipeline.stream_tables import last_stream_run
+from tests.pipeline.test_stream_tables import pieces, reconstructed, tables_in
+from tests.profiles import by_profile
+from tests.sources.formats.tables import found, table_of, write
+from tests.truth import DATA
+
+KILLS = by_profile(2, 50)
+
+
+def _command(folder: Path, *more: str) -> list[str]:
+    places = ["--out", str(folder / "lake"), "--checkpoint", str(folder / "checkpoint")]
+    return ["stream", str(folder / "in"), *places, *more, "--quiet"]
+
+
+@pytest.mark.usefixtures("spark")
+def test_killed_at_any_micro_batch_a_stream_leaves_the_tables_of_a_reconstruct(tmp_path: Path):
+    records, draw = table_of(found(DATA / "4.4.0/chaos")), random.Random(7)
+    for number, part in enumerate(pieces(records, max(1, len(records) // (20 * KILLS)))):
+        write(part, tmp_path / f"in/{number:04}.parquet")
+    command = [sys.executable, "-m", "share_state", *_command(tmp_path, "--trigger", "0ms", "--max-files", "1")]
+    for _ in range(KILLS):
+        before = last_stream_run(str(tmp_path / "lake"))
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True) as victim:
+            while victim.poll() is None and last_stream_run(str(tmp_path / "lake")) == before:
+                time.sleep(0.1)
+            time.sleep(draw.uniform(0, 2))
+            os.killpg(victim.pid, signal.SIGKILL)
+        assert victim.returncode == -signal.SIGKILL
+    assert run(_command(tmp_path, "--once")) in (0, 1)
+    assert tables_in(tmp_path / "lake") == reconstructed(records, tmp_path)
+
+
+@pytest.mark.parametrize("lost", by_profile(["checkpoint", "lake/in_flight"], ["checkpoint", "lake", "lake/in_flight"]))
+@pytest.mark.usefixtures("spark")
+def test_a_stream_that_lost_its_checkpoint_or_its_tables_starts_anew(
+    lost: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    records = table_of(found(DATA / "4.4.0/dlq"))
+    write(records.slice(0, 100), tmp_path / "in/a.parquet")
+    assert run(_command(tmp_path, "--once")) in (0, 1)
+    shutil.rmtree(tmp_path / lost)
+    write(records.slice(100), tmp_path / "in/b.parquet")
+    assert run([*_command(tmp_path, "--once")[:-1]]) in (0, 1)
+    what = "checkpoint" if lost == "checkpoint" else "tables"
+    assert f"the {what} of the stream in" in capfd.readouterr().err
+    assert tables_in(tmp_path / "lake") == reconstructed(records, tmp_path)
