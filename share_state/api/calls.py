@@ -68,8 +68,8 @@ def reconstruct(
         paths: segments, tables, texts, or `kafka://host:port`; or a DataFrame of records with the columns of Spark's
             Kafka source (key, value, partition, offset, maybe topic and timestamp).
         spark: a session; without one, or a DataFrame, the logs are folded in this process.
-        warehouse: a folder for Delta tables, as `share-state reconstruct --out` writes them; the session must then have
-            Delta, as that of `share_state.session()` has.
+        warehouse: a folder for Delta tables, as `share-state reconstruct --out` writes them, or `catalog.schema` of a
+            session; the session must then have Delta, as that of `share_state.session()` has.
         as_of: a datetime, or log partition -> offset; later records are ignored.
         topics: names and end offsets of topics: a JSON file as `--topics` takes it, or `Topics`.
         groups: exports of `__consumer_offsets` in any format, or a DataFrame of its records; by default those in the
@@ -94,8 +94,9 @@ def reconstruct(
     """
     _check_types(spark=spark, warehouse=warehouse)
     spark = _session(paths, spark)
+    place, schema = "", None
     if warehouse is not None:
-        check_writable(spark, fspath(warehouse))
+        place, schema = check_writable(spark, fspath(warehouse))
     plan = _plan(
         paths,
         spark=spark,
@@ -112,7 +113,7 @@ def reconstruct(
     )
     if warehouse is not None:
         inputs = ["DataFrame"] if _is_frame(paths) else _listed(cast("Paths", paths))
-        return write_tables(spark, plan, fspath(warehouse), inputs, as_of, rules)
+        return write_tables(spark, plan, place, inputs, as_of, rules, schema)
     side, plan = read_groups(plan)
     return Tables(**executor_of(spark).result_tables(plan, side))
 

@@ -62,6 +62,7 @@ def write_tables(
     inputs: Sequence[str],
     as_of: AsOf | None = None,
     rules: Mapping[str, str] | None = None,
+    schema: str | None = None,
 ) -> Tables:
     """Fold logs into a warehouse.
 
@@ -70,6 +71,7 @@ def write_tables(
         plan: the log partitions, and how to fold them.
         warehouse: folder of the tables.
         inputs, as_of, rules: as given, for the table `runs`.
+        schema: `catalog.schema` of the tables, if `warehouse` is its location.
     Returns:
         DataFrames of the Delta versions that this run wrote; Arrow tables without a session.
     Raises:
@@ -83,13 +85,15 @@ def write_tables(
     if (note := audit_note(warehouse)) is not None:
         _LOG.warning("%s", note)
     with warehouse_lock(warehouse, "reconstruct"):
-        run_reconstruct(executor_of(spark), plan, warehouse, inputs=tuple(inputs), options=options)
+        run_reconstruct(executor_of(spark, schema), plan, warehouse, inputs=tuple(inputs), options=options)
     return _committed(spark, warehouse)
 
 
-def check_writable(session: "SparkSession | None", warehouse: str) -> None:
+def check_writable(session: "SparkSession | None", warehouse: str) -> tuple[str, str | None]:
     """Refuse a warehouse that cannot be written, before the logs are read.
 
+    Returns:
+        Its folder or address; the schema, if `warehouse` is `catalog.schema`.
     Raises:
         SetupError: if the session has no Delta, which it needs to read a warehouse in a folder.
         WarehouseError: if the folder holds something else.
@@ -99,16 +103,22 @@ def check_writable(session: "SparkSession | None", warehouse: str) -> None:
     extensions = "" if session is None else session.conf.get("spark.sql.extensions", "") or ""
     if session is not None and "://" not in warehouse and "io.delta" not in extensions:
         raise SetupError("this Spark session has no Delta; open it with share_state.session()")
-    check_warehouse_path(warehouse)
+    if session is None:
+        check_warehouse_path(warehouse)
+        return warehouse, None
+    from share_state.spark.choice import ExecutorChoice, open_place  # noqa: PLC0415  imports Spark
+
+    with open_place(ExecutorChoice(), warehouse) as (choice, place):
+        return place, choice.schema
 
 
-def executor_of(spark: "SparkSession | None") -> Executor[Any]:
+def executor_of(spark: "SparkSession | None", schema: str | None = None) -> Executor[Any]:
     """The executor of a session; threads of this process without one."""
     if spark is None:
         return LocalExecutor()
     from share_state.spark.executor import SparkExecutor  # noqa: PLC0415  imports Spark
 
-    return SparkExecutor(spark)
+    return SparkExecutor(spark, schema)
 
 
 def _committed(spark: "SparkSession | None", warehouse: str) -> Tables:

@@ -31,7 +31,7 @@ from share_state.cli.options import (
 from share_state.config.inputs import KEYS, OPTIONS, input_spec
 from share_state.config.loading import load_settings, settings_for
 from share_state.config.model import AuditSettings, ReportSettings, config_fingerprint
-from share_state.delta.warehouse import Warehouse, check_warehouse_path, warehouse_lock
+from share_state.delta.warehouse import Warehouse, warehouse_lock
 from share_state.errors import ShareStateError
 from share_state.fold.options import Limits
 from share_state.pipeline.audit import run_audit
@@ -45,7 +45,7 @@ from share_state.report.console import check_report_paths
 from share_state.report.prometheus import write_metrics
 from share_state.sources.discovery import STATE_TOPIC
 from share_state.sources.share_snapshots import write_share_snapshots
-from share_state.spark.choice import ExecutorChoice, open_executor, open_sorter
+from share_state.spark.choice import ExecutorChoice, open_executor, open_place, open_sorter
 
 _LOG = logging.getLogger("share_state")
 
@@ -65,10 +65,10 @@ def nightly_audit(
     Raises:
         ShareStateError: if the settings, an input or the warehouse cannot be used.
     """
-    check_warehouse_path(settings.warehouse)
     check_report_paths(settings.report.html, settings.report.prometheus)
     choice = ExecutorChoice(settings.spark.master, settings.spark.conf, verbose)
-    with open_sorter(choice) as sorter:
+    with open_place(choice, settings.warehouse) as (choice, place), open_sorter(choice) as sorter:
+        settings = settings.model_copy(update={"warehouse": place})
         plan = build_plan(settings.input_spec(), KEYS, sorter)
         for note in plan.notes:
             _LOG.info("%s", note)

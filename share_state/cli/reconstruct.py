@@ -27,7 +27,7 @@ from share_state.cli.options import (
     spec_of,
 )
 from share_state.delta.reader import CommittedTables
-from share_state.delta.warehouse import check_warehouse_path, warehouse_lock
+from share_state.delta.warehouse import warehouse_lock
 from share_state.errors import ShareStateError
 from share_state.fold.options import SharePartitionFilter
 from share_state.pipeline.executor import Progress
@@ -35,7 +35,7 @@ from share_state.pipeline.reconstruct import audit_note, run_reconstruct
 from share_state.report import console
 from share_state.report.cutoff import print_reconstruction
 from share_state.report.share_partitions import plain_run
-from share_state.spark.choice import open_executor
+from share_state.spark.choice import open_executor, open_place
 
 Timeline = Annotated[bool, typer.Option("--timeline", help="Also write the state after every record, table timeline.")]
 
@@ -66,39 +66,41 @@ def reconstruct(
     progress, choice = Progress(quiet=running.quiet), running.choice
     chosen = _timeline_filter(timeline, group, topic, partition)
     check_fail_on(judging.fail_on)
-    check_warehouse_path(out)
-    if (note := audit_note(out)) is not None:
-        logging.getLogger("share_state").info("%s", note)
-    spec = spec_of(
-        inputs,
-        reading,
-        folding=folding,
-        side=side,
-        judging=judging,
-        subscriptions=subscriptions,
-        judge=judge,
-        dead_letters=dead_letters,
-        copied_last=dead_letters_copied_last,
-    )
-    with open_plan(spec, choice) as found_plan:
-        plan = replace(found_plan, timeline=chosen)
-        options = {
-            "as_of_offset": ",".join(reading.as_of_offset or ()),
-            "as_of_time": reading.as_of_time or "",
-            "rules": ",".join(judging.rule or ()),
-            "judge": judge,
-            "mode": folding.mode,
-            "subscriptions": json.dumps(plan.control.subscriptions) if subscriptions else "",
-            "dead_letters": ",".join(dead_letters or ()),
-            "dead_letters_copied_last": "true" if dead_letters_copied_last else "",
-            "timeline": json.dumps(asdict(chosen)) if chosen else "",
-        }
-        with warehouse_lock(out, "reconstruct"), open_executor(choice, plan, progress) as executor:
-            result = run_reconstruct(executor, plan, out, inputs=tuple(inputs), options=options, progress=progress)
+    with open_place(choice, out) as (choice, place):
+        if (note := audit_note(place)) is not None:
+            logging.getLogger("share_state").info("%s", note)
+        spec = spec_of(
+            inputs,
+            reading,
+            folding=folding,
+            side=side,
+            judging=judging,
+            subscriptions=subscriptions,
+            judge=judge,
+            dead_letters=dead_letters,
+            copied_last=dead_letters_copied_last,
+        )
+        with open_plan(spec, choice) as found_plan:
+            plan = replace(found_plan, timeline=chosen)
+            options = {
+                "as_of_offset": ",".join(reading.as_of_offset or ()),
+                "as_of_time": reading.as_of_time or "",
+                "rules": ",".join(judging.rule or ()),
+                "judge": judge,
+                "mode": folding.mode,
+                "subscriptions": json.dumps(plan.control.subscriptions) if subscriptions else "",
+                "dead_letters": ",".join(dead_letters or ()),
+                "dead_letters_copied_last": "true" if dead_letters_copied_last else "",
+                "timeline": json.dumps(asdict(chosen)) if chosen else "",
+            }
+            with warehouse_lock(place, "reconstruct"), open_executor(choice, plan, progress) as executor:
+                result = run_reconstruct(
+                    executor, plan, place, inputs=tuple(inputs), options=options, progress=progress
+                )
     progress.close()
     found = result.plain() | {"warehouse": out, "judge": judge}
     if as_json:
-        console.print_json(found | {"run": plain_run(CommittedTables(out).run), "seconds": progress.seconds})
+        console.print_json(found | {"run": plain_run(CommittedTables(place).run), "seconds": progress.seconds})
     else:
         print_reconstruction(found)
     raise Exit(FOUND if fails(result.by_severity, judging.fail_on) else DONE)

@@ -221,6 +221,7 @@ class CommittedTables:
         self.root = warehouse.rstrip("/") if "://" in warehouse else str(Path(warehouse))
         self._writer = command or "reconstruct"
         self.versions: dict[str, int] = {}
+        self._opened: dict[tuple[str, int | None], DeltaTable | None] = {}
         if self._open("runs") is None:
             raise NothingCommittedError(
                 f"{warehouse}: no warehouse here; make one with `share-state reconstruct INPUT --out {warehouse}`"
@@ -335,10 +336,16 @@ class CommittedTables:
         return any(damaged_files(f"{self.root}/{table}", one) for table, one in opened if one is not None)
 
     def _open(self, table: str) -> "DeltaTable | None":
+        wanted = self.versions.get(table)
+        if (table, wanted) not in self._opened:
+            self._opened[table, wanted] = self._open_version(table, wanted)
+        return self._opened[table, wanted]
+
+    def _open_version(self, table: str, wanted: int | None) -> "DeltaTable | None":
         from deltalake.exceptions import DeltaError  # noqa: PLC0415  slow to import
 
         try:
-            opened, wanted = open_table(f"{self.root}/{table}"), self.versions.get(table)
+            opened = open_table(f"{self.root}/{table}")
             if opened is not None and wanted is not None and opened.version() != wanted:
                 later = {one["version"]: one["operation"] for one in opened.history() if one["version"] > wanted}
                 # What others did since (DELETE, OPTIMIZE) counts; a WRITE is of a run that is not committed, or later.

@@ -13,6 +13,7 @@ import socket
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
@@ -220,6 +221,27 @@ def repair_history(root: str) -> list[str]:
     return notes
 
 
+@dataclass(slots=True)
+class Commit:
+    """A commit to one table.
+
+    Attributes:
+        path: path or address of the table.
+        existing: None if the table does not exist.
+        replaces_all: whether all rows of the table are replaced.
+        replaced_runs: ids of the runs whose rows are replaced; empty to append only.
+        version: of the table before the commit of rows; -1 if it does not exist.
+        missing: declared columns that an earlier release did not write.
+    """
+
+    path: str
+    existing: "DeltaTable | None"
+    replaces_all: bool
+    replaced_runs: list[str]
+    version: int = -1
+    missing: list[str] = field(default_factory=list)
+
+
 class Warehouse:
     """Commits the tables of one run; a context manager that deletes the run's uncommitted files on exit.
 
@@ -237,7 +259,7 @@ class Warehouse:
         """
         self.files = TableFiles(root if "://" in root else str(Path(root).absolute()), folders=folders or {})
         self.versions: dict[str, int] = {}
-        self._missing = missing_folders(root)
+        self._missing, self._is_begun = missing_folders(root), False
         self._new, self._committed, self._runs_version = set[str](), set[str](), self._version("runs")
 
     def __enter__(self) -> "Warehouse":
@@ -268,7 +290,7 @@ class Warehouse:
         Raises:
             WarehouseError: if the table has other columns, or another run has committed meanwhile.
         """
-        self._commit(table, files, replaced_runs=None)
+        self._commit_files(table, files, None)
 
     def replace_rows(self, table: str, rows: pa.Table) -> None:
         """Write rows and replace all rows of a table by them; as `replace`."""
@@ -295,7 +317,7 @@ class Warehouse:
             new = rows.filter(pc.invert(rows[GONE])).drop_columns(GONE).cast(table_schema(table)).combine_chunks()
             left = unmerged_rows(existing, table, place, rows, key) if key else iter(())
             written = self.files.write(table, chain(left, new.to_batches()))
-        self._commit(table, written, replaced_runs=None, once=transaction(application, batch))
+        self._commit_files(table, written, None, transaction(application, batch))
 
     def append(self, table: str, files: Iterable[File], replaced_runs: Collection[str]) -> None:
         """Add the rows of some files to a table, and remove those of some runs.
@@ -307,19 +329,27 @@ class Warehouse:
         Raises:
             WarehouseError: if the table has other columns, or another run has committed meanwhile.
         """
-        self._commit(table, files, replaced_runs=replaced_runs)
+        self._commit_files(table, files, replaced_runs)
 
-    def commit_run(self, row: Mapping[str, Any], expired: Collection[str] = ()) -> None:
-        """Commit the run: append its row to `runs`, with the time and the table versions; as `append`.
+    def run_rows(self, row: Mapping[str, Any]) -> pa.Table:
+        """The row of `runs` that commits the run: with the time and the versions of the tables that are committed.
 
         Args:
             row: the other columns.
-            expired: ids of runs whose rows are removed.
         """
         sequence = 0 if self._runs_version is None else self._runs_version + 1
         versions = list(self.versions.items())
         of_now = {"finished": datetime.now(UTC), "table_versions": versions, "sequence": sequence}
-        rows = pa.Table.from_pylist([{**row, **of_now}], schema=table_schema("runs"))
+        return pa.Table.from_pylist([{**row, **of_now}], schema=table_schema("runs"))
+
+    def commit_run(self, row: Mapping[str, Any], expired: Collection[str] = ()) -> None:
+        """Commit the run: append its row to `runs`; as `append`.
+
+        Args:
+            row: as of `run_rows`.
+            expired: ids of runs whose rows are removed.
+        """
+        rows = self.run_rows(row)
         self.append("runs", self.files.write("runs", rows.to_batches()), {row["run_id"], *expired})
 
     def mark_reported(self) -> None:
@@ -344,14 +374,14 @@ class Warehouse:
             }
         return set(self.files.read(table, [file["path"] for file in files], ["run_id"])["run_id"].to_pylist())
 
-    def maintain(self, days: int) -> None:
+    def maintain(self, days: int, tables: Iterable[str] = ALL_TABLES) -> None:
         """Compact small files of the history, and delete files that no table version of the last `days` days names.
 
         Those are replaced rows and what killed runs left.
         """
         from deltalake.exceptions import DeltaError  # noqa: PLC0415  slow to import
 
-        for table in ALL_TABLES:
+        for table in tables:
             path = self.files.folder(table)
             try:
                 if (existing := open_table(path)) is None:
@@ -364,91 +394,88 @@ class Warehouse:
             except DeltaError as error:
                 raise _unusable(path, error) from None
 
-    def _commit(
-        self,
-        table: str,
-        files: Iterable[File],
-        *,
-        replaced_runs: Collection[str] | None,
-        once: "CommitProperties | None" = None,
-    ) -> None:
-        from deltalake.exceptions import CommitFailedError, DeltaError  # noqa: PLC0415  slow to import
+    @contextmanager
+    def commit(self, table: str, replaced_runs: Collection[str] | None) -> "Iterator[Commit]":
+        """Check a table before a commit to it, and record its version afterwards.
+
+        Args:
+            table: its name.
+            replaced_runs: as of `append`; None to replace all rows.
+        Raises:
+            WarehouseError: if the table has other columns, or another run has committed meanwhile.
+        """
+        from deltalake.exceptions import DeltaError  # noqa: PLC0415  slow to import
 
         path = self.files.folder(table)
-        if (table == "runs" or not self._committed) and self._version("runs") != self._runs_version:
+        if (table == "runs" or not self._is_begun) and self._version("runs") != self._runs_version:
             raise self._overtaken()
+        self._is_begun = True
         try:
             with warehouse_errors(path):
-                self.versions[table] = self._commit_files(
-                    table, path, self.files.merge(table, list(files)), replaced_runs, once
-                )
-        except CommitFailedError as error:
-            if "Unsupported table features" in str(error) or "append-only" in str(error):
-                raise _unusable(path, error) from None
-            raise self._overtaken() from None
+                existing = open_table(path)
+                if existing is None:
+                    self._new.add(table)
+                replaced = replaced_runs and self.run_ids(table) & {*replaced_runs}
+                one = Commit(path, existing, replaced_runs is None, sorted((replaced and replaced_runs) or ()))
+                if existing is not None:
+                    one.version, one.missing = existing.version(), _missing_columns(table, path, existing)
+                yield one
+                version = one.version + 1 if existing is None and one.version < 0 else self._version(table)
         except DeltaError as error:
             raise _unusable(path, error) from None
+        if version is None or (table != "runs" and version != one.version + 1):
+            raise self._overtaken()
+        self.versions[table] = version
+        self._runs_version = version if table == "runs" else self._runs_version
 
     def _commit_files(
         self,
         table: str,
-        path: str,
-        files: list[File],
+        files: Iterable[File],
         replaced_runs: Collection[str] | None,
         properties: "CommitProperties | None" = None,
-    ) -> int:
+    ) -> None:
         from deltalake import CommitProperties, Schema, write_deltalake  # noqa: PLC0415  slow to import
+        from deltalake.exceptions import CommitFailedError  # noqa: PLC0415
+        from deltalake.schema import Field  # noqa: PLC0415
         from deltalake.transaction import AddAction, create_table_with_add_actions  # noqa: PLC0415
 
-        now = int(time.time() * 1000)
-        additions = [AddAction(file["path"], file["size"], {}, now, True, file["stats"]) for file in files]
-        existing, options = open_table(path), delta_storage_options(path)
-        if existing is None:
-            self._new.add(table)
-            schema, doc = Schema.from_arrow(stored_schema(table)), declarations.table(table)[0]
-            create_table_with_add_actions(path, schema, additions, description=doc, storage_options=options)
-            return self._record_commit(table, files, 0)
-        self._add_columns(table, path, existing)
-        before = existing.version()
-        replaced = replaced_runs and self.run_ids(table) & {*replaced_runs}
-        mode = "overwrite" if replaced_runs is None or replaced else "append"
-        if replaced or _is_checked(table, existing):
-            # delta-rs rewrites the rows of others, with their columns, and evaluates constraints.
-            names = ", ".join(f"'{name}'" for name in sorted(replaced_runs or ()))
-            where = {"predicate": f"run_id IN ({names})"} if replaced else {}
-            rows, once = self._rows(table, files, existing), properties or CommitProperties(max_commit_retries=0)
-            write_deltalake(existing, rows, mode=mode, commit_properties=once, **where)  # pyright: ignore[reportArgumentType,reportCallIssue]
-            files = []
-        else:
-            existing.create_write_transaction([*additions], mode, existing.schema(), commit_properties=properties)
-        existing.update_incremental()
-        if table != "runs" and existing.version() != before + 1:
-            raise self._overtaken()
-        return self._record_commit(table, files, existing.version())
-
-    def _add_columns(self, table: str, path: str, existing: "DeltaTable") -> None:
-        """Add the declared columns that an earlier release did not write; refuse a table of others."""
-        from deltalake import Schema  # noqa: PLC0415  slow to import
-        from deltalake.schema import Field  # noqa: PLC0415
-
-        declared, found = table_schema(table), pa.schema(existing.schema())
-        strangers = [name for name in found.names if name not in declared.names and not found.field(name).nullable]
-        # A table of ours has at least the first column.
-        strangers += found.names[: declared.names[0] not in found.names]
-        strangers += [
-            one.name for one in declared if one.name in found.names and not _is_same(one, found.field(one.name))
-        ]
-        if strangers:
-            raise WarehouseError(
-                f"{path}: another table is here (with the column {strangers[0]} {found.field(strangers[0]).type}); "
-                f"give an empty folder"
-            )
-        fields = Schema.from_arrow(stored_schema(table)).fields
-        if missing := [field for field in fields if field.name not in found.names]:
-            existing.alter.add_columns(
-                [Field(one.name, one.type, nullable=True, metadata=one.metadata) for one in missing]
-            )
-            existing.update_incremental()
+        with self.commit(table, replaced_runs) as one:
+            files, existing, now = self.files.merge(table, list(files)), one.existing, int(time.time() * 1000)
+            additions = [AddAction(file["path"], file["size"], {}, now, True, file["stats"]) for file in files]
+            if existing is None:
+                schema, doc = Schema.from_arrow(stored_schema(table)), declarations.table(table)[0]
+                options = delta_storage_options(one.path)
+                create_table_with_add_actions(one.path, schema, additions, description=doc, storage_options=options)
+                self._committed |= {file["path"] for file in files}
+                return
+            if one.missing:
+                fields = (
+                    field for field in Schema.from_arrow(stored_schema(table)).fields if field.name in one.missing
+                )
+                existing.alter.add_columns([Field(f.name, f.type, nullable=True, metadata=f.metadata) for f in fields])
+                existing.update_incremental()
+                one.version = existing.version()
+            mode = "overwrite" if one.replaces_all or one.replaced_runs else "append"
+            try:
+                if one.replaced_runs or _is_checked(table, existing):
+                    # delta-rs rewrites the rows of others, with their columns, and evaluates constraints.
+                    names = ", ".join(f"'{name}'" for name in one.replaced_runs)
+                    where = {"predicate": f"run_id IN ({names})"} if one.replaced_runs else {}
+                    rows, once = (
+                        self._rows(table, files, existing),
+                        properties or CommitProperties(max_commit_retries=0),
+                    )
+                    write_deltalake(existing, rows, mode=mode, commit_properties=once, **where)  # pyright: ignore[reportArgumentType,reportCallIssue]
+                else:
+                    existing.create_write_transaction(
+                        [*additions], mode, existing.schema(), commit_properties=properties
+                    )
+                    self._committed |= {file["path"] for file in files}
+            except CommitFailedError as error:
+                if "Unsupported table features" in str(error) or "append-only" in str(error):
+                    raise
+                raise self._overtaken() from None
 
     def _rows(self, table: str, files: Sequence[File], existing: "DeltaTable") -> pa.RecordBatchReader:
         """The rows of files, with the columns of the existing table in its order."""
@@ -465,11 +492,6 @@ class Warehouse:
 
         return pa.RecordBatchReader.from_batches(schema, batches())
 
-    def _record_commit(self, table: str, files: Iterable[File], version: int) -> int:
-        self._committed |= {file["path"] for file in files}
-        self._runs_version = version if table == "runs" else self._runs_version
-        return version
-
     def _version(self, table: str) -> int | None:
         from deltalake.exceptions import DeltaError  # noqa: PLC0415  slow to import
 
@@ -484,6 +506,25 @@ class Warehouse:
         return WarehouseError(
             f"{self.files.root}: another run committed here meanwhile; this one did not, run it again"
         )
+
+
+def _missing_columns(table: str, path: str, existing: "DeltaTable") -> list[str]:
+    """The declared columns that a table lacks.
+
+    Raises:
+        WarehouseError: if it is a table of others.
+    """
+    declared, found = table_schema(table), pa.schema(existing.schema())
+    strangers = [name for name in found.names if name not in declared.names and not found.field(name).nullable]
+    # A table of ours has at least the first column.
+    strangers += found.names[: declared.names[0] not in found.names]
+    strangers += [one.name for one in declared if one.name in found.names and not _is_same(one, found.field(one.name))]
+    if strangers:
+        raise WarehouseError(
+            f"{path}: another table is here (with the column {strangers[0]} {found.field(strangers[0]).type}); "
+            f"give an empty folder"
+        )
+    return [name for name in declared.names if name not in found.names]
 
 
 def _is_same(declared: pa.Field, found: pa.Field) -> bool:

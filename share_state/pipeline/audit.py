@@ -2,7 +2,7 @@
 
 import hashlib
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.delta.files import File, TableFiles
 from share_state.delta.warehouse import GROUP_TABLES, Warehouse, repair_history
 from share_state.errors import WarehouseError
 from share_state.fold.archiving import RANGES
@@ -23,10 +22,10 @@ from share_state.pipeline.dead_letters import digest_of_dead_letters, match_dead
 from share_state.pipeline.executor import Executor, Progress
 from share_state.pipeline.groups import judge_across_logs, read_groups
 from share_state.pipeline.plan import FoldPlan
-from share_state.pipeline.reconstruct import write_findings
+from share_state.pipeline.reconstruct import finish_findings
 from share_state.pipeline.result import KEPT_NOTES, RunResult, run_row, summarize
 from share_state.pipeline.resume import COMMAND, LastAudit, digest_of_logs, is_unchanged, resume_plan
-from share_state.pipeline.task import CARRIED, FINDINGS, IN_FLIGHT, STATE, WATCHED, OutputSpec
+from share_state.pipeline.task import CARRIED, FINDINGS, IN_FLIGHT, STATE, WATCHED
 from share_state.rules.registry import OFF
 from share_state.schema.declarations import table_schema
 from share_state.sources.resume import READ_FROM_START
@@ -112,21 +111,21 @@ def run_audit(
     with progress("read the groups"):
         side, plan = read_groups(plan)
         letters, plan = read_dead_letter_side(plan, None if last is None else last.tables)
-    with open_executor(plan) as executor, tables:
+    with open_executor(plan) as executor, tables, executor.open_sink(tables) as sink:
         staged = (FINDINGS, WATCHED, *((RANGES,) if letters else ()))
-        output = OutputSpec(written=_WRITTEN, staged=staged, files=tables.files)
         previous = {"last_audit": last.tables.run["run_id"]} if last else {}
         with progress("read and fold"):
-            result = summarize(executor.collect(executor.fold(plan, output)), inputs, fingerprint | previous)
+            result = summarize(sink.fold(plan, _WRITTEN, staged), inputs, fingerprint | previous)
         clock = int(started.timestamp() * 1000)
         now = clock if by_wall_clock else min(result.log_time or 0, clock)
         result = replace(result, notes=(*notes, *result.notes))
-        result, found = judge_across_logs(side, plan, result, tables.files, now)
-        result, of_letters, letter_tables = match_dead_letters(letters, plan, result, tables.files)
+        result, found = judge_across_logs(side, plan, result, sink, now)
+        result, of_letters, letter_tables = match_dead_letters(letters, plan, result, sink)
         found += of_letters
         _LOG.info("read %s new records of %s log partitions", f"{result.records:,}", f"{len(plan.logs):,}")
         with progress("write findings and history"):
-            findings = write_findings(executor, result, tables.files, found)
+            finish_findings(sink, result, found)
+            sink.add(FINDINGS, _settled(plan, last, kept))
             finish = partial(
                 add_verdicts,
                 time=now,
@@ -136,19 +135,18 @@ def run_audit(
                 clock=clock,
                 by_wall_clock=by_wall_clock,
             )
-            history = executor.finalize(tables.files, result.files_of(WATCHED), finish)
+            sink.finish(WATCHED, finish)
         with progress("commit"):
-            findings += _settled(plan, last, kept, tables.files)
-            tables.replace(FINDINGS, findings)
-            for name in _WRITTEN:
-                tables.replace(name, result.files_of(name))
-            tables.append(WATCHED, history, tables.run_ids(WATCHED) - kept | {result.run_id})
             driver_tables = {"cutoff": result.cutoff, "carried_logs": _carried_logs(result, plan)}
-            for name, rows in (driver_tables | (side.tables() if side else {}) | letter_tables).items():
-                tables.replace_rows(name, rows)
+            driver_tables |= (side.tables() if side else {}) | letter_tables
+            for name, rows in driver_tables.items():
+                sink.add(name, [rows])
+            for name in (FINDINGS, *_WRITTEN, *driver_tables):
+                sink.replace(name)
+            sink.append(WATCHED, tables.run_ids(WATCHED) - kept | {result.run_id})
+            sink.commit_run(run_row(result, COMMAND, inputs, fingerprint, started, cluster or None), expired)
             _LOG.info("wrote %s tables", len(tables.versions))
-            tables.commit_run(run_row(result, COMMAND, inputs, fingerprint, started, cluster or None), expired)
-            tables.maintain(replaced_files_days)
+            sink.maintain(replaced_files_days)
     return result
 
 
@@ -172,8 +170,8 @@ def _resumed_partitions(plan: FoldPlan) -> set[int | None]:
     return {log.partition for log in plan.logs if points and points[log.name].status not in READ_FROM_START}
 
 
-def _settled(plan: FoldPlan, last: LastAudit | None, kept: set[str], files: TableFiles) -> list[File]:
-    """Write the findings of earlier audits about records that are not read again."""
+def _settled(plan: FoldPlan, last: LastAudit | None, kept: set[str]) -> Iterable[pa.Table]:
+    """The findings of earlier audits about records that are not read again."""
     if last is None:
         return []
     # A log that is read from its start is judged again; control records and formats other than segments always are.
@@ -184,8 +182,7 @@ def _settled(plan: FoldPlan, last: LastAudit | None, kept: set[str], files: Tabl
     stays &= pc.field("settled") & pc.field("run_id").isin(sorted(kept)) & (pc.field("dialect") == SHARE_GROUP_STATE)
     off = [rule for rule, severity in plan.severities.items() if severity == OFF]
     stays &= ~pc.field("rule").isin(pa.array(off, pa.string()))
-    rows = last.tables.batches(FINDINGS, where=stays)
-    return files.write(FINDINGS, (batch for table in rows for batch in table.to_batches()))
+    return last.tables.batches(FINDINGS, where=stays)
 
 
 def _carried_logs(result: RunResult, plan: FoldPlan) -> pa.Table:

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.delta.files import TableFiles
 from share_state.delta.reader import CommittedTables, scan_foreign
 from share_state.fold.archiving import RANGES, merge_ranges, milliseconds, row_codes
 from share_state.fold.states import KEY, SHARE_GROUP_STATE, declared_table, to_timestamps
@@ -19,7 +18,8 @@ from share_state.pipeline.inputs import data_files, detect_format
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.result import DEAD_LETTERS_NOTE, RunResult
 from share_state.pipeline.resume import digest_of_logs
-from share_state.pipeline.task import Digest, read_staged
+from share_state.pipeline.sink import Sink
+from share_state.pipeline.task import Digest
 from share_state.rules.dead_letters import AuditedDeadLetters
 from share_state.rules.findings import findings
 from share_state.rules.registry import Scope, listed
@@ -155,7 +155,7 @@ def find_dead_letters(
 
 
 def match_dead_letters(
-    side: DeadLetterSide | None, plan: FoldPlan, result: RunResult, files: TableFiles
+    side: DeadLetterSide | None, plan: FoldPlan, result: RunResult, sink: Sink
 ) -> tuple[RunResult, list[pa.Table], dict[str, pa.Table]]:
     """Match the dead letters of a plan with the offsets that the state logs show in ARCHIVING.
 
@@ -163,13 +163,13 @@ def match_dead_letters(
         side: of `read_dead_letter_side`.
         plan: what was folded; an audit's holds only what is new in the state logs.
         result: of the fold.
-        files: of the run; its tasks staged `archiving_ranges`.
+        sink: of the run; its tasks staged `archiving_ranges`.
     Returns:
         The result with the findings counted and a run_id of both sides; the findings; the tables by name.
     """
     if side is None:
         return result, [], {}
-    ranges = merge_ranges([side.ranges, *read_staged(files, result.files_of(RANGES))])
+    ranges = merge_ranges([side.ranges, sink.take(RANGES)])
     matched = _Match(ranges, side.rows, plan.topics.names)
     letters = matched.letters(_known_times(plan, result))
     # The ends of a live cluster's state logs were taken before; segments in place may grow.

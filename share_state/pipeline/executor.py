@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,20 +17,19 @@ from numba.core import event
 from rich.console import Console
 from rich.status import Status
 
-from share_state.delta.files import File, TableFiles
+from share_state.delta.warehouse import Warehouse
 from share_state.pipeline.groups import GroupSide, settle_tables
 from share_state.pipeline.plan import FoldPlan, available_cores, cores_per_log
 from share_state.pipeline.result import check_batches
+from share_state.pipeline.sink import FileSink, Sink
 from share_state.pipeline.task import (
     CUTOFF,
     FINDINGS,
     RESULTS,
     STATE,
     SUMMARY,
-    FinishRows,
     OutputSpec,
     PerLog,
-    finalize_staged,
     returned_table,
     run_task,
 )
@@ -75,8 +74,8 @@ class Executor(Protocol[Rows]):
         """Rows as an Arrow table in this process."""
         ...
 
-    def finalize(self, files: TableFiles, staged: Sequence[File], finish: FinishRows) -> list[File]:
-        """Write staged rows as files of their table; as `share_state.pipeline.task.finalize_staged`."""
+    def open_sink(self, tables: Warehouse) -> AbstractContextManager[Sink]:
+        """Where a run that this executor folds writes to; its rows are released on exit."""
         ...
 
 
@@ -123,9 +122,9 @@ class LocalExecutor:
         """The same table."""
         return rows
 
-    def finalize(self, files: TableFiles, staged: Sequence[File], finish: FinishRows) -> list[File]:
-        """Write staged rows as files of their table."""
-        return finalize_staged(files, staged, finish)
+    def open_sink(self, tables: Warehouse) -> AbstractContextManager[Sink]:
+        """Files that the threads write, committed with delta-rs."""
+        return nullcontext(FileSink(tables, self.fold))
 
 
 def judge_folded_groups(rows: pa.Table, side: GroupSide, plan: FoldPlan) -> pa.Table:

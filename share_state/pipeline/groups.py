@@ -2,13 +2,12 @@
 
 import hashlib
 from dataclasses import dataclass, replace
+from functools import partial
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.config.inputs import HISTORY, JUDGE_NONE
-from share_state.delta.files import File, TableFiles
 from share_state.delta.warehouse import CLAIM_TABLES, GROUP_TABLES
 from share_state.fold.groups import FoldedGroups, add_topic_names, fold_groups, partition_counts_by_name
 from share_state.fold.states import KEY, key_texts, split_keys
@@ -17,7 +16,8 @@ from share_state.fold.timeline import TIMELINE
 from share_state.kafka.classic_groups import read_generations
 from share_state.pipeline.plan import FoldPlan, GroupInput
 from share_state.pipeline.result import RunResult
-from share_state.pipeline.task import FINDINGS, IN_FLIGHT, STATE, SUMMARY, Digest
+from share_state.pipeline.sink import Sink
+from share_state.pipeline.task import FINDINGS, IN_FLIGHT, LOG, STATE, Digest
 from share_state.rules.findings import findings
 from share_state.rules.group_context import STATE_COLUMNS, AuditedGroups
 from share_state.rules.groups import judge_group_records, judge_groups, judge_sticky
@@ -84,40 +84,39 @@ def settle_tables(plan: FoldPlan, rows: pa.Table, tables: dict[str, pa.Table]) -
 
     Args:
         plan: what was folded.
-        rows: of `LocalExecutor.fold`, in the order of the logs.
+        rows: of `LocalExecutor.fold`.
         tables: the tables of these rows.
     """
-    is_end = pc.is_valid(rows[SUMMARY]).to_numpy()
-    logs = pa.array([log.name for log in plan.logs]).take(pa.array(np.cumsum(is_end) - is_end))
     states, ranges = (
-        tables[name].append_column("log", logs.filter(pc.is_valid(rows[name]).combine_chunks()))
-        for name in (STATE, IN_FLIGHT)
+        tables[name].append_column(LOG, rows[LOG].filter(pc.is_valid(rows[name]))) for name in (STATE, IN_FLIGHT)
     )
     split = split_keys(states, plan.state_partitions)
     if not len(split):
         return tables
-    doubtful = key_texts(split.filter(pc.field("home").is_null()), "log").combine_chunks()
-    suspect = pc.or_(states["suspect"], pc.is_in(key_texts(states, "log"), doubtful))
-    states = states.set_column(states.schema.get_field_index("suspect"), "suspect", suspect)
     found = [] if plan.judging == JUDGE_NONE else [findings(Scope.STATES, split, plan.severities)]
     return tables | {
-        STATE: _without_strays(states, split).drop_columns("log"),
-        IN_FLIGHT: _without_strays(ranges, split).drop_columns("log"),
+        STATE: _settle(split, states).drop_columns(LOG),
+        IN_FLIGHT: _settle(split, ranges).drop_columns(LOG),
         FINDINGS: pa.concat_tables([tables[FINDINGS], *found]),
     }
 
 
 def settle_timeline(timeline: pa.Table, state_partitions: int | None) -> pa.Table:
     """The rows of a timeline without those of state that does not count, as its key has state in another partition."""
-    timeline = timeline.append_column("log", timeline["state_partition"].cast(pa.string()))
-    last = timeline.group_by([*KEY, "state_partition", "log"], use_threads=False).aggregate([("kind", "last")])
+    timeline = timeline.append_column(LOG, timeline["state_partition"].cast(pa.string()))
+    last = timeline.group_by([*KEY, "state_partition", LOG], use_threads=False).aggregate([("kind", "last")])
     last = last.filter((pc.field("kind_last") != "tombstone") & pc.field("state_partition").is_valid())
-    return _without_strays(timeline, split_keys(last, state_partitions)).drop_columns("log")
+    return _settle(split_keys(last, state_partitions), timeline).drop_columns(LOG)
 
 
-def _without_strays(rows: pa.Table, split: pa.Table) -> pa.Table:
-    strays = key_texts(split.filter(pc.field("home") != pc.field("state_partition")), "log")
-    return rows.filter(pc.invert(pc.is_in(key_texts(rows, "log"), strays.combine_chunks())))
+def _settle(split: pa.Table, rows: pa.Table) -> pa.Table:
+    """Rows, with the column LOG, without the states that do not count, and with doubtful ones marked as suspect."""
+    keys, strays = key_texts(rows, LOG), split.filter(pc.field("home") != pc.field("state_partition"))
+    if "suspect" in rows.schema.names:
+        doubtful = key_texts(split.filter(pc.field("home").is_null()), LOG).combine_chunks()
+        suspect = pc.or_(rows["suspect"], pc.is_in(keys, doubtful))
+        rows = rows.set_column(rows.schema.get_field_index("suspect"), "suspect", suspect)
+    return rows.filter(pc.invert(pc.is_in(keys, key_texts(strays, LOG).combine_chunks())))
 
 
 def read_groups(plan: FoldPlan) -> tuple[GroupSide | None, FoldPlan]:
@@ -139,7 +138,7 @@ def read_groups(plan: FoldPlan) -> tuple[GroupSide | None, FoldPlan]:
 
 
 def judge_across_logs(
-    side: GroupSide | None, plan: FoldPlan, result: RunResult, files: TableFiles, now_ms: int | None = None
+    side: GroupSide | None, plan: FoldPlan, result: RunResult, sink: Sink, now_ms: int | None = None
 ) -> tuple[RunResult, list[pa.Table]]:
     """Judge what no task could: keys with state in several logs, and the group side against the folded state.
 
@@ -150,7 +149,7 @@ def judge_across_logs(
         side: None if the input has no group side.
         plan: what was folded.
         result: of the tasks.
-        files: of the run; with a group side, or if a log holds keys of another, the driver reads a few columns of every
+        sink: of the run; with a group side, or if a log holds keys of another, the driver reads a few columns of every
             share-partition.
         now_ms: the time up to which ages are measured.
     Returns:
@@ -164,17 +163,14 @@ def judge_across_logs(
     is_mixed |= len(numbers) > max(1, len(known))
     if side is None and not is_mixed:
         return result, []
-    pieces = [table_schema(STATE).empty_table().select(STATE_COLUMNS).append_column("log", pa.array([], pa.string()))]
-    for file in result.files_of(STATE):
-        rows = files.read(STATE, [file["path"]], STATE_COLUMNS)
-        pieces.append(rows.append_column("log", pa.repeat(file["log"], len(rows))))
-    states = pa.concat_tables(pieces)
+    states = sink.read(STATE, [LOG, *STATE_COLUMNS])
     split = split_keys(states if is_mixed else states.slice(0, 0), count)
     strays = key_texts(split.filter(pc.field("home") != pc.field("state_partition")), "state_partition")
-    states = _without_strays(states, split)
+    states = _settle(split, states)
     found = [] if side is None else [side.judge(states, plan, now_ms)]
     of_split = findings(Scope.STATES, split, plan.severities)
-    written = list(_settle_files(files, result, split)) if len(split) else result.files
+    for table in (STATE, IN_FLIGHT, TIMELINE) if len(split) else ():
+        sink.settle(table, {*split[LOG].to_pylist()}, partial(_settle, split))
     run_id = result.run_id
     if side is not None:
         digest = Digest()
@@ -187,27 +183,5 @@ def judge_across_logs(
         run_id=run_id,
         share_partitions=result.share_partitions - len(strays),
         strays=tuple(strays.to_pylist()),
-        files=written,
     )
     return settled, found
-
-
-def _settle_files(files: TableFiles, result: RunResult, split: pa.Table) -> list[File]:
-    """The files of a run without the states that do not count, and with doubtful ones marked as suspect."""
-    with_states = (STATE, IN_FLIGHT, TIMELINE)
-    settled = [file for file in result.files if file["table"] not in with_states]
-    for table in with_states:
-        for file in result.files_of(table):
-            own = split.filter(pc.field("log") == file["log"])
-            gone = own.filter(pc.field("home") != pc.field("state_partition"))["key"].combine_chunks()
-            doubtful = own.filter(pc.field("home").is_null())["key"].combine_chunks()
-            if not len(gone) and (not len(doubtful) or table != STATE):
-                settled.append(file)
-                continue
-            rows = files.read(table, [file["path"]])
-            rows = rows.filter(pc.invert(pc.is_in(key_texts(rows), gone)))
-            if table == STATE:
-                suspect = pc.or_(rows["suspect"], pc.is_in(key_texts(rows), doubtful))
-                rows = rows.set_column(rows.schema.get_field_index("suspect"), "suspect", suspect)
-            settled += [{**new, "log": file["log"]} for new in files.write(table, rows.to_batches())]
-    return settled

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from share_state.delta.files import FILE_SCHEMA, File, TableFiles
+from share_state.delta.files import FILE_SCHEMA, TableFiles
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import Warehouse, check_warehouse_path
 from share_state.errors import NothingCommittedError
@@ -18,7 +18,8 @@ from share_state.pipeline.executor import Executor, Progress
 from share_state.pipeline.groups import judge_across_logs, read_groups
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.result import RunResult, keep_proven, run_row, summarize
-from share_state.pipeline.task import FINDINGS, IN_FLIGHT, STATE, OutputSpec, decoded_batches
+from share_state.pipeline.sink import Sink
+from share_state.pipeline.task import FINDINGS, IN_FLIGHT, STATE, decoded_batches
 from share_state.sources.discovery import LogPartition
 
 DECODED_RECORDS = "decoded_records"
@@ -35,9 +36,8 @@ def run_reconstruct(
 ) -> RunResult:
     """Fold every log partition and write the tables of a warehouse.
 
-    The tasks write files where they fold. Nothing is committed before everything is folded; files of a run that fails
-    are deleted. Findings, in_flight, share_partition_state (and the timeline, if the plan asks for it) are committed
-    first, then cutoff, then the row of `runs` that names their versions: the commit point.
+    Nothing is committed before everything is folded; files of a run that fails are deleted. The row of `runs` that
+    names the versions of the other tables is committed last: the commit point.
 
     Args:
         executor: runs the plan.
@@ -55,27 +55,25 @@ def run_reconstruct(
     with progress("read the groups"):
         side, plan = read_groups(plan)
         letters, plan = read_dead_letter_side(plan)
-    with Warehouse(warehouse) as tables:
-        staged = (FINDINGS, *((RANGES,) if letters else ()))
-        output = OutputSpec(written=written, staged=staged, files=tables.files)
+    with Warehouse(warehouse) as tables, executor.open_sink(tables) as sink:
         with progress("read and fold"):
-            result = summarize(executor.collect(executor.fold(plan, output)), inputs, options or {})
-        result, found = judge_across_logs(side, plan, result, tables.files, result.log_time)
-        result, of_letters, letter_tables = match_dead_letters(letters, plan, result, tables.files)
+            staged = (FINDINGS, *((RANGES,) if letters else ()))
+            result = summarize(sink.fold(plan, written, staged), inputs, options or {})
+        result, found = judge_across_logs(side, plan, result, sink, result.log_time)
+        result, of_letters, letter_tables = match_dead_letters(letters, plan, result, sink)
         found += of_letters
+        if plan.timeline is not None and not sink.count(TIMELINE):
+            plan.check(plan.timeline)
         with progress("write findings"):
-            findings = write_findings(executor, result, tables.files, found)
+            finish_findings(sink, result, found)
         row = run_row(result, "reconstruct", inputs, options or {}, started)
         with progress("commit"):
-            if plan.timeline is not None and not result.files_of(TIMELINE):
-                plan.check(plan.timeline)
-            tables.replace(FINDINGS, findings)
-            for name in written:
-                tables.replace(name, result.files_of(name))
-            driver = {"cutoff": result.cutoff, **(side.tables() if side else {}), **letter_tables}
-            for name, rows in driver.items():
-                tables.replace_rows(name, rows)
-            tables.commit_run(row)
+            driver_tables = {"cutoff": result.cutoff, **(side.tables() if side else {}), **letter_tables}
+            for name, rows in driver_tables.items():
+                sink.add(name, [rows])
+            for name in (FINDINGS, *written, *driver_tables):
+                sink.replace(name)
+            sink.commit_run(row)
     return result
 
 
@@ -89,27 +87,22 @@ def audit_note(warehouse: str) -> str | None:
     return f"{warehouse}: an audit{of_cluster} keeps its tables here; until the next one, `show` shows this run"
 
 
-def write_findings(
-    executor: Executor[Any], result: RunResult, files: TableFiles, others: Iterable[pa.Table]
-) -> list[File]:
-    """Write the findings of a run.
+def finish_findings(sink: Sink, result: RunResult, others: Iterable[pa.Table]) -> None:
+    """Complete the findings of a run.
 
     Args:
-        executor: finalizes staged findings.
-        result: of the run, with the findings that its tasks staged.
-        files: of the run.
+        sink: with the findings that its tasks staged.
+        result: of the run.
         others: findings that the driver made.
     """
-    run_id, archiving = result.run_id, result.archiving
+    with_run_id = partial(_with_run_id, result.run_id, result.archiving)
+    sink.finish(FINDINGS, with_run_id)
+    sink.add(FINDINGS, map(with_run_id, others))
 
-    def with_run_id(rows: pa.Table) -> pa.Table:
-        rows = keep_proven(rows, archiving)
-        column = rows.schema.get_field_index("run_id")
-        return rows.set_column(column, "run_id", pa.repeat(run_id, len(rows)))
 
-    of_driver = (batch for table in others for batch in with_run_id(table).to_batches())
-    staged = result.files_of(FINDINGS)
-    return executor.finalize(files, staged, with_run_id) + files.write(FINDINGS, of_driver)
+def _with_run_id(run_id: str, archiving: tuple[str, int, int] | None, rows: pa.Table) -> pa.Table:
+    rows = keep_proven(rows, archiving)
+    return rows.set_column(rows.schema.get_field_index("run_id"), "run_id", pa.repeat(run_id, len(rows)))
 
 
 def write_decoded(executor: Executor[Any], plan: FoldPlan, folder: str) -> int:

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state import __version__
-from share_state.delta.files import File
 from share_state.delta.reader import COMMITTED
 from share_state.errors import InputError
 from share_state.pipeline.task import CUTOFF, SUMMARY, returned_table
@@ -45,7 +44,6 @@ class RunResult:
         notes: what an audit noticed about the logs.
         key_modulus: as LogObservations.key_modulus, of all logs.
         strays: share-partitions whose state in another state partition counts: `key_texts` with the state partition.
-        files: files that the tasks wrote, each with its `log`.
     """
 
     run_id: str
@@ -64,7 +62,6 @@ class RunResult:
     notes: tuple[str, ...] = ()
     key_modulus: int = 0
     strays: tuple[str, ...] = ()
-    files: Sequence[File] = field(default=(), compare=False, repr=False)
 
     @property
     def by_severity(self) -> dict[str, int]:
@@ -84,17 +81,13 @@ class RunResult:
         names = [
             field.name
             for field in fields(self)
-            if field.name not in ("index", "files", "archiving", "complete_times", "key_modulus", "strays")
+            if field.name not in ("index", "archiving", "complete_times", "key_modulus", "strays")
         ]
         shown = {name: getattr(self, name) for name in names}
         findings = [
             {"severity": severity, "rule": rule, "count": count} for (severity, rule), count in self.findings.items()
         ]
         return shown | {"cutoff": self.cutoff.to_pylist(), "findings": findings}
-
-    def files_of(self, table: str) -> list[File]:
-        """Files of one table."""
-        return [file for file in self.files if file["table"] == table]
 
 
 def summarize(results: pa.Table, inputs: tuple[str, ...], options: Mapping[str, str]) -> RunResult:
@@ -140,7 +133,6 @@ def summarize(results: pa.Table, inputs: tuple[str, ...], options: Mapping[str, 
         complete_times={one["log"]: (one["complete_since"], one["newest_time"] or 0) for one in summaries},
         notes=() if first is None else (_writer_note(*first),),
         key_modulus=gcd(*(summary["key_modulus"] for summary in summaries)),
-        files=[file | {"log": summary["log"]} for summary in summaries for file in summary["files"]],
     )
 
 

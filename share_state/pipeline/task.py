@@ -6,7 +6,7 @@ when the value is known.
 
 import hashlib
 import heapq
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -21,7 +21,7 @@ from share_state.delta.files import FILE_TYPE, ROW_GROUP_SIZE, File, TableFiles
 from share_state.delta.reader import open_filesystem, warehouse_errors
 from share_state.fold.archiving import RANGES
 from share_state.fold.checkpoint import checkpoint_row, checkpoint_share_partitions
-from share_state.fold.history import history_pieces
+from share_state.fold.history import FIRST_DELIVERY_AT, LOG_TIME, PREVIOUS_START, history_pieces
 from share_state.fold.log import FoldedLog
 from share_state.fold.log_stats import Folded
 from share_state.fold.timeline import TIMELINE
@@ -98,7 +98,7 @@ RESULTS = (STATE, IN_FLIGHT, FINDINGS)
 WATCHED, CARRIED = "share_partition_history", "carried_share_partitions"
 """Tables that an audit fills too; rows of WATCHED are staged, since their time and verdict depend on every log."""
 
-CUTOFF, SUMMARY = "cutoff", "summary"
+CUTOFF, SUMMARY, LOG = "cutoff", "summary", "log"
 
 _SMALL_LOG = 16 << 20
 _TASKS_A_CORE = 4
@@ -137,9 +137,20 @@ SUMMARIES = pa.schema(
         ("complete_since", pa.int64()),
         ("carried", pa.string()),
         ("files", pa.list_(FILE_TYPE)),
+        ("returned", pa.list_(pa.struct([("table", pa.string()), ("rows", pa.int64())]))),
     ]
 )
 """Schema of the summary of a log partition."""
+
+_STAGED_COLUMNS = {
+    FINDINGS: [pa.field(WRITTEN, pa.int64())],
+    WATCHED: [
+        pa.field(PREVIOUS_START, pa.int64()),
+        pa.field(FIRST_DELIVERY_AT, pa.timestamp("us", "UTC")),
+        pa.field(LOG_TIME, pa.int64()),
+    ],
+}
+"""What staged rows have in addition to the columns of their table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +158,10 @@ class OutputSpec:
     """Which tables a task returns, writes or stages.
 
     Attributes:
-        returned: tables whose rows the task returns.
+        returned: tables whose rows the task returns; staged ones with the columns that finalizing them needs.
         written: tables whose files it writes.
         staged: tables whose rows it stages.
-        files: where it writes and stages.
+        files: where it writes and stages; None if it only returns rows.
     """
 
     returned: tuple[str, ...] = ()
@@ -160,12 +171,17 @@ class OutputSpec:
 
     @property
     def schema(self) -> pa.Schema:
-        """What a task yields: one struct column per returned table, and `cutoff` and `summary`.
+        """What a task yields: one struct column per returned table, `cutoff` and `summary`, and the name of the log.
 
-        Each row sets either the column of one table, or `cutoff` and `summary`.
+        Each row sets the name and either the column of one table, or `cutoff` and `summary`.
         """
-        schemas = {name: table_schema(name) for name in (*self.returned, CUTOFF)} | {SUMMARY: SUMMARIES}
-        return pa.schema([pa.field(name, pa.struct(list(columns))) for name, columns in schemas.items()])
+        schemas = {name: self.schema_of(name) for name in (*self.returned, CUTOFF)} | {SUMMARY: SUMMARIES}
+        columns = [pa.field(name, pa.struct(list(columns))) for name, columns in schemas.items()]
+        return pa.schema([pa.field(LOG, pa.string()), *columns])
+
+    def schema_of(self, table: str) -> pa.Schema:
+        """The columns of a returned table."""
+        return pa.schema([*table_schema(table), *(_STAGED_COLUMNS.get(table, ()) if table in self.staged else ())])
 
 
 def run_task(plan: FoldPlan, output: OutputSpec, log: LogPartition) -> Iterator[pa.RecordBatch]:
@@ -180,7 +196,7 @@ def run_task(plan: FoldPlan, output: OutputSpec, log: LogPartition) -> Iterator[
     Raises:
         InputError: if a segment cannot be read.
     """
-    schema = output.schema
+    schema, returned = output.schema, Counter[str]()
     folded = plan.fold(log)
     findings, digest = plan.judge(folded), Digest()
     summary = _summary(plan, folded, findings)
@@ -199,13 +215,16 @@ def run_task(plan: FoldPlan, output: OutputSpec, log: LogPartition) -> Iterator[
             summary |= {"carried": checkpoint_row(log.name, folded.checkpoint)["carried"]}
     for name in output.returned:
         for batch in _to_batches(made.pop(name, ()), ROWS_A_BATCH):
-            yield _row_of(schema, {name: batch.to_struct_array()})
+            returned[name] += batch.num_rows
+            yield _row_of(schema, log.name, {name: batch.to_struct_array()})
     files = _written(made, output, plan.cores_of(log))
     deque(made.get(STATE, ()), maxlen=0)
     digest.take(folded.cutoff)
     limits = folded.cutoff.combine_chunks().to_batches()[0].to_struct_array()
-    summaries = pa.array([summary | {"digest": digest.text, "files": files}], pa.struct(list(SUMMARIES)))
-    yield _row_of(schema, {CUTOFF: limits, SUMMARY: summaries})
+    summary |= {"digest": digest.text, "files": files}
+    summary |= {"returned": [{"table": name, "rows": count} for name, count in returned.items()]}
+    summaries = pa.array([summary], pa.struct(list(SUMMARIES)))
+    yield _row_of(schema, log.name, {CUTOFF: limits, SUMMARY: summaries})
 
 
 def _written(made: dict[str, Iterable[pa.Table]], output: OutputSpec, cores: int) -> list[File]:
@@ -317,10 +336,10 @@ def _counted(findings: pa.Table, by: list[str]) -> list[dict[str, Any]]:
     return counted.group_by(by).aggregate([("count", "sum")]).rename_columns({"count_sum": "count"}).to_pylist()
 
 
-def _row_of(schema: pa.Schema, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
+def _row_of(schema: pa.Schema, log: str, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
     count = len(next(iter(columns.values())))
+    given = {LOG: pa.repeat(log, count), **columns}
     arrays = [
-        columns[field.name].cast(field.type) if field.name in columns else pa.nulls(count, field.type)
-        for field in schema
+        given[field.name].cast(field.type) if field.name in given else pa.nulls(count, field.type) for field in schema
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

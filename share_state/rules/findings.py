@@ -256,7 +256,7 @@ def drop_unproven(findings: pa.Table, since: int | None = None, why: str = "") -
     """
     if WRITTEN not in findings.schema.names:
         return findings
-    written = findings[WRITTEN].to_numpy()
+    written = findings[WRITTEN].fill_null(NOWHERE).to_numpy()
     is_sure, is_proven = written == NOWHERE, (written // 1000 > since) if since is not None else written < NOWHERE
     place, kept = findings.schema.get_field_index("message"), pa.array(is_sure | is_proven)
     suffix = pc.call_function("if_else", [pa.array(is_sure), pa.scalar(""), pa.scalar(why)])

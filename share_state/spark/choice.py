@@ -1,11 +1,14 @@
 """Which executor runs a plan: threads of this process, or Spark. Imports no Spark itself, so commands start quickly."""
 
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from share_state.delta.warehouse import check_warehouse_path
 from share_state.pipeline.executor import Executor, LocalExecutor, Progress
 from share_state.pipeline.inputs import RowSorter
 from share_state.pipeline.plan import FoldPlan
@@ -27,11 +30,15 @@ _OTHER_FORMAT_FACTOR = 32
 
 @dataclass(frozen=True, slots=True)
 class ExecutorChoice:
-    """Which executor the caller requested: the Spark master and settings, if any, and whether Spark logs."""
+    """Which executor the caller requested: the Spark master and settings, if any, and whether Spark logs.
+
+    `schema` is that of the catalog in which Spark names the tables that it writes, if any; `open_place` sets it.
+    """
 
     master: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
     verbose: bool = False
+    schema: str | None = None
 
     @property
     def requests_spark(self) -> bool:
@@ -62,8 +69,32 @@ def open_executor(
     from share_state.spark.session import session  # noqa: PLC0415
 
     master = choice.master or LOCAL_MASTER
-    with session(master, choice.conf, verbose=choice.verbose, progress=progress) as spark:
-        yield SparkExecutor(spark)
+    with session(master, choice.conf, verbose=choice.verbose, progress=progress, delta=writes_tables) as spark:
+        yield SparkExecutor(spark, choice.schema)
+
+
+@contextmanager
+def open_place(choice: ExecutorChoice, warehouse: str) -> Iterator[tuple[ExecutorChoice, str]]:
+    """Find the folder or address of a warehouse that may be named as a schema of Spark's catalogs.
+
+    Args:
+        choice: the request; without Spark every name is that of a folder.
+        warehouse: a folder, an address, or `catalog.schema`, unless there is a folder of this name.
+    Yields:
+        The request with the schema, if any, whose session stays active meanwhile; where its tables lie.
+    Raises:
+        WarehouseError: if Spark does not know the schema.
+    """
+    is_schema = re.fullmatch(r"\w+\.\w+", warehouse) and not Path(warehouse).exists()
+    if not is_schema or not (choice.requests_spark or _is_spark_active()):
+        check_warehouse_path(warehouse)
+        yield choice, warehouse
+        return
+    from share_state.spark.session import session  # noqa: PLC0415  imports Spark
+    from share_state.spark.sink import schema_location  # noqa: PLC0415
+
+    with session(choice.master or LOCAL_MASTER, choice.conf, verbose=choice.verbose, delta=True) as spark:
+        yield replace(choice, schema=warehouse), schema_location(spark, warehouse)
 
 
 def _fits_in_process(plan: FoldPlan) -> bool:

@@ -1,6 +1,8 @@
 """Runs a plan in Spark's tasks: each log partition is folded by the task that reads it. Nothing is shuffled."""
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from pathlib import Path
@@ -9,21 +11,20 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from share_state.delta.files import FILE_SCHEMA, File, TableFiles
 from share_state.delta.reader import CommittedTables, open_dataset, warehouse_errors
+from share_state.delta.warehouse import Warehouse
 from share_state.pipeline.groups import GroupSide
 from share_state.pipeline.plan import FoldPlan, cores_per_log
+from share_state.pipeline.sink import FileSink, Sink
 from share_state.pipeline.task import (
     CUTOFF,
     FINDINGS,
     RESULTS,
     STATE,
     SUMMARY,
-    FinishRows,
     OutputSpec,
     PerLog,
     balance_tasks,
-    finalize_staged,
     run_task,
 )
 from share_state.rules.group_context import STATE_COLUMNS
@@ -31,16 +32,22 @@ from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import LogPartition, Segment
 from share_state.sources.kafka_client import KAFKA_FORM
 from share_state.spark.inputs import FrameRows, described, local_address, map_frame
+from share_state.spark.sink import SparkSink, missing_support
 
-DRIVER_ROWS = 128 << 10
-"""Staged rows that the driver finalizes sooner than tasks would start."""
+_LOG = logging.getLogger("share_state")
 
 
 @dataclass(frozen=True, slots=True)
 class SparkExecutor:
-    """Runs a plan in Spark's tasks; an Executor of share_state.pipeline.executor whose rows are lazy DataFrames."""
+    """Runs a plan in Spark's tasks; an Executor of share_state.pipeline.executor whose rows are lazy DataFrames.
+
+    Attributes:
+        spark: the session.
+        schema: `catalog.schema` of the tables that it writes; None to name them by their paths.
+    """
 
     spark: SparkSession
+    schema: str | None = None
 
     def map_logs(self, plan: FoldPlan, per_log: PerLog, schema: pa.Schema) -> DataFrame:
         """Run a function over every log partition; a few tasks per core, the logs of a cluster one per task."""
@@ -98,19 +105,18 @@ class SparkExecutor:
         with described(self.spark, "share_state: read and fold log partitions"):
             return rows.toArrow()
 
-    def finalize(self, files: TableFiles, staged: Sequence[File], finish: FinishRows) -> list[File]:
-        """Write staged rows as files of their table, in tasks if there are more than DRIVER_ROWS."""
-        if sum(file["rows"] for file in staged) <= DRIVER_ROWS:
-            return finalize_staged(files, staged, finish)
-        count = min(len(staged), self.spark.sparkContext.defaultParallelism)
-
-        def run(number: int) -> Iterator[pa.RecordBatch]:
-            written = finalize_staged(files, staged[number::count], finish)
-            yield pa.RecordBatch.from_pylist(written, schema=FILE_SCHEMA)
-
-        rows = sum(file["rows"] for file in staged)
-        with described(self.spark, f"share_state: write {rows:,} rows of {staged[0]['table']}"):
-            return run_tasks(self.spark, count, run, FILE_SCHEMA).toArrow().to_pylist()
+    @contextmanager
+    def open_sink(self, tables: Warehouse) -> Iterator[Sink]:
+        """Spark's own Delta writer, if the session has one for the place; else files that the tasks write."""
+        if (missing := missing_support(self.spark, tables.files.root)) is not None:
+            _LOG.info("%s: tasks write the files of the tables, and delta-rs commits them", missing)
+            yield FileSink(tables, lambda plan, output: self.collect(self.fold(plan, output)))
+            return
+        sink = SparkSink(self.spark, tables, self.fold, self.schema)
+        try:
+            yield sink
+        finally:
+            sink.close()
 
 
 def _absolute_path(path: str) -> str:

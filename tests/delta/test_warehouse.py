@@ -1,5 +1,6 @@
 """Files that tasks write and commits that name them: what Delta's own readers then see, and what goes."""
 
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -7,7 +8,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from share_state.delta import reader
 from share_state.delta.files import TableFiles
+from share_state.delta.reader import CommittedTables, open_table
 from share_state.delta.warehouse import Warehouse
 from share_state.errors import WarehouseError
 from share_state.schema.declarations import table_schema
@@ -104,6 +107,24 @@ def test_a_table_of_an_earlier_version_gains_the_columns_it_lacks(tmp_path: Path
     table = DeltaTable(str(tmp_path / "runs"))
     assert {field.name for field in table.schema().fields} == set(table_schema("runs").names)
     assert seen(tmp_path) == ["a", "b"]
+
+
+def test_a_table_is_opened_once_however_often_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with Warehouse(str(tmp_path)) as tables:
+        tables.replace_rows("findings", pa.Table.from_batches([_finding()]))
+        tables.commit_run(runs("a").to_pylist()[0])
+    opened = Counter[str]()
+
+    def counted(place: str, version: int | None = None) -> DeltaTable | None:
+        opened[Path(place).name] += 1
+        return open_table(place, version)
+
+    monkeypatch.setattr(reader, "open_table", counted)
+    committed = CommittedTables(str(tmp_path))
+    assert not committed.lack_files()
+    assert [len(committed.read("findings")) for _ in range(2)] == [1, 1]
+    assert committed.files("findings")
+    assert opened == {"runs": 1, "findings": 1}
 
 
 def _finding() -> pa.RecordBatch:

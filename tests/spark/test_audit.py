@@ -10,18 +10,21 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import Warehouse
 from share_state.errors import WarehouseError
 from share_state.pipeline.audit import NOTHING_NEW, run_audit
-from share_state.pipeline.executor import Executor
+from share_state.pipeline.executor import Executor, LocalExecutor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.result import RunResult
 from share_state.pipeline.resume import LastAudit
 from share_state.rules.findings import count_findings
 from share_state.sources.discovery import find_logs
-from share_state.spark import executor
+from share_state.spark.executor import SparkExecutor
+from share_state.spark.sink import APP_ID
 from tests.profiles import by_profile
 from tests.truth import DATA
 
@@ -96,15 +99,16 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, write: int) -> None:
 
         return writing
 
-    monkeypatch.setattr(Warehouse, "_commit", counted(Warehouse._commit))
+    monkeypatch.setattr(Warehouse, "commit", counted(Warehouse.commit))
 
 
 WRITES = 8
-"""Five tables that the tasks wrote, then cutoff, carried_logs and runs."""
+"""Four tables of tasks, cutoff, carried_logs, history and runs."""
 TRIED = (0, 4, 6, 7)
-"""Before the first, at the last that tasks wrote, and before each of the last two."""
+"""Before the first, after those of tasks, and before each of the last two."""
 
 
+@driver_alone
 def test_nights_with_kills_in_between_are_one_audit(run: Audit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     nights = by_profile(5, 10)
     for night, source in enumerate(grown(DATA / "4.3.1/fuzz", tmp_path / "grown", nights)):
@@ -125,6 +129,7 @@ def test_nights_with_kills_in_between_are_one_audit(run: Audit, tmp_path: Path, 
     assert set(history["run_id"].to_pylist()) == set(runs["run_id"].to_pylist())
 
 
+@driver_alone
 def test_killed_at_any_write_a_second_try_leaves_what_an_undisturbed_run_leaves(
     run: Audit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -147,22 +152,42 @@ def test_killed_at_any_write_a_second_try_leaves_what_an_undisturbed_run_leaves(
             assert sorted(left.to_pylist(), key=repr) == sorted(right.to_pylist(), key=repr)
 
 
-@pytest.mark.parametrize("scenario", ["4.3.1/fifty", "4.3.1/fuzz"])
-def test_what_needs_the_whole_run_is_the_same_from_tasks(
-    run: Audit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scenario: str
+EXPORTS = sorted(str(logs.relative_to(DATA)) for logs in DATA.glob("*/*") if [*logs.glob("__share_group_state-*")])
+
+
+def rows_of(warehouse: Path) -> dict[str, list[str]]:
+    """All rows of all tables but `runs`, and what of its row does not depend on time and versions."""
+    tables = CommittedTables(str(warehouse))
+    assert not list(warehouse.rglob("*.arrows"))
+    found = {name: sorted(map(repr, tables.read(name).to_pylist())) for name in tables.versions}
+    of_time = {"started", "finished", "table_versions", "sequence"}
+    return found | {"runs": [repr({name: value for name, value in tables.run.items() if name not in of_time})]}
+
+
+@pytest.mark.parametrize("export", by_profile(["4.3.1/fuzz"], EXPORTS))
+def test_spark_writes_the_rows_that_delta_rs_writes(
+    spark: SparkSession, tmp_path: Path, export: str, monkeypatch: pytest.MonkeyPatch
 ):
-    found = []
-    for few in (executor.DRIVER_ROWS, 0):
-        monkeypatch.setattr(executor, "DRIVER_ROWS", few)
-        warehouse = tmp_path / f"warehouse-{few}"
-        run(DATA / scenario, warehouse)
-        tables = CommittedTables(str(warehouse))
-        history = tables.read("share_partition_history").sort_by(KEY).to_pylist()
-        found.append((history, sorted(tables.read("findings").to_pylist(), key=repr)))
-        assert not list(warehouse.rglob("*.arrows"))
-    assert found[0] == found[1]
-    assert all(found[0])
-    assert None not in {row["run_id"] for rows in found[0] for row in rows}
+    def audited(source: Path, name: str, tasks: Executor) -> None:
+        plan = FoldPlan(find_logs([str(source)]), state_partitions=STATE_PARTITIONS)
+        run_audit(lambda _: nullcontext(tasks), plan, str(tmp_path / name))
+
+    for night, source in enumerate(grown(DATA / export, tmp_path / "logs", 2)):
+        if night:
+            before = rows_of(tmp_path / "spark")
+            with monkeypatch.context() as patch, pytest.raises(KilledError):
+                killed_at(patch, WRITES - 1)
+                audited(source, "spark", SparkExecutor(spark))
+            assert rows_of(tmp_path / "spark") == before
+        audited(source, "spark", SparkExecutor(spark))
+        audited(source, "here", LocalExecutor())
+        here, written = rows_of(tmp_path / "here"), rows_of(tmp_path / "spark")
+        assert written == here
+        assert all(here[name] for name in ("share_partition_state", "share_partition_history"))
+        table = DeltaTable(str(tmp_path / "spark/share_partition_state"))
+        # The killed run wrote the second time.
+        assert table.transaction_version(APP_ID) == 2 * night
+        assert table.history()[0]["engineInfo"].startswith("Apache-Spark")
 
 
 def test_an_audit_that_was_overtaken_while_its_tasks_began_commits_nothing(run: Audit, tasks: Executor, tmp_path: Path):
@@ -248,6 +273,7 @@ def test_a_replica_that_lags_takes_nothing_back(run: Audit, tmp_path: Path):
     assert {name: found[name] for name in TABLES} == {name: whole[name] for name in TABLES}
 
 
+@driver_alone
 def test_a_log_that_was_pruned_since_goes_on(run: Audit, tmp_path: Path):
     unpruned = DATA / "4.3.1/prune/archive-unpruned"
     nights = grown(unpruned, tmp_path / "grown", 3)
@@ -278,7 +304,7 @@ def test_findings_about_old_records_stay_with_the_run_that_found_them(run: Audit
 
 
 @driver_alone
-def test_history_older_than_it_is_to_be_kept_goes(tasks: Executor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_history_older_than_it_is_to_be_kept_goes(tasks: Executor, tmp_path: Path):
     nights = grown(DATA / "4.3.1/happy", tmp_path / "grown", 3)
 
     def audited(history_days: int) -> RunResult:
