@@ -54,15 +54,17 @@ def run_reconstruct(
     written = (IN_FLIGHT, STATE, *((TIMELINE,) if plan.timeline is not None else ()))
     with progress("read the groups"):
         side, plan = read_groups(plan)
-        letters, plan = read_dead_letter_side(plan)
+        letters, plan = read_dead_letter_side(plan) if plan.dead_letters else (None, plan)
     with Warehouse(warehouse) as tables:
         staged = (FINDINGS, *((RANGES,) if letters else ()))
         output = OutputSpec(written=written, staged=staged, files=tables.files)
         with progress("read and fold"):
             result = summarize(executor.collect(executor.fold(plan, output)), inputs, options or {})
         result, found = judge_across_logs(side, plan, result, tables.files, result.log_time)
-        result, of_letters, letter_tables = match_dead_letters(letters, plan, result, tables.files)
-        found += of_letters
+        letter_tables = dict[str, pa.Table]()
+        if letters is not None:
+            result, of_letters, letter_tables = match_dead_letters(letters, plan, result, tables.files)
+            found += of_letters
         with progress("write findings"):
             findings = write_findings(executor, result, tables.files, found)
         row = run_row(result, "reconstruct", inputs, options or {}, started)
