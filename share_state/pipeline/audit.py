@@ -110,7 +110,9 @@ def run_audit(
     kept, expired = last.runs_since(started - timedelta(days=history_days)) if last else (set[str](), set[str]())
     with progress("read the groups"):
         side, plan = read_groups(plan)
-        letters, plan = read_dead_letter_side(plan, None if last is None else last.tables)
+        letters = None
+        if plan.dead_letters:
+            letters, plan = read_dead_letter_side(plan, None if last is None else last.tables)
     with open_executor(plan) as executor, tables, executor.open_sink(tables) as sink:
         staged = (FINDINGS, WATCHED, *((RANGES,) if letters else ()))
         previous = {"last_audit": last.tables.run["run_id"]} if last else {}
@@ -120,8 +122,10 @@ def run_audit(
         now = clock if by_wall_clock else min(result.log_time or 0, clock)
         result = replace(result, notes=(*notes, *result.notes))
         result, found = judge_across_logs(side, plan, result, sink, now)
-        result, of_letters, letter_tables = match_dead_letters(letters, plan, result, sink)
-        found += of_letters
+        letter_tables = dict[str, pa.Table]()
+        if letters is not None:
+            result, of_letters, letter_tables = match_dead_letters(letters, plan, result, sink)
+            found += of_letters
         _LOG.info("read %s new records of %s log partitions", f"{result.records:,}", f"{len(plan.logs):,}")
         with progress("write findings and history"):
             finish_findings(sink, result, found)

@@ -69,10 +69,8 @@ class DeadLetterSide:
     so_far: ReadSoFar
 
 
-def read_dead_letter_side(
-    plan: FoldPlan, before: CommittedTables | None = None
-) -> tuple[DeadLetterSide | None, FoldPlan]:
-    """Read the dead letters of a plan, if it has any.
+def read_dead_letter_side(plan: FoldPlan, before: CommittedTables | None = None) -> tuple[DeadLetterSide, FoldPlan]:
+    """Read the dead letters of a plan.
 
     Args:
         plan: of a run; of a live cluster, it holds the ends of the state logs.
@@ -82,8 +80,6 @@ def read_dead_letter_side(
     Raises:
         InputError: if a log or a table cannot be read.
     """
-    if not plan.dead_letters:
-        return None, plan
     known = {name: before.read(name) if before is not None and before.holds(name) else table_schema(name).empty_table()
              for name in (LETTERS, RANGES)}  # fmt: skip
     newest = known[LETTERS].group_by(_PLACE).aggregate([("dead_letter_offset", "max")]).to_pylist()
@@ -155,7 +151,7 @@ def find_dead_letters(
 
 
 def match_dead_letters(
-    side: DeadLetterSide | None, plan: FoldPlan, result: RunResult, sink: Sink
+    side: DeadLetterSide, plan: FoldPlan, result: RunResult, sink: Sink
 ) -> tuple[RunResult, list[pa.Table], dict[str, pa.Table]]:
     """Match the dead letters of a plan with the offsets that the state logs show in ARCHIVING.
 
@@ -167,8 +163,6 @@ def match_dead_letters(
     Returns:
         The result with the findings counted and a run_id of both sides; the findings; the tables by name.
     """
-    if side is None:
-        return result, [], {}
     ranges = merge_ranges([side.ranges, sink.take(RANGES)])
     matched = _Match(ranges, side.rows, plan.topics.names)
     letters = matched.letters(_known_times(plan, result))

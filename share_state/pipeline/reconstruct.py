@@ -54,14 +54,18 @@ def run_reconstruct(
     written = (IN_FLIGHT, STATE, *((TIMELINE,) if plan.timeline is not None else ()))
     with progress("read the groups"):
         side, plan = read_groups(plan)
-        letters, plan = read_dead_letter_side(plan)
+        letters = None
+        if plan.dead_letters:
+            letters, plan = read_dead_letter_side(plan)
     with Warehouse(warehouse) as tables, executor.open_sink(tables) as sink:
         with progress("read and fold"):
             staged = (FINDINGS, *((RANGES,) if letters else ()))
             result = summarize(sink.fold(plan, written, staged), inputs, options or {})
         result, found = judge_across_logs(side, plan, result, sink, result.log_time)
-        result, of_letters, letter_tables = match_dead_letters(letters, plan, result, sink)
-        found += of_letters
+        letter_tables = dict[str, pa.Table]()
+        if letters is not None:
+            result, of_letters, letter_tables = match_dead_letters(letters, plan, result, sink)
+            found += of_letters
         if plan.timeline is not None and not sink.count(TIMELINE):
             plan.check(plan.timeline)
         with progress("write findings"):
