@@ -30,3 +30,9 @@ def spark() -> Iterator[SparkSession]:
     session = start("local[2]", {"spark.sql.shuffle.partitions": "2"})
     yield session
     session.stop()
+
+
+@pytest.fixture
+def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands find no active session, whatever this process has run before."""
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)

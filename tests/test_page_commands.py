@@ -10,6 +10,7 @@ import share_state
 from docs.page_commands import HOME, PAGES, PageCommand, commands, example_folder, execute, matches, parse, python_calls
 from share_state.cli.main import FOUND
 
+RENEW = "run: python -m docs.page_commands PAGE"
 COMMANDS = [command for page in PAGES for command in commands(page)]
 SHOWN = [page for page in PAGES if any(command.output is not None for command in commands(page))]
 EXAMPLES = {tuple(one.arguments): one for one in COMMANDS if one.output is None and "..." not in one.line}
@@ -27,7 +28,9 @@ def test_the_outputs_on_a_page_are_those_of_its_commands(folder: Path, page: Pat
         if command.output is not None:
             code, output = execute(command)
             assert code <= FOUND, output
-            assert not command.output or matches(command.output, output), "\n".join([f"$ {command.line}", *output])
+            assert not command.output or matches(command.output, output), "\n".join(
+                [RENEW, f"$ {command.line}", *output]
+            )
 
 
 @pytest.mark.parametrize("example", EXAMPLES.values(), ids=lambda one: one.line)

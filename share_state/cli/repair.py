@@ -45,7 +45,10 @@ def repair(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Plan what to do about share-partitions in trouble: options in order of harm, with commands and their effect."""
+    """Plan what to do about share-partitions in trouble.
+
+    It prints options in order of harm, with commands and their simulated effect, and changes nothing.
+    """
     if out is not None:
         check_suffix(out)
         console.check_report_path(out)

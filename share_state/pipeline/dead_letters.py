@@ -36,7 +36,7 @@ from share_state.sources.dead_letters import (
     read_live_dead_letters,
 )
 from share_state.sources.discovery import STATE_TOPIC, LogPartition, Segment, find_topic_logs
-from share_state.sources.kafka_client import find_cluster_address
+from share_state.sources.kafka_client import KAFKA_FORM, find_cluster_address
 from share_state.sources.object_stores import InputPath, expand_paths
 
 LETTERS, LOST = "dead_letters", "lost_dead_letters"
@@ -172,7 +172,9 @@ def match_dead_letters(
     ranges = merge_ranges([side.ranges, sink.take(RANGES)])
     matched = _Match(ranges, side.rows, plan.topics.names)
     letters = matched.letters(_known_times(plan, result))
-    is_last = side.read.is_live or plan.dead_letters_copied_last
+    # The ends of a live cluster's state logs were taken before; segments in place may grow.
+    forms = {None if log.source is None else log.source.form for log in plan.logs}
+    is_last = plan.dead_letters_copied_last or (side.read.is_live and forms == {KAFKA_FORM})
     copies = _Copies(side, matched, is_last=is_last)
     lost, unknown = matched.lost(copies)
     groups = pc.unique(pa.concat_arrays([*letters["group_id"].chunks, *_archiving(ranges)["group_id"].chunks]))
@@ -221,7 +223,7 @@ class _Copies:
         # Dead letters that an earlier audit read may be of a topic that is not there now.
         known = side.rows.group_by(_PLACE).aggregate([]).to_pylist()
         given = {*starts, *((row[_PLACE[0]], row[_PLACE[1]]) for row in known)}
-        counts = dict.fromkeys(sorted({topic for topic, _ in given}), 1) | dict(side.read.partitions)
+        counts = {**dict.fromkeys(sorted({topic for topic, _ in given}), 1), **side.read.partitions}
         for topic, number in given:
             counts[topic] = max(counts[topic], 1 + number)
         self._counts, self._first = list(counts.values()), np.cumsum([0, *counts.values()])

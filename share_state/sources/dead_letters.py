@@ -41,7 +41,7 @@ class DeadLetters:
         starts: (topic, partition) -> first offset, of each log partition that was given.
         partitions: topic -> its number of partitions, if that is known.
         unusable: group -> why the brokers cannot write to its dead-letter topic, of a live cluster.
-        is_live: whether they were read from a live cluster, and so after the state logs' end was taken.
+        is_live: whether they were read from a live cluster.
     """
 
     rows: pa.Table

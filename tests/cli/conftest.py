@@ -20,7 +20,7 @@ def share_state(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> Comma
 
 
 @pytest.fixture
-def light(capfd: pytest.CaptureFixture[str]) -> Command:
+def light(no_session: None, capfd: pytest.CaptureFixture[str]) -> Command:
     """Runs a command that needs no Spark."""
     return partial(say, capfd)
 

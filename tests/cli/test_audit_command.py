@@ -100,7 +100,7 @@ def test_stages_are_told_on_stderr(share_state: Command, tmp_path: Path):
         (["--out", "lake", "--kafka-properties", "p"], "--kafka-properties is about INPUT; give --set sources.N.kafka"),
         ([str(CHAOS), "--out", "lake", "--set", "limits.delivery_cuont=3"], "did you mean limits.delivery_count?"),
         ([str(CHAOS), "--out", "lake", "--rule", "FOO=off"], "--rule FOO=off: no such rule"),
-        ([str(CHAOS), "--out", "lake", "--fail-on", "never"], "give error, warning, info or off"),
+        ([str(CHAOS), "--out", "lake", "--fail-on", "never"], "--fail-on never: give one of error, warning, info, off"),
     ],
 )
 def test_an_unusable_call_is_one_line_and_leaves_nothing(

@@ -18,7 +18,7 @@ from tests.profiles import by_profile
 from tests.sources.formats.tables import found, table_of, write
 from tests.truth import DATA
 
-KILLS = by_profile(2, 50)
+KILLS = by_profile(1, 50)
 
 
 def _command(folder: Path, *more: str) -> list[str]:

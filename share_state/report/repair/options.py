@@ -360,8 +360,9 @@ class _Advisor:
         if not self.release.has_initialize:
             return None
         what = (
-            f"If nobody reads {self.status.name} in this group any more, delete its state, in all partitions, "
-            "once the group is empty. A group that comes back starts where share.auto.offset.reset says."
+            f"If nobody reads {self.status.name} in this group any more, delete its state, in all partitions, once the "
+            "group is empty. If it comes back, share.auto.offset.reset decides: latest skips what is not finished, "
+            "earliest delivers again what is."
         )
         command = self.tools.delete_offsets(self.group, self.topic)
         return Option("DELETE_OFFSETS", DELETES, what, command, effect=self._effect(Rehearsal.delete))

@@ -194,7 +194,7 @@ def survey(
     verdicts = _verdicts(tables, where)
     rows = left_join(add_topic_key(states), verdicts, _HISTORY)
     limits = limits or limits_of_run(dict(tables.run["options"]))
-    found = [_findings(tables, where), _waiting_poison(tables, where, limits)]
+    found = [_findings(tables, where, states), _waiting_poison(tables, where, limits)]
     findings = pa.concat_tables(found, promote_options="default")
     rows = left_join(rows, _gravest(findings), {"gravest": pa.int32()})
     verdict = pc.index_in(rows["verdict"], pa.array(TROUBLES))
@@ -219,10 +219,20 @@ def _verdicts(tables: CommittedTables, where: pc.Expression) -> pa.Table | None:
     return with_unreported_verdicts(tables, tables.read(HISTORY_TABLE, where & latest_audit_filter(tables), columns))
 
 
-def _findings(tables: CommittedTables, where: pc.Expression) -> pa.Table:
-    """Findings that mean trouble, with the columns topic_key and trouble (index in TROUBLES)."""
+def _findings(tables: CommittedTables, where: pc.Expression, states: pa.Table) -> pa.Table:
+    """Findings that mean trouble, with the columns topic_key and trouble (index in TROUBLES).
+
+    The first share-partition of `states` stands for a group that a finding is about.
+    """
     columns = (*KEY_COLUMNS, "rule", "message", "evidence")
-    rows = add_topic_key(tables.read("findings", where & pc.field("rule").isin(list(_RULES)), columns))
+    rows = tables.read("findings", where & pc.field("rule").isin(list(_RULES)), columns)
+    of_groups, first = rows.filter(pc.field("partition").is_null()), states.sort_by(ascending(*KEY_COLUMNS))
+    if len(of_groups):
+        first = first.take(pc.index_in(of_groups["group_id"], first["group_id"].combine_chunks()).drop_null())
+        of_groups = of_groups.filter(pc.is_in(of_groups["group_id"], first["group_id"].combine_chunks()))
+        of_groups = pa.table({name: (first if name in KEY_COLUMNS else of_groups)[name] for name in columns})
+        rows = pa.concat_tables([rows.filter(pc.field("partition").is_valid()), of_groups.cast(rows.schema)])
+    rows = add_topic_key(rows)
     milliseconds = pc.map_lookup(rows["evidence"], pa.scalar("milliseconds"), "first")
     rows = rows.drop_columns("evidence").append_column("milliseconds", milliseconds)
     index = {rule: TROUBLES.index(code) for rule, code in _RULES.items()}

@@ -155,6 +155,7 @@ def _writes_the_same_tables(s3: str, capfd: pytest.CaptureFixture[str], local: P
     assert one.read("findings").drop_columns("run_id").num_rows == other.read("findings").num_rows
 
 
+@pytest.mark.usefixtures("no_session")
 @pytest.mark.parametrize("form", ["table", *TEXTS])
 def test_reconstruct_writes_the_same_tables(
     s3: str, table: pa.Table, form: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]

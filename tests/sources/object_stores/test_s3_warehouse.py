@@ -21,7 +21,7 @@ PLACED = (*RESULTS, "cutoff")
 
 
 @pytest.fixture
-def light(capfd: pytest.CaptureFixture[str]) -> Command:
+def light(no_session: None, capfd: pytest.CaptureFixture[str]) -> Command:
     """Runs a command that needs no Spark."""
     return partial(say, capfd)
 

@@ -1,0 +1,93 @@
+"""Dead letters of a 4.4 broker that cannot be written: a plan is made, and what it foretells comes true."""
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+import share_state
+from share_state.cli.main import run
+from share_state.errors import SetupError
+from share_state.sources import jars
+from tests.profiles import NIGHTLY, PROFILE
+from tests.sources.kafka_cluster.broker import joined, running
+from tests.sources.kafka_cluster.test_live_dead_letters import _DLQ, _configure, _create, _reject_some, _wait_until
+
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.skipif(PROFILE != NIGHTLY, reason="nightly: three starts of brokers, and a minute of retries"),
+]
+
+
+def _plan(address: str, group: str, path: Path, *options: str) -> list[dict[str, Any]]:
+    words = ["repair", f"kafka://{address}", f"--group={group}", "--out", str(path), "--quiet", *options]
+    assert run([*words, "--set", "limits.archiving_seconds=0"]) == 0
+    return json.loads(path.read_text(encoding="utf-8"))["share_partitions"]
+
+
+def _start(address: str, group: str) -> int:
+    states = share_state.reconstruct(f"kafka://{address}").share_partition_state.to_pylist()
+    return next(row["effective_start_offset"] for row in states if row["group_id"] == group)
+
+
+def test_what_waits_in_archiving_finishes_as_foretold(tmp_path: Path) -> None:
+    if shutil.which("java") is None:
+        pytest.skip("no `java` on the PATH")
+    try:
+        jars.jars(jars.DEAD_LETTER_BROKER)
+    except SetupError as error:
+        pytest.skip(str(error))
+    release, first, second = jars.DEAD_LETTER_BROKER, tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    with ExitStack() as stack:
+        broker = stack.enter_context(running(first, release=release, share_version=2))
+        admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
+        for group in ("warm", "waits", "restarted"):
+            _configure(admin, group, "" if group == "warm" else "dlq.gone")
+        _create(admin, "dlq.refuses")
+        _configure(admin, "refused", "dlq.refuses")
+        _reject_some(broker.address, "warm")
+        with joined(second, broker, release=release):
+            _wait_until(lambda: 2 in admin.list_topics(timeout=40).brokers)
+            config = {f"{_DLQ}group.enable": "true"}
+            created = admin.create_topics([NewTopic("dlq.gone", 1, replica_assignment=[[2]], config=config)])
+            created["dlq.gone"].result(40)
+        _wait_until(lambda: admin.list_topics("dlq.gone", timeout=40).topics["dlq.gone"].partitions[0].leader < 0)
+        _reject_some(broker.address, "refused")
+        (refused,) = _plan(
+            broker.address, "refused", tmp_path / "refused.json", "--dead-letters", f"kafka://{broker.address}"
+        )
+        assert refused["trouble"] == "DLQ_UNUSABLE"
+        assert "has not errors.deadletterqueue.group.enable=true" in refused["sentence"]
+        assert [option["action"] for option in refused["options"]] == ["FIX_DLQ"]
+        # The topic has no leader: each dead letter is tried for a minute.
+        _reject_some(broker.address, "waits")
+        (waits,) = _plan(broker.address, "waits", tmp_path / "waits.json")
+        assert (waits["trouble"], waits["now"]["start_offset"]) == ("ARCHIVING_STUCK", 1)
+        option = waits["options"][0]
+        assert (option["action"], option["effect"]["start_offset"]) == ("WAIT", 9)
+        _until(lambda: _start(broker.address, "waits") == 9)
+        _reject_some(broker.address, "restarted")
+        (restarted,) = _plan(broker.address, "restarted", tmp_path / "restarted.json")
+        assert restarted["now"]["in_flight"]["ARCHIVING"] == 3
+        stack.close()
+        stack.enter_context(running(first, broker, release=release))
+        option = next(one for one in restarted["options"] if one["action"] == "RESTART_LEADER")
+        stack.enter_context(joined(second, broker, release=release))
+        # A share-partition is loaded when a consumer fetches.
+        _reject_some(broker.address, "restarted")
+        _until(lambda: _start(broker.address, "restarted") >= option["effect"]["start_offset"] == 9)
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(1)
