@@ -28,7 +28,12 @@ Inputs = Annotated[
     typer.Argument(metavar="INPUT...", help="Log folders, .log files, tables, texts or globs; several are one export."),
 ]
 Out = Annotated[
-    str, typer.Option("--out", metavar="WAREHOUSE", help="Folder or address (s3://...) of the Delta tables.")
+    str,
+    typer.Option(
+        "--out",
+        metavar="WAREHOUSE",
+        help="Folder, address (s3://...) or, on Spark, catalog.schema of the Delta tables.",
+    ),
 ]
 Warehouse = Annotated[str, typer.Argument(metavar="[WAREHOUSE]", help="Folder or address of the Delta tables.")]
 Group = Annotated[str | None, typer.Option(help="Only this group.")]

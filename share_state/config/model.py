@@ -101,7 +101,7 @@ class AuditSettings(Section):
         default="", description="name of the cluster in reports and metrics; its warehouse takes no other"
     )
     sources: list[Source] = Field(min_length=1, description="exports that the audit reads, as one input")
-    warehouse: PathText = Field(description="folder of the Delta tables")
+    warehouse: PathText = Field(description="folder, address or, on Spark, `catalog.schema` of the Delta tables")
     state_partitions: Count | None = Field(
         default=None, description="number of partitions of `__share_group_state`; default: as many as the input shows"
     )

@@ -17,7 +17,7 @@ import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -213,7 +213,7 @@ class SparkSink:
                 options = {"txnAppId": APP_ID, "txnVersion": str(0 if number is None else number + 1)}
                 writer = self._frame(table).writeTo(name).options(**options)
                 if one.replaces_all:
-                    writer.overwrite(sql.lit(True))
+                    writer.overwrite(_every_row(table, one))
                 elif one.replaced_runs:
                     writer.overwrite(sql.col("run_id").isin(one.replaced_runs))
                 else:
@@ -231,6 +231,16 @@ def _spark_errors(path: str) -> Iterator[None]:
         if isinstance(full := disk_error(path, error), DiskFullError):
             raise full from None
         raise WarehouseError(f"{path}: cannot be written as a Delta table by Spark ({reason(error)})") from error
+
+
+def _every_row(table: str, one: Commit) -> Column:
+    """A condition that all rows of a table meet; Delta drops the clustering of a table that is overwritten without."""
+    features = None if one.existing is None else one.existing.protocol().writer_features
+    if not any("cluster" in str(feature).lower() for feature in features or ()):
+        return sql.lit(True)
+    # Of a column that is never null, Spark would see that the condition is always true.
+    column = sql.col(next(column.name for column in declarations.table(table)[1] if column.nullable))
+    return column.isNull() | column.isNotNull()
 
 
 def _mapped(frame: DataFrame, given: pa.Schema, change: FinishRows, made: pa.Schema) -> DataFrame:

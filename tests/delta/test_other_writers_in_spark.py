@@ -10,19 +10,21 @@ from pyspark.sql import SparkSession
 from share_state.delta.reader import CommittedTables
 from share_state.errors import WarehouseError
 from share_state.pipeline.audit import run_audit
-from share_state.pipeline.executor import LocalExecutor
+from share_state.pipeline.executor import Executor, LocalExecutor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.result import RunResult
 from share_state.sources.discovery import find_logs
+from share_state.spark.executor import SparkExecutor
 from tests.spark.test_audit import grown
 from tests.truth import DATA
 
 HISTORY = "share_partition_history"
 
 
-def audit(source: Path, warehouse: Path, history_days: int = 90) -> RunResult:
+def audit(source: Path, warehouse: Path, history_days: int = 90, tasks: Executor | None = None) -> RunResult:
     plan = FoldPlan(find_logs([str(source)]), state_partitions=3)
-    return run_audit(lambda _: nullcontext(LocalExecutor()), plan, str(warehouse), history_days=history_days)
+    executor = tasks or LocalExecutor()
+    return run_audit(lambda _: nullcontext(executor), plan, str(warehouse), history_days=history_days)
 
 
 def sizes(warehouse: Path) -> Counter[str]:
@@ -80,3 +82,11 @@ def test_mapped_columns_keep_their_names_and_clustering_is_refused_by_name(spark
     with pytest.raises(WarehouseError, match=r"cutoff: cannot be written .*ClusteredTable.*DROP FEATURE"):
         audit(next(nights), warehouse)
     assert CommittedTables(str(warehouse)).run == before
+    # Spark's own writer keeps it.
+    written = audit(tmp_path / "logs", warehouse, tasks=SparkExecutor(spark))
+    assert CommittedTables(str(warehouse)).run["run_id"] == written.run_id
+    (detail,) = spark.sql(f"DESCRIBE DETAIL {table(warehouse, 'cutoff')}").collect()
+    assert detail.clusteringColumns == ["dialect"]
+    assert spark.sql(f"SELECT first_offset FROM {mapped}").count() == len(
+        CommittedTables(str(warehouse)).read("in_flight")
+    )
