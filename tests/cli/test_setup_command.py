@@ -7,10 +7,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import numba
 import pytest
 
 from share_state.errors import SetupError
-from share_state.jit.compile import kernel
 from share_state.pipeline.executor import Progress
 from share_state.sources import jars
 from tests.truth import DATA
@@ -53,7 +53,7 @@ def test_the_running_phase_tells_that_it_compiles(monkeypatch: pytest.MonkeyPatc
     terminal = _Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
-    negated = kernel(lambda number: -number)
+    negated = numba.njit(lambda number: -number)  # is not kept in a cache
     progress = Progress(quiet=False)
     with progress("first"):
         assert negated(1) == -1
