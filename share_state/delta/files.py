@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyarrow.fs import FileSelector, LocalFileSystem
+from pyarrow.fs import FileSelector, FileType, LocalFileSystem
 
 from share_state.delta.reader import open_dataset, open_filesystem, warehouse_errors
 from share_state.schema.declarations import stored_schema, table_schema
@@ -119,6 +119,12 @@ class TableFiles:
         names = {file["path"] for file in small}
         rows = open_dataset(table, [f"{self.folder(table)}/{file['path']}" for file in small]).to_batches()
         return [file for file in files if file["path"] not in names] + self.write(table, rows)
+
+    def clear(self, table: str) -> None:
+        """Delete what a run left in the folder of a table that has no commit yet."""
+        filesystem, folder = open_filesystem(self.folder(table))
+        if filesystem.get_file_info(folder).type == FileType.Directory:
+            filesystem.delete_dir(folder)
 
     def discard(self, tables: Iterable[str], kept: frozenset[str]) -> None:
         """Delete the files of this attempt that no commit names.

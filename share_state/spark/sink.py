@@ -206,6 +206,9 @@ class SparkSink:
             with described(self._spark, f"share_state: write {table}"):
                 if self._schema and one.existing and not self._spark.catalog.tableExists(name):
                     self._spark.sql(f"CREATE TABLE {name} USING delta LOCATION '{local_address(one.path)}'")
+                if one.existing is None:
+                    # Spark creates no table where files are, such as those of a run that was killed.
+                    self.tables.files.clear(table)
                 if (change := _definition(name, table, one)) is not None:
                     self._spark.sql(change)
                     one.version += 1

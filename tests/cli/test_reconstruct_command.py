@@ -206,7 +206,7 @@ def test_an_unexpected_failure_leaves_the_last_good_run(
     def no_memory(*_: object) -> None:
         raise MemoryError("no more of it")
 
-    monkeypatch.setattr(Warehouse, "replace_rows", no_memory)
+    monkeypatch.setattr(Warehouse, "replace", no_memory)
     said = light("reconstruct", HAPPY, "--out", warehouse)
     assert (said.code, said.out) == (3, "")
     assert said.err.splitlines()[-1].startswith("share-state: unexpected ")

@@ -370,7 +370,7 @@ class Nights(RuleBasedStateMachine):
 @contextmanager
 def _killed_at(write: int) -> Iterator[None]:
     """End the process in place of the n-th commit of a table."""
-    commits, original = iter(range(write + 1)), Warehouse._commit
+    commits, original = iter(range(write + 1)), Warehouse.commit
 
     def commit(*arguments: Any, **named: Any) -> Any:
         if next(commits, None) == write:
@@ -378,7 +378,7 @@ def _killed_at(write: int) -> Iterator[None]:
         return original(*arguments, **named)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Warehouse, "_commit", commit)
+        patch.setattr(Warehouse, "commit", commit)
         yield
 
 
