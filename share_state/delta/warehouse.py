@@ -292,10 +292,6 @@ class Warehouse:
         """
         self._commit_files(table, files, None)
 
-    def replace_rows(self, table: str, rows: pa.Table) -> None:
-        """Write rows and replace all rows of a table by them; as `replace`."""
-        self.replace(table, self.files.write(table, rows.to_batches()))
-
     def merge(self, table: str, rows: pa.Table, key: Sequence[str], application: str, batch: int) -> None:
         """Replace the rows whose key some rows have by those of them that are not GONE; as `replace`.
 

@@ -52,9 +52,9 @@ def test_rows_that_share_a_file_with_those_of_a_run_that_goes_stay(tmp_path: Pat
 
 def test_rows_take_the_place_of_all_others_and_may_be_none(tmp_path: Path):
     with Warehouse(str(tmp_path)) as tables:
-        tables.replace_rows("runs", runs("a", "b"))
+        tables.replace("runs", tables.files.write("runs", runs("a", "b").to_batches()))
         assert tables.versions == {"runs": 0}
-        tables.replace_rows("runs", runs("c"))
+        tables.replace("runs", tables.files.write("runs", runs("c").to_batches()))
         assert tables.versions == {"runs": 1}
     assert seen(tmp_path) == ["c"]
     with Warehouse(str(tmp_path)) as tables:
@@ -111,7 +111,7 @@ def test_a_table_of_an_earlier_version_gains_the_columns_it_lacks(tmp_path: Path
 
 def test_a_table_is_opened_once_however_often_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with Warehouse(str(tmp_path)) as tables:
-        tables.replace_rows("findings", pa.Table.from_batches([_finding()]))
+        tables.replace("findings", tables.files.write("findings", pa.Table.from_batches([_finding()]).to_batches()))
         tables.commit_run(runs("a").to_pylist()[0])
     opened = Counter[str]()
 

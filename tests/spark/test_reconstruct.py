@@ -180,7 +180,7 @@ def test_tables_of_a_run_that_never_finished_are_not_shown(spark: SparkSession, 
     half = {name: table_schema(name).empty_table() for name in ("share_partition_state", "in_flight", "findings")}
     with Warehouse(str(folder)) as tables:
         for name, table in half.items():
-            tables.replace_rows(name, table)
+            tables.replace(name, tables.files.write(name, table.to_batches()))
     assert spark.read.format("delta").load(str(folder / "share_partition_state")).count() == 0
     assert _read(folder) == before
 
