@@ -14,9 +14,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from share_state.errors import SetupError
 from share_state.sources import jars
 
 PASSWORDS = {"auditor": "auditor-s3cret", "stranger": "stranger-s3cret"}
@@ -25,6 +27,16 @@ PASSWORDS = {"auditor": "auditor-s3cret", "stranger": "stranger-s3cret"}
 _KEYS, _KEYS_PASSWORD = "broker.p12", "k3ystore"
 _PATIENCE = 40.0
 _QUICK_START = ("-Xms256m", "-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
+
+
+def skip_without_broker(release: str = jars.TEST_BROKER) -> None:
+    """Skip what needs a broker of a release where none can run."""
+    if shutil.which("java") is None:
+        pytest.skip("no `java` on the PATH")
+    try:
+        jars.jars(release)
+    except SetupError as error:
+        pytest.skip(str(error))
 
 
 @dataclass(frozen=True)

@@ -1,30 +1,22 @@
 """One broker for the tests of a run, with what share consumers left on it; skipped with a reason where none can run."""
 
-import shutil
 from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
 
-from share_state.errors import SetupError
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.reconstruct import run_reconstruct
-from share_state.sources import jars
 from share_state.sources.kafka_cluster import read_cluster
 from share_state.spark.executor import SparkExecutor
-from tests.sources.kafka_cluster.broker import Broker, properties_of, running
+from tests.sources.kafka_cluster.broker import Broker, properties_of, running, skip_without_broker
 from tests.sources.kafka_cluster.workload import Workload, share_consumers_at_work
 
 
 @pytest.fixture(scope="session")
 def can_run_broker() -> None:
     """Skips what needs a broker where none can run."""
-    if shutil.which("java") is None:
-        pytest.skip("no `java` on the PATH")
-    try:
-        jars.jars(jars.TEST_BROKER)
-    except SetupError as error:
-        pytest.skip(str(error))
+    skip_without_broker()
 
 
 @pytest.fixture(scope="session")

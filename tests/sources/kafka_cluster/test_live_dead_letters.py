@@ -1,6 +1,5 @@
 """Dead-letter topics of a running broker of 4.4 that fail: exactly the records that were lost are found."""
 
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,10 +11,9 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from share_state.cli.main import run
 from share_state.delta.reader import CommittedTables
-from share_state.errors import SetupError
 from share_state.sources import jars
 from tests.profiles import NIGHTLY, PROFILE
-from tests.sources.kafka_cluster.broker import Broker, joined, running
+from tests.sources.kafka_cluster.broker import Broker, joined, running, skip_without_broker
 
 pytestmark = [
     pytest.mark.broker,
@@ -30,12 +28,7 @@ _RECORDS = 9
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker with dead-letter topics."""
-    if shutil.which("java") is None:
-        pytest.skip("no `java` on the PATH")
-    try:
-        jars.jars(jars.DEAD_LETTER_BROKER)
-    except SetupError as error:
-        pytest.skip(str(error))
+    skip_without_broker(jars.DEAD_LETTER_BROKER)
     folder = tmp_path_factory.mktemp("broker")
     with running(folder, release=jars.DEAD_LETTER_BROKER, share_version=2) as started:
         yield started

@@ -1,7 +1,6 @@
 """Dead letters of a 4.4 broker that cannot be written: a plan is made, and what it foretells comes true."""
 
 import json
-import shutil
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -13,10 +12,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 import share_state
 from share_state.cli.main import run
-from share_state.errors import SetupError
 from share_state.sources import jars
 from tests.profiles import NIGHTLY, PROFILE
-from tests.sources.kafka_cluster.broker import joined, running
+from tests.sources.kafka_cluster.broker import joined, running, skip_without_broker
 from tests.sources.kafka_cluster.test_live_dead_letters import _DLQ, _configure, _create, _reject_some, _wait_until
 
 pytestmark = [
@@ -37,12 +35,7 @@ def _start(address: str, group: str) -> int:
 
 
 def test_what_waits_in_archiving_finishes_as_foretold(tmp_path: Path) -> None:
-    if shutil.which("java") is None:
-        pytest.skip("no `java` on the PATH")
-    try:
-        jars.jars(jars.DEAD_LETTER_BROKER)
-    except SetupError as error:
-        pytest.skip(str(error))
+    skip_without_broker(jars.DEAD_LETTER_BROKER)
     release, first, second = jars.DEAD_LETTER_BROKER, tmp_path / "first", tmp_path / "second"
     first.mkdir()
     second.mkdir()
