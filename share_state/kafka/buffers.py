@@ -112,6 +112,17 @@ def take_rows(rows: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     return rows.view(np.dtype((np.void, rows.itemsize)))[numbers].view(rows.dtype)
 
 
+def range_rows(begins: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """The numbers of the rows of several ranges, one range after the other.
+
+    Args:
+        begins: int64, the first row of each range.
+        counts: int64, its rows.
+    """
+    ends = np.cumsum(counts, dtype=np.int64)
+    return np.repeat(begins - ends + counts, counts) + np.arange(ends[-1] if len(ends) else 0)
+
+
 def concat_rows(parts: Sequence[np.ndarray]) -> np.ndarray:
     """Concatenate contiguous rows of one type; needs at least one part."""
     return np.concatenate([part.view(np.uint8) for part in parts]).view(parts[0].dtype)

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from share_state.jit.compile import allocating_kernel, inlined, kernel
+from share_state.kafka.buffers import range_rows
 from share_state.kafka.primitives import int16_at, int32_at, int64_at
 from share_state.kafka.record_batches import CODEC_BITS, CONTROL, BatchStatus
 from share_state.kafka.share_partition_keys import KeyTable, binary_texts, escaped_texts, number_of
@@ -100,7 +101,7 @@ class ControlRecords:
         rows = self.rows[numbers].copy()
         counts = rows["tuple_count"]
         own = np.cumsum(counts, dtype=np.int64) - counts
-        tuples = self.tuples[np.repeat(rows["tuples"] - own, counts) + np.arange(counts.sum())]
+        tuples = self.tuples[range_rows(rows["tuples"], counts)]
         rows["tuples"] = own
         return ControlRecords(rows, tuples)
 

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.jit.compile import kernel
+from share_state.kafka.buffers import range_rows
 from share_state.kafka.primitives import byte_at, varint
 from share_state.kafka.share_partition_keys import binary_texts, utf8_texts
 
@@ -84,8 +85,7 @@ def _gathered(data: np.ndarray, at: np.ndarray, sizes: np.ndarray) -> pa.Array:
     """The bytes at some positions as a binary column; null where the size is -1."""
     lengths = np.maximum(sizes, 0)
     ends = np.concatenate(([0], np.cumsum(lengths)))
-    places = np.repeat(at - ends[:-1], lengths) + np.arange(ends[-1])
-    return pc.if_else(pa.array(sizes >= 0), binary_texts(ends, data[places]), None)
+    return pc.if_else(pa.array(sizes >= 0), binary_texts(ends, data[range_rows(at, lengths)]), None)
 
 
 def dead_letters(

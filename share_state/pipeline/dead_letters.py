@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from share_state.delta.reader import CommittedTables, scan_foreign
 from share_state.fold.archiving import RANGES, merge_ranges, milliseconds, row_codes
 from share_state.fold.states import KEY, SHARE_GROUP_STATE, declared_table, to_timestamps
+from share_state.kafka.buffers import range_rows
 from share_state.kafka.state_records import LARGEST_OFFSET
 from share_state.pipeline.inputs import data_files, detect_format
 from share_state.pipeline.plan import FoldPlan
@@ -313,7 +314,7 @@ class _Match:
         low, high = self._places(order, offsets, first), self._places(order, offsets, end)
         sizes = high - low
         of_range = np.repeat(np.arange(count), sizes)
-        letter = order[np.repeat(low - np.cumsum(sizes) + sizes, sizes) + np.arange(len(of_range))]
+        letter = order[range_rows(low, sizes)]
         began = milliseconds(ranges["archiving_time"])[of_range]
         precedes = began <= rows["timestamp"].to_numpy()[letter] + _CLOCK_SKEW_MS
         best = np.lexsort((np.where(precedes, began, -began), precedes, letter))

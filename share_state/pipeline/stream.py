@@ -27,6 +27,7 @@ from share_state.fold.history import history_pieces
 from share_state.fold.log import FoldedLog, fold_log
 from share_state.fold.options import Limits
 from share_state.fold.states import in_flight_table, key_columns, state_table, window_tiles
+from share_state.kafka.buffers import range_rows
 from share_state.kafka.record_batches import Chunk
 from share_state.kafka.share_partition_keys import KeyTable
 from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE, WATCHED
@@ -368,8 +369,7 @@ def _taken(chains: Chains, numbers: np.ndarray) -> Chains:
     """Some share-partitions, by their numbers."""
     sizes = np.diff(chains.ends)[numbers]
     ends = np.concatenate(([0], np.cumsum(sizes)))
-    rows = np.repeat(chains.ends[numbers] - ends[:-1], sizes) + np.arange(ends[-1])
-    return Chains(chains.chains[numbers], ends, chains.batches[rows])
+    return Chains(chains.chains[numbers], ends, chains.batches[range_rows(chains.ends[numbers], sizes)])
 
 
 def _with_gone(table: str, rows: pa.Table, removed: dict[str, pa.Array]) -> pa.Table:

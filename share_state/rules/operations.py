@@ -11,6 +11,7 @@ from share_state.fold.interval_merge import ACKNOWLEDGED, ARCHIVED, ARCHIVING, h
 from share_state.fold.log import FoldedLog
 from share_state.fold.log_stats import Folded
 from share_state.fold.states import window_ends
+from share_state.kafka.buffers import range_rows
 from share_state.rules.registry import INFO, NOTHING, PLACE, WARNING, Breaches, Column, Scope, rule
 
 _LATER_THAN_4_1 = ("4.2", "4.3", "4.4")
@@ -99,7 +100,7 @@ def _listed(first: np.ndarray, last: np.ndarray, begin: np.ndarray, ranges: np.n
     """The first few ranges of each group of them as text, and how many more there are."""
     shown = np.minimum(ranges, _MOST_RANGES)
     ends = np.concatenate(([0], np.cumsum(shown)))
-    rows = np.repeat(begin - ends[:-1], shown) + np.arange(ends[-1])
+    rows = range_rows(begin, shown)
     lows, highs = pa.array(first[rows]).cast(pa.string()), pa.array(last[rows]).cast(pa.string())
     both = pc.call_function("binary_join_element_wise", [lows, highs, pa.scalar("-")])
     texts = pc.call_function("if_else", [pa.array(first[rows] == last[rows]), lows, both])
