@@ -36,6 +36,7 @@ from share_state.delta.warehouse import check_warehouse_path, warehouse_lock
 from share_state.errors import InputError, SetupError, ShareStateError
 from share_state.fold.options import Limits
 from share_state.pipeline.executor import Progress
+from share_state.pipeline.plan import ask_group_limits
 from share_state.pipeline.stream import StreamFold
 from share_state.pipeline.stream_tables import INITIAL, StreamRun, StreamTables, open_stream
 from share_state.report import console
@@ -71,8 +72,7 @@ def _cluster(address: str, properties: str | None, limits: Limits) -> tuple[Call
         InputError: if no broker answers, or access is denied.
         SetupError: if the Kafka client library is missing.
     """
-    from share_state.sources.kafka_admin import fetch_group_limits  # noqa: PLC0415  a live cluster alone needs it
-    from share_state.sources.kafka_cluster import Cluster  # noqa: PLC0415
+    from share_state.sources.kafka_cluster import Cluster  # noqa: PLC0415  a live cluster alone needs it
 
     cluster = Cluster(address, read_client_properties(properties))
     asked, latest = time.monotonic(), cluster.topics()
@@ -86,11 +86,10 @@ def _cluster(address: str, properties: str | None, limits: Limits) -> tuple[Call
             asked = time.monotonic()
         return latest
 
-    try:
-        limits = replace(limits, groups={**fetch_group_limits(address, properties), **limits.groups})
-    except (InputError, SetupError) as error:
-        _LOG.info("the limits of single groups are unknown, those of the cluster hold for all: %s", error)
-    return topics, limits
+    of_groups, notes = ask_group_limits(address, properties)
+    for note in notes:
+        _LOG.info("%s", note)
+    return topics, replace(limits, groups={**of_groups, **limits.groups})
 
 
 def _starting(run: StreamRun) -> str:

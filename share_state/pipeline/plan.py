@@ -276,7 +276,7 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
     if (warning := _partition_count_warning(groups, names)) is not None:
         notes.append(warning)
     limits = spec.limits.to_limits()
-    of_groups = {} if spec.judge == JUDGE_NONE else _ask_group_limits(spec.sources, notes)
+    of_groups = {} if spec.judge == JUDGE_NONE else _group_limits_of(spec.sources, notes)
     configured = {group: {**of_groups.get(group, {}), **own} for group, own in limits.groups.items()}
     return FoldPlan(
         logs=logs,
@@ -324,19 +324,26 @@ def _read_exports(spec: InputSpec, sorter: RowSorter | None) -> list[_Export]:
     return exports
 
 
-def _ask_group_limits(sources: Sequence[Source], notes: list[str]) -> dict[str, dict[str, int]]:
+def _group_limits_of(sources: Sequence[Source], notes: list[str]) -> dict[str, dict[str, int]]:
     """The limits that the share groups of live clusters set for themselves; what cannot be asked is noted."""
     found = dict[str, dict[str, int]]()
     for source in sources:
         if (address := find_cluster_address([source.path], source.format)) is None:
             continue
-        from share_state.sources.kafka_admin import fetch_group_limits  # noqa: PLC0415  a live cluster alone needs it
-
-        try:
-            found |= fetch_group_limits(address, source.kafka_properties)
-        except (InputError, SetupError) as error:
-            notes.append(f"the limits of single groups are unknown, those of the cluster hold for all: {error}")
+        limits, unknown = ask_group_limits(address, source.kafka_properties)
+        found |= limits
+        notes += unknown
     return found
+
+
+def ask_group_limits(address: str, properties: str | None) -> tuple[dict[str, dict[str, int]], list[str]]:
+    """The limits that the share groups of a live cluster set for themselves; notes, if it cannot be asked."""
+    from share_state.sources.kafka_admin import fetch_group_limits  # noqa: PLC0415  a live cluster alone needs it
+
+    try:
+        return fetch_group_limits(address, properties), []
+    except (InputError, SetupError) as error:
+        return {}, [f"the limits of single groups are unknown, those of the cluster hold for all: {error}"]
 
 
 def _needed(sorter: RowSorter | None) -> RowSorter:

@@ -17,7 +17,7 @@ from share_state import __version__
 from share_state.delta.reader import COMMITTED
 from share_state.errors import InputError
 from share_state.pipeline.task import CUTOFF, SUMMARY, returned_table
-from share_state.rules.findings import drop_unproven
+from share_state.rules.findings import count_findings, drop_unproven
 from share_state.sources.discovery import STATE_TOPIC
 from share_state.sources.share_snapshots import ShareSnapshotEntry
 
@@ -73,7 +73,10 @@ class RunResult:
 
     def with_findings(self, found: pa.Table) -> "RunResult":
         """The result with more findings counted: rows of the table `findings` that the driver made."""
-        own = Counter(zip(found["severity"].to_pylist(), found["rule"].to_pylist(), strict=True))
+        own = Counter[tuple[str, str]]()
+        columns = found["severity"], found["rule"], count_findings(found)
+        for severity, rule, count in zip(*(column.to_pylist() for column in columns), strict=True):
+            own[severity, rule] += count
         return replace(self, findings=dict(sorted((Counter(self.findings) + own).items())))
 
     def plain(self) -> dict[str, Any]:

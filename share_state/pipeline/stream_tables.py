@@ -33,7 +33,6 @@ from share_state.delta.reader import CommittedTables, open_filesystem, warehouse
 from share_state.delta.warehouse import Warehouse
 from share_state.errors import NothingCommittedError, WarehouseError
 from share_state.fold.history import LOG_TIME, add_verdicts
-from share_state.fold.log_stats import FINDINGS_KEPT
 from share_state.fold.options import Limits
 from share_state.fold.states import SHARE_GROUP_STATE, compute_lags, key_texts
 from share_state.pipeline.plan import read_checkpoint
@@ -42,8 +41,7 @@ from share_state.pipeline.resume import COMMAND as AUDIT
 from share_state.pipeline.resume import LastAudit
 from share_state.pipeline.stream import COMPLETE, KEYS, LogChanges, state_bytes
 from share_state.pipeline.task import CARRIED, CUTOFF, FINDINGS, IN_FLIGHT, STATE, WATCHED
-from share_state.rules.findings import count_findings
-from share_state.rules.registry import FINDINGS as COUNTED
+from share_state.rules.findings import cap_findings
 from share_state.rules.registry import OFF, registered
 from share_state.schema.declarations import table_schema
 from share_state.sources.topics import Topics
@@ -319,7 +317,7 @@ class StreamTables:
         number = self.findings["state_partition"]
         settled = pc.and_(self.findings["settled"], pc.invert(pc.is_in(number, pa.array(anew, pa.int32()))))
         stays = pc.or_(settled, pc.invert(pc.is_in(number, read)))
-        every = _capped(pa.concat_tables([self.findings.filter(stays), rows]).combine_chunks())
+        every = cap_findings(pa.concat_tables([self.findings.filter(stays), rows]).combine_chunks())
         if not every.equals(self.findings):
             self._warehouse.merge(FINDINGS, _kept(every), (), self.run.query, batch)
             self.findings = every
@@ -327,56 +325,23 @@ class StreamTables:
     def result(self) -> RunResult:
         """What is committed."""
         run = self.run
-        counts = Counter[tuple[str, str]]()
-        columns = self.findings["severity"], self.findings["rule"], count_findings(self.findings)
-        for severity, rule, count in zip(*(column.to_pylist() for column in columns), strict=True):
-            counts[severity, rule] += count
         return RunResult(
             run_id=run.query,
             records=run.records,
             share_partitions=sum(run.share_partitions.values()),
             cutoff=table_schema(CUTOFF).empty_table(),
-            findings=counts,
+            findings=Counter(),
             progress=run.progress,
             index={},
             log_time=run.log_time,
             notes=run.notes,
-        )
+        ).with_findings(self.findings)
 
     def _commit_run(self) -> None:
         run = self.run
         options = self._options | {_QUERY: run.query, _BATCH: str(run.batch)}
         options |= {"archiving": json.dumps(run.archiving)} if run.archiving else {}
         self._warehouse.commit_run(run_row(self.result(), COMMAND, run.inputs, options, self._started, self._cluster))
-
-
-def _capped(rows: pa.Table) -> pa.Table:
-    """The first FINDINGS_KEPT settled findings of each rule, severity and log partition; one more counts the others."""
-    group = [rows[name].cast(pa.string()).fill_null("") for name in ("rule", "severity", "state_partition", "settled")]
-    names = pc.call_function("binary_join_element_wise", [*group, pa.scalar(":")])
-    sizes = names.value_counts()
-    full = sizes.filter(pc.greater(sizes.field("counts"), FINDINGS_KEPT)).field("values").to_pylist()
-    counts, left_out, merged = count_findings(rows).to_numpy(), np.zeros(len(rows), bool), dict[int, int]()
-    for name in full:
-        own = np.flatnonzero(pc.equal(names, name))
-        single = own[counts[own] == 1][:FINDINGS_KEPT]
-        others = np.setdiff1d(own, single)
-        if len(others) > 1 or (counts[others] == 1).any():
-            left_out[others[:-1]], merged[int(others[-1])] = True, int(counts[others].sum())
-    if not merged:
-        return rows
-    parts, at = list[pa.Table](), 0
-    for row, count in sorted(merged.items()):
-        (last,) = rows.slice(row, 1).to_pylist()
-        more = f" (and {count - 1:,} more before it)" if count > 1 else ""
-        last["message"] = re.sub(r" \(and [\d,]+ more before it\)$", "", last["message"]) + more
-        last["evidence"] = [pair for pair in last["evidence"] if pair[0] != COUNTED] + [(COUNTED, str(count))]
-        parts += [
-            rows.slice(at, row - at).filter(pa.array(~left_out[at:row])),
-            pa.Table.from_pylist([last], rows.schema),
-        ]
-        at = row + 1
-    return pa.concat_tables([*parts, rows.slice(at).filter(pa.array(~left_out[at:]))]).combine_chunks()
 
 
 def _unreadable(problems: Sequence[str], severities: Mapping[str, str]) -> pa.Table:

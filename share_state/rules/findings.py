@@ -1,5 +1,6 @@
 """Evaluates rules, and turns what breaks them into rows of the table `findings`: capped, and proven for the writer."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -240,6 +241,44 @@ def _taken(breaches: Breaches, rows: np.ndarray) -> Breaches:
     )
 
 
+def cap_findings(rows: pa.Table) -> pa.Table:
+    """Of the table `findings`: the first FINDINGS_KEPT of each rule, severity, log partition and `settled`.
+
+    One more counts the others, as where they are judged.
+    """
+    group = [rows[name].cast(pa.string()).fill_null("") for name in ("rule", "severity", "state_partition", "settled")]
+    names = pc.call_function("binary_join_element_wise", [*group, pa.scalar(":")])
+    sizes = names.value_counts()
+    full = sizes.filter(pc.greater(sizes.field("counts"), FINDINGS_KEPT)).field("values").to_pylist()
+    counts, left_out, merged = count_findings(rows).to_numpy(), np.zeros(len(rows), bool), dict[int, int]()
+    for name in full:
+        own = np.flatnonzero(pc.equal(names, name))
+        single = own[counts[own] == 1][:FINDINGS_KEPT]
+        others = np.setdiff1d(own, single)
+        if len(others) > 1 or (counts[others] == 1).any():
+            left_out[others[:-1]], merged[int(others[-1])] = True, int(counts[others].sum())
+    if not merged:
+        return rows
+    parts, at = list[pa.Table](), 0
+    for row, count in sorted(merged.items()):
+        (last,) = rows.slice(row, 1).to_pylist()
+        last["message"] = re.sub(_OTHERS, "", last["message"]) + _others(count - 1)
+        last["evidence"] = [pair for pair in last["evidence"] if pair[0] != FINDINGS] + [(FINDINGS, str(count))]
+        parts += [
+            rows.slice(at, row - at).filter(pa.array(~left_out[at:row])),
+            pa.Table.from_pylist([last], rows.schema),
+        ]
+        at = row + 1
+    return pa.concat_tables([*parts, rows.slice(at).filter(pa.array(~left_out[at:]))]).combine_chunks()
+
+
+_OTHERS = re.compile(r" \(and [\d,]+ more before it\)$")
+
+
+def _others(more: int) -> str:
+    return f" (and {more:,} more before it)" if more else ""
+
+
 def count_findings(rows: pa.Table) -> pa.ChunkedArray:
     """How many findings each row of `findings` stands for."""
     counts = pc.map_lookup(rows["evidence"], pa.scalar(FINDINGS), "first")
@@ -289,7 +328,7 @@ def findings_table(
         pieces = [piece.replace(PLACE, place) if isinstance(piece, str) else piece for piece in breaches.message]
         if isinstance(breaches.evidence, Mapping) and FINDINGS in breaches.evidence:
             others = np.asarray(breaches.evidence[FINDINGS]) - 1
-            pieces.append(pa.array([f" (and {more:,} more before it)" if more else "" for more in others.tolist()]))
+            pieces.append(pa.array(map(_others, others.tolist())))
         own = [None] * count if breaches.severity is None else breaches.severity.tolist()
         chosen = (severities or {}).get(code)
         columns = {
