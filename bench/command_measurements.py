@@ -19,7 +19,7 @@ from bench.report import Bound, Claim, Item, Table
 from bench.runner import CommandRun, Pass, Settings, by_turns, run_command, run_on_export, typical
 
 _SMALL = Shape(records=53_000, keys=2_000, partitions=50)
-_WARM_RECORDS = 2_000_000
+_WARM_RECORDS, _MANY_RECORDS = 2_000_000, 50_000_000
 _REPETITIONS, _BYTES_PER_KEY, _USUAL_KEYS = 16, 1_250, 20_000
 _SHORT_HISTORY, _NEW_BYTES, _MANY_KEYS_MB = 400_000, 1 << 20, 1024
 _FOLD_ONLY = ("--judge", "none")
@@ -38,7 +38,7 @@ class _Size:
     check: Claim
 
 
-def _measure_size(shape: Shape, warm_ups: int, runs: int) -> _Size:
+def _measure_size(shape: Shape, warm_ups: int, runs: int, *options: str) -> _Size:
     export, warm = generate(shape), generate(replace(shape, records=min(_WARM_RECORDS, shape.records)))
 
     def replay(process: Callable[[], AbstractContextManager[runner.Replay]], states: Path | str = "") -> Pass:
@@ -48,7 +48,9 @@ def _measure_size(shape: Shape, warm_ups: int, runs: int) -> _Size:
 
     def command(states: Path) -> CommandRun:
         # The memory that a replay has just released costs the first run up to a second.
-        return typical([run_on_export("reconstruct", export, *_FOLD_ONLY, states=states) for _ in range(runs)])
+        return typical(
+            [run_on_export("reconstruct", export, *_FOLD_ONLY, *options, states=states) for _ in range(runs)]
+        )
 
     ours = replay(runner.fold_process)
     kafka, run, check = runner.check_states(export.title, partial(replay, runner.kafka_process), command)
@@ -88,10 +90,18 @@ def small_export(settings: Settings, wall: Bound) -> Iterator[Item]:
 
 def end_to_end(settings: Settings, *bounds: Bound) -> Iterator[Item]:
     """Run `reconstruct` on several sizes, compared with both sides' replay, and take its start-up apart."""
-    kernel_cpu, kafka_wall, kafka_cpu, memory = bounds
+    kernel_cpu, kafka_wall, kafka_cpu, memory, *in_spark = bounds
     shapes = [replace(settings.log, records=records) for records in settings.end_to_end_records]
-    sizes = [_measure_size(shape, settings.warm_ups, runs=3) for shape in shapes]
+    executor = runner.IN_SPARK if settings.in_spark else ()
+    sizes = [_measure_size(shape, settings.warm_ups, 3, *executor) for shape in shapes]
     yield _sizes_table(sizes)
+    if settings.in_spark:
+        for one in sizes:
+            times, records = one.kafka.wall_s / one.run.wall_s, one.export.shape.records
+            bound = in_spark[records >= _MANY_RECORDS]
+            yield bound.check(times, f"{one.run.wall_s:.1f} s, {times:.1f} times", records=records)
+            yield one.check
+        return
     start_up_cpu = {}
     for is_in_spark, options in ((False, ()), (True, runner.IN_SPARK)):
         steps = _start_up(settings.log.partitions, settings.runs, options)

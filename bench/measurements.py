@@ -7,6 +7,7 @@ from bench.command_measurements import end_to_end, nightly, shape, small_export
 from bench.growth import growth
 from bench.kernel_measurements import comparison, matrix, profile, read_user_log, table
 from bench.report import Bound, Item
+from bench.spark_measurements import spark_shapes
 from bench.stream_measurements import stream
 
 _RATIO = "decode + fold, times as fast as Kafka's replay per core"
@@ -23,6 +24,7 @@ HISTORY = Bound("an audit of 8 MB without start-up, time behind {long:,.0f} over
 RULES = Bound("`reconstruct`, CPU time with every rule over --judge none ({keys:,} share-partitions)", "at most", 1.7)
 OVER_KERNEL = Bound("CPU time without start-up over decode + fold alone ({records:,} records)", "at most", 2)
 KAFKA_WALL = Bound("times shorter than Kafka's single-threaded replay ({records:,} records)", "at least", 5)
+KAFKA_WALL_IN_SPARK = [Bound(KAFKA_WALL.subject, "at least", times) for times in (5, 10)]
 KAFKA_CPU = Bound("CPU time over Kafka's replay ({records:,} records)", "at most", 0.5)
 # A process without state holds the interpreter and libraries, about 290 MB, and buffers.
 MEMORY = Bound("peak memory of what folds beyond the live state, MB", "at most", 576)
@@ -60,7 +62,7 @@ MEASUREMENTS = (
         "end-to-end",
         "`share-state reconstruct` on 2, 20 and 50 M records, and its start-up by step",
         end_to_end,
-        (OVER_KERNEL, KAFKA_WALL, KAFKA_CPU, MEMORY),
+        (OVER_KERNEL, KAFKA_WALL, KAFKA_CPU, MEMORY, *KAFKA_WALL_IN_SPARK),
     ),
     Measurement(
         "shape",
@@ -70,5 +72,6 @@ MEASUREMENTS = (
     ),
     Measurement("growth", "`share-state reconstruct` on growing exports, and a chart", growth, (LINEAR,)),
     Measurement("stream", "`share-state stream`: records/s, and the delay of 1,000 records/s", stream, (STREAM, DELAY)),
+    Measurement("spark-shapes", "records/s of each way to use share_state in a Spark session", spark_shapes),
     Measurement("profile", "decode + fold of one log by stage", profile),
 )

@@ -65,13 +65,14 @@ def _sample(command: int, ended: threading.Event, peaks: dict[str, int], sampled
     while not ended.wait(_SAMPLE_S):
         for process in psutil.Process().children(recursive=True):
             with suppress(psutil.Error, OSError):  # it ended meanwhile
-                kind = "command" if process.pid == command else _kind(process)
+                kind = "command" if process.pid == command else process_kind(process)
                 peaks[kind] = max(peaks.get(kind, 0), peak_memory(process.pid))
-                if kind == "worker" and _kind(process.parent()) == "worker":
+                if kind == "worker" and process_kind(process.parent()) == "worker":
                     sampled_cpu[process.pid] = sum(process.cpu_times()[:2])
 
 
-def _kind(process: psutil.Process | None) -> str:
+def process_kind(process: psutil.Process | None) -> str:
+    """What a process is for Spark: worker, jvm or other."""
     arguments = process.cmdline() if process else []
     if any("pyspark.daemon" in argument or "pyspark/daemon" in argument for argument in arguments):
         return "worker"

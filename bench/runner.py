@@ -39,7 +39,7 @@ class Settings:
     matrix_share: float = option(1.0, "--matrix: fraction of its records and keys, for a trial")
     shape_megabytes: int = option(1024, "--shape: size of each export")
     growth_megabytes: int = option(160, "--growth: size of the smallest export")
-    in_spark: bool = option(False, "--shape and --nightly: in Spark, whatever the size of the input")
+    in_spark: bool = option(False, "--end-to-end, --shape and --nightly: in Spark, whatever the size")
     stream_keys: tuple[int, ...] = option((1_000, 20_000, 200_000), "--stream: share-partitions, one log for each")
     stream_seconds: int = option(60, "--stream: how long 1,000 records/s are written, 2 of 3 measured")
     end_to_end_records: tuple[int, ...] = option((2_000_000, 20_000_000, 50_000_000), "--end-to-end: its sizes")

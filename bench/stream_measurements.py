@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from statistics import quantiles
@@ -18,28 +18,34 @@ import pyarrow.parquet as pq
 
 from bench.inputs import Export, generate, key_value_tables
 from bench.kafka_baseline import BenchError
+from bench.process_tree import process_kind
 from bench.report import Bound, Item, Table
 from bench.runner import Settings
 from share_state.pipeline.stream_tables import last_stream_run
 from share_state.sources.discovery import find_logs
 
-_FILES, _A_SECOND, _FILES_A_SECOND = 6, 1000, 4
+_FILES, _A_SECOND, _FILES_A_SECOND = 5, 1000, 4
+_KINDS = {"worker": "read and fold", "jvm": "Spark", "command": "tables"}
 _PATIENCE = 900.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What was measured of one stream; seconds and MB."""
+    """What was measured of one stream; seconds and MB. `worker`, `jvm` and `command` are CPU seconds a micro-batch."""
 
     share_partitions: int
     records_per_s: float
     records_per_cpu_s: float
-    batch_s: float
     delay_p50: float
     delay_p95: float
     state_mb: float
     tables_mb: float
     load: float
+    batch_records: float
+    batch_s: float
+    worker: float
+    jvm: float
+    command: float
 
 
 def stream(settings: Settings, speed: Bound, delay: Bound) -> Iterator[Item]:
@@ -47,10 +53,14 @@ def stream(settings: Settings, speed: Bound, delay: Bound) -> Iterator[Item]:
     runs = []
     for keys in settings.stream_keys:
         runs.append(_measure(generate(replace(settings.log, keys=keys)), settings.stream_seconds))
-    columns = ["share-partitions|,", "records/s|,.0f", "records/CPU s|,.0f", "s a batch|.2f", "delay p50, s|.2f"]
+    columns = ["share-partitions|,", "records/s|,.0f", "records/CPU s|,.0f", "delay p50, s|.2f"]
     columns += ["delay p95, s|.2f", "state, MB|.1f", "tables, MB|.1f", "load|.1f"]
-    rows = [(f"{run.share_partitions:,}", *astuple(run)[1:]) for run in runs]
-    yield Table(f"A stream: catching up, then {_A_SECOND:,} records/s with a trigger of 1 s", columns, rows, runs)
+    rows = [(f"{run.share_partitions:,}", *astuple(run)[1 : len(columns)]) for run in runs]
+    title = f"A stream: catching up in {_FILES} micro-batches, then {_A_SECOND:,} records/s with a trigger of 1 s"
+    yield Table(title, columns, rows, runs)
+    columns = ["share-partitions|,", "records|,.0f", "s|.2f", *(f"{what}, CPU s|.2f" for what in _KINDS.values())]
+    rows = [(f"{run.share_partitions:,}", *astuple(run)[-len(columns) + 1 :]) for run in runs]
+    yield Table("Where the time of a micro-batch that catches up goes", columns, rows)
     for run in runs:
         shown = {"keys": run.share_partitions}
         yield speed.check(run.records_per_s, f"{run.records_per_s:,.0f}", **shown)
@@ -68,24 +78,28 @@ def _measure(export: Export, seconds: int) -> _Run:
             parts = [t.slice(k * number // _FILES, k * (number + 1) // _FILES - k * number // _FILES)
                      for t, k in zip(tables, kept, strict=True)]  # fmt: skip
             _append(folder, f"{number:06}", parts)
-        cpu = list[float]()
+        cpu = list[dict[str, float]]()
         with _stream(folder, "--trigger", "0ms", "--max-files", "1") as process:
             commits = _commits(folder, sum(kept), lambda: None, lambda: cpu.append(_cpu_seconds(process)))
         (_, first), *_, (_, last) = commits[1:]
         records = commits[-1][0] - commits[1][0]
+        batches = records * _FILES / sum(kept)
+        used = {kind: cpu[-1][kind] - cpu[1][kind] for kind in _KINDS}
         with _stream(folder, "--trigger", "1s"):
             delays = _follow(folder, [t.slice(k) for t, k in zip(tables, kept, strict=True)], sum(kept))
         cuts = quantiles(delays, n=20)
         return _Run(
             export.shape.keys,
             records / (last - first),
-            records / (cpu[-1] - cpu[1]),
-            (last - first) / (len(commits) - 2),
+            records / sum(used.values()),
             cuts[9],
             cuts[18],
             _size(folder / "checkpoint") / 1e6,
             _size(folder / "lake") / 1e6,
             load,
+            records / batches,
+            (last - first) / batches,
+            **{kind: seconds / batches for kind, seconds in used.items()},
         )
 
 
@@ -155,10 +169,15 @@ def _follow(folder: Path, tables: list[pa.Table], before: int) -> list[float]:
     return [next(at for seen, at in commits if seen >= total) - when for total, when in appended]
 
 
-def _cpu_seconds(process: psutil.Process) -> float:
-    """CPU seconds so far of a command, its JVM and its workers."""
-    times = [one.cpu_times() for one in (process, *process.children(recursive=True))]
-    return sum(one.user + one.system for one in times)
+def _cpu_seconds(process: psutil.Process) -> dict[str, float]:
+    """CPU seconds so far by _KINDS, that of the JVM with the processes that it started and that have ended."""
+    seconds = dict.fromkeys(_KINDS, 0.0)
+    for one in (process, *process.children(recursive=True)):
+        with suppress(psutil.Error):
+            kind, times = "command" if one == process else process_kind(one), one.cpu_times()
+            if kind in seconds:
+                seconds[kind] += sum(times[:4] if kind == "jvm" else times[:2])
+    return seconds
 
 
 def _size(folder: Path) -> int:

@@ -2,11 +2,15 @@
 
 import os
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.sql import SparkSession
 
-from tests import profiles  # noqa: F401  loads the profile before any test module asks for its settings
+from tests.profiles import HERE, IN_SPARK  # loads the profile before any test module asks for its settings
+
+if TYPE_CHECKING:
+    from share_state.pipeline.executor import Executor
 
 # With colorama, which mkdocs brings along, numba keeps a test's stdout and writes to it when the process ends.
 os.environ["NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING"] = "1"
@@ -16,10 +20,23 @@ os.environ["NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING"] = "1"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of several processes one has the Spark session and the broker, and a file stays with one for its fixtures."""
     for item in items:
-        chosen = getattr(item, "callspec", None)
-        shares = {"spark", "broker"} & {*getattr(item, "fixturenames", ())}
-        shares |= {"spark"} if chosen and chosen.params.get("tasks") == "in Spark" else set()
+        shares = _asks_for_spark(item) or {"broker", "can_run_broker"} <= {*getattr(item, "fixturenames", ())}
         item.add_marker(pytest.mark.xdist_group("spark" if shares else item.nodeid.partition("::")[0]))
+
+
+def _asks_for_spark(item: pytest.Item) -> bool:
+    chosen = getattr(item, "callspec", None)
+    is_chosen = chosen is not None and any(isinstance(one, str) and one == IN_SPARK for one in chosen.params.values())
+    return is_chosen or "spark" in getattr(item, "fixturenames", ())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
+    """Commands find no active session, whatever this process has run before, unless their test asks for Spark."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not _asks_for_spark(item):
+            patch.setattr(SparkSession, "getActiveSession", lambda: None)
+        return (yield)
 
 
 @pytest.fixture(scope="session")
@@ -34,5 +51,14 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture
 def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands find no active session, whatever this process has run before."""
+    """Commands of a test that asks for Spark find no active session either."""
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+
+
+@pytest.fixture(scope="session", params=[HERE, IN_SPARK])
+def tasks(request: pytest.FixtureRequest) -> "Executor":
+    """Threads of this process, and Spark's tasks. A test of the first needs no session."""
+    from share_state.pipeline.executor import LocalExecutor  # noqa: PLC0415  numba reads the environment that is set above
+    from share_state.spark.executor import SparkExecutor  # noqa: PLC0415
+
+    return LocalExecutor() if request.param == HERE else SparkExecutor(request.getfixturevalue("spark"))

@@ -11,11 +11,14 @@ A test that repeats the same check over many inputs takes a few of them by defau
 import os
 from typing import TypeVar
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 Value = TypeVar("Value")
 
 FAST, NIGHTLY = "fast", "nightly"
+HERE, IN_SPARK = "here", "in Spark"
+"""Who folds: parameters of fixtures."""
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", FAST)
 
 # The first example of a test may compile or load kernels, which says nothing about the test.
@@ -28,3 +31,13 @@ settings.load_profile(PROFILE)
 def by_profile(fast: Value, nightly: Value) -> Value:
     """One of two depths of a test."""
     return nightly if PROFILE == NIGHTLY else fast
+
+
+def nightly(reason: str) -> pytest.MarkDecorator:
+    """Marks a test that only the second depth has."""
+    return pytest.mark.skipif(PROFILE != NIGHTLY, reason=f"nightly: {reason}")
+
+
+EXECUTORS = by_profile([HERE], [HERE, IN_SPARK])
+driver_alone = pytest.mark.parametrize("tasks", EXECUTORS, indirect=True)
+"""For tests of what the driver decides, whoever runs the tasks; an audit in Spark takes seconds."""

@@ -16,7 +16,7 @@ import yaml
 from share_state.cli.main import FOUND, UNUSABLE, run
 from share_state.config.loading import load_settings
 from share_state.delta.reader import CommittedTables
-from tests.profiles import by_profile
+from tests.profiles import nightly
 from tests.truth import DATA
 
 HOME = Path(__file__).parents[1]
@@ -166,7 +166,7 @@ print(task.state, task.try_number)
 """
 
 
-@pytest.mark.skipif(not by_profile(False, True), reason="installs Airflow: nightly")
+@nightly("installs Airflow")
 @pytest.mark.parametrize(
     ("code", "end"), [(0, "success 1"), (FOUND, "failed 1"), (UNUSABLE, "failed 1"), (3, "failed 3")]
 )

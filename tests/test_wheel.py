@@ -10,7 +10,7 @@ from zipfile import ZipFile
 import pytest
 
 from share_state import __version__
-from tests.profiles import by_profile
+from tests.profiles import nightly
 
 HOME = Path(__file__).parents[1]
 EXPORT = HOME / "tests/data/4.3.1/happy"
@@ -67,7 +67,7 @@ def _on_terminal(command: list[str], folder: Path, environment: dict[str, str]) 
     return process.returncode, output.decode()
 
 
-@pytest.mark.skipif(not by_profile(False, True), reason="installs 1.3 GB and compiles: nightly")
+@nightly("installs 1.3 GB and compiles")
 def test_an_empty_environment_with_the_wheel_needs_no_checkout(wheel: Path, tmp_path: Path):
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "NUMBA_CACHE_DIR")}
     environment |= {"HOME": str(tmp_path), "TERM": "xterm", "COLUMNS": "200"}

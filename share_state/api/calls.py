@@ -13,7 +13,7 @@ from share_state.api.tables import Tables, check_writable, executor_of, write_ta
 from share_state.config.inputs import ARGUMENTS, JUDGE_ALL, JUDGE_NONE, input_spec
 from share_state.errors import ShareStateError
 from share_state.fold.options import SharePartitionFilter
-from share_state.pipeline.groups import read_groups, settle_timeline
+from share_state.pipeline.across_logs import read_groups, settle_timeline
 from share_state.pipeline.inputs import AUTO, RowSorter
 from share_state.pipeline.plan import FoldPlan, build_plan
 from share_state.pipeline.task import CUTOFF, OutputSpec, decoded_batches, timeline_batches
@@ -84,7 +84,8 @@ def reconstruct(
     Returns:
         Tables with the columns of schemas/tables: offsets and counts in records, times in UTC; tables of groups if the
         input has a group side. DataFrames are lazy: Spark folds once and caches the rows
-        (`spark.catalog.clearCache()` drops them); with a warehouse they read the Delta versions that this run wrote.
+        (`spark.catalog.clearCache()` drops them), and keeps all rows of a key with state in several state partitions,
+        without SPLIT_KEY; with a warehouse they read the Delta versions that this run wrote, which are settled.
     Raises:
         InputError: if a path is missing, holds no such log, or no valid batch (lazy DataFrames are then empty).
         WarehouseError: if the warehouse cannot be written.

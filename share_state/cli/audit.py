@@ -205,7 +205,9 @@ def audit(
     given |= {f"dead_letters.{number}": path for number, path in enumerate(dead_letters or ())}
     if dead_letters_copied_last:
         given["dead_letters_copied_last"] = "true"
-    severities = input_spec(OPTIONS, rules=pairs(rule, "--rule")).rules
+    # Refused here, a value is named by its option, not by its key.
+    read_as = {"path": "-", "format": format, "dialect": dialect, "columns": pairs(column, "--column")}
+    severities = input_spec(OPTIONS, sources=[read_as], rules=pairs(rule, "--rule")).rules
     given |= {f"rules.{code}": severity for code, severity in severities.items()}
     given |= {f"spark.conf.{name}": value for name, value in pairs(spark_conf).items()}
     columns = {f"columns.{name}": theirs for name, theirs in pairs(column, "--column").items()}

@@ -26,8 +26,8 @@ from share_state.cli.options import (
 from share_state.config.inputs import JUDGE_NONE
 from share_state.errors import ShareStateError
 from share_state.fold.options import SharePartitionFilter
+from share_state.pipeline.across_logs import read_groups
 from share_state.pipeline.executor import Progress
-from share_state.pipeline.groups import read_groups
 from share_state.pipeline.plan import FoldPlan
 from share_state.report import console
 from share_state.report.console import print_records
@@ -50,15 +50,8 @@ def explain(
     as_json: Json = False,
 ) -> None:
     """Print what happened to one offset, record by record."""
-    with open_plan(spec_of(inputs, reading, folding=folding)) as plan:
+    with open_plan(spec_of(inputs, reading, folding=folding, dead_letters=dead_letters)) as plan:
         found = explain_offset(plan, inputs, group, topic, partition, offset, delivery_limit)
-    if dead_letters:
-        from share_state.pipeline.dead_letters import find_dead_letters  # noqa: PLC0415  compiles a kernel
-
-        topics = [name for name in (found["topic"], found["topic_id"]) if name]
-        found["dead_letters"] = find_dead_letters(
-            dead_letters, found["group_id"], topics, partition, offset, reading.kafka_properties
-        )
     console.print_json(found) if as_json else print_explanation(found)
 
 

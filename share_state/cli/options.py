@@ -4,7 +4,6 @@ What only commands over logs need is imported in functions: `show` and `groups` 
 """
 
 import logging
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ import typer
 
 from share_state.cli.main import Bundle, Quiet, Verbose
 from share_state.errors import ShareStateError
-from share_state.spark.masters import LOCAL_MASTER
 
 if TYPE_CHECKING:
     from share_state.config.inputs import InputSpec
@@ -161,7 +159,7 @@ class Running(Bundle):
     """Where a command runs, and what it prints meanwhile."""
 
     master: Annotated[
-        str | None, typer.Option("--master", help=f"Spark master; by default {LOCAL_MASTER} for large inputs.")
+        str | None, typer.Option("--master", help="Spark master; by default local[*] for large inputs.")
     ] = None
     spark_conf: SparkConf = None
     quiet: Quiet = False
@@ -268,8 +266,8 @@ def open_plan(spec: "InputSpec", choice: "ExecutorChoice | None" = None) -> "Ite
 
 
 def announce_compiling() -> None:
-    """Log that kernels will be compiled, if none are cached; like all progress, only where stderr is a terminal."""
+    """Log that kernels will be compiled, if none are cached."""
     from share_state.jit.compile import has_cached_kernels  # noqa: PLC0415
 
-    if sys.stderr.isatty() and not has_cached_kernels():
-        _LOG.info("compiling kernels, which takes about half a minute; later commands start at once")
+    if not has_cached_kernels():
+        _LOG.info("compiling kernels, which takes half a minute or two; later commands start at once")

@@ -12,11 +12,12 @@ from share_state.config.loading import settings_for
 from share_state.errors import ShareStateError
 from share_state.fold.options import RELEASES
 from share_state.pipeline.executor import Progress
+from share_state.pipeline.inputs import find_cluster_address
 from share_state.report import console
 from share_state.report.repair.commands import KafkaTools
 from share_state.report.repair.plan import check_release, check_suffix, make_plan
 from share_state.report.repair.status import audited, open_warehouse
-from share_state.sources.kafka_client import bootstrap_servers, find_cluster_address
+from share_state.sources.kafka_client import bootstrap_servers
 
 
 @command("share-state repair /lake/share_state --group orders-app --out plan.md")

@@ -1,6 +1,7 @@
 """`share-state simulate`: generated or replayed histories as real segments, with the expected state."""
 
 from pathlib import Path
+from textwrap import fill
 from typing import Annotated
 
 import typer
@@ -10,7 +11,11 @@ from share_state.cli.main import DONE, FOUND, command
 from share_state.cli.options import Json, pairs
 from share_state.report import console
 from share_state.report.cutoff import print_simulation, simulation_json
+from share_state.simulator.faults import FAULTS
 from share_state.simulator.simulation import simulate as simulated
+
+# Lines of its own: typer would break names at their hyphens.
+_FAULTS = fill(", ".join(sorted(FAULTS)), 46, break_on_hyphens=False)
 
 
 @command("share-state simulate --out history --seed 7, or --out replay --requests kafka-request.log --release 4.3")
@@ -42,7 +47,11 @@ def simulate(
     ] = "share_group_state",
     faults: Annotated[
         list[str] | None,
-        typer.Option("--fault", metavar="NAME", help="Break the logs; repeatable, or all; each names its finding."),
+        typer.Option(
+            "--fault",
+            metavar="NAME",
+            help=f"Break the logs; faults.jsonl names the finding of each. Repeatable; all, or:\n\n\b\n{_FAULTS}",
+        ),
     ] = None,
     release: Annotated[str, typer.Option(help="Of the brokers that write, 4.0 to 4.4.")] = "4.4",
     state_partitions: Annotated[int, typer.Option(help="Partitions of __share_group_state.")] = 50,

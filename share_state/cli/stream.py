@@ -2,13 +2,11 @@
 
 import json
 import logging
-import os
 import re
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -35,18 +33,17 @@ from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import check_warehouse_path, warehouse_lock
 from share_state.errors import InputError, SetupError, ShareStateError
 from share_state.fold.options import Limits
-from share_state.pipeline.executor import Progress
+from share_state.pipeline.executor import LOCAL_MASTER, Progress
+from share_state.pipeline.inputs import find_cluster_address
 from share_state.pipeline.plan import ask_group_limits
 from share_state.pipeline.stream import StreamFold
 from share_state.pipeline.stream_tables import INITIAL, StreamRun, StreamTables, open_stream
 from share_state.report import console
 from share_state.report.cutoff import print_stream
-from share_state.report.stream_metrics import StreamMetrics, StreamProgress, serve_metrics
-from share_state.sources.kafka_client import find_cluster_address, read_client_properties
+from share_state.report.prometheus import StreamMetrics, StreamProgress, serve_metrics
+from share_state.sources.kafka_client import read_client_properties
 from share_state.sources.topics import Topics, read_topics
-from share_state.spark.masters import LOCAL_MASTER
 
-_WORKER_NOTES = (b"Streaming TransformWithState", b"Starting Streaming TransformWithState", b"WARNING: Using incubator")
 _TOPICS_SECONDS = 10.0
 _LOG = logging.getLogger("share_state")
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
@@ -95,28 +92,6 @@ def _cluster(address: str, properties: str | None, limits: Limits) -> tuple[Call
 def _starting(run: StreamRun) -> str:
     """Where a stream of a cluster begins to read, after an audit."""
     return json.dumps({"topic_id": run.begun_from, "next": {k.rpartition("-")[2]: v for k, v in run.progress.items()}})
-
-
-@contextmanager
-def _without_worker_notes() -> Iterator[None]:
-    """Let a JVM that starts meanwhile write to stderr what is no note of the state operator's worker on the driver."""
-    kept, (read, write) = os.dup(2), os.pipe()
-
-    def copy() -> None:
-        with os.fdopen(read, "rb") as lines, os.fdopen(kept, "wb", buffering=0) as stderr:
-            for line in lines:
-                if line.strip() and not line.startswith(_WORKER_NOTES):
-                    stderr.write(line)
-
-    threading.Thread(target=copy, daemon=True).start()
-    before = os.dup(2)
-    os.dup2(write, 2)
-    os.close(write)
-    try:
-        yield
-    finally:
-        os.dup2(before, 2)
-        os.close(before)
 
 
 @command("share-state stream /exports/share_group_state --out /lake/live --checkpoint /lake/checkpoints/live")
@@ -189,6 +164,7 @@ def stream(
                 starting=starting,
                 most_records=most_records,
                 files_per_trigger=most_files,
+                verbose=running.choice.verbose,
             )
             choice, latest = running.choice, deque[StreamProgress](maxlen=1)
             with ExitStack() as opened:
@@ -201,11 +177,8 @@ def stream(
                         most=prometheus_share_partitions,
                     )
                     opened.callback(serve_metrics(prometheus_port, metrics))
-                with nullcontext() if choice.verbose else _without_worker_notes():
-                    master = choice.master or LOCAL_MASTER
-                    spark = opened.enter_context(
-                        session(master, choice.conf, verbose=choice.verbose, progress=progress)
-                    )
+                opening = session(choice.master or LOCAL_MASTER, choice.conf, verbose=choice.verbose, progress=progress)
+                spark = opened.enter_context(opening)
                 try:
                     run_stream(spark, what, tables, latest.append)
                 except BaseException as error:

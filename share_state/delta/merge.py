@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -27,32 +28,54 @@ GONE = "gone"
 """Column of changed rows: the row with this key is no longer in the table."""
 
 
-def unmerged_rows(
+def merged_rows(
     existing: "DeltaTable", table: str, place: str, rows: pa.Table, key: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a table whose key is not among some others, in batches.
+    """The rows of a table whose key no other rows have, then of those others the ones that are not GONE.
 
     Args:
         existing: the table.
         table: its name.
         place: its folder.
-        rows: with the columns of the key.
-        key: names of columns.
+        rows: the others: the columns of the table, and GONE.
+        key: names of columns; empty for no row of the table.
+    Yields:
+        Batches with texts encoded as dictionaries, which are read, filtered and written faster.
     """
-    names, changed = table_schema(table).names, key_values(rows, key)
-    if needs_scan(existing):
-        found = pa.concat_tables([table_schema(table).empty_table(), *scan(existing, table, names, None)])
-    else:
-        paths = [f"{place}/{file['path']}" for file in list_files(existing)]
-        found = open_dataset(table, paths).to_table() if paths else table_schema(table).empty_table()
-    left = found.filter(pc.invert(pc.is_in(key_values(found, key), changed)))
-    yield from left.combine_chunks().to_batches(max_chunksize=ROW_GROUP_SIZE)
+    names, left = table_schema(table).names, table_schema(table).empty_table()
+    if key and needs_scan(existing):
+        left = pa.concat_tables([left, *scan(existing, table, names, None)])
+    elif paths := [f"{place}/{file['path']}" for file in list_files(existing)] if key else []:
+        left = open_dataset(table, paths, encoded=True).to_table()
+    if key:
+        found, counts = _key_runs(left, key)
+        is_left = pc.invert(pc.is_in(found, _key_runs(rows, key)[0])).to_numpy(zero_copy_only=False)
+        left = left.filter(pa.array(np.repeat(is_left, counts)))
+    for part in (left, rows.filter(pc.invert(rows[GONE]))):
+        whole = pa.table([_encoded(part[one.name], one.type) for one in table_schema(table)], names)
+        yield from whole.to_batches(max_chunksize=ROW_GROUP_SIZE)
 
 
-def key_values(rows: pa.Table, key: Sequence[str]) -> pa.Array:
-    """The key of each row as one text."""
-    texts = [pc.fill_null(rows[name].cast(pa.string()), "") for name in key]
-    return pc.call_function("binary_join_element_wise", [*texts, pa.scalar("\n")]).combine_chunks()
+def _key_runs(rows: pa.Table, key: Sequence[str]) -> tuple[pa.Array, np.ndarray]:
+    """The key, as one text, of each run of rows with equal keys, and how many rows the run has."""
+    columns, is_first = [_encoded(rows[name]) for name in key], np.zeros(len(rows), bool)
+    is_first[:1] = True
+    for column in columns:
+        numbers = (column.indices if pa.types.is_dictionary(column.type) else column).fill_null(-1).to_numpy()
+        is_first[1:] |= numbers[1:] != numbers[:-1]
+    first = np.flatnonzero(is_first)
+    texts = [pc.fill_null(column.take(pa.array(first)).cast(pa.string()), "") for column in columns]
+    joined = pc.call_function("binary_join_element_wise", [*texts, pa.scalar("\n")])
+    return joined, np.diff(np.append(first, len(rows)))
+
+
+def _encoded(column: pa.ChunkedArray, kind: pa.DataType | None = None) -> pa.Array:
+    """A column in one piece, as a dictionary if it is text, else of some type."""
+    whole = column.combine_chunks()
+    if pa.types.is_dictionary(whole.type):
+        return whole
+    whole = whole if kind is None else whole.cast(kind)
+    return whole.dictionary_encode() if pa.types.is_string(whole.type) else whole
 
 
 def is_merged(existing: "DeltaTable", application: str, batch: int) -> bool:

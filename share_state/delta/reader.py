@@ -34,6 +34,7 @@ _WRITES = ("WRITE", "CREATE TABLE", "CREATE OR REPLACE TABLE", "REPLACE TABLE", 
 COMMITTED, REPORTED = "committed", "reported"
 """`runs.status` of an audit before and after its reports are written and its exit code is decided."""
 
+_TEXTS = pa.dictionary(pa.int32(), pa.string())
 _SCAN = {"batch_readahead": 2, "fragment_readahead": 1, "batch_size": 32_768}
 """Keeps few rows in memory, whatever the size of a table."""
 
@@ -185,17 +186,23 @@ def scan_foreign(
         raise InputError(f"{place}: cannot be read as a Delta table: {reason}; {fix}") from None
 
 
-def open_dataset(table: str, paths: Sequence[str]) -> "ds.Dataset":
+def open_dataset(table: str, paths: Sequence[str], *, encoded: bool = False) -> "ds.Dataset":
     """Files of one table as a dataset.
 
     Args:
         table: its name.
         paths: paths or addresses of Parquet files, at least one, all in one file system.
+        encoded: whether columns of text are read as dictionaries.
     """
     import pyarrow.dataset as ds  # noqa: PLC0415  imports pandas, which takes longer than many a command
 
     filesystem = open_filesystem(paths[0])[0]
-    return ds.dataset([open_filesystem(path)[1] for path in paths], table_schema(table), "parquet", filesystem)
+    schema, texts = table_schema(table), list[str]()
+    if encoded:
+        texts = [one.name for one in schema if pa.types.is_string(one.type)]
+        schema = pa.schema([one.with_type(_TEXTS) if one.name in texts else one for one in schema])
+    form = ds.ParquetFileFormat(dictionary_columns=texts)
+    return ds.dataset([open_filesystem(path)[1] for path in paths], schema, form, filesystem)
 
 
 class CommittedTables:

@@ -15,7 +15,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.delta.files import File, TableFiles
-from share_state.delta.merge import GONE, is_merged, merge_errors, opened, transaction, unmerged_rows
+from share_state.delta.merge import is_merged, merge_errors, merged_rows, opened, transaction
 from share_state.delta.reader import (
     COMMITTED,
     REPORTED,
@@ -310,9 +309,7 @@ class Warehouse:
             self.versions[table] = existing.version()
             if is_merged(existing, application, batch) or (key and not len(rows)):
                 return
-            new = rows.filter(pc.invert(rows[GONE])).drop_columns(GONE).cast(table_schema(table)).combine_chunks()
-            left = unmerged_rows(existing, table, place, rows, key) if key else iter(())
-            written = self.files.write(table, chain(left, new.to_batches()))
+            written = self.files.write(table, merged_rows(existing, table, place, rows, key))
         self._commit_files(table, written, None, transaction(application, batch))
 
     def append(self, table: str, files: Iterable[File], replaced_runs: Collection[str]) -> None:

@@ -14,21 +14,19 @@ import pyarrow.compute as pc
 
 from share_state.delta.warehouse import GROUP_TABLES, Warehouse, repair_history
 from share_state.errors import WarehouseError
-from share_state.fold.archiving import RANGES
 from share_state.fold.checkpoint import with_input
 from share_state.fold.history import add_verdicts
 from share_state.fold.states import SHARE_GROUP_STATE
-from share_state.pipeline.dead_letters import digest_of_dead_letters, match_dead_letters, read_dead_letter_side
+from share_state.pipeline.across_logs import judge_across_logs, read_driver_side
 from share_state.pipeline.executor import Executor, Progress
-from share_state.pipeline.groups import judge_across_logs, read_groups
 from share_state.pipeline.plan import FoldPlan
-from share_state.pipeline.reconstruct import finish_findings
+from share_state.pipeline.reconstruct import finish_findings, replace_tables
 from share_state.pipeline.result import KEPT_NOTES, RunResult, run_row, summarize
-from share_state.pipeline.resume import COMMAND, LastAudit, digest_of_logs, is_unchanged, resume_plan
+from share_state.pipeline.resume import COMMAND, LastAudit, is_unchanged, resume_plan
 from share_state.pipeline.task import CARRIED, FINDINGS, IN_FLIGHT, STATE, WATCHED
 from share_state.rules.registry import OFF
 from share_state.schema.declarations import table_schema
-from share_state.sources.resume import READ_FROM_START
+from share_state.sources.resume import READ_FROM_START, digest_of_logs
 
 _LOG = logging.getLogger("share_state")
 
@@ -97,8 +95,8 @@ def run_audit(
             fingerprint["groups.digest"] = digest_of_logs(plan.groups.logs)
         elif last is not None and GROUP_TABLES[0] in last.tables.versions:
             notes = [*notes, NO_GROUPS]
-        if plan.dead_letters:
-            fingerprint["dead_letters.digest"] = digest_of_dead_letters(plan.dead_letters, plan.dead_letter_properties)
+        if plan.dead_letters is not None:
+            fingerprint["dead_letters.digest"] = plan.dead_letters.digest()
         if last is not None and _has_other_rules(last, fingerprint) and _resumed_partitions(plan):
             notes = [*notes, OTHER_RULES]
     if last is not None and not by_wall_clock and is_unchanged(plan) and _has_same_options(last, fingerprint, notes):
@@ -109,26 +107,20 @@ def run_audit(
         return result
     kept, expired = last.runs_since(started - timedelta(days=history_days)) if last else (set[str](), set[str]())
     with progress("read the groups"):
-        side, plan = read_groups(plan)
-        letters = None
-        if plan.dead_letters:
-            letters, plan = read_dead_letter_side(plan, None if last is None else last.tables)
+        side, plan = read_driver_side(plan, None if last is None else last.tables)
     with open_executor(plan) as executor, tables, executor.open_sink(tables) as sink:
-        staged = (FINDINGS, WATCHED, *((RANGES,) if letters else ()))
         previous = {"last_audit": last.tables.run["run_id"]} if last else {}
         with progress("read and fold"):
-            result = summarize(sink.fold(plan, _WRITTEN, staged), inputs, fingerprint | previous)
+            result = summarize(
+                sink.fold(plan, _WRITTEN, (FINDINGS, WATCHED, *side.staged)), inputs, fingerprint | previous
+            )
         clock = int(started.timestamp() * 1000)
         now = clock if by_wall_clock else min(result.log_time or 0, clock)
         result = replace(result, notes=(*notes, *result.notes))
-        result, found = judge_across_logs(side, plan, result, sink, now)
-        letter_tables = dict[str, pa.Table]()
-        if letters is not None:
-            result, of_letters, letter_tables = match_dead_letters(letters, plan, result, sink)
-            found += of_letters
+        result, rows = judge_across_logs(side, plan, result, sink, now)
         _LOG.info("read %s new records of %s log partitions", f"{result.records:,}", f"{len(plan.logs):,}")
         with progress("write findings and history"):
-            finish_findings(sink, result, found)
+            finish_findings(sink, result, rows.findings)
             sink.add(FINDINGS, _settled(plan, last, kept))
             finish = partial(
                 add_verdicts,
@@ -141,12 +133,8 @@ def run_audit(
             )
             sink.finish(WATCHED, finish)
         with progress("commit"):
-            driver_tables = {"cutoff": result.cutoff, "carried_logs": _carried_logs(result, plan)}
-            driver_tables |= (side.tables() if side else {}) | letter_tables
-            for name, rows in driver_tables.items():
-                sink.add(name, [rows])
-            for name in (FINDINGS, *_WRITTEN, *driver_tables):
-                sink.replace(name)
+            made = {"cutoff": result.cutoff, "carried_logs": _carried_logs(result, plan), **rows.tables}
+            replace_tables(sink, (FINDINGS, *_WRITTEN), made)
             sink.append(WATCHED, tables.run_ids(WATCHED) - kept | {result.run_id})
             sink.commit_run(run_row(result, COMMAND, inputs, fingerprint, started, cluster or None), expired)
             _LOG.info("wrote %s tables", len(tables.versions))

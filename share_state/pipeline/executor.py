@@ -1,7 +1,12 @@
-"""Where a plan runs: the `Executor` protocol, its threads of this process, and the progress that a command shows."""
+"""Where a plan runs: the `Executor` protocol, its threads of this process, and the progress that a command shows.
+
+Also which masters Spark knows, as commands need it before Spark is imported.
+"""
 
 import json
+import logging
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -18,7 +23,7 @@ from rich.console import Console
 from rich.status import Status
 
 from share_state.delta.warehouse import Warehouse
-from share_state.pipeline.groups import GroupSide, settle_tables
+from share_state.pipeline.across_logs import GroupSide, settle_tables
 from share_state.pipeline.plan import FoldPlan, available_cores, cores_per_log
 from share_state.pipeline.result import check_batches
 from share_state.pipeline.sink import FileSink, Sink
@@ -34,6 +39,16 @@ from share_state.pipeline.task import (
     run_task,
 )
 from share_state.sources.discovery import LogPartition
+
+_LOG = logging.getLogger("share_state")
+
+LOCAL_MASTER = "local[*]"
+"""The Spark master if Spark is needed and none is given."""
+
+_MASTERS = re.compile(r"local(\[(\*|\d+)(,\d+)?\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
+
+# spark-submit sets it for the JVM that it has started, with the master, jars and memory that it was given.
+_UNDER_SPARK_SUBMIT = "PYSPARK_GATEWAY_PORT"
 
 Rows = TypeVar("Rows")
 """What an executor returns: an Arrow table, or in Spark a lazy DataFrame."""
@@ -124,7 +139,7 @@ class LocalExecutor:
 
     def open_sink(self, tables: Warehouse) -> AbstractContextManager[Sink]:
         """Files that the threads write, committed with delta-rs."""
-        return nullcontext(FileSink(tables, self.fold))
+        return nullcontext(FileSink(tables, self))
 
 
 def judge_folded_groups(rows: pa.Table, side: GroupSide, plan: FoldPlan) -> pa.Table:
@@ -147,9 +162,12 @@ class _CompilingStatus(event.Listener):
 
     def __init__(self, status: Status, phase: str) -> None:
         self._status, self._phase, self._begun, self._depth = status, phase, 0, 0
+        self.seconds, self._since = 0.0, 0.0
 
     def on_start(self, event: event.Event) -> None:
         del event
+        if self._depth == 0:
+            self._since = time.monotonic()
         self._begun, self._depth = self._begun + 1, self._depth + 1
         self._status.update(f"{self._phase}: compiling kernels ({self._begun}), later commands start at once …")
 
@@ -157,6 +175,7 @@ class _CompilingStatus(event.Listener):
         del event
         self._depth -= 1
         if self._depth == 0:
+            self.seconds += time.monotonic() - self._since
             self._status.update(f"{self._phase} …")
 
 
@@ -164,7 +183,8 @@ class Progress:
     """Times the phases of a command; `with progress("fold"):` around each.
 
     If stderr is a terminal and `quiet` is off, a line shows the running phase, and that it compiles kernels while it
-    does. The environment variable SHARE_STATE_PHASES names a file that receives the seconds of each phase as JSON.
+    does. A note says how long a phase compiled. The environment variable SHARE_STATE_PHASES names a file that receives
+    the seconds of each phase as JSON.
     """
 
     def __init__(self, *, quiet: bool = True) -> None:
@@ -183,6 +203,8 @@ class Progress:
                 yield
             finally:
                 event.unregister("numba:compile", listener)
+        if listener.seconds > _SHOWN_AFTER_SECONDS:
+            _LOG.info("%s: compiled kernels for %.0f s", phase, listener.seconds)
         self.seconds[phase] = round(self.seconds.get(phase, 0.0) + time.monotonic() - begun, 3)
 
     def close(self) -> None:
@@ -194,3 +216,18 @@ class Progress:
         if total > _SHOWN_AFTER_SECONDS:
             phases = ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in self.seconds.items())
             self._console.print(f"[dim]{total:.1f} s: {phases}[/dim]")
+
+
+def is_master(given: str) -> bool:
+    """Whether Spark knows such a master."""
+    return _MASTERS.fullmatch(given) is not None
+
+
+def is_local(master: str) -> bool:
+    """Whether tasks run in the JVM that this process starts."""
+    return master.partition("[")[0] == "local"
+
+
+def is_under_spark_submit() -> bool:
+    """Whether spark-submit has started this process."""
+    return _UNDER_SPARK_SUBMIT in os.environ

@@ -1,11 +1,14 @@
 """Finds the log partitions of an export: the format of its files, the logs in them, and the group side beside them."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
-from share_state.delta.reader import list_foreign_files
+import pyarrow as pa
+
+from share_state.delta.reader import list_foreign_files, scan_foreign
 from share_state.errors import InputError, ShareStateError
 from share_state.sources.console_text import console_log, is_console_json
 from share_state.sources.discovery import (
@@ -14,9 +17,10 @@ from share_state.sources.discovery import (
     LogPartition,
     find_group_logs,
     find_logs_of_dialect,
+    find_topic_logs,
 )
 from share_state.sources.dump_text import dump_logs, is_dump_text
-from share_state.sources.kafka_client import find_cluster_address, is_kafka_address
+from share_state.sources.kafka_client import KAFKA_FORM, KAFKA_WANTED, SCHEME, bootstrap_servers
 from share_state.sources.object_stores import (
     InputPath,
     expand_paths,
@@ -31,6 +35,8 @@ from share_state.sources.topics import Topics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from share_state.sources.dead_letters import DeadLetterSource
 
 AUTO, SEGMENTS = "auto", "segments"
 
@@ -65,13 +71,13 @@ class ExportPaths:
     Attributes:
         paths: files, folders and globs.
         dialect: of segments.
-        columns: of tables.
+        columns: of tables: name in Spark's Kafka source -> name in the table.
         sorter: None if Spark must not be started.
     """
 
     paths: Sequence[str]
     dialect: str = AUTO
-    columns: Columns = field(default_factory=Columns)
+    columns: Mapping[Any, str] = field(default_factory=dict)
     sorter: RowSorter | None = None
 
 
@@ -211,13 +217,13 @@ def read_export(given: ExportPaths, format: str = AUTO, kafka_properties: str | 
     return found
 
 
-def read_frame(frame: "DataFrame", columns: Columns, sorter: RowSorter) -> Export:
+def read_frame(frame: "DataFrame", columns: Mapping[Any, str], sorter: RowSorter) -> Export:
     """The log partitions of a DataFrame of records with the columns of Spark's Kafka source.
 
     Raises:
         InputError: if it lacks a column, or has one of another type.
     """
-    return _split_topics(sorter.sort_frame(frame, columns, (STATE_TOPIC, GROUP_TOPIC))[0])
+    return _split_topics(sorter.sort_frame(frame, Columns(**columns), (STATE_TOPIC, GROUP_TOPIC))[0])
 
 
 def read_group_export(given: ExportPaths, format: str = AUTO) -> tuple[LogPartition, ...]:
@@ -227,12 +233,63 @@ def read_group_export(given: ExportPaths, format: str = AUTO) -> tuple[LogPartit
         InputError: if it is a cluster, cannot be read, holds no such log, or is not of this format.
     """
     for path in given.paths:
-        if is_kafka_address(path):
+        if path.startswith(SCHEME):
             raise InputError(
                 f"{path}: the groups of a cluster must be read together with its state; give the cluster as the input"
             )
     name = detect_format(given.paths) if format == AUTO else format
     return tuple(FORMATS[name].find_groups(given))
+
+
+def find_cluster_address(inputs: Sequence[str], form: str = AUTO) -> str | None:
+    """The cluster address among the inputs of a command with this `--format`; None if they are files.
+
+    Raises:
+        InputError: if a cluster is combined with other inputs or another format, or its address is invalid.
+    """
+    clusters = [given for given in inputs if given.startswith(SCHEME)]
+    if not clusters:
+        if form == KAFKA_FORM:
+            raise InputError(f"{' '.join(inputs)}: not the address of a cluster; {KAFKA_WANTED}")
+        return None
+    if form not in (AUTO, KAFKA_FORM):
+        raise InputError(f"{clusters[0]}: a cluster is not read as {form}; leave --format out")
+    bootstrap_servers(clusters[0])
+    if len(inputs) > 1:
+        raise InputError(f"{clusters[0]}: a cluster is read alone; take the other {len(inputs) - 1} inputs out")
+    return clusters[0]
+
+
+def find_dead_letters(paths: Sequence[str], properties: str | None) -> "DeadLetterSource":
+    """The dead-letter topics that exports of any form hold, or a cluster.
+
+    Args:
+        paths: exports, or the address of a cluster.
+        properties: path of a properties file for that cluster.
+    Raises:
+        InputError: if a path cannot be used.
+    """
+    from share_state.sources.dead_letters import (  # noqa: PLC0415  compiles a kernel that few commands need
+        COLUMNS,
+        ClusterLetters,
+        SegmentLetters,
+        TableLetters,
+        check_columns,
+        parquet_batches,
+    )
+
+    if (address := find_cluster_address(paths)) is not None:
+        return ClusterLetters(address, properties)
+    if detect_format(paths) != "table":
+        return SegmentLetters(find_topic_logs(paths))
+    tables, files = list[Callable[[], Iterator[pa.RecordBatch]]](), list[InputPath]()
+    for path in (one for text in paths for one in expand_paths(text)):
+        log, data = path / "_delta_log", data_files(path)
+        is_delta = log.is_dir()
+        tables.append(partial(scan_foreign, str(path), COLUMNS, check_columns) if is_delta
+                      else partial(parquet_batches, data))  # fmt: skip
+        files += sorted(log.glob("*.json"), key=str) if is_delta else data
+    return TableLetters(tables, files)
 
 
 def detect_format(paths: Sequence[str]) -> str:
@@ -307,7 +364,7 @@ def find_table_logs(given: ExportPaths, topics: Sequence[str] = (STATE_TOPIC,)) 
         InputError: if a path cannot be used as such a table.
         ShareStateError: if the rows must be sorted and there is no sorter.
     """
-    files, to_sort = list[TableFile](), list[tuple[str, str]]()
+    files, to_sort, columns = list[TableFile](), list[tuple[str, str]](), Columns(**given.columns)
     for name in given.paths:
         paths = expand_paths(name)
         if not paths:
@@ -330,13 +387,13 @@ def find_table_logs(given: ExportPaths, topics: Sequence[str] = (STATE_TOPIC,)) 
                 to_sort.append(("json", str(path)))
             else:
                 raise InputError(f"{path}: neither Parquet nor lines of JSON with a record each; give such a table")
-    found = TablePlan([], set(), is_in_order=False) if to_sort else plan_table(files, given.columns, topics)
+    found = TablePlan([], set(), is_in_order=False) if to_sort else plan_table(files, columns, topics)
     if found.is_in_order:
         return found.logs, found.other_topics
     if given.sorter is None:
         raise ShareStateError("the rows of this table must be sorted by Spark; give spark=share_state.session()")
     to_sort += [("parquet", file.path) for file in files]
-    return given.sorter.sort_tables(to_sort, given.columns, given.paths[0], topics)
+    return given.sorter.sort_tables(to_sort, columns, given.paths[0], topics)
 
 
 def _is_json_table(head: bytes) -> bool:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,18 +23,19 @@ from share_state.config.inputs import (
 from share_state.delta.reader import open_dataset, warehouse_errors
 from share_state.errors import InputError, PrunedError, SetupError
 from share_state.fold.checkpoint import FoldCheckpoint, restore_checkpoint
-from share_state.fold.dialect import dialect_of
+from share_state.fold.dialect import Proof, dialect_of, verify_cutoff
 from share_state.fold.explain import share_partitions
 from share_state.fold.log_stats import Folded
 from share_state.fold.options import ControlOptions, FoldOptions, Limits, SharePartitionFilter
 from share_state.fold.states import CONTROL_RECORDS
 from share_state.fold.timeline import TIMELINE, decoded_tables, timeline_tables
-from share_state.fold.verify import Proof, verify_cutoff
 from share_state.pipeline.inputs import (
     Export,
     ExportPaths,
     RowSorter,
     adjacent_group_logs,
+    find_cluster_address,
+    find_dead_letters,
     read_export,
     read_frame,
     read_group_export,
@@ -51,11 +52,13 @@ from share_state.sources.discovery import (
     infer_partition_count,
     infer_state_partition_count,
 )
-from share_state.sources.kafka_client import find_cluster_address
 from share_state.sources.resume import ResumeStatus
 from share_state.sources.share_snapshots import ShareSnapshotEntry, read_share_snapshots
 from share_state.sources.tables import Columns
 from share_state.sources.topics import Topics, read_subscriptions, read_topics
+
+if TYPE_CHECKING:
+    from share_state.sources.dead_letters import DeadLetterSource
 
 
 def available_cores() -> int:
@@ -156,8 +159,7 @@ class FoldPlan:
         timeline: the share-partitions of the table `timeline`; None for no timeline.
         groups: the group side; None if there is none.
         cores: name of a log partition -> cores that fold it, 1 by default.
-        dead_letters: paths of the dead-letter topics, or the address of a cluster with them.
-        dead_letter_properties: path of a properties file for that cluster.
+        dead_letters: the dead-letter topics; None if none are given.
         dead_letters_copied_last: whether they were copied after the state logs.
         archiving_groups: as of FoldOptions.
         notes: what the reader of the result should know of the input, a line each.
@@ -178,8 +180,7 @@ class FoldPlan:
     timeline: SharePartitionFilter | None = None
     groups: GroupInput | None = None
     cores: Mapping[str, int] = field(default_factory=dict)
-    dead_letters: tuple[str, ...] = ()
-    dead_letter_properties: str | None = None
+    dead_letters: "DeadLetterSource | None" = None
     dead_letters_copied_last: bool = False
     archiving_groups: frozenset[str] | None = None
     notes: tuple[str, ...] = ()
@@ -278,6 +279,7 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
     limits = spec.limits.to_limits()
     of_groups = {} if spec.judge == JUDGE_NONE else _group_limits_of(spec.sources, notes)
     configured = {group: {**of_groups.get(group, {}), **own} for group, own in limits.groups.items()}
+    properties = next((one.kafka_properties for one in spec.sources if one.kafka_properties), None)
     return FoldPlan(
         logs=logs,
         windows=windows,
@@ -297,8 +299,7 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
         judging=spec.judge,
         limits=replace(limits, groups=of_groups | configured),
         groups=groups,
-        dead_letters=tuple(spec.dead_letters),
-        dead_letter_properties=next((one.kafka_properties for one in spec.sources if one.kafka_properties), None),
+        dead_letters=find_dead_letters(spec.dead_letters, properties) if spec.dead_letters else None,
         dead_letters_copied_last=spec.dead_letters_copied_last,
         notes=tuple(notes),
     )
@@ -311,7 +312,7 @@ _Export = tuple[list[str], Export]
 def _read_exports(spec: InputSpec, sorter: RowSorter | None) -> list[_Export]:
     """Read sources of one format and dialect together: several copies of a log partition are one log."""
     if spec.frame is not None:
-        return [([], read_frame(spec.frame, Columns(**spec.columns), _needed(sorter)))]
+        return [([], read_frame(spec.frame, spec.columns, _needed(sorter)))]
     alike: dict[tuple[object, ...], list[Source]] = {}
     for source in spec.sources:
         key = (source.format, source.dialect, source.kafka_properties, tuple(sorted(source.columns.items())))
@@ -319,7 +320,7 @@ def _read_exports(spec: InputSpec, sorter: RowSorter | None) -> list[_Export]:
     exports = list[_Export]()
     for first, *others in alike.values():
         paths = [first.path, *(source.path for source in others)]
-        given = ExportPaths(paths, first.dialect, Columns(**first.columns), sorter)
+        given = ExportPaths(paths, first.dialect, first.columns, sorter)
         exports.append((paths, read_export(given, first.format, first.kafka_properties)))
     return exports
 
@@ -360,7 +361,7 @@ def _group_input(
     if frame is not None:
         logs = tuple(_needed(sorter).sort_frame(frame, Columns(**given.columns), (GROUP_TOPIC,))[0])
     elif given.paths is not None:
-        paths = ExportPaths(given.paths, columns=Columns(**given.columns), sorter=sorter)
+        paths = ExportPaths(given.paths, columns=given.columns, sorter=sorter)
         logs = read_group_export(paths, given.format)
     else:
         found = [log for _, export in exports for log in export.groups]

@@ -1,26 +1,22 @@
 """The main job: fold an export and write its tables; and the table of decoded records."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
-from share_state.delta.files import FILE_SCHEMA, TableFiles
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import Warehouse, check_warehouse_path
 from share_state.errors import NothingCommittedError
-from share_state.fold.archiving import RANGES
 from share_state.fold.timeline import TIMELINE
-from share_state.pipeline.dead_letters import match_dead_letters, read_dead_letter_side
+from share_state.pipeline.across_logs import judge_across_logs, read_driver_side
 from share_state.pipeline.executor import Executor, Progress
-from share_state.pipeline.groups import judge_across_logs, read_groups
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.result import RunResult, keep_proven, run_row, summarize
 from share_state.pipeline.sink import Sink
 from share_state.pipeline.task import FINDINGS, IN_FLIGHT, STATE, decoded_batches
-from share_state.sources.discovery import LogPartition
 
 DECODED_RECORDS = "decoded_records"
 
@@ -53,30 +49,18 @@ def run_reconstruct(
     progress, started = progress or Progress(), datetime.now(UTC)
     written = (IN_FLIGHT, STATE, *((TIMELINE,) if plan.timeline is not None else ()))
     with progress("read the groups"):
-        side, plan = read_groups(plan)
-        letters = None
-        if plan.dead_letters:
-            letters, plan = read_dead_letter_side(plan)
+        side, plan = read_driver_side(plan)
     with Warehouse(warehouse) as tables, executor.open_sink(tables) as sink:
         with progress("read and fold"):
-            staged = (FINDINGS, *((RANGES,) if letters else ()))
-            result = summarize(sink.fold(plan, written, staged), inputs, options or {})
-        result, found = judge_across_logs(side, plan, result, sink, result.log_time)
-        letter_tables = dict[str, pa.Table]()
-        if letters is not None:
-            result, of_letters, letter_tables = match_dead_letters(letters, plan, result, sink)
-            found += of_letters
+            result = summarize(sink.fold(plan, written, (FINDINGS, *side.staged)), inputs, options or {})
+        result, rows = judge_across_logs(side, plan, result, sink, result.log_time)
         if plan.timeline is not None and not sink.count(TIMELINE):
             plan.check(plan.timeline)
         with progress("write findings"):
-            finish_findings(sink, result, found)
+            finish_findings(sink, result, rows.findings)
         row = run_row(result, "reconstruct", inputs, options or {}, started)
         with progress("commit"):
-            driver_tables = {"cutoff": result.cutoff, **(side.tables() if side else {}), **letter_tables}
-            for name, rows in driver_tables.items():
-                sink.add(name, [rows])
-            for name in (FINDINGS, *written, *driver_tables):
-                sink.replace(name)
+            replace_tables(sink, (FINDINGS, *written), {"cutoff": result.cutoff, **rows.tables})
             sink.commit_run(row)
     return result
 
@@ -89,6 +73,14 @@ def audit_note(warehouse: str) -> str | None:
         return None
     of_cluster = f" of {audited['cluster']}" if audited["cluster"] else ""
     return f"{warehouse}: an audit{of_cluster} keeps its tables here; until the next one, `show` shows this run"
+
+
+def replace_tables(sink: Sink, folded: Sequence[str], made: Mapping[str, pa.Table]) -> None:
+    """Replace tables of a warehouse: those whose rows the sink has, and those that the driver made, by name."""
+    for name, rows in made.items():
+        sink.add(name, [rows])
+    for name in (*folded, *made):
+        sink.replace(name)
 
 
 def finish_findings(sink: Sink, result: RunResult, others: Iterable[pa.Table]) -> None:
@@ -118,13 +110,5 @@ def write_decoded(executor: Executor[Any], plan: FoldPlan, folder: str) -> int:
         WarehouseError: if the folder holds something else.
     """
     check_warehouse_path(folder, tables=("_delta_log",))
-    with Warehouse(folder.rstrip("/"), {DECODED_RECORDS: ""}) as tables:
-        written = executor.collect(executor.map_logs(plan, partial(_write_log, plan, tables.files), FILE_SCHEMA))
-        files = written.to_pylist()
-        tables.replace(DECODED_RECORDS, files)
-    return sum(file["rows"] for file in files)
-
-
-def _write_log(plan: FoldPlan, files: TableFiles, log: LogPartition) -> Iterator[pa.RecordBatch]:
-    if written := files.write(DECODED_RECORDS, decoded_batches(plan, log)):
-        yield pa.RecordBatch.from_pylist(written, schema=FILE_SCHEMA)
+    with Warehouse(folder.rstrip("/"), {DECODED_RECORDS: ""}) as tables, executor.open_sink(tables) as sink:
+        return sink.write(DECODED_RECORDS, plan, decoded_batches)

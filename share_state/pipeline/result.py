@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from share_state import __version__
 from share_state.delta.reader import COMMITTED
 from share_state.errors import InputError
-from share_state.pipeline.task import CUTOFF, SUMMARY, returned_table
+from share_state.pipeline.task import CUTOFF, SUMMARY, Digest, returned_table
 from share_state.rules.findings import count_findings, drop_unproven
 from share_state.sources.discovery import STATE_TOPIC
 from share_state.sources.share_snapshots import ShareSnapshotEntry
@@ -71,13 +71,24 @@ class RunResult:
             counted[severity] += count
         return dict(counted)
 
-    def with_findings(self, found: pa.Table) -> "RunResult":
-        """The result with more findings counted: rows of the table `findings` that the driver made."""
-        own = Counter[tuple[str, str]]()
-        columns = found["severity"], found["rule"], count_findings(found)
-        for severity, rule, count in zip(*(column.to_pylist() for column in columns), strict=True):
-            own[severity, rule] += count
-        return replace(self, findings=dict(sorted((Counter(self.findings) + own).items())))
+    def with_driver_rows(self, found: Sequence[pa.Table], tables: Mapping[str, pa.Table] | None = None) -> "RunResult":
+        """The result with what the driver made.
+
+        Args:
+            found: rows of the table `findings`, which are counted.
+            tables: by name; None if the driver made none, so that run_id stays.
+        """
+        run_id, own = self.run_id, Counter[tuple[str, str]]()
+        if tables is not None:
+            digest = Digest()
+            for table in (*tables.values(), *found):
+                digest.take(table.combine_chunks())
+            run_id = hashlib.sha256(f"{run_id} {digest.text}".encode()).hexdigest()[:16]
+        for rows in found:
+            columns = rows["severity"], rows["rule"], count_findings(rows)
+            for severity, rule, count in zip(*(column.to_pylist() for column in columns), strict=True):
+                own[severity, rule] += count
+        return replace(self, run_id=run_id, findings=dict(sorted((Counter(self.findings) + own).items())))
 
     def plain(self) -> dict[str, Any]:
         """The result as plain data, for printing."""

@@ -1,14 +1,12 @@
 """Resumes from the last audit of a warehouse: what is left to read of each log partition, and what changed."""
 
-import hashlib
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.config.inputs import JUDGE_ALL
@@ -27,13 +25,8 @@ from share_state.sources.discovery import (
     infer_state_partition_count,
     join_copies,
 )
-from share_state.sources.kafka_client import KAFKA_FORM
-from share_state.sources.object_stores import Store, StorePath, StoreUnavailableError, read_error, store_error, to_path
-from share_state.sources.resume import ResumePoint, ResumeStatus, resume
+from share_state.sources.resume import ResumePoint, ResumeStatus, digest_of_logs, resume
 from share_state.sources.segments import without_obsolete_copies
-
-if TYPE_CHECKING:
-    from share_state.sources.kafka_cluster import KafkaSource
 
 COMMAND = "audit"
 
@@ -221,65 +214,3 @@ def _empty_log(name: str, point: ResumePoint | None, next_offset: int) -> LogPar
     start = point.log_start_offset if point is not None else next_offset
     number = int(name.rpartition("-")[2])
     return LogPartition(STATE_TOPIC, number, (Segment(f"{name}/gone", start, 0),), start)
-
-
-def digest_of_logs(logs: Sequence[LogPartition]) -> str:
-    """A hash that changes if the logs change.
-
-    It covers the bytes of local files, size and modification time of files in an object store (which would have to be
-    downloaded), the end offsets of a cluster's log partitions, and the rows that Spark sorts.
-
-    Args:
-        logs: log partitions, in the order in which they were found.
-    Raises:
-        InputError: if a file cannot be read.
-    """
-    digest = hashlib.blake2b(digest_size=8)
-    rows = [getattr(log.source, "content", None) for log in logs]
-    files = (log for log, content in zip(logs, rows, strict=True) if content is None)
-    contents = _contents(segment.path for log in files for segment in log.segments)
-    for log, content in zip(logs, rows, strict=True):
-        digest.update(f"{log.topic} {log.partition}\n".encode())
-        if log.source is not None and log.source.form == KAFKA_FORM:
-            end = cast("KafkaSource", log.source).end_offset
-            digest.update(f"{log.topic_id} {log.log_start_offset} {end}\n".encode())
-        for one in log.segments:
-            # Several log partitions may share a file, each with its own slice.
-            digest.update(f"{one.base_offset} {one.begin} {one.size} {content or contents[one.path]}\n".encode())
-    return digest.hexdigest()
-
-
-def _contents(paths: Iterable[str]) -> dict[str, str]:
-    """Path -> text that identifies its content, for each distinct path."""
-    found, stored = dict[str, str](), dict[Store, list[tuple[str, StorePath]]]()
-    for path in dict.fromkeys(paths):
-        place = to_path(path)
-        if isinstance(place, StorePath):
-            stored.setdefault(place.store, []).append((path, place))
-        else:
-            found[path] = _file_hash(path)
-    for store, files in stored.items():
-        found |= _last_written(store, files)
-    return found
-
-
-def _last_written(store: Store, files: Sequence[tuple[str, StorePath]]) -> dict[str, str]:
-    """Size and modification time of files of an object store; a hash of the bytes if it has no modification times."""
-    try:
-        infos = store.file_system.get_file_info([found.inner for _, found in files])
-    except (OSError, pa.ArrowException, StoreUnavailableError) as error:
-        raise store_error(files[0][0], error) from None
-    found = {}
-    for (path, _), info in zip(files, infos, strict=True):
-        if not info.is_file:
-            raise store_error(path, FileNotFoundError())
-        found[path] = _file_hash(path) if info.mtime_ns is None else f"{info.size} {info.mtime_ns}"
-    return found
-
-
-def _file_hash(path: str) -> str:
-    try:
-        with to_path(path).open("rb") as opened:
-            return hashlib.file_digest(opened, "sha256").hexdigest()
-    except OSError as error:
-        raise read_error(path, error) from None

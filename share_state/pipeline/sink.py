@@ -1,16 +1,25 @@
 """Where the rows of a run go: folded by an executor, completed by what only the driver knows, committed by table."""
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from share_state.delta.files import File
+from share_state.delta.files import FILE_SCHEMA, File, TableFiles
 from share_state.delta.warehouse import Warehouse
 from share_state.pipeline.plan import FoldPlan
-from share_state.pipeline.task import LOG, SUMMARY, FinishRows, OutputSpec, finalize_staged, read_staged
+from share_state.pipeline.task import LOG, SUMMARY, FinishRows, OutputSpec, PerLog, finalize_staged, read_staged
 from share_state.schema.declarations import table_schema
+from share_state.sources.discovery import LogPartition
+
+if TYPE_CHECKING:
+    from share_state.pipeline.executor import Executor
+
+
+LogRows = Callable[[FoldPlan, LogPartition], Iterator[pa.RecordBatch]]
+"""Makes rows of a table from one log partition."""
 
 
 class Sink(Protocol):
@@ -33,6 +42,15 @@ class Sink(Protocol):
             `cutoff` and `summary` of each log partition.
         Raises:
             InputError: if a segment cannot be read.
+        """
+        ...
+
+    def write(self, table: str, plan: FoldPlan, per_log: LogRows) -> int:
+        """Replace a table by what a function makes of every log partition, and return the number of rows.
+
+        Raises:
+            InputError: if a segment cannot be read.
+            WarehouseError: as of `replace`.
         """
         ...
 
@@ -88,23 +106,26 @@ class Sink(Protocol):
 class FileSink:
     """Tasks write Parquet files into the folders of the tables; the driver commits them with delta-rs."""
 
-    def __init__(self, tables: Warehouse, run: Callable[[FoldPlan, OutputSpec], pa.Table]) -> None:
-        """Begin.
-
-        Args:
-            tables: the warehouse.
-            run: folds a plan and collects what its tasks return.
-        """
-        self.tables, self._run = tables, run
+    def __init__(self, tables: Warehouse, executor: "Executor[Any]") -> None:
+        """Begin; the executor's tasks write."""
+        self.tables, self._executor = tables, executor
         self._files = defaultdict[str, list[File]](list)
 
     def fold(self, plan: FoldPlan, written: Sequence[str], staged: Sequence[str]) -> pa.Table:
         """Fold every log partition."""
-        rows = self._run(plan, OutputSpec(written=tuple(written), staged=tuple(staged), files=self.tables.files))
+        output = OutputSpec(written=tuple(written), staged=tuple(staged), files=self.tables.files)
+        rows = self._executor.collect(self._executor.fold(plan, output))
         for summary in rows[SUMMARY].drop_null().to_pylist():
             for file in summary["files"]:
                 self._files[file["table"]].append(file | {LOG: summary["log"]})
         return rows
+
+    def write(self, table: str, plan: FoldPlan, per_log: LogRows) -> int:
+        """Replace a table by what a function makes of every log partition."""
+        write = partial(_write_log, self.tables.files, table, partial(per_log, plan))
+        files = self._executor.collect(self._executor.map_logs(plan, write, FILE_SCHEMA)).to_pylist()
+        self.tables.replace(table, files)
+        return sum(file["rows"] for file in files)
 
     def count(self, table: str) -> int:
         """How many rows of a table the fold made."""
@@ -160,3 +181,8 @@ class FileSink:
     def maintain(self, days: int) -> None:
         """Compact and vacuum the tables."""
         self.tables.maintain(days)
+
+
+def _write_log(files: TableFiles, table: str, per_log: PerLog, log: LogPartition) -> Iterator[pa.RecordBatch]:
+    if written := files.write(table, per_log(log)):
+        yield pa.RecordBatch.from_pylist(written, schema=FILE_SCHEMA)

@@ -25,6 +25,7 @@ from share_state.fold.checkpoint import (
 )
 from share_state.fold.history import history_pieces
 from share_state.fold.log import FoldedLog, fold_log
+from share_state.fold.log_stats import dictionary_encoded
 from share_state.fold.options import Limits
 from share_state.fold.states import in_flight_table, key_columns, state_table, window_tiles
 from share_state.kafka.buffers import range_rows
@@ -141,7 +142,7 @@ class LogChanges:
 
     def to_bytes(self) -> bytes:
         """The changes as one value."""
-        parts = {name: to_ipc(table, compression="lz4") for name, table in self.tables.items()}
+        parts = {name: to_ipc(table) for name, table in self.tables.items()}
         sizes = {name: len(part) for name, part in parts.items()}
         head = {"log": self.log, "summary": self.summary, "problems": self.problems, "sizes": sizes}
         return b"\n".join((json.dumps(head).encode(), b"".join(parts.values())))
@@ -156,8 +157,8 @@ class LogChanges:
         return cls(given["log"], tables, given["summary"], given["problems"])
 
 
-def to_ipc(table: pa.Table, compression: str | None = None) -> bytes:
-    """A table as an Arrow stream."""
+def to_ipc(table: pa.Table, compression: str = "lz4") -> bytes:
+    """A table as an Arrow stream; Spark copies it several times, so it is compressed."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as stream:
         stream.write_table(table)
@@ -180,7 +181,8 @@ def state_bytes(name: str, checkpoint: FoldCheckpoint) -> bytes:
         whole["bytes"] = cells["bytes"].sum()
         checkpoint.extent.cells = whole
     rows = pa.concat_tables(checkpoint_share_partitions(name, checkpoint))
-    return to_ipc(rows.replace_schema_metadata({_LOG: checkpoint_row(name, checkpoint)["carried"]}))
+    # Spark pickles it byte by byte.
+    return to_ipc(rows.replace_schema_metadata({_LOG: checkpoint_row(name, checkpoint)["carried"]}), "zstd")
 
 
 def checkpoint_of(state: bytes) -> FoldCheckpoint | None:
@@ -338,15 +340,15 @@ def _changed_rows(folding: Folding, *, is_by_clock: bool) -> dict[str, pa.Table]
     suspect = folded.suspect[np.searchsorted(folded.numbers, live)]
     ends = pa.nulls(len(live), pa.int64())
     states = state_table(selected, key, folded.log.partition, suspect, ends)
-    ranges = in_flight_table(key, *window_tiles(selected))
+    ranges = in_flight_table(dictionary_encoded(key), *window_tiles(selected))
     exists_now = np.append(chains.chains["exists"], False)[place]
     gone = key_columns(old_keys, np.flatnonzero(old.chains["exists"] & ~exists_now), Topics())
     # The rows of these share-partitions are replaced, maybe by none.
     replaced = np.flatnonzero(old.chains["exists"] & np.append(changed, True)[place])
     gone["state_partition"] = pa.repeat(pa.scalar(folded.log.partition, pa.int32()), len(gone["group_id"]))
     return {
-        STATE: _with_gone(STATE, states, gone),
-        IN_FLIGHT: _with_gone(IN_FLIGHT, ranges, key_columns(old_keys, replaced, Topics())),
+        STATE: _with_gone(states, gone),
+        IN_FLIGHT: _with_gone(ranges, key_columns(old_keys, replaced, Topics())),
         WATCHED: _watched(folded, None if is_by_clock else live, gone),
     }
 
@@ -359,10 +361,7 @@ def _watched(folded: FoldedLog, live: np.ndarray | None, gone: dict[str, pa.Arra
     rows = rows.append_column(COMPLETE, pa.array(folded.chains.chains["delivery_complete_count"].copy()))
     if live is not None:
         rows = rows.take(pa.array(np.searchsorted(folded.numbers, live)))
-    rows = rows.append_column(GONE, pa.array(np.zeros(len(rows), bool)))
-    count = len(gone["group_id"])
-    columns = {one.name: gone.get(one.name, pa.nulls(count)).cast(one.type) for one in rows.schema}
-    return pa.concat_tables([rows, pa.table(columns | {GONE: pa.array(np.ones(count, bool))}, schema=rows.schema)])
+    return _with_gone(rows, gone)
 
 
 def _taken(chains: Chains, numbers: np.ndarray) -> Chains:
@@ -372,11 +371,8 @@ def _taken(chains: Chains, numbers: np.ndarray) -> Chains:
     return Chains(chains.chains[numbers], ends, chains.batches[range_rows(chains.ends[numbers], sizes)])
 
 
-def _with_gone(table: str, rows: pa.Table, removed: dict[str, pa.Array]) -> pa.Table:
-    """Changed rows of a table with those to delete after them."""
-    schema = table_schema(table)
-    rows = rows.cast(schema).append_column(GONE, pa.array(np.zeros(len(rows), bool)))
-    count = len(removed["group_id"])
-    columns = {name: removed.get(name, pa.nulls(count)).cast(schema.field(name).type) for name in schema.names}
-    columns[GONE] = pa.array(np.ones(count, bool))
-    return pa.concat_tables([rows, pa.table(columns, schema=rows.schema)])
+def _with_gone(rows: pa.Table, removed: dict[str, pa.Array]) -> pa.Table:
+    """Changed rows of a table with those to delete after them, of which only keys are known."""
+    count, kept = len(removed["group_id"]), rows.append_column(GONE, pa.array(np.zeros(len(rows), bool)))
+    columns = {one.name: removed.get(one.name, pa.nulls(count)).cast(one.type) for one in kept.schema}
+    return pa.concat_tables([kept, pa.table(columns | {GONE: pa.array(np.ones(count, bool))}, schema=kept.schema)])

@@ -335,7 +335,7 @@ class StreamTables:
             index={},
             log_time=run.log_time,
             notes=run.notes,
-        ).with_findings(self.findings)
+        ).with_driver_rows([self.findings])
 
     def _commit_run(self) -> None:
         run = self.run
@@ -451,9 +451,9 @@ def _named(rows: pa.Table, topics: Topics) -> pa.Table:
     """Rows with the names and the end offsets of their topics."""
     if "topic_id" not in rows.column_names:
         return rows
-    ids, partitions = rows["topic_id"].combine_chunks(), rows["partition"].combine_chunks()
+    ids, partitions = rows["topic_id"].cast(pa.string()).combine_chunks(), rows["partition"].combine_chunks()
     for name, values in (("topic", topics.name_of(ids)), ("topic_end_offset", topics.end_of(ids, partitions))):
         if name in rows.column_names:
             place = rows.schema.get_field_index(name)
-            rows = rows.set_column(place, rows.schema.field(name), values)
+            rows = rows.set_column(place, name, values)
     return rows

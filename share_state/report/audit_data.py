@@ -295,10 +295,11 @@ def _needing_attention(rows: pa.Table) -> pa.Table:
     has_error, is_ok = pc.greater(rows["errors"], 0), pc.equal(rows["verdict"], VERDICTS[-1])
     other = pc.if_else(has_error, ERROR, pc.if_else(rows["suspect"], SUSPECT, WARNING))
     verdict = pc.binary_join_element_wise(rows["verdict"].cast(pa.string()), pc.if_else(has_error, f"+{ERROR}", ""), "")
-    # An error is graver than STALL; the ranks of verdicts are whole numbers.
-    own = pc.if_else(pc.equal(other, SUSPECT), JUST_WORSE_THAN_OK + 0.1, JUST_WORSE_THAN_OK + 0.2)
+    # An error and a suspect state are graver than STALL; the ranks of verdicts are whole numbers.
+    stall = VERDICTS.index("STALL")
+    own = pc.if_else(pc.equal(other, SUSPECT), stall - 0.4, JUST_WORSE_THAN_OK + 0.2)
     rank = pc.if_else(is_ok, own, verdict_rank(rows))
-    rank = pc.if_else(has_error, pc.min_element_wise(rank, VERDICTS.index("STALL") - 0.5), rank)
+    rank = pc.if_else(has_error, pc.min_element_wise(rank, stall - 0.5), rank)
     return rows.append_column("status", pc.if_else(is_ok, other, verdict)).append_column("rank", rank)
 
 

@@ -48,7 +48,7 @@ _COVERED_RULES = {"SPSO_STALL": "STALL", "POISON_RECORDS": None}
 """Rules that repeat what a verdict, or the poison records, state."""
 
 _MAX_ROWS, _MAX_RULES, _MAX_PATHS = 5, 8, 3
-_MAX_TEXT, _FILE_WIDTH, _WIDTH_FOR_NUMBERS = 100, 240, 110
+_FILE_WIDTH, _WIDTH_FOR_NUMBERS = 240, 110
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ def print_audit(report: AuditReport, written: Sequence[str] = ()) -> None:
     print_line(_shorten(f"audit{cluster}, run {run['run_id']}: {read} {took}", width))
     if run["notes"]:
         more = f" (and {pluralize(len(run['notes']) - 1, 'note')} more)" if len(run["notes"]) > 1 else ""
-        print_line(f"note: {_shorten(run['notes'][0], min(_MAX_TEXT, width - 6 - len(more)))}{more}")
+        print_line(f"note: {_shorten(run['notes'][0], 2 * width - 6 - len(more))}{more}")
     print_line(_shorten(headline(report), width))
     statuses = ", ".join(f"{count:,} {status}" for status, count in report.statuses.items() if count)
     print_line(_shorten(f"status: {statuses or 'no share-partition'}", width))
@@ -205,7 +205,7 @@ def print_audit(report: AuditReport, written: Sequence[str] = ()) -> None:
         print_line(_shorten(f"next: {first.what}", width))
         if first.then:
             print_line(_shorten(f"      {first.then}", width))
-        if first.command is not None and len(first.command) <= _MAX_TEXT * 2:
+        if first.command is not None and len(first.command) <= _FILE_WIDTH:
             print_line(f"      {first.command}")
     for path in written[:_MAX_PATHS]:
         print_line(f"written: {escape_unprintable(path)}")
@@ -271,7 +271,7 @@ def _print_fitted(columns: list[str], rows: list[list[str]], width: int, numeric
     others = list(zip(columns, *rows, strict=True))[:-1]
     widths = [max(len(escape_unprintable(text)) for text in column) for column in others]
     left = max(10, width - sum(widths) - 2 * len(columns))
-    print_table(columns, [[*row[:-1], _shorten(row[-1], min(left, _MAX_TEXT))] for row in rows], numeric=numeric)
+    print_table(columns, [[*row[:-1], _shorten(row[-1], left)] for row in rows], numeric=numeric)
 
 
 def _shorten(text: str, most: int) -> str:

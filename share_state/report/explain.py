@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from share_state.errors import InputError
+from share_state.fold.dead_letters import letters_of_offset
 from share_state.fold.explain import (
     AssignmentHistory,
     Explanation,
@@ -59,7 +60,8 @@ def explain_offset(
         delivery_limit: of the group; by default what the plan holds about it.
     Returns:
         Plain data: the share-partition; `records` in log order (what each says, the offset's state before and after,
-        deliveries so far, members that had the partition); the offset's state now; and `sentence`.
+        deliveries so far, members that had the partition); the offset's state now; `sentence`;
+        and, if the plan has dead-letter topics, `dead_letters` of the offset.
     Raises:
         InputError: if there is no record of the share-partition.
     """
@@ -83,7 +85,12 @@ def explain_offset(
         assignments = assignment_history(group_logs, latest.group_id, latest.topic_id, latest.partition)
     known = delivery_limit or plan.limits.groups.get(latest.group_id, {}).get("delivery_count")
     limit = DeliveryLimit(known or plan.limits.delivery_count, known is None)
-    return _explanation_json(latest, assignments, others, limit)
+    found_json = _explanation_json(latest, assignments, others, limit)
+    if plan.dead_letters is not None:
+        topics = [name for name in (latest.topic, latest.topic_id) if name]
+        letters = letters_of_offset(plan.dead_letters, latest.group_id, topics, partition, offset)
+        found_json["dead_letters"] = letters.to_pylist()
+    return found_json
 
 
 def _group_logs(plan: FoldPlan, inputs: Sequence[str]) -> list[LogPartition]:

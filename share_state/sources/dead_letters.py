@@ -1,9 +1,11 @@
 """Reads dead-letter topics: segments, tables with the column `headers` of Spark's Kafka source, and live clusters."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -13,8 +15,9 @@ import pyarrow.parquet as pq
 from share_state.errors import InputError
 from share_state.kafka.dead_letters import DEAD_LETTERS, HEADERS, dead_letters, header_columns
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import LogPartition
+from share_state.sources.discovery import LogPartition, Segment
 from share_state.sources.object_stores import InputPath, parquet_source
+from share_state.sources.resume import digest_of_logs
 from share_state.sources.segments import index_records, read_chunks
 from share_state.sources.tables import timestamp_ms
 
@@ -52,59 +55,147 @@ class DeadLetters:
     is_live: bool = False
 
 
-def read_dead_letters(logs: Sequence[LogPartition], read: ReadSoFar) -> DeadLetters:
-    """Read the dead letters in segments, from where an earlier audit stopped.
+class DeadLetterSource(Protocol):
+    """Where the dead-letter topics are read."""
 
-    Raises:
-        InputError: if a segment cannot be read.
+    def read(self, so_far: ReadSoFar) -> DeadLetters:
+        """Read the dead letters from where an earlier audit stopped.
+
+        Raises:
+            InputError: if a file, a table or the cluster cannot be read.
+        """
+        ...
+
+    def digest(self) -> str:
+        """A hash that changes if the dead-letter topics change; raises as `read`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentLetters:
+    """The segments of dead-letter topics."""
+
+    logs: Sequence[LogPartition]
+
+    def read(self, so_far: ReadSoFar) -> DeadLetters:
+        """Read the dead letters from where an earlier audit stopped."""
+        tables, others = [DEAD_LETTERS.empty_table()], 0
+        for log in self.logs:
+            begin = max(so_far.get((log.topic, log.partition or 0), 0), log.log_start_offset)
+            following = {one.replica: one.base_offset for one in log.segments}
+            kept = []
+            for segment in reversed(log.segments):
+                if segment.base_offset == following[segment.replica] or following[segment.replica] > begin:
+                    kept.insert(0, segment)
+                following[segment.replica] = segment.base_offset
+            for part in read_chunks(replace(log, segments=tuple(kept)), merge=True):
+                found = index_records(part, begin, Window())
+                records = found.records[found.records["offset"] >= begin]
+                columns = header_columns(found.part.data, found.part.batches, records)
+                rows, strangers = dead_letters(
+                    columns,
+                    pa.repeat(log.topic, len(records)),
+                    pa.repeat(log.partition or 0, len(records)),
+                    pa.array(records["offset"].copy()),
+                    pa.array(records["timestamp"].copy()),
+                )
+                tables.append(rows)
+                others += strangers
+        starts = {(log.topic, log.partition or 0): log.log_start_offset for log in self.logs}
+        return DeadLetters(pa.concat_tables(tables), others, starts)
+
+    def digest(self) -> str:
+        """A hash that changes if the segments change."""
+        return digest_of_logs(self.logs)
+
+
+@dataclass(frozen=True, slots=True)
+class TableLetters:
+    """Tables with the columns of Spark's Kafka source, one after the other.
+
+    Attributes:
+        tables: each opens the rows of a table, at least COLUMNS.
+        files: that change if a table changes.
     """
-    tables, others = [DEAD_LETTERS.empty_table()], 0
-    for log in logs:
-        begin = max(read.get((log.topic, log.partition or 0), 0), log.log_start_offset)
-        following = {one.replica: one.base_offset for one in log.segments}
-        kept = []
-        for segment in reversed(log.segments):
-            if segment.base_offset == following[segment.replica] or following[segment.replica] > begin:
-                kept.insert(0, segment)
-            following[segment.replica] = segment.base_offset
-        for part in read_chunks(replace(log, segments=tuple(kept)), merge=True):
-            found = index_records(part, begin, Window())
-            records = found.records[found.records["offset"] >= begin]
-            columns = header_columns(found.part.data, found.part.batches, records)
-            rows, strangers = dead_letters(
-                columns,
-                pa.repeat(log.topic, len(records)),
-                pa.repeat(log.partition or 0, len(records)),
-                pa.array(records["offset"].copy()),
-                pa.array(records["timestamp"].copy()),
-            )
+
+    tables: Sequence[Callable[[], Iterator[pa.RecordBatch]]]
+    files: Sequence[InputPath]
+
+    def read(self, so_far: ReadSoFar) -> DeadLetters:
+        """Read the dead letters from where an earlier audit stopped."""
+        tables, others, starts = [DEAD_LETTERS.empty_table()], 0, dict[tuple[str, int], int]()
+        for batch in (one for open_table in self.tables for one in open_table()):
+            rows, strangers = _of_table(batch)
             tables.append(rows)
             others += strangers
-    starts = {(log.topic, log.partition or 0): log.log_start_offset for log in logs}
-    return DeadLetters(pa.concat_tables(tables), others, starts)
+            firsts = pa.table(batch.select(["topic", "partition", "offset"])).group_by(["topic", "partition"])
+            for row in firsts.aggregate([("offset", "min")]).to_pylist():
+                place, first = (row["topic"], row["partition"]), int(row["offset_min"])
+                starts[place] = min(starts.get(place, first), first)
+        rows = pa.concat_tables(tables)
+        for (topic, partition), offset in so_far.items():
+            own = (pc.field("dead_letter_topic") == topic) & (pc.field("dead_letter_partition") == partition)
+            rows = rows.filter(~own | (pc.field("dead_letter_offset") >= offset))
+        return DeadLetters(rows, others, starts)
+
+    def digest(self) -> str:
+        """A hash that changes if a table changes."""
+        segments = tuple(Segment(str(file), 0, file.stat().st_size) for file in self.files)
+        return digest_of_logs([LogPartition("dead_letters", None, segments, 0)])
 
 
-def read_dead_letter_batches(batches: Iterable[pa.RecordBatch], read: ReadSoFar) -> DeadLetters:
-    """The dead letters in rows of tables, from where an earlier audit stopped.
+@dataclass(frozen=True, slots=True)
+class ClusterLetters:
+    """The dead-letter topics of a running cluster, without the partitions that have no leader.
 
-    Args:
-        batches: at least COLUMNS.
-        read: as of `read_dead_letters`.
+    Attributes:
+        address: `kafka://host:port[,host:port…]`.
+        properties: path of a properties file, as for `--command-config` of Kafka's tools.
     """
-    tables, others, starts = [DEAD_LETTERS.empty_table()], 0, dict[tuple[str, int], int]()
-    for batch in batches:
-        rows, strangers = _of_table(batch)
-        tables.append(rows)
-        others += strangers
-        firsts = pa.table(batch.select(["topic", "partition", "offset"])).group_by(["topic", "partition"])
-        for row in firsts.aggregate([("offset", "min")]).to_pylist():
-            place, first = (row["topic"], row["partition"]), int(row["offset_min"])
-            starts[place] = min(starts.get(place, first), first)
-    rows = pa.concat_tables(tables)
-    for (topic, partition), offset in read.items():
-        own = (pc.field("dead_letter_topic") == topic) & (pc.field("dead_letter_partition") == partition)
-        rows = rows.filter(~own | (pc.field("dead_letter_offset") >= offset))
-    return DeadLetters(rows, others, starts)
+
+    address: str
+    properties: str | None
+
+    def _find(self) -> tuple[list[LogPartition], "DeadLetterTopics"]:
+        """The log partitions up to now.
+
+        Raises:
+            InputError: if no broker answers or access is denied.
+            SetupError: if Java or the jars of Kafka's client are missing.
+        """
+        from share_state.sources.kafka_admin import fetch_dead_letter_topics  # noqa: PLC0415  a live cluster needs it
+        from share_state.sources.kafka_cluster import read_topics  # noqa: PLC0415  the client library is an extra
+
+        found = fetch_dead_letter_topics(self.address, self.properties)
+        return read_topics(self.address, self.properties, list(found.topics)), found
+
+    def read(self, so_far: ReadSoFar) -> DeadLetters:
+        """Read the dead letters from where an earlier audit stopped."""
+        logs, topics = self._find()
+        tables, others, starts = [DEAD_LETTERS.empty_table()], 0, dict[tuple[str, int], int]()
+        for log in logs:
+            source: Any = log.source
+            place = log.topic, log.partition or 0
+            starts[place] = log.log_start_offset
+            messages = source.messages(replace(log, log_start_offset=max(so_far.get(place, 0), log.log_start_offset)))
+            while part := list(islice(messages, _MESSAGES)):
+                columns = {
+                    "headers": pa.array([message.headers() for message in part], _HEADERS),
+                    "topic": pa.repeat(log.topic, len(part)),
+                    "partition": pa.repeat(pa.scalar(log.partition or 0, pa.int32()), len(part)),
+                    "offset": pa.array([message.offset() for message in part]),
+                    "timestamp": pa.array([message.timestamp()[1] for message in part], pa.timestamp("ms", "UTC")),
+                }
+                rows, strangers = _of_table(pa.RecordBatch.from_pydict(columns))
+                tables.append(rows)
+                others += strangers
+        return DeadLetters(pa.concat_tables(tables), others, starts, topics.topics, topics.unusable, is_live=True)
+
+    def digest(self) -> str:
+        """A hash that changes if the topics or their ends change."""
+        logs, topics = self._find()
+        ends = [(log.name, log.log_start_offset, getattr(log.source, "end_offset", None)) for log in logs]
+        return sha256(json.dumps([ends, topics.topics, topics.unusable]).encode()).hexdigest()[:16]
 
 
 def parquet_batches(files: Sequence[InputPath]) -> Iterator[pa.RecordBatch]:
@@ -145,43 +236,3 @@ def _of_table(batch: pa.RecordBatch) -> tuple[pa.Table, int]:
         columns.append(values.take(pa.array(places, mask=places < 0)))
     times = pa.array(timestamp_ms(batch["timestamp"]))
     return dead_letters(columns, batch["topic"].cast(pa.string()), batch["partition"], batch["offset"], times)
-
-
-def find_live_dead_letters(address: str, properties: str | None) -> tuple[list[LogPartition], "DeadLetterTopics"]:
-    """The log partitions of a cluster's dead-letter topics up to now, without those that have no leader.
-
-    Args:
-        address: `kafka://host:port[,host:port…]`.
-        properties: path of a properties file, as for `--command-config` of Kafka's tools.
-    Raises:
-        InputError: if no broker answers or access is denied.
-        SetupError: if Java or the jars of Kafka's client are missing.
-    """
-    from share_state.sources.kafka_admin import fetch_dead_letter_topics  # noqa: PLC0415  a live cluster alone needs it
-    from share_state.sources.kafka_cluster import read_topics  # noqa: PLC0415  the client library is an extra
-
-    found = fetch_dead_letter_topics(address, properties)
-    return read_topics(address, properties, list(found.topics)), found
-
-
-def read_live_dead_letters(address: str, properties: str | None, read: ReadSoFar) -> DeadLetters:
-    """Read the dead-letter topics of a cluster; arguments and errors as of `find_live_dead_letters`."""
-    logs, topics = find_live_dead_letters(address, properties)
-    tables, others, starts = [DEAD_LETTERS.empty_table()], 0, dict[tuple[str, int], int]()
-    for log in logs:
-        source: Any = log.source
-        place = log.topic, log.partition or 0
-        starts[place] = log.log_start_offset
-        messages = source.messages(replace(log, log_start_offset=max(read.get(place, 0), log.log_start_offset)))
-        while part := list(islice(messages, _MESSAGES)):
-            columns = {
-                "headers": pa.array([message.headers() for message in part], _HEADERS),
-                "topic": pa.repeat(log.topic, len(part)),
-                "partition": pa.repeat(pa.scalar(log.partition or 0, pa.int32()), len(part)),
-                "offset": pa.array([message.offset() for message in part]),
-                "timestamp": pa.array([message.timestamp()[1] for message in part], pa.timestamp("ms", "UTC")),
-            }
-            rows, strangers = _of_table(pa.RecordBatch.from_pydict(columns))
-            tables.append(rows)
-            others += strangers
-    return DeadLetters(pa.concat_tables(tables), others, starts, topics.topics, topics.unusable, is_live=True)

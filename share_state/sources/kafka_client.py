@@ -5,7 +5,7 @@ message, `repr` or log shows one.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -136,33 +136,9 @@ SCHEME = "kafka://"
 KAFKA_FORM = "kafka"
 """The `--format` of a running cluster."""
 
-_AUTO = "auto"
 _BROKER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s\[\]:/,@]+):(\d{1,5})")
-_WANTED = "give kafka://HOST:PORT, or several brokers of one cluster with commas between them"
-
-
-def is_kafka_address(given: str) -> bool:
-    """Whether an input is the address of a cluster."""
-    return given.startswith(SCHEME)
-
-
-def find_cluster_address(inputs: Sequence[str], form: str = _AUTO) -> str | None:
-    """The cluster address among the inputs of a command with this `--format`; None if they are files.
-
-    Raises:
-        InputError: if a cluster is combined with other inputs or another format, or its address is invalid.
-    """
-    clusters = [given for given in inputs if is_kafka_address(given)]
-    if not clusters:
-        if form == KAFKA_FORM:
-            raise InputError(f"{' '.join(inputs)}: not the address of a cluster; {_WANTED}")
-        return None
-    if form not in (_AUTO, KAFKA_FORM):
-        raise InputError(f"{clusters[0]}: a cluster is not read as {form}; leave --format out")
-    bootstrap_servers(clusters[0])
-    if len(inputs) > 1:
-        raise InputError(f"{clusters[0]}: a cluster is read alone; take the other {len(inputs) - 1} inputs out")
-    return clusters[0]
+KAFKA_WANTED = "give kafka://HOST:PORT, or several brokers of one cluster with commas between them"
+"""What to give for an address, in messages."""
 
 
 def bootstrap_servers(address: str) -> str:
@@ -177,6 +153,6 @@ def bootstrap_servers(address: str) -> str:
         raise InputError(f"{SCHEME}…: no user or password in an address; put them into a properties file")
     for broker in brokers.split(","):
         found = _BROKER.fullmatch(broker)
-        if not is_kafka_address(address) or found is None or not 0 < int(found[2]) <= 0xFFFF:
-            raise InputError(f"{address}: not the address of a cluster; {_WANTED}")
+        if not address.startswith(SCHEME) or found is None or not 0 < int(found[2]) <= 0xFFFF:
+            raise InputError(f"{address}: not the address of a cluster; {KAFKA_WANTED}")
     return brokers

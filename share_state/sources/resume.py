@@ -1,16 +1,23 @@
 """Finds where to resume reading a log partition after an earlier run, and detects that it is no longer the same log."""
 
+import hashlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
+import pyarrow as pa
 
 from share_state.kafka.record_batches import HEADER_SIZE, BatchStatus
 from share_state.sources.discovery import LogPartition, Segment
-from share_state.sources.object_stores import read_error, to_path
+from share_state.sources.kafka_client import KAFKA_FORM
+from share_state.sources.object_stores import Store, StorePath, StoreUnavailableError, read_error, store_error, to_path
 from share_state.sources.segments import frame_segments
+
+if TYPE_CHECKING:
+    from share_state.sources.kafka_cluster import KafkaSource
 
 _HEADER_START = struct.Struct(">qiibI")
 """Base offset, length, leader epoch, magic, CRC."""
@@ -193,3 +200,65 @@ def _bytes(segment: Segment, position: int, size: int) -> bytes:
             return file.read(size)
     except OSError as error:
         raise read_error(segment.path, error) from None
+
+
+def digest_of_logs(logs: Sequence[LogPartition]) -> str:
+    """A hash that changes if the logs change.
+
+    It covers the bytes of local files, size and modification time of files in an object store (which would have to be
+    downloaded), the end offsets of a cluster's log partitions, and the rows that Spark sorts.
+
+    Args:
+        logs: log partitions, in the order in which they were found.
+    Raises:
+        InputError: if a file cannot be read.
+    """
+    digest = hashlib.blake2b(digest_size=8)
+    rows = [getattr(log.source, "content", None) for log in logs]
+    files = (log for log, content in zip(logs, rows, strict=True) if content is None)
+    contents = _contents(segment.path for log in files for segment in log.segments)
+    for log, content in zip(logs, rows, strict=True):
+        digest.update(f"{log.topic} {log.partition}\n".encode())
+        if log.source is not None and log.source.form == KAFKA_FORM:
+            end = cast("KafkaSource", log.source).end_offset
+            digest.update(f"{log.topic_id} {log.log_start_offset} {end}\n".encode())
+        for one in log.segments:
+            # Several log partitions may share a file, each with its own slice.
+            digest.update(f"{one.base_offset} {one.begin} {one.size} {content or contents[one.path]}\n".encode())
+    return digest.hexdigest()
+
+
+def _contents(paths: Iterable[str]) -> dict[str, str]:
+    """Path -> text that identifies its content, for each distinct path."""
+    found, stored = dict[str, str](), dict[Store, list[tuple[str, StorePath]]]()
+    for path in dict.fromkeys(paths):
+        place = to_path(path)
+        if isinstance(place, StorePath):
+            stored.setdefault(place.store, []).append((path, place))
+        else:
+            found[path] = _file_hash(path)
+    for store, files in stored.items():
+        found |= _last_written(store, files)
+    return found
+
+
+def _last_written(store: Store, files: Sequence[tuple[str, StorePath]]) -> dict[str, str]:
+    """Size and modification time of files of an object store; a hash of the bytes if it has no modification times."""
+    try:
+        infos = store.file_system.get_file_info([found.inner for _, found in files])
+    except (OSError, pa.ArrowException, StoreUnavailableError) as error:
+        raise store_error(files[0][0], error) from None
+    found = {}
+    for (path, _), info in zip(files, infos, strict=True):
+        if not info.is_file:
+            raise store_error(path, FileNotFoundError())
+        found[path] = _file_hash(path) if info.mtime_ns is None else f"{info.size} {info.mtime_ns}"
+    return found
+
+
+def _file_hash(path: str) -> str:
+    try:
+        with to_path(path).open("rb") as opened:
+            return hashlib.file_digest(opened, "sha256").hexdigest()
+    except OSError as error:
+        raise read_error(path, error) from None

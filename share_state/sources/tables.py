@@ -5,8 +5,8 @@ and `TableRows` reads the row groups that `table_plan` has selected.
 """
 
 import base64
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -263,19 +263,6 @@ class Columns:
     partition: str = "partition"
     offset: str = "offset"
     timestamp: str = "timestamp"
-
-    @classmethod
-    def named(cls, given: Mapping[str, str]) -> "Columns":
-        """The column names, some of them changed: default name -> name in the table.
-
-        Raises:
-            InputError: if a default name does not exist.
-        """
-        known = [field.name for field in fields(cls)]
-        for name in given:
-            if name not in known:
-                raise InputError(f"--column {name}={given[name]}: no such column; give one of {', '.join(known)}")
-        return cls(**given)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
 """Everything that uses Spark: `choice` decides whether a command uses it, `session` starts it, `executor` runs plans.
 
-`inputs` sorts tables. Only `choice` and `masters` import no Spark.
+`inputs` sorts tables. Only `choice` imports no Spark.
 """

@@ -13,14 +13,15 @@ from pyspark.sql.types import StructType
 
 from share_state.config.inputs import ARGUMENTS, JUDGE_ALL, JUDGE_NONE, JUDGE_STATE, input_spec
 from share_state.errors import ShareStateError
+from share_state.pipeline.across_logs import GroupSide, read_groups
 from share_state.pipeline.executor import LocalExecutor, judge_folded_groups
-from share_state.pipeline.groups import GroupSide, read_groups
+from share_state.pipeline.inputs import find_cluster_address
 from share_state.pipeline.plan import FoldPlan, build_plan
 from share_state.pipeline.reconstruct import DECODED_RECORDS
 from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE, OutputSpec, decoded_batches, returned_table
 from share_state.pipeline.task import run_task as fold_batches
 from share_state.schema.declarations import table_schema
-from share_state.sources.kafka_client import KAFKA_FORM, find_cluster_address
+from share_state.sources.kafka_client import KAFKA_FORM
 from share_state.spark.kafka_stream import KAFKA_RECORDS, ClusterStreamReader, DecodedStreamReader, reader_options
 
 TABLES = (DECODED_RECORDS, STATE, IN_FLIGHT, CUTOFF, FINDINGS)

@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from share_state.delta.reader import CommittedTables, open_dataset, warehouse_errors
 from share_state.delta.warehouse import Warehouse
-from share_state.pipeline.groups import GroupSide
+from share_state.pipeline.across_logs import GroupSide
 from share_state.pipeline.plan import FoldPlan, cores_per_log
 from share_state.pipeline.sink import FileSink, Sink
 from share_state.pipeline.task import (
@@ -110,9 +110,9 @@ class SparkExecutor:
         """Spark's own Delta writer, if the session has one for the place; else files that the tasks write."""
         if (missing := missing_support(self.spark, tables.files.root)) is not None:
             _LOG.info("%s: tasks write the files of the tables, and delta-rs commits them", missing)
-            yield FileSink(tables, lambda plan, output: self.collect(self.fold(plan, output)))
+            yield FileSink(tables, self)
             return
-        sink = SparkSink(self.spark, tables, self.fold, self.schema)
+        sink = SparkSink(tables, self)
         try:
             yield sink
         finally:

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from py4j.protocol import Py4JError
 from pyarrow.fs import LocalFileSystem, copy_files
-from pyspark.errors import AnalysisException
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -36,10 +37,10 @@ from share_state.kafka.state_records import LARGEST_OFFSET
 from share_state.pipeline.inputs import SortedLogs
 from share_state.pipeline.task import PerLog, balance_tasks
 from share_state.sources.discovery import GROUP_TOPIC, LogPartition, Segment
-from share_state.sources.object_stores import READ_SIZE, StorePath, read_error
+from share_state.sources.object_stores import READ_SIZE, SCHEMES, StorePath, read_error
 from share_state.sources.table_plan import missing_topic_message
 from share_state.sources.tables import NO_TIME, Columns, Rows, arrow_rows, rows_in_chunks, timestamp_ms
-from share_state.spark.session import scratch_folder
+from share_state.spark.session import reason, scratch_folder
 
 _OURS = ("key", "value", "topic", "partition", "offset", "timestamp")
 _OPTIONAL = ("topic", "timestamp")
@@ -62,14 +63,13 @@ class SparkSorter:
         self, tables: Sequence[tuple[str, str]], columns: Columns, name: str, topics: Sequence[str]
     ) -> SortedLogs:
         """Sort tables as one, given by format (parquet, delta or json) and path."""
-        copies, frames = _LocalCopies(), list[DataFrame]()
+        copies, frames = _LocalCopies(self._session), list[DataFrame]()
         with copies.original_addresses():
             for form, path in [(form, copies.local(path)) for form, path in tables]:
                 try:
                     frames.append(_normalised(self._session.read.format(form).load(local_address(path)), columns, path))
-                except AnalysisException as error:
-                    reason = str(error).splitlines()[0]
-                    raise InputError(f"{path}: cannot be read as {form} ({reason})") from None
+                except (PySparkException, Py4JError) as error:
+                    raise InputError(f"{path}: cannot be read as {form} ({reason(error)})") from None
             frame = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
             return _sorted_logs(frame, name, topics)
 
@@ -121,6 +121,17 @@ class FrameRows:
 def local_address(path: str) -> str:
     """A path as Spark finds it whatever the default file system is; an address stays as it is."""
     return path if "://" in path else f"file://{Path(path).absolute()}"
+
+
+def missing_client(session: SparkSession, root: str) -> str | None:
+    """Why Spark cannot reach a folder or address; None if it can."""
+    jvm: Any = session.sparkContext._jvm
+    hadoop: Any = session.sparkContext._jsc
+    try:
+        jvm.org.apache.hadoop.fs.Path(local_address(root)).getFileSystem(hadoop.hadoopConfiguration())
+    except Py4JError as error:
+        return f"Spark has no client for {root.partition(':')[0]}:// ({reason(error)})"
+    return None
 
 
 @contextmanager
@@ -284,14 +295,17 @@ def _in_our_type(ours: str, name: str, given: Column, types: Mapping[str, DataTy
 class _LocalCopies:
     """Copies files of object stores, for which Spark has no client, to a scratch folder that is deleted at exit."""
 
-    def __init__(self) -> None:
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
         self._addresses: dict[str, str] = {}
 
     def local(self, address: str) -> str:
-        """The path of a copy of a file, or of a folder and all below it; a local path is returned unchanged."""
+        """The path of a copy of a file, or of a folder and all below it; unchanged if Spark reads the address."""
         if "://" not in address:
             return address
         root = StorePath.at(address)
+        if root.store.scheme in SCHEMES and missing_client(self._session, address) is None:
+            return address
         target = scratch_folder("copy") / root.name
         self._addresses[str(target)] = address
         try:

@@ -24,9 +24,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from share_state.errors import SetupError, ShareStateError
+from share_state.pipeline.executor import LOCAL_MASTER, is_local, is_master, is_under_spark_submit
 from share_state.schema import declarations
 from share_state.sources import jars
-from share_state.spark.masters import LOCAL_MASTER, is_local, is_master, is_under_spark_submit
 
 if TYPE_CHECKING:
     from share_state.pipeline.executor import Progress

@@ -7,11 +7,11 @@ of it. Several tables are committed at a time, and `runs` last.
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import reduce
-from typing import Any
+from functools import partial, reduce
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
@@ -24,11 +24,15 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from share_state.delta.warehouse import ALL_TABLES, Commit, Warehouse
 from share_state.errors import DiskFullError, WarehouseError, disk_error
 from share_state.pipeline.plan import FoldPlan
+from share_state.pipeline.sink import LogRows
 from share_state.pipeline.task import LOG, SUMMARY, FinishRows, OutputSpec
 from share_state.schema import declarations
 from share_state.schema.declarations import table_schema
-from share_state.spark.inputs import described, local_address
+from share_state.spark.inputs import described, local_address, missing_client
 from share_state.spark.session import reason
+
+if TYPE_CHECKING:
+    from share_state.spark.executor import SparkExecutor
 
 APP_ID = "share_state"
 """The `txnAppId` of all writes; `txnVersion` counts those to a table."""
@@ -41,17 +45,10 @@ _ROWS_PER_FILE = 1 << 20
 
 def missing_support(spark: SparkSession, root: str) -> str | None:
     """Why a session cannot write Delta tables to a folder or address; None if it can."""
-    extensions, context = spark.conf.get("spark.sql.extensions", "") or "", spark.sparkContext
+    extensions = spark.conf.get("spark.sql.extensions", "") or ""
     if "delta" not in extensions.lower() and "databricks" not in (spark.conf.get("spark.app.id", "") or ""):
         return "this Spark session has no Delta"
-    jvm: Any = context._jvm
-    hadoop: Any = context._jsc
-    try:
-        place = jvm.org.apache.hadoop.fs.Path(local_address(root))
-        place.getFileSystem(hadoop.hadoopConfiguration())
-    except Py4JError as error:
-        return f"Spark has no client for {root.partition(':')[0]}:// ({reason(error)})"
-    return None
+    return missing_client(spark, root)
 
 
 def schema_location(spark: SparkSession, schema: str) -> str:
@@ -80,22 +77,10 @@ def _quoted(name: str) -> str:
 class SparkSink:
     """Keeps the rows of a run as a cached DataFrame, and commits them with Spark's Delta writer."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        tables: Warehouse,
-        fold: Callable[[FoldPlan, OutputSpec], DataFrame],
-        schema: str | None = None,
-    ) -> None:
-        """Begin.
-
-        Args:
-            spark: a session with Delta.
-            tables: the warehouse.
-            fold: folds a plan, when its result is used.
-            schema: `catalog.schema` of the tables, whose location is that of the warehouse; None to name them by path.
-        """
-        self.tables, self._spark, self._fold, self._schema = tables, spark, fold, schema
+    def __init__(self, tables: Warehouse, executor: "SparkExecutor") -> None:
+        """Begin; the executor's session has Delta, and its schema, if any, lies where the warehouse does."""
+        self.tables, self._executor = tables, executor
+        self._spark, self._schema = executor.spark, executor.schema
         self._output, self._rows, self._counts = OutputSpec(), None, Counter[str]()
         self._changed = dict[str, DataFrame]()
         self._added = defaultdict[str, list[pa.Table]](list)
@@ -111,12 +96,19 @@ class SparkSink:
     def fold(self, plan: FoldPlan, written: Sequence[str], staged: Sequence[str]) -> pa.Table:
         """Fold every log partition in one job, and keep its rows in Spark."""
         self._output = OutputSpec(returned=(*written, *staged), staged=tuple(staged))
-        self._rows = self._fold(plan, self._output).persist(StorageLevel.MEMORY_AND_DISK)
+        self._rows = self._executor.fold(plan, self._output).persist(StorageLevel.MEMORY_AND_DISK)
         with described(self._spark, "share_state: read and fold log partitions"):
             rows = self._rows.where(sql.col(SUMMARY).isNotNull()).toArrow()
         for summary in rows[SUMMARY].to_pylist():
             self._counts.update({one["table"]: one["rows"] for one in summary["returned"]})
         return rows
+
+    def write(self, table: str, plan: FoldPlan, per_log: LogRows) -> int:
+        """Replace a table by what a function makes of every log partition."""
+        self._changed[table] = self._executor.map_logs(plan, partial(per_log, plan), table_schema(table))
+        self._commit(table, None)
+        with described(self._spark, f"share_state: count {table}"):
+            return self._spark.table(self._name(table)).count()
 
     def count(self, table: str) -> int:
         """How many rows of a table the fold made."""
@@ -192,6 +184,8 @@ class SparkSink:
     def _frame(self, table: str) -> DataFrame:
         """All rows of a table, in few files."""
         frames, count, schema = list[DataFrame](), self._counts[table], table_schema(table)
+        if self._rows is None:
+            return self._changed[table]
         if count:
             frames.append(self._changed.get(table, self._made(table)).select(*schema.names))
         if (added := self._added[table]) or not count:

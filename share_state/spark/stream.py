@@ -30,9 +30,9 @@ from pyspark.sql.streaming.stateful_processor import (
 from share_state.errors import ShareStateError
 from share_state.pipeline.stream import EMPTY_ROWS, PACKED, LogChanges, LogFacts, StreamFold, from_ipc, packed_batch
 from share_state.pipeline.stream_tables import StreamTables
-from share_state.report.stream_metrics import StreamProgress
+from share_state.report.prometheus import StreamProgress
 from share_state.sources.discovery import STATE_TOPIC
-from share_state.sources.kafka_client import is_kafka_address
+from share_state.sources.kafka_client import SCHEME
 from share_state.sources.object_stores import parquet_source, to_path
 from share_state.sources.table_plan import list_table_files
 from share_state.sources.tables import timestamp_ms
@@ -42,6 +42,7 @@ from share_state.spark.kafka_stream import PACKED_FORMAT, PackedSource
 _CHANGES = "state_partition int, changes binary"
 _FILES = "path string, modificationTime timestamp, length long, content binary"
 _STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_CHECKPOINT_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 _COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp")
 _ROWS_A_PART = 1 << 18
 _JUDGED_EVERY_MS = 60_000
@@ -172,6 +173,7 @@ class StreamSpec:
         starting: topic id and next offset of each log partition from which a new stream reads a cluster.
         most_records: of a cluster that a micro-batch reads; None for all.
         files_per_trigger: most files of a micro-batch.
+        verbose: let the JVM write to stderr what its Python workers write.
     """
 
     source: str
@@ -183,6 +185,7 @@ class StreamSpec:
     starting: str | None = None
     most_records: int | None = None
     files_per_trigger: int = 1000
+    verbose: bool = False
 
 
 def run_stream(
@@ -201,6 +204,10 @@ def run_stream(
     failures = list[Exception]()
     # It logs tracebacks of what `write` raises, which is raised again here.
     logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
+    if not spec.verbose:
+        # The worker that declares the state prints ten lines of notes. Spark's own log keeps the stderr that it opened.
+        jvm: Any = spark.sparkContext._jvm
+        jvm.java.lang.System.setErr(jvm.java.io.PrintStream(jvm.java.io.OutputStream.nullOutputStream()))
     try:
         query = _start(spark, spec, tables, failures)
         try:
@@ -236,9 +243,12 @@ def _stopped(spec: StreamSpec, error: Exception) -> Exception:
 
 def _start(spark: SparkSession, spec: StreamSpec, tables: StreamTables, failures: list[Exception]) -> StreamingQuery:
     spark.conf.set("spark.sql.streaming.stateStore.providerClass", _STATE_STORE)
+    if "://" not in spec.checkpoint:
+        # By default Hadoop starts 80 processes per micro-batch (`readlink`) to rename local files.
+        spark.conf.set("spark.sql.streaming.checkpointFileManagerClass", _CHECKPOINT_FILES)
     # Timers need micro-batches without records, which would never let a query end that reads what is there.
     spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", not spec.once)
-    packed = _cluster_frame(spark, spec) if is_kafka_address(spec.source) else _folder_frame(spark, spec)
+    packed = _cluster_frame(spark, spec) if spec.source.startswith(SCHEME) else _folder_frame(spark, spec)
     # What is there now is judged by the time of its last record, as a reconstruct judges it.
     processor = LogProcessor(spec.fold, has_timers=not spec.once)
     changed = packed.groupBy("state_partition").transformWithState(

@@ -24,7 +24,7 @@ from tests.fold.groups.group_writer import (
     user_data,
     write_group_log,
 )
-from tests.profiles import by_profile
+from tests.profiles import by_profile, nightly
 from tests.sources.formats.tables import BY_KEY, SIZES, shuffled, write
 from tests.truth import DATA
 
@@ -165,6 +165,7 @@ def test_with_a_session_the_tables_are_those_without_one(spark: SparkSession, tm
     assert there.sticky_claim.count() == here.sticky_claim.num_rows == 2
 
 
+@nightly("writes twelve tables with Spark")
 def test_a_warehouse_of_a_table_has_the_tables_of_groups(spark: SparkSession, parquet: Path, tmp_path: Path):
     frames = share_state.reconstruct(parquet, spark=spark, warehouse=tmp_path / "lake", group_partitions=3)
     assert contents(frames) == contents(share_state.reconstruct(CHAOS))
@@ -177,7 +178,7 @@ def test_a_dataframe_of_both_topics_is_what_its_segments_are_at_the_same_moment(
     moment = sorted(share_state.timeline(CHAOS)["timestamp"].to_pylist())[200]
     frame = spark.createDataFrame(shuffled(table))
     cut = contents(share_state.reconstruct(CHAOS, as_of=moment))
-    for warehouse in (tmp_path / "lake", None):
+    for warehouse in by_profile([None], [tmp_path / "lake", None]):
         assert contents(share_state.reconstruct(frame, warehouse=warehouse, as_of=moment, group_partitions=3)) == cut
     assert cut["share_groups"] != contents(share_state.reconstruct(CHAOS))["share_groups"] != []
 
@@ -209,7 +210,8 @@ def test_groups_may_be_a_dataframe_of_their_own(spark: SparkSession, tmp_path: P
     state, groups, _ = both_topics(CHAOS)
     frame, of_groups = spark.createDataFrame(rows_of(state)), spark.createDataFrame(rows_of(groups))
     expected = contents(share_state.reconstruct(CHAOS))
-    frames = share_state.reconstruct(frame, warehouse=tmp_path / "a", groups=of_groups, group_partitions=3)
+    lake = by_profile(None, tmp_path / "a")
+    frames = share_state.reconstruct(frame, warehouse=lake, groups=of_groups, group_partitions=3)
     assert contents(frames) == expected
     # Without adaptive execution Spark passes on empty batches.
     spark.conf.set("spark.sql.adaptive.enabled", "false")

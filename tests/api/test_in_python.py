@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 import share_state
 from share_state.errors import InputError, ShareStateError
 from share_state.schema.declarations import table_schema
+from tests.profiles import nightly
 from tests.truth import DATA, cases
 
 DLQ = DATA / "4.4.0/dlq"
@@ -52,6 +53,7 @@ def test_with_a_session_the_tables_are_those_without_one(spark: SparkSession):
     assert "cutoff: DataFrame[" in repr(frames)
 
 
+@nightly("writes a warehouse with Spark, as others do")
 def test_a_warehouse_holds_what_comes_back(spark: SparkSession, tmp_path: Path):
     folder = tmp_path / "lake"
     frames = share_state.reconstruct(DATA / "4.4.0/happy", spark=spark, warehouse=folder, rules={"SPSO_STALL": "off"})

@@ -1,4 +1,4 @@
-"""Commands in this process: those that need Spark share the one session of the test run."""
+"""Commands in this process: those that use Spark share the one session of the test run."""
 
 import os
 from collections.abc import Mapping
@@ -6,21 +6,23 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from share_state.cli.main import run
 from tests.cli.commands import Command, flipped, say
+from tests.profiles import EXECUTORS, IN_SPARK
 from tests.truth import DATA
 
 
-@pytest.fixture
-def share_state(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> Command:
+@pytest.fixture(params=EXECUTORS)
+def share_state(request: pytest.FixtureRequest, capfd: pytest.CaptureFixture[str]) -> Command:
     """Runs a command that may use Spark."""
+    if request.param == IN_SPARK:
+        request.getfixturevalue("spark")
     return partial(say, capfd)
 
 
 @pytest.fixture
-def light(no_session: None, capfd: pytest.CaptureFixture[str]) -> Command:
+def light(capfd: pytest.CaptureFixture[str]) -> Command:
     """Runs a command that needs no Spark."""
     return partial(say, capfd)
 

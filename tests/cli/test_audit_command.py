@@ -26,7 +26,7 @@ FUZZ = DATA / "4.3.1/fuzz"
 
 
 @pytest.fixture(scope="module")
-def audited(spark: object, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def audited(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the warehouse and the reports of an audit of 4.3.1/fuzz; not to be written to."""
     from share_state.cli.main import run  # noqa: PLC0415
 
@@ -101,6 +101,8 @@ def test_stages_are_told_on_stderr(share_state: Command, tmp_path: Path):
         ([str(CHAOS), "--out", "lake", "--set", "limits.delivery_cuont=3"], "did you mean limits.delivery_count?"),
         ([str(CHAOS), "--out", "lake", "--rule", "FOO=off"], "--rule FOO=off: no such rule"),
         ([str(CHAOS), "--out", "lake", "--fail-on", "never"], "--fail-on never: give one of error, warning, info, off"),
+        ([str(CHAOS), "--out", "lake", "--format", "avro"], "--format avro: give one of auto, segments, table"),
+        ([str(CHAOS), "--out", "lake", "--dialect", "draft"], "--dialect draft: give one of auto, share_group_state"),
     ],
 )
 def test_an_unusable_call_is_one_line_and_leaves_nothing(

@@ -58,9 +58,9 @@ def test_what_may_be_deleted_is_written_for_kafka_s_tool(light: Command, tmp_pat
     assert "kafka-delete-records.sh --offset-json-file" in light("cutoff", CHAOS, "--delete-records", target).out
 
 
-def test_kafka_s_tool_takes_the_file(spark: SparkSession, share_state: Command, tmp_path: Path):
+def test_kafka_s_tool_takes_the_file(spark: SparkSession, light: Command, tmp_path: Path):
     target = tmp_path / "offsets.json"
-    share_state("cutoff", CHAOS, "--delete-records", target)
+    light("cutoff", CHAOS, "--delete-records", target)
     assert _parsed_by_kafka(spark, target.read_text()) == {
         f"__share_group_state-{number}": [offset] for number, offset in _redundant(CHAOS).items()
     }

@@ -3,65 +3,91 @@
 import resource
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from share_state.cli.main import run
+from tests.profiles import by_profile
 from tests.truth import DATA
 
 
-def _limited(limit: int, *arguments: object) -> subprocess.CompletedProcess[str]:
-    def limit_files() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+@contextmanager
+def _file_limit(limit: int) -> Iterator[None]:
+    before, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before, most))
 
-    return subprocess.run(
-        [sys.executable, "-m", "share_state", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        preexec_fn=limit_files,
-    )
+
+@pytest.fixture
+def limited(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+    """Runs a command whose files may not grow beyond a size: exit code and stderr."""
+
+    def ran(limit: int, *arguments: object) -> tuple[int, str]:
+        capsys.readouterr()
+        with _file_limit(limit):
+            code = run([str(argument) for argument in arguments])
+        return code, capsys.readouterr().err
+
+    return ran
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiled_kernels(tmp_path_factory: pytest.TempPathFactory) -> None:
-    for command in ("audit", "decode"):
-        _limited(resource.RLIM_INFINITY, command, DATA / "4.3.1/fuzz", "--out", tmp_path_factory.mktemp("w") / command)
+    for command in ("audit", "decode", "simulate"):
+        given = () if command == "simulate" else (str(DATA / "4.3.1/fuzz"),)
+        run([command, *given, "--out", str(tmp_path_factory.mktemp("w") / command)])
 
 
 @pytest.mark.parametrize(
     ("command", "limit"),
-    [("reconstruct", 100), ("reconstruct", 4_000), ("reconstruct", 5_500), ("audit", 5_000), ("decode", 3_000)],
+    [
+        ("reconstruct", 4_000),
+        ("audit", 5_000),
+        ("decode", 3_000),
+        *by_profile([], [("reconstruct", 100), ("reconstruct", 5_500)]),
+    ],
 )
-def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path, command: str, limit: int):
+def test_a_full_disk_is_one_line_and_leaves_nothing(
+    limited: Callable[..., tuple[int, str]], tmp_path: Path, command: str, limit: int
+):
     warehouse = tmp_path / "w"
-    made = _limited(limit, command, DATA / "4.3.1/happy", "--out", warehouse)
-    assert made.returncode == 2, made.stderr
-    said = made.stderr.splitlines()[-1]
-    assert said.startswith(f"share-state: {warehouse}")
-    assert said.endswith("cannot be written (File too large); free space, or give another place")
-    assert "Traceback" not in made.stderr
+    code, said = limited(limit, command, DATA / "4.3.1/happy", "--out", warehouse)
+    assert code == 2, said
+    assert said.splitlines()[-1].startswith(f"share-state: {warehouse}")
+    assert said.splitlines()[-1].endswith("cannot be written (File too large); free space, or give another place")
+    assert "Traceback" not in said
     assert [*tmp_path.rglob("*")] == []
 
 
-def test_tables_stay_as_they_are_where_the_disk_is_full(tmp_path: Path):
-    assert _limited(resource.RLIM_INFINITY, "audit", DATA / "4.3.1/happy", "--out", tmp_path).returncode == 0
+def test_tables_stay_as_they_are_where_the_disk_is_full(limited: Callable[..., tuple[int, str]], tmp_path: Path):
+    assert run(["audit", str(DATA / "4.3.1/happy"), "--out", str(tmp_path)]) == 0
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.*") if path.name != ".lock"}
-    made = _limited(6_000, "audit", DATA / "4.3.1/fuzz", "--out", tmp_path)
-    assert (made.returncode, "cannot be written (File too large)" in made.stderr) == (2, True), made.stderr
+    code, said = limited(6_000, "audit", DATA / "4.3.1/fuzz", "--out", tmp_path)
+    assert (code, "cannot be written (File too large)" in said) == (2, True), said
     after = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.parquet")}
     assert after == {path: time for path, time in before.items() if path.suffix == ".parquet"}
 
 
-def test_simulated_logs_that_do_not_fit_are_removed(tmp_path: Path):
-    made = _limited(10_000, "simulate", "--out", tmp_path / "made")
-    assert (made.returncode, "free space" in made.stderr) == (2, True), made.stderr
+def test_simulated_logs_that_do_not_fit_are_removed(limited: Callable[..., tuple[int, str]], tmp_path: Path):
+    code, said = limited(10_000, "simulate", "--out", tmp_path / "made")
+    assert (code, "free space" in said) == (2, True), said
     assert [*tmp_path.rglob("*")] == []
 
 
 def test_kernels_that_cannot_be_kept_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "kernels"))
-    made = _limited(3_000, "decode", DATA / "4.3.1/happy", "--out", tmp_path / "w")
+    command = [sys.executable, "-m", "share_state", "decode", str(DATA / "4.3.1/happy"), "--out", str(tmp_path / "w")]
+    with _file_limit(3_000):
+        made = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
     assert made.returncode == 2, made.stderr
-    assert made.stderr.startswith("share-state: the folder of scratch files or of compiled kernels: cannot be written")
+    announced, *said = made.stderr.splitlines()
+    assert announced.startswith("share-state: compiling kernels")
+    assert len(said) == 1
+    assert said[0].startswith("share-state: the folder of scratch files or of compiled kernels: cannot be written")
     assert not (tmp_path / "w").exists()

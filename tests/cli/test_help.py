@@ -9,6 +9,7 @@ from share_state import __version__
 from share_state.cli.main import COMMANDS
 from share_state.config.inputs import Dialect, Format, Judge, Mode
 from share_state.rules.registry import OFF, SEVERITIES, registered
+from share_state.simulator.faults import FAULTS
 from tests.cli.commands import Command
 
 
@@ -52,6 +53,10 @@ def test_help_and_error_list_the_choices_of_an_option(light: Command, option: st
     assert refused.code == 2
     assert set(CHOICES[option]) <= set(re.findall(r"[\w-]+", re.sub(r"-\s+", "-", described.partition("[default")[0])))
     assert all(choice in refused.err for choice in CHOICES[option])
+
+
+def test_the_help_of_simulate_lists_the_faults(light: Command):
+    assert set(FAULTS) <= set(re.findall(r"[\w-]+", light("simulate", "-h").out))
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,16 @@ from deltalake import DeltaTable
 import share_state
 from share_state.sources.discovery import find_logs
 from tests.fold.groups.group_tables import rows_of
+from tests.profiles import by_profile
 from tests.sources.formats.tables import write
 from tests.truth import DATA
 
 COMMAND = Path(sys.executable).parent / "share-state"
 
 
-def test_the_installed_command_reconstructs_and_shows(tmp_path: Path):
-    made = _run(COMMAND, "reconstruct", DATA / "4.3.1/happy", "--out", tmp_path / "w", "--master", "local[1]")
+@pytest.mark.parametrize("options", by_profile([()], [(), ("--master", "local[1]")]))
+def test_the_installed_command_reconstructs_and_shows(tmp_path: Path, options: tuple[str, ...]):
+    made = _run(COMMAND, "reconstruct", DATA / "4.3.1/happy", "--out", tmp_path / "w", *options)
     # The JVM prints one line about a module that Spark adds; no option silences it.
     noise = "WARNING: Using incubator modules: jdk.incubator.vector\n"
     assert (made.returncode, made.stderr.replace(noise, "")) == (0, "")
@@ -79,7 +81,7 @@ def test_sigterm_ends_a_command_like_an_interrupt_and_leaves_no_file(tmp_path: P
     assert [*tmp_path.iterdir()] == []
 
 
-@pytest.mark.parametrize("command", ["reconstruct", "audit"])
+@pytest.mark.parametrize("command", by_profile(["audit"], ["reconstruct", "audit"]))
 def test_a_little_export_needs_no_java(no_java: Mapping[str, str], tmp_path: Path, command: str):
     made = _run(COMMAND, command, DATA / "4.3.1/happy", "--out", tmp_path / "w", env=no_java)
     assert made.returncode == 0
@@ -96,7 +98,7 @@ def test_a_table_of_records_needs_no_java(no_java: Mapping[str, str], tmp_path: 
     assert len(DeltaTable(tmp_path / "records").to_pyarrow_table()) == 110
 
 
-@pytest.mark.parametrize("asked", [("--master", "local[1]"), ("--spark-conf", "spark.app.name=x")])
+@pytest.mark.parametrize("asked", [("--spark-conf", "spark.app.name=x"), *by_profile([], [("--master", "local[1]")])])
 def test_spark_that_is_asked_for_is_used(no_java: Mapping[str, str], tmp_path: Path, asked: tuple[str, str]):
     made = _run(COMMAND, "reconstruct", DATA / "4.3.1/happy", "--out", tmp_path / "w", *asked, env=no_java)
     assert made.returncode == 2

@@ -24,7 +24,7 @@ from share_state.fold.control_log import fold_control_log
 from share_state.fold.options import FoldOptions
 from share_state.fold.timeline import timeline_tables
 from share_state.fold.log import fold_log
-from share_state.fold.verify import verify_cutoff
+from share_state.fold.dialect import verify_cutoff
 from share_state.fold.timeline import decoded_tables
 from share_state.rules import judge, judge_records
 from share_state.sources.as_of import Window

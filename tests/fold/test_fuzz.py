@@ -28,7 +28,7 @@ from tests.fold.control_records.logs import log_of as control_log_of
 from tests.kafka.batches import HEADER, Batch, Record, consecutive, in_bytes, log_of, packed
 from tests.kafka.judged import Judged, judged, judged_bytes
 from tests.log_writer import snapshot, tombstone, update
-from tests.profiles import by_profile
+from tests.profiles import nightly
 from tests.sources.formats.printed import console_text, dump_text
 from tests.truth import DATA
 
@@ -285,7 +285,7 @@ def _is_read_or_refused(path: Path, form: str) -> None:
         assert "sorted by Spark" in str(needs_spark)
 
 
-@pytest.mark.skipif(by_profile(True, False), reason="compiles every kernel anew: nightly")
+@nightly("compiles every kernel anew")
 def test_no_kernel_ever_reads_outside_of_its_arrays(tmp_path: Path):
     # numba checks every index where it is told to; a kernel that reads outside raises IndexError then.
     checked = os.environ | {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path), "HYPOTHESIS_PROFILE": "fast"}

@@ -33,7 +33,7 @@ def _is_reported(lake: Path) -> bool:
         return False
 
 
-@pytest.mark.parametrize(("options", "kills"), by_profile([((), 4)], [((), 200), (SPARK, 40)]))
+@pytest.mark.parametrize(("options", "kills"), by_profile([((), 2)], [((), 200), (SPARK, 40)]))
 def test_whenever_an_audit_is_killed_its_alert_is_delivered_once(tmp_path: Path, options: tuple[str, ...], kills: int):
     source = DATA / "4.3.1/happy/__share_group_state-0" / f"{0:020}.log"
     log = tmp_path / "logs/__share_group_state-0"

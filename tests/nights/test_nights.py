@@ -397,5 +397,5 @@ def _clock(shift: timedelta) -> Iterator[None]:
         yield
 
 
-Nights.TestCase.settings = settings(max_examples=by_profile(7, 1000), stateful_step_count=30, print_blob=True)
+Nights.TestCase.settings = settings(max_examples=by_profile(4, 1000), stateful_step_count=30, print_blob=True)
 TestNights = Nights.TestCase

@@ -15,6 +15,7 @@ from deltalake import write_deltalake
 
 from share_state.cli.main import run
 from share_state.delta.reader import CommittedTables
+from share_state.delta.warehouse import DEAD_LETTER_TABLES
 from share_state.report.audit_data import read_report
 from share_state.report.page import render_page
 from share_state.report.prometheus import write_metrics
@@ -128,6 +129,30 @@ def test_a_dead_letter_written_again_is_a_duplicate(export: Export):
     export.state([snapshot(KEY)], *archived(10, 10)).letters(letter(10), letter(10, time=1.5))
     assert export.run().rules == {"DEAD_LETTER_DUPLICATE": "info"}
     assert [row["duplicate"] for row in export.rows("dead_letters")] == [False, True]
+
+
+def test_a_warehouse_from_before_these_tables_is_continued_and_what_it_did_not_note_is_not_lost(export: Export):
+    noted, later = [[snapshot(KEY)], *archived(10, 14)], archived(20, 21)
+    audit = ["audit", str(export.state(*noted).folder / "__share_group_state-0"), "--out", str(export.warehouse)]
+    assert run(audit) == 0
+    assert not [name for name in DEAD_LETTER_TABLES if (export.warehouse / name).exists()]
+    export.state(*noted, *later).letters(letter(13), letter(20, time=3.5))
+    assert export.run("audit").lost == [(21, 21)]
+    assert [(row["offset"], row["archived"]) for row in export.rows("dead_letters")] == [(13, None), (20, True)]
+    assert "whether the offsets of 1 were archived" in export.notes
+    # An audit in between is given no dead letters, and 31 waits in ARCHIVING at its end.
+    waits, left = archived(31, 31)
+    export.state(*noted, *later, *archived(30, 30), waits)
+    assert run(audit) == 0
+    export.state(*noted, *later, *archived(30, 30), waits, left, *archived(40, 41)).letters(
+        *(letter(of, time=time) for of, time in ((13, 1), (20, 3.5), (30, 5.5), (31, 7.5), (40, 9)))
+    )
+    assert export.run("audit").lost == [(41, 41)]
+    assert {row["offset"]: row["archived"] for row in export.rows("dead_letters")}.items() >= {
+        31: True,
+        40: True,
+    }.items()
+    assert "DEAD_LETTER_UNEXPECTED" not in export.rules
 
 
 def test_an_offset_archived_again_after_a_reset_needs_a_dead_letter_of_its_own(export: Export):

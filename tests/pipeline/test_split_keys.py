@@ -8,26 +8,31 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyspark.sql import SparkSession
 
 from share_state.delta.files import TableFiles
 from share_state.delta.reader import CommittedTables
 from share_state.fold.options import SharePartitionFilter
 from share_state.fold.timeline import timeline_tables
+from share_state.pipeline.across_logs import settle_timeline
 from share_state.pipeline.audit import run_audit
-from share_state.pipeline.executor import LocalExecutor
-from share_state.pipeline.groups import settle_timeline
+from share_state.pipeline.executor import Executor, LocalExecutor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.pipeline.result import RunResult
 from share_state.sources.discovery import find_logs, group_partition_of
+from share_state.spark.executor import SparkExecutor
 from tests.kafka.batches import Batch, Record, consecutive, in_bytes, log_of
+from tests.profiles import by_profile
 from tests.rules.histories import AVAILABLE, snapshot, update
 
 COUNT = 3
 OLD, NEW = [(0, 9, AVAILABLE, 1)], [(50, 59, AVAILABLE, 2)]
 
 
-def split(folder: Path, state_partitions: int | None, run: str) -> tuple[RunResult, dict[str, list[dict[str, Any]]]]:
+def split(
+    folder: Path, state_partitions: int | None, run: str, executor: Executor[Any] | None = None
+) -> tuple[RunResult, dict[str, list[dict[str, Any]]]]:
     """Partition 0 of the topic has state in two state partitions, the right one and another; partition 1 in one."""
     logs, lake = [], str(folder / "lake")
     home, other = home_of(0), (home_of(0) + 1) % COUNT
@@ -39,16 +44,30 @@ def split(folder: Path, state_partitions: int | None, run: str) -> tuple[RunResu
         if not own:
             own.append(snapshot(partition=9))
         logs.append(log_of(folder, in_bytes(consecutive([Batch([one]) for one in own])), partition=number))
-    plan = FoldPlan(logs, state_partitions=state_partitions)
+    plan, executor = FoldPlan(logs, state_partitions=state_partitions), executor or LocalExecutor()
     if run == "audit":
-        result = run_audit(lambda _: nullcontext(LocalExecutor()), plan, lake)
+        result = run_audit(lambda _: nullcontext(executor), plan, lake)
     else:
-        result = run_reconstruct(LocalExecutor(), plan, lake)
+        result = run_reconstruct(executor, plan, lake)
     tables = CommittedTables(lake)
     names = ("share_partition_state", "in_flight", "findings") + (
         ("share_partition_history",) if run == "audit" else ()
     )
     return result, {name: tables.read(name).to_pylist() for name in names}
+
+
+@pytest.mark.parametrize("state_partitions", by_profile([COUNT], [None, COUNT]))
+@pytest.mark.parametrize("run", by_profile(["audit"], ["audit", "reconstruct"]))
+def test_tables_that_spark_writes_are_settled_alike(
+    spark: SparkSession, tmp_path: Path, state_partitions: int | None, run: str
+):
+    here, there = (
+        split(tmp_path / name, state_partitions, run, executor)
+        for name, executor in (("here", None), ("there", SparkExecutor(spark)))
+    )
+    assert here[0] == there[0]
+    for name, rows in here[1].items():
+        assert sorted(map(repr, there[1][name])) == sorted(map(repr, rows))
 
 
 def home_of(partition: int) -> int:

@@ -10,7 +10,11 @@ import pyarrow.compute as pc
 import pytest
 
 from share_state.cli.main import run as command
+from share_state.config.inputs import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
+from share_state.pipeline.executor import LocalExecutor
+from share_state.pipeline.plan import build_plan
+from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.pipeline.stream import LogChanges, LogFacts, StreamFold
 from share_state.pipeline.stream_tables import INITIAL, StreamRun, StreamTables, last_stream_run, open_stream
 from tests.profiles import by_profile
@@ -30,13 +34,13 @@ class Stream:
     def __init__(self, lake: Path) -> None:
         self.lake, self.states, self.fold = str(lake), dict[int, bytes](), StreamFold()
 
-    def fold_rows(self, records: pa.Table) -> list[LogChanges]:
+    def fold_rows(self, records: pa.Table, facts: LogFacts = LogFacts()) -> list[LogChanges]:  # noqa: B008  frozen
         """Fold a micro-batch."""
         changes, numbers = [], records["partition"].unique().to_pylist()
         for number in numbers:
             own = records.filter(pc.field("partition") == number)
             state, changed = self.fold.step(
-                self.states.get(number) or self.fold.initial(number), number, _given(own), LogFacts()
+                self.states.get(number) or self.fold.initial(number), number, _given(own), facts
             )
             if changed is not None:
                 changes.append(changed)
@@ -64,9 +68,10 @@ def tables_in(lake: Path | str) -> dict[str, list[str]]:
 
 
 def reconstructed(records: pa.Table, folder: Path) -> dict[str, list[str]]:
-    """The tables of a reconstruct of the same records."""
-    write(records, folder / "whole.parquet")
-    assert command(["reconstruct", str(folder / "whole.parquet"), "--out", str(folder / "whole"), "--quiet"]) in (0, 1)
+    """The tables of a reconstruct of the same records in this process."""
+    source = {"path": str(write(records, folder / "whole.parquet"))}
+    plan = build_plan(input_spec(OPTIONS, sources=[source], judge="all"), OPTIONS)
+    run_reconstruct(LocalExecutor(), plan, str(folder / "whole"))
     return tables_in(folder / "whole")
 
 
@@ -129,6 +134,37 @@ def test_a_stream_begins_with_the_state_of_an_audit(tmp_path: Path):
             tables.write(number, stream.fold_rows(part))
     assert tables_in(lake) == reconstructed(records, tmp_path)
     assert tables.run.records == len(records) - len(begin)
+
+
+def test_a_log_that_was_created_again_or_pruned_is_judged_once(tmp_path: Path):
+    records, stream = table_of(found(DATA / "4.4.0/chaos")), Stream(tmp_path / "lake")
+    first, second = records.slice(0, len(records) // 2), list(pieces(records, 200))
+    of_first = [stream.fold_rows(part, LogFacts(0, "first")) for part in pieces(first, 200)]
+    stream.write([*of_first, *(stream.fold_rows(part, LogFacts(0, "second")) for part in second)])
+    anew = tables_in(stream.lake)
+    begun = [
+        row for row in CommittedTables(stream.lake).read("findings").to_pylist() if row["rule"] == "LOG_BEGUN_AGAIN"
+    ]
+    assert sorted(row["state_partition"] for row in begun) == sorted(first["partition"].unique().to_pylist())
+    expected = reconstructed(records, tmp_path)
+    assert {name: anew[name] for name in TABLES if name != "findings"} == {
+        name: expected[name] for name in TABLES if name != "findings"
+    }
+    # No state needs what a broker deletes: the states stay, and what was found in the records that are gone.
+    start = min(row["cutoff_offset"] for row in CommittedTables(stream.lake).read("cutoff").to_pylist())
+    stream.write([stream.fold_rows(records, LogFacts(start, "second"))], first=len(of_first) + len(second))
+    pruned = tables_in(stream.lake)
+    assert [pruned[name] for name in TABLES[:2]] == [anew[name] for name in TABLES[:2]]
+    assert len({*pruned["findings"]}) == len(pruned["findings"])
+
+
+def test_a_stream_whose_checkpoint_is_gone_begins_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    stream = Stream(tmp_path / "lake")
+    stream.write([stream.fold_rows(table_of(found(DATA / "4.3.1/happy")))])
+    with caplog.at_level("INFO", "share_state"):
+        run, _ = open_stream(stream.lake, str(tmp_path / "checkpoint"), ())
+    assert (run.records, last_stream_run(stream.lake).query == run.query) == (0, False)
+    assert "the checkpoint of the stream in" in caplog.text
 
 
 def test_what_waits_too_long_is_found_by_the_clock_once(tmp_path: Path):

@@ -95,7 +95,7 @@ def test_the_worst_come_first(made: MadeWarehouse):
     ]
     made.audit(rows, [finding("LONG_CHAIN", "warning", "x", warned), finding("UNKNOWN_TAG", "info", "y", fine)])
     report = _read(made)
-    worst = ["rewound", "stopped", "stalled-with-poison", "stalled", "newer", "suspect", "warned"]
+    worst = ["rewound", "stopped", "suspect", "stalled-with-poison", "stalled", "newer", "warned"]
     assert [group for group, _ in _keys(report)] == worst
     assert report.verdicts["SOMETHING"] == 1
 

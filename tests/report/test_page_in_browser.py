@@ -31,7 +31,11 @@ QUIET = (
     "--proxy-server=127.0.0.1:9",
 )
 WIDTHS = (1280, 900, 400, 360)
-HEIGHT = 1600
+SCHEMES = ("dark", "light")
+SCREEN, HEIGHT = 1600, 9000
+
+ARTIFACTS = Path(__file__).parents[2] / ".ci/artifacts"
+"""Pictures of the page, for a person to look at; CI may keep the folder."""
 
 MEASURE = """<script>
 const frame = document.querySelector("iframe");
@@ -53,6 +57,11 @@ def _browse(folder: Path, page: Path, *options: str) -> str:
     command: Sequence[str] = [BROWSER, *QUIET, f"--user-data-dir={folder / 'profile'}", *options, page.as_uri()]
     done = subprocess.run(command, capture_output=True, timeout=120, check=True)
     return done.stdout.decode()
+
+
+def _artifact(name: str) -> Path:
+    ARTIFACTS.mkdir(exist_ok=True)
+    return ARTIFACTS / name
 
 
 @pytest.fixture(scope="module")
@@ -86,31 +95,27 @@ def test_no_element_is_wider_than_the_screen(written: Path, tmp_path: Path, widt
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_the_page_is_drawn_and_not_blank(written: Path, tmp_path: Path, width: int):
-    picture = tmp_path / f"page-{width}.png"
-    framed = _framed(written, width, "")
-    _browse(tmp_path, framed, f"--window-size={max(width, 800)},{HEIGHT}", f"--screenshot={picture}")
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_page_is_drawn_in_the_scheme_of_the_screen_and_not_blank(
+    written: Path, tmp_path: Path, width: int, scheme: str
+):
+    picture = _artifact(f"page-{width}-{scheme}.png")
+    framed, size = _framed(written, width, ""), (max(width, 800), HEIGHT)
+    options = (f"--blink-settings=preferredColorScheme={SCHEMES.index(scheme)}", "--window-size={},{}".format(*size))
+    _browse(tmp_path, framed, *options, f"--screenshot={picture}")
     pixels = matplotlib.image.imread(picture)[:, :, :3]
-    assert pixels.shape[:2] == (HEIGHT, max(width, 800))
-    shown = pixels[:, :width]
-    dark = (shown.max(axis=2) < 0.4).mean()
-    assert 0.005 < dark < 0.5
+    assert pixels.shape[:2] == size[::-1]
+    shown = pixels[:SCREEN, :width]
+    assert (shown.mean() < 0.35) if scheme == "dark" else (shown.mean() > 0.65)
+    ink = shown.min(axis=2) > 0.6 if scheme == "dark" else shown.max(axis=2) < 0.4
+    assert 0.005 < ink.mean() < 0.5
     # Every stretch of a hundred lines says something.
-    lines = (np.ptp(shown.reshape(HEIGHT, -1), axis=1) > 0.3).reshape(-1, 100)
+    lines = (np.ptp(shown.reshape(SCREEN, -1), axis=1) > 0.3).reshape(-1, 100)
     assert lines.any(axis=1).all()
 
 
-def test_the_screen_s_dark_mode_is_followed(written: Path, tmp_path: Path):
-    means = []
-    for scheme in (0, 1):
-        picture = tmp_path / f"scheme-{scheme}.png"
-        options = (
-            f"--blink-settings=preferredColorScheme={scheme}",
-            "--window-size=1000,1000",
-            f"--screenshot={picture}",
-        )
-        _browse(tmp_path, written, *options)
-        means.append(matplotlib.image.imread(picture)[:, :, :3].mean())
-    dark, light = means
-    assert dark < 0.35
-    assert light > 0.65
+def test_the_page_is_printed_on_a_few_sheets(written: Path, tmp_path: Path):
+    printed = _artifact("page.pdf")
+    _browse(tmp_path, written, "--no-pdf-header-footer", f"--print-to-pdf={printed}")
+    sheets = printed.read_bytes().count(b"/Type /Page\n")
+    assert 1 <= sheets <= 12

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -102,6 +103,15 @@ def test_a_full_window_has_room_after_its_limit_is_raised(share_state: Command) 
     assert raised["effect"]["start_offset"] == one["now"]["start_offset"]
     assert raised["effect"]["end_offset"] - raised["effect"]["start_offset"] >= 40
     assert "share.partition.max.record.locks=40" in raised["command"]
+
+
+def test_a_delivery_limit_that_the_log_exceeds_is_taken_from_the_log(share_state: Command) -> None:
+    """The limit of this broker was 3."""
+    found = _plan(share_state, CHAOS, "--set", "limits.delivery_count=2")
+    assert any("AVAILABLE after delivery 2 of at least 3;" in one["sentence"] for one in found)
+    raised = [o["what"] for one in found for o in one["options"] if o["action"] == "RAISE_DELIVERY_COUNT_LIMIT"]
+    assert raised
+    assert all("Raise the delivery limit from 3 to 6," in what for what in raised)
 
 
 def test_a_restarted_broker_did_what_the_plan_had_foretold(share_state: Command) -> None:
@@ -252,6 +262,25 @@ def test_what_cannot_be_named_has_no_command(group: str, topic: str | None, why:
     assert why in " ".join(option.what for option in found.options)
 
 
+@pytest.mark.parametrize(
+    ("release", "epoch", "actions"),
+    [("4.4", 2, ["ASK_BROKER", "RECREATE_GROUP"]), ("4.4", 3, ["ASK_BROKER", "LEAVE"]),
+     ("4.0", 2, ["ASK_BROKER", "UPGRADE"])],
+)  # fmt: skip
+def test_state_of_a_group_that_does_not_exist_has_options_that_brokers_accept(
+    release: str, epoch: int, actions: list[str]
+) -> None:
+    survey = _full_window("g", "t", 100)
+    troubles = {"ORPHAN_SHARE_STATE": "no group", **survey.found[0].troubles}
+    status = replace(survey.found[0], troubles=troubles, row={**survey.found[0].row, "state_epoch": epoch})
+    (found,) = repairs(replace(survey, found=(status,), releases=(release,)), KafkaTools(properties="c.properties"))
+    assert [option.action for option in found.options] == actions
+    if actions[-1] == "RECREATE_GROUP":
+        joined, deleted = found.options[-1].command.splitlines()
+        assert "--consumer-config c.properties --release --max-messages=1" in joined
+        assert "--command-config c.properties --delete" in deleted
+
+
 def test_the_largest_window_is_planned_quickly() -> None:
     """Each record of a window of ten thousand failed four of five deliveries, so brokers hand them out one by one."""
     begun = time.monotonic()
@@ -272,7 +301,7 @@ def _full_window(group: str, topic: str | None, records: int) -> Survey:
               StateBatch(records, records + 99, DeliveryState.ACKNOWLEDGED, 1))  # fmt: skip
     cutoff = {"log_end_offset": 10, "cutoff_offset": 5}
     status = SharePartitionStatus(row, ranges, frozenset(), {"IN_FLIGHT_LIMIT": "the window is full"}, 0, cutoff, None)
-    return Survey((status,), 0, Limits(), ("4.4",), None, ("export",))
+    return Survey((status,), 0, Limits(), frozenset(), ("4.4",), None, ("export",))
 
 
 def test_a_plan_is_written_in_the_format_of_its_suffix(share_state: Command, tmp_path: Path) -> None:

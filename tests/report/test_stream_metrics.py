@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from share_state.delta.reader import CommittedTables
 from share_state.fold.options import Limits
 from share_state.pipeline.stream_tables import StreamRun, StreamTables
-from share_state.report.stream_metrics import StreamMetrics, StreamProgress, serve_metrics
+from share_state.report.prometheus import StreamMetrics, StreamProgress, serve_metrics
 from tests.pipeline.test_stream_tables import Stream, pieces
 from tests.sources.formats.tables import found, table_of
 from tests.sources.kafka_cluster.broker import free_ports

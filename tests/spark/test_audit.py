@@ -25,7 +25,7 @@ from share_state.rules.findings import count_findings
 from share_state.sources.discovery import find_logs
 from share_state.spark.executor import SparkExecutor
 from share_state.spark.sink import APP_ID
-from tests.profiles import by_profile
+from tests.profiles import by_profile, driver_alone
 from tests.truth import DATA
 
 KEY = [(name, "ascending") for name in ("group_id", "topic_id", "partition")]
@@ -37,9 +37,6 @@ TABLES = {
 STATE_PARTITIONS = 3
 
 Audit = Callable[..., RunResult]
-
-driver_alone = pytest.mark.parametrize("tasks", by_profile(["here"], ["here", "in Spark"]), indirect=True)
-"""For tests of what the driver decides, whoever runs the tasks."""
 
 
 class KilledError(Exception):
@@ -190,6 +187,7 @@ def test_spark_writes_the_rows_that_delta_rs_writes(
         assert table.history()[0]["engineInfo"].startswith("Apache-Spark")
 
 
+@driver_alone
 def test_an_audit_that_was_overtaken_while_its_tasks_began_commits_nothing(run: Audit, tasks: Executor, tmp_path: Path):
     warehouse, night = tmp_path / "warehouse", grown(DATA / "4.3.1/happy", tmp_path / "logs", 2)
     run(next(night))

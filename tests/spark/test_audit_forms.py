@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
 
 from share_state.config.inputs import KEYS
 from share_state.config.loading import settings_for
@@ -15,13 +14,13 @@ from share_state.delta.reader import CommittedTables
 from share_state.errors import InputError
 from share_state.fold.log import fold_log
 from share_state.pipeline.audit import NOTHING_NEW, run_audit
+from share_state.pipeline.executor import Executor
 from share_state.pipeline.plan import build_plan
 from share_state.pipeline.result import RunResult
 from share_state.pipeline.resume import LastAudit, resume_plan
 from share_state.sources.discovery import LogPartition, find_logs
 from share_state.sources.resume import ResumeStatus
-from share_state.spark.executor import SparkExecutor
-from tests.profiles import by_profile
+from tests.profiles import by_profile, driver_alone
 from tests.sources.formats.tables import BY_KEY, SIZES, table_of, write
 from tests.truth import DATA
 
@@ -32,13 +31,13 @@ PARTITIONS = "state_partitions=3"
 
 
 @pytest.fixture
-def run(spark: SparkSession, tmp_path: Path):
+def run(tasks: Executor, tmp_path: Path):
     """Audits an export into a warehouse, as the nightly job does."""
 
     def audited(source: Path, lake: str = "lake", *overrides: str) -> RunResult:
         settings = settings_for([str(source)], str(tmp_path / lake), [PARTITIONS, *overrides])
         plan, options = build_plan(settings.input_spec(), KEYS), config_fingerprint(settings)
-        return run_audit(lambda _: nullcontext(SparkExecutor(spark)), plan, settings.warehouse, options=options)
+        return run_audit(lambda _: nullcontext(tasks), plan, settings.warehouse, options=options)
 
     return audited
 
@@ -61,6 +60,7 @@ def rows() -> pa.Table:
     return table_of(find_logs([str(FUZZ)]))
 
 
+@driver_alone
 def test_a_table_that_grows_is_read_whole_and_nothing_is_told_twice(run, rows: pa.Table, tmp_path: Path):
     write(rows.slice(0, len(rows) // 2), tmp_path / "table/1.parquet")
     first = run(tmp_path / "table")
@@ -79,12 +79,14 @@ def test_a_table_that_grows_is_read_whole_and_nothing_is_told_twice(run, rows: p
     assert cutoffs[0].sort_by("partition") == cutoffs[1].sort_by("partition")
 
 
+@driver_alone
 def test_columns_are_named_by_the_source(run, rows: pa.Table, tmp_path: Path):
     write(rows.rename_columns(["k", "value", "topic", "partition", "o", "timestamp", "kind"]), tmp_path / "t.parquet")
     named = [f"sources.0.columns.{pair}" for pair in ("key=k", "offset=o")]
     assert run(tmp_path / "t.parquet", "lake", *named).records == len(rows)
 
 
+@driver_alone
 def test_a_warehouse_of_segments_takes_a_table_anew(run, rows: pa.Table, tmp_path: Path):
     run(FUZZ)
     of_segments = contents(tmp_path / "lake")
@@ -99,6 +101,7 @@ def test_a_warehouse_of_segments_takes_a_table_anew(run, rows: pa.Table, tmp_pat
     assert contents(tmp_path / "lake") == of_segments
 
 
+@driver_alone
 @pytest.mark.parametrize("text", by_profile([DUMP], [DUMP, CONSOLE]), ids=lambda one: one.stem[:8])
 def test_a_text_is_audited_night_after_night(run, text: Path, tmp_path: Path):
     first = run(text)
@@ -111,6 +114,7 @@ def test_a_text_is_audited_night_after_night(run, text: Path, tmp_path: Path):
     assert len(CommittedTables(str(tmp_path / "lake")).runs) == 2
 
 
+@driver_alone
 def test_a_text_without_partitions_does_not_go_on_from_segments(run):
     run(HAPPY)
     with pytest.raises(
@@ -137,6 +141,7 @@ def test_the_newest_stamp_is_known_of_forms_that_tell_stamps(rows: pa.Table, tmp
     assert fold_log(log).newest_time == -1
 
 
+@driver_alone
 def test_the_newest_record_of_a_table_is_what_verdicts_are_counted_to(run, rows: pa.Table, tmp_path: Path):
     of_table = run(write(rows, tmp_path / "rows.parquet"), "table")
     of_segments = run(FUZZ, "segments")
@@ -148,6 +153,7 @@ def test_the_newest_record_of_a_table_is_what_verdicts_are_counted_to(run, rows:
     assert verdicts[0] == verdicts[1]
 
 
+@driver_alone
 def test_findings_of_a_text_do_not_stay_where_segments_follow(run, tmp_path: Path):
     flawed = CONSOLE.read_text().replace('"snapshotEpoch":', '"snapshotEpoch":9', 1)
     (tmp_path / "console.txt").write_text(flawed)

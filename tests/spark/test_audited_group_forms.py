@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
 
 from share_state.cli.options import GroupSide, Reading, spec_of
 from share_state.config.inputs import KEYS, OPTIONS
@@ -16,6 +15,7 @@ from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import CLAIM_TABLES, GROUP_TABLES
 from share_state.errors import InputError
 from share_state.pipeline.audit import NO_GROUPS, NOTHING_NEW, run_audit
+from share_state.pipeline.executor import Executor, LocalExecutor
 from share_state.pipeline.plan import FoldPlan, build_plan
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.pipeline.result import RunResult
@@ -24,7 +24,7 @@ from share_state.spark.executor import SparkExecutor
 from share_state.spark.inputs import SparkSorter
 from tests.fold.groups.group_tables import both_topics, json_lines, rows_of
 from tests.fold.groups.group_writer import group_metadata, share_group, write_group_log
-from tests.profiles import by_profile
+from tests.profiles import IN_SPARK, by_profile, driver_alone
 from tests.sources.formats.tables import BY_KEY, write
 from tests.truth import DATA
 
@@ -36,14 +36,15 @@ Run = Callable[..., RunResult]
 
 
 @pytest.fixture
-def run(spark: SparkSession, tmp_path: Path) -> Run:
+def run(tasks: Executor, tmp_path: Path) -> Run:
     """Audits exports into a warehouse, as the nightly job does."""
+    sorter = SparkSorter(tasks.spark) if isinstance(tasks, SparkExecutor) else None
 
-    def audited(sources: Iterable[Path], *overrides: str, lake: str = "lake") -> RunResult:
+    def audited(sources: Iterable[Path], *overrides: str, lake: str = "lake", executor: Executor = tasks) -> RunResult:
         named = [str(source) for source in sources]
         settings = settings_for(named, str(tmp_path / lake), [*NAMED, *overrides], {})
-        plan, options = _plan(settings, SparkSorter(spark)), config_fingerprint(settings)
-        return run_audit(lambda _: nullcontext(SparkExecutor(spark)), plan, settings.warehouse, options=options)
+        plan, options = _plan(settings, sorter), config_fingerprint(settings)
+        return run_audit(lambda _: nullcontext(executor), plan, settings.warehouse, options=options)
 
     return audited
 
@@ -84,22 +85,25 @@ def contents(lake: Path) -> dict[str, object]:
     return found | {"findings": sorted(map(repr, findings))}
 
 
-def test_the_group_side_of_segments_is_that_of_reconstruct(run: Run, spark: SparkSession, tmp_path: Path):
+@driver_alone
+def test_the_group_side_of_segments_is_that_of_reconstruct(run: Run, tasks: Executor, tmp_path: Path):
     run([CHAOS])
     inputs = [str(CHAOS)]
     plan = build_plan(spec_of(inputs, Reading(), side=GroupSide(group_partitions=3)), OPTIONS)
-    run_reconstruct(SparkExecutor(spark), plan, str(tmp_path / "reconstructed"))
+    run_reconstruct(tasks, plan, str(tmp_path / "reconstructed"))
     audited, rebuilt = contents(tmp_path / "lake"), contents(tmp_path / "reconstructed")
     assert audited == rebuilt
     assert set(audited) >= set(GROUP_TABLES)
 
 
+@pytest.mark.parametrize("tasks", [IN_SPARK], indirect=True)
 def test_a_table_of_both_topics_gives_both_sides(run: Run, table: pa.Table, tmp_path: Path):
-    run([CHAOS], lake="segments")
+    run([CHAOS], lake="segments", executor=LocalExecutor())
     run([write(table, tmp_path / "rows.parquet", row_group=500)])
     assert contents(tmp_path / "lake") == contents(tmp_path / "segments")
 
 
+@driver_alone
 def test_state_and_groups_may_be_two_tables(run: Run, groups_alone: pa.Table, tmp_path: Path):
     run([CHAOS], lake="segments")
     state, groups, _ = both_topics(CHAOS)
@@ -110,6 +114,7 @@ def test_state_and_groups_may_be_two_tables(run: Run, groups_alone: pa.Table, tm
     assert contents(tmp_path / "lake") == contents(tmp_path / "segments")
 
 
+@driver_alone
 @pytest.mark.parametrize("form", by_profile(["segments", "renamed"], ["segments", "table", "json", "renamed"]))
 def test_what_is_named_may_be_of_any_form_and_is_judged_again_once_it_changes(
     run: Run, state: Path, groups_alone: pa.Table, form: str, tmp_path: Path
@@ -150,6 +155,7 @@ def test_what_is_named_may_be_of_any_form_and_is_judged_again_once_it_changes(
     assert contents(tmp_path / "lake")["share_groups"] != contents(tmp_path / "segments")["share_groups"]
 
 
+@driver_alone
 @pytest.mark.parametrize(
     "texts",
     [("dump-offsets.txt",), ("share-group-formatter.txt", "group-metadata-formatter.txt")],
@@ -168,6 +174,7 @@ def test_texts_are_named_and_once_more_nothing_is_new(run: Run, state: Path, tex
     assert run([state], *options).notes == (NOTHING_NEW,)
 
 
+@driver_alone
 def test_dumps_of_both_topics_give_both_sides(run: Run, tmp_path: Path):
     (dump,) = (DATA / "4.3.1/happy").glob("dump-log-*.txt")
     run([dump, PRINTED / "dump-offsets.txt"])
@@ -175,6 +182,7 @@ def test_dumps_of_both_topics_give_both_sides(run: Run, tmp_path: Path):
     assert {row["group_partition"] for row in rows} == {2}
 
 
+@driver_alone
 def test_groups_that_are_in_the_table_no_more_are_told(run: Run, table: pa.Table, tmp_path: Path):
     run([write(table, tmp_path / "rows.parquet")])
     state = table.filter(pa.compute.field("topic") == "__share_group_state")

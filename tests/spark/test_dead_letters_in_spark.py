@@ -5,15 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import SparkSession
 
 from share_state.delta.reader import CommittedTables
 from share_state.pipeline.executor import LocalExecutor
+from share_state.pipeline.inputs import find_dead_letters
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.sources.discovery import find_logs
 from share_state.sources.topics import read_topics
 from share_state.spark.executor import SparkExecutor
+from tests.profiles import nightly
 from tests.truth import DATA
 
 REAL = DATA / "4.4.0/dead-letters"
@@ -33,15 +36,25 @@ def _as_records(letters: list[dict[str, Any]]) -> pa.Table:
     return pa.table({"headers": pa.array(headers, kind), **of, "partition": numbers, "timestamp": times})
 
 
-def test_spark_has_the_tables_of_this_process(spark: SparkSession, tmp_path: Path):
+@pytest.fixture
+def plan() -> FoldPlan:
     logs = find_logs([str(REAL / "__share_group_state-2")])
-    plan = FoldPlan(logs, topics=read_topics(str(REAL / "topics.json")), dead_letters=(str(REAL),))
-    here, there, marked = tmp_path / "here", tmp_path / "there", tmp_path / "marked"
+    dlq = find_dead_letters([str(REAL)], None)
+    return FoldPlan(logs, topics=read_topics(str(REAL / "topics.json")), dead_letters=dlq)
+
+
+@nightly("the other test reads the same tables")
+def test_spark_has_the_tables_of_this_process(spark: SparkSession, plan: FoldPlan, tmp_path: Path):
+    here, there = tmp_path / "here", tmp_path / "there"
     result = run_reconstruct(LocalExecutor(), plan, str(here))
     assert run_reconstruct(SparkExecutor(spark), plan, str(there)).run_id == result.run_id
-    tables = CommittedTables(str(here))
     for name in NAMES:
-        assert CommittedTables(str(there)).read(name).equals(tables.read(name)), name
+        assert CommittedTables(str(there)).read(name).equals(CommittedTables(str(here)).read(name)), name
+
+
+def test_a_dead_letter_that_a_vector_deletes_is_lost(spark: SparkSession, plan: FoldPlan, tmp_path: Path):
+    run_reconstruct(LocalExecutor(), plan, str(tmp_path / "here"))
+    tables, marked = CommittedTables(str(tmp_path / "here")), tmp_path / "marked"
     letters = tables.read("dead_letters").to_pylist()
     gone = [row for row in letters if row["archived"] and not row["duplicate"]][100]
     place = f"delta.`{tmp_path / 'dlq'}`"
@@ -50,7 +63,9 @@ def test_spark_has_the_tables_of_this_process(spark: SparkSession, tmp_path: Pat
     spark.sql(f"DELETE FROM {place} WHERE partition = {gone['dead_letter_partition']} "
               f"AND offset = {gone['dead_letter_offset']}")  # fmt: skip
     assert list((tmp_path / "dlq").glob("deletion_vector_*"))
-    run_reconstruct(SparkExecutor(spark), replace(plan, dead_letters=(str(tmp_path / "dlq"),)), str(marked))
+    dlq = find_dead_letters([str(tmp_path / "dlq")], None)
+    run_reconstruct(SparkExecutor(spark), replace(plan, dead_letters=dlq), str(marked))
+    assert CommittedTables(str(marked)).read("archiving_ranges").num_rows == len(tables.read("archiving_ranges"))
     key = ("group_id", "topic_id", "partition")
     assert [
         (*(row[name] for name in key), row["first_offset"], row["last_offset"])

@@ -35,16 +35,13 @@ from tests.fold.groups.group_writer import (
     write_group_log,
 )
 from tests.kafka.batches import Record
-from tests.profiles import by_profile
+from tests.profiles import driver_alone
 from tests.truth import DATA
 
 HAPPY = DATA / "4.3.1/happy"
 CHAOS = DATA / "4.3.1/chaos"
 
 Run = Callable[..., RunResult]
-
-driver_alone = pytest.mark.parametrize("tasks", by_profile(["here"], ["here", "in Spark"]), indirect=True)
-"""For tests of what the driver decides, whoever runs the tasks."""
 
 
 def work_of(source: Path, **options: object) -> FoldPlan:
@@ -99,6 +96,7 @@ def found(warehouse: Path) -> list[tuple[str, str, str, int | None]]:
     return sorted((row["rule"], row["severity"], row["group_id"], row["partition"] or 0) for row in rows)
 
 
+@driver_alone
 @pytest.mark.usefixtures("tasks")
 @pytest.mark.parametrize("command", ["rebuilt", "audited"])
 def test_both_commands_write_the_group_side_and_fill_in_names(
@@ -145,6 +143,7 @@ def test_a_name_that_is_given_wins(rebuilt: Run, tmp_path: Path):
     assert set(CommittedTables(str(tmp_path / "lake")).read("share_partition_state")["topic"].to_pylist()) == {"given"}
 
 
+@driver_alone
 def test_state_and_groups_are_held_against_each_other(rebuilt: Run, source: Path, tmp_path: Path):
     """K-08, spec I33, K-26: app-b has no record; app-a lists a topic of another id than the one that has state."""
     write_group_log(source, share_group("app-a", {}, epoch=4, ready={"AAAAAAAAAAAAAAAAAAAAKg": [0]}))
@@ -167,6 +166,7 @@ def test_severities_reach_the_rules_over_groups(rebuilt: Run, source: Path, tmp_
     assert outcome.findings == {("error", "ORPHAN_SHARE_STATE"): 3}
 
 
+@driver_alone
 def test_claims_become_tables_and_findings(rebuilt: Run, source: Path, tmp_path: Path):
     write_group_log(source, rebalances())
     outcome = rebuilt(source)
@@ -221,12 +221,14 @@ def test_missing_state_rests_where_its_log_was_not_read(rebuilt: Run, source: Pa
     assert rebuilt(source, state_partitions=3, **options).findings == {("warning", "MISSING_SHARE_STATE"): missed}
 
 
+@driver_alone
 def test_the_same_input_gives_the_same_run_and_another_group_side_another(rebuilt: Run, source: Path):
     alone = rebuilt(source).run_id
     write_group_log(source, rebalances())
     assert rebuilt(source).run_id == rebuilt(source).run_id != alone
 
 
+@driver_alone
 def test_an_audit_goes_on_where_only_the_groups_changed(audited: Run, source: Path, tmp_path: Path):
     place = write_group_log(source, share_group("app-a", {}, epoch=4, ready={}))
     assert audited(source).notes == ()

@@ -30,7 +30,8 @@ def _command(folder: Path, *more: str) -> list[str]:
 def test_killed_at_any_micro_batch_a_stream_leaves_the_tables_of_a_reconstruct(tmp_path: Path):
     records, draw = table_of(found(DATA / "4.4.0/chaos")), random.Random(7)
     for number, part in enumerate(pieces(records, max(1, len(records) // (20 * KILLS)))):
-        write(part, tmp_path / f"in/{number:04}.parquet")
+        # Spark takes in files by their modification time, in milliseconds, and a disk may be faster.
+        os.utime(write(part, tmp_path / f"in/{number:04}.parquet"), (number, number))
     command = [sys.executable, "-m", "share_state", *_command(tmp_path, "--trigger", "0ms", "--max-files", "1")]
     for _ in range(KILLS):
         before = last_stream_run(str(tmp_path / "lake"))
@@ -44,7 +45,7 @@ def test_killed_at_any_micro_batch_a_stream_leaves_the_tables_of_a_reconstruct(t
     assert tables_in(tmp_path / "lake") == reconstructed(records, tmp_path)
 
 
-@pytest.mark.parametrize("lost", by_profile(["checkpoint", "lake/in_flight"], ["checkpoint", "lake", "lake/in_flight"]))
+@pytest.mark.parametrize("lost", by_profile(["lake/in_flight"], ["checkpoint", "lake", "lake/in_flight"]))
 @pytest.mark.usefixtures("spark")
 def test_a_stream_that_lost_its_checkpoint_or_its_tables_starts_anew(
     lost: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]

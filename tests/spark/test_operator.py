@@ -26,16 +26,19 @@ conf = spark.sparkContext.getConf()
 told = {name: spark.conf.get(name) for name in ("spark.sql.session.timeZone", "spark.sql.shuffle.partitions")}
 told |= {name: conf.get(name) for name in ("spark.app.name", "spark.ui.enabled")}
 told["default"] = spark._jsc.hadoopConfiguration().get("fs.defaultFS")
-told["python"] = os.environ["PYSPARK_PYTHON"]
+told["python"] = spark.sparkContext.parallelize([0]).map(lambda _: sys.executable).collect()
 frame = spark.read.json("file://" + os.path.abspath("rows.json")).cache()
 os.chdir(sys.argv[1])
 tables = {"frame": share_state.reconstruct(frame), "json": share_state.reconstruct("rows.json", spark=spark),
           "warehouse": share_state.reconstruct("rows.json", spark=spark, warehouse="lake"),
-          "segments": share_state.reconstruct("chaos", spark=spark, warehouse="lake2")}
+          "segments": share_state.reconstruct("chaos", spark=spark)}
 told["states"] = {name: one.share_partition_state.count() for name, one in tables.items()}
 described = spark._jsc.sc().statusStore().jobsList(None)
 told["jobs"] = sorted({described.apply(n).description().get() for n in range(described.size())
                        if described.apply(n).description().isDefined()})
+spark.stop()
+spark = start("local[1]", {"spark.pyspark.python": sys.argv[2]})
+told["python"] += spark.sparkContext.parallelize([0]).map(lambda _: sys.executable).collect()
 print(json.dumps(told))
 """
 
@@ -47,9 +50,9 @@ def test_settings_of_the_operator_win_on_a_cluster_whose_file_system_is_elsewher
     json_lines(shuffled(table_of(find_logs([str(CHAOS)]))), work / "rows.json")
     shutil.copy(work / "rows.json", jvm)
     shutil.copytree(CHAOS, work / "chaos")
-    python = work / "python"
-    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
-    python.chmod(0o755)
+    pythons = [str(tmp_path / name / Path(sys.executable).relative_to(sys.prefix)) for name in ("theirs", "named")]
+    for name in ("theirs", "named"):
+        (tmp_path / name).symlink_to(sys.prefix)
     (conf / "spark-defaults.conf").write_text(
         "# as an administrator writes it\n"
         "spark.app.name  night shift\n"
@@ -60,9 +63,9 @@ def test_settings_of_the_operator_win_on_a_cluster_whose_file_system_is_elsewher
         f"spark.hadoop.fs.defaultFS viewfs://lake/\nspark.hadoop.fs.viewfs.mounttable.lake.link./data file://{conf}\n"
         f"spark.sql.warehouse.dir file://{conf}/tables\n"
     )
-    environment = os.environ | {"SPARK_CONF_DIR": str(conf), "PYSPARK_PYTHON": str(python)}
+    environment = os.environ | {"SPARK_CONF_DIR": str(conf), "PYSPARK_PYTHON": pythons[0]}
     # The JVM, and with it the workers, start in another folder than the one that paths are relative to.
-    command = [sys.executable, "-c", SCRIPT, str(work)]
+    command = [sys.executable, "-c", SCRIPT, str(work), pythons[1]]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=jvm)
     assert done.returncode == 0, done.stderr[-3000:]
     told, states = json.loads(done.stdout), len(share_state.reconstruct(CHAOS).share_partition_state)
@@ -75,6 +78,6 @@ def test_settings_of_the_operator_win_on_a_cluster_whose_file_system_is_elsewher
         "spark.ui.enabled": "true",
         "spark.sql.shuffle.partitions": "7",
         "default": "viewfs://lake/",
-        "python": str(python),
+        "python": pythons,
         "states": dict.fromkeys(("frame", "json", "warehouse", "segments"), states),
     }

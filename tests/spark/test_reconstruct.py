@@ -1,11 +1,16 @@
 """The warehouse: the tables of a fold without Spark, the same each time, readable as the last run left them."""
 
 import shutil
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from chispa import assert_df_equality
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import lit
 
@@ -15,9 +20,9 @@ from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import CORE_TABLES, Warehouse
 from share_state.errors import InputError, WarehouseError
 from share_state.fold.log import fold_log
-from share_state.pipeline.executor import Executor
+from share_state.pipeline.executor import Executor, LocalExecutor
 from share_state.pipeline.plan import FoldPlan
-from share_state.pipeline.reconstruct import run_reconstruct
+from share_state.pipeline.reconstruct import run_reconstruct, write_decoded
 from share_state.pipeline.result import RunResult, summarize
 from share_state.pipeline.task import STATE, OutputSpec, balance_tasks
 from share_state.rules.findings import judge
@@ -25,6 +30,7 @@ from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition, find_logs
 from share_state.spark.executor import SparkExecutor
+from tests.profiles import by_profile, driver_alone
 from tests.truth import DATA
 
 KEY = [(name, "ascending") for name in ("group_id", "topic_id", "partition")]
@@ -76,7 +82,9 @@ def _sortable(frame: DataFrame) -> DataFrame:
     )
 
 
-@pytest.mark.parametrize("name", ["share_partition_state", "in_flight", "cutoff", "findings"])
+@pytest.mark.parametrize(
+    "name", by_profile(["in_flight", "findings"], ["share_partition_state", "in_flight", "cutoff", "findings"])
+)
 def test_a_table_holds_what_the_fold_gives(
     spark: SparkSession, export: Path, warehouse: tuple[Path, RunResult], name: str
 ):
@@ -150,6 +158,7 @@ def again(warehouse: tuple[Path, RunResult], tmp_path: Path) -> tuple[Path, RunR
     return tmp_path / "again", warehouse[1]
 
 
+@driver_alone
 def test_running_again_changes_nothing(
     tasks: Executor, spark: SparkSession, export: Path, again: tuple[Path, RunResult]
 ):
@@ -161,6 +170,7 @@ def test_running_again_changes_nothing(
     assert run["table_versions"] == {name: version + 1 for name, version in versions.items()}
 
 
+@driver_alone
 def test_another_input_is_another_run_in_the_same_place(
     tasks: Executor, spark: SparkSession, export: Path, again: tuple[Path, RunResult]
 ):
@@ -173,6 +183,7 @@ def test_another_input_is_another_run_in_the_same_place(
     assert set(states["state_partition"].to_pylist()) == {0}
 
 
+@driver_alone
 def test_tables_of_a_run_that_never_finished_are_not_shown(spark: SparkSession, again: tuple[Path, RunResult]):
     folder, _ = again
     before = _read(folder)
@@ -185,6 +196,7 @@ def test_tables_of_a_run_that_never_finished_are_not_shown(spark: SparkSession, 
     assert _read(folder) == before
 
 
+@driver_alone
 def test_nothing_is_written_where_nothing_can_be_read(tasks: Executor, tmp_path: Path):
     log = tmp_path / "__share_group_state-0"
     log.mkdir()
@@ -194,6 +206,7 @@ def test_nothing_is_written_where_nothing_can_be_read(tasks: Executor, tmp_path:
     assert not (tmp_path / "warehouse").exists()
 
 
+@driver_alone
 def test_a_table_of_someone_else_is_not_replaced(tasks: Executor, spark: SparkSession, export: Path, tmp_path: Path):
     place = tmp_path / "findings"
     spark.range(3).selectExpr("id", "'x' AS severity", "map(1, 2) AS offset").write.format("delta").save(str(place))
@@ -217,11 +230,12 @@ INPUTS = {
 }
 
 
-@pytest.mark.parametrize("how", INPUTS)
+@pytest.mark.parametrize("how", by_profile(["several inputs"], INPUTS))
 def test_however_the_input_is_named_the_states_are_the_same(spark: SparkSession, how: str):
     assert _states(spark, _work(*INPUTS[how])) == _states(spark, _work(SCENARIO))
 
 
+@driver_alone
 def test_a_single_file_is_folded(tasks: Executor, tmp_path: Path):
     (file,) = (DATA / "4.3.1/happy/__share_group_state-0").glob("*.log")
     outcome = run_reconstruct(tasks, _work(file), str(tmp_path / "warehouse"))
@@ -239,6 +253,7 @@ def test_more_log_partitions_than_cores_are_each_folded_once(tasks: Executor):
     assert outcome.cutoff == pa.concat_tables(work.fold(log).cutoff for log in work.logs)
 
 
+@driver_alone
 def test_windows_reach_the_tasks(tasks: Executor):
     logs = find_logs([str(DATA / "4.3.1/happy")])
     windows = {logs[0].name: Window(until_offset=5), logs[2].name: Window(until_offset=0)}
@@ -246,6 +261,7 @@ def test_windows_reach_the_tasks(tasks: Executor):
     assert list(outcome.progress.values()) == [5, fold_log(logs[1]).next_offset, 0]
 
 
+@driver_alone
 def test_a_proof_is_made_where_it_is_asked_for(tasks: Executor):
     logs = find_logs([str(DATA / "4.3.1/chaos")])
     outcome = _outcome(tasks, FoldPlan(logs, verify=True))
@@ -290,3 +306,46 @@ def test_tables_of_a_schema_are_named_by_the_catalog(spark: SparkSession, tmp_pa
     finally:
         spark.sql("DROP SCHEMA same_lake CASCADE")
         spark.sql("DROP SCHEMA lake CASCADE")
+
+
+def test_sparks_ui_shows_what_runs_and_the_rows_and_bytes_of_every_table(spark: SparkSession, tmp_path: Path):
+    store = spark.sparkContext._jsc.sc().statusStore()
+
+    # The store keeps a number of jobs and stages only, and first forgets skipped stages, which wrote nothing.
+    def jobs() -> dict[int, Any]:
+        found = store.jobsList(None)
+        return {found.apply(place).jobId(): found.apply(place) for place in range(found.size())}
+
+    def stages_of(job: Any) -> Iterator[Any]:
+        for place in range(job.stageIds().size()):
+            with suppress(Py4JJavaError):
+                yield store.lastStageAttempt(job.stageIds().apply(place))
+
+    before = jobs()
+    share_state.reconstruct(DATA / "4.3.1/happy", spark=spark, warehouse=tmp_path / "lake")
+    written, bytes_written = Counter[str](), Counter[str]()
+    for job in (job for number, job in jobs().items() if number not in before):
+        for stage in stages_of(job):
+            # What Delta computes for itself writes nothing, and may have no description.
+            described = stage.description().get() if stage.description().isDefined() else ""
+            assert described.removeprefix("Delta: ").startswith("share_state: ") or not stage.outputBytes()
+            written[described] += stage.outputRecords()
+            bytes_written[described] += stage.outputBytes()
+    assert "share_state: read and fold log partitions" in written
+    tables = CommittedTables(str(tmp_path / "lake"))
+    for name in (*tables.versions, "runs"):
+        rows = len(tables.runs) if name == "runs" else len(tables.read(name))
+        assert written[f"share_state: write {name}"] == rows
+        assert bytes_written[f"share_state: write {name}"] > 0
+
+
+def test_spark_writes_decoded_records(spark: SparkSession, tmp_path: Path):
+    work, tables = _work(SCENARIO), list[list[dict[str, object]]]()
+    for name, executor in (("here", LocalExecutor()), ("there", SparkExecutor(spark)), ("there", SparkExecutor(spark))):
+        count = write_decoded(executor, work, str(tmp_path / name))
+        rows = spark.read.format("delta").load(str(tmp_path / name)).toArrow()
+        tables.append(rows.sort_by([("state_partition", "ascending"), ("offset", "ascending")]).to_pylist())
+        assert count == len(rows) > 0
+    assert tables[0] == tables[1] == tables[2]
+    history = spark.sql(f"DESCRIBE HISTORY delta.`{tmp_path / 'there'}`")
+    assert all(row.engineInfo.startswith("Apache-Spark") for row in history.collect())

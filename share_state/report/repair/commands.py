@@ -1,7 +1,7 @@
 """Commands of Kafka's tools and of share-state as lines of bash, each release with the options that it has.
 
 Checked against the tools of 4.0.2, 4.1.2, 4.2.1 and 4.3.1 and the configs of 4.4.0. Source: Kafka ShareGroupCommand,
-ConfigCommand, LeaderElectionCommand, GroupConfig; KIP-932, Admin.alterShareGroupOffsets.
+ConsoleShareConsumer, ConfigCommand, LeaderElectionCommand, GroupConfig; KIP-932, Admin.alterShareGroupOffsets.
 """
 
 import json
@@ -54,6 +54,14 @@ class KafkaTools:
         """Delete a share group and its state; 4.1 and later."""
         return self._groups("--delete", f"--group={group}")
 
+    def recreate_group(self, group: str, topic: str) -> str:
+        """Join a share group for some seconds, which creates it and initializes its share-partitions; 4.1 and later.
+
+        What the member is given it releases. `--consumer-config` is understood by all these releases.
+        """
+        options = ("--release", "--max-messages=1", "--timeout-ms=15000", f"--group={group}", f"--topic={topic}")
+        return f"{self._tool('kafka-console-share-consumer.sh', *options, config='consumer')} >/dev/null"
+
     def configure(self, kind: str, name: str, config: str) -> str:
         """Set a config of one of the `groups` or `topics`; `name` may be a shell variable with its `$`."""
         entity = f'--entity-name="{name}"' if name.startswith("$") else quote(f"--entity-name={name}")
@@ -90,10 +98,10 @@ class KafkaTools:
     def _groups(self, *options: str) -> str:
         return self._tool("kafka-share-groups.sh", *options)
 
-    def _tool(self, tool: str, *options: str) -> str:
+    def _tool(self, tool: str, *options: str, config: str = "command") -> str:
         server = f'"${BOOTSTRAP}"' if self.bootstrap is None else quote(self.bootstrap)
-        config = "" if self.properties is None else f" --command-config {quote(self.properties)}"
-        return f"{tool} --bootstrap-server {server}{config} {' '.join(map(quote, options))}"
+        given = "" if self.properties is None else f" --{config}-config {quote(self.properties)}"
+        return f"{tool} --bootstrap-server {server}{given} {' '.join(map(quote, options))}"
 
 
 def diff_command(inputs: Sequence[str], log: int, offset: int, group: str, topic: str, partition: int) -> str:

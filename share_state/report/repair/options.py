@@ -11,6 +11,7 @@ from share_state.report.repair.status import SharePartitionStatus, Survey, can_b
 from share_state.simulator.durability import UnloadableStateError
 from share_state.simulator.settings import WIDEST, BrokerConfigs, PartitionSettings
 from share_state.simulator.types import LATEST, DeliveryState, Release, StateBatch, find_release
+from share_state.simulator.window import TERMINAL
 
 HARM = ("no harm", "settings change", "records may be delivered again", "records are skipped", "state is deleted")
 """What the options of each harm cost at most; an option's harm is an index of it."""
@@ -21,6 +22,9 @@ COLD_SNAPSHOT = timedelta(minutes=5)
 """Default of share.coordinator.cold.partition.snapshot.interval.ms."""
 DEAD_LETTER_RETRIES = timedelta(minutes=7)
 """Five attempts of 30 s each, with the pauses between them, to create the dead-letter topic and as many to write."""
+
+NEW_GROUP_EPOCH = 2
+"""At which a new group initializes its share-partitions; brokers refuse to if the state is of a later epoch."""
 
 _DEFAULTS = BrokerConfigs()
 _GROUP_LIMITS_SINCE = "4.3"
@@ -53,7 +57,7 @@ class Repair:
 
     Attributes:
         status: what the tables hold about it.
-        trouble: code of status.TROUBLES or UNLOADABLE.
+        trouble: code of status.TROUBLES.
         sentence: what is wrong.
         now: its state as a leader loads it; None if none can, or if it is suspect.
         options: in order of harm.
@@ -107,10 +111,13 @@ class _Advisor:
             self.loaded = self._rehearse()
         except UnloadableStateError as error:
             text = f"No leader of {self.release.name} can load the state: {error}."
-            return self._repair(UNLOADABLE, text, None, [one for one in (self.ask_broker(), self.upgrade()) if one])
+            ways = (self.ask_broker(), self.upgrade(), self.forget_batches())
+            return self._repair(UNLOADABLE, text, None, [one for one in ways if one])
         self.now, self.waiting = self.loaded.effect(), self.loaded.first_waiting()
         options = dict[str, Option]()
-        for code in self.status.troubles:
+        # Brokers refuse every command about a group that does not exist.
+        codes = [trouble] if trouble == "ORPHAN_SHARE_STATE" else self.status.troubles
+        for code in codes:
             for make in _ACTIONS[code]:
                 if (option := make(self)) is not None:
                     options.setdefault(option.action, option)
@@ -148,15 +155,58 @@ class _Advisor:
         if self.waiting is not None:
             first, last, state, count = self.waiting
             waits = f"it waits for {first:,}" if first == last else f"it waits for {first:,} to {last:,}"
-            waits += f", {state.name}" + f" after delivery {count} of {self.settings.delivery_count_limit}" * (
-                count > 0
-            )
+            limit = f"{'at least ' * (self.group in self.found.observed)}{self.settings.delivery_count_limit}"
+            waits += f", {state.name}" + f" after delivery {count} of {limit}" * (count > 0)
         behind = "the lag is unknown" if lag is None else f"the lag is {pluralize(lag, 'record')}"
         return f"{said}; SPSO is {format_number(start)} and {waits}; {behind}."
 
     def ask_broker(self) -> Option:
         what = "Compare with the start offset that the broker has in memory."
         return Option("ASK_BROKER", NOTHING, what, self.tools.describe(self.group, "offsets"))
+
+    def forget_batches(self) -> Option | None:
+        """Set the start offset to what it is: the snapshot that brokers then write has no batches."""
+        start, rest = self.status.row["start_offset"], replace(self.status, ranges=())
+        if not self.release.has_initialize or start < 0:
+            return None
+        rehearsal = Rehearsal(rest, self.release, self.settings, self.found.limits.updates_per_snapshot)
+        rehearsal.initialize(start)
+        finished = [one for one in self.status.ranges if one.delivery_state in TERMINAL and one.last_offset >= start]
+        again = tuple((max(one.first_offset, start), one.last_offset) for one in finished)
+        what = (
+            f"Set SPSO to {start:,}, where it is, once the group is empty: the state after it, which no leader can "
+            "load, is forgotten, and what is finished there is delivered again."
+        )
+        command = self.tools.move_start(self.group, self.topic, self.partition, start)
+        effect = replace(rehearsal.effect(), delivered_again=again)
+        return Option("FORGET_BATCHES", AGAIN, what, command, effect=effect)
+
+    def ask_for_group(self) -> Option:
+        what = (
+            "Ask whether the group exists. If it does, its log was not read, and nothing is wrong; if not, brokers "
+            "refuse to delete or reset its offsets."
+        )
+        return Option("ASK_BROKER", NOTHING, what, self.tools.describe(self.group, "state"))
+
+    def leave_state(self) -> Option | None:
+        epoch = self.status.row["state_epoch"] or 0
+        if not self.release.has_initialize or epoch <= NEW_GROUP_EPOCH:
+            return None
+        what = (
+            f"Leave it, and use another group id: this state is of epoch {epoch:,}. A group that is created anew "
+            "begins below that. Until its epoch has passed it, brokers neither initialize nor delete this state."
+        )
+        return Option("LEAVE", NOTHING, what)
+
+    def recreate_group(self) -> Option | None:
+        if not self.release.has_initialize or (self.status.row["state_epoch"] or 0) > NEW_GROUP_EPOCH:
+            return None
+        what = (
+            "If nobody uses the group any more, create it anew by joining it, which forgets this state, and delete it. "
+            "If it is used, start its consumers instead: share.auto.offset.reset decides where they begin."
+        )
+        join, delete = self.tools.recreate_group(self.group, self.topic), self.tools.delete_group(self.group)
+        return Option("RECREATE_GROUP", DELETES, what, f"{join}\n{delete}", effect=self._effect(Rehearsal.delete))
 
     def _failing(self) -> list[StateBatch]:
         limit = self.settings.delivery_count_limit
@@ -388,6 +438,9 @@ def _raised(limit: int, usual: int, most: int) -> int | None:
 _Action = Callable[[_Advisor], Option | None]
 _MOVES: tuple[_Action, ...] = (_Advisor.upgrade, _Advisor.move_past_waiting, _Advisor.reset_to_latest)
 _ACTIONS: Mapping[str, tuple[_Action, ...]] = {
+    "ORPHAN_SHARE_STATE": (
+        _Advisor.ask_for_group, _Advisor.leave_state, _Advisor.upgrade, _Advisor.recreate_group,
+    ),
     "REWIND": (_Advisor.wait_for_consumers, _Advisor.move_back_to_audited),
     "ARCHIVING_STUCK": (
         _Advisor.wait_for_dead_letters, _Advisor.check_dead_letter_topic, _Advisor.restart_leader, *_MOVES,

@@ -4,7 +4,7 @@ import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -41,10 +41,12 @@ from share_state.report.share_partitions import (
     with_unreported_verdicts,
 )
 from share_state.simulator.types import DeliveryState, StateBatch
-from share_state.sources.kafka_client import is_kafka_address
+from share_state.sources.kafka_client import SCHEME
 
 TROUBLES = (
     "STATE_SUSPECT",
+    "UNLOADABLE",
+    "ORPHAN_SHARE_STATE",
     "REWIND",
     "ARCHIVING_STUCK",
     "POISON_RECORDS",
@@ -57,7 +59,9 @@ TROUBLES = (
 )
 """Verdicts and rules that mean trouble, the gravest first. SPSO_STALL counts as STALL, its verdict."""
 
-_RULES = {code: code for code in TROUBLES if code not in (*VERDICTS, "POISON_RECORDS")} | {"SPSO_STALL": "STALL"}
+_RULES = {code: code for code in TROUBLES if code not in (*VERDICTS, "POISON_RECORDS", "UNLOADABLE")} | {
+    "SPSO_STALL": "STALL"
+}
 """Rule -> trouble. Poison records that are archived trouble nobody any more: those that wait are looked up."""
 
 _STATE_COLUMNS = (
@@ -105,6 +109,7 @@ class Survey:
         found: the gravest first.
         left_out: how many more there are.
         limits: of the cluster and its groups.
+        observed: groups whose delivery limit is at least that of `limits`: their log exceeds the configured one.
         releases: that may have written the log, ascending.
         time: up to which durations are measured: of the newest record, or of the audit by the clock on the wall.
         inputs: what was read.
@@ -113,6 +118,7 @@ class Survey:
     found: tuple[SharePartitionStatus, ...]
     left_out: int
     limits: Limits
+    observed: frozenset[str]
     releases: tuple[str, ...]
     time: datetime | None
     inputs: tuple[str, ...]
@@ -148,7 +154,7 @@ def open_warehouse(inputs: Sequence[str]) -> CommittedTables | None:
     Raises:
         WarehouseError: if it cannot be read.
     """
-    if len(inputs) == 1 and not is_kafka_address(inputs[0]):
+    if len(inputs) == 1 and not inputs[0].startswith(SCHEME):
         with suppress(NothingCommittedError):
             return CommittedTables(inputs[0])
     return None
@@ -193,8 +199,14 @@ def survey(
         states, where = states.filter(is_wanted), where & is_wanted
     verdicts = _verdicts(tables, where)
     rows = left_join(add_topic_key(states), verdicts, _HISTORY)
-    limits = limits or limits_of_run(dict(tables.run["options"]))
-    found = [_findings(tables, where, states), _waiting_poison(tables, where, limits)]
+    limits, observed = _with_observed(tables, where, limits or limits_of_run(dict(tables.run["options"])))
+    waits = where & poison_filter(limits) & ~pc.field("terminal")
+    known = pc.field("delivery_state").isin([int(state) for state in DeliveryState])
+    found = [
+        _findings(tables, where, states),
+        _with_ranges(tables, waits, "POISON_RECORDS", "at the delivery limit or one below it"),
+        _with_ranges(tables, where & ~known, "UNLOADABLE", "in a state that no release knows"),
+    ]
     findings = pa.concat_tables(found, promote_options="default")
     rows = left_join(rows, _gravest(findings), {"gravest": pa.int32()})
     verdict = pc.index_in(rows["verdict"], pa.array(TROUBLES))
@@ -206,6 +218,7 @@ def survey(
         tuple(_statuses(tables, wanted, findings)),
         max(0, len(rows) - most),
         limits,
+        observed,
         releases,
         verdicts["time"][0].as_py() if verdicts is not None and len(verdicts) else tables.run["log_time"],
         tuple(tables.run["inputs"]),
@@ -239,15 +252,27 @@ def _findings(tables: CommittedTables, where: pc.Expression, states: pa.Table) -
     return rows.append_column("trouble", pa.array([index[rule] for rule in rows["rule"].to_pylist()], pa.int32()))
 
 
-def _waiting_poison(tables: CommittedTables, where: pc.Expression, limits: Limits) -> pa.Table:
-    """Share-partitions with poison records that still wait, as `_findings`."""
-    waits = where & poison_filter(limits) & ~pc.field("terminal")
-    rows = tables.read("in_flight", waits, (*KEY_COLUMNS, "record_count"))
+def _with_observed(tables: CommittedTables, where: pc.Expression, limits: Limits) -> tuple[Limits, frozenset[str]]:
+    """The limits with at least the delivery limit that each group shows, and the groups that show more than configured.
+
+    A record that is AVAILABLE after some deliveries has one left. Source: Kafka InFlightState.tryUpdateState.
+    """
+    rows = tables.read("in_flight", where & poison_filter(limits), ("group_id", "delivery_state", "delivery_count"))
+    left = pc.equal(rows["delivery_state"], int(DeliveryState.AVAILABLE)).cast(rows["delivery_count"].type)
+    rows = rows.append_column("limit", pc.add(rows["delivery_count"], left))
+    found = rows.group_by("group_id").aggregate([("limit", "max")]).to_pylist()
+    shown = {row["group_id"]: row["limit_max"] for row in found}
+    more = {group: count for group, count in shown.items() if count > limits.of_group("delivery_count", group)}
+    own = {group: {**limits.groups.get(group, {}), "delivery_count": count} for group, count in more.items()}
+    return replace(limits, groups={**limits.groups, **own}), frozenset(more)
+
+
+def _with_ranges(tables: CommittedTables, where: pc.Expression, trouble: str, text: str) -> pa.Table:
+    """Share-partitions with such ranges in flight, as `_findings`."""
+    rows = tables.read("in_flight", where, (*KEY_COLUMNS, "record_count"))
     found = add_topic_key(group_rows(rows, KEY_COLUMNS, {"record_count": "sum"}))
-    texts = (
-        f"{pluralize(one, 'offset')} at the delivery limit or one below it" for one in found["record_count"].to_pylist()
-    )
-    columns = {"rule": "POISON_RECORDS", "trouble": TROUBLES.index("POISON_RECORDS"), "milliseconds": None}
+    texts = (f"{pluralize(one, 'offset')} {text}" for one in found["record_count"].to_pylist())
+    columns = {"rule": trouble, "trouble": TROUBLES.index(trouble), "milliseconds": None}
     kinds = {"trouble": pa.int32()}
     for name, value in columns.items():
         constant = pa.repeat(pa.scalar(value, kinds.get(name, pa.string())), len(found))

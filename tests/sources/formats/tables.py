@@ -13,7 +13,6 @@ from share_state.pipeline.inputs import AUTO, ExportPaths, read_export
 from share_state.rules.findings import judge
 from share_state.sources.discovery import STATE_TOPIC, LogPartition
 from share_state.sources.segments import read_chunks
-from share_state.sources.tables import Columns
 
 SIZES = ["redundant_bytes", "pinned_bytes"]
 PLACES = ["state_partition", "snapshot_offset", "last_offset"]
@@ -25,9 +24,9 @@ def no_spark() -> None:
     raise AssertionError("Spark was asked for")
 
 
-def found(*inputs: Path | str, form: str = AUTO, columns: Columns | None = None) -> list[LogPartition]:
+def found(*inputs: Path | str, form: str = AUTO) -> list[LogPartition]:
     """The log partitions of inputs that can be read without Spark."""
-    return read_export(ExportPaths([str(given) for given in inputs], columns=columns or Columns()), form).logs
+    return read_export(ExportPaths([str(given) for given in inputs]), form).logs
 
 
 def table_of(logs: Sequence[LogPartition]) -> pa.Table:

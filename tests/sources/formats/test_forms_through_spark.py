@@ -16,13 +16,13 @@ from share_state.errors import InputError
 from share_state.fold.log import fold_log
 from share_state.pipeline.inputs import ExportPaths, read_export
 from share_state.pipeline.plan import build_plan
-from share_state.pipeline.task import FINDINGS, OutputSpec
+from share_state.pipeline.task import FINDINGS, STATE, OutputSpec
 from share_state.sources import table_plan
 from share_state.sources.discovery import LogPartition, find_logs
-from share_state.sources.tables import Columns
 from share_state.spark.executor import SparkExecutor
 from share_state.spark.inputs import SparkSorter
 from tests.cli.commands import Command, say
+from tests.profiles import EXECUTORS, IN_SPARK
 from tests.sources.formats.tables import BY_KEY, SIZES, shuffled, table_of, tables_of, write
 from tests.truth import DATA
 
@@ -44,13 +44,15 @@ def frame(spark: SparkSession, table: pa.Table) -> DataFrame:
     return spark.createDataFrame(shuffled(table).combine_chunks())
 
 
-@pytest.fixture
-def command(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> Command:
+@pytest.fixture(params=EXECUTORS)
+def command(request: pytest.FixtureRequest, capfd: pytest.CaptureFixture[str]) -> Command:
+    if request.param == IN_SPARK:
+        request.getfixturevalue("spark")
     return partial(say, capfd)
 
 
-def _found(spark: SparkSession, path: Path, columns: Columns | None = None) -> list[LogPartition]:
-    return read_export(ExportPaths([str(path)], columns=columns or Columns(), sorter=SparkSorter(spark))).logs
+def _found(spark: SparkSession, path: Path) -> list[LogPartition]:
+    return read_export(ExportPaths([str(path)], sorter=SparkSorter(spark))).logs
 
 
 def _same(told: list[LogPartition], logs: list[LogPartition]) -> None:
@@ -139,7 +141,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("form", TEXTS)
-def test_texts_are_reconstructed(spark: SparkSession, command: Command, form: str, tmp_path: Path):
+def test_texts_are_reconstructed(command: Command, form: str, tmp_path: Path):
     said = command("reconstruct", TEXTS[form], "--out", tmp_path / "lake", "--json")
     assert said.code == 0
     assert f"(--format {form})" in said.err
@@ -148,10 +150,16 @@ def test_texts_are_reconstructed(spark: SparkSession, command: Command, form: st
     told = CommittedTables(str(tmp_path / "lake")).read("share_partition_state").sort_by(BY_KEY)
     assert told == fold_log(log).states.sort_by(BY_KEY)
     assert said.json["progress"] == {log.name: fold_log(log).next_offset if form == "dump-log" else None}
+
+
+@pytest.mark.parametrize("form", TEXTS)
+def test_texts_are_folded_in_tasks(spark: SparkSession, form: str):
+    plan = build_plan(input_spec(OPTIONS, sources=[{"path": str(TEXTS[form]), "format": form}]), OPTIONS)
     executor = SparkExecutor(spark)
-    rows = executor.fold(plan, OutputSpec(returned=(FINDINGS,)))
-    findings = executor.returned_tables(rows, [FINDINGS])[FINDINGS]
-    assert findings.count() == 0
+    rows = executor.fold(plan, OutputSpec(returned=(STATE, FINDINGS)))
+    found = executor.returned_tables(rows, [STATE, FINDINGS])
+    assert found[FINDINGS].count() == 0
+    assert found[STATE].count() == len(fold_log(*plan.logs).states) > 0
 
 
 def test_the_cutoff_of_a_text_is_that_of_the_segments_or_none(command: Command):

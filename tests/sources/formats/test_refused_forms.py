@@ -14,7 +14,6 @@ from share_state.config.inputs import OPTIONS, input_spec
 from share_state.errors import InputError, ShareStateError
 from share_state.fold.log import fold_log
 from share_state.pipeline.inputs import detect_format
-from share_state.sources.tables import Columns
 from tests.kafka.batches import Batch, consecutive, key
 from tests.log_writer import snapshot, tombstone, update
 from tests.sources.formats.printed import console_text, dump_text
@@ -228,11 +227,6 @@ def test_a_parquet_file_with_a_damaged_footer(tmp_path: Path, sound: bytes, dama
     at = data.index(sound, footer) if first else data.rindex(sound)
     path.write_bytes(data[:at] + damaged + data[at + len(sound) :])
     _refused(path, "table", "")
-
-
-def test_columns_that_are_not_there():
-    with pytest.raises(InputError, match="--column keys=k: no such column; give one of key, value, topic"):
-        Columns.named({"keys": "k"})
 
 
 def test_two_forms_at_once(tmp_path: Path):

@@ -9,7 +9,7 @@ import subprocess
 import time
 import uuid
 from base64 import urlsafe_b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -204,3 +204,11 @@ def properties_of(broker: Broker, user: str, folder: Path) -> str:
         encoding="utf-8",
     )
     return str(file)
+
+
+def carry_out(environment: Mapping[str, str], script: Path, option: str) -> None:
+    """Run one option of a repair plan; Kafka's tools exit with 0 even if they fail."""
+    words = ["bash", str(script), option]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Error" not in done.stdout + done.stderr

@@ -1,16 +1,28 @@
 """One broker for the tests of a run, with what share consumers left on it; skipped with a reason where none can run."""
 
-from collections.abc import Iterator
+import os
+import shutil
+from collections.abc import Iterator, Mapping
 
 import pytest
 from pyspark.sql import SparkSession
 
+from share_state.errors import SetupError
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.reconstruct import run_reconstruct
+from share_state.sources import jars
 from share_state.sources.kafka_cluster import read_cluster
 from share_state.spark.executor import SparkExecutor
 from tests.sources.kafka_cluster.broker import Broker, properties_of, running, skip_without_broker
 from tests.sources.kafka_cluster.workload import Workload, share_consumers_at_work
+
+_TOOLS = {
+    "kafka-console-share-consumer.sh": "org.apache.kafka.tools.consumer.ConsoleShareConsumer",
+    "kafka-share-groups.sh": "org.apache.kafka.tools.consumer.group.ShareGroupCommand",
+    "kafka-configs.sh": "kafka.admin.ConfigCommand",
+    "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
+}
+_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 
 
 @pytest.fixture(scope="session")
@@ -42,3 +54,23 @@ def warehouse(spark: SparkSession, worked: Workload, tmp_path_factory: pytest.Te
     work = FoldPlan(logs=live.logs, topics=live.topics, state_partitions=live.state_partitions)
     run_reconstruct(SparkExecutor(spark), work, str(folder / "live"))
     return str(folder / "live")
+
+
+@pytest.fixture(scope="session")
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
+    """The environment of a shell that finds Kafka's tools."""
+    if shutil.which("jshell") is None:
+        pytest.skip("no `jshell` on the PATH: a JDK has it")
+    try:
+        can_run_broker, own = jars.jars(jars.TEST_BROKER), jars.jars(jars.KAFKA_TOOLS)
+    except SetupError as error:
+        pytest.skip(str(error))
+    folder = tmp_path_factory.mktemp("tools")
+    class_path = os.pathsep.join(map(str, [*can_run_broker, *own]))
+    for name, main in _TOOLS.items():
+        script = folder / name
+        script.write_text(f'#!/bin/sh\nexec java {_JAVA_OPTIONS} -cp "{class_path}" {main} "$@"\n', encoding="utf-8")
+        script.chmod(0o755)
+    # The JVM takes the encoding of arguments from the locale.
+    environment = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "LC_ALL": "C.UTF-8"}
+    return environment | {"KAFKA_LIBS": str(can_run_broker[0].parent), "HOME": str(folder)}

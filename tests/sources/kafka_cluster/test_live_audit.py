@@ -4,7 +4,6 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from share_state.config.inputs import KEYS
 from share_state.config.loading import settings_for
@@ -12,23 +11,25 @@ from share_state.config.model import config_fingerprint
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import GROUP_TABLES
 from share_state.pipeline.audit import run_audit
+from share_state.pipeline.executor import Executor
 from share_state.pipeline.plan import build_plan
 from share_state.pipeline.result import RunResult
-from share_state.spark.executor import SparkExecutor
+from tests.profiles import driver_alone
 from tests.sources.kafka_cluster.broker import PASSWORDS, properties_of
 from tests.sources.kafka_cluster.workload import Workload
 
 pytestmark = pytest.mark.broker
 
 
-def test_a_cluster_is_audited_twice(spark: SparkSession, worked: Workload, tmp_path: Path) -> None:
+@driver_alone
+def test_a_cluster_is_audited_twice(tasks: Executor, worked: Workload, tmp_path: Path) -> None:
     properties = properties_of(worked.broker, "auditor", tmp_path)
 
     def run(source: str, lake: str, *overrides: str) -> RunResult:
         settings = settings_for([source], str(tmp_path / lake), ["state_partitions=3", *overrides])
         plan = build_plan(settings.input_spec(), KEYS)
         return run_audit(
-            lambda _: nullcontext(SparkExecutor(spark)),
+            lambda _: nullcontext(tasks),
             plan,
             settings.warehouse,
             inputs=(source,),

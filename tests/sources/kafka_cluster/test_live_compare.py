@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
 
 from share_state.errors import InputError
+from share_state.pipeline.executor import Executor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.report.compare import DIFFERS, MOVED_ON, SAME, STATEMENTS, compare, list_groups, print_comparison
@@ -23,7 +23,7 @@ from share_state.sources.kafka_admin import (
 from share_state.sources.kafka_client import read_client_properties
 from share_state.sources.kafka_cluster import ClusterOffsets, PartitionOffsets, read_cluster
 from share_state.sources.topics import Topics, read_topics
-from share_state.spark.executor import SparkExecutor
+from tests.profiles import driver_alone
 from tests.sources.kafka_cluster.broker import PASSWORDS, properties_of
 from tests.sources.kafka_cluster.workload import Workload
 from tests.truth import DATA
@@ -111,14 +111,15 @@ def test_a_lag_that_no_broker_tells_is_not_missed(warehouse: str, told: BrokerOf
     assert compare(warehouse, replace(told, share_partitions=[first, *others]))["verdicts"][DIFFERS] == 1
 
 
+@driver_alone
 @pytest.mark.broker
 def test_a_broker_that_went_on_is_not_at_fault(
-    spark: SparkSession, worked: Workload, told: BrokerOffsets, tmp_path: Path
+    tasks: Executor, worked: Workload, told: BrokerOffsets, tmp_path: Path
 ) -> None:
     live = read_cluster(f"kafka://{worked.broker.address}")
     windows = {log.name: Window(until_offset=log.source.end_offset // 2) for log in live.logs if log.source}
     work = FoldPlan(live.logs, windows, topics=live.topics, state_partitions=live.state_partitions)
-    run_reconstruct(SparkExecutor(spark), work, str(tmp_path / "earlier"))
+    run_reconstruct(tasks, work, str(tmp_path / "earlier"))
     found = compare(str(tmp_path / "earlier"), told)
     assert found["verdicts"][DIFFERS] == 0 < found["verdicts"][MOVED_ON]
     assert {finding["severity"] for finding in found["findings"]} == {"info"}
@@ -146,12 +147,13 @@ def test_a_question_that_is_refused_shows_no_secret(worked: Workload, tmp_path: 
     assert "wrong.properties" in said
 
 
+@driver_alone
 def test_the_answers_of_brokers_agree_with_their_logs(
-    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tasks: Executor, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scenario = DATA / "4.3.1/chaos"
     topics, logs = read_topics(str(scenario / "topics.json")), find_logs([str(scenario)])
-    run_reconstruct(SparkExecutor(spark), FoldPlan(logs, topics=topics, state_partitions=3), str(tmp_path / "lake"))
+    run_reconstruct(tasks, FoldPlan(logs, topics=topics, state_partitions=3), str(tmp_path / "lake"))
     ends = {one["statePartition"]: one["nextOffset"] for one in json.loads((scenario / "redundant.json").read_text())}
     described = json.loads((scenario / "describe.json").read_text())["shareGroups"]
     answers = [

@@ -12,12 +12,12 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from share_state.cli.main import run
 from share_state.delta.reader import CommittedTables
 from share_state.sources import jars
-from tests.profiles import NIGHTLY, PROFILE
+from tests.profiles import nightly
 from tests.sources.kafka_cluster.broker import Broker, joined, running, skip_without_broker
 
 pytestmark = [
     pytest.mark.broker,
-    pytest.mark.skipif(PROFILE != NIGHTLY, reason="nightly: two brokers, and a minute of retries"),
+    nightly("two brokers, and a minute of retries"),
 ]
 
 _PATIENCE = 40.0

@@ -13,13 +13,13 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from pyspark.sql import SparkSession
 
 import share_state
 from share_state.config.inputs import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import GROUP_TABLES
 from share_state.fold.groups import fold_groups
+from share_state.pipeline.executor import Executor
 from share_state.pipeline.plan import build_plan
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.report.show import describe_groups
@@ -28,7 +28,7 @@ from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, find_group_l
 from share_state.sources.kafka_admin import fetch_broker_offsets
 from share_state.sources.kafka_client import read_client_properties
 from share_state.sources.kafka_cluster import read_cluster
-from share_state.spark.executor import SparkExecutor
+from tests.profiles import driver_alone
 from tests.sources.kafka_cluster.broker import Broker, properties_of
 from tests.sources.kafka_cluster.workload import TOPICS, Workload
 
@@ -36,11 +36,11 @@ pytestmark = pytest.mark.broker
 
 
 @pytest.fixture(scope="module")
-def lake(spark: SparkSession, worked: Workload, tmp_path_factory: pytest.TempPathFactory) -> str:
+def lake(tasks: Executor, worked: Workload, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The tables of the broker, as the command makes them."""
     folder = str(tmp_path_factory.mktemp("lake") / "live")
     spec = input_spec(OPTIONS, sources=[{"path": f"kafka://{worked.broker.address}"}], groups={})
-    run_reconstruct(SparkExecutor(spark), build_plan(spec, OPTIONS), folder)
+    run_reconstruct(tasks, build_plan(spec, OPTIONS), folder)
     return folder
 
 
@@ -69,6 +69,7 @@ def test_the_groups_of_a_cluster_are_those_of_its_segments(worked: Workload) -> 
     assert ours.faults == []
 
 
+@driver_alone
 def test_groups_of_a_cluster_are_shown_with_the_lag_that_the_broker_tells(lake: str, worked: Workload) -> None:
     """The broker tells nothing of a share-partition that has no start yet: its lag is not known, nor the group's."""
     answers = fetch_broker_offsets(f"kafka://{worked.broker.address}", None).share_partitions
@@ -101,6 +102,7 @@ def test_a_cluster_is_read_in_python_without_a_session(worked: Workload, tmp_pat
     assert share_state.cutoff(address, kafka_properties=properties).num_rows == 3
 
 
+@driver_alone
 def test_a_healthy_cluster_breaks_no_rule_over_groups(lake: str) -> None:
     rules = set(CommittedTables(lake).read("findings")["rule"].to_pylist())
     assert not rules & {"ORPHAN_SHARE_STATE", "MISSING_SHARE_STATE", "UNINITIALIZED_PARTITION", "MISPLACED_GROUP"}

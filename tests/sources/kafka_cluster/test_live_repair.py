@@ -1,39 +1,32 @@
 """A group is brought into trouble, a plan is made, an option is carried out: the group advances as foretold."""
 
 import json
-import os
 import shlex
-import shutil
-import subprocess
+import struct
 import time
+from base64 import urlsafe_b64decode
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import AcknowledgeType, Producer, ShareConsumer
+from confluent_kafka import AcknowledgeType, Consumer, Producer, ShareConsumer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 import share_state
 from share_state.cli.main import run
 from share_state.delta.reader import CommittedTables
-from share_state.errors import SetupError
 from share_state.report.repair.commands import KafkaTools
-from share_state.sources import jars
-from tests.profiles import NIGHTLY, PROFILE, by_profile
-from tests.sources.kafka_cluster.broker import Broker, properties_of, running
+from share_state.simulator.state_records import DurableState, StateKey, StateRecord, encode_record
+from share_state.simulator.types import DeliveryState, StateBatch, find_release
+from tests.profiles import by_profile, nightly
+from tests.sources.kafka_cluster.broker import Broker, carry_out, properties_of, running
 
 pytestmark = pytest.mark.broker
 
 ACCEPT, RELEASE = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE
 _PATIENCE = 30.0
-_TOOLS = {
-    "kafka-share-groups.sh": "org.apache.kafka.tools.consumer.group.ShareGroupCommand",
-    "kafka-configs.sh": "kafka.admin.ConfigCommand",
-    "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
-}
-_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 
 
 @dataclass(frozen=True)
@@ -52,24 +45,9 @@ class Cluster:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    if shutil.which("jshell") is None:
-        pytest.skip("no `jshell` on the PATH: a JDK has it")
-    try:
-        can_run_broker, tools = jars.jars(jars.TEST_BROKER), jars.jars(jars.KAFKA_TOOLS)
-    except SetupError as error:
-        pytest.skip(str(error))
-    folder = tmp_path_factory.mktemp("tools")
-    class_path = os.pathsep.join(map(str, [*can_run_broker, *tools]))
-    for name, main in _TOOLS.items():
-        script = folder / name
-        script.write_text(f'#!/bin/sh\nexec java {_JAVA_OPTIONS} -cp "{class_path}" {main} "$@"\n', encoding="utf-8")
-        script.chmod(0o755)
-    # The JVM takes the encoding of arguments from the locale.
-    environment = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "LC_ALL": "C.UTF-8"}
-    environment |= {"KAFKA_LIBS": str(can_run_broker[0].parent), "HOME": str(folder)}
+def cluster(tools: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with running(tmp_path_factory.mktemp("broker")) as broker:
-        yield Cluster(broker.address, broker, environment | {"BOOTSTRAP": broker.address})
+        yield Cluster(broker.address, broker, tools | {"BOOTSTRAP": broker.address})
 
 
 @dataclass(frozen=True)
@@ -213,13 +191,6 @@ CASES = [
 ]  # fmt: skip
 
 
-def _carry_out(cluster: Cluster, script: Path, option: str) -> None:
-    words = ["bash", str(script), option]
-    done = subprocess.run(words, env=cluster.environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "Error" not in done.stdout + done.stderr
-
-
 @pytest.mark.parametrize("case", by_profile(CASES[:2], CASES), ids=lambda case: f"{case.trouble}-{case.action}")
 def test_a_group_advances_as_foretold(cluster: Cluster, tmp_path: Path, case: Case) -> None:
     number = CASES.index(case)
@@ -238,7 +209,7 @@ def test_a_group_advances_as_foretold(cluster: Cluster, tmp_path: Path, case: Ca
     assert case.trouble in (found["trouble"], *found["also"]), found
     place, option = next((i, o) for i, o in enumerate(found["options"], 1) if o["action"] == case.action)
     if option["command"]:
-        _carry_out(cluster, tmp_path / "plan.sh", f"1.{place}")
+        carry_out(cluster.environment, tmp_path / "plan.sh", f"1.{place}")
     case.then(group)
     state, in_flight, cutoff = group.state()
     effect = option["effect"]
@@ -250,7 +221,7 @@ def test_a_group_advances_as_foretold(cluster: Cluster, tmp_path: Path, case: Ca
             assert in_flight == effect["in_flight"]
 
 
-@pytest.mark.skipif(PROFILE != NIGHTLY, reason="nightly: needs the groups of the other cases")
+@nightly("needs the groups of the other cases")
 def test_the_cutoff_advances_as_foretold_without_an_unused_group(cluster: Cluster, tmp_path: Path) -> None:
     source, limits = f"kafka://{cluster.address}", ("--set", "limits.pinned_records=1")
     for name in ("plan.json", "plan.sh"):
@@ -258,7 +229,7 @@ def test_the_cutoff_advances_as_foretold_without_an_unused_group(cluster: Cluste
     found = json.loads((tmp_path / "plan.json").read_text(encoding="utf-8"))["share_partitions"]
     number, one = next((n, one) for n, one in enumerate(found, 1) if one["trouble"] == "CUTOFF_PINNED")
     place, option = next((n, one) for n, one in enumerate(one["options"], 1) if one["action"] == "DELETE_OFFSETS")
-    _carry_out(cluster, tmp_path / "plan.sh", f"{number}.{place}")
+    carry_out(cluster.environment, tmp_path / "plan.sh", f"{number}.{place}")
     group = Group(cluster, one["group_id"], one["topic"], 0)
     assert group.state()[0] is None
     cutoffs = share_state.cutoff(source).to_pylist()
@@ -266,7 +237,7 @@ def test_the_cutoff_advances_as_foretold_without_an_unused_group(cluster: Cluste
     assert (one["now"]["cutoff"] or 0) < cutoff == option["effect"]["cutoff"]
 
 
-@pytest.mark.skipif(PROFILE != NIGHTLY, reason="nightly: two audits and two jshells")
+@nightly("two audits and two jshells")
 def test_a_group_that_was_rewound_returns_to_where_it_was(cluster: Cluster, tmp_path: Path) -> None:
     group, lake = Group(cluster, "rewound", "topic.rewound", 20), str(tmp_path / "lake")
     group.create()
@@ -278,7 +249,7 @@ def test_a_group_that_was_rewound_returns_to_where_it_was(cluster: Cluster, tmp_
                  if row["group_id"] == group.name)  # fmt: skip
     back = KafkaTools(cluster.address).move_start(group.name, group.topic, 0, 4)
     (tmp_path / "back.sh").write_text(back, encoding="utf-8")
-    _carry_out(cluster, tmp_path / "back.sh", "")
+    carry_out(cluster.environment, tmp_path / "back.sh", "")
     assert run(audit) == 0
     plan = share_state.repair(lake, group=group.name)
     (found,) = plan.repairs
@@ -286,7 +257,7 @@ def test_a_group_that_was_rewound_returns_to_where_it_was(cluster: Cluster, tmp_
     assert f"from {before['start_offset']} to 4" in found.sentence
     place, option = next((n, one) for n, one in enumerate(found.options, 1) if one.action == "MOVE_START")
     plan.write(str(tmp_path / "plan.sh"))
-    _carry_out(cluster, tmp_path / "plan.sh", f"1.{place}")
+    carry_out(cluster.environment, tmp_path / "plan.sh", f"1.{place}")
     state, _, _ = group.state()
     assert option.effect is not None
     assert state is not None
@@ -295,7 +266,7 @@ def test_a_group_that_was_rewound_returns_to_where_it_was(cluster: Cluster, tmp_
     assert run([*check[1:], "--json"]) == 0
 
 
-@pytest.mark.skipif(PROFILE != NIGHTLY, reason="nightly: five start-ups of Java")
+@nightly("five start-ups of Java")
 def test_commands_without_trouble_run_too(cluster: Cluster, tmp_path: Path) -> None:
     """Those of plans that need a state or a release that this broker cannot be brought to."""
     group, tools, script = Group(cluster, "o'k", "topic.ok", 5), KafkaTools(cluster.address), tmp_path / "one.sh"
@@ -305,5 +276,74 @@ def test_commands_without_trouble_run_too(cluster: Cluster, tmp_path: Path) -> N
     commands += [f"TOPIC={group.topic}\n{tools.describe_topic('$TOPIC')}", tools.delete_group(group.name)]
     for command in commands:
         script.write_text(command, encoding="utf-8")
-        _carry_out(cluster, script, "")
+        carry_out(cluster.environment, script, "")
     assert group.state()[0] is None
+
+
+def _write_as_broker(address: str, topic: str, partition: int, records: list[tuple[bytes, bytes | None, int]]) -> None:
+    """Write key, value and time (ms) to a topic of the broker's own, which brokers let their admin client do."""
+    producer = Producer({"bootstrap.servers": address, "client.id": "__admin_client", "log_level": 0})
+    for key, value, time_ms in records:
+        producer.produce(topic, value, key, partition, timestamp=time_ms)
+    assert producer.flush(_PATIENCE) == 0
+
+
+def _tombstones(address: str, group: str) -> list[tuple[bytes, None, int]]:
+    """Of all records of an empty group, in the order in which brokers delete it: its own last."""
+    consumer, keys = Consumer({"bootstrap.servers": address, "group.id": "reader", "log_level": 0}), dict[bytes, bool]()
+    consumer.assign([TopicPartition("__consumer_offsets", 0, 0)])
+    _, end = consumer.get_watermark_offsets(TopicPartition("__consumer_offsets", 0))
+    while (record := consumer.poll(_PATIENCE)) is not None:
+        key = record.key()
+        if isinstance(key, bytes) and group.encode() in key:
+            keys[key] = record.value() is not None
+        if record.offset() == end - 1:
+            break
+    consumer.close()
+    now = int(time.time() * 1000)
+    live = [key for key, is_live in keys.items() if is_live]
+    return [(key, None, now) for key in sorted(live, key=lambda key: (key[:2] == b"\0\x0b", key))]
+
+
+@nightly("two starts of a broker, six of Java")
+def test_state_that_its_group_has_lost_or_left_and_state_that_no_leader_loads(
+    tools: Mapping[str, str], tmp_path: Path
+) -> None:
+    """No client can bring a group there, so the records that say so are written to the broker's own topics."""
+    names = ("orphan", "deleting", "unloadable")
+    with running(tmp_path) as broker:
+        cluster = Cluster(broker.address, broker, tools | {"BOOTSTRAP": broker.address})
+        groups = {name: Group(cluster, name, f"topic.{name}", 20) for name in names}
+        for group in groups.values():
+            group.create()
+            _fail(5, 1)(group)
+        rows = {name: group.state()[0] for name, group in groups.items()}
+        _write_as_broker(broker.address, "__consumer_offsets", 0, _tombstones(broker.address, "orphan"))
+        topic, an_hour_ago = b"topic.deleting", int(time.time() * 1000) - 3_600_000
+        topic_id = urlsafe_b64decode(f"{rows['deleting']['topic_id']}==")
+        key = struct.pack(">hh8s", 15, 8, b"deleting")
+        value = b"\0\0\1\1\2" + topic_id + bytes([1 + len(topic)]) + topic + b"\0\0"
+        _write_as_broker(broker.address, "__consumer_offsets", 0, [(key, value, an_hour_ago)])
+        row, now = rows["unloadable"], int(time.time() * 1000)
+        batches = (StateBatch(5, 5, 7, 1), StateBatch(6, 19, DeliveryState.ACKNOWLEDGED, 1))  # type: ignore[arg-type]
+        state = DurableState(
+            row["snapshot_epoch"] + 1, row["state_epoch"], row["leader_epoch"], 5, 14, batches, now, now
+        )
+        record = StateRecord(StateKey("unloadable", row["topic_id"], 0), state)
+        key, value = encode_record(record, find_release("4.3"))
+        _write_as_broker(broker.address, "__share_group_state", row["state_partition"], [(key, value, now)])
+    with running(tmp_path, broker):
+        troubles = ("ORPHAN_SHARE_STATE", "DELETE_INCOMPLETE", "UNLOADABLE")
+        actions = ("RECREATE_GROUP", "DELETE_OFFSETS", "FORGET_BATCHES")
+        for name, trouble, action in zip(names, troubles, actions, strict=True):
+            plan = share_state.repair(f"kafka://{broker.address}", group=name)
+            (found,) = plan.repairs
+            assert found.trouble == trouble, found.sentence
+            plan.write(str(tmp_path / f"{name}.sh"))
+            place, option = next((n, one) for n, one in enumerate(found.options, 1) if one.action == action)
+            carry_out(cluster.environment, tmp_path / f"{name}.sh", f"1.{place}")
+            state, in_flight, _ = groups[name].state()
+            assert option.effect is not None
+            assert (state and state["effective_start_offset"], in_flight) == (option.effect.start_offset, {}), name
+        assert option.effect.delivered_again == ((6, 19),)
+        groups["unloadable"].consume(None, lambda seen: set(seen) == set(range(5, 20)))

@@ -2,30 +2,33 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import share_state
 from share_state.cli.main import run
 from share_state.sources import jars
-from tests.profiles import NIGHTLY, PROFILE
-from tests.sources.kafka_cluster.broker import joined, running, skip_without_broker
+from tests.profiles import nightly
+from tests.sources.kafka_cluster.broker import carry_out, joined, running, skip_without_broker
 from tests.sources.kafka_cluster.test_live_dead_letters import _DLQ, _configure, _create, _reject_some, _wait_until
 
 pytestmark = [
     pytest.mark.broker,
-    pytest.mark.skipif(PROFILE != NIGHTLY, reason="nightly: three starts of brokers, and a minute of retries"),
+    nightly("three starts of brokers, and a minute of retries"),
 ]
 
 
 def _plan(address: str, group: str, path: Path, *options: str) -> list[dict[str, Any]]:
-    words = ["repair", f"kafka://{address}", f"--group={group}", "--out", str(path), "--quiet", *options]
-    assert run([*words, "--set", "limits.archiving_seconds=0"]) == 0
+    """The plan as data; `path`, which ends in .json, and the script beside it hold it."""
+    words = ["repair", f"kafka://{address}", f"--group={group}", "--quiet", *options]
+    for out in (path, path.with_suffix(".sh")):
+        assert run([*words, "--out", str(out), "--set", "limits.archiving_seconds=0"]) == 0
     return json.loads(path.read_text(encoding="utf-8"))["share_partitions"]
 
 
@@ -34,7 +37,7 @@ def _start(address: str, group: str) -> int:
     return next(row["effective_start_offset"] for row in states if row["group_id"] == group)
 
 
-def test_what_waits_in_archiving_finishes_as_foretold(tmp_path: Path) -> None:
+def test_what_waits_in_archiving_finishes_as_foretold(tools: Mapping[str, str], tmp_path: Path) -> None:
     skip_without_broker(jars.DEAD_LETTER_BROKER)
     release, first, second = jars.DEAD_LETTER_BROKER, tmp_path / "first", tmp_path / "second"
     first.mkdir()
@@ -54,12 +57,16 @@ def test_what_waits_in_archiving_finishes_as_foretold(tmp_path: Path) -> None:
             created["dlq.gone"].result(40)
         _wait_until(lambda: admin.list_topics("dlq.gone", timeout=40).topics["dlq.gone"].partitions[0].leader < 0)
         _reject_some(broker.address, "refused")
-        (refused,) = _plan(
-            broker.address, "refused", tmp_path / "refused.json", "--dead-letters", f"kafka://{broker.address}"
-        )
+        letters = ("--dead-letters", f"kafka://{broker.address}")
+        (refused,) = _plan(broker.address, "refused", tmp_path / "refused.json", *letters)
         assert refused["trouble"] == "DLQ_UNUSABLE"
         assert "has not errors.deadletterqueue.group.enable=true" in refused["sentence"]
         assert [option["action"] for option in refused["options"]] == ["FIX_DLQ"]
+        carry_out(tools | {"BOOTSTRAP": broker.address, "DLQ_TOPIC": "dlq.refuses"}, tmp_path / "refused.sh", "1.1")
+        # What was archived before is lost; the next rejected records get their dead letters.
+        _reject_some(broker.address, "refused")
+        _until(lambda: _dead_letters(broker.address, "dlq.refuses") == 3)
+        assert not _plan(broker.address, "refused", tmp_path / "fixed.json", *letters)
         # The topic has no leader: each dead letter is tried for a minute.
         _reject_some(broker.address, "waits")
         (waits,) = _plan(broker.address, "waits", tmp_path / "waits.json")
@@ -77,6 +84,13 @@ def test_what_waits_in_archiving_finishes_as_foretold(tmp_path: Path) -> None:
         # A share-partition is loaded when a consumer fetches.
         _reject_some(broker.address, "restarted")
         _until(lambda: _start(broker.address, "restarted") >= option["effect"]["start_offset"] == 9)
+
+
+def _dead_letters(address: str, topic: str) -> int:
+    reader = Consumer({"bootstrap.servers": address, "group.id": "reader", "log_level": 0})
+    _, end = reader.get_watermark_offsets(TopicPartition(topic, 0))
+    reader.close()
+    return end
 
 
 def _until(condition: Callable[[], bool]) -> None:

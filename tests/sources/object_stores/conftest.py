@@ -1,6 +1,5 @@
 """One S3 server for all tests of stores, and sessions whose tasks know of it."""
 
-import logging
 from collections.abc import Iterator
 
 import pytest
@@ -12,7 +11,6 @@ from tests.sources.object_stores.s3 import environment, server
 @pytest.fixture(scope="session")
 def s3_address() -> Iterator[str]:
     """The address of a server that runs as long as the tests."""
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
     with server() as address:
         yield address
 

@@ -1,7 +1,10 @@
 """An S3 server on this machine, and what is put there."""
 
 import socket
+import subprocess
+import sys
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -28,16 +31,28 @@ def environment(address: str) -> dict[str, str]:
 @contextmanager
 def server() -> Iterator[str]:
     """A server with one empty bucket, at the address that is given."""
-    from moto.server import ThreadedMotoServer  # noqa: PLC0415  slow to import
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    # A process: where a library waits for an answer and keeps the interpreter's lock, a thread could not give one.
+    command = [sys.executable, "-m", "moto.server", "--host", "127.0.0.1", "--port", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as started:
+        try:
+            _wait_for(started, port)
+            client(f"http://127.0.0.1:{port}").create_dir(BUCKET)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            started.kill()
 
-    started = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    started.start()
-    host, port = started.get_host_and_port()
-    try:
-        client(f"http://{host}:{port}").create_dir(BUCKET)
-        yield f"http://{host}:{port}"
-    finally:
-        started.stop()
+
+def _wait_for(started: subprocess.Popen[bytes], port: int) -> None:
+    until = time.monotonic() + 60
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port)).close()
+        except ConnectionRefusedError:
+            assert started.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.1)
 
 
 def client(address: str) -> pafs.S3FileSystem:

@@ -10,10 +10,9 @@ from share_state.errors import InputError
 from share_state.fold.log import fold_log
 from share_state.kafka.record_batches import CHUNK_SIZE
 from share_state.pipeline.inputs import adjacent_group_logs
-from share_state.pipeline.resume import digest_of_logs
 from share_state.sources.discovery import LogPartition, find_group_logs, find_logs, find_logs_of_dialect
 from share_state.sources.object_stores import READ_SIZE, StorePath
-from share_state.sources.resume import ResumeStatus, resume
+from share_state.sources.resume import ResumeStatus, digest_of_logs, resume
 from share_state.sources.segments import frame_segments, read_chunks
 from tests.sources.formats.tables import tables_of
 from tests.sources.object_stores.s3 import BUCKET, client, put

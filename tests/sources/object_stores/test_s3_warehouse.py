@@ -13,6 +13,7 @@ from share_state.delta.warehouse import Warehouse
 from share_state.errors import WarehouseError
 from share_state.pipeline.task import RESULTS
 from tests.cli.commands import Command, say
+from tests.profiles import by_profile
 from tests.sources.object_stores.s3 import BUCKET, checking_who_asks, client, cutting, put
 from tests.truth import DATA
 
@@ -21,7 +22,7 @@ PLACED = (*RESULTS, "cutoff")
 
 
 @pytest.fixture
-def light(no_session: None, capfd: pytest.CaptureFixture[str]) -> Command:
+def light(capfd: pytest.CaptureFixture[str]) -> Command:
     """Runs a command that needs no Spark."""
     return partial(say, capfd)
 
@@ -43,8 +44,9 @@ def _below(folder: str) -> FileSelector:
 
 def test_a_run_leaves_the_tables_that_it_leaves_in_a_folder(share_state_command: Command, tmp_path: Path):
     there, here = f"s3://{BUCKET}/lakes/one", str(tmp_path / "w")
-    for place in (there, here, there):
+    for place in (there, *by_profile((), (there,))):
         assert share_state_command("reconstruct", CHAOS, "--out", place).code == 0
+    share_state.reconstruct(str(CHAOS), warehouse=here)
     assert rows(there) == rows(here)
     assert share_state_command("show", there).out == share_state_command("show", here).out
     assert len(CommittedTables(there).runs) == 1

@@ -69,14 +69,16 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("cluster")
     port = _free_port()
-    started = [_started(folder, "master", "deploy.master.Master", "--port", str(port), "--webui-port", "0")]
+    host, master = "127.0.0.1", ("--port", str(port), "--webui-port", "0")
+    started = [_started(folder, "master", host, "deploy.master.Master", *master)]
     try:
         _wait_for(folder / "master.log", "I have been elected leader")
         for number in range(2):
             where = str(folder / f"worker-{number}")
             options = ("--cores", "1", "--memory", "1g", "--webui-port", "0", "--work-dir", where)
-            address = f"spark://127.0.0.1:{port}"
-            started.append(_started(folder, f"worker-{number}", "deploy.worker.Worker", *options, address))
+            # Spark runs no copy of a slow task on the host of the task.
+            options = (f"127.0.0.{number + 1}", "deploy.worker.Worker", *options, f"spark://{host}:{port}")
+            started.append(_started(folder, f"worker-{number}", *options))
         for number in range(2):
             _wait_for(folder / f"worker-{number}.log", "Successfully registered with master")
         yield Cluster(f"spark://127.0.0.1:{port}", folder, folder / "kernels", _seeded(folder / "kernels"))
@@ -109,13 +111,13 @@ def _pip(*arguments: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def _started(folder: Path, name: str, main: str, *options: str) -> subprocess.Popen[bytes]:
-    environment = os.environ | {"SPARK_HOME": str(SPARK), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_NO_DAEMONIZE": "1"}
+def _started(folder: Path, name: str, host: str, main: str, *options: str) -> subprocess.Popen[bytes]:
+    environment = os.environ | {"SPARK_HOME": str(SPARK), "SPARK_LOCAL_IP": host, "SPARK_NO_DAEMONIZE": "1"}
     environment |= QUICK_JAVA
     # What is on the tests' own path must not reach the workers: they are to run what was shipped, and to show it.
     for variable in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE"):
         environment.pop(variable, None)
-    command = [str(SPARK / "bin" / "spark-class"), f"org.apache.spark.{main}", "--host", "127.0.0.1", *options]
+    command = [str(SPARK / "bin" / "spark-class"), f"org.apache.spark.{main}", "--host", host, *options]
     with (folder / f"{name}.log").open("wb") as log:
         return subprocess.Popen(command, env=environment, stdout=log, stderr=log)
 

@@ -12,11 +12,15 @@ import pyarrow as pa
 import pytest
 
 import share_state
+from share_state.cli.main import run
 from share_state.delta.reader import CommittedTables
 from share_state.pipeline.task import RESULTS
 from share_state.schema.declarations import table_schema
 from share_state.spark.session import UNPACKED, package_settings
+from tests.profiles import nightly
 from tests.spark.cluster.conftest import CHECKOUT, EXPORT, QUICK_JAVA, SPARK, Cluster, Installed
+
+DEMO = ("export", "--topics", "export/topics.json")
 
 
 def in_wheel(installed: Installed, tmp_path: Path, *arguments: str) -> str:
@@ -67,12 +71,12 @@ def files(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def submitted(cluster: Cluster, installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The wheel as `--py-files`, a relative input and a name: the warehouse of one log, and what the job printed."""
+    """The wheel as `--py-files`, the demo's export as a relative input, a name: the warehouse; what the job printed."""
     folder = tmp_path_factory.mktemp("submit")
-    (folder / "export").symlink_to(EXPORT / "__share_group_state-0")
+    (folder / "export").symlink_to(EXPORT)
     submit = [str(SPARK / "bin/spark-submit"), "--master", cluster.address, "--name", "night shift"]
     submit += [part for setting in options(cluster) for part in ("--conf", setting)]
-    submit += ["--py-files", str(installed.wheel), str(CHECKOUT / "jobs/reconstruct.py"), "export", "--out", "lake"]
+    submit += ["--py-files", str(installed.wheel), str(CHECKOUT / "jobs/reconstruct.py"), *DEMO, "--out", "lake"]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment |= {"PYSPARK_PYTHON": sys.executable} | QUICK_JAVA
     done = subprocess.run(submit, capture_output=True, text=True, check=False, env=environment, cwd=folder)
@@ -80,14 +84,25 @@ def submitted(cluster: Cluster, installed: Installed, tmp_path_factory: pytest.T
     return folder / "lake", done.stdout
 
 
-def test_spark_submit_with_the_wheel_and_no_other_package(cluster: Cluster, submitted: tuple[Path, str]):
+def test_spark_submit_with_the_wheel_and_no_other_package_writes_the_tables_of_make_demo(
+    cluster: Cluster, submitted: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, no_session: None
+):
+    del no_session
     lake, printed = submitted
-    live = len(share_state.reconstruct(EXPORT / "__share_group_state-0").share_partition_state)
-    assert f"{live} live share-partitions" in printed
-    assert len(rows(lake)["share_partition_state"]) == live > 0
+    monkeypatch.chdir(lake.parent)
+    assert run(["reconstruct", *DEMO, "--out", "demo", "--quiet"]) == 0
+    tables, demo = CommittedTables(str(lake)), CommittedTables("demo")
+    assert {*tables.versions} == {*demo.versions} > {*RESULTS, "cutoff", "share_groups"}
+    for name in demo.versions:
+        written, expected = (sorted(map(repr, one.read(name).to_pylist())) for one in (tables, demo))
+        assert written == expected
+    assert tables.run["progress"] == demo.run["progress"]
+    assert tables.run["run_id"] == demo.run["run_id"]
+    assert f"{len(demo.read('share_partition_state'))} live share-partitions" in printed
     assert "night shift" in (cluster.work / "master.log").read_text()
 
 
+@nightly("a second job")
 def test_a_job_runs_the_wheel_that_was_shipped_and_compiles_nothing_that_the_one_before_has_compiled(
     cluster: Cluster, installed: Installed, submitted: tuple[Path, str], tmp_path: Path
 ):

@@ -1,29 +1,34 @@
-"""What is judged across logs: the group side of a run against its state, and keys with state in several logs."""
+"""What the driver judges across logs: groups and dead letters against the state, keys with state in several logs."""
 
-import hashlib
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.config.inputs import HISTORY, JUDGE_NONE
+from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import CLAIM_TABLES, GROUP_TABLES
+from share_state.fold.archiving import RANGES, merge_ranges
+from share_state.fold.dead_letters import LETTERS, LOST, NEVER, MatchedLetters, ReadLetters, match_letters, read_letters
 from share_state.fold.groups import FoldedGroups, add_topic_names, fold_groups, partition_counts_by_name
 from share_state.fold.states import KEY, key_texts, split_keys
 from share_state.fold.sticky import FoldedSticky, fold_sticky
 from share_state.fold.timeline import TIMELINE
 from share_state.kafka.classic_groups import read_generations
 from share_state.pipeline.plan import FoldPlan, GroupInput
-from share_state.pipeline.result import RunResult
+from share_state.pipeline.result import DEAD_LETTERS_NOTE, RunResult
 from share_state.pipeline.sink import Sink
-from share_state.pipeline.task import FINDINGS, IN_FLIGHT, LOG, STATE, Digest
+from share_state.pipeline.task import FINDINGS, IN_FLIGHT, LOG, STATE
+from share_state.rules.dead_letters import AuditedDeadLetters
 from share_state.rules.findings import findings
 from share_state.rules.group_context import STATE_COLUMNS, AuditedGroups
 from share_state.rules.groups import judge_group_records, judge_groups, judge_sticky
-from share_state.rules.registry import Scope
+from share_state.rules.registry import Scope, listed
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import STATE_TOPIC
+from share_state.sources.kafka_client import KAFKA_FORM
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,24 +142,109 @@ def read_groups(plan: FoldPlan) -> tuple[GroupSide | None, FoldPlan]:
     return GroupSide(plan.groups, folded, sticky), replace(plan, topics=topics, groups=None)
 
 
+@dataclass(frozen=True, slots=True)
+class DriverSide:
+    """What the driver reads beside the logs that are folded.
+
+    Attributes:
+        groups: the group side; None if there is none.
+        letters: dead letters; None if none are given.
+        ranges: `archiving_ranges` of the last audit.
+        noted_from: ms from which on those hold every range; 0 if always.
+    """
+
+    groups: GroupSide | None = None
+    letters: ReadLetters | None = None
+    ranges: pa.Table = field(default_factory=lambda: table_schema(RANGES).empty_table())
+    noted_from: int = 0
+
+    @property
+    def staged(self) -> tuple[str, ...]:
+        """Tables that the fold collects for the dead letters."""
+        return () if self.letters is None else (RANGES,)
+
+
+def read_driver_side(plan: FoldPlan, before: CommittedTables | None = None) -> tuple[DriverSide, FoldPlan]:
+    """Read the groups and the dead letters of a plan.
+
+    Args:
+        plan: of a run; of a live cluster, it holds the ends of the state logs.
+        before: tables of the last audit, whose dead letters stay.
+    Returns:
+        Both; the plan without them, which collects `archiving_ranges` if there are dead letters.
+    Raises:
+        InputError: if a log or a table cannot be read.
+    """
+    if plan.dead_letters is None:
+        groups, plan = read_groups(plan)
+        return DriverSide(groups), plan
+    known, ranges = (before.read(name) if before is not None and before.holds(name)
+                     else table_schema(name).empty_table() for name in (LETTERS, RANGES))  # fmt: skip
+    letters = read_letters(plan.dead_letters, known)
+    archiving = frozenset(pc.unique(letters.rows["group_id"]).to_pylist())
+    groups, plan = read_groups(replace(plan, dead_letters=None, archiving_groups=archiving))
+    # Audits without dead letters, and those from before this table, note no ranges.
+    newest = None if before is None or before.holds(RANGES) else before.run["log_time"]
+    return DriverSide(groups, letters, ranges, 0 if newest is None else int(newest.timestamp() * 1000)), plan
+
+
+@dataclass(frozen=True, slots=True)
+class DriverRows:
+    """What the driver adds to the rows of the tasks.
+
+    Attributes:
+        findings: that only it can make.
+        tables: whole tables by name.
+    """
+
+    findings: list[pa.Table]
+    tables: Mapping[str, pa.Table]
+
+
 def judge_across_logs(
-    side: GroupSide | None, plan: FoldPlan, result: RunResult, sink: Sink, now_ms: int | None = None
-) -> tuple[RunResult, list[pa.Table]]:
-    """Judge what no task could: keys with state in several logs, and the group side against the folded state.
+    side: DriverSide, plan: FoldPlan, result: RunResult, sink: Sink, now_ms: int | None = None
+) -> tuple[RunResult, DriverRows]:
+    """Judge what no task could: keys with state in several logs, groups and dead letters against the folded state.
 
     If the number of state partitions is known, only the state of the one that such a key hashes to stays in the tables;
     else all of them are suspect.
 
     Args:
-        side: None if the input has no group side.
-        plan: what was folded.
+        side: groups and dead letters.
+        plan: what was folded; an audit's holds only what is new in the state logs.
         result: of the tasks.
         sink: of the run; with a group side, or if a log holds keys of another, the driver reads a few columns of every
             share-partition.
         now_ms: the time up to which ages are measured.
     Returns:
-        The result with these findings counted, and a run_id of both sides; those findings.
+        The result with these findings counted, and a run_id of all sides; the rows of the driver.
     """
+    result, found = _judge_states(side.groups, plan, result, sink, now_ms)
+    tables = side.groups.tables() if side.groups else {}
+    if side.letters is None:
+        return result, DriverRows(found, tables)
+    ranges = merge_ranges([side.ranges, sink.take(RANGES)])
+    # The ends of a live cluster's state logs were taken before; segments in place may grow.
+    forms = {None if log.source is None else log.source.form for log in plan.logs}
+    is_last = plan.dead_letters_copied_last or (side.letters.read.is_live and forms == {KAFKA_FORM})
+    matched = match_letters(
+        side.letters, ranges, plan.topics.names, _known_times(plan, result, side.noted_from), is_last=is_last
+    )
+    rows = AuditedDeadLetters(matched.letters, matched.lost, side.letters.read.unusable)
+    of_letters = findings(Scope.DEAD_LETTERS, rows, plan.severities)
+    archiving = ranges.filter(pc.field("archiving_offset").is_valid())["group_id"]
+    kept = pc.unique(pa.concat_arrays([*matched.letters["group_id"].chunks, *archiving.chunks]))
+    ranges = ranges.filter(pc.is_in(ranges["group_id"], kept))
+    of_side = {LETTERS: matched.letters, LOST: matched.lost, RANGES: ranges}
+    notes = (*result.notes, *_notes(side.letters, matched))
+    result = replace(result.with_driver_rows([of_letters], of_side), notes=notes)
+    return result, DriverRows([*found, of_letters], tables | of_side)
+
+
+def _judge_states(
+    side: GroupSide | None, plan: FoldPlan, result: RunResult, sink: Sink, now_ms: int | None
+) -> tuple[RunResult, list[pa.Table]]:
+    """Judge keys with state in several logs, and the group side; as `judge_across_logs`."""
     numbers = [log.partition for log in plan.logs if log.topic == STATE_TOPIC]
     known = [number for number in numbers if number is not None]
     count, modulus = plan.state_partitions, result.key_modulus
@@ -171,17 +261,37 @@ def judge_across_logs(
     of_split = findings(Scope.STATES, split, plan.severities)
     for table in (STATE, IN_FLIGHT, TIMELINE) if len(split) else ():
         sink.settle(table, {*split[LOG].to_pylist()}, partial(_settle, split))
-    run_id = result.run_id
-    if side is not None:
-        digest = Digest()
-        for table in (*side.tables().values(), *found):
-            digest.take(table)
-        run_id = hashlib.sha256(f"{run_id} {digest.text}".encode()).hexdigest()[:16]
     found.insert(0, of_split)
-    settled = replace(
-        result.with_findings(pa.concat_tables(found)),
-        run_id=run_id,
-        share_partitions=result.share_partitions - len(strays),
-        strays=tuple(strays.to_pylist()),
-    )
+    counted = result.with_driver_rows(found, side.tables() if side else None)
+    settled = replace(counted, share_partitions=result.share_partitions - len(strays), strays=tuple(strays.to_pylist()))
     return settled, found
+
+
+def _known_times(plan: FoldPlan, result: RunResult, noted_from: int) -> dict[int | None, tuple[int, int]]:
+    """State partition -> the times (ms) from and to which its log shows every record; None for a log of unknown number.
+
+    A dead letter of an unknown share-partition is judged where every log is complete.
+    """
+    numbers = {log.name: log.partition for log in plan.logs if log.topic == STATE_TOPIC}
+    known = dict[int | None, tuple[int, int]]()
+    for name, (since, newest) in result.complete_times.items():
+        if name in numbers:
+            known[numbers[name]] = (NEVER, 0) if since is None else (max(since, noted_from), newest)
+    if plan.state_partitions is not None and len(known) == plan.state_partitions:
+        known[None] = max(one for one, _ in known.values()), min(one for _, one in known.values())
+    return known
+
+
+def _notes(letters: ReadLetters, matched: MatchedLetters) -> tuple[str, ...]:
+    notes, unnamed = list[str](), matched.letters.filter(pc.field("topic_id").is_null())
+    if len(unnamed):
+        names = listed(sorted(pc.unique(unnamed["topic"]).to_pylist()), 3)
+        notes.append(f"the ids of {names} are unknown, so {len(unnamed):,} are not matched; give topics")
+    if letters.read.others:
+        notes.append(f"{letters.read.others:,} records without the headers of dead letters are skipped")
+    for why, count in matched.unknown.items():
+        notes.append(f"it cannot be known whether those of {count:,} archived offsets were written: {why}")
+    if open_count := pc.sum(matched.letters["archived"].is_null()).as_py():
+        why = "the state log does not reach back, has a loss, or ends before them"
+        notes.append(f"it cannot be known whether the offsets of {open_count:,} were archived: {why}")
+    return tuple(f"{DEAD_LETTERS_NOTE}: {note}" for note in notes)
