@@ -33,7 +33,7 @@ from share_state.config.loading import load_settings, settings_for
 from share_state.config.model import AuditSettings, ReportSettings, config_fingerprint
 from share_state.delta.warehouse import Warehouse, warehouse_lock
 from share_state.errors import ShareStateError
-from share_state.fold.options import Limits
+from share_state.fold.limits import Limits
 from share_state.pipeline.audit import run_audit
 from share_state.pipeline.executor import Progress
 from share_state.pipeline.plan import build_plan

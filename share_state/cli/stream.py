@@ -32,7 +32,7 @@ from share_state.config.inputs import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import check_warehouse_path, warehouse_lock
 from share_state.errors import InputError, SetupError, ShareStateError
-from share_state.fold.options import Limits
+from share_state.fold.limits import Limits
 from share_state.pipeline.executor import LOCAL_MASTER, Progress
 from share_state.pipeline.inputs import find_cluster_address
 from share_state.pipeline.plan import ask_group_limits

@@ -17,7 +17,8 @@ from pydantic import (
 )
 
 from share_state.errors import InputError, ShareStateError
-from share_state.fold.options import STRICT, Limits
+from share_state.fold.limits import Limits
+from share_state.fold.options import STRICT
 from share_state.rules.group_context import GroupLimits
 from share_state.rules.registry import OFF, registered
 from share_state.sources.as_of import to_epoch_ms

@@ -21,8 +21,9 @@ from share_state.fold.control_chains import (
     superseded,
 )
 from share_state.fold.cutoff import EarliestShareOffset, earliest_share_offset
+from share_state.fold.limits import Limits
 from share_state.fold.log_stats import NO_PREVIOUS_START, Folded, LogObservations, Losses, dictionary_encoded
-from share_state.fold.options import MODES, STRICT, ControlOptions, Limits
+from share_state.fold.options import MODES, STRICT, ControlOptions
 from share_state.fold.states import (
     CONTROL_RECORDS,
     control_key_columns,

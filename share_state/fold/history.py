@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 
 from share_state.fold.chains import Chains
 from share_state.fold.interval_merge import ACQUIRED, ARCHIVED, ARCHIVING, AVAILABLE
+from share_state.fold.limits import Limits
 from share_state.fold.log_stats import NO_PREVIOUS_START, Folded, piece_bounds
-from share_state.fold.options import Limits
 from share_state.fold.states import KEY, declared_table, key_texts, slice_chains, to_timestamps, window_tiles
 
 TABLE = "share_partition_history"

@@ -13,6 +13,7 @@ from share_state.fold.chains import NOWHERE, Chains
 from share_state.fold.checkpoint import FoldCheckpoint
 from share_state.fold.cutoff import cutoff
 from share_state.fold.interval_merge import effective_starts
+from share_state.fold.limits import Limits
 from share_state.fold.log_stats import (
     NO_PREVIOUS_START,
     Folded,
@@ -22,7 +23,6 @@ from share_state.fold.log_stats import (
     Losses,
     dictionary_encoded,
 )
-from share_state.fold.options import Limits
 from share_state.fold.record_context import ContextFold, RecordJudge
 from share_state.fold.states import (
     SHARE_GROUP_STATE,

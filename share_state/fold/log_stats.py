@@ -5,12 +5,13 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 from share_state.fold.chains import NOWHERE, Chains
+from share_state.fold.limits import Limits
 from share_state.jit.compile import kernel
 from share_state.kafka.buffers import concat_rows
 from share_state.kafka.record_batches import BATCH, CONTROL, TRANSACTIONAL, BatchStatus, BatchSummary, Chunk
@@ -20,9 +21,6 @@ from share_state.sources.discovery import LogPartition
 from share_state.sources.resume import ResumeStatus
 from share_state.sources.share_snapshots import ShareSnapshotEntry
 from share_state.sources.topics import Topics
-
-if TYPE_CHECKING:
-    from share_state.fold.options import Limits
 
 NO_PREVIOUS_START = -2
 """Start offset at the last audit of a share-partition that had no state then."""
@@ -301,7 +299,7 @@ class Folded:
     numbers: np.ndarray
     chains: Chains
     previous_starts: np.ndarray
-    limits: "Limits"
+    limits: Limits
     newest_time: int
     suspect: np.ndarray
     observations: LogObservations

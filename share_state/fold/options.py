@@ -1,11 +1,10 @@
-"""How logs are folded: the limits of the cluster, the share-partitions to select, and the options of each dialect."""
+"""How logs are folded: the share-partitions to select, and the options of each dialect."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -13,83 +12,17 @@ import pyarrow.compute as pc
 
 from share_state.errors import InputError, printable
 from share_state.fold.checkpoint import FoldCheckpoint
-from share_state.kafka.compression import MAX_BODY_SIZE
+from share_state.fold.limits import Limits
+from share_state.fold.record_context import RecordJudge
 from share_state.kafka.share_partition_keys import KeyTable
 from share_state.sources.resume import ResumeStatus
 from share_state.sources.share_snapshots import ShareSnapshotEntry
 from share_state.sources.topics import Topics
 
-if TYPE_CHECKING:
-    from share_state.fold.record_context import RecordJudge
-
-RELEASES = ("4.0", "4.1", "4.2", "4.3", "4.4")
-
 STRICT, BEST_EFFORT = "strict", "best-effort"
 MODES = (STRICT, BEST_EFFORT)
 
 _MOST_NEAREST = 3
-
-
-GROUP_LIMITS = ("delivery_count", "record_locks")
-"""Limits that a share group may set for itself (share.delivery.count.limit, share.partition.max.record.locks)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits that the rules check a log against; the defaults are Kafka's.
-
-    Attributes:
-        delivery_count: deliveries before a record is archived (group.share.delivery.count.limit).
-        record_locks: in-flight records per share-partition (group.share.partition.max.record.locks).
-        updates_per_snapshot: updates between two snapshots (share.coordinator.snapshot.update.records.per.snapshot).
-        chain_length: control records since the latest checkpoint above which a chain is reported as long.
-        stall_minutes: minutes that a start offset may stay in place while later offsets finish.
-        pinned_records: records that one share-partition may keep from deletion before it is reported.
-        writer_version: the release that wrote the log, one of RELEASES; None to infer it.
-        archiving_seconds: seconds that an offset may stay in ARCHIVING; a dead-letter write takes less than one.
-        groups: share group -> limits that it sets for itself: GROUP_LIMITS, by name.
-        batch_bytes: bytes that a record batch may have when decompressed.
-    """
-
-    delivery_count: int = 5
-    record_locks: int = 2000
-    updates_per_snapshot: int = 500
-    chain_length: int = 500
-    stall_minutes: float = 30
-    pinned_records: int = 10_000
-    writer_version: str | None = None
-    archiving_seconds: float = 60
-    groups: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    batch_bytes: int = MAX_BODY_SIZE
-
-    def of_group(self, limit: str, group: str) -> int:
-        """One of GROUP_LIMITS for a share group."""
-        return self.groups.get(group, {}).get(limit, getattr(self, limit))
-
-    def of_groups(self, limit: str, groups: pa.Array | pa.ChunkedArray) -> np.ndarray:
-        """One of GROUP_LIMITS for each of some share groups, int64."""
-        return self.values(limit)[self.group_rows(groups)]
-
-    def values(self, limit: str) -> np.ndarray:
-        """One of GROUP_LIMITS, int64: first that of the cluster, then those of `groups`."""
-        default: int = getattr(self, limit)
-        return np.array([default, *(own.get(limit, default) for own in self.groups.values())], np.int64)
-
-    def group_rows(self, groups: pa.Array | pa.ChunkedArray) -> np.ndarray:
-        """For each of some share groups its place in `groups`, from 1 on; 0 if it has no limits of its own."""
-        if not self.groups:
-            return np.zeros(len(groups), np.int64)
-        places = pc.call_function("index_in", [groups], pc.SetLookupOptions(pa.array(self.groups, pa.string())))
-        return places.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64) + 1
-
-    def since_4_4(self, archiving_since: int) -> int | None:
-        """The offset after which 4.4 or later wrote every record; None if unknown.
-
-        `archiving_since` is the offset of the first record that only such a release can have written, -1 for none.
-        """
-        if self.writer_version is not None:
-            return -1 if self.writer_version == "4.4" else None
-        return None if archiving_since < 0 else archiving_since
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,5 +128,5 @@ class FoldOptions:
     control: ControlOptions = field(default_factory=ControlOptions)
     restore: Callable[[], FoldCheckpoint] | None = None
     resume_status: ResumeStatus | None = None
-    judge: "RecordJudge | None" = None
+    judge: RecordJudge | None = None
     archiving_groups: frozenset[str] | None = None

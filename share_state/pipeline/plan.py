@@ -25,8 +25,9 @@ from share_state.errors import InputError, PrunedError, SetupError
 from share_state.fold.checkpoint import FoldCheckpoint, restore_checkpoint
 from share_state.fold.dialect import Proof, dialect_of, verify_cutoff
 from share_state.fold.explain import share_partitions
+from share_state.fold.limits import Limits
 from share_state.fold.log_stats import Folded
-from share_state.fold.options import ControlOptions, FoldOptions, Limits, SharePartitionFilter
+from share_state.fold.options import ControlOptions, FoldOptions, SharePartitionFilter
 from share_state.fold.states import CONTROL_RECORDS
 from share_state.fold.timeline import TIMELINE, decoded_tables, timeline_tables
 from share_state.pipeline.inputs import (

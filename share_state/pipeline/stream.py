@@ -24,9 +24,9 @@ from share_state.fold.checkpoint import (
     resume_point_of,
 )
 from share_state.fold.history import history_pieces
+from share_state.fold.limits import Limits
 from share_state.fold.log import FoldedLog, fold_log
 from share_state.fold.log_stats import dictionary_encoded
-from share_state.fold.options import Limits
 from share_state.fold.states import in_flight_table, key_columns, state_table, window_tiles
 from share_state.kafka.buffers import range_rows
 from share_state.kafka.record_batches import Chunk

@@ -33,7 +33,7 @@ from share_state.delta.reader import CommittedTables, open_filesystem, warehouse
 from share_state.delta.warehouse import Warehouse
 from share_state.errors import NothingCommittedError, WarehouseError
 from share_state.fold.history import LOG_TIME, add_verdicts
-from share_state.fold.options import Limits
+from share_state.fold.limits import Limits
 from share_state.fold.states import SHARE_GROUP_STATE, compute_lags, key_texts
 from share_state.pipeline.plan import read_checkpoint
 from share_state.pipeline.result import RunResult, keep_proven, run_row

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from share_state.config.model import Acknowledged
 from share_state.delta.reader import CommittedTables
 from share_state.errors import WarehouseError
-from share_state.fold.options import Limits
+from share_state.fold.limits import Limits
 from share_state.report.share_partitions import (
     HISTORY_TABLE,
     IDENTITY_COLUMNS,

@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from share_state.errors import WarehouseError
-from share_state.fold.options import Limits
+from share_state.fold.limits import Limits
 from share_state.report.audit_data import AuditReport, read_report
 from share_state.report.console import ReportError, write_report
 from share_state.report.share_partitions import (

@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 from share_state.delta.reader import CommittedTables
 from share_state.errors import WarehouseError
 from share_state.fold.interval_merge import ARCHIVED, STATE_NAMES
-from share_state.fold.options import Limits, SharePartitionFilter
+from share_state.fold.limits import Limits
+from share_state.fold.options import SharePartitionFilter
 from share_state.schema.declarations import table_schema
 
 KEY_COLUMNS = ("dialect", "group_id", "topic_id", "topic", "partition")

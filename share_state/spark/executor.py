@@ -14,8 +14,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from share_state.delta.reader import CommittedTables, open_dataset, warehouse_errors
 from share_state.delta.warehouse import Warehouse
 from share_state.pipeline.across_logs import GroupSide
+from share_state.pipeline.executor import FileSink
 from share_state.pipeline.plan import FoldPlan, cores_per_log
-from share_state.pipeline.sink import FileSink, Sink
+from share_state.pipeline.sink import Sink
 from share_state.pipeline.task import (
     CUTOFF,
     FINDINGS,
@@ -112,7 +113,7 @@ class SparkExecutor:
             _LOG.info("%s: tasks write the files of the tables, and delta-rs commits them", missing)
             yield FileSink(tables, self)
             return
-        sink = SparkSink(tables, self)
+        sink = SparkSink(tables, self, self.spark, self.schema)
         try:
             yield sink
         finally:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial, reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
@@ -23,6 +23,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from share_state.delta.warehouse import ALL_TABLES, Commit, Warehouse
 from share_state.errors import DiskFullError, WarehouseError, disk_error
+from share_state.pipeline.executor import Executor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.sink import LogRows
 from share_state.pipeline.task import LOG, SUMMARY, FinishRows, OutputSpec
@@ -30,9 +31,6 @@ from share_state.schema import declarations
 from share_state.schema.declarations import table_schema
 from share_state.spark.inputs import described, local_address, missing_client
 from share_state.spark.session import reason
-
-if TYPE_CHECKING:
-    from share_state.spark.executor import SparkExecutor
 
 APP_ID = "share_state"
 """The `txnAppId` of all writes; `txnVersion` counts those to a table."""
@@ -77,10 +75,11 @@ def _quoted(name: str) -> str:
 class SparkSink:
     """Keeps the rows of a run as a cached DataFrame, and commits them with Spark's Delta writer."""
 
-    def __init__(self, tables: Warehouse, executor: "SparkExecutor") -> None:
-        """Begin; the executor's session has Delta, and its schema, if any, lies where the warehouse does."""
-        self.tables, self._executor = tables, executor
-        self._spark, self._schema = executor.spark, executor.schema
+    def __init__(
+        self, tables: Warehouse, executor: Executor[DataFrame], spark: SparkSession, schema: str | None
+    ) -> None:
+        """Begin; the executor runs in the session, which has Delta; the schema, if any, lies at the warehouse."""
+        self.tables, self._executor, self._spark, self._schema = tables, executor, spark, schema
         self._output, self._rows, self._counts = OutputSpec(), None, Counter[str]()
         self._changed = dict[str, DataFrame]()
         self._added = defaultdict[str, list[pa.Table]](list)

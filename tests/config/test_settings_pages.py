@@ -8,7 +8,7 @@ import pytest
 from docs.reference_pages import BEGIN, END, with_keys, write_keys_page
 from share_state.config.loading import ConfigError, load_settings
 from share_state.config.model import keys
-from share_state.fold.options import Limits
+from share_state.fold.limits import Limits
 from share_state.schema import declarations
 
 EXAMPLE = declarations.resource_folder("conf") / "audit.yaml"

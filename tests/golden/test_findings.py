@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from share_state.fold.options import Limits
+from share_state.fold.limits import Limits
 from tests.golden.counted_findings import counted, file_of, findings_of, random_scenarios
 from tests.truth import DATA, Case, cases, expected_states
 

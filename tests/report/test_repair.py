@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from share_state import repair, timeline
 from share_state.errors import ShareStateError
-from share_state.fold.options import Limits
+from share_state.fold.limits import Limits
 from share_state.report.repair.commands import KafkaTools, quote
 from share_state.report.repair.options import HARM, repairs
 from share_state.report.repair.status import SharePartitionStatus, Survey, can_be_named

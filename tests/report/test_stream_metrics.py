@@ -6,7 +6,7 @@ from urllib.request import urlopen
 from prometheus_client.parser import text_string_to_metric_families
 
 from share_state.delta.reader import CommittedTables
-from share_state.fold.options import Limits
+from share_state.fold.limits import Limits
 from share_state.pipeline.stream_tables import StreamRun, StreamTables
 from share_state.report.prometheus import StreamMetrics, StreamProgress, serve_metrics
 from tests.pipeline.test_stream_tables import Stream, pieces

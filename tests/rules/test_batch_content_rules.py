@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from share_state.fold.options import Limits
+from share_state.fold.limits import Limits
 from tests.rules.histories import ACKNOWLEDGED, ARCHIVED, ARCHIVING, AVAILABLE, found, snapshot, update
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from share_state.delta.reader import CommittedTables
-from share_state.fold.options import Limits
+from share_state.fold.limits import Limits
 from share_state.pipeline.audit import run_audit
 from share_state.pipeline.executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan

@@ -10,7 +10,7 @@ from typing import Any
 
 from share_state.delta.reader import CommittedTables
 from share_state.errors import ShareStateError
-from share_state.fold.options import RELEASES, Limits
+from share_state.fold.limits import RELEASES, Limits
 from share_state.report.console import (
     UNKNOWN,
     format_name,

@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 from share_state.config.inputs import LimitSettings
 from share_state.delta.reader import CommittedTables
 from share_state.errors import NothingCommittedError
-from share_state.fold.options import RELEASES, Limits, SharePartitionFilter
+from share_state.fold.limits import RELEASES, Limits
+from share_state.fold.options import SharePartitionFilter
 from share_state.fold.states import SHARE_GROUP_STATE
 from share_state.pipeline.audit import run_audit
 from share_state.pipeline.executor import LocalExecutor

@@ -1,0 +1,73 @@
+"""The limits of a cluster and of its share groups that the rules check a log against."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from share_state.kafka.compression import MAX_BODY_SIZE
+
+RELEASES = ("4.0", "4.1", "4.2", "4.3", "4.4")
+
+GROUP_LIMITS = ("delivery_count", "record_locks")
+"""Limits that a share group may set for itself (share.delivery.count.limit, share.partition.max.record.locks)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits that the rules check a log against; the defaults are Kafka's.
+
+    Attributes:
+        delivery_count: deliveries before a record is archived (group.share.delivery.count.limit).
+        record_locks: in-flight records per share-partition (group.share.partition.max.record.locks).
+        updates_per_snapshot: updates between two snapshots (share.coordinator.snapshot.update.records.per.snapshot).
+        chain_length: control records since the latest checkpoint above which a chain is reported as long.
+        stall_minutes: minutes that a start offset may stay in place while later offsets finish.
+        pinned_records: records that one share-partition may keep from deletion before it is reported.
+        writer_version: the release that wrote the log, one of RELEASES; None to infer it.
+        archiving_seconds: seconds that an offset may stay in ARCHIVING; a dead-letter write takes less than one.
+        groups: share group -> limits that it sets for itself: GROUP_LIMITS, by name.
+        batch_bytes: bytes that a record batch may have when decompressed.
+    """
+
+    delivery_count: int = 5
+    record_locks: int = 2000
+    updates_per_snapshot: int = 500
+    chain_length: int = 500
+    stall_minutes: float = 30
+    pinned_records: int = 10_000
+    writer_version: str | None = None
+    archiving_seconds: float = 60
+    groups: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    batch_bytes: int = MAX_BODY_SIZE
+
+    def of_group(self, limit: str, group: str) -> int:
+        """One of GROUP_LIMITS for a share group."""
+        return self.groups.get(group, {}).get(limit, getattr(self, limit))
+
+    def of_groups(self, limit: str, groups: pa.Array | pa.ChunkedArray) -> np.ndarray:
+        """One of GROUP_LIMITS for each of some share groups, int64."""
+        return self.values(limit)[self.group_rows(groups)]
+
+    def values(self, limit: str) -> np.ndarray:
+        """One of GROUP_LIMITS, int64: first that of the cluster, then those of `groups`."""
+        default: int = getattr(self, limit)
+        return np.array([default, *(own.get(limit, default) for own in self.groups.values())], np.int64)
+
+    def group_rows(self, groups: pa.Array | pa.ChunkedArray) -> np.ndarray:
+        """For each of some share groups its place in `groups`, from 1 on; 0 if it has no limits of its own."""
+        if not self.groups:
+            return np.zeros(len(groups), np.int64)
+        places = pc.call_function("index_in", [groups], pc.SetLookupOptions(pa.array(self.groups, pa.string())))
+        return places.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64) + 1
+
+    def since_4_4(self, archiving_since: int) -> int | None:
+        """The offset after which 4.4 or later wrote every record; None if unknown.
+
+        `archiving_since` is the offset of the first record that only such a release can have written, -1 for none.
+        """
+        if self.writer_version is not None:
+            return -1 if self.writer_version == "4.4" else None
+        return None if archiving_since < 0 else archiving_since
