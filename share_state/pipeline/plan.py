@@ -327,7 +327,7 @@ def _read_exports(spec: InputSpec, sorter: RowSorter | None) -> list[_Export]:
 
 
 def _group_limits_of(sources: Sequence[Source], notes: list[str]) -> dict[str, dict[str, int]]:
-    """The limits that share groups of live clusters set for themselves; a note for each cluster that refuses to tell."""
+    """The limits that share groups of live clusters set for themselves; a note for each that refuses to tell."""
     of_groups = dict[str, dict[str, int]]()
     for source in sources:
         if (address := find_cluster_address([source.path], source.format)) is None:
