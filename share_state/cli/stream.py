@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +18,8 @@ from typer.exceptions import Exit
 
 from share_state.cli.main import DONE, FOUND, command
 from share_state.cli.options import (
+    CopiedLast,
+    DeadLetters,
     Json,
     Judging,
     KafkaProperties,
@@ -33,8 +37,9 @@ from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import check_warehouse_path, warehouse_lock
 from share_state.errors import InputError, SetupError, ShareStateError
 from share_state.fold.limits import Limits
+from share_state.pipeline.across_logs import StreamLetters
 from share_state.pipeline.executor import LOCAL_MASTER, Progress
-from share_state.pipeline.inputs import find_cluster_address
+from share_state.pipeline.inputs import find_cluster_address, find_dead_letters
 from share_state.pipeline.plan import ask_group_limits
 from share_state.pipeline.stream import StreamFold
 from share_state.pipeline.stream_tables import INITIAL, StreamRun, StreamTables, open_stream
@@ -119,6 +124,8 @@ def stream(
     ] = 2000,
     topics: TopicsFile = None,
     state_partitions: StatePartitions = None,
+    dead_letters: DeadLetters = None,
+    dead_letters_copied_last: CopiedLast = False,
     judging: Judging,
     running: Running,
     as_json: Json = False,
@@ -139,6 +146,17 @@ def stream(
         def known() -> Topics:
             return given
 
+    letters = None
+    if dead_letters:
+        find = partial(find_dead_letters, dead_letters, kafka_properties)
+        find()
+        letters = StreamLetters(
+            find,
+            severities=spec.rules,
+            state_partitions=state_partitions,
+            copied_last=dead_letters_copied_last,
+            **({"seconds": inf} if once else {}),
+        )
     try:
         import google.protobuf  # noqa: F401, PLC0415  what transformWithState needs
     except ModuleNotFoundError:
@@ -150,10 +168,15 @@ def stream(
     announce_compiling()
     with warehouse_lock(out, "stream"):
         run, folder = open_stream(out, checkpoint, inputs)
-        fold = StreamFold(limits, spec.rules, state_partitions, f"{folder}/{INITIAL}")
+        has_letters = letters is not None
+        fold = StreamFold(limits, spec.rules, state_partitions, f"{folder}/{INITIAL}", has_dead_letters=has_letters)
         starting = None if run.begun_from is None else _starting(run)
         options = {"rules": ",".join(judging.rule or ()), "checkpoint": checkpoint}
-        with StreamTables(out, run, options=options, topics=known, severities=spec.rules, limits=limits) as tables:
+        options |= {"dead_letters": ",".join(dead_letters)} if dead_letters else {}
+        opening = StreamTables(
+            out, run, options=options, topics=known, severities=spec.rules, limits=limits, letters=letters
+        )
+        with opening as tables:
             what = StreamSpec(
                 inputs[0],
                 folder,
@@ -177,10 +200,12 @@ def stream(
                         most=prometheus_share_partitions,
                     )
                     opened.callback(serve_metrics(prometheus_port, metrics))
-                opening = session(choice.master or LOCAL_MASTER, choice.conf, verbose=choice.verbose, progress=progress)
-                spark = opened.enter_context(opening)
+                spark = opened.enter_context(
+                    session(choice.master or LOCAL_MASTER, choice.conf, verbose=choice.verbose, progress=progress)
+                )
                 try:
                     run_stream(spark, what, tables, latest.append)
+                    tables.match_letters()
                 except BaseException as error:
                     error.add_note(f"{out} holds the stream up to micro-batch {tables.run.batch}")
                     raise

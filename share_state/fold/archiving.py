@@ -20,6 +20,9 @@ from share_state.sources.topics import Topics
 
 RANGES = "archiving_ranges"
 
+EVERY_GROUP = frozenset({""})
+"""Stands for the ids of all groups."""
+
 RESET, ENTERED, LEFT, PASSED = range(4)
 """Kinds of events, in the order of those of one record."""
 
@@ -72,12 +75,13 @@ class ArchivingRanges:
         """Begin a log partition.
 
         Args:
-            groups: that have dead letters.
+            groups: that have dead letters, or EVERY_GROUP.
             chains: the state that the fold resumes from; ranges in ARCHIVING wait since an unknown time.
             next_offset: of the first record to come, if the fold resumes.
             is_whole: whether the log begins with its first record.
         """
         self._groups, self._is_whole = pa.array(sorted(groups), pa.string()), is_whole
+        self._is_every = groups == EVERY_GROUP
         self._wanted, self._merged, self.first_time = np.zeros(0, bool), 0, None
         waiting = np.flatnonzero(chains.batches["state"] == ARCHIVING)
         held = np.zeros(len(waiting), _EVENT)
@@ -90,8 +94,8 @@ class ArchivingRanges:
         """Note the share-partitions of the next chunk."""
         known, count = len(self._wanted), len(keys)
         if known < count:
-            self._wanted = np.concatenate((self._wanted, np.zeros(count - known, bool)))
-            if len(self._groups):
+            self._wanted = np.concatenate((self._wanted, np.full(count - known, self._is_every)))
+            if len(self._groups) and not self._is_every:
                 new = keys.columns()[0][known:]
                 self._wanted[known:] = pc.is_in(new, self._groups).to_numpy(zero_copy_only=False)
             self._wanted[self._waiting] = True

@@ -118,7 +118,7 @@ class FoldOptions:
             `resume_status` is one of READ_FROM_START, for the start offsets alone.
         resume_status: what happened to the log since that fold.
         judge: rules over records, applied to each chunk.
-        archiving_groups: groups with dead letters; None does not collect `archiving_ranges`.
+        archiving_groups: groups with dead letters, or EVERY_GROUP; None does not collect `archiving_ranges`.
     """
 
     topics: Topics = field(default_factory=Topics)

@@ -1,8 +1,10 @@
 """Rules that need several logs, judged by the driver: groups and dead letters against state, keys split over logs."""
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,6 +29,7 @@ from share_state.rules.group_context import STATE_COLUMNS, AuditedGroups
 from share_state.rules.groups import judge_group_records, judge_groups, judge_sticky
 from share_state.rules.registry import Scope, listed
 from share_state.schema.declarations import table_schema
+from share_state.sources.dead_letters import DeadLetterSource
 from share_state.sources.discovery import STATE_TOPIC
 from share_state.sources.kafka_client import KAFKA_FORM
 
@@ -223,22 +226,132 @@ def judge_across_logs(
     tables = side.groups.tables() if side.groups else {}
     if side.letters is None:
         return result, DriverRows(found, tables)
-    ranges = merge_ranges([side.ranges, sink.take(RANGES)])
     # The ends of a live cluster's state logs were taken before; segments in place may grow.
     forms = {None if log.source is None else log.source.form for log in plan.logs}
     copied_last = plan.dead_letters_copied_last or (side.letters.read.is_live and forms == {KAFKA_FORM})
-    matched = match_letters(
-        side.letters, ranges, plan.topics.names, _known_times(plan, result, side.noted_from), copied_last=copied_last
+    numbers = {log.name: log.partition for log in plan.logs if log.topic == STATE_TOPIC}
+    complete = {numbers[log]: (since if since is None else max(since, side.noted_from), newest)
+                for log, (since, newest) in result.complete_times.items() if log in numbers}  # fmt: skip
+    judged = judge_letters(
+        side.letters,
+        merge_ranges([side.ranges, sink.take(RANGES)]),
+        plan.topics.names,
+        known_times(complete, plan.state_partitions),
+        plan.severities,
+        copied_last=copied_last,
     )
-    rows = AuditedDeadLetters(matched.letters, matched.lost, side.letters.read.unusable)
-    letter_findings = findings(Scope.DEAD_LETTERS, rows, plan.severities)
+    result = result.with_driver_rows([judged.findings], judged.tables)
+    result = replace(result, notes=(*result.notes, *judged.notes))
+    return result, DriverRows([*found, judged.findings], tables | judged.tables)
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedLetters:
+    """Dead letters that are matched with the state logs, and judged.
+
+    Attributes:
+        tables: LETTERS, LOST, and RANGES of the groups with dead letters or ARCHIVING.
+        findings: of the rules over dead letters.
+        notes: what cannot be known, one line each.
+    """
+
+    tables: dict[str, pa.Table]
+    findings: pa.Table
+    notes: tuple[str, ...]
+
+
+def judge_letters(
+    letters: ReadLetters,
+    ranges: pa.Table,
+    names: pa.Table,
+    known: Mapping[int | None, tuple[int, int]],
+    severities: Mapping[str, str],
+    *,
+    copied_last: bool,
+) -> JudgedLetters:
+    """Match dead letters with the state logs, and apply the rules over them; arguments as of `match_letters`."""
+    matched = match_letters(letters, ranges, names, known, copied_last=copied_last)
+    rows = AuditedDeadLetters(matched.letters, matched.lost, letters.read.unusable)
+    tables = {LETTERS: matched.letters, LOST: matched.lost, RANGES: ranges_of_groups(ranges, matched.letters)}
+    return JudgedLetters(tables, findings(Scope.DEAD_LETTERS, rows, severities), _notes(letters, matched))
+
+
+def ranges_of_groups(ranges: pa.Table, letters: pa.Table) -> pa.Table:
+    """Rows of `archiving_ranges` of groups with dead letters or ARCHIVING."""
     archiving = ranges.filter(pc.field("archiving_offset").is_valid())["group_id"]
-    kept = pc.unique(pa.concat_arrays([*matched.letters["group_id"].chunks, *archiving.chunks]))
-    ranges = ranges.filter(pc.is_in(ranges["group_id"], kept))
-    letter_tables = {LETTERS: matched.letters, LOST: matched.lost, RANGES: ranges}
-    notes = (*result.notes, *_notes(side.letters, matched))
-    result = replace(result.with_driver_rows([letter_findings], letter_tables), notes=notes)
-    return result, DriverRows([*found, letter_findings], tables | letter_tables)
+    kept = pc.unique(pa.concat_arrays([*letters["group_id"].chunks, *archiving.chunks]))
+    return ranges.filter(pc.is_in(ranges["group_id"], kept))
+
+
+class StreamLetters:
+    """The dead letters of a stream: read and matched again from time to time, while both sides grow.
+
+    Attributes:
+        tables: LETTERS, LOST and RANGES as of the last match; RANGES with what was noted since then, of all groups.
+        notes: of the last match.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[], DeadLetterSource],
+        *,
+        severities: Mapping[str, str] | None = None,
+        state_partitions: int | None = None,
+        copied_last: bool = False,
+        seconds: float = 60.0,
+    ) -> None:
+        """Begin without any dead letter.
+
+        Args:
+            find: finds the dead-letter topics as they are now.
+            severities, state_partitions: as in FoldPlan.
+            copied_last: as `dead_letters_copied_last` of FoldPlan; a live cluster is read after the state logs.
+            seconds: between two matches.
+        """
+        self._find, self._severities, self._state_partitions = find, severities or {}, state_partitions
+        self._copied_last, self._seconds, self._due = copied_last, seconds, time.monotonic() if seconds < inf else inf
+        self.tables = {name: table_schema(name).empty_table() for name in (LETTERS, LOST, RANGES)}
+        self.notes: tuple[str, ...] = ()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the dead letters are to be read again."""
+        return time.monotonic() >= self._due
+
+    def note(self, ranges: Sequence[pa.Table]) -> bool:
+        """Add the rows of `archiving_ranges` of a micro-batch; returns whether they are to be written."""
+        before = self.noted
+        self.tables[RANGES] = merge_ranges([self.tables[RANGES], *ranges])
+        return not self.noted.equals(before)
+
+    @property
+    def noted(self) -> pa.Table:
+        """RANGES of the groups with dead letters or ARCHIVING."""
+        return ranges_of_groups(self.tables[RANGES], self.tables[LETTERS])
+
+    def match(self, names: pa.Table, complete: Mapping[int | None, tuple[int | None, int]]) -> pa.Table:
+        """Read what is new, match it with what was noted, and set `tables`.
+
+        Args:
+            names: columns `topic_id` and `topic` of known topics.
+            complete: as of `known_times`.
+        Returns:
+            The findings about dead letters.
+        Raises:
+            ShareStateError: if they cannot be read; the next try is due later.
+        """
+        self._due = time.monotonic() + self._seconds
+        letters = read_letters(self._find(), self.tables[LETTERS])
+        judged = judge_letters(
+            letters,
+            self.tables[RANGES],
+            names,
+            known_times(complete, self._state_partitions),
+            self._severities,
+            copied_last=self._copied_last or letters.read.is_live,
+        )
+        self.tables, self.notes = judged.tables, judged.notes
+        return judged.findings
 
 
 def _judge_states(
@@ -267,17 +380,19 @@ def _judge_states(
     return settled, found
 
 
-def _known_times(plan: FoldPlan, result: RunResult, noted_from: int) -> dict[int | None, tuple[int, int]]:
+def known_times(
+    complete: Mapping[int | None, tuple[int | None, int]], state_partitions: int | None
+) -> dict[int | None, tuple[int, int]]:
     """State partition -> the times (ms) from and to which its log shows every record; None for a log of unknown number.
 
     A dead letter of an unknown share-partition is judged where every log is complete.
+
+    Args:
+        complete: state partition -> since when every record is folded, None if some may be missing; time of the newest.
+        state_partitions: number of partitions of the topic; None if unknown.
     """
-    numbers = {log.name: log.partition for log in plan.logs if log.topic == STATE_TOPIC}
-    known = dict[int | None, tuple[int, int]]()
-    for name, (since, newest) in result.complete_times.items():
-        if name in numbers:
-            known[numbers[name]] = (NEVER, 0) if since is None else (max(since, noted_from), newest)
-    if plan.state_partitions is not None and len(known) == plan.state_partitions:
+    known = {number: (NEVER, 0) if since is None else (since, newest) for number, (since, newest) in complete.items()}
+    if state_partitions is not None and len(known) == state_partitions:
         known[None] = max(one for one, _ in known.values()), min(one for _, one in known.values())
     return known
 

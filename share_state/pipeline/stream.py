@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from share_state.delta.merge import GONE
 from share_state.delta.reader import open_filesystem, warehouse_errors
+from share_state.fold.archiving import EVERY_GROUP, RANGES
 from share_state.fold.chains import NOWHERE, Chains
 from share_state.fold.checkpoint import (
     FoldCheckpoint,
@@ -130,8 +131,8 @@ class LogChanges:
         log: its name.
         tables: table -> rows to insert or to replace by KEYS, and with GONE those to delete; of findings all that are
             new, and those that a later micro-batch replaces.
-        summary: partition, records, next_offset, share_partitions, newest_time, archiving, is_read_anew;
-            empty if there are only `problems`.
+        summary: partition, records, next_offset, share_partitions, newest_time, archiving, is_read_anew, and complete,
+            as in RunResult.complete_times; empty if there are only `problems`.
         problems: what of the input cannot be read at all.
     """
 
@@ -199,12 +200,14 @@ class StreamFold:
     Attributes:
         limits, severities, state_partitions: as in FoldPlan.
         initial_states: folder with the initial state of log partitions, each in a file that is named by its number.
+        has_dead_letters: collect `archiving_ranges`.
     """
 
     limits: Limits = field(default_factory=Limits)
     severities: Mapping[str, str] = field(default_factory=dict)
     state_partitions: int | None = None
     initial_states: str | None = None
+    has_dead_letters: bool = False
 
     def initial(self, partition: int) -> bytes | None:
         """The state of a log partition before the first record that the stream reads: that of an audit, if any.
@@ -266,6 +269,7 @@ class StreamFold:
             restore=None if before is None else cast("Callable[[], FoldCheckpoint]", restored),
             resume_status=status,
             judge=RecordRules(self.severities),
+            archiving_groups=EVERY_GROUP if self.has_dead_letters else None,
         )
         moved = mark is None or mark.log_start_offset != start
         return Folding(folded, before, status), bool(len(rows) or moved)
@@ -282,7 +286,7 @@ class StreamFold:
         folding, _ = self.apply(state, partition, EMPTY_ROWS, LogFacts(), now)
         _, changes = self.finish(folding, is_by_clock=True)
         changes.tables = {name: changes.tables[name] for name in (FINDINGS, WATCHED)}
-        changes.summary["newest_time"] = -1
+        changes.summary |= {"newest_time": -1, "complete": None}
         return changes
 
     def finish(self, folding: "Folding", *, is_by_clock: bool = False) -> tuple[bytes | None, LogChanges]:
@@ -291,6 +295,8 @@ class StreamFold:
         changes = LogChanges(folded.log.name, _changed_rows(folding, is_by_clock=is_by_clock))
         changes.tables[CUTOFF] = folded.cutoff
         changes.tables[FINDINGS] = judge(folded, self.severities, Topics(), folded.judged, with_unproven=True)
+        if folded.archiving_ranges is not None and len(folded.archiving_ranges):
+            changes.tables[RANGES] = folded.archiving_ranges
         changes.summary = {
             "partition": folded.log.partition,
             "records": folded.record_count,
@@ -298,6 +304,7 @@ class StreamFold:
             "share_partitions": len(folded.numbers),
             "newest_time": folded.newest_time,
             "archiving": folded.archiving if folded.archiving[1] >= 0 else None,
+            "complete": (folded.complete_since, folded.newest_time),
             "is_read_anew": folding.before is None or folding.status != ResumeStatus.GROWN,
         }
         state = None if folded.checkpoint is None else state_bytes(folded.log.name, folded.checkpoint)

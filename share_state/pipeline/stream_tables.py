@@ -30,19 +30,21 @@ from share_state.delta.merge import (
     vacuum,
 )
 from share_state.delta.reader import CommittedTables, open_filesystem, warehouse_errors
-from share_state.delta.warehouse import Warehouse
-from share_state.errors import NothingCommittedError, WarehouseError
+from share_state.delta.warehouse import DEAD_LETTER_TABLES, Warehouse
+from share_state.errors import NothingCommittedError, ShareStateError, WarehouseError
+from share_state.fold.archiving import RANGES
 from share_state.fold.history import LOG_TIME, add_verdicts
 from share_state.fold.limits import Limits
 from share_state.fold.states import SHARE_GROUP_STATE, compute_lags, key_texts
+from share_state.pipeline.across_logs import StreamLetters
 from share_state.pipeline.plan import read_checkpoint
-from share_state.pipeline.result import RunResult, keep_proven, run_row
+from share_state.pipeline.result import DEAD_LETTERS_NOTE, RunResult, keep_proven, run_row
 from share_state.pipeline.resume import COMMAND as AUDIT
 from share_state.pipeline.resume import LastAudit
 from share_state.pipeline.stream import COMPLETE, KEYS, LogChanges, state_bytes
 from share_state.pipeline.task import CARRIED, CUTOFF, FINDINGS, IN_FLIGHT, STATE, WATCHED
 from share_state.rules.findings import cap_findings
-from share_state.rules.registry import OFF, registered
+from share_state.rules.registry import OFF, Scope, registered
 from share_state.schema.declarations import table_schema
 from share_state.sources.topics import Topics
 
@@ -53,12 +55,16 @@ _UNREADABLE = "LOG_UNREADABLE"
 INITIAL = "initial"
 """Folder of the initial states in that of the checkpoint."""
 
+_IS_OF_LETTERS = pc.field("rule").isin([code for code, one in registered().items() if Scope.DEAD_LETTERS in one.checks])
+"""Of rows of `findings`."""
+_COMPARED = ["rule", "severity", "group_id", "topic_id", "topic", "partition", "message"]
+
 _TABLES = (FINDINGS, IN_FLIGHT, STATE, CUTOFF, WATCHED)
 _KEPT_SECONDS = 600.0
 """How long readers may read the files of replaced rows."""
 _QUERY_ID = "[0-9a-f]{16}"
-_QUERY, _BATCH = "query", "batch"
-"""Options of the row of `runs`: which stream wrote it, and its latest micro-batch."""
+_QUERY, _BATCH, _COMPLETE = "query", "batch", "complete_times"
+"""Options of the row of `runs`: which stream wrote it, its latest micro-batch, and StreamRun.complete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +80,7 @@ class StreamRun:
         log_time: ms, timestamp of the newest record; None for none.
         share_partitions: log partition -> live share-partitions.
         notes, inputs: of its row of `runs`.
+        complete: log partition -> as RunResult.complete_times; empty without dead letters.
         begun_from: topic id of the logs of the audit whose state it begins with, "" if unknown; None if it begins anew.
     """
 
@@ -86,6 +93,7 @@ class StreamRun:
     share_partitions: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
+    complete: Mapping[str, tuple[int | None, int]] = field(default_factory=dict)
     begun_from: str | None = None
 
 
@@ -115,6 +123,7 @@ def last_stream_run(warehouse: str) -> StreamRun | None:
         share_partitions={f"{row['topic']}-{row['partition']}": row["live_share_partitions"] for row in cutoffs},
         notes=tuple(run["notes"]),
         inputs=tuple(run["inputs"]),
+        complete={log: (times[0], times[1]) for log, times in json.loads(options.get(_COMPLETE, "{}")).items()},
     )
 
 
@@ -137,6 +146,7 @@ class StreamTables:
         severities: Mapping[str, str] | None = None,
         limits: Limits | None = None,
         cluster: str | None = None,
+        letters: StreamLetters | None = None,
     ) -> None:
         """Begin or resume a stream.
 
@@ -147,11 +157,12 @@ class StreamTables:
             topics: the names and end offsets of topics that are known now.
             severities: rule -> severity or "off".
             limits: of the cluster, for the verdicts.
+            letters: the dead letters; None for none.
         """
         self.run, self._options, self._topics = run, dict(options or {}), topics
         self._severities, self._limits = severities or {}, limits or Limits()
         self._cluster, self._started, self._root = cluster, datetime.now(UTC), warehouse
-        self._warehouse = Warehouse(warehouse)
+        self._warehouse, self._letters = Warehouse(warehouse), letters
         self.committed: float | None = None
         self._known: Topics | None = None
         self._initial = table_schema(WATCHED).empty_table()
@@ -162,9 +173,9 @@ class StreamTables:
         self._warehouse.__enter__()
         if self.run.batch < 0 and self.run.begun_from is None:
             for table in _TABLES[:-1]:
-                self._warehouse.replace(table, [])
-                keep_log_for_a_day(self._place(table))
+                self._begin_table(table)
             self._begin_history()
+            self._begin_letters(None)
             return self
         committed = CommittedTables(self._root)
         self._warehouse.versions |= {name: committed.versions[name] for name in _TABLES}
@@ -176,7 +187,30 @@ class StreamTables:
         # A micro-batch that was killed may have committed this table alone; it is repeated.
         committed.versions[FINDINGS] = merged_batch(self._place(FINDINGS), self.run.query)[1]
         self.findings = committed.read(FINDINGS)
+        self._begin_letters(committed)
         return self
+
+    def _begin_table(self, table: str) -> None:
+        self._warehouse.replace(table, [])
+        keep_log_for_a_day(self._place(table))
+
+    def _begin_letters(self, committed: CommittedTables | None) -> None:
+        """Go on with the tables of dead letters that were committed, or create them."""
+        if self._letters is None:
+            self.findings = self.findings.filter(~_IS_OF_LETTERS)
+            self.run = replace(self.run, complete={})
+            return
+        for table in DEAD_LETTER_TABLES:
+            if committed is None or not committed.holds(table):
+                self._begin_table(table)
+                continue
+            self._letters.tables[table] = committed.read(table)
+            # A micro-batch that was killed may have written it.
+            self._warehouse.versions[table] = restore_version(self._place(table), committed.versions[table])
+        if committed is not None and not committed.holds(RANGES) and (time := committed.run["log_time"]) is not None:
+            # No range was noted before.
+            noted_from = int(time.timestamp() * 1000)
+            self.run = replace(self.run, complete=dict.fromkeys(self.run.progress, (noted_from, noted_from)))
 
     def __exit__(self, *failed: Any) -> None:
         self._warehouse.__exit__(*failed)
@@ -192,12 +226,15 @@ class StreamTables:
         changes = _combined(changes)
         topics, before = self._topics(), self.run
         stale = self._stale_rows(changes, topics)
-        if not changes and not len(stale):
+        summaries = {one.log: one.summary for one in changes if one.summary}
+        complete = _complete_times(before.complete, summaries) if self._letters else {}
+        of_letters = self._match_letters(batch, changes, topics, complete)
+        if not changes and not len(stale) and of_letters is None:
             return
         found = [(one.log, *one.summary["archiving"]) for one in changes if one.summary.get("archiving")]
         seen = found if before.archiving is None else [before.archiving, *found]
         archiving = min(seen, key=itemgetter(2, 0), default=None)
-        self._merge_findings(batch, changes, archiving, topics)
+        self._merge_findings(batch, changes, archiving, topics, of_letters)
         merged = {
             table: [_named(one.tables[table], topics) for one in changes if table in one.tables]
             for table in (IN_FLIGHT, STATE, CUTOFF, WATCHED)
@@ -206,7 +243,6 @@ class StreamTables:
         merged[WATCHED] = self._judged(merged[WATCHED], stale)
         with ThreadPoolExecutor(len(merged)) as threads:
             deque(threads.map(lambda one: self._merge(one[0], batch, one[1]), merged.items()), maxlen=0)
-        summaries = {one.log: one.summary for one in changes if one.summary}
 
         def latest(known: Mapping[str, int], name: str) -> dict[str, int]:
             return dict(sorted({**known, **{log: one[name] for log, one in summaries.items()}}.items()))
@@ -221,10 +257,91 @@ class StreamTables:
             archiving=archiving,
             log_time=None if newest < 0 else newest,
             share_partitions=latest(before.share_partitions, "share_partitions"),
+            complete=complete,
+            notes=self._notes(),
         )
         self._commit_run()
         self.committed = time.time()
         self._vacuum()
+
+    def _notes(self) -> tuple[str, ...]:
+        """The notes of the stream, and those of the last match of dead letters."""
+        own = tuple(note for note in self.run.notes if not note.startswith(DEAD_LETTERS_NOTE))
+        return own if self._letters is None else own + self._letters.notes
+
+    def match_letters(self) -> None:
+        """Read the dead letters now, match and commit them: a stream that ends has no later micro-batch.
+
+        Raises:
+            ShareStateError: if they cannot be read.
+        """
+        if self._letters is None or self.run.batch < 0:
+            return
+        found = self._changed_letters(self._topics(), self.run.complete)
+        if found is None and self._notes() == self.run.notes:
+            return
+        if found is not None:
+            self.findings = self._with_letters(found)
+            self._replace(FINDINGS, self.findings)
+        self.run = replace(self.run, notes=self._notes())
+        self._commit_run()
+
+    def _match_letters(
+        self,
+        batch: int,
+        changes: Sequence[LogChanges],
+        topics: Topics,
+        complete: Mapping[str, tuple[int | None, int]],
+    ) -> pa.Table | None:
+        """Note what a micro-batch shows of ARCHIVING, and match the dead letters if they are due.
+
+        Returns:
+            The findings about them; None if nothing changed.
+        """
+        if self._letters is None:
+            return None
+        noted = [_named(one.tables[RANGES], topics) for one in changes if RANGES in one.tables]
+        if noted and self._letters.note(noted):
+            self._replace(RANGES, self._letters.noted)
+        # A micro-batch that is repeated finds its findings in the table.
+        if not self._letters.is_due or merged_batch(self._place(FINDINGS), self.run.query)[0] >= batch:
+            return None
+        try:
+            return self._changed_letters(topics, complete)
+        except ShareStateError as error:
+            _LOG.warning("the dead letters stay as they were read last: %s", error)
+            return None
+
+    def _changed_letters(self, topics: Topics, complete: Mapping[str, tuple[int | None, int]]) -> pa.Table | None:
+        """Match the dead letters, write their tables, and return the findings about them; None if all are as before."""
+        letters = self._letters
+        if letters is None:
+            return None
+        before = letters.tables | {RANGES: letters.noted}
+        by_number: dict[int | None, tuple[int | None, int]] = {
+            int(log.rpartition("-")[2]): times for log, times in complete.items()
+        }
+        found = letters.match(topics.names, by_number)
+        changed = [name for name, rows in letters.tables.items() if not rows.equals(before[name])]
+        for name in changed:
+            self._replace(name, letters.tables[name])
+        known = self.findings.filter(_IS_OF_LETTERS).select(_COMPARED)
+        return found if changed or not known.equals(found.select(_COMPARED)) else None
+
+    def _with_letters(self, found: pa.Table) -> pa.Table:
+        """The findings with others about dead letters."""
+        others = self.findings.filter(~_IS_OF_LETTERS)
+        return cap_findings(pa.concat_tables([others, self._of_run(found)]).combine_chunks())
+
+    def _of_run(self, found: pa.Table) -> pa.Table:
+        """Findings with the id of this stream."""
+        rows = found.cast(table_schema(FINDINGS))
+        run_id = rows.schema.get_field_index("run_id")
+        return rows.set_column(run_id, "run_id", pa.repeat(self.run.query, len(rows)))
+
+    def _replace(self, table: str, rows: pa.Table) -> None:
+        written = self._warehouse.files.write(table, rows.combine_chunks().to_batches())
+        self._warehouse.replace(table, written)
 
     def _stale_rows(self, changes: Sequence[LogChanges], topics: Topics) -> pa.Table:
         """Rows of `share_partition_state` that did not change, but whose topic has another end or name now."""
@@ -248,7 +365,7 @@ class StreamTables:
             return
         self._vacuumed_at = now
         self._committed_at = [one for one in self._committed_at if now - one[0] < _KEPT_SECONDS]
-        for table in (*_TABLES, "runs"):
+        for table in self._warehouse.versions:
             kept = {versions[table] for _, versions in self._committed_at if table in versions}
             vacuum(self._place(table), sorted(kept))
 
@@ -297,27 +414,33 @@ class StreamTables:
         self._warehouse.merge(table, rows, KEYS[table], self.run.query, batch)
 
     def _merge_findings(
-        self, batch: int, changes: Sequence[LogChanges], archiving: tuple[str, int, int] | None, topics: Topics
+        self,
+        batch: int,
+        changes: Sequence[LogChanges],
+        archiving: tuple[str, int, int] | None,
+        topics: Topics,
+        of_letters: pa.Table | None,
     ) -> None:
-        """Keep the settled findings, and replace the others of the log partitions that a micro-batch read."""
+        """Keep the settled findings, and replace those about dead letters and of the log partitions that were read."""
         merged, version = merged_batch(self._place(FINDINGS), self.run.query)
         if merged >= batch:
             self._warehouse.versions[FINDINGS] = version
             return
         new = [keep_proven(one.tables[FINDINGS], archiving) for one in changes if FINDINGS in one.tables]
         new += [_unreadable(one.problems, self._severities) for one in changes if one.problems]
-        if not new:
+        if not new and of_letters is None:
             return
-        rows = _named(pa.concat_tables(new).cast(table_schema(FINDINGS)), topics)
-        run_id = table_schema(FINDINGS).get_field_index("run_id")
-        rows = rows.set_column(run_id, "run_id", pa.repeat(self.run.query, len(rows)))
+        rows = self._of_run(_named(pa.concat_tables([self.findings.slice(0, 0), *new]), topics))
         read = pa.array([one.summary["partition"] for one in changes if one.summary], pa.int32())
         # As after an audit: a log that is read from its start again is judged again.
         anew = [one.summary["partition"] for one in changes if one.summary and one.summary["is_read_anew"]]
         number = self.findings["state_partition"]
         settled = pc.and_(self.findings["settled"], pc.invert(pc.is_in(number, pa.array(anew, pa.int32()))))
         stays = pc.or_(settled, pc.invert(pc.is_in(number, read)))
-        every = cap_findings(pa.concat_tables([self.findings.filter(stays), rows]).combine_chunks())
+        kept = self.findings.filter(stays)
+        if of_letters is not None:
+            kept = pa.concat_tables([kept.filter(~_IS_OF_LETTERS), self._of_run(of_letters)])
+        every = cap_findings(pa.concat_tables([kept, rows]).combine_chunks())
         if not every.equals(self.findings):
             self._warehouse.merge(FINDINGS, _kept(every), (), self.run.query, batch)
             self.findings = every
@@ -341,6 +464,7 @@ class StreamTables:
         run = self.run
         options = self._options | {_QUERY: run.query, _BATCH: str(run.batch)}
         options |= {"archiving": json.dumps(run.archiving)} if run.archiving else {}
+        options |= {_COMPLETE: json.dumps(run.complete)} if run.complete else {}
         self._warehouse.commit_run(run_row(self.result(), COMMAND, run.inputs, options, self._started, self._cluster))
 
 
@@ -415,6 +539,20 @@ def _begin_from_audit(warehouse: str, folder: str, run: StreamRun) -> StreamRun:
     notes = (f"began with the state of audit {latest['run_id']}",)
     topic_id = topic_ids.pop() if len(topic_ids) == 1 else ""
     return replace(run, progress=last.logs, share_partitions=live, notes=notes, begun_from=topic_id)
+
+
+def _complete_times(
+    before: Mapping[str, tuple[int | None, int]], summaries: Mapping[str, Mapping[str, Any]]
+) -> dict[str, tuple[int | None, int]]:
+    """`StreamRun.complete` after a micro-batch: since the first one after which no record was missing."""
+    times = dict(before)
+    for log, one in summaries.items():
+        if one["complete"] is None:
+            continue
+        since, newest = one["complete"]
+        known = None if one["is_read_anew"] else before.get(log, (None, 0))[0]
+        times[log] = (since if since is None or known is None else known, newest)
+    return times
 
 
 def _combined(changes: Sequence[LogChanges]) -> list[LogChanges]:

@@ -3,7 +3,9 @@
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import inf
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,11 +14,15 @@ import pytest
 from share_state.cli.main import run as command
 from share_state.config.inputs import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
+from share_state.delta.warehouse import DEAD_LETTER_TABLES
+from share_state.pipeline.across_logs import StreamLetters
 from share_state.pipeline.executor import LocalExecutor
+from share_state.pipeline.inputs import find_dead_letters
 from share_state.pipeline.plan import build_plan
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.pipeline.stream import LogChanges, LogFacts, StreamFold
 from share_state.pipeline.stream_tables import INITIAL, StreamRun, StreamTables, last_stream_run, open_stream
+from share_state.sources.topics import read_topics
 from tests.profiles import by_profile
 from tests.sources.formats.tables import found, table_of, write
 from tests.truth import DATA
@@ -48,12 +54,13 @@ class Stream:
                 self.states[number] = state
         return changes
 
-    def write(self, batches: Sequence[list[LogChanges]], first: int = 0) -> None:
+    def write(self, batches: Sequence[list[LogChanges]], first: int = 0, **more: Any) -> None:
         """Write micro-batches in one process."""
         run = last_stream_run(self.lake) or StreamRun("a-stream")
-        with StreamTables(self.lake, run) as tables:
+        with StreamTables(self.lake, run, **more) as tables:
             for number, changes in enumerate(batches, first):
                 tables.write(number, changes)
+            tables.match_letters()
 
 
 def _given(records: pa.Table) -> pa.Table:
@@ -64,13 +71,14 @@ def _given(records: pa.Table) -> pa.Table:
 def tables_in(lake: Path | str) -> dict[str, list[str]]:
     """The tables that a warehouse has committed."""
     tables = CommittedTables(str(lake))
-    return {name: sorted(str(row | {"run_id": ""}) for row in tables.read(name).to_pylist()) for name in TABLES}
+    names = [name for name in (*TABLES, *DEAD_LETTER_TABLES) if name in TABLES or tables.holds(name)]
+    return {name: sorted(str(row | {"run_id": ""}) for row in tables.read(name).to_pylist()) for name in names}
 
 
-def reconstructed(records: pa.Table, folder: Path) -> dict[str, list[str]]:
+def reconstructed(records: pa.Table, folder: Path, **more: Any) -> dict[str, list[str]]:
     """The tables of a reconstruct of the same records in this process."""
     source = {"path": str(write(records, folder / "whole.parquet"))}
-    plan = build_plan(input_spec(OPTIONS, sources=[source], judge="all"), OPTIONS)
+    plan = build_plan(input_spec(OPTIONS, sources=[source], judge="all", **more), OPTIONS)
     run_reconstruct(LocalExecutor(), plan, str(folder / "whole"))
     return tables_in(folder / "whole")
 
@@ -183,3 +191,34 @@ def test_what_waits_too_long_is_found_by_the_clock_once(tmp_path: Path):
     keys = [(row["group_id"], row["topic_id"], row["partition"]) for row in history]
     assert len({*keys}) == len(keys) == sum(last_stream_run(stream.lake).share_partitions.values())
     assert {row["verdict"] for row in history} >= {"STOP"}
+
+
+def test_the_dead_letters_of_a_stream_are_those_of_a_reconstruct(tmp_path: Path):
+    real, early, late = DATA / "4.4.0/dead-letters", tmp_path / "early", tmp_path / "late"
+    for folder, kept in ((early, 4), (late, 2)):
+        shutil.copytree(real, folder)
+        (path,) = (folder / "dlq.all-0").glob("*.log")
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // kept])
+    shutil.rmtree(early / "dlq.all-1")
+    records, names = table_of(found(real)), str(real / "topics.json")
+    stream, topics = Stream(tmp_path / "lake"), read_topics(names)
+    stream.fold = replace(stream.fold, has_dead_letters=True)
+    batches = [stream.fold_rows(part) for part in pieces(records, max(1, len(records) // 6))]
+
+    def letters(copy: Path, seconds: float) -> StreamLetters:
+        given = [str(copy / name) for name in ("dlq.all-0", "dlq.all-1") if (copy / name).exists()]
+        return StreamLetters(lambda: find_dead_letters(given, None), copied_last=True, seconds=seconds)
+
+    # The first match is of a copy that lacks a partition; a stream that starts again takes in what is new.
+    stream.write(batches[:4], topics=lambda: topics, letters=letters(early, 0.0))
+    stream.write(batches[3:], first=3, topics=lambda: topics, letters=letters(late, inf))
+    seen = tables_in(stream.lake)
+    given = {"dead_letters": [str(late / "dlq.all-0"), str(late / "dlq.all-1")], "dead_letters_copied_last": True}
+    assert seen == reconstructed(records, tmp_path, topics=names, **given)
+    assert all(seen[name] for name in DEAD_LETTER_TABLES)
+    assert any("DEAD_LETTER_LOST" in row for row in seen["findings"])
+    notes = [CommittedTables(str(lake)).run["notes"] for lake in (stream.lake, tmp_path / "whole")]
+    assert [note for note in notes[1] if note.startswith("dead letters")] == notes[0]
+    # A stream without them forgets them.
+    stream.write([batches[-1]], first=len(batches))
+    assert "dead_letters" not in tables_in(stream.lake)

@@ -32,15 +32,18 @@ def test_killed_at_any_micro_batch_a_stream_leaves_the_tables_of_a_reconstruct(t
     for number, part in enumerate(pieces(records, max(1, len(records) // (20 * KILLS)))):
         # Spark takes in files by their modification time, in milliseconds, and a disk may be faster.
         os.utime(write(part, tmp_path / f"in/{number:04}.parquet"), (number, number))
-    command = [sys.executable, "-m", "share_state", *_command(tmp_path, "--trigger", "0ms", "--max-files", "1")]
+    command = [sys.executable, "-m", "share_state", *_command(tmp_path, "--trigger", "0ms", "--max-files", "1", "-v")]
     for _ in range(KILLS):
         before = last_stream_run(str(tmp_path / "lake"))
-        with subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True) as victim:
+        with (
+            (tmp_path / "stderr").open("wb") as errors,
+            subprocess.Popen(command, stderr=errors, start_new_session=True) as victim,
+        ):
             while victim.poll() is None and last_stream_run(str(tmp_path / "lake")) == before:
                 time.sleep(0.1)
             time.sleep(draw.uniform(0, 2))
             os.killpg(victim.pid, signal.SIGKILL)
-        assert victim.returncode == -signal.SIGKILL
+        assert victim.returncode == -signal.SIGKILL, (tmp_path / "stderr").read_text()
     assert run(_command(tmp_path, "--once")) in (0, 1)
     assert tables_in(tmp_path / "lake") == reconstructed(records, tmp_path)
 
