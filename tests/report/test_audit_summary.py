@@ -33,7 +33,8 @@ def test_a_healthy_audit_is_a_few_lines(made: MadeWarehouse, capsys: pytest.Capt
         "all 3 share-partitions are OK, no errors, no warnings",
         "status: 3 OK",
         "no findings",
-        "cutoff: 1,000 redundant records (82.0 kB) in 2 log partitions; group orders-app alone holds back 20 more records",
+        "cutoff: 1,000 redundant records (82.0 kB) in 2 log partitions; "
+        "group orders-app alone holds back 20 more records",
         "written: a.html",
         f"tables are in {made.folder}: `share-state show {made.folder}`",
     ]
