@@ -161,9 +161,9 @@ def simulate(
     player = PlayerSettings(brokers, configs, defaults, dialect, checkpoint_every, traces)
     topic = StateTopicSettings(brokers, state_partitions, updates_per_snapshot, codec, segment_bytes)
     if events is not None and requests is not None:
-        raise SimulationError("events and requests are both given; give one of them")
+        raise SimulationError("both events and requests are set; set one of them")
     if requests is not None and dialect != DIALECTS[0]:
-        raise SimulationError(f"dialect {dialect!r}: its control records would take the offsets of logged requests")
+        raise SimulationError(f"dialect {dialect!r}: its control records would use the offsets of logged requests")
     if codec not in CODECS:
         raise SimulationError(f"codec {codec!r} is not known; use one of {', '.join(CODECS)}")
     check_names(faults)

@@ -125,7 +125,7 @@ class SimulationError(ShareStateError):
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Features of one Kafka release, as its partition leaders and share coordinators show them.
+    """Features of the partition leaders and share coordinators of one Kafka release.
 
     Args:
         name: "4.0" to "4.4".
