@@ -27,7 +27,9 @@ KEY = ("group_id", "topic_id", "partition")
 OF_RECORD = ("offset", "timestamp", "kind")
 
 
-def timeline(log: LogPartition, window: Window | None = None, key_filter: SharePartitionFilter | None = None) -> list[dict]:
+def timeline(
+    log: LogPartition, window: Window | None = None, key_filter: SharePartitionFilter | None = None
+) -> list[dict]:
     """All rows in log order."""
     tables = list(timeline_tables(log, window, key_filter))
     assert {table.schema for table in tables} <= {table_schema("timeline")}

@@ -101,7 +101,7 @@ def test_an_unusable_request_log_is_refused_in_one_line(capfd, tmp_path, old, ne
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (("--dialect", "control_records"), "'control_records': its control records would take the offsets of logged"),
+        (("--dialect", "control_records"), "'control_records': its control records would use the offsets of logged"),
         (("--events", LOG), "both events and requests are set; set one of them"),
         (
             ("--group-config", "share.delivery.count.limit"),

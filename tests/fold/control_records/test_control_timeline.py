@@ -25,7 +25,10 @@ STATE = table_schema("timeline").names[9:]
 
 
 def timeline(
-    log: LogPartition, window: Window | None = None, key_filter: SharePartitionFilter | None = None, mode: str = "strict"
+    log: LogPartition,
+    window: Window | None = None,
+    key_filter: SharePartitionFilter | None = None,
+    mode: str = "strict",
 ):
     """All rows in log order."""
     tables = list(timeline_tables(log, window, key_filter, FoldOptions(control=ControlOptions(mode))))
