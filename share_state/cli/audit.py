@@ -146,15 +146,17 @@ _DEFAULTS = {"dialect": "auto", "format": "auto"}
 def audit(
     inputs: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[INPUT]...", help="Log folders, .log files, tables, texts or globs, in place of --config."
-        ),
+        typer.Argument(metavar="[INPUT]...", help="Log folders, .log files, tables, texts or globs; without --config."),
     ] = None,
-    config: Annotated[str | None, typer.Option("--config", metavar="FILE", help="The YAML file of a cluster.")] = None,
+    config: Annotated[
+        str | None, typer.Option("--config", metavar="FILE", help="YAML file with the configuration of the audit.")
+    ] = None,
     out: Annotated[str | None, typer.Option("--out", metavar="WAREHOUSE", help="Folder of the Delta tables.")] = None,
     sets: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Override a key, as in limits.delivery_count=3."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Override a key of the configuration, such as limits.delivery_count=3."
+        ),
     ] = None,
     format: Format = "auto",
     column: ColumnNames = None,
@@ -170,17 +172,22 @@ def audit(
     afresh: Annotated[
         list[str] | None,
         typer.Option(
-            "--afresh", metavar="[LOG]...", help="Read these log partitions from their start; all if none is named."
+            "--afresh",
+            metavar="[LOG]...",
+            help="Read these log partitions from their start; without a name, all of them.",
         ),
     ] = None,
     fail_on: Annotated[
-        str | None, typer.Option("--fail-on", help="As the key fail_on: error, warning, info or off.")
+        str | None, typer.Option("--fail-on", help="Overrides fail_on: error, warning, info or off.")
     ] = None,
-    html: Annotated[str | None, typer.Option("--html", metavar="FILE", help="As the key report.html.")] = None,
+    html: Annotated[
+        str | None, typer.Option("--html", metavar="FILE", help="Write the page to this file; overrides report.html.")
+    ] = None,
     prometheus: Annotated[
-        str | None, typer.Option("--prometheus", metavar="FILE", help="As the key report.prometheus.")
+        str | None,
+        typer.Option("--prometheus", metavar="FILE", help="Write metrics to this file; overrides report.prometheus."),
     ] = None,
-    master: Annotated[str | None, typer.Option("--master", help="As the key spark.master.")] = None,
+    master: Annotated[str | None, typer.Option("--master", help="Spark master; overrides spark.master.")] = None,
     spark_conf: SparkConf = None,
     as_json: Json = False,
     quiet: Quiet = False,

@@ -42,22 +42,22 @@ def cutoff(
         str | None, typer.Option("--delete-records", metavar="FILE", help="Write the JSON for kafka-delete-records.sh.")
     ] = None,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Prove it: fold again without the records before the cutoff, and compare.")
+        bool, typer.Option("--verify", help="Prove the cutoff: fold again without the records before it, and compare.")
     ] = False,
     ignore_uncheckpointed: Annotated[
         bool,
-        typer.Option("--ignore-uncheckpointed", help="control_records: groups without a checkpoint do not limit it."),
+        typer.Option("--ignore-uncheckpointed", help="control_records: ignore groups without a checkpoint."),
     ] = False,
     index: Annotated[
         str | None,
         typer.Option(
             "--index",
             metavar="DIR",
-            help="control_records: check the share snapshot files there, write new ones (neither with --as-of-*).",
+            help="control_records: check and update the share snapshot files in this folder (not with --as-of-*).",
         ),
     ] = None,
     accept: Annotated[
-        bool, typer.Option("--accept", help="With --index: drop the entries that the log contradicts.")
+        bool, typer.Option("--accept", help="With --index: drop entries that the log contradicts.")
     ] = False,
     *,
     reading: Reading,

@@ -58,7 +58,7 @@ def explain(
 @command("share-state decode /exports/broker-1/__share_group_state-7 | head")
 def decode(
     inputs: Inputs,
-    out: Annotated[str | None, typer.Option("--out", metavar="DIR", help="Write a Delta table instead.")] = None,
+    out: Annotated[str | None, typer.Option("--out", metavar="DIR", help="Write a Delta table to this folder.")] = None,
     *,
     reading: Reading,
     running: Running,
@@ -81,15 +81,15 @@ def decode(
 @command("share-state diff /exports/broker-1 --as-of-time 2026-11-21T02Z --and-as-of-time 2026-11-21T03Z")
 def diff(
     inputs: Annotated[
-        list[str], typer.Argument(metavar="A B | INPUT...", help="Two warehouses; or an export, with as-of options.")
+        list[str], typer.Argument(metavar="A B | INPUT...", help="Two warehouses, or one export with as-of options.")
     ],
     reading: Reading,
     and_as_of_offset: Annotated[
         list[str] | None,
-        typer.Option("--and-as-of-offset", metavar="P=OFFSET", help="The later point; by default the end."),
+        typer.Option("--and-as-of-offset", metavar="P=OFFSET", help="Offset of the later point; by default the end."),
     ] = None,
     and_as_of_time: Annotated[
-        str | None, typer.Option("--and-as-of-time", metavar="ISO-8601", help="The later point, by time.")
+        str | None, typer.Option("--and-as-of-time", metavar="ISO-8601", help="Time of the later point.")
     ] = None,
     group: Group = None,
     topic: Topic = None,
@@ -134,9 +134,9 @@ def _compares_exports(inputs: Sequence[str], earlier: Reading, later: Reading) -
 
 @command("share-state plot window /exports/broker-1 --group app --topic orders --partition 0 --out w.html")
 def plot(
-    what: Annotated[str, typer.Argument(metavar="WHAT", help="window, offsets, deliveries or cutoff.")],
+    what: Annotated[str, typer.Argument(metavar="WHAT", help="Chart: window, offsets, deliveries or cutoff.")],
     inputs: Inputs,
-    out: Annotated[str, typer.Option("--out", metavar="FILE", help="A name that ends in .html, .svg or .png.")],
+    out: Annotated[str, typer.Option("--out", metavar="FILE", help="The .html, .svg or .png file to write.")],
     group: Annotated[str | None, typer.Option(help="The share group.")] = None,
     topic: Annotated[str | None, typer.Option(help="The topic (name or id).")] = None,
     partition: Annotated[int | None, typer.Option(help="The partition of the topic.")] = None,

@@ -52,7 +52,7 @@ COMMANDS = {
 
 app = typer.Typer(
     name="share-state",
-    help="Kafka share-group state (KIP-932) from exported logs: what the coordinator would hold, what is wrong.",
+    help="Reconstruct Kafka share-group state (KIP-932) from exported logs, check it, and find what can be deleted.",
     add_completion=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -84,8 +84,8 @@ class Bundle:
     """Base of frozen dataclasses whose fields are options. typer itself has no way to share options of commands."""
 
 
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print results and errors only: no progress, no notes.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Also print Spark's own log and tracebacks.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only results and errors.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Also print Spark's log, and tracebacks of errors.")]
 
 
 def command(example: str, *, has_clock: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -23,81 +23,93 @@ _LOG = logging.getLogger("share_state")
 
 Inputs = Annotated[
     list[str],
-    typer.Argument(metavar="INPUT...", help="Log folders, .log files, tables, texts or globs; several are one export."),
+    typer.Argument(
+        metavar="INPUT...", help="Log folders, .log files, tables, texts or globs. Several form one export."
+    ),
 ]
 Out = Annotated[
     str,
     typer.Option(
         "--out",
         metavar="WAREHOUSE",
-        help="Folder, address (s3://...) or, on Spark, catalog.schema of the Delta tables.",
+        help="Where the Delta tables go: a folder, an address (s3://...) or, on Spark, catalog.schema.",
     ),
 ]
 Warehouse = Annotated[str, typer.Argument(metavar="[WAREHOUSE]", help="Folder or address of the Delta tables.")]
-Group = Annotated[str | None, typer.Option(help="Only this group.")]
-Topic = Annotated[str | None, typer.Option(help="Only this topic (name or id).")]
-Partition = Annotated[int | None, typer.Option(help="Only this partition.")]
+Group = Annotated[str | None, typer.Option(help="Select this group.")]
+Topic = Annotated[str | None, typer.Option(help="Select this topic (name or id).")]
+Partition = Annotated[int | None, typer.Option(help="Select this partition.")]
 KafkaProperties = Annotated[
     str | None,
     typer.Option(
         "--kafka-properties",
         metavar="FILE",
-        help="kafka://: client properties, as Kafka's tools take them (--command-config).",
+        help="kafka://: client properties, as for --command-config of Kafka's tools.",
     ),
 ]
 Dialect = Annotated[
     str,
     typer.Option(
         "--dialect",
-        help="share_group_state, control_records (the KIP-932 draft's), or auto: by the names of the folders.",
+        help="Records in the logs: share_group_state, control_records (KIP-932 draft), or auto, by the folder names.",
     ),
 ]
 Format = Annotated[
     str,
     typer.Option(
         "--format",
-        help="Format of the input: segments, table, console-json, dump-log or kafka; auto looks at the content.",
+        help="Format of the input: auto (by content), segments, table, console-json, dump-log or kafka.",
     ),
 ]
 ColumnNames = Annotated[
     list[str] | None,
-    typer.Option(
-        "--column", metavar="NAME=COLUMN", help="table: the name of the column key, value, offset, ..., as in key=k."
-    ),
+    typer.Option("--column", metavar="NAME=COLUMN", help="table: name of a column in the input, such as key=k."),
 ]
 TopicsFile = Annotated[
-    str | None, typer.Option("--topics", metavar="FILE", help="JSON: topic id to name, partitions, end offsets.")
+    str | None,
+    typer.Option("--topics", metavar="FILE", help="JSON file: topic id to name, partition count and end offsets."),
 ]
 StatePartitions = Annotated[
     int | None,
     typer.Option(
-        "--state-partitions", metavar="N", min=1, help="Partitions of __share_group_state; by default as found."
+        "--state-partitions",
+        metavar="N",
+        min=1,
+        help="Partition count of __share_group_state; by default inferred from the input.",
     ),
 ]
 DeadLetters = Annotated[
     list[str] | None,
-    typer.Option("--dead-letters", metavar="PATH", help="Exports of dead-letter topics, or kafka://HOST:PORT."),
+    typer.Option(
+        "--dead-letters", metavar="PATH", help="Export of the dead-letter topics, or kafka://HOST:PORT (repeatable)."
+    ),
 ]
-CopiedLast = Annotated[bool, typer.Option("--dead-letters-copied-last", help="They were copied after the state logs.")]
+CopiedLast = Annotated[
+    bool, typer.Option("--dead-letters-copied-last", help="The dead-letter topics were copied after the state logs.")
+]
 Mode = Annotated[
-    str, typer.Option("--mode", help="control_records: strict (the valid part of a chain) or best-effort.")
+    str, typer.Option("--mode", help="control_records: strict (fold up to the first broken link) or best-effort.")
 ]
 Subscriptions = Annotated[
     str | None,
     typer.Option(
-        "--subscriptions", metavar="FILE", help="control_records: JSON, topic to the groups that subscribe to it."
+        "--subscriptions", metavar="FILE", help="control_records: JSON file, topic to the groups that subscribe to it."
     ),
 ]
 RuleSeverity = Annotated[
-    list[str] | None, typer.Option("--rule", metavar="CODE=SEVERITY", help="error, warning, info or off.")
+    list[str] | None,
+    typer.Option(
+        "--rule", metavar="CODE=SEVERITY", help="Set the severity of a rule: error, warning, info or off (repeatable)."
+    ),
 ]
 FailOn = Annotated[
-    str, typer.Option("--fail-on", help="Exit with 1 from this severity on: error, warning, info or off.")
+    str, typer.Option("--fail-on", help="Lowest severity that makes the exit code 1: error, warning, info or off.")
 ]
-SparkConf = Annotated[list[str] | None, typer.Option("--spark-conf", metavar="K=V", help="A Spark setting.")]
-Json = Annotated[bool, typer.Option("--json", help="Machine-readable on stdout.")]
+SparkConf = Annotated[list[str] | None, typer.Option("--spark-conf", metavar="K=V", help="Spark setting (repeatable).")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DeliveryLimit = Annotated[
-    int | None, typer.Option("--delivery-limit", metavar="N", min=1, help="Deliveries before a record is archived.")
+    int | None,
+    typer.Option("--delivery-limit", metavar="N", min=1, help="Deliveries after which the broker archives a record."),
 ]
 
 
@@ -111,11 +123,19 @@ class Reading(Bundle):
     dialect: Dialect = "auto"
     as_of_offset: Annotated[
         list[str] | None,
-        typer.Option("--as-of-offset", metavar="P=OFFSET", help="Ignore records of partition P from OFFSET on."),
+        typer.Option(
+            "--as-of-offset",
+            metavar="P=OFFSET",
+            help="Ignore records at or after OFFSET of state partition P (repeatable).",
+        ),
     ] = None
     as_of_time: Annotated[
         str | None,
-        typer.Option("--as-of-time", metavar="ISO-8601", help="Ignore records stamped later (UTC by default)."),
+        typer.Option(
+            "--as-of-time",
+            metavar="ISO-8601",
+            help="Ignore records with a later timestamp (UTC unless it has an offset).",
+        ),
     ] = None
     topics: TopicsFile = None
 
@@ -135,13 +155,18 @@ class GroupSide(Bundle):
     groups: Annotated[
         list[str] | None,
         typer.Option(
-            "--groups", metavar="GROUP_INPUT", help="Exports of __consumer_offsets; by default beside or in the input."
+            "--groups",
+            metavar="GROUP_INPUT",
+            help="Export of __consumer_offsets; by default taken from the input or the folders next to it.",
         ),
     ] = None
     group_partitions: Annotated[
         int | None,
         typer.Option(
-            "--group-partitions", metavar="N", min=1, help="Partitions of __consumer_offsets; by default as found."
+            "--group-partitions",
+            metavar="N",
+            min=1,
+            help="Partition count of __consumer_offsets; by default inferred from the input.",
         ),
     ] = None
 
@@ -159,7 +184,7 @@ class Running(Bundle):
     """Where a command runs, and what it prints meanwhile."""
 
     master: Annotated[
-        str | None, typer.Option("--master", help="Spark master; by default local[*] for large inputs.")
+        str | None, typer.Option("--master", help="Spark master; by default local[*] where Spark is needed.")
     ] = None
     spark_conf: SparkConf = None
     quiet: Quiet = False

@@ -24,20 +24,22 @@ from share_state.sources.kafka_client import bootstrap_servers
 def repair(
     inputs: Annotated[
         list[str],
-        typer.Argument(metavar="INPUT...|WAREHOUSE", help="Logs, as of other commands; or the tables of an audit."),
+        typer.Argument(metavar="INPUT...|WAREHOUSE", help="Logs, as for other commands, or the warehouse of an audit."),
     ],
-    group: Annotated[list[str] | None, typer.Option("--group", help="Only this group (repeatable).")] = None,
+    group: Annotated[list[str] | None, typer.Option("--group", help="Plan only for this group (repeatable).")] = None,
     out: Annotated[
         str | None,
-        typer.Option("--out", metavar="FILE", help="A name that ends in .md, .sh or .json; else the plan is printed."),
+        typer.Option("--out", metavar="FILE", help="Write the plan to this .md, .sh or .json file."),
     ] = None,
     release: Annotated[
         str | None, typer.Option("--release", help=f"Release that wrote the log: {', '.join(RELEASES)}; else inferred.")
     ] = None,
-    most: Annotated[int, typer.Option("--most", metavar="N", min=1, help="Share-partitions to plan for.")] = 50,
+    most: Annotated[int, typer.Option("--most", metavar="N", min=1, help="Maximum number of share-partitions.")] = 50,
     sets: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A limit of INPUT, as the audit's: limits.delivery_count=3."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Set a limit, such as limits.delivery_count=3 (only for logs)."
+        ),
     ] = None,
     *,
     reading: Reading,

@@ -20,43 +20,45 @@ _FAULTS = fill(", ".join(sorted(FAULTS)), 46, break_on_hyphens=False)
 
 @command("share-state simulate --out history --seed 7, or --out replay --requests kafka-request.log --release 4.3")
 def simulate(
-    out: Annotated[str, typer.Option("--out", metavar="DIR", help="A new or empty folder for logs and truth.")],
+    out: Annotated[
+        str, typer.Option("--out", metavar="DIR", help="Folder for the logs and their true state; new or empty.")
+    ],
     events: Annotated[
-        str | None, typer.Option("--events", metavar="FILE", help="Play these events (JSON lines) instead.")
+        str | None, typer.Option("--events", metavar="FILE", help="Play the events of this file (JSON lines).")
     ] = None,
     requests: Annotated[
         str | None,
         typer.Option(
             "--requests",
             metavar="FILE",
-            help="Replay the ShareFetch and ShareAcknowledge requests of a broker's request log instead, and compare "
+            help="Replay the ShareFetch and ShareAcknowledge requests of a broker's request log, and compare the "
             "outcomes with the logged responses; exit code 1 if one differs.",
         ),
     ] = None,
     group_configs: Annotated[
         list[str] | None,
         typer.Option(
-            "--group-config", metavar="K=V", help="A config of every group, as share.delivery.count.limit=10."
+            "--group-config", metavar="K=V", help="Set a config of every group, such as share.delivery.count.limit=10."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Everything random follows from it.")] = 0,
-    groups: Annotated[int, typer.Option(help="Share groups, each with one of the stated behaviours.")] = 8,
-    minutes: Annotated[int, typer.Option(help="Of simulated time.")] = 10,
+    seed: Annotated[int, typer.Option(help="Seed of the random generator.")] = 0,
+    groups: Annotated[int, typer.Option(help="Number of share groups.")] = 8,
+    minutes: Annotated[int, typer.Option(help="Simulated minutes.")] = 10,
     dialect: Annotated[
-        str, typer.Option("--dialect", help="share_group_state, control_records or both.")
+        str, typer.Option("--dialect", help="Records to write: share_group_state, control_records or both.")
     ] = "share_group_state",
     faults: Annotated[
         list[str] | None,
         typer.Option(
             "--fault",
             metavar="NAME",
-            help=f"Break the logs; faults.jsonl names the finding of each. Repeatable; all, or:\n\n\b\n{_FAULTS}",
+            help=f"Plant a fault (repeatable); faults.jsonl lists the findings. One of all or:\n\n\b\n{_FAULTS}",
         ),
     ] = None,
-    release: Annotated[str, typer.Option(help="Of the brokers that write, 4.0 to 4.4.")] = "4.4",
+    release: Annotated[str, typer.Option(help="Kafka release of the brokers, 4.0 to 4.4.")] = "4.4",
     state_partitions: Annotated[int, typer.Option(help="Partitions of __share_group_state.")] = 50,
-    updates_per_snapshot: Annotated[int, typer.Option(help="After which a snapshot is written.")] = 500,
-    checkpoint_every: Annotated[int, typer.Option(help="control_records: deltas before a checkpoint.")] = 10,
+    updates_per_snapshot: Annotated[int, typer.Option(help="Updates before the next snapshot.")] = 500,
+    checkpoint_every: Annotated[int, typer.Option(help="control_records: deltas before the next checkpoint.")] = 10,
     control_offsets_as_gaps: Annotated[
         bool,
         typer.Option(
@@ -65,10 +67,10 @@ def simulate(
             "otherwise no fetch acquires them.",
         ),
     ] = False,
-    codec: Annotated[str, typer.Option(help="none, gzip, snappy, lz4 or zstd.")] = "none",
+    codec: Annotated[str, typer.Option(help="Compression: none, gzip, snappy, lz4 or zstd.")] = "none",
     prune: Annotated[bool, typer.Option("--prune", help="Let the brokers delete redundant records.")] = False,
     trace: Annotated[
-        bool, typer.Option("--trace", help="Also the outcome of every event, the state per record.")
+        bool, typer.Option("--trace", help="Also write the result of every event and the state after every record.")
     ] = False,
     as_json: Json = False,
 ) -> None:

@@ -51,7 +51,7 @@ _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 _INPUT = "kafka://HOST:PORT, or a growing folder of Parquet with Spark's Kafka columns."
 Input = Annotated[str, typer.Argument(metavar="INPUT", help=_INPUT)]
 Checkpoint = Annotated[
-    str, typer.Option("--checkpoint", metavar="DIR", help="Folder of the stream's own state; one per stream.")
+    str, typer.Option("--checkpoint", metavar="DIR", help="Folder of the stream's state; each stream needs its own.")
 ]
 
 
@@ -100,22 +100,30 @@ def stream(
     out: Out,
     checkpoint: Checkpoint,
     *,
-    once: Annotated[bool, typer.Option("--once", help="Read what is there now, then end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Read what is there now, and exit.")] = False,
     trigger: Annotated[
-        str, typer.Option("--trigger", metavar="TIME", help="Between the starts of micro-batches: 500ms, 10s, 1m.")
+        str, typer.Option("--trigger", metavar="TIME", help="Time between the starts of micro-batches: 500ms, 10s, 1m.")
     ] = "10s",
     kafka_properties: KafkaProperties = None,
     most_records: Annotated[
-        int | None, typer.Option("--max-records", metavar="N", min=1, help="kafka://: most records of a micro-batch.")
+        int | None,
+        typer.Option("--max-records", metavar="N", min=1, help="kafka://: maximum number of records in a micro-batch."),
     ] = None,
     most_files: Annotated[
-        int, typer.Option("--max-files", metavar="N", min=1, help="Folder: most files of a micro-batch.")
+        int, typer.Option("--max-files", metavar="N", min=1, help="Folder: maximum number of files in a micro-batch.")
     ] = 1000,
     prometheus_port: Annotated[
-        int | None, typer.Option("--prometheus-port", metavar="N", min=1, max=65535, help="Serve metrics at this port.")
+        int | None,
+        typer.Option("--prometheus-port", metavar="N", min=1, max=65535, help="Serve Prometheus metrics on this port."),
     ] = None,
     prometheus_share_partitions: Annotated[
-        int, typer.Option("--prometheus-share-partitions", metavar="N", min=0, help="Most that have series, the worst.")
+        int,
+        typer.Option(
+            "--prometheus-share-partitions",
+            metavar="N",
+            min=0,
+            help="Maximum number of share-partitions with own series, the worst first.",
+        ),
     ] = 2000,
     topics: TopicsFile = None,
     state_partitions: StatePartitions = None,

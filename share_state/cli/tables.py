@@ -30,7 +30,7 @@ def show(
     partition: Partition = None,
     ranges: Annotated[bool, typer.Option("--ranges", help="Print every in-flight range, one per line.")] = False,
     as_json: Json = False,
-    epochs: Annotated[bool, typer.Option("--epochs", help="Print the leader epoch too.")] = False,
+    epochs: Annotated[bool, typer.Option("--epochs", help="Also print the leader epoch.")] = False,
 ) -> None:
     """Print offsets, lag and records in flight."""
     chosen = (warehouse, group, topic, partition)
@@ -40,7 +40,7 @@ def show(
 @command("share-state groups /lake/share_state --group orders-app")
 def groups(
     warehouse: Warehouse = "share_state",
-    group: Annotated[str | None, typer.Option(help="Print everything about this group.")] = None,
+    group: Annotated[str | None, typer.Option(help="Print the details of this group.")] = None,
     members: Annotated[bool, typer.Option("--members", help="Print the members of every group.")] = False,
     as_json: Json = False,
 ) -> None:

@@ -117,7 +117,7 @@ def match_letters(
     names: pa.Table,
     known: Mapping[int | None, tuple[int, int]],
     *,
-    is_last: bool,
+    copied_last: bool,
 ) -> MatchedLetters:
     """Match dead letters with the ranges of offsets that the state logs show in ARCHIVING.
 
@@ -126,10 +126,10 @@ def match_letters(
         ranges: the table `archiving_ranges`, merged.
         names: columns `topic_id` and `topic` of known topics.
         known: state partition -> the times (ms) from and to which its log shows every record; None for any other.
-        is_last: whether the dead-letter topics were copied after the state logs.
+        copied_last: whether the dead-letter topics were copied after the state logs.
     """
     matched = _Match(ranges, letters.rows, names)
-    lost, unknown = matched.lost(_Copies(letters, matched, is_last=is_last))
+    lost, unknown = matched.lost(_Copies(letters, matched, copied_last=copied_last))
     return MatchedLetters(matched.letters(known), lost, unknown)
 
 
@@ -143,8 +143,8 @@ class _Copies:
     Source: Kafka SharePartition, ShareGroupDLQStateManager.
     """
 
-    def __init__(self, letters: ReadLetters, matched: "_Match", *, is_last: bool) -> None:
-        """Measure the copies; `is_last` says that they were made after those of the state logs."""
+    def __init__(self, letters: ReadLetters, matched: "_Match", *, copied_last: bool) -> None:
+        """Measure the copies; `copied_last` says that they were made after those of the state logs."""
         starts = letters.read.starts
         # Dead letters that an earlier audit read may be of a topic that is not there now.
         known = letters.rows.group_by(_PLACE).aggregate([]).to_pylist()
@@ -170,7 +170,7 @@ class _Copies:
         bounds = np.searchsorted(place_of[order], np.arange(len(places) + 1))
         for at, (topic, number) in enumerate(places):
             own = order[bounds[at] : bounds[at + 1]]
-            self._reach[at] = NEVER if is_last else times[own].max(initial=0)
+            self._reach[at] = NEVER if copied_last else times[own].max(initial=0)
             ranges = matched.range_of[own]
             ranges = ranges[ranges >= 0]
             np.maximum.at(self._entered[at], logs[ranges], matched.entered_at[ranges])

@@ -1,4 +1,4 @@
-"""What the driver judges across logs: groups and dead letters against the state, keys with state in several logs."""
+"""Rules that need several logs, judged by the driver: groups and dead letters against state, keys split over logs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -85,7 +85,7 @@ class GroupSide:
 
 
 def settle_tables(plan: FoldPlan, rows: pa.Table, tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
-    """Leave only the state that counts of a key in several state partitions, or mark all as suspect; with SPLIT_KEY.
+    """Keep one state of each key that has state in several state partitions, or mark all as suspect; add SPLIT_KEY.
 
     Args:
         plan: what was folded.
@@ -107,7 +107,7 @@ def settle_tables(plan: FoldPlan, rows: pa.Table, tables: dict[str, pa.Table]) -
 
 
 def settle_timeline(timeline: pa.Table, state_partitions: int | None) -> pa.Table:
-    """The rows of a timeline without those of state that does not count, as its key has state in another partition."""
+    """A timeline without the rows of keys whose valid state is in another state partition."""
     timeline = timeline.append_column(LOG, timeline["state_partition"].cast(pa.string()))
     last = timeline.group_by([*KEY, "state_partition", LOG], use_threads=False).aggregate([("kind", "last")])
     last = last.filter((pc.field("kind_last") != "tombstone") & pc.field("state_partition").is_valid())
@@ -115,7 +115,7 @@ def settle_timeline(timeline: pa.Table, state_partitions: int | None) -> pa.Tabl
 
 
 def _settle(split: pa.Table, rows: pa.Table) -> pa.Table:
-    """Rows, with the column LOG, without the states that do not count, and with doubtful ones marked as suspect."""
+    """Rows, with the column LOG, without stray states, whose key belongs to another log; doubtful ones are suspect."""
     keys, strays = key_texts(rows, LOG), split.filter(pc.field("home") != pc.field("state_partition"))
     if "suspect" in rows.schema.names:
         doubtful = key_texts(split.filter(pc.field("home").is_null()), LOG).combine_chunks()
@@ -144,13 +144,13 @@ def read_groups(plan: FoldPlan) -> tuple[GroupSide | None, FoldPlan]:
 
 @dataclass(frozen=True, slots=True)
 class DriverSide:
-    """What the driver reads beside the logs that are folded.
+    """What the driver reads in addition to the logs that tasks fold.
 
     Attributes:
         groups: the group side; None if there is none.
         letters: dead letters; None if none are given.
         ranges: `archiving_ranges` of the last audit.
-        noted_from: ms from which on those hold every range; 0 if always.
+        noted_from: ms since when `ranges` holds every range; 0 if it always did.
     """
 
     groups: GroupSide | None = None
@@ -169,9 +169,9 @@ def read_driver_side(plan: FoldPlan, before: CommittedTables | None = None) -> t
 
     Args:
         plan: of a run; of a live cluster, it holds the ends of the state logs.
-        before: tables of the last audit, whose dead letters stay.
+        before: tables of the last audit, which hold the dead letters that it read.
     Returns:
-        Both; the plan without them, which collects `archiving_ranges` if there are dead letters.
+        Both; and the plan without them, which collects `archiving_ranges` if there are dead letters.
     Raises:
         InputError: if a log or a table cannot be read.
     """
@@ -190,11 +190,11 @@ def read_driver_side(plan: FoldPlan, before: CommittedTables | None = None) -> t
 
 @dataclass(frozen=True, slots=True)
 class DriverRows:
-    """What the driver adds to the rows of the tasks.
+    """Rows that the driver adds to those of the tasks.
 
     Attributes:
-        findings: that only it can make.
-        tables: whole tables by name.
+        findings: of rules that need several logs.
+        tables: complete tables by name.
     """
 
     findings: list[pa.Table]
@@ -204,7 +204,7 @@ class DriverRows:
 def judge_across_logs(
     side: DriverSide, plan: FoldPlan, result: RunResult, sink: Sink, now_ms: int | None = None
 ) -> tuple[RunResult, DriverRows]:
-    """Judge what no task could: keys with state in several logs, groups and dead letters against the folded state.
+    """Apply the rules that need several logs: keys with state in several logs, groups and dead letters against state.
 
     If the number of state partitions is known, only the state of the one that such a key hashes to stays in the tables;
     else all of them are suspect.
@@ -226,19 +226,19 @@ def judge_across_logs(
     ranges = merge_ranges([side.ranges, sink.take(RANGES)])
     # The ends of a live cluster's state logs were taken before; segments in place may grow.
     forms = {None if log.source is None else log.source.form for log in plan.logs}
-    is_last = plan.dead_letters_copied_last or (side.letters.read.is_live and forms == {KAFKA_FORM})
+    copied_last = plan.dead_letters_copied_last or (side.letters.read.is_live and forms == {KAFKA_FORM})
     matched = match_letters(
-        side.letters, ranges, plan.topics.names, _known_times(plan, result, side.noted_from), is_last=is_last
+        side.letters, ranges, plan.topics.names, _known_times(plan, result, side.noted_from), copied_last=copied_last
     )
     rows = AuditedDeadLetters(matched.letters, matched.lost, side.letters.read.unusable)
-    of_letters = findings(Scope.DEAD_LETTERS, rows, plan.severities)
+    letter_findings = findings(Scope.DEAD_LETTERS, rows, plan.severities)
     archiving = ranges.filter(pc.field("archiving_offset").is_valid())["group_id"]
     kept = pc.unique(pa.concat_arrays([*matched.letters["group_id"].chunks, *archiving.chunks]))
     ranges = ranges.filter(pc.is_in(ranges["group_id"], kept))
-    of_side = {LETTERS: matched.letters, LOST: matched.lost, RANGES: ranges}
+    letter_tables = {LETTERS: matched.letters, LOST: matched.lost, RANGES: ranges}
     notes = (*result.notes, *_notes(side.letters, matched))
-    result = replace(result.with_driver_rows([of_letters], of_side), notes=notes)
-    return result, DriverRows([*found, of_letters], tables | of_side)
+    result = replace(result.with_driver_rows([letter_findings], letter_tables), notes=notes)
+    return result, DriverRows([*found, letter_findings], tables | letter_tables)
 
 
 def _judge_states(
@@ -258,10 +258,10 @@ def _judge_states(
     strays = key_texts(split.filter(pc.field("home") != pc.field("state_partition")), "state_partition")
     states = _settle(split, states)
     found = [] if side is None else [side.judge(states, plan, now_ms)]
-    of_split = findings(Scope.STATES, split, plan.severities)
+    split_findings = findings(Scope.STATES, split, plan.severities)
     for table in (STATE, IN_FLIGHT, TIMELINE) if len(split) else ():
         sink.settle(table, {*split[LOG].to_pylist()}, partial(_settle, split))
-    found.insert(0, of_split)
+    found.insert(0, split_findings)
     counted = result.with_driver_rows(found, side.tables() if side else None)
     settled = replace(counted, share_partitions=result.share_partitions - len(strays), strays=tuple(strays.to_pylist()))
     return settled, found

@@ -65,7 +65,7 @@ def run_audit(
         plan: the log partitions as they are found now, and how to fold them.
         warehouse: folder of the tables; the caller holds its lock.
         inputs: as given, for the `runs` row.
-        options: what else shaped the result, for the `runs` row; if it changed, everything is judged again.
+        options: the other settings that shape the result, for the `runs` row; a change makes it judge everything again.
         history_days: days that rows of `runs`, `share_partition_history` and settled findings are kept.
         replaced_files_days: days that files of replaced rows are kept.
         by_wall_clock: measure durations up to the time of this audit instead of the last record of each log.
@@ -77,7 +77,7 @@ def run_audit(
         WarehouseError: if another table is in the way, or the warehouse is of another cluster.
     """
     progress, started, fingerprint = progress or Progress(), datetime.now(UTC), dict(options or {})
-    # Those of a live cluster are not in the options.
+    # The options do not hold the limits that a live cluster told.
     own = ((group, limits.items()) for group, limits in plan.limits.groups.items())
     fingerprint |= {f"limits.groups.{group}.{name}": str(value) for group, named in own for name, value in named}
     lost = repair_history(warehouse)

@@ -83,15 +83,15 @@ class ExportPaths:
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """What one export holds, files or a running cluster.
+    """The contents of one export: files or a running cluster.
 
     Attributes:
         logs: log partitions of the state topic, or of the topics of control records.
         groups: partitions of `__consumer_offsets` in the same tables, texts or cluster.
-        notes: what the reader of the result should know, a line each.
+        notes: facts that the result depends on, one line each.
         topics: names and end offsets; None if the export does not hold them.
         state_partitions: number of partitions of the state topic; None if the export does not show it.
-        group_partitions: the same of `__consumer_offsets`.
+        group_partitions: number of partitions of `__consumer_offsets`; None if the export does not show it.
     """
 
     logs: list[LogPartition]
@@ -185,7 +185,7 @@ FORMATS: Mapping[str, Format] = {
         lambda given: find_group_logs(given.paths),
     ),
 }
-"""Every format by the name that `--format` takes; a file has the first that matches its beginning."""
+"""Every format by its `--format` name; a file is of the first format that matches its beginning."""
 
 
 def read_export(given: ExportPaths, format: str = AUTO, kafka_properties: str | None = None) -> Export:
@@ -194,7 +194,7 @@ def read_export(given: ExportPaths, format: str = AUTO, kafka_properties: str | 
     Args:
         given: its paths, or the address of a cluster.
         format: one of FORMATS, kafka, or AUTO to look at the content.
-        kafka_properties: of a cluster: path of a properties file, as Kafka's own tools take it with --command-config.
+        kafka_properties: path of a properties file for a cluster, as Kafka's tools take it with --command-config.
     Raises:
         InputError: if an input cannot be used, is not of this format, or AUTO sees several formats.
     """

@@ -76,8 +76,8 @@ def cores_per_log(logs: Sequence[LogPartition], cores: int, most: int | None = N
         most: for one log; by default all.
     """
     total = max(1, sum(log.size for log in logs))
-    worth = {log.name: min(round(cores * log.size / total), most or cores) for log in logs}
-    return {name: count for name, count in worth.items() if count > 1}
+    shares = {log.name: min(round(cores * log.size / total), most or cores) for log in logs}
+    return {name: count for name, count in shares.items() if count > 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ def read_checkpoint(row: str, files: Sequence[str], log: str) -> FoldCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class FoldPlan:
-    """What is to be folded, and how.
+    """What to fold, and how.
 
     Attributes:
         logs: the log partitions; `__share_group_state` holds state records, any other topic control records.
@@ -161,9 +161,9 @@ class FoldPlan:
         groups: the group side; None if there is none.
         cores: name of a log partition -> cores that fold it, 1 by default.
         dead_letters: the dead-letter topics; None if none are given.
-        dead_letters_copied_last: whether they were copied after the state logs.
-        archiving_groups: as of FoldOptions.
-        notes: what the reader of the result should know of the input, a line each.
+        dead_letters_copied_last: whether the dead-letter topics were copied after the state logs.
+        archiving_groups: groups whose ARCHIVING ranges are collected; None to collect none.
+        notes: facts about the input that the result depends on, one line each.
     """
 
     logs: Sequence[LogPartition]
@@ -237,7 +237,7 @@ class FoldPlan:
         if self.timeline is not None:
             yield from timeline_tables(log, self.window_of(log), self.timeline, self.fold_options(log))
 
-    def check(self, chosen: SharePartitionFilter) -> None:
+    def check(self, selection: SharePartitionFilter) -> None:
         """Refuse a filter that matches no share-partition with a record in the logs.
 
         Raises:
@@ -245,8 +245,8 @@ class FoldPlan:
         """
         keys = (share_partitions(log, self.window_of(log), self.fold_options(log)) for log in self.logs)
         columns = ["group_id", "topic_id", "topic", "partition"]
-        known = [table_schema(TIMELINE).empty_table().select(columns), *(table.select(columns) for table in keys)]
-        chosen.check(pa.concat_tables(known, promote_options="permissive"))
+        tables = [table_schema(TIMELINE).empty_table().select(columns), *(table.select(columns) for table in keys)]
+        selection.check(pa.concat_tables(tables, promote_options="permissive"))
 
     def decode(self, log: LogPartition) -> Iterator[pa.Table]:
         """The decoded records of one of the logs, one table per chunk."""
@@ -258,12 +258,12 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
 
     Args:
         spec: what to read, up to which record, and how to fold it.
-        names: how messages name the fields of the spec.
-        sorter: sorts tables that no single task could read in order; None if Spark must not be started.
+        names: how error messages name the fields of the spec.
+        sorter: sorts tables whose rows are in no order; None if Spark must not be started.
     Raises:
         InputError: if an input cannot be used, or sources of two formats hold the same log partition.
     """
-    given = read_topics(spec.topics) if isinstance(spec.topics, str) else spec.topics
+    topics = read_topics(spec.topics) if isinstance(spec.topics, str) else spec.topics
     exports = _read_exports(spec, sorter)
     bounded = partial(replace, max_body_size=spec.limits.batch_bytes)
     logs = [bounded(log) for _, export in exports for log in export.logs]
@@ -285,7 +285,7 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
         logs=logs,
         windows=windows,
         window=Window(until_time_ms=spec.as_of_time),
-        topics=given or next((export.topics for _, export in exports if export.topics is not None), Topics()),
+        topics=topics or next((export.topics for _, export in exports if export.topics is not None), Topics()),
         state_partitions=spec.state_partitions
         or next((export.state_partitions for _, export in exports if export.state_partitions is not None), None)
         or infer_state_partition_count(logs),
@@ -294,7 +294,7 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
             subscriptions=read_subscriptions(spec.control_records.subscriptions),
             ignore_uncheckpointed=spec.control_records.ignore_uncheckpointed,
         ),
-        # A file of the log as it is now says nothing about an earlier state.
+        # A share snapshot file describes the log as it is now, not an earlier state.
         indexes={} if spec.has_as_of or index is None else read_share_snapshots(index, logs),
         severities=spec.rules,
         judging=spec.judge,
@@ -327,25 +327,25 @@ def _read_exports(spec: InputSpec, sorter: RowSorter | None) -> list[_Export]:
 
 
 def _group_limits_of(sources: Sequence[Source], notes: list[str]) -> dict[str, dict[str, int]]:
-    """The limits that the share groups of live clusters set for themselves; what cannot be asked is noted."""
-    found = dict[str, dict[str, int]]()
+    """The limits that share groups of live clusters set for themselves; a note for each that refuses to tell."""
+    of_groups = dict[str, dict[str, int]]()
     for source in sources:
         if (address := find_cluster_address([source.path], source.format)) is None:
             continue
         limits, unknown = ask_group_limits(address, source.kafka_properties)
-        found |= limits
+        of_groups |= limits
         notes += unknown
-    return found
+    return of_groups
 
 
 def ask_group_limits(address: str, properties: str | None) -> tuple[dict[str, dict[str, int]], list[str]]:
-    """The limits that the share groups of a live cluster set for themselves; notes, if it cannot be asked."""
-    from share_state.sources.kafka_admin import fetch_group_limits  # noqa: PLC0415  a live cluster alone needs it
+    """The limits that share groups of a live cluster set for themselves; and notes, if it refuses to tell."""
+    from share_state.sources.kafka_admin import fetch_group_limits  # noqa: PLC0415  only a live cluster needs it
 
     try:
         return fetch_group_limits(address, properties), []
     except (InputError, SetupError) as error:
-        return {}, [f"the limits of single groups are unknown, those of the cluster hold for all: {error}"]
+        return {}, [f"the limits of single groups are unknown, so the cluster's limits apply to all groups: {error}"]
 
 
 def _needed(sorter: RowSorter | None) -> RowSorter:
@@ -357,7 +357,7 @@ def _needed(sorter: RowSorter | None) -> RowSorter:
 def _group_input(
     given: GroupSettings, frame: Any, exports: Sequence[_Export], sorter: RowSorter | None
 ) -> GroupInput | None:
-    """The group side that is named; else what came with the exports, and what lies beside the other exports' logs."""
+    """The group side that the settings name; by default the one in the exports, or in folders next to their logs."""
     counted = None
     if frame is not None:
         logs = tuple(_needed(sorter).sort_frame(frame, Columns(**given.columns), (GROUP_TOPIC,))[0])
@@ -379,7 +379,7 @@ def _group_input(
 
 
 def _partition_count_warning(groups: GroupInput | None, names: FieldNames) -> str | None:
-    """What cannot be judged while the number of partitions of `__consumer_offsets` is unknown; None if it is known."""
+    """A warning if the number of partitions of `__consumer_offsets` is unknown: some groups are then not reported."""
     if groups is None or groups.partitions is not None or infer_partition_count(groups.logs) is not None:
         return None
     numbers = listed(log.partition for log in groups.logs if log.partition is not None)

@@ -40,7 +40,7 @@ def run_reconstruct(
         plan: the log partitions and how to fold them.
         warehouse: folder of the tables.
         inputs: as given, for the `runs` row.
-        options: what else shaped the result, for the `runs` row.
+        options: the other settings that shape the result, for the `runs` row.
         progress: shows the phases.
     Raises:
         InputError: if the input holds no valid batch, or the timeline's filter matches no share-partition.
@@ -66,7 +66,7 @@ def run_reconstruct(
 
 
 def audit_note(warehouse: str) -> str | None:
-    """What it means to fold into the warehouse of an audit; None if it is none."""
+    """A note if the warehouse belongs to an audit; else None."""
     try:
         audited = CommittedTables(warehouse, "audit").run
     except NothingCommittedError:

@@ -110,7 +110,7 @@ def summarize(results: pa.Table, inputs: tuple[str, ...], options: Mapping[str, 
     Args:
         results: of `Executor.fold`.
         inputs: as given.
-        options: what else shaped the result.
+        options: the other settings that shape the result.
     Raises:
         InputError: if the input holds no valid batch.
     """
@@ -209,7 +209,7 @@ def run_row(
         result: of the run.
         command: that ran.
         inputs: as given.
-        options: what else shaped the result.
+        options: the other settings that shape the result.
         started: time at which it began.
         cluster: that the input is of; None if unknown.
     """

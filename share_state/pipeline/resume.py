@@ -78,14 +78,14 @@ class LastAudit:
             return None
         if tables.lack_files():
             return cls(tables, {}, {}, is_vacuumed=True)
-        # Other names are of earlier releases, which named logs without a number by the path of their folder.
+        # Earlier releases named logs without a number by the path of their folder.
         rows = {row["log"]: row["carried"] for row in tables.read("carried_logs").to_pylist()}
         logs = {name: offset for name, offset in dict(tables.run["progress"]).items() if _NAME.fullmatch(name)}
         return cls(tables, {name: row for name, row in rows.items() if resume_point_of(row) and name in logs}, logs)
 
     @property
     def cluster(self) -> str | None:
-        """The cluster that the latest audit with a name names."""
+        """The cluster name of the latest audit that has one."""
         return next(iter(self.tables.runs["cluster"].drop_null().to_pylist()), None)
 
     def runs_since(self, earliest: datetime) -> tuple[set[str], set[str]]:
@@ -96,18 +96,18 @@ class LastAudit:
 
 
 def resume_plan(plan: FoldPlan, last: LastAudit | None, afresh: Collection[str] = ()) -> tuple[FoldPlan, list[str]]:
-    """The plan of what the last audit has not read.
+    """Plan how to read what the last audit has not read.
 
     Args:
         plan: the log partitions as they are found now.
         last: the last audit.
         afresh: names of log partitions to read from their start, or ALL_LOGS.
     Returns:
-        The plan, with every rule, of what is left of each log partition, including those that are missing now; a
-        sentence for each log partition that did more than grow.
+        The plan, which applies every rule to the rest of each log partition, and has an empty log for each that is
+        missing; and a note for each log partition that did more than grow.
     Raises:
-        InputError: if a segment cannot be read, a log partition that is named is not there, or the number of one is
-            not known.
+        InputError: if a segment cannot be read, `afresh` names a missing log partition, or a log partition has no
+            number.
     """
     points = {name: resume_point_of(row) for name, row in last.checkpoints.items()} if last else {}
     if points and any(log.source is not None and log.partition is None for log in plan.logs):
@@ -124,7 +124,7 @@ def resume_plan(plan: FoldPlan, last: LastAudit | None, afresh: Collection[str] 
         left, status = log, ResumeStatus.NEW
         if (point := points.get(log.name)) is not None and _is_resumable(log, point):
             is_named = log.name in afresh or ALL_LOGS in afresh
-            # What is lost stays lost while no byte of the input changes.
+            # Missing records stay missing while no byte of the input changes.
             is_sound = point.is_sound or (not is_named and point.input == digest_of_logs([log]))
             left, status = (log, ResumeStatus.REREAD) if is_named else resume(log, replace(point, is_sound=is_sound))
         logs.append(left)
@@ -152,10 +152,10 @@ def resume_plan(plan: FoldPlan, last: LastAudit | None, afresh: Collection[str] 
 
 
 def _numbered(logs: Sequence[LogPartition], count: int | None) -> list[LogPartition]:
-    """The logs, those whose folders have no number with the one that the hash of their keys tells.
+    """The logs with their partition numbers; a log without one gets the number that the hash of its keys yields.
 
     Raises:
-        InputError: if it does not.
+        InputError: if the keys do not yield one number.
     Source: Kafka SharePartitionKey, ShareCoordinatorService.partitionFor.
     """
     numbered = dict[str, LogPartition]()
@@ -199,7 +199,7 @@ def _missing(
     points: Mapping[str, ResumePoint | None],
     last: LastAudit | None,
 ) -> list[str]:
-    """The log partitions that the last audit read and that are not found, unless they went with an earlier topic."""
+    """The log partitions that the last audit read and that are missing now, unless they belong to an earlier topic."""
     gone = sorted((last.logs if last else {}).keys() - {log.name for log in found})
     now = {log.topic_id for log in found if log.topic_id is not None}
     before = {name: point.topic_id for name, point in points.items() if point is not None}

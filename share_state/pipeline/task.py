@@ -1,4 +1,4 @@
-"""What a task does with one log partition: fold and judge it, and return, write or stage each table.
+"""The work of one task: fold and judge one log partition, and return, write or stage each table.
 
 Rows that need a value of the whole run (its run_id, its newest timestamp) are staged where they are made, and finalized
 when the value is known.
@@ -105,7 +105,7 @@ _TASKS_A_CORE = 4
 """Few enough, as a task costs Spark 0.2 CPU s; enough that no core waits long for the last one."""
 
 PerLog = Callable[[LogPartition], Iterator[pa.RecordBatch]]
-"""Yields what a task makes of one log partition."""
+"""Yields the rows that a task makes from one log partition."""
 
 ROWS_A_BATCH = 20_000
 
@@ -150,7 +150,7 @@ _STAGED_COLUMNS = {
         pa.field(LOG_TIME, pa.int64()),
     ],
 }
-"""What staged rows have in addition to the columns of their table."""
+"""Columns of staged rows beside those of their table."""
 
 
 @dataclass(frozen=True, slots=True)
