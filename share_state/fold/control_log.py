@@ -27,9 +27,10 @@ from share_state.fold.options import MODES, STRICT, ControlOptions
 from share_state.fold.states import (
     CONTROL_RECORDS,
     control_key_columns,
-    control_states_in_pieces,
+    control_state_table,
     existing_chains,
     in_flight_in_pieces,
+    table_in_pieces,
     to_timestamps,
 )
 from share_state.kafka.control_records import (
@@ -347,6 +348,13 @@ class _ControlLogFold:
             lookup = pc.SetLookupOptions(options.last_audit["group_id"])
             at = pc.call_function("index_in", [with_checkpoint["group_id"]], lookup)
             previous_starts = options.last_audit["start_offset"].take(at).fill_null(NO_PREVIOUS_START).to_numpy()
+        retained = with_checkpoint["redundant_retained"].combine_chunks()
+
+        def build_states(piece: Chains, piece_key: dict[str, pa.Array], part: slice) -> pa.Table:
+            return control_state_table(
+                piece, piece_key, starts[part], suspect[numbers[part]], next_offset, retained[part]
+            )
+
         return FoldedControlLog(
             log=self.log,
             options=options,
@@ -378,14 +386,7 @@ class _ControlLogFold:
             next_offset=next_offset,
             last_lost_offset=last_lost_offset,
             has_valid_batches=self.has_valid_batches,
-            state_pieces=control_states_in_pieces(
-                chains,
-                key,
-                starts,
-                suspect[numbers],
-                next_offset,
-                with_checkpoint["redundant_retained"].combine_chunks(),
-            ),
+            state_pieces=table_in_pieces("share_partition_state", chains, key, build_states),
             in_flight_pieces=in_flight_in_pieces(chains, dictionary_encoded(key)),
             cutoff=pa.Table.from_pylist([row], schema=table_schema("cutoff")),
         )

@@ -318,7 +318,7 @@ def _with_record(row, tuples, chain, state_ranges):
 
 @kernel
 def _overlay(state_ranges, record_ranges, start, out):
-    """Write the ranges held from `start` on, with a record's own in their position where both are; returns the end."""
+    """Write the current ranges from `start` on, overlaid by the ranges of a record; returns the end."""
     at, row = np.int64(0), 0
     for number in range(len(state_ranges)):
         first, last = max(state_ranges[number].first, start), state_ranges[number].last

@@ -30,7 +30,8 @@ from share_state.fold.states import (
     existing_chains,
     in_flight_in_pieces,
     key_columns,
-    states_in_pieces,
+    state_table,
+    table_in_pieces,
     to_timestamps,
 )
 from share_state.kafka.buffers import BackgroundWorker, RecordBuffer
@@ -447,6 +448,11 @@ class _LogFold:
             "pinned_records": self.extent.records_before(following) - self.extent.records_before(current),
             "pinned_bytes": self.extent.bytes_before(following) - self.extent.bytes_before(current),
         }
+
+        def build_states(piece: Chains, piece_key: dict[str, pa.Array], part: slice) -> pa.Table:
+            lists, number = (suspect[part], topic_ends[part]), self.log.partition
+            return state_table(piece, piece_key, number, *lists, has_offsets=self.log.has_offsets)
+
         has_sizes = self.log.has_sizes and (self.mark is None or self.mark.position >= 0)
         row |= dict.fromkeys((*(() if self.log.has_offsets else _OFFSETS), *(() if has_sizes else _SIZES)))
         return FoldedLog(
@@ -464,9 +470,7 @@ class _LogFold:
             next_offset=max(self.next_offset, first),
             folded_from=self.folded_from,
             has_valid_batches=self.has_valid_batches,
-            state_pieces=states_in_pieces(
-                chains, encoded, self.log.partition, suspect, topic_ends, has_offsets=self.log.has_offsets
-            ),
+            state_pieces=table_in_pieces("share_partition_state", chains, encoded, build_states),
             in_flight_pieces=in_flight_in_pieces(chains, encoded),
             cutoff=pa.Table.from_pylist([row], schema=table_schema("cutoff")),
             limits=self.limits,

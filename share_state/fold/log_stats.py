@@ -84,7 +84,8 @@ class Losses:
 
     Attributes:
         offsets: offsets from which records are missing.
-        conflicting: of control records: offsets at which copies of the log differ.
+        conflicting: for control records: offsets at which copies of the log differ.
+
     """
 
     offsets: list[int] = field(default_factory=list)

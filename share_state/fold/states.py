@@ -1,5 +1,6 @@
 """Builds the tables `share_partition_state` and `in_flight` from folded states of both dialects."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -198,37 +199,33 @@ def state_table(
     return declared_table("share_partition_state", columns)
 
 
-def states_in_pieces(
+def table_in_pieces(
+    table: str,
     chains: Chains,
     key: dict[str, pa.Array],
-    state_partition: int | None,
-    suspect: np.ndarray,
-    topic_ends: pa.Array,
-    *,
-    has_offsets: bool = True,
+    build: Callable[[Chains, dict[str, pa.Array], slice], pa.Table],
 ) -> Pieces:
-    """The result of `state_table` in pieces; texts of `key` may be dictionary-encoded."""
+    """A table of live chains in pieces.
 
-    def build(begin: int, end: int) -> pa.Table:
-        piece, ends = slice_chains(chains, begin, end), topic_ends[begin:end]
-        return state_table(
-            piece, _sliced(key, begin, end), state_partition, suspect[begin:end], ends, has_offsets=has_offsets
-        )
+    Args:
+        table: name of the table.
+        chains: the live chains.
+        key: their key columns; texts may be dictionary-encoded.
+        build: returns the rows for the chains of a piece, their key columns, and their positions in `chains`.
+    """
 
-    return Pieces("share_partition_state", sizes_before(chains), build)
+    def build_piece(begin: int, end: int) -> pa.Table:
+        piece_key = {name: column[begin:end] for name, column in key.items()}
+        return build(slice_chains(chains, begin, end), piece_key, slice(begin, end))
+
+    return Pieces(table, sizes_before(chains), build_piece)
 
 
 def in_flight_in_pieces(chains: Chains, key: dict[str, pa.Array]) -> Pieces:
     """The table `in_flight` in pieces; rows of a share-partition cover [start_offset, end_offset) without overlap."""
-
-    def build(begin: int, end: int) -> pa.Table:
-        return in_flight_table(_sliced(key, begin, end), *window_tiles(slice_chains(chains, begin, end)))
-
-    return Pieces("in_flight", sizes_before(chains), build)
-
-
-def _sliced(key: dict[str, pa.Array], begin: int, end: int) -> dict[str, pa.Array]:
-    return {name: column[begin:end] for name, column in key.items()}
+    return table_in_pieces(
+        "in_flight", chains, key, lambda piece, piece_key, _: in_flight_table(piece_key, *window_tiles(piece))
+    )
 
 
 def sizes_before(chains: Chains) -> np.ndarray:
@@ -343,24 +340,6 @@ def control_state_table(
     if redundant_retained is not None:
         columns["redundant_retained"] = redundant_retained
     return declared_table("share_partition_state", columns)
-
-
-def control_states_in_pieces(
-    chains: Chains,
-    key: dict[str, pa.Array],
-    effective: np.ndarray,
-    suspect: np.ndarray,
-    next_offset: int,
-    redundant_retained: pa.Array,
-) -> Pieces:
-    """The result of `control_state_table` in pieces."""
-
-    def build(begin: int, end: int) -> pa.Table:
-        piece, piece_key = slice_chains(chains, begin, end), _sliced(key, begin, end)
-        retained = redundant_retained[begin:end]
-        return control_state_table(piece, piece_key, effective[begin:end], suspect[begin:end], next_offset, retained)
-
-    return Pieces("share_partition_state", sizes_before(chains), build)
 
 
 def window_ends(chains: Chains) -> np.ndarray:

@@ -129,9 +129,9 @@ class LogWriter:
     Files are open only while they are appended to, so that many logs can be written at once.
 
     Args:
-        folder: of the log partition, `<topic>-<partition>`; created if missing.
-        base_offset: of the first record.
-        codec: of data batches, one of CODECS; control batches are not compressed.
+        folder: folder of the log partition, `<topic>-<partition>`; created if missing.
+        base_offset: offset of the first record.
+        codec: codec of data batches, one of CODECS; control batches are not compressed.
         segment_bytes: maximum segment size.
         batch_bytes: maximum batch size before compression; 0 writes one record per batch.
     Source: Kafka CoordinatorRuntime (batches), UnifiedLog.maybeRoll (segments).
@@ -262,7 +262,7 @@ class StateTopicSettings:
     """Settings of the state topic.
 
     Attributes:
-        release: of the brokers that write.
+        release: release of the brokers that write.
         updates_per_snapshot: see ShareCoordinator.
         codec, segment_bytes, batch_bytes: see LogWriter.
     Source: Kafka ShareCoordinatorConfig.

@@ -287,7 +287,7 @@ class ControlFaultTarget:
     """A group with control records in which a fault can be planted.
 
     Attributes:
-        writer: of the topic-partition's control records.
+        writer: writer of the topic-partition's control records.
         now_ms: timestamp of the log's latest record.
     """
 

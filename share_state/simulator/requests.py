@@ -139,7 +139,7 @@ class OutcomeMismatch:
     """A logged outcome that the state machine contradicts.
 
     Attributes:
-        line: of the request log.
+        line: line number in the request log.
         request: ShareFetch or ShareAcknowledge.
         logged, simulated: an error name, or acquired offsets with their delivery count.
         reason: the machine's message, or empty.

@@ -214,7 +214,7 @@ class SharePartition:
         Args:
             batches: ascending.
             is_renew_ack: the request's IsRenewAck field.
-            version: of the request.
+            version: version of the request.
         Source: SharePartition.acknowledge; KIP-1222.
         """
         timeout = self.settings.record_lock_duration_ms

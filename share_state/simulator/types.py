@@ -129,7 +129,7 @@ class Release:
 
     Args:
         name: "4.0" to "4.4".
-        layout: of record values, as in schemas/records.
+        layout: layout of record values, as in schemas/records.
         has_initialize: share-partitions are initialized, deleted and snapshotted when cold; otherwise the first read
             or write creates the state.
         fetches_load_gaps: offsets that no loaded batch covers are fetched again.

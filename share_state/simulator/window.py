@@ -357,7 +357,7 @@ class Window:
         """Archive offsets of [first, last] that have the given state and no pending write.
 
         Args:
-            lock_seq: of the locks of a batch that becomes tracked per offset.
+            lock_seq: sequence number for the locks of a batch that becomes tracked per offset.
         Returns:
             Whether an offset was archived.
         Source: Kafka SharePartition.archiveRecords.

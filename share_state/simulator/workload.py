@@ -28,7 +28,7 @@ from share_state.simulator.settings import AckBatch, AckType
 from share_state.simulator.types import NO_START_OFFSET, ErrorCode, SharePartitionKey
 
 Agent = Iterator[int]
-"""Acts when resumed, and yields the ms until it wants to be resumed."""
+"""Acts when resumed, and yields the ms until it is resumed again."""
 
 _PRODUCED_BATCH_SIZE = 10
 _MAX_WINDOW = 1_800
@@ -40,7 +40,7 @@ class Workload:
 
     Args:
         cluster: plays the events.
-        seed: of every random choice.
+        seed: seed of every random choice.
         start_ms: time at the start.
     """
 
