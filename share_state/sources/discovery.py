@@ -233,7 +233,7 @@ def partition_of(folder: InputPath, selector: TopicSelector) -> tuple[str, int] 
     if name is None or not selector.matches(name["topic"]):
         return None
     if int(name["partition"]) > _MAX_PARTITION:
-        raise InputError(f"{folder}: partition number above {_MAX_PARTITION}; rename the folder or leave it out")
+        raise InputError(f"{folder}: a partition number above {_MAX_PARTITION}; rename the folder or leave it out")
     return name["topic"], int(name["partition"])
 
 
