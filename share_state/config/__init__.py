@@ -1,4 +1,4 @@
-"""What a user configures: `inputs` holds InputSpec, `model` the settings of the audit, `loading` reads the settings.
+"""Configuration: `inputs` defines InputSpec, `model` the settings of the audit, and `loading` reads the settings.
 
 Options, YAML keys and Python arguments all build an InputSpec. Settings come from YAML, environment variables and
 `--set`.

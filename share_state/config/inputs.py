@@ -1,4 +1,4 @@
-"""What to read and how to fold it: `InputSpec`, which options, YAML keys and Python arguments all build."""
+"""`InputSpec`: what to read and how to fold it. Options, YAML keys and Python arguments all build one."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,17 +25,17 @@ from share_state.sources.as_of import to_epoch_ms
 from share_state.sources.topics import Topics
 
 HISTORY, LATEST = "history", "latest"
-"""Which records of classic consumer groups are judged: all that the log still holds, or the latest of each group."""
+"""Which records of classic consumer groups are judged: all in the log, or the latest of each group."""
 
 JUDGE_ALL, JUDGE_STATE, JUDGE_NONE = "all", "state", "none"
-"""Which rules apply: all, all but those over single records of `__share_group_state`, or none."""
+"""Which rules apply: all rules, all except those over single records of `__share_group_state`, or none."""
 
 INT32_MAX = 2**31 - 1
 
 
-def _off_if_false(given: Any) -> Any:
-    """YAML 1.1 reads a bare `off` as false, so programs that write YAML or JSON turn it into that."""
-    return OFF if str(given).lower() in (OFF, "false") else given
+def _off_if_false(value: Any) -> Any:
+    """Accept false for `off`: programs that write YAML or JSON turn a bare `off` of YAML 1.1 into false."""
+    return OFF if str(value).lower() in (OFF, "false") else value
 
 
 def _is_registered(code: str) -> str:
@@ -44,10 +44,10 @@ def _is_registered(code: str) -> str:
     return code
 
 
-def _to_milliseconds(given: Any) -> int:
-    if not isinstance(given, str | datetime):
+def _to_milliseconds(value: Any) -> int:
+    if not isinstance(value, str | datetime):
         raise ValueError("neither a datetime nor text")
-    return to_epoch_ms(given)
+    return to_epoch_ms(value)
 
 
 FileFormat = Literal["auto", "segments", "table", "dump-log", "console-json"]
@@ -67,18 +67,18 @@ _KAFKA, _GROUPS = Limits(), GroupLimits()
 
 
 class Section(BaseModel):
-    """A part of the configuration: unknown keys are refused, and a key without a value keeps its default."""
+    """A section of the configuration: unknown keys are refused, and a key without a value keeps its default."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     @model_validator(mode="before")
     @classmethod
-    def _drop_nulls(cls, given: Any) -> Any:
+    def _drop_nulls(cls, values: Any) -> Any:
         """A section whose keys are all commented out is null in YAML."""
-        if not isinstance(given, dict):
-            return given
-        # Unknown keys stay, to be refused.
-        return {key: value for key, value in given.items() if value is not None or key not in cls.model_fields}
+        if not isinstance(values, dict):
+            return values
+        # Unknown keys are kept, so that pydantic refuses them.
+        return {key: value for key, value in values.items() if value is not None or key not in cls.model_fields}
 
 
 class Source(Section):
@@ -96,7 +96,7 @@ class Source(Section):
 
 
 class GroupConfig(Section):
-    """Limits that a share group sets for itself; those of the cluster hold for what is left out."""
+    """The limits that a share group sets for itself; the cluster's limits apply to keys that are left out."""
 
     delivery_count: int | None = Field(
         default=None, ge=1, le=25, description="`share.delivery.count.limit` of the group"
@@ -105,7 +105,7 @@ class GroupConfig(Section):
 
 
 class LimitSettings(Section):
-    """The limits of the cluster; the defaults are those of share_state.fold.options.Limits."""
+    """The limits of the cluster; share_state.fold.limits.Limits has the defaults."""
 
     delivery_count: int = Field(
         default=_KAFKA.delivery_count, ge=1, le=25, description="`group.share.delivery.count.limit` of the cluster"
@@ -149,13 +149,13 @@ class LimitSettings(Section):
     )
 
     def to_limits(self) -> Limits:
-        """The limits as the fold and the rules take them."""
-        own = {name: config.model_dump(exclude_none=True) for name, config in self.groups.items()}
-        return Limits(**self.model_dump(exclude={"groups"}), groups=own)
+        """Convert to the limits that the fold and the rules take."""
+        group_limits = {name: config.model_dump(exclude_none=True) for name, config in self.groups.items()}
+        return Limits(**self.model_dump(exclude={"groups"}), groups=group_limits)
 
 
 class GroupSettings(Section):
-    """The group side: exports of `__consumer_offsets`, and the limits of share groups."""
+    """Exports of `__consumer_offsets`, and limits for checks of groups."""
 
     paths: list[PathText] | None = Field(
         default=None,
@@ -182,12 +182,12 @@ class GroupSettings(Section):
     )
 
     def to_limits(self) -> GroupLimits:
-        """The limits as the rules over groups take them."""
+        """Convert to the limits that the rules over groups take."""
         return GroupLimits(self.members, self.retry_seconds * 1000, self.delete_grace_seconds * 1000)
 
 
 class ControlSettings(Section):
-    """How control records of the KIP-932 draft are folded, and which groups hold back their cutoff."""
+    """How control records of the KIP-932 draft are folded, and which groups hold back the cutoff."""
 
     mode: Mode = Field(default=STRICT, description="how a broken chain of deltas is folded")
     subscriptions: PathText | None = Field(
@@ -205,19 +205,20 @@ class InputSpec(Section):
     """What to read, up to which record, and how to fold it.
 
     Attributes:
-        sources: exports; those of one format and dialect are read as one.
-        frame: a Spark DataFrame of records in place of `sources`, and `columns` its column names.
+        sources: exports; those of the same format and dialect are read together.
+        frame: a Spark DataFrame of records in place of `sources`.
+        columns: column names of `frame`.
         as_of_offsets: log partition (name or number) -> first offset left out.
-        as_of_time: ms; records stamped later are left out. Takes a datetime or its ISO 8601 text.
-        topics: names and end offsets, or the JSON file that holds them.
+        as_of_time: ms; records with a later timestamp are left out. Accepts a datetime or its ISO 8601 text.
+        topics: names and end offsets, or the path of a JSON file of them.
         state_partitions: number of partitions of `__share_group_state`; None to infer it.
-        groups: the group side; None to leave it out.
+        groups: exports of `__consumer_offsets`; None to read no groups.
         dead_letters: exports of dead-letter topics, or the address of a cluster.
         dead_letters_copied_last: whether they were copied after the state logs.
         group_frame: a Spark DataFrame of group records in place of `groups.paths`.
         rules: rule -> severity in place of its own.
         judge: which rules apply: JUDGE_ALL, JUDGE_STATE or JUDGE_NONE.
-        limits: of the cluster.
+        limits: limits of the cluster.
         control_records: how control records of the KIP-932 draft are folded.
     """
 
@@ -241,28 +242,28 @@ class InputSpec(Section):
 
     @property
     def has_as_of(self) -> bool:
-        """Whether records up to an earlier point are read, instead of all."""
+        """Whether only the records up to a point are read."""
         return bool(self.as_of_offsets) or self.as_of_time is not None
 
 
 @dataclass(frozen=True, slots=True)
 class FieldNames:
-    """How messages name a field of InputSpec: as the caller wrote it.
+    """How messages name the fields of InputSpec: as the caller wrote them.
 
     Attributes:
-        texts: field -> format string; `key` and `value` are what was given.
-        expected: field -> what may be given, if it is no choice.
+        texts: field -> format string over the `key` and `value` that the caller wrote.
+        expected: field -> description of valid values, for fields that are not a choice.
     """
 
     texts: Mapping[str, str]
     expected: Mapping[str, str] = field(default_factory=dict)
 
     def name(self, field: str, key: object = "", value: object = "") -> str:
-        """The field with what was given for it."""
+        """The field with the key and value that the caller wrote."""
         return self.texts.get(field, field).format(key=key, value=value)
 
     def label(self, field: str) -> str:
-        """The field alone."""
+        """The field without key and value."""
         return self.texts.get(field, field).partition("{")[0].rstrip(" =")
 
 
@@ -304,31 +305,31 @@ KEYS = FieldNames({})
 """Keys of the audit's YAML file, with their dots."""
 
 
-def input_spec(names: FieldNames, **given: Any) -> InputSpec:
-    """Build an InputSpec from what a person wrote.
+def input_spec(names: FieldNames, **values: Any) -> InputSpec:
+    """Build an InputSpec and refuse invalid values in one line.
 
     Args:
         names: how messages name its fields.
-        given: values of its fields; None keeps the default.
+        values: values of its fields; None keeps the default.
     Raises:
         ShareStateError: if a value cannot be used.
     """
     try:
-        return InputSpec(**given)
+        return InputSpec(**values)
     except InputError:
-        # Of to_epoch_ms, which does not know how the field is written.
-        text = names.name("as_of_time", value=given["as_of_time"])
+        # Raised by to_epoch_ms, which does not know how the caller wrote the field.
+        text = names.name("as_of_time", value=values["as_of_time"])
         raise InputError(f"{text}: give {names.expected['as_of_time']}") from None
     except ValidationError as error:
-        raise ShareStateError(_refusal(names, given, error.errors()[0])) from None
+        raise ShareStateError(_refusal(names, values, error.errors()[0])) from None
 
 
-def _refusal(names: FieldNames, given: Any, error: Any) -> str:
+def _refusal(names: FieldNames, value: Any, error: Any) -> str:
     path, is_key = [part for part in error["loc"] if part != "[key]"], error["loc"][-1] == "[key]"
     name = next((part for part in path if part in names.texts), ".".join(map(str, path)))
     for part in path:
-        given = given[part] if isinstance(given, dict | list) else error["input"]
-    text = names.name(name, path[-1], given)
+        value = value[part] if isinstance(value, dict | list) else error["input"]
+    text = names.name(name, path[-1], value)
     if is_key and name == "rules":
         return f"{text}: no such rule; `share-state rules` lists them"
     choices = error.get("ctx", {}).get("expected", "").replace(" or ", ", ").replace("'", "")

@@ -1,8 +1,8 @@
 """Loads the audit's settings: YAML file, then environment variables, then `--set`.
 
-pydantic-settings (2.16) does not carry these layers. It replaces a list instead of setting one item
+pydantic-settings (2.16) cannot merge these layers. It replaces a list instead of setting one item
 (`sources.0.format`, SHARE_STATE_SOURCES__0__FORMAT), reads `off` as false and `4.0` as a number, folds the case of rule
-codes in variable names, ignores misspelt variables and duplicate keys, and does not know where a value was written.
+codes in variable names, ignores misspelt variables and duplicate keys, and does not know where a value comes from.
 """
 
 import os
@@ -46,30 +46,30 @@ class ConfigError(ShareStateError):
 def load_settings(
     path: str | None, overrides: Sequence[str] = (), environment: Mapping[str, str] | None = None
 ) -> AuditSettings:
-    """The settings of an audit from its file.
+    """Load the settings of an audit from its file, variables and overrides.
 
     Args:
         path: a YAML file; None to use only variables and overrides.
         overrides: `--set` options, `a.b=value` each; they win over variables, which win over the file.
         environment: variables; by default those of this process.
     Raises:
-        ConfigError: if anything in it cannot be used.
+        ConfigError: if a setting is unknown, missing or invalid.
     """
-    given = {} if path is None else _read_file(path)
-    return _merge(given, path or _NO_FILE, [], overrides, environment)
+    settings = {} if path is None else _read_file(path)
+    return _merge(settings, path or _NO_FILE, [], overrides, environment)
 
 
 def settings_for(
     inputs: Sequence[str], warehouse: str, overrides: Sequence[str] = (), environment: Mapping[str, str] | None = None
 ) -> AuditSettings:
-    """The settings of an audit that is given its inputs and its warehouse instead of a file.
+    """Build the settings of an audit from inputs and a warehouse instead of a file.
 
     Args:
         inputs: log folders, .log files or globs; they win over variables, as `warehouse` does.
         warehouse: folder of the tables.
         overrides, environment: as for `load_settings`; overrides win over everything.
     Raises:
-        ConfigError: if anything in it cannot be used.
+        ConfigError: if a setting is unknown, missing or invalid.
     """
     arguments = [
         _Assignment("INPUT", ("sources",), [{"path": path} for path in inputs]),
@@ -80,7 +80,7 @@ def settings_for(
 
 @dataclass(frozen=True, slots=True)
 class _Assignment:
-    """A value for a key: where it was written, the key, and lists, maps and texts."""
+    """A value for a key: the option or variable that sets it, the key, and the value (lists, maps and texts)."""
 
     label: str
     path: KeyPath
@@ -88,7 +88,7 @@ class _Assignment:
 
 
 def _merge(
-    given: Any,
+    values: Any,
     file: str,
     arguments: Sequence[_Assignment],
     overrides: Sequence[str],
@@ -102,7 +102,7 @@ def _merge(
     ]
     for one in assignments:
         try:
-            given = _with_value(given, one.path, one.value)
+            values = _with_value(values, one.path, one.value)
         except ConfigError as error:
             problems.append(f"{one.label}: {error}")
 
@@ -113,15 +113,15 @@ def _merge(
         return f"{file}: {dotted(path)}"
 
     known = AuditSettings.model_fields
-    # An unknown key at the top is refused even without a value.
-    problems += [f"{written_at((key,))}: {_no_such_key((key,))}" for key in given if key not in known]
+    # A section drops keys without a value, so unknown keys at the top are refused here.
+    problems += [f"{written_at((key,))}: {_no_such_key((key,))}" for key in values if key not in known]
     settings = None
     try:
-        settings = AuditSettings(**{key: value for key, value in given.items() if key in known})
+        settings = AuditSettings(**{key: value for key, value in values.items() if key in known})
     except ValidationError as error:
-        # A misspelt key is why another one is missing, so it comes first.
-        found = sorted(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
-        problems += [_refusal(one, written_at) for one in found]
+        # A misspelt key explains why another key is missing, so it comes first.
+        errors = sorted(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
+        problems += [_refusal(one, written_at) for one in errors]
     if settings is None or problems:
         more = f" (and {len(problems) - 1} more)" if problems[1:] else ""
         raise ConfigError(problems[0] + more)
@@ -142,7 +142,7 @@ def _from_overrides(overrides: Sequence[str], problems: list[str]) -> Iterator[_
 
 
 def _from_variables(environment: Mapping[str, str], problems: list[str]) -> Iterator[_Assignment]:
-    """A whole section or list before its parts; variables of other programs are ignored."""
+    """Assignments from variables, sections and lists before their parts; ignores variables of other programs."""
     ours = {name: name.removeprefix(PREFIX).split(NEST) for name in environment if name.startswith(PREFIX)}
 
     def whole_before_parts(name: str) -> list[str]:
@@ -159,11 +159,11 @@ def _from_variables(environment: Mapping[str, str], problems: list[str]) -> Iter
 
 
 def _similar_variable(names: list[str]) -> str | None:
-    """The variable that was meant; None if this one is likely another program's."""
+    """The most similar variable of ours; None if this one probably belongs to another program."""
     first = get_close_matches(names[0], [name.upper() for name in AuditSettings.model_fields], 1, _SIMILAR)
     if first:
         return PREFIX + NEST.join([*first, *names[1:]])
-    # One underscore instead of two is the likeliest slip.
+    # The most likely mistake is one underscore instead of two.
     by_name = {key.variable.removeprefix(PREFIX).replace(NEST, "_"): key.variable for key in keys()}
     similar = get_close_matches("_".join(names), by_name, 1, _SIMILAR)
     return by_name[similar[0]] if similar else None
@@ -173,44 +173,44 @@ def _assignment(
     label: str, names: list[str], text: str, separator: str, write: Callable[[KeyPath], str]
 ) -> _Assignment:
     path: KeyPath = ()
-    here = settings_schema()
+    declared = settings_schema()
     while names:
-        if isinstance(here.get("additionalProperties"), dict):
+        if isinstance(declared.get("additionalProperties"), dict):
             # Names of Spark settings contain dots.
             name, names = separator.join(names), []
         else:
             name, *names = names
-        if separator == NEST and "properties" in here:
+        if separator == NEST and "properties" in declared:
             name = name.lower()
-        below = declaration_below(here, name)
+        below = declaration_below(declared, name)
         if below is None:
             raise ConfigError(_no_such_key((*path, name), write))
-        path = (*path, int(name) if "items" in here else name)
-        here = below
-    return _Assignment(label, path, _parse_value(text.strip(), here))
+        path = (*path, int(name) if "items" in declared else name)
+        declared = below
+    return _Assignment(label, path, _parse_value(text.strip(), declared))
 
 
-def _parse_value(text: str, here: Mapping[str, Any]) -> Any:
-    """A list, a map or quoted text as YAML; other text as it is, so that globs need no quotes."""
-    nests = any(isinstance(here.get(part), dict) for part in ("properties", "items", "additionalProperties"))
+def _parse_value(text: str, declared: Mapping[str, Any]) -> Any:
+    """Parse lists, maps and quoted text as YAML; keep other text, so that globs need no quotes."""
+    nests = any(isinstance(declared.get(part), dict) for part in ("properties", "items", "additionalProperties"))
     if nests or text[:1] in ("'", '"'):
         return _parse_yaml(text)
     return None if _NULL.match(text) else _to_unicode(text)
 
 
-def _with_value(given: Any, path: KeyPath, value: Any) -> Any:
-    """A copy of the settings with one value set; what is neither map nor list stays, for the model to refuse."""
+def _with_value(settings: Any, path: KeyPath, value: Any) -> Any:
+    """A copy of the settings with one value set; a value that cannot hold the path stays, and the model refuses it."""
     if not path:
         return value
     name, rest = path[0], path[1:]
     if isinstance(name, str):
-        known = {} if given is None else given
-        return {**known, name: _with_value(known.get(name), rest, value)} if isinstance(known, dict) else given
-    items = [] if given is None else given
+        section = {} if settings is None else settings
+        return {**section, name: _with_value(section.get(name), rest, value)} if isinstance(section, dict) else settings
+    items = [] if settings is None else settings
     if not isinstance(items, list):
-        return given
+        return settings
     if name > len(items):
-        raise ConfigError(f"the list holds {len(items)}; the next item is number {len(items)}, counted from 0")
+        raise ConfigError(f"the list has {len(items)} items; the number of the next one is {len(items)}")
     item = items[name] if name < len(items) else None
     return [*items[:name], _with_value(item, rest, value), *items[name + 1 :]]
 
@@ -227,26 +227,28 @@ def _refusal(error: Any, written_at: Callable[[KeyPath], str]) -> str:
         return f"{where}: no such rule; {fix}"
     if error["type"] == "extra_forbidden":
         return f"{written_at(path)}: {_no_such_key(path)}"
-    given = "missing" if error["type"] == "missing" else f"{_shown(error['input'])} given"
-    return f"{written_at(path)}: {given}; give {expected(declared_at(path) or {})}"
+    problem = "missing" if error["type"] == "missing" else f"{_shown(error['input'])} given"
+    return f"{written_at(path)}: {problem}; give {expected(declared_at(path) or {})}"
 
 
 def _no_such_key(path: KeyPath, write: Callable[[KeyPath], str] = dotted) -> str:
-    """The message for an unknown key, with the one that was likely meant, written as the person would write it."""
+    """The message for an unknown key, with the most similar key as `write` writes it."""
     above, wrong = path[:-1], str(path[-1]).lower()
     declared = declared_at(above) or {}
     if "items" in declared:
-        return f"no such key; its items go by number, as in {write((*above, 0))}"
-    here = list(declared.get("properties", ()))
-    similar = [write((*above, name)) for name in get_close_matches(wrong, here, 1)]
+        return f"no such key; number its items from 0, as in {write((*above, 0))}"
+    names = list(declared.get("properties", ()))
+    similar = [write((*above, name)) for name in get_close_matches(wrong, names, 1)]
     similar += [key.name for key in keys() if key.name.rpartition(".")[2] == wrong]
     if similar:
         return f"no such key; did you mean {similar[0]}?"
-    return f"no such key; give one of {', '.join(here)}" if here else f"no such key; {write(above)} has none of its own"
+    return (
+        f"no such key; give one of {', '.join(names)}" if names else f"no such key; {write(above)} has none of its own"
+    )
 
 
 def _shown(value: Any) -> str:
-    """A value in a message: short, on one line, and of a list or a map only its type."""
+    """A value in a message: short and on one line; lists and maps show only their type."""
     if value is None:
         return "nothing"
     if isinstance(value, dict | list):
@@ -259,7 +261,7 @@ def _shown(value: Any) -> str:
 
 def _read_file(path: str) -> dict[str, Any]:
     try:
-        given = _parse_yaml(regular_path(to_path(path)).read_bytes().decode("utf-8"))
+        settings = _parse_yaml(regular_path(to_path(path)).read_bytes().decode("utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file; give the audit's YAML file ({_EXAMPLE} is an example)") from None
     except IsADirectoryError:
@@ -271,30 +273,30 @@ def _read_file(path: str) -> dict[str, Any]:
         raise ConfigError(f"{path}: line {line}: not UTF-8; save the file as UTF-8 text") from None
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
-    if given is None:
+    if settings is None:
         raise ConfigError(f"{path}: empty; give at least sources and warehouse ({_EXAMPLE} is an example)")
-    if not isinstance(given, dict):
-        kind = "a list" if isinstance(given, list) else "text"
+    if not isinstance(settings, dict):
+        kind = "a list" if isinstance(settings, list) else "text"
         raise ConfigError(f"{path}: {kind} at the top; give {expected(settings_schema())}")
-    return given
+    return settings
 
 
 _NULL = re.compile(r"(?:~|null|Null|NULL|)$")
 
 
 class _TextLoader(yaml.BaseLoader):
-    """YAML with every scalar but null as text, so that off, 4.0 and 007 stay as written; duplicate keys are refused."""
+    """Loads YAML with every scalar except null as text, so that off, 4.0 and 007 stay unchanged; refuses duplicates."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         lines: dict[str, int] = {}
         read = {}
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise ConfigError(f"{_position(key.start_mark)}: a list or a map where a key is due; give a name")
+                raise ConfigError(f"{_position(key.start_mark)}: a list or a map in place of a key; give a name")
             name = self.construct_scalar(key)
             if name in lines:
                 first = f"first in line {lines[name]}"
-                raise ConfigError(f"{_position(key.start_mark)}: {printable(name)} is there twice, {first}; keep one")
+                raise ConfigError(f"{_position(key.start_mark)}: {printable(name)} appears twice, {first}; keep one")
             lines[name] = key.start_mark.line + 1
             read[name] = self.construct_object(value, deep=deep)
         return read
@@ -319,13 +321,13 @@ def _parse_yaml(text: str) -> Any:
         raise ConfigError(f"{begin}; indent with spaces and put quotes around text with special characters") from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, int(error.position)) + 1
-        raise ConfigError(f"line {line}: the character #x{error.character:04x} is not text; take it out") from None
+        raise ConfigError(f"line {line}: the character #x{error.character:04x} is not text; remove it") from None
     except RecursionError:
-        raise ConfigError("lists or maps too deep in each other; no key needs more than three levels") from None
+        raise ConfigError("lists or maps are nested too deeply; no key needs more than three levels") from None
 
 
 def _to_unicode(text: str) -> str:
-    """Join surrogate pairs of JSON escapes; a single surrogate stands for bytes that are not UTF-8."""
+    """Join the surrogate pairs of JSON escapes; refuse single surrogates, which come from bytes that are not UTF-8."""
     try:
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
     except UnicodeDecodeError:

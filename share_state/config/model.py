@@ -1,4 +1,4 @@
-"""The audit's settings: every key with its type, range, default and meaning, and what messages and docs need of it."""
+"""The audit's settings: every key with its type, range, default and meaning, for loading, messages and docs."""
 
 import hashlib
 import re
@@ -29,11 +29,11 @@ from share_state.sources.object_stores import to_path
 PREFIX, NEST = "SHARE_STATE_", "__"
 
 KeyPath = tuple[str | int, ...]
-"""The names from the top of the configuration to a value; an item of a list goes by its number."""
+"""The names from the top of the configuration to a value; a list item is named by its number."""
 
 
 def dotted(path: KeyPath) -> str:
-    """A key as a file and `--set` have it: `limits.delivery_count`."""
+    """A key as a file and `--set` write it: `limits.delivery_count`."""
     return ".".join(map(printable, path))
 
 
@@ -63,7 +63,7 @@ class ReportSettings(Section):
 
 
 class Acknowledged(Section):
-    """Findings that a person has dealt with: they stay in the tables, but not in the headline and the exit code."""
+    """Findings that a person has acknowledged: they stay in the tables, but the headline and exit code ignore them."""
 
     rule: RuleCode = Field(description="code of the rule")
     group: str | None = Field(default=None, description="only of this group")
@@ -73,7 +73,7 @@ class Acknowledged(Section):
 
 
 class RetentionSettings(Section):
-    """How long history, and the files of replaced rows, stay in the warehouse."""
+    """How long the warehouse keeps history and the files of replaced rows."""
 
     history_days: int = Field(default=90, ge=1, le=_CENTURY_DAYS, description="days that the history of runs is kept")
     replaced_files_days: int = Field(
@@ -93,8 +93,8 @@ class SparkSettings(Section):
 class AuditSettings(Section):
     """What the nightly audit of one cluster reads, writes, checks and reports.
 
-    Attributes are the keys of the file; docs/audit-configuration.md lists them. Made by `load_settings` or
-    `settings_for`, which know where a value came from when it has to be refused.
+    Attributes are the keys of the file; docs/audit-configuration.md lists them. Built by `load_settings` or
+    `settings_for`, whose messages name where an invalid value comes from.
     """
 
     cluster: str = Field(
@@ -132,7 +132,7 @@ class AuditSettings(Section):
     spark: SparkSettings = Field(default_factory=SparkSettings)
 
     def input_spec(self) -> InputSpec:
-        """What the audit reads, and how."""
+        """What the audit reads and how it folds it."""
         return InputSpec(
             sources=self.sources,
             topics=self.topics,
@@ -146,36 +146,35 @@ class AuditSettings(Section):
         )
 
     def describe(self) -> dict[str, str]:
-        """What was configured, for the row of a run.
+        """The settings that differ from their defaults, for the row of a run.
 
         Returns:
-            Dotted key -> value as text: whatever differs from its default, which every path does. A Spark setting whose
-            name speaks of a secret is there without its value.
+            Dotted key -> value as text. Values of Spark settings whose name indicates a secret are hidden.
         """
-        found = {}
+        values = {}
         for path, value in _configured(self, ()):
             hidden = path[:2] == ("spark", "conf") and _SECRET.search(str(path[2]))
-            found[dotted(path)] = "(hidden)" if hidden else str(value)
-        return found
+            values[dotted(path)] = "(hidden)" if hidden else str(value)
+        return values
 
 
 _SHAPING = ("state_partitions", "limits", "rules", "topics", "clock", "groups", "control_records", "dead_letters",
             "dead_letters_copied_last")  # fmt: skip
-"""Sections that change the contents of the tables."""
+"""Keys that change the contents of the tables."""
 
 
 def config_fingerprint(settings: AuditSettings) -> dict[str, str]:
-    """The settings that shape the tables; if they change, an audit judges everything again."""
-    found = {key: value for key, value in settings.describe().items() if key.partition(".")[0] in _SHAPING}
+    """The settings that change the contents of the tables; if they change, an audit judges everything again."""
+    fingerprint = {key: value for key, value in settings.describe().items() if key.partition(".")[0] in _SHAPING}
     files = {"topics": settings.topics, "control_records.subscriptions": settings.control_records.subscriptions}
     for key, path in files.items():
         if path is not None:
-            found[f"{key}.digest"] = hashlib.sha256(to_path(path).read_bytes()).hexdigest()[:16]
-    return found
+            fingerprint[f"{key}.digest"] = hashlib.sha256(to_path(path).read_bytes()).hexdigest()[:16]
+    return fingerprint
 
 
 def _configured(section: Section, above: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
-    """The values below a section that differ from their defaults; every entry of a list or a map does."""
+    """The values below a section that differ from their defaults, and every entry of a list or map."""
     for name, field in type(section).model_fields.items():
         path, value = (*above, name), getattr(section, name)
         if isinstance(value, Section):
@@ -193,7 +192,7 @@ def _configured(section: Section, above: KeyPath) -> Iterator[tuple[KeyPath, Any
 
 @cache
 def settings_schema() -> dict[str, Any]:
-    """The JSON schema of the model, references written out and `or null` left out."""
+    """The JSON schema of the model, with references resolved and `or null` dropped."""
     schema = AuditSettings.model_json_schema()
 
     def written_out(part: dict[str, Any]) -> dict[str, Any]:
@@ -210,7 +209,7 @@ def settings_schema() -> dict[str, Any]:
 
 
 def declaration_below(declared: Mapping[str, Any], name: str | int) -> dict[str, Any] | None:
-    """What a section declares for a key, a list for an item or a map for a name; None if there is no such key."""
+    """The schema of a key of a section, an item of a list, or a name of a map; None if there is no such key."""
     if "properties" in declared:
         return declared["properties"].get(name)
     if "items" in declared:
@@ -219,7 +218,7 @@ def declaration_below(declared: Mapping[str, Any], name: str | int) -> dict[str,
 
 
 def declared_at(path: KeyPath) -> dict[str, Any] | None:
-    """What the model declares for a key; None if there is no such key."""
+    """The schema of a key; None if there is no such key."""
     declared: dict[str, Any] | None = settings_schema()
     for name in path:
         declared = declared and declaration_below(declared, name)
@@ -227,7 +226,7 @@ def declared_at(path: KeyPath) -> dict[str, Any] | None:
 
 
 def expected(declared: Mapping[str, Any]) -> str:
-    """What may be given for a key, in words."""
+    """The valid values of a key, in words."""
     match declared:
         case {"enum": [*most, last]}:
             return f"{', '.join(most)} or {last}"
@@ -236,7 +235,7 @@ def expected(declared: Mapping[str, Any]) -> str:
         case {"type": "number", "exclusiveMinimum": bound}:
             return f"a number over {bound:g}"
         case {"type": "number", "minimum": least}:
-            return f"a number from {least:g} on"
+            return f"a number of at least {least:g}"
         case {"properties": known}:
             return f"a map of {', '.join(known)}"
         case {"type": "boolean"}:
@@ -255,9 +254,9 @@ class Key:
     """A key of the configuration.
 
     Attributes:
-        name: dotted, N for the number of a list item.
-        expected: what may be given, in words.
-        default: as YAML writes it, in backticks; "required" without one.
+        name: dotted name, with N for the number of a list item.
+        expected: valid values, in words.
+        default: default as YAML writes it, in backticks; "required" if there is none.
         variable: the environment variable that overrides it.
         meaning: one line.
     """

@@ -1,9 +1,9 @@
 """Folds decoded records into the state of share-partitions and of groups.
 
-Read `dialect` first: it names the two dialects and what each provides. `__share_group_state` has `log` (read, decode
-and fold a log partition), `chains` and `interval_merge` (the fold), `share_group_state` and `interval_map` (the state
-after each record) and `record_context` (input of rules over records). Control records have `control_log`,
-`control_chains` and `control_records`. Above both are `timeline`, `explain` and `verify`; `states`, `cutoff`
-and `history` build tables, audits resume from a `checkpoint`, `log_stats` and `options` are shared. `group_replay`,
-`groups` and `sticky` fold `__consumer_offsets`.
+Read `dialect` first: it defines the two dialects and what each provides, and verifies cutoffs. `__share_group_state`
+has `log` (read, decode and fold a log partition), `chains` and `interval_merge` (the fold), `share_group_state` and
+`interval_map` (the state after each record) and `record_context` (input of rules over records). Control records have
+`control_log`, `control_chains` and `control_records`. `timeline` and `explain` work for both dialects; `states`,
+`cutoff` and `history` build tables; audits resume from a `checkpoint`; `limits`, `options` and `log_stats` are shared.
+`group_replay`, `groups` and `sticky` fold `__consumer_offsets`.
 """

@@ -1,4 +1,4 @@
-"""Folds the records of many share-partitions at once into the state that the coordinator reaches by replaying them.
+"""Folds the records of many share-partitions at once into the state that a coordinator has after replaying them.
 
 Closed form: the base r0 is the last snapshot after the last tombstone, or the first update if there is none. With
 updates r1..rn and their resolved starts S, clip the batches of r_i at max(S_i..S_n) and those of the base at
@@ -28,13 +28,13 @@ from share_state.kafka.state_records import (
 )
 
 Fold = Callable[..., object]
-"""Folds a slice of share-partitions; has the arguments of `_fold`."""
+"""A function that folds a slice of share-partitions; takes the arguments of `_fold`."""
 
 NOWHERE = -1
-"""Stands for no offset."""
+"""No offset."""
 
 PREFETCH_DISTANCE = 16
-"""Number of records to prefetch: those of one share-partition are far apart in memory."""
+"""Number of records to prefetch: the records of one share-partition are far apart in memory."""
 
 _BATCHES_TO_PREFETCH = 8
 _BATCHES_PER_CACHE_LINE = 3
@@ -44,16 +44,16 @@ CHAIN = np.dtype(
         ("start_offset", "i8"),
         ("create_time", "i8"),
         ("write_time", "i8"),
-        ("snapshot_offset", "i8"),  # of the latest snapshot that the state rests on
-        ("orphan_offset", "i8"),  # of the first update, if no snapshot of the log precedes it
+        ("snapshot_offset", "i8"),  # offset of the latest snapshot, the base of the state
+        ("orphan_offset", "i8"),  # offset of the first update, if no snapshot of the log precedes it
         ("last_offset", "i8"),
-        ("suspect_offset", "i8"),  # of a record since the latest snapshot that the broker could not load
-        ("updates", "i8"),  # folded since the latest snapshot
+        ("suspect_offset", "i8"),  # offset of a record since the latest snapshot that the broker could not load
+        ("updates", "i8"),  # number of updates since the latest snapshot
         ("last_timestamp", "i8"),  # ms, timestamp of the last record
         ("last_consumed_at", "i8"),  # ms, timestamp of the last record that is not a cold snapshot
         ("start_advanced_at", "i8"),  # ms, timestamp of the record that set the current start offset
         ("first_delivery_at", "i8"),  # ms, timestamp of the first record since then with a delivery; -1 for none
-        ("archiving_at", "i8"),  # ms, since when its first ARCHIVING offset is the first; -1 for none or if not judged
+        ("archiving_at", "i8"),  # ms, when its first ARCHIVING offset became the first; -1 for none or if not judged
         ("snapshot_epoch", "i4"),
         ("state_epoch", "i4"),
         ("leader_epoch", "i4"),
@@ -61,14 +61,14 @@ CHAIN = np.dtype(
         ("max_leader_epoch", "i4"),
         ("max_state_epoch", "i4"),
         ("exists", "?"),
-        ("was_deleted", "?"),  # a tombstone of it was seen
+        ("was_deleted", "?"),  # the log has a tombstone of it
         ("has_max_state_epoch", "?"),
     ]
 )
 """One row per share-partition: its state without the batches."""
 
 UPDATED, REPLACED = 1, 2
-"""Effects of a record on the state before it."""
+"""Effects of a record: it updates the state before it, or replaces it."""
 
 INITIAL_CHAIN = np.zeros(1, CHAIN)[0]
 """The row of a share-partition before its first record."""
@@ -115,7 +115,7 @@ class Chains:
         Args:
             keys: number of share-partitions so far.
             slices: number of slices of share-partitions to fold concurrently.
-            fold: the fold function; by default one that builds no state between two records.
+            fold: the fold function; the default computes no state between two records.
         """
         rows, fold_slice = records.rows, fold or _fold
         chains, old_ends = self.grown(keys)
@@ -123,22 +123,24 @@ class Chains:
         self.last_snapshot_record = max(self.last_snapshot_record, last_snapshot_record)
         ends = np.zeros(keys + 1, np.int64)
 
-        def folded(begin: int, end: int) -> np.ndarray:
+        def fold_range(begin: int, end: int) -> np.ndarray:
             new = len(records.batches) if slices == 1 else int(_batches_of(rows, order, starts[begin], starts[end]))
             out = allocate_rows(2 * (new + int(old_ends[end] - old_ends[begin])), STATE_BATCH)
             fold_slice(begin, end, rows, records.batches, order, starts, chains, old_ends, self.batches, out, ends)
             return out[: ends[end]]
 
         if slices == 1:
-            made = folded(0, keys)
-            # Unwritten rows take no memory, and copying takes time: copy only if little is used.
-            self.batches = clone_rows(made) if made.base is not None and 4 * len(made) < len(made.base) else made
+            batches = fold_range(0, keys)
+            # Unwritten rows take no memory, and copying takes time, so copy only if few rows are used.
+            self.batches = (
+                clone_rows(batches) if batches.base is not None and 4 * len(batches) < len(batches.base) else batches
+            )
         else:
             bounds = _bounds(starts + old_ends, slices)
             with ThreadPoolExecutor(slices) as threads:
-                parts = list(threads.map(folded, bounds[:-1], bounds[1:]))
-            behind = np.cumsum([len(part) for part in parts])
-            for begin, end, before in zip(bounds[1:-1], bounds[2:], behind[:-1], strict=True):
+                parts = list(threads.map(fold_range, bounds[:-1], bounds[1:]))
+            part_ends = np.cumsum([len(part) for part in parts])
+            for begin, end, before in zip(bounds[1:-1], bounds[2:], part_ends[:-1], strict=True):
                 ends[begin + 1 : end + 1] += before
             self.batches = concat_rows(parts)
         self.chains, self.ends = chains, ends
@@ -195,8 +197,8 @@ def _fold(from_key, to_key, rows, batches, order, starts, chains, old_ends, old_
     """Fold a slice of share-partitions.
 
     Args:
-        rows, batches: STATE_RECORD, all of the chunk, and the STATE_BATCH rows that they point into.
-        order, starts: of `group_by_key`.
+        rows, batches: all STATE_RECORD rows of the chunk, and the STATE_BATCH rows that they point into.
+        order, starts: from `group_by_key`.
         chains: CHAIN rows, updated.
         old_ends: int64; the previous ranges of number n are rows old_ends[n] to old_ends[n + 1] of `old_batches`.
         out: the new ranges, from row 0 on.
@@ -204,7 +206,7 @@ def _fold(from_key, to_key, rows, batches, order, starts, chains, old_ends, old_
     """
     first, last, packed = range_columns(64)
     spare_first, spare_last, spare_packed = range_columns(64)
-    cuts, chosen = np.empty(64, np.int64), np.empty(64, np.int64)
+    cuts, numbers = np.empty(64, np.int64), np.empty(64, np.int64)
     at = np.int64(0)
     for key in range(from_key, to_key):
         chain = chains[key]
@@ -215,7 +217,7 @@ def _fold(from_key, to_key, rows, batches, order, starts, chains, old_ends, old_
             ends[key + 1] = at
             continue
         if end - begin > len(cuts):
-            cuts, chosen = np.empty(2 * (end - begin), np.int64), np.empty(2 * (end - begin), np.int64)
+            cuts, numbers = np.empty(2 * (end - begin), np.int64), np.empty(2 * (end - begin), np.int64)
         if end - begin <= PREFETCH_DISTANCE:
             for number in range(begin, min(end, len(order) - PREFETCH_DISTANCE // 2)):
                 ahead = rows[order[number + PREFETCH_DISTANCE // 2]]
@@ -224,8 +226,8 @@ def _fold(from_key, to_key, rows, batches, order, starts, chains, old_ends, old_
         if not chain.exists:
             ends[key + 1] = at
             continue
-        # Backwards: the cut of an update is the greatest start from it to the end; the base has the cut of the first.
-        # The last places of `chosen` and `cuts` are set to the records with ranges at or after their cut.
+        # Backwards: the cut of an update is the greatest start from it to the end; the base has the cut of the first
+        # update. The last places of `numbers` and `cuts` receive the records with ranges at or after their cut.
         cut, size, from_place = np.int64(-1), np.int64(0), end - begin
         for number in range(end - 1, update - 1, -1):
             row = rows[order[number]]
@@ -235,18 +237,18 @@ def _fold(from_key, to_key, rows, batches, order, starts, chains, old_ends, old_
                     size += row.batch_count
                     prefetch_batches(batches, row)
                     from_place -= 1
-                    chosen[from_place], cuts[from_place] = order[number], cut
-        own = base >= begin
-        held = batches if own else old_batches
-        held_from = rows[order[base]].batches if own else old_ends[key]
-        held_to = held_from + rows[order[base]].batch_count if own else old_ends[key + 1]
-        size += held_to - held_from
+                    numbers[from_place], cuts[from_place] = order[number], cut
+        is_new_base = base >= begin
+        base_batches = batches if is_new_base else old_batches
+        base_begin = rows[order[base]].batches if is_new_base else old_ends[key]
+        base_end = base_begin + rows[order[base]].batch_count if is_new_base else old_ends[key + 1]
+        size += base_end - base_begin
         if size > len(first):
             first, last, packed = range_columns(2 * size)
             spare_first, spare_last, spare_packed = range_columns(2 * size)
-        size = clip_ranges(held, held_from, held_to, cut, first, last, packed, np.int64(0))
+        size = clip_ranges(base_batches, base_begin, base_end, cut, first, last, packed, np.int64(0))
         for place in range(from_place, end - begin):
-            row = rows[chosen[place]]
+            row = rows[numbers[place]]
             ranges_end = row.batches + row.batch_count
             size = clip_ranges(batches, row.batches, ranges_end, cuts[place], first, last, packed, size)
         at = sweep(first, last, packed, size, spare_first, spare_last, spare_packed, out, at)
@@ -262,7 +264,7 @@ def prefetch_batches(batches, row):
 
 @inlined
 def is_cold(row):
-    """True for a snapshot of a cold share-partition: it repeats the state so that older records can be deleted (4.1+).
+    """Whether a record is a cold snapshot: it repeats the state so that older records can be deleted (4.1+).
 
     Source: Kafka ShareCoordinatorShard.snapshotColdPartitions keeps the create time and sets a new write time.
     """
@@ -348,7 +350,7 @@ def fold_record(row, chain):
                 chain.leader_epoch = row.leader_epoch
             chain.delivery_complete_count = row.delivery_complete_count
             return UPDATED
-        # An update without a snapshot before it: the broker takes it as the whole state.
+        # An update without a snapshot before it: the broker uses it as the whole state.
         chain.updates = 1
         chain.orphan_offset = row.offset
         chain.state_epoch = -1 if row.layout == Layout.EARLY else 0
@@ -363,26 +365,26 @@ def fold_record(row, chain):
 
 
 class ColumnCache:
-    """Structured rows, of which `numbers` selects some, with their columns cached: contiguous for the rules."""
+    """Structured rows, optionally selected by `numbers`, with cached contiguous columns for the rules."""
 
     def __init__(self, rows: np.ndarray, numbers: np.ndarray | None = None) -> None:
         self.rows, self._numbers = rows, numbers
-        self._kept: dict[str, np.ndarray] = {}
+        self._columns: dict[str, np.ndarray] = {}
 
     def __len__(self) -> int:
         return len(self.rows if self._numbers is None else self._numbers)
 
     @overload
-    def __getitem__(self, wanted: str) -> np.ndarray: ...
+    def __getitem__(self, selector: str) -> np.ndarray: ...
     @overload
-    def __getitem__(self, wanted: np.ndarray) -> "ColumnCache": ...
-    def __getitem__(self, wanted: "str | np.ndarray") -> "np.ndarray | ColumnCache":
+    def __getitem__(self, selector: np.ndarray) -> "ColumnCache": ...
+    def __getitem__(self, selector: "str | np.ndarray") -> "np.ndarray | ColumnCache":
         """A contiguous, read-only column by name; or a selection of rows, by numbers or a bool mask."""
-        if not isinstance(wanted, str):
-            chosen = np.flatnonzero(wanted) if wanted.dtype == np.bool_ else wanted
-            return ColumnCache(self.rows, chosen if self._numbers is None else self._numbers[chosen])
-        if wanted not in self._kept:
-            column = self.rows[wanted]
-            self._kept[wanted] = column = column.copy() if self._numbers is None else column[self._numbers]
+        if not isinstance(selector, str):
+            numbers = np.flatnonzero(selector) if selector.dtype == np.bool_ else selector
+            return ColumnCache(self.rows, numbers if self._numbers is None else self._numbers[numbers])
+        if selector not in self._columns:
+            column = self.rows[selector]
+            self._columns[selector] = column = column.copy() if self._numbers is None else column[self._numbers]
             column.flags.writeable = False
-        return self._kept[wanted]
+        return self._columns[selector]

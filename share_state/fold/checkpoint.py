@@ -1,4 +1,4 @@
-"""Checkpoint of the fold of a log partition: an audit writes it to tables, and the next audit resumes from it."""
+"""Checkpoints of the fold of a log partition: an audit writes them to tables, and the next audit resumes from them."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ from share_state.schema.declarations import table_schema
 from share_state.sources.resume import ResumePoint
 
 FORM = 2
-"""Version of the checkpoint; an audit that finds another one reads its logs from their start."""
+"""Version of the checkpoint; an audit that finds another version reads the log from its start."""
 
 _SHARE_PARTITIONS = "carried_share_partitions"
 _COLUMNS = dict(zip(CHAIN.names or (), table_schema(_SHARE_PARTITIONS).names[2:-1], strict=True))
@@ -28,11 +28,11 @@ _RANGE_FIELDS = {"first": "first_offset", "last": "last_offset", "state": "deliv
 
 @dataclass(slots=True)
 class FoldCheckpoint:
-    """State of the fold of a log partition: a fold that resumes from it equals one that never stopped.
+    """State of the fold of a log partition; a fold that resumes from it has the same result as one without a stop.
 
     Attributes:
         mark: the last valid batch.
-        keys, chains: every share-partition that was seen and is still in the log, and their folded state.
+        keys, chains: every share-partition with records in the log, and their folded state.
         last_lost_offset: latest offset from which records of any share-partition may be missing, -1 for none.
         archiving_since, archiving_time: offset and timestamp (ms) of the first record with a batch in state ARCHIVING,
             -1 for none.
@@ -49,7 +49,7 @@ class FoldCheckpoint:
 
 
 def checkpoint_row(name: str, checkpoint: FoldCheckpoint) -> dict[str, Any]:
-    """The row of the log in the table `carried_logs`."""
+    """The row of a log in the table `carried_logs`."""
     extent, counts = checkpoint.extent, checkpoint.counts
     log = {
         "form": FORM,
@@ -69,13 +69,13 @@ def checkpoint_row(name: str, checkpoint: FoldCheckpoint) -> dict[str, Any]:
 
 
 def with_input(carried: str, digest: Callable[[], str]) -> str:
-    """That column of `carried_logs`, with a hash of the input if records are missing."""
+    """Add a hash of the input to the column `carried` of `carried_logs` if records are missing."""
     log = json.loads(carried)
     return carried if log["mark"]["is_sound"] else json.dumps(log | {"mark": log["mark"] | {"input": digest()}})
 
 
 def resume_point_of(carried: str) -> ResumePoint | None:
-    """Where to resume reading, from that column of `carried_logs`; None if the checkpoint is of another version."""
+    """Where to resume, from the column `carried` of `carried_logs`; None for a checkpoint of another version."""
     log = json.loads(carried)
     return ResumePoint(**log["mark"]) if log["form"] == FORM else None
 
@@ -87,26 +87,26 @@ def checkpoint_share_partitions(name: str, checkpoint: FoldCheckpoint) -> Iterat
     """
     chains, cells = checkpoint.chains, checkpoint.extent.cells
     floor, scalars = cells["first"][0] if len(cells) else 0, chains.chains
-    kept = scalars["exists"] | (scalars["last_offset"] >= floor) | (scalars["suspect_offset"] >= floor)
+    is_in_log = scalars["exists"] | (scalars["last_offset"] >= floor) | (scalars["suspect_offset"] >= floor)
     keys = checkpoint.keys.binary()
     for begin, end in piece_bounds(sizes_before(chains)):
-        own, numbers = slice_chains(chains, begin, end), np.flatnonzero(kept[begin:end])
-        # Share-partitions that are left out have no ranges, so the lists of the others are adjacent.
-        ends = np.concatenate(([0], np.cumsum(np.diff(own.ends)[numbers])))
+        piece, numbers = slice_chains(chains, begin, end), np.flatnonzero(is_in_log[begin:end])
+        # Dropped share-partitions have no ranges, so the lists of the others are adjacent.
+        ends = np.concatenate(([0], np.cumsum(np.diff(piece.ends)[numbers])))
         columns = [
             pa.repeat(pa.scalar(name), len(numbers)),
             keys[begin:end].take(pa.array(numbers)),
-            *(pa.array(own.chains[field][numbers]) for field in _COLUMNS),
-            batch_lists(ends, own.batches),
+            *(pa.array(piece.chains[field][numbers]) for field in _COLUMNS),
+            batch_lists(ends, piece.batches),
         ]
         yield pa.table(columns, schema=table_schema(_SHARE_PARTITIONS))
 
 
 def restore_checkpoint(carried: str, share_partitions: pa.Table) -> FoldCheckpoint:
-    """Read what `checkpoint_row` and `checkpoint_share_partitions` wrote.
+    """Build a checkpoint from the output of `checkpoint_row` and `checkpoint_share_partitions`.
 
     Args:
-        carried: that column of the log's row in `carried_logs`.
+        carried: the column `carried` of the log's row in `carried_logs`.
         share_partitions: the log's rows of `carried_share_partitions`, in any order.
     """
     log, pieces = json.loads(carried), share_partitions.to_batches()

@@ -1,13 +1,13 @@
 """Folds the checkpoints and deltas of many share groups of one topic-partition at once.
 
 Per group, the base is the latest checkpoint by offset (epochs wrap around). The deltas after it apply in log order, and
-the later tuple of an offset wins. After each record the start passes terminal offsets, and offsets below the start no
-longer count. Offsets between the end and a tuple beyond it were never recorded: they become available with delivery
-count 0. Records that a later checkpoint supersedes can be dropped before the fold, once `find_mismatches` has compared
+the later tuple of an offset wins. After each record the start moves past terminal offsets, and offsets below the start
+are dropped. Offsets between the end and a tuple beyond it were never recorded: they become available with delivery
+count 0. Records that a later checkpoint supersedes can be dropped before the fold, after `find_mismatches` has compared
 the checkpoint with the chain before it.
 
-The last writer of an offset is found in a tree over the elementary ranges between all boundaries of a chain: a tuple
-marks O(log n) nodes with its place in the log, and the greatest mark above an elementary range is its last writer.
+A tree over the elementary ranges between all boundaries of a chain finds the last writer of each offset: a tuple marks
+O(log n) nodes with its place in the log, and the greatest mark above an elementary range is its last writer.
 
 Source: KIP-932 draft (SHARE_CHECKPOINT, SHARE_DELTA, recovery).
 """
@@ -102,7 +102,7 @@ def fold_record(row, tuples, points, ranges, writers, start, chain, note):
 
 @kernel
 def emit_ranges(tuples, points, ranges, writers, start, chain, out, at):
-    """Write the ranges from start to end, adjacent ones of equal value joined; offsets without a writer stay gaps."""
+    """Write the ranges from start to end, and join adjacent equal ranges; offsets without a writer stay gaps."""
     begin = at
     for place in range(start, ranges):
         if points[place] >= chain.end_offset:
@@ -115,7 +115,7 @@ def emit_ranges(tuples, points, ranges, writers, start, chain, out, at):
             batch = tuples[(writer - 2) // 2]
             state, count = batch.state, batch.count
             if state == ACQUIRED:
-                # No broker writes ACQUIRED; the offset gets the state that it would have been recorded with.
+                # No broker writes ACQUIRED; use the state that a broker would have recorded.
                 state, count = np.int8(AVAILABLE), np.int16(max(0, np.int64(count) - 1))
         at = append_range(out, begin, at, points[place], points[place + 1] - 1, state, count)
     return at
@@ -162,20 +162,20 @@ CONTROL_CHAIN = np.dtype(
     [
         ("start_offset", "i8"),  # SPSO, after terminal offsets
         ("end_offset", "i8"),  # SPEO, exclusive
-        ("snapshot_offset", "i8"),  # SCO: of the latest checkpoint
-        ("last_offset", "i8"),  # of the last record folded
-        ("newest_offset", "i8"),  # of the last record of the group, folded or not
-        ("orphan_offset", "i8"),  # of the first delta, if there is no checkpoint
-        ("stopped_offset", "i8"),  # of the first delta whose link to its predecessor is broken
-        ("doubt_offset", "i8"),  # of an unreadable or invalid record since the checkpoint
+        ("snapshot_offset", "i8"),  # SCO: offset of the latest checkpoint
+        ("last_offset", "i8"),  # offset of the last folded record
+        ("newest_offset", "i8"),  # offset of the last record of the group, folded or not
+        ("orphan_offset", "i8"),  # offset of the first delta, if there is no checkpoint
+        ("stopped_offset", "i8"),  # offset of the first delta whose link to its predecessor is broken
+        ("doubt_offset", "i8"),  # offset of an unreadable or invalid record since the checkpoint
         ("start_advanced_at", "i8"),  # ms, timestamp of the record that set the current start offset
         ("first_delivery_at", "i8"),  # ms, timestamp of the first record since then with a tuple; -1 for none
         ("last_consumed_at", "i8"),  # ms, timestamp of the last delta; of the first checkpoint if there is none
-        ("deltas", "i8"),  # folded
-        ("delivered", "i8"),  # offsets with a delivery in these deltas
-        ("followers", "i8"),  # records of the group since its checkpoint, folded or not
-        ("epoch", "i4"),  # of the checkpoint
-        ("exists", "?"),  # there is a checkpoint
+        ("deltas", "i8"),  # number of folded deltas
+        ("delivered", "i8"),  # number of offsets with a delivery in these deltas
+        ("followers", "i8"),  # number of records of the group since its checkpoint, folded or not
+        ("epoch", "i4"),  # epoch of the checkpoint
+        ("exists", "?"),  # whether there is a checkpoint
     ]
 )
 """One row per share group of the topic-partition."""
@@ -216,12 +216,12 @@ class ControlChains:
     notes: np.ndarray
 
 
-def superseded(records: ControlRecords, groups: int) -> np.ndarray:
-    """bool, records of no known group, or made redundant by the latest readable checkpoint of their group."""
+def is_superseded(records: ControlRecords, groups: int) -> np.ndarray:
+    """Bool per record: it belongs to no known group, or the latest readable checkpoint of its group supersedes it."""
     rows = records.rows
     of_group = rows["group"] >= 0
     checkpoint = of_group & (rows["kind"] == ControlKind.CHECKPOINT) & (rows["fault"] & UNREADABLE_CONTROL_FAULTS == 0)
-    # One more row for records of no known group; in log order, so that the last checkpoint of a group wins.
+    # The extra row is for records of no known group. Rows are in log order, so the last checkpoint of a group wins.
     latest = np.full(groups + 1, NOWHERE, np.int64)
     latest[rows["group"][checkpoint]] = rows["offset"][checkpoint]
     return ~of_group | (rows["offset"] < latest[rows["group"]])
@@ -233,10 +233,10 @@ def fold_control(
     """Fold control records in log order per group; superseded records may be missing.
 
     Args:
-        times: of `find_mismatches`; without them, the chains hold no times.
+        times: result of `find_mismatches`; without it, the chains hold no times.
         strict: stop at the first delta that does not name the record before it. If False, walk back from the newest
-            delta as the draft's reader does: of a fork, fold its branch; where a predecessor is missing, go on with the
-            record before it. Deltas of an older epoch never count.
+            delta as the draft's reader does: at a fork, fold the branch of the newest delta; where a predecessor is
+            missing, continue with the record before it. Deltas of an older epoch are never folded.
     """
     rows = records.rows
     order = np.argsort(rows["group"], kind="stable")
@@ -255,7 +255,7 @@ def fold_control(
 
 @allocating_kernel
 def starts_in_log(chains, ends, batches, log_start):
-    """Where a leader that loads each state starts: not before the log start offset, and after terminal offsets there.
+    """Where a leader that loads each state starts: at or after the log start offset, past terminal offsets there.
 
     Returns:
         int64, one per group; its start_offset if the log contains that offset.
@@ -291,26 +291,26 @@ def _follow(rows, order, starts, strict, chains, applied):
             if row.fault & UNREADABLE_CONTROL_FAULTS == 0:
                 chains[group].last_consumed_at = row.timestamp
         if not strict and chains[group].stopped_offset != NOWHERE:
-            _leave_out_branches(rows, order, base, starts[group + 1], applied, chains[group])
+            _skip_other_branches(rows, order, base, starts[group + 1], applied, chains[group])
 
 
 @kernel
-def _leave_out_branches(rows, order, base, end, applied, chain):
-    """Walk back from the newest delta to the checkpoint at `base`, and leave out what lies beside that path."""
+def _skip_other_branches(rows, order, base, end, applied, chain):
+    """Walk back from the newest delta to the checkpoint at `base`, and skip the records that are not on that path."""
     place = end - 1
     while place > base:
         row = rows[order[place]]
-        first, beyond = base, place
-        while first < beyond:
-            middle = (first + beyond) // 2
+        first, stop = base, place
+        while first < stop:
+            middle = (first + stop) // 2
             if rows[order[middle]].offset < row.back_offset:
                 first = middle + 1
             else:
-                beyond = middle
+                stop = middle
         is_found = first < place and rows[order[first]].offset == row.back_offset and applied[order[first]]
         if applied[order[place]] and is_found:
-            for beside in range(first + 1, place):
-                applied[order[beside]] = False
+            for skipped in range(first + 1, place):
+                applied[order[skipped]] = False
             place = first
         else:
             place -= 1
@@ -321,7 +321,7 @@ def _leave_out_branches(rows, order, base, end, applied, chain):
 
 @inlined
 def is_stale(row, chain):
-    """Whether a delta is of an epoch before that of its chain."""
+    """Whether the epoch of a delta is before that of its chain."""
     return (row.epoch - chain.epoch) % EPOCH_MODULUS >= EPOCH_MODULUS // 2
 
 
@@ -330,10 +330,10 @@ def follow_link(row, chain, previous, strict):
     """Update a chain by one record, except for its ranges.
 
     Args:
-        row: CONTROL_RECORD, later than all before.
+        row: CONTROL_RECORD; records come in log order.
         chain: CONTROL_CHAIN, updated.
-        previous: offset that a delta must name: of the last record that is not of an older epoch.
-        strict: as in `fold_control`.
+        previous: offset that a delta must name: the last record that is not of an older epoch.
+        strict: as for `fold_control`.
     Returns:
         (whether the record is folded, the offset that the next delta must name).
     """
@@ -377,7 +377,7 @@ def _fold(rows, tuples, order, starts, applied, chains, notes, out, ends):
             points = boundaries(rows, tuples, order, starts[group], starts[group + 1], applied)
             ranges = len(points) - 1
             writers = np.zeros(2 * ranges + 2, np.int64)
-            start = own = np.int64(0)
+            start = first_delta_tuple = np.int64(0)
             for place in range(starts[group], starts[group + 1]):
                 number = order[place]
                 if applied[number]:
@@ -386,10 +386,10 @@ def _fold(rows, tuples, order, starts, applied, chains, notes, out, ends):
                     if rows[number].kind == ControlKind.DELTA:
                         _note_progress(rows[number], chain, before)
                     else:
-                        own = rows[number].tuples + np.int64(rows[number].tuple_count)
+                        first_delta_tuple = rows[number].tuples + np.int64(rows[number].tuple_count)
             for place in range(ranges):
                 writer = _writer(writers, ranges, place)
-                if writer >= 2 * own + 2 and writer & 1 == 0 and tuples[(writer - 2) // 2].count > 0:
+                if writer >= 2 * first_delta_tuple + 2 and writer & 1 == 0 and tuples[(writer - 2) // 2].count > 0:
                     chain.delivered += points[place + 1] - points[place]
             at = emit_ranges(tuples, points, ranges, writers, start, chain, out, at)
         ends[group + 1] = at
@@ -406,11 +406,11 @@ def _note_progress(row, chain, before):
 
 MISMATCH = np.dtype(
     [
-        ("offset", "i8"),  # of the checkpoint
+        ("offset", "i8"),  # offset of the checkpoint
         ("start_before", "i8"),  # start offset of the chain before it
-        ("start_offset", "i8"),  # its own
+        ("start_offset", "i8"),  # start offset in the checkpoint
         ("first_forgotten", "i8"),
-        ("forgotten", "i8"),  # number of offsets that the chain had finished and the checkpoint has not
+        ("forgotten", "i8"),  # number of offsets that are terminal in the chain, but not in the checkpoint
         ("group", "i4"),
     ]
 )
@@ -418,22 +418,22 @@ MISMATCH = np.dtype(
 
 
 def find_mismatches(records: ControlRecords, times: np.ndarray) -> np.ndarray:
-    """MISMATCH rows of checkpoints that follow an intact chain of their group in these records.
+    """Find checkpoints that contradict the intact chain of their group before them: MISMATCH rows.
 
     Args:
-        records: those since the last call, and what `superseded` kept of the calls before.
+        records: new records, and those of earlier calls that are not superseded.
         times: CONTROL_CHAIN, one row per group; the times and `snapshot_offset` of its latest checkpoint, updated.
     """
     rows = records.rows
     order = np.argsort(rows["group"], kind="stable")
     starts = np.searchsorted(rows["group"][order], np.arange(len(times) + 1))
-    found = np.zeros(int((rows["kind"] == ControlKind.CHECKPOINT).sum()), MISMATCH)
+    mismatches = np.zeros(int((rows["kind"] == ControlKind.CHECKPOINT).sum()), MISMATCH)
     initial = np.full(1, INITIAL_CONTROL_CHAIN)
-    return found[: _find_mismatches(rows, records.tuples, order, starts, initial, times, found)]
+    return mismatches[: _find_mismatches(rows, records.tuples, order, starts, initial, times, mismatches)]
 
 
 @allocating_kernel
-def _find_mismatches(rows, tuples, order, starts, initial, times, found):
+def _find_mismatches(rows, tuples, order, starts, initial, times, mismatches):
     count, applied, pair = 0, np.zeros(len(rows), np.bool_), np.empty(2, CONTROL_CHAIN)
     for group in range(len(times)):
         pair[0], previous, base = initial[0], np.int64(NOWHERE), np.int64(NOWHERE)
@@ -444,17 +444,22 @@ def _find_mismatches(rows, tuples, order, starts, initial, times, found):
                     _copy_times(times[group], chain)
                 else:
                     pair[1], applied[order[place]] = initial[0], True
-                    own = _state_of(rows, tuples, order, place, place + 1, applied, pair[1])
+                    checkpoint_ranges = _state_of(rows, tuples, order, place, place + 1, applied, pair[1])
                     is_intact = base >= 0 and chain.stopped_offset == NOWHERE and chain.doubt_offset == NOWHERE
                     if base >= 0:
-                        held = _state_of(rows, tuples, order, base, place, applied, chain)
-                        _compare(held, chain.start_offset, own, pair[1].start_offset, found[count])
-                    if is_intact and found[count].forgotten:
-                        found[count].offset, found[count].group = row.offset, row.group
-                        found[count].start_before, found[count].start_offset = chain.start_offset, pair[1].start_offset
+                        chain_ranges = _state_of(rows, tuples, order, base, place, applied, chain)
+                        _compare(
+                            chain_ranges, chain.start_offset, checkpoint_ranges, pair[1].start_offset, mismatches[count]
+                        )
+                    if is_intact and mismatches[count].forgotten:
+                        mismatches[count].offset, mismatches[count].group = row.offset, row.group
+                        mismatches[count].start_before, mismatches[count].start_offset = (
+                            chain.start_offset,
+                            pair[1].start_offset,
+                        )
                         count += 1
                     elif base >= 0:
-                        found[count].forgotten = 0
+                        mismatches[count].forgotten = 0
                     if base < 0 or chain.start_offset != pair[1].start_offset:
                         chain.start_advanced_at, chain.first_delivery_at = row.timestamp, NOWHERE
                     if chain.first_delivery_at == NOWHERE and row.tuple_count > 0:
@@ -478,7 +483,7 @@ def _copy_times(source, target):
 
 @allocating_kernel
 def _state_of(rows, tuples, order, begin, end, applied, chain):
-    """The ranges after a checkpoint and the applied deltas after it; updates start, end and times of the chain."""
+    """The ranges after a checkpoint and its applied deltas; updates start, end and times of the chain."""
     points = boundaries(rows, tuples, order, begin, end, applied)
     ranges, start, note = len(points) - 1, np.int64(0), np.zeros(1, FOLD_NOTE)
     writers = np.zeros(2 * ranges + 2, np.int64)
@@ -493,21 +498,23 @@ def _state_of(rows, tuples, order, begin, end, applied, chain):
 
 
 @kernel
-def _compare(held, start_before, own, start, found):
-    """Count the offsets that `held` has finished, and that `own` starts before and has not finished."""
-    for number in range(-1, len(held)):
+def _compare(chain_ranges, start_before, checkpoint_ranges, start, mismatch):
+    """Count the offsets at or after `start` that are terminal in `chain_ranges`, but not in `checkpoint_ranges`."""
+    for number in range(-1, len(chain_ranges)):
         first, last = start, start_before - 1
         if number >= 0:
-            if not is_terminal(held[number].state):
+            if not is_terminal(chain_ranges[number].state):
                 continue
-            first, last = max(start, held[number].first), held[number].last
-        other = 0
+            first, last = max(start, chain_ranges[number].first), chain_ranges[number].last
+        row = 0
         while first <= last:
-            while other < len(own) and (own[other].last < first or not is_terminal(own[other].state)):
-                other += 1
-            end = min(last, own[other].first - 1) if other < len(own) else last
+            while row < len(checkpoint_ranges) and (
+                checkpoint_ranges[row].last < first or not is_terminal(checkpoint_ranges[row].state)
+            ):
+                row += 1
+            end = min(last, checkpoint_ranges[row].first - 1) if row < len(checkpoint_ranges) else last
             if first <= end:
-                if found.forgotten == 0:
-                    found.first_forgotten = first
-                found.forgotten += end - first + 1
-            first = own[other].last + 1 if other < len(own) else last + 1
+                if mismatch.forgotten == 0:
+                    mismatch.first_forgotten = first
+                mismatch.forgotten += end - first + 1
+            first = checkpoint_ranges[row].last + 1 if row < len(checkpoint_ranges) else last + 1

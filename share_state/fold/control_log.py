@@ -1,4 +1,4 @@
-"""Reads, decodes and folds the control records of the KIP-932 draft amid the user data of one topic-partition."""
+"""Reads, decodes and folds the control records of the KIP-932 draft in the log of one topic-partition."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,8 +17,8 @@ from share_state.fold.control_chains import (
     ControlChains,
     find_mismatches,
     fold_control,
+    is_superseded,
     starts_in_log,
-    superseded,
 )
 from share_state.fold.cutoff import EarliestShareOffset, earliest_share_offset
 from share_state.fold.limits import Limits
@@ -27,9 +27,10 @@ from share_state.fold.options import MODES, STRICT, ControlOptions
 from share_state.fold.states import (
     CONTROL_RECORDS,
     control_key_columns,
-    control_states_in_pieces,
+    control_state_table,
     existing_chains,
     in_flight_in_pieces,
+    table_in_pieces,
     to_timestamps,
 )
 from share_state.kafka.control_records import (
@@ -69,12 +70,12 @@ LINK = np.dtype(
 CHECKPOINTS = pa.schema(
     [
         ("group_id", pa.string()),
-        ("counts", pa.bool_()),  # has a subscription, so that its checkpoint limits the cutoff
+        ("counts", pa.bool_()),  # whether it has a subscription, so that its checkpoint limits the cutoff
         ("checkpoint_offset", pa.int64()),  # SCO; null without a checkpoint
         ("checkpoint_epoch", pa.int32()),
         ("last_control_offset", pa.int64()),
-        ("record_count", pa.int64()),  # its control records in the log
-        ("redundant_retained", pa.int64()),  # those at or after the cutoff that its own checkpoint makes redundant
+        ("record_count", pa.int64()),  # number of its control records in the log
+        ("redundant_retained", pa.int64()),  # number of them at or after the cutoff that its checkpoint supersedes
     ]
 )
 """One row per share group of the log."""
@@ -94,7 +95,7 @@ class FoldedControlLog(Folded):
         links: LINK rows of every checkpoint and delta.
         faulty: CONTROL_RECORD rows with a fault.
         mismatches: MISMATCH rows of checkpoints.
-        skipped: type of other control records (transaction markers) -> their number.
+        skipped: type of other control records (such as transaction markers) -> number of records.
         data_end: offset after the last record of user data, -1 for none.
         starts: int64, one per row of `chains`: where a leader that loads the state starts.
         earliest: the cutoff, and the groups that limit it.
@@ -117,16 +118,16 @@ class FoldedControlLog(Folded):
     checkpoints: pa.Table
 
     def key_columns(self, numbers: np.ndarray, topics: Topics) -> dict[str, pa.Array]:
-        """Key columns of groups, by their numbers; the topic is that of the log."""
+        """Key columns of groups by number; the topic is the log's."""
         del topics
         return control_key_columns(self.groups, numbers, self.log)
 
     def leader_starts(self) -> np.ndarray:
-        """int64, one per chain: not before the log start, and after terminal offsets there."""
+        """int64, one per chain: at or after the log start, past terminal offsets there."""
         return self.starts
 
     def lags(self, states: pa.Table, finished: pa.Array) -> pa.Array:
-        """Unfinished offsets up to the last record of user data; control records after it are no lag."""
+        """Number of unfinished offsets up to the last record of user data; control records after it do not count."""
         ends = np.maximum(states["end_offset"].to_numpy(), self.data_end)
         return pa.array(np.maximum(ends - states["effective_start_offset"].to_numpy() - finished.to_numpy(), 0))
 
@@ -147,12 +148,12 @@ def fold_control_log(
 
     Args:
         log: a log partition from `find_topic_logs`.
-        window: which records count; all of them by default.
+        window: selects records; all by default.
         mode, subscriptions, ignore_uncheckpointed, index, last_audit: see ControlOptions.
         limits: what the rules check the log against.
         chunk: bytes of segments in memory at a time.
     Raises:
-        InputError: if a segment cannot be read, or the topic is an internal one.
+        InputError: if a segment cannot be read, or the topic is internal.
     Source: KIP-932 draft, recovery and log cleaning.
     """
     options = ControlOptions(mode, subscriptions, ignore_uncheckpointed, index, last_audit)
@@ -172,11 +173,11 @@ def decode_control_log(
     """The decoded control records of a topic-partition, chunk by chunk, with its groups so far.
 
     Args:
-        losses: collects where control records are missing or differ between copies, before their chunk is returned.
+        losses: collects where control records are missing or differ between copies, before their chunk is yielded.
     """
     fold = _ControlLogFold(log, window)
     fold.losses = losses or Losses()
-    # A record that is returned cannot be taken back if segments overlap: merge from the start.
+    # Yielded records cannot be withdrawn if segments turn out to overlap, so merge from the start.
     for part in read_chunks(log, merge=True, only_control=True):
         yield fold.decode(part), fold.groups
     fold.note_open_damage()
@@ -214,38 +215,40 @@ class _ControlLogFold:
             self.prune_at = 2 * self.pending_rows + _PENDING
 
     def decode(self, part: Chunk) -> ControlRecords:
-        """Decode the control records of a chunk that count."""
+        """Decode the control records of a chunk inside the window."""
         self.observations.repeated_batches += part.repeated
         self.has_valid_batches |= bool((part.batches["status"] == BatchStatus.VALID).any())
-        located = locate_records(part.data, part.batches, control=True)
+        records = locate_records(part.data, part.batches, control=True)
         batches = part.batches
-        whole = batches["status"] == BatchStatus.VALID
-        inside = ~whole | (batches["last_offset"] >= self.log.log_start_offset)
+        is_valid = batches["status"] == BatchStatus.VALID
+        in_window = ~is_valid | (batches["last_offset"] >= self.log.log_start_offset)
         if self.window.until_offset is not None:
-            inside &= batches["base_offset"] < self.window.until_offset
-        if whole.all() and not (self.damage_is_open or self.torn_is_open):
-            self._note_end(batches["last_offset"][inside])
+            in_window &= batches["base_offset"] < self.window.until_offset
+        if is_valid.all() and not (self.damage_is_open or self.torn_is_open):
+            self._note_end(batches["last_offset"][in_window])
         else:
-            self._note_damage(part, inside, whole)
-        self.newest_time = max(self.newest_time, int(batches["max_timestamp"][inside & whole].max(initial=NOWHERE)))
-        data = inside & whole & (batches["attributes"] & CONTROL == 0)
+            self._note_damage(part, in_window, is_valid)
+        self.newest_time = max(
+            self.newest_time, int(batches["max_timestamp"][in_window & is_valid].max(initial=NOWHERE))
+        )
+        data = in_window & is_valid & (batches["attributes"] & CONTROL == 0)
         self.data_end = max(self.data_end, int(batches["last_offset"][data].max(initial=NOWHERE - 1)) + 1)
-        counted = inside[located["batch"]] & self.window.counts(located)
-        decoded = decode_control_records(part.data, located[counted], self.groups)
-        # It may be the newest record of any group.
+        selected = in_window[records["batch"]] & self.window.counts(records)
+        decoded = decode_control_records(part.data, records[selected], self.groups)
+        # A record without a readable group may be the newest record of any group.
         lost = decoded.rows["fault"] & (UNREADABLE_CONTROL_FAULTS | ControlFault.KEY_MALFORMED) != 0
         self.losses.offsets += decoded.rows["offset"][lost & (decoded.rows["group"] < 0)].tolist()
         return decoded
 
     def _note_end(self, lasts: np.ndarray) -> None:
-        """Note the end offset so far. Missing offsets alone mean nothing: user topics may be compacted."""
+        """Note the end offset so far. Missing offsets are no fault by themselves: user topics may be compacted."""
         if len(lasts):
             until = self.window.until_offset
             self.next_offset = int(lasts[-1]) + 1 if until is None else min(int(lasts[-1]) + 1, until)
 
-    def _note_damage(self, part: Chunk, inside: np.ndarray, whole: np.ndarray) -> None:
+    def _note_damage(self, part: Chunk, in_window: np.ndarray, is_valid: np.ndarray) -> None:
         batches = part.batches
-        bad, good = inside & ~whole, np.flatnonzero(inside & whole)
+        bad, good = in_window & ~is_valid, np.flatnonzero(in_window & is_valid)
         conflict = bad & (batches["status"] == BatchStatus.CONFLICT)
         damaged = np.cumsum(bad & ~conflict & (batches["status"] != BatchStatus.UNREPLICATED))
         if bad.any():
@@ -290,12 +293,12 @@ class _ControlLogFold:
         self.links.append(links)
 
     def _prune(self) -> ControlRecords:
-        """Drop superseded records, so that a long log takes no more memory than its live chains."""
+        """Drop superseded records, so that memory depends on the live chains and not on the length of the log."""
         records = concat_control_records(self.pending)
         new = np.full(len(self.groups) - len(self.times), INITIAL_CONTROL_CHAIN, CONTROL_CHAIN)
         self.times = np.concatenate((self.times, new))
         self.mismatches.append(find_mismatches(records, self.times))
-        records = records.take(np.flatnonzero(~superseded(records, len(self.groups))))
+        records = records.take(np.flatnonzero(~is_superseded(records, len(self.groups))))
         self.pending, self.pending_rows = [records], len(records.rows)
         return records
 
@@ -309,15 +312,15 @@ class _ControlLogFold:
         suspect = (rows["stopped_offset"] != NOWHERE) | (rows["doubt_offset"] != NOWHERE)
         # A delta names its predecessor, so damage before the newest record of a group shows as a broken link.
         suspect |= last_lost_offset > rows["newest_offset"]
-        subscribed = options.subscriptions
+        subscriptions = options.subscriptions
         earliest = earliest_share_offset(
             groups,
             rows,
-            None if subscribed is None else subscribed.get(self.log.topic, ()),
+            None if subscriptions is None else subscriptions.get(self.log.topic, ()),
             ignore_uncheckpointed=options.ignore_uncheckpointed,
         )
         counts = earliest.counts
-        # Nobody consumes for a group without a subscription, so it neither stalls nor stops.
+        # A group without a subscription has no consumers, so it gets no STALL or STOP.
         for name in ("last_consumed_at", "first_delivery_at"):
             rows[name][~counts] = 0
         numbers = np.flatnonzero(rows["exists"])
@@ -325,7 +328,7 @@ class _ControlLogFold:
         next_offset = max(self.next_offset, first)
         starts = starts_in_log(rows, folded.ends, folded.batches, self.log.log_start_offset)[numbers]
         checkpoints = _checkpoints(groups, counts, rows, links, earliest.offset)
-        known = checkpoints.filter(checkpoints["checkpoint_offset"].is_valid())
+        with_checkpoint = checkpoints.filter(checkpoints["checkpoint_offset"].is_valid())
         chains = existing_chains(Chains(rows, folded.ends, folded.batches))
         key = control_key_columns(groups, numbers, self.log)
         row = self._cutoff(earliest, links[links["offset"] >= first]) | {
@@ -336,15 +339,22 @@ class _ControlLogFold:
             "unflagged_records": self.unflagged,
             "ignored": _ignored(groups, counts, rows, links, earliest.offset),
         }
-        reasons = self._unsafe_because(earliest, int(suspect[counts & rows["exists"]].sum()))
+        reasons = self._unsafe_reasons(earliest, int(suspect[counts & rows["exists"]].sum()))
         row |= {"safe": not reasons, "reason": "; ".join(reasons) or None}
         if not reasons and len(groups) and not counts.any():
             row["reason"] = "no group subscribes to the topic, so there is no earliest share offset"
-        before = np.full(len(numbers), NO_PREVIOUS_START)
+        previous_starts = np.full(len(numbers), NO_PREVIOUS_START)
         if options.last_audit is not None:
             lookup = pc.SetLookupOptions(options.last_audit["group_id"])
-            at = pc.call_function("index_in", [known["group_id"]], lookup)
-            before = options.last_audit["start_offset"].take(at).fill_null(NO_PREVIOUS_START).to_numpy()
+            at = pc.call_function("index_in", [with_checkpoint["group_id"]], lookup)
+            previous_starts = options.last_audit["start_offset"].take(at).fill_null(NO_PREVIOUS_START).to_numpy()
+        retained = with_checkpoint["redundant_retained"].combine_chunks()
+
+        def build_states(piece: Chains, piece_key: dict[str, pa.Array], part: slice) -> pa.Table:
+            return control_state_table(
+                piece, piece_key, starts[part], suspect[numbers[part]], next_offset, retained[part]
+            )
+
         return FoldedControlLog(
             log=self.log,
             options=options,
@@ -353,7 +363,7 @@ class _ControlLogFold:
             all_chains=folded,
             chains=chains,
             starts=starts,
-            previous_starts=before,
+            previous_starts=previous_starts,
             newest_time=self.newest_time,
             numbers=numbers,
             suspect=suspect,
@@ -367,7 +377,7 @@ class _ControlLogFold:
             earliest=earliest,
             checkpoints=checkpoints,
             index_entries=[
-                *(ShareSnapshotEntry(*(row[name] for name in _INDEX_COLUMNS)) for row in known.to_pylist()),
+                *(ShareSnapshotEntry(*(row[name] for name in _INDEX_COLUMNS)) for row in with_checkpoint.to_pylist()),
                 *_contradicted(options.index or (), groups, rows, links),
             ],
             record_count=len(links),
@@ -376,15 +386,13 @@ class _ControlLogFold:
             next_offset=next_offset,
             last_lost_offset=last_lost_offset,
             has_valid_batches=self.has_valid_batches,
-            state_pieces=control_states_in_pieces(
-                chains, key, starts, suspect[numbers], next_offset, known["redundant_retained"].combine_chunks()
-            ),
+            state_pieces=table_in_pieces("share_partition_state", chains, key, build_states),
             in_flight_pieces=in_flight_in_pieces(chains, dictionary_encoded(key)),
             cutoff=pa.Table.from_pylist([row], schema=table_schema("cutoff")),
         )
 
     def _cutoff(self, earliest: EarliestShareOffset, links: np.ndarray) -> dict[str, Any]:
-        """The columns of `cutoff` that depend on the earliest share offset; `links` are those of the retained log."""
+        """The columns of `cutoff` that depend on the earliest share offset; `links` belong to the retained log."""
         offsets, offset, following = links["offset"], earliest.offset, earliest.next_offset
         limiting = None if earliest.limited_from is None else links["timestamp"][offsets == earliest.limited_from]
         return {
@@ -400,18 +408,18 @@ class _ControlLogFold:
             "pinned_records": int(((offsets >= (offset or 0)) & (offsets < (following or 0))).sum()),
         }
 
-    def _unsafe_because(self, earliest: EarliestShareOffset, untrusted: int) -> list[str]:
+    def _unsafe_reasons(self, earliest: EarliestShareOffset, suspect_count: int) -> list[str]:
         reasons = []
         if earliest.offset is None and earliest.blocked_by:
             more = f" and {len(earliest.blocked_by) - 1} more" if earliest.blocked_by[1:] else ""
             reasons.append(f"no checkpoint of group {earliest.limited_by}{more}, so nothing may be cleaned")
-        if untrusted:
-            reasons.append(f"{untrusted} share-partitions cannot be trusted since their latest checkpoint")
+        if suspect_count:
+            reasons.append(f"{suspect_count} share-partitions cannot be trusted since their latest checkpoint")
         lost = min(self.losses.offsets, default=None)
         if lost is not None and (earliest.offset is None or lost < earliest.offset):
             reasons.append(
                 f"control records from offset {lost} on are damaged or unreadable, "
-                "maybe the checkpoint of a group that no other record names"
+                "possibly including the checkpoint of a group that no other record names"
             )
         return reasons
 
@@ -419,21 +427,30 @@ class _ControlLogFold:
 def _contradicted(
     entries: Sequence[ShareSnapshotEntry], groups: pa.Array, rows: np.ndarray, links: np.ndarray
 ) -> Iterator[ShareSnapshotEntry]:
-    """The entries of a share snapshot file that this log cannot have had; it may have lost records since."""
+    """The entries of a share snapshot file that this log contradicts; deleted records do not contradict an entry."""
     numbers = dict(zip(groups.to_pylist(), range(len(groups)), strict=True)) if entries else {}
-    named = links[np.isin(links["offset"], [entry.checkpoint_offset for entry in entries])]
-    is_checkpoint = (named["kind"] == ControlKind.CHECKPOINT) & (named["fault"] & UNREADABLE_CONTROL_FAULTS == 0)
-    epochs = np.where(is_checkpoint, named["epoch"], NOWHERE).tolist()
-    held = dict(zip(named["offset"].tolist(), zip(named["group"].tolist(), epochs, strict=True), strict=True))
+    links_at_checkpoints = links[np.isin(links["offset"], [entry.checkpoint_offset for entry in entries])]
+    is_checkpoint = (links_at_checkpoints["kind"] == ControlKind.CHECKPOINT) & (
+        links_at_checkpoints["fault"] & UNREADABLE_CONTROL_FAULTS == 0
+    )
+    epochs = np.where(is_checkpoint, links_at_checkpoints["epoch"], NOWHERE).tolist()
+    checkpoints = dict(
+        zip(
+            links_at_checkpoints["offset"].tolist(),
+            zip(links_at_checkpoints["group"].tolist(), epochs, strict=True),
+            strict=True,
+        )
+    )
     for entry in entries:
         number = numbers.get(entry.group)
         row = None if number is None else rows[number]
-        # A checkpoint before the latest one may have been cleaned.
+        # A checkpoint before the latest one may be deleted already.
         if (
             row is None
             or entry.checkpoint_offset > row["snapshot_offset"]
             or not entry.checkpoint_offset <= entry.last_offset <= row["newest_offset"]
-            or held.get(entry.checkpoint_offset, (number, entry.checkpoint_epoch)) != (number, entry.checkpoint_epoch)
+            or checkpoints.get(entry.checkpoint_offset, (number, entry.checkpoint_epoch))
+            != (number, entry.checkpoint_epoch)
         ):
             yield replace(entry, is_contradicted=True)
 
@@ -441,20 +458,24 @@ def _contradicted(
 def _ignored(
     groups: pa.Array, counts: np.ndarray, rows: np.ndarray, links: np.ndarray, earliest: int | None
 ) -> list[dict[str, Any]]:
-    """The groups without a subscription, and how many records of their states the cutoff makes deletable."""
-    own = rows["snapshot_offset"][links["group"]]
-    lost = links["group"][(own != NOWHERE) & (links["offset"] >= own) & (links["offset"] < (earliest or 0))]
+    """The groups without a subscription, and how many records that their states need are below the cutoff."""
+    snapshot_offsets = rows["snapshot_offset"][links["group"]]
+    lost = links["group"][
+        (snapshot_offsets != NOWHERE) & (links["offset"] >= snapshot_offsets) & (links["offset"] < (earliest or 0))
+    ]
     numbers, lost_records = np.flatnonzero(~counts), np.bincount(lost, minlength=len(groups))
     names = groups.take(pa.array(numbers)).to_pylist()
-    found = sorted(zip(names, lost_records[numbers].tolist(), strict=True))
-    return [{"group_id": name, "lost_records": count} for name, count in found]
+    counts_by_name = sorted(zip(names, lost_records[numbers].tolist(), strict=True))
+    return [{"group_id": name, "lost_records": count} for name, count in counts_by_name]
 
 
 def _checkpoints(
     groups: pa.Array, counts: np.ndarray, rows: np.ndarray, links: np.ndarray, earliest: int | None
 ) -> pa.Table:
-    own = rows["snapshot_offset"][links["group"]]
-    retained = (links["offset"] < own) & (links["offset"] >= (np.iinfo(np.int64).max if earliest is None else earliest))
+    snapshot_offsets = rows["snapshot_offset"][links["group"]]
+    retained = (links["offset"] < snapshot_offsets) & (
+        links["offset"] >= (np.iinfo(np.int64).max if earliest is None else earliest)
+    )
     return pa.table(
         {
             "group_id": groups,

@@ -1,7 +1,7 @@
-"""The dialect of the KIP-932 draft: checkpoints and deltas as control records amid the user data of a topic-partition.
+"""The dialect of the KIP-932 draft: checkpoints and deltas are control records in the log of a topic-partition.
 
-`ControlReplay` folds record by record and lays the ranges of a record over those that its group holds so far. A record
-costs its own ranges and those that its group keeps, never the records before it.
+`ControlReplay` folds record by record and lays the ranges of a record over the current ranges of its group. The cost
+of a record depends on these ranges, not on the number of records before it.
 
 Source: KIP-932 draft (SHARE_CHECKPOINT, SHARE_DELTA, recovery).
 """
@@ -51,7 +51,7 @@ _STATES, _RANGES = 1 << 16, 1 << 20
 """Buffer sizes of `ControlReplay`: states, and ranges of all these states."""
 
 _FOLD, _FOLD_AGAIN, _EMIT = 0, 1, 2
-"""What `_replay` does with a record."""
+"""Next step of `_replay` for a record."""
 
 
 class ControlRecordDialect:
@@ -80,7 +80,7 @@ class ControlRecordDialect:
         return _ControlLogReader(log, window, options)
 
     def comparable(self, folded: FoldedControlLog, states: pa.Table) -> pa.Table:
-        """The states that must survive deletion up to the cutoff: those of groups with a subscription."""
+        """The states that must survive deletion up to the cutoff: the states of groups with a subscription."""
         counted = folded.checkpoints.filter(folded.checkpoints["counts"])["group_id"]
         return states.filter(pc.call_function("is_in", [states["group_id"]], pc.SetLookupOptions(counted)))
 
@@ -100,17 +100,17 @@ class _ControlLogReader:
     def __len__(self) -> int:
         return len(self._groups)
 
-    def may_match(self, chosen: SharePartitionFilter) -> bool:
-        return chosen.topic in (None, self.log.topic) and chosen.partition in (None, self.log.partition)
+    def may_match(self, key_filter: SharePartitionFilter) -> bool:
+        return key_filter.topic in (None, self.log.topic) and key_filter.partition in (None, self.log.partition)
 
     def chunks(self) -> Iterator[ControlRecords]:
         for records, groups in decode_control_log(self.log, self._window, self._losses):
             self._groups = groups
             yield records
 
-    def selected(self, chosen: SharePartitionFilter) -> np.ndarray:
+    def selected(self, key_filter: SharePartitionFilter) -> np.ndarray:
         names = self._groups.names().to_pylist()
-        return np.array([self.may_match(chosen) and chosen.group_id in (None, name) for name in names], bool)
+        return np.array([self.may_match(key_filter) and key_filter.group_id in (None, name) for name in names], bool)
 
     def key_columns(self, numbers: np.ndarray) -> dict[str, pa.Array]:
         return control_key_columns(self._groups.names(), numbers, self.log)
@@ -174,57 +174,68 @@ class ControlReplay:
         self._strict = strict
         self.groups = np.zeros(0, CONTROL_CHAIN)
         self._previous = np.zeros(0, np.int64)
-        self._held: list[np.ndarray] = []
-        # Records since the latest checkpoint, from which a fork is folded again; strict folds stop at a fork.
-        self._since: list[ControlRecords] = []
+        self._ranges: list[np.ndarray] = []
+        # Records since the latest checkpoint, to fold again at a fork; strict folds stop there.
+        self._since_checkpoint: list[ControlRecords] = []
         self._chains, self._at = np.empty(states, CONTROL_CHAIN), np.empty(states, np.int64)
         self._ends, self._batches = np.zeros(states + 1, np.int64), np.empty(ranges, STATE_BATCH)
 
     def apply(self, records: ControlRecords, selected: np.ndarray) -> Iterator[RecordStates]:
-        """The states after the records of a chunk; to be exhausted before the next chunk.
+        """Yield the states after the records of a chunk; exhaust the iterator before the next chunk.
 
-        `selected` is bool, entry n for group number n; records of the others are ignored.
+        Args:
+            records: the records of the chunk.
+            selected: bool, entry n for group number n; records of other groups are ignored.
         """
         new = len(selected) - len(self.groups)
         self.groups = np.concatenate((self.groups, np.full(new, INITIAL_CONTROL_CHAIN, CONTROL_CHAIN)))
         self._previous = np.concatenate((self._previous, np.full(new, NOWHERE)))
-        self._held += [np.zeros(0, STATE_BATCH)] * new
-        self._since += [concat_control_records([])] * new
+        self._ranges += [np.zeros(0, STATE_BATCH)] * new
+        self._since_checkpoint += [concat_control_records([])] * new
         rows, filled = records.rows, 0
-        # One more entry: number -1 is a record of no group.
-        wanted = np.flatnonzero(np.append(selected, False)[rows["group"]])
-        wanted = wanted[np.argsort(rows["group"][wanted], kind="stable")]
-        groups, begins = np.unique(rows["group"][wanted], return_index=True)
-        for group, own in zip(groups.tolist(), np.split(wanted, begins[1:]), strict=False):
-            chain, position, step, before = self.groups[group : group + 1], 0, _FOLD, len(self._since[group].rows)
+        # The extra entry is for number -1: a record of no group.
+        numbers = np.flatnonzero(np.append(selected, False)[rows["group"]])
+        numbers = numbers[np.argsort(rows["group"][numbers], kind="stable")]
+        groups, begins = np.unique(rows["group"][numbers], return_index=True)
+        for group, group_rows in zip(groups.tolist(), np.split(numbers, begins[1:]), strict=False):
+            chain, position, step, before = (
+                self.groups[group : group + 1],
+                0,
+                _FOLD,
+                len(self._since_checkpoint[group].rows),
+            )
             if not self._strict:
-                self._since[group] = concat_control_records([self._since[group], records.take(own)])
-            while position < len(own):
-                position, filled, self._previous[group], self._held[group], step = _replay(
-                    rows, records.tuples, own, position, step, self._strict, chain, self._previous[group],
-                    self._held[group], self._chains, self._at, self._ends, self._batches, filled,
+                self._since_checkpoint[group] = concat_control_records(
+                    [self._since_checkpoint[group], records.take(group_rows)]
+                )
+            while position < len(group_rows):
+                position, filled, self._previous[group], self._ranges[group], step = _replay(
+                    rows, records.tuples, group_rows, position, step, self._strict, chain, self._previous[group],
+                    self._ranges[group], self._chains, self._at, self._ends, self._batches, filled,
                 )  # fmt: skip
                 if step == _FOLD_AGAIN:
                     self._fold_again(group, before + position + 1)
-                    self._previous[group], step = rows["offset"][own[position]], _EMIT
-                elif position < len(own):
+                    self._previous[group], step = rows["offset"][group_rows[position]], _EMIT
+                elif position < len(group_rows):
                     if filled:
                         yield self._states(rows, filled)
                     else:
                         self._batches = np.empty(2 * len(self._batches), STATE_BATCH)
                     filled = 0
             if not self._strict:
-                since = self._since[group]
-                self._since[group] = since.take(np.flatnonzero(since.rows["offset"] >= chain["snapshot_offset"]))
+                since = self._since_checkpoint[group]
+                self._since_checkpoint[group] = since.take(
+                    np.flatnonzero(since.rows["offset"] >= chain["snapshot_offset"])
+                )
         if filled:
             yield self._states(rows, filled)
 
     def _fold_again(self, group: int, count: int) -> None:
         """Fold the first `count` records since the latest checkpoint of a group, along the branch of the last one."""
-        records = self._since[group].take(np.arange(count))
+        records = self._since_checkpoint[group].take(np.arange(count))
         records.rows["group"] = 0
         folded = fold_control(records, 1, strict=False)
-        self.groups[group], self._held[group] = folded.chains[0], folded.batches
+        self.groups[group], self._ranges[group] = folded.chains[0], folded.batches
 
     def _states(self, rows: np.ndarray, count: int) -> RecordStates:
         ends = self._ends[: count + 1].copy()
@@ -234,27 +245,28 @@ class ControlReplay:
 
 @allocating_kernel
 def _replay(
-    rows, tuples, own, position, step, strict, chains, previous, held, out_chains, out_at, out_ends, out, filled
+    rows, tuples, group_rows, position, step, strict, chains, previous, state_ranges,
+    out_chains, out_at, out_ends, out, filled,
 ):  # fmt: skip
     """Fold records of one group until all are folded or the output is full.
 
     Args:
-        own: int64, rows of the group's records; `position` is the next one among them.
-        step: what to do with it: _FOLD, or _EMIT the state that `_fold_again` has made.
+        group_rows: int64, rows of the group's records; `position` is the next of them.
+        step: _FOLD the record, or _EMIT the state that `_fold_again` has computed.
         chains: CONTROL_CHAIN of the group, one row, updated.
         previous: offset that the next delta must name.
-        held: STATE_BATCH, the ranges of the group so far, canonical.
+        state_ranges: STATE_BATCH, the current ranges of the group, canonical.
         out_chains, out_at, out_ends, out: the states: CONTROL_CHAIN, row of the record, ends, STATE_BATCH.
         filled: number of states in the output.
     Returns:
-        (position, filled, previous, held, step), updated; step is _FOLD_AGAIN before a delta that is not strict, and
-        does not name the record before it.
+        (position, filled, previous, state_ranges, step), updated; step is _FOLD_AGAIN if the fold is not strict and the
+        next delta does not name the record before it.
     """
     chain = chains[0]
-    while position < len(own):
-        row = rows[own[position]]
+    while position < len(group_rows):
+        row = rows[group_rows[position]]
         at = out_ends[filled]
-        if filled == len(out_chains) or at + len(held) + 4 * (np.int64(row.tuple_count) + 1) > len(out):
+        if filled == len(out_chains) or at + len(state_ranges) + 4 * (np.int64(row.tuple_count) + 1) > len(out):
             break
         is_readable = row.fault & UNREADABLE_CONTROL_FAULTS == 0
         if step == _EMIT:
@@ -262,41 +274,41 @@ def _replay(
         else:
             is_delta = is_readable and row.kind == ControlKind.DELTA and chain.exists
             if not strict and is_delta and row.back_offset != previous and not is_stale(row, chain):
-                return position, filled, previous, held, _FOLD_AGAIN
+                return position, filled, previous, state_ranges, _FOLD_AGAIN
             is_folded, previous = follow_link(row, chain, previous, strict)
             if is_folded:
-                held = _with_record(row, tuples, chain, held)
+                state_ranges = _with_record(row, tuples, chain, state_ranges)
         if is_readable:
             out_chains[filled] = chain
-            out_at[filled] = own[position]
-            for number in range(len(held)):
-                out[at + number] = held[number]
+            out_at[filled] = group_rows[position]
+            for number in range(len(state_ranges)):
+                out[at + number] = state_ranges[number]
             filled += 1
-            out_ends[filled] = at + len(held)
+            out_ends[filled] = at + len(state_ranges)
         position += 1
-    return position, filled, previous, held, step
+    return position, filled, previous, state_ranges, step
 
 
 @allocating_kernel
-def _with_record(row, tuples, chain, held):
+def _with_record(row, tuples, chain, state_ranges):
     """The ranges of a group after one more record; updates the start and end of its chain."""
     record = np.zeros(2, CONTROL_RECORD)
     record[0].kind = ControlKind.CHECKPOINT
     record[0].start_offset, record[0].end_offset = chain.start_offset, chain.end_offset
     record[1] = row
-    # A checkpoint replaces the state. A delta is folded onto an empty checkpoint, then laid over the ranges held.
+    # A checkpoint replaces the state. A delta is folded onto an empty checkpoint, then laid over the current ranges.
     first, size = np.int64(1), np.int64(0)
     if row.kind == ControlKind.DELTA:
-        first, size = np.int64(0), len(held)
+        first, size = np.int64(0), len(state_ranges)
     points = boundaries(record, tuples, np.arange(2), first, 2, np.ones(2, np.bool_))
     ranges, start, note = len(points) - 1, np.int64(0), np.zeros(1, FOLD_NOTE)
     writers = np.zeros(2 * ranges + 2, np.int64)
     for number in range(first, 2):
         start = fold_record(record[number], tuples, points, ranges, writers, start, chain, note[0])
-    own = np.empty(ranges + 1, STATE_BATCH)
-    own = own[: emit_ranges(tuples, points, ranges, writers, start, chain, own, 0)]
-    out = np.empty(size + 2 * len(own), STATE_BATCH)
-    end = _overlay(held[:size], own, chain.start_offset, out)
+    record_ranges = np.empty(ranges + 1, STATE_BATCH)
+    record_ranges = record_ranges[: emit_ranges(tuples, points, ranges, writers, start, chain, record_ranges, 0)]
+    out = np.empty(size + 2 * len(record_ranges), STATE_BATCH)
+    end = _overlay(state_ranges[:size], record_ranges, chain.start_offset, out)
     begin = 0
     while begin < end and out[begin].first == chain.start_offset and is_terminal(out[begin].state):
         chain.start_offset = out[begin].last + 1
@@ -305,19 +317,35 @@ def _with_record(row, tuples, chain, held):
 
 
 @kernel
-def _overlay(held, own, start, out):
-    """Write the ranges held from `start` on, with a record's own in their position where both are; returns the end."""
-    at, other = np.int64(0), 0
-    for number in range(len(held)):
-        first, last = max(held[number].first, start), held[number].last
+def _overlay(state_ranges, record_ranges, start, out):
+    """Write the current ranges from `start` on, overlaid by the ranges of a record; returns the end."""
+    at, row = np.int64(0), 0
+    for number in range(len(state_ranges)):
+        first, last = max(state_ranges[number].first, start), state_ranges[number].last
         while first <= last:
-            while other < len(own) and own[other].last < first:
-                at = append_range(out, 0, at, own[other].first, own[other].last, own[other].state, own[other].count)
-                other += 1
-            end = min(last, own[other].first - 1) if other < len(own) else last
+            while row < len(record_ranges) and record_ranges[row].last < first:
+                at = append_range(
+                    out,
+                    0,
+                    at,
+                    record_ranges[row].first,
+                    record_ranges[row].last,
+                    record_ranges[row].state,
+                    record_ranges[row].count,
+                )
+                row += 1
+            end = min(last, record_ranges[row].first - 1) if row < len(record_ranges) else last
             if first <= end:
-                at = append_range(out, 0, at, first, end, held[number].state, held[number].count)
-            first = own[other].last + 1 if end < last else last + 1
-    for number in range(other, len(own)):
-        at = append_range(out, 0, at, own[number].first, own[number].last, own[number].state, own[number].count)
+                at = append_range(out, 0, at, first, end, state_ranges[number].state, state_ranges[number].count)
+            first = record_ranges[row].last + 1 if end < last else last + 1
+    for number in range(row, len(record_ranges)):
+        at = append_range(
+            out,
+            0,
+            at,
+            record_ranges[number].first,
+            record_ranges[number].last,
+            record_ranges[number].state,
+            record_ranges[number].count,
+        )
     return at

@@ -1,4 +1,4 @@
-"""The cutoff of a log: the offset below which every record is redundant, and whether deleting up to it is safe.
+"""The cutoff of a log: the offset below which every record is redundant, and whether deleting below it is safe.
 
 `cutoff` is for `__share_group_state`; `earliest_share_offset` is for control records of the KIP-932 draft.
 """
@@ -19,48 +19,56 @@ class Cutoff:
 
     Attributes:
         offset: records before it are redundant; None if there is no cutoff.
-        held_by: row (of the live chains) of the share-partition that limits it, None for none.
+        limited_by: row in the live chains of the share-partition that limits it, None for none.
         next_offset: the cutoff without that share-partition, None if none limits it.
-        unsafe_because: why deleting up to it could lose state; empty if it is safe.
+        unsafe_reason: why deleting below it could lose state; empty if it is safe.
     """
 
     offset: int | None
-    held_by: int | None
+    limited_by: int | None
     next_offset: int | None
-    unsafe_because: str
+    unsafe_reason: str
 
 
 def cutoff(chains: Chains, suspect: np.ndarray, *, hidden: bool = False) -> Cutoff:
-    """The offset up to which the broker's own pruning would delete, and whether that is safe.
+    """Compute the offset below which the broker's own pruning would delete, and whether that is safe.
 
     Args:
-        chains, suspect: live chains of one log partition, and a bool for each.
-        hidden: whether missing or unreadable records may be the only ones of a share-partition.
+        chains, suspect: live chains of one log partition, and for each whether its state is suspect.
+        hidden: whether missing or unreadable records may be the only records of a share-partition.
     Returns:
-        The smallest snapshot offset over live share-partitions; with no live one, the offset of the last tombstone.
+        The smallest snapshot offset over live share-partitions; if there are none, the offset of the last tombstone.
     Source: Kafka ShareCoordinatorOffsetsManager.lastRedundantOffset, ShareCoordinatorService.performRecordPruning;
         KIP-932, ESO.
     """
     snapshots = chains.chains["snapshot_offset"]
-    held = np.flatnonzero(snapshots != NOWHERE)
-    holder = int(held[np.argmin(snapshots[held])]) if len(held) else None
-    offset = int(snapshots[holder]) if holder is not None else chains.last_snapshot_record
-    others = snapshots[held][snapshots[held] != offset]
-    following = None if holder is None else int(others.min()) if len(others) else chains.last_snapshot_record
-    # Kafka's offsets manager knows only snapshots: it would delete a state that has none.
+    with_snapshot = np.flatnonzero(snapshots != NOWHERE)
+    limiting_row = int(with_snapshot[np.argmin(snapshots[with_snapshot])]) if len(with_snapshot) else None
+    offset = int(snapshots[limiting_row]) if limiting_row is not None else chains.last_snapshot_record
+    other_offsets = snapshots[with_snapshot][snapshots[with_snapshot] != offset]
+    following = (
+        None
+        if limiting_row is None
+        else int(other_offsets.min())
+        if len(other_offsets)
+        else chains.last_snapshot_record
+    )
+    # Kafka's offsets manager tracks only snapshots: it would delete a state that has none.
     orphans = chains.chains["orphan_offset"]
-    endangered = int(((orphans != NOWHERE) & (orphans < offset)).sum())
+    endangered_count = int(((orphans != NOWHERE) & (orphans < offset)).sum())
     reasons = []
     if suspect.any():
         reasons.append(f"{int(suspect.sum())} share-partitions cannot be trusted since their latest snapshot")
     if hidden:
-        reasons.append("records are missing or unreadable, and with them maybe share-partitions that rest on them")
-    if endangered:
-        reasons.append(f"{endangered} share-partitions rest on updates before the cutoff that no snapshot precedes")
-    unsafe_because = "; ".join(reasons)
+        reasons.append("records are missing or unreadable, possibly the only records of a share-partition")
+    if endangered_count:
+        reasons.append(
+            f"{endangered_count} share-partitions depend on updates before the cutoff that no snapshot precedes"
+        )
+    unsafe_reason = "; ".join(reasons)
     if offset <= 0:
-        return Cutoff(None, holder if offset == 0 else None, following, unsafe_because)
-    return Cutoff(offset, holder, following, unsafe_because)
+        return Cutoff(None, limiting_row if offset == 0 else None, following, unsafe_reason)
+    return Cutoff(offset, limiting_row, following, unsafe_reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +77,12 @@ class EarliestShareOffset:
 
     Attributes:
         offset: control records before it are redundant; None if there is no cutoff.
-        limited_by: the group that limits it: the holder of the checkpoint at this offset, or the oldest that blocks it.
-        limited_from: offset of that checkpoint, or of the first delta of the group that blocks; None for none.
+        limited_by: the group that limits it: the group with the checkpoint at this offset, or the oldest group that
+            blocks a cutoff.
+        limited_from: offset of that checkpoint, or of the first delta of the blocking group; None for none.
         next_offset: the cutoff without that group; None if there is none.
-        blocked_by: groups with a subscription and without a checkpoint; one is enough to prevent a cutoff.
-        counts: bool, groups of the log that have a subscription.
+        blocked_by: groups with a subscription but no checkpoint; a single one prevents a cutoff.
+        counts: bool, whether each group of the log has a subscription.
     """
 
     offset: int | None
@@ -91,39 +100,41 @@ def earliest_share_offset(
     *,
     ignore_uncheckpointed: bool = False,
 ) -> EarliestShareOffset:
-    """The smallest share checkpoint offset (SCO) over the groups with a subscription; none over no group.
+    """Compute the smallest share checkpoint offset (SCO) over the groups with a subscription.
 
     Args:
         groups: ids of the groups of the log.
-        chains: CONTROL_CHAIN, one row for each.
+        chains: CONTROL_CHAIN, one row per group.
         subscribed: groups with a subscription to the topic; None for all groups of the log.
-        ignore_uncheckpointed: groups without a checkpoint do not block.
+        ignore_uncheckpointed: ignore groups without a checkpoint.
     Source: KIP-932 draft, log cleaning (SCO, ESO).
     """
-    counts, unseen = _subscriptions_among(groups, subscribed)
-    held, orphans = np.flatnonzero(counts & chains["exists"]), np.flatnonzero(counts & ~chains["exists"])
-    blocking = tuple(sorted([*groups.take(pa.array(orphans)).to_pylist(), *unseen]))
-    offsets = np.unique(chains["snapshot_offset"][held]).tolist()
+    counts, absent = _subscriptions_among(groups, subscribed)
+    checkpointed, uncheckpointed = np.flatnonzero(counts & chains["exists"]), np.flatnonzero(counts & ~chains["exists"])
+    blocking = tuple(sorted([*groups.take(pa.array(uncheckpointed)).to_pylist(), *absent]))
+    offsets = np.unique(chains["snapshot_offset"][checkpointed]).tolist()
     if blocking and not ignore_uncheckpointed:
         following = offsets[0] if offsets and not blocking[1:] else None
-        firsts = np.where(chains["orphan_offset"] < 0, chains["newest_offset"], chains["orphan_offset"])[orphans]
-        if not len(orphans):
+        firsts = np.where(chains["orphan_offset"] < 0, chains["newest_offset"], chains["orphan_offset"])[uncheckpointed]
+        if not len(uncheckpointed):
             return EarliestShareOffset(None, blocking[0], None, following, blocking, counts)
         oldest = int(np.argmin(firsts))
-        name = groups[int(orphans[oldest])].as_py()
+        name = groups[int(uncheckpointed[oldest])].as_py()
         return EarliestShareOffset(None, name, int(firsts[oldest]), following, blocking, counts)
     if not offsets:
         return EarliestShareOffset(None, None, None, None, blocking, counts)
-    holder = held[np.argmin(chains["snapshot_offset"][held])]
+    limiting_row = checkpointed[np.argmin(chains["snapshot_offset"][checkpointed])]
     following = offsets[1] if offsets[1:] else None
-    return EarliestShareOffset(offsets[0], groups[int(holder)].as_py(), offsets[0], following, blocking, counts)
+    return EarliestShareOffset(offsets[0], groups[int(limiting_row)].as_py(), offsets[0], following, blocking, counts)
 
 
 def _subscriptions_among(groups: pa.Array, subscribed: Collection[str] | None) -> tuple[np.ndarray, list[str]]:
     """Which groups of the log have a subscription, and which subscribed groups are not in the log."""
     if subscribed is None:
         return np.ones(len(groups), bool), []
-    listed = pa.array(sorted(set(subscribed)), pa.string())
-    counts = pc.call_function("is_in", [groups], pc.SetLookupOptions(listed))
-    seen = pc.call_function("is_in", [listed], pc.SetLookupOptions(groups))
-    return counts.to_numpy(zero_copy_only=False), listed.filter(pc.call_function("invert", [seen])).to_pylist()
+    subscriptions = pa.array(sorted(set(subscribed)), pa.string())
+    counts = pc.call_function("is_in", [groups], pc.SetLookupOptions(subscriptions))
+    is_in_log = pc.call_function("is_in", [subscriptions], pc.SetLookupOptions(groups))
+    return counts.to_numpy(zero_copy_only=False), subscriptions.filter(
+        pc.call_function("invert", [is_in_log])
+    ).to_pylist()

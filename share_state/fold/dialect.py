@@ -1,8 +1,8 @@
-"""What timeline, explain, decode and the proof of a cutoff need of a log, whichever dialect its records are written in.
+"""The protocols `Dialect` and `LogReader`, on which timeline, explain, decode and the verification of a cutoff build.
 
 A dialect is the way in which a release of Kafka, or a draft of KIP-932, writes share-partition state: its records, its
-chain of snapshots and changes, its rules. `dialect_of` is the only place that chooses one. `verify_cutoff` proves that
-a cutoff is safe: it folds again without the records before it, and compares the states.
+chain of snapshots and changes, its rules. `dialect_of` is the only function that selects one. `verify_cutoff` verifies
+that a cutoff is safe: it folds the log again without the records before it, and compares the states.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,12 +23,12 @@ from share_state.sources.discovery import STATE_TOPIC, LogPartition
 
 
 class LogReader(Protocol):
-    """Follows the share-partitions of one log record by record; they have numbers in order of first appearance.
+    """Follows the share-partitions of one log record by record; numbers them in order of first appearance.
 
     Attributes:
         state_partition: number of the log partition, None for an ordinary topic.
-        place_without_state: where an offset is (`explain.Place`) while its share-partition has records but no state.
-        epochs: columns of a state -> fields of its chain, of those that `explain` shows.
+        place_without_state: the `explain.Place` of an offset while its share-partition has records but no state.
+        epochs: columns of a state that `explain` shows -> fields of its chain.
     """
 
     state_partition: int | None
@@ -39,7 +39,7 @@ class LogReader(Protocol):
         """Number of share-partitions so far."""
         ...
 
-    def may_match(self, chosen: SharePartitionFilter) -> bool:
+    def may_match(self, key_filter: SharePartitionFilter) -> bool:
         """Whether the log can hold a share-partition that the filter selects."""
         ...
 
@@ -47,7 +47,7 @@ class LogReader(Protocol):
         """The decoded records, chunk by chunk: StateRecords or ControlRecords."""
         ...
 
-    def selected(self, chosen: SharePartitionFilter) -> np.ndarray:
+    def selected(self, key_filter: SharePartitionFilter) -> np.ndarray:
         """bool, which of the share-partitions so far match."""
         ...
 
@@ -64,7 +64,7 @@ class LogReader(Protocol):
         ...
 
     def replay(self, records: Any, selected: np.ndarray) -> Iterator[RecordStates]:
-        """The states after each readable record of the selected share-partitions; chunks in log order."""
+        """Yield the states after each readable record of the selected share-partitions; chunks come in log order."""
         ...
 
     def state_table(self, states: RecordStates) -> pa.Table:
@@ -72,11 +72,11 @@ class LogReader(Protocol):
         ...
 
     def suspect_at_end(self) -> np.ndarray:
-        """Bool by number, after the last chunk: whether the state cannot be trusted; of replayed share-partitions."""
+        """bool, one per replayed share-partition: whether its state after the last chunk is suspect."""
         ...
 
     def windows(self, states: RecordStates) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """bool, int64, int64: whether each state has a start offset, its SPEO, where a leader that loads it starts."""
+        """For each state: whether it has a start offset, its SPEO, and where a leader that loads it starts."""
         ...
 
 
@@ -84,7 +84,7 @@ class Dialect(Protocol):
     """How share-partition state is written.
 
     Attributes:
-        name: as in the column `dialect`.
+        name: value of the column `dialect`.
         kinds: names of the kinds of records, by code.
         faults: bits of the faults of a record.
     """
@@ -111,22 +111,22 @@ CONTROL_RECORDS: Dialect = ControlRecordDialect()
 
 
 def dialect_of(log: LogPartition) -> Dialect:
-    """The dialect of a log: `__share_group_state` has one of its own, any other topic may hold control records."""
+    """The dialect of a log: `__share_group_state` has its own dialect; any other topic may hold control records."""
     return SHARE_GROUP_STATE if log.topic == STATE_TOPIC else CONTROL_RECORDS
 
 
 FORGOTTEN = ("max_leader_epoch", "max_state_epoch", "redundant_retained")
-"""Columns that may differ: a broker that loads the shorter log knows only the epochs of the remaining records, and what
-is redundant is no state."""
+"""Columns that may differ: a broker that loads the shorter log knows only the epochs of the remaining records, and the
+number of redundant records is not part of the state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Result of the comparison.
+    """Result of `verify_cutoff`.
 
     Attributes:
         compared: number of share-partitions in the full fold.
-        differing: "group:topic_id:partition" of those whose state differs; the topic's name if it has no id.
+        differing: "group:topic_id:partition" of share-partitions whose state differs; the topic name if it has no id.
     """
 
     compared: int
@@ -156,7 +156,7 @@ def verify_cutoff(folded: Folded, window: Window, options: FoldOptions) -> Proof
     )
     if full.equals(left):
         return Proof(len(full), ())
-    # Only a failed proof pays for naming what differs.
+    # Name the differences only if there are any: this is slow.
     states = [
         {f"{row['group_id']}:{row['topic_id'] or row['topic']}:{row['partition']}": row for row in table.to_pylist()}
         for table in (full, left)

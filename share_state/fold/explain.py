@@ -1,6 +1,7 @@
-"""The history of one offset: each record that touched it, and its standing after that record.
+"""The history of one offset: each record that touched it, and the state of the offset after that record.
 
-`AssignmentHistory` adds which members of a share group had the topic-partition, as far as `__consumer_offsets` shows.
+`AssignmentHistory` adds which members of a share group were assigned the topic-partition, according to
+`__consumer_offsets`.
 """
 
 from bisect import bisect_right
@@ -28,9 +29,9 @@ from share_state.sources.segments import index_records, read_chunks
 class Place(StrEnum):
     """Where an offset is relative to a share-partition."""
 
-    UNKNOWN = "unknown"  # no state of the share-partition yet
-    DELETED = "deleted"  # by a tombstone
-    UNINITIALISED = "uninitialised"  # no start offset yet
+    UNKNOWN = "unknown"  # the share-partition has no state yet
+    DELETED = "deleted"  # a tombstone deleted the share-partition
+    UNINITIALISED = "uninitialised"  # the share-partition has no start offset yet
     BELOW_START = "below_start"
     IN_FLIGHT = "in_flight"
     GAP = "gap"  # between start and end, not covered by a range
@@ -43,7 +44,7 @@ class Standing:
 
     Attributes:
         state: delivery state of the range that covers it; None unless IN_FLIGHT.
-        delivery_count: of that range.
+        delivery_count: delivery count of that range.
     """
 
     place: Place
@@ -52,24 +53,25 @@ class Standing:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it is never delivered again."""
+        """Whether the offset is never delivered again."""
         return self.place == Place.BELOW_START or self.state in (ACKNOWLEDGED, ARCHIVED)
 
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """A record that covers an offset or changes its standing.
+    """A record that covers an offset or changes its state.
 
     Attributes:
-        offset, timestamp: of the record; ms.
+        offset, timestamp: offset and timestamp (ms) of the record.
         kind: snapshot, update, tombstone, checkpoint or delta.
-        is_cold: a snapshot that only repeats the state.
+        is_cold: whether it is a snapshot that only repeats the state.
         is_readable: False if the broker cannot load it; it then changes nothing.
         ranges: (first offset, last offset, delivery state, delivery count) of each range in it that covers the offset.
         recorded_start: the start offset in the record; -1 for none.
-        before, after: standing of the offset.
+        before, after: state of the offset before and after it.
         start_before, start_offset, end_offset: SPSO before it, SPSO and SPEO after it; None for none.
-        snapshot_epoch, state_epoch, leader_epoch, delivery_complete_count: of the state after it, None without one.
+        snapshot_epoch, state_epoch, leader_epoch, delivery_complete_count: fields of the state after it; None if there
+            is no state.
     """
 
     offset: int
@@ -96,14 +98,15 @@ class Explanation:
 
     Attributes:
         topic_id, topic: None if unknown; `topic_id` always for control records.
-        touches: in log order.
-        standing: of the offset at the end.
+        touches: records that touched the offset, in log order.
+        standing: state of the offset at the end.
         start_offset, effective_start, end_offset: SPSO, where a leader that loads it starts, SPEO; None for none.
-        gap: first and last offset of the gap around it, None if it is in none.
-        first_gap_start: first offset from the start offset on that no range covers, None if there is none before SPEO.
-        is_suspect: records since the latest snapshot are missing or unreadable.
-        records: folded records of the share-partition.
-        last_offset, last_timestamp: of the latest of them.
+        gap: first and last offset of the gap that contains it, None if there is none.
+        first_gap_start: first offset at or after the start offset that no range covers, None if there is none before
+            SPEO.
+        is_suspect: whether records since the latest snapshot are missing or unreadable.
+        records: number of folded records of the share-partition.
+        last_offset, last_timestamp: offset and timestamp (ms) of the last of them.
     """
 
     group_id: str
@@ -126,48 +129,49 @@ class Explanation:
 
     @property
     def since(self) -> Touch | None:
-        """The record that changed the standing last."""
+        """The last record that changed the state of the offset."""
         return next((touch for touch in reversed(self.touches) if touch.before != touch.after), None)
 
 
 def explain(
-    log: LogPartition, window: Window, chosen: SharePartitionFilter, offset: int, options: FoldOptions | None = None
+    log: LogPartition, window: Window, key_filter: SharePartitionFilter, offset: int, options: FoldOptions | None = None
 ) -> list[Explanation]:
-    """The history of one offset: an explanation for each selected share-partition that has records in the log.
+    """Explain one offset, for each selected share-partition that has records in the log.
 
     Args:
-        log, window: a log partition from `find_logs` or `find_topic_logs`, and which of its records count.
-        chosen: the share-partition; several if a part of its name is left out.
-        offset: of the topic-partition.
+        log: a log partition from `find_logs` or `find_topic_logs`.
+        window: selects records.
+        key_filter: selects share-partitions.
+        offset: an offset of the topic-partition.
         options: names of topics; the mode of control records.
     Raises:
         InputError: if a segment cannot be read.
     """
     dialect = dialect_of(log)
     reader = dialect.open(log, window, options or FoldOptions())
-    if not reader.may_match(chosen):
+    if not reader.may_match(key_filter):
         return []
-    found, selected = dict[int, Explanation](), np.zeros(0, bool)
+    explanations, selected = dict[int, Explanation](), np.zeros(0, bool)
     for records in reader.chunks():
         if len(reader) > len(selected):
-            selected = reader.selected(chosen)
-            for number in set(np.flatnonzero(selected).tolist()) - found.keys():
+            selected = reader.selected(key_filter)
+            for number in set(np.flatnonzero(selected).tolist()) - explanations.keys():
                 key = {name: column[0].as_py() for name, column in reader.key_columns(np.array([number])).items()}
-                found[number] = Explanation(
+                explanations[number] = Explanation(
                     key["group_id"], key["topic_id"], key["topic"], key["partition"] or 0, offset, log.name
                 )
         for number, touch in _unreadable(dialect, records.rows, reader.view(records.rows, records), selected):
-            found[number].touches.append(touch)
+            explanations[number].touches.append(touch)
         for states in reader.replay(records, selected):
             numbers = reader.view(states.rows, records).numbers
             begins = np.flatnonzero(np.diff(numbers, prepend=-1))
             for begin, end in zip(begins.tolist(), [*begins[1:].tolist(), len(numbers)], strict=True):
-                _extend(found[int(numbers[begin])], dialect, reader, states.slice(begin, end), records)
+                _extend(explanations[int(numbers[begin])], dialect, reader, states.slice(begin, end), records)
     suspect = reader.suspect_at_end()
-    for number, explanation in found.items():
+    for number, explanation in explanations.items():
         explanation.is_suspect = bool(suspect[number])
         explanation.touches.sort(key=lambda touch: touch.offset)
-    return [found[number] for number in sorted(found)]
+    return [explanations[number] for number in sorted(explanations)]
 
 
 def share_partitions(log: LogPartition, window: Window, options: FoldOptions | None = None) -> pa.Table:
@@ -182,7 +186,7 @@ def _unreadable(
 ) -> Iterator[tuple[int, Touch]]:
     """The selected records that cannot be folded, with the numbers of their share-partitions."""
     nothing = Standing(Place.UNKNOWN)
-    # One more entry: number -1 is a record of no share-partition.
+    # The extra entry is for number -1: a record of no share-partition.
     for at in np.flatnonzero(np.append(selected, False)[view.numbers] & ~view.is_readable).tolist():
         row = rows[at]
         yield int(view.numbers[at]), Touch(
@@ -229,8 +233,8 @@ def _extend(explanation: Explanation, dialect: Dialect, reader: LogReader, state
         after, record = standing(row), rows[row]
         if covered_at[row] < 0 and before == after:
             continue
-        own = view.ranges[view.range_begins[row] : range_ends[row]]
-        own = own[(own["first"] <= offset) & (offset <= own["last"])]
+        covering_ranges = view.ranges[view.range_begins[row] : range_ends[row]]
+        covering_ranges = covering_ranges[(covering_ranges["first"] <= offset) & (offset <= covering_ranges["last"])]
         explanation.touches.append(
             Touch(
                 offset=int(record["offset"]),
@@ -238,7 +242,7 @@ def _extend(explanation: Explanation, dialect: Dialect, reader: LogReader, state
                 kind=dialect.kinds[record["kind"]],
                 is_cold=before.place not in (Place.UNKNOWN, Place.DELETED) and bool(view.repeats_state[row]),
                 is_readable=True,
-                ranges=tuple((first, last, state, count) for first, last, count, state in own.tolist()),
+                ranges=tuple((first, last, state, count) for first, last, count, state in covering_ranges.tolist()),
                 recorded_start=int(record["start_offset"]),
                 before=before,
                 after=after,
@@ -259,9 +263,9 @@ def _extend(explanation: Explanation, dialect: Dialect, reader: LogReader, state
 
 
 def _covering(batches: np.ndarray, begins: np.ndarray, ends: np.ndarray, offset: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of `batches` that cover an offset, and for each list the last of these rows in it; -1 for none."""
+    """Rows of `batches` that cover an offset, and for each list the position of its last such row; -1 for none."""
     hits = np.flatnonzero((batches["first"] <= offset) & (offset <= batches["last"]))
-    # The last hit before the end of a list, unless it is before the begin of the list.
+    # The last hit before the end of a list, unless it is before the start of the list.
     at = np.searchsorted(hits, ends) - 1
     inside = (at >= 0) & (hits[at] >= begins) if len(hits) else np.zeros(len(ends), bool)
     return hits, np.where(inside, at, -1)
@@ -275,7 +279,7 @@ def _gap(explanation: Explanation, ranges: np.ndarray) -> tuple[int, int]:
 
 
 def _first_gap(explanation: Explanation, ranges: np.ndarray) -> int | None:
-    """Source: Kafka SharePartition.maybeInitialize, which keeps the first gap to fetch."""
+    """The first offset that the broker fetches again. Source: Kafka SharePartition.maybeInitialize."""
     start, end = explanation.start_offset, explanation.end_offset
     if start is None or end is None:
         return None
@@ -286,27 +290,29 @@ def _first_gap(explanation: Explanation, ranges: np.ndarray) -> int | None:
 
 @dataclass(slots=True)
 class AssignmentHistory:
-    """Which members had a topic-partition over time. `__consumer_offsets` is compacted: old assignments may be missing.
+    """Which members were assigned a topic-partition over time.
+
+    `__consumer_offsets` is compacted, so old assignments may be missing.
 
     Attributes:
-        times: ms, when it changed, ascending.
-        members: the ids of the members that had it from then on, sorted.
+        times: ms, when the assignment changed, ascending.
+        members: sorted ids of the members that were assigned it from each time on.
     """
 
     times: list[int] = field(default_factory=list)
     members: list[tuple[str, ...]] = field(default_factory=list)
 
     def at(self, time: int) -> tuple[str, ...] | None:
-        """The members that had it at a time in ms; None before the first known assignment."""
+        """The members that were assigned it at a time in ms; None before the first known assignment."""
         place = bisect_right(self.times, time)
         return self.members[place - 1] if place else None
 
 
 def assignment_history(logs: Sequence[LogPartition], group_id: str, topic_id: str, partition: int) -> AssignmentHistory:
-    """Which members of a share group had a topic-partition over time; several can have it at once.
+    """Which members of a share group were assigned a topic-partition over time; several can be at once.
 
     Args:
-        logs: from `find_group_logs`.
+        logs: log partitions from `find_group_logs`.
         group_id, topic_id, partition: the share-partition.
     Raises:
         InputError: if a segment cannot be read.

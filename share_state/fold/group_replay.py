@@ -1,4 +1,4 @@
-"""Replays the records of one partition of `__consumer_offsets` into the share groups that its coordinator holds."""
+"""Replays the records of one partition of `__consumer_offsets` into the share groups of its coordinator."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -50,15 +50,16 @@ class ShareGroup:
     """A share group.
 
     Attributes:
-        partition: of `__consumer_offsets`, None if unknown.
+        partition: partition of `__consumer_offsets`, None if unknown.
         is_live: False after its deletion.
-        epoch: None without a group record: for a group that only has offsets, 4.2 and older start at 0, 4.3 at 1.
-        metadata_hash: of its topics; None if 4.0 wrote the record.
+        epoch: group epoch; None without a group record. A group that only has offsets starts at 0 up to 4.2, at 1 in
+            4.3.
+        metadata_hash: hash of the metadata of its topics; None if 4.0 wrote the record.
         epoch_time, assignment_time: ms, when the epoch was recorded and the assignment computed; 0 if unknown.
         assignment_epoch: epoch of its target assignment, -1 for none, None without a record.
         targets: member id -> target assignment.
-        topic_sizes: topic name -> number of partitions, which only 4.0 writes.
-        is_early: whether 4.0 wrote it; its assignor assigns every partition to all members.
+        topic_sizes: topic name -> number of partitions; only 4.0 writes it.
+        is_early: whether 4.0 wrote the group; its assignor assigns every partition to all members.
         last_offset, last_time: offset and timestamp in ms of its latest record.
 
     Source: Kafka ShareGroup, ModernGroup.
@@ -81,13 +82,13 @@ class ShareGroup:
 
     @property
     def state(self) -> str:
-        """State that Kafka derives from the members. Source: Kafka ShareGroup.maybeUpdateGroupState."""
+        """Group state, derived from the members. Source: Kafka ShareGroup.maybeUpdateGroupState."""
         if not self.is_live:
             return "Dead"
         return "Stable" if self.members else "Empty"
 
     def member(self, member_id: str) -> ShareMember:
-        """The member of that id, created if missing."""
+        """The member with an id; created if missing."""
         return self.members.setdefault(member_id, ShareMember(member_id))
 
 
@@ -96,12 +97,12 @@ class StatePartitions:
     """The share-partitions for which a share group has state.
 
     Attributes:
-        partition: of `__consumer_offsets`, None if unknown.
+        partition: partition of `__consumer_offsets`, None if unknown.
         initializing: share-partitions whose state is being created.
         initialized: share-partitions with state.
         deleting: ids of topics whose state is being deleted.
         names: topic id -> name.
-        offset, time: offset and timestamp in ms of the record.
+        offset, time: offset and timestamp (ms) of the record.
     """
 
     partition: int | None
@@ -114,11 +115,11 @@ class StatePartitions:
 
 
 def topic_partitions(structs: list[dict[str, Any]]) -> TopicPartitions:
-    """Decoded structs of topic_id and partitions; entries of one topic are combined."""
-    found: TopicPartitions = {}
+    """Convert decoded structs of topic_id and partitions; combines entries of the same topic."""
+    partitions: TopicPartitions = {}
     for struct in structs:
-        found[struct["topic_id"]] = found.get(struct["topic_id"], ()) + tuple(struct["partitions"])
-    return found
+        partitions[struct["topic_id"]] = partitions.get(struct["topic_id"], ()) + tuple(struct["partitions"])
+    return partitions
 
 
 def to_pairs(partitions: TopicPartitions) -> set[tuple[str, int]]:
@@ -132,8 +133,8 @@ class GroupFault:
 
     Attributes:
         code: the rule that reports it.
-        partition: of `__consumer_offsets`, None if unknown.
-        offset: of the record, -1 if it has none.
+        partition: partition of `__consumer_offsets`, None if unknown.
+        offset: offset of the record, -1 if it has none.
         is_harmless: whether Kafka can read it.
     """
 
@@ -147,7 +148,7 @@ class GroupFault:
 
 @dataclass(frozen=True, slots=True)
 class EpochStep:
-    """A share group's epoch that is not its predecessor's plus one."""
+    """A group epoch of a share group that is not the epoch before it plus one."""
 
     group_id: str
     offset: int
@@ -166,7 +167,7 @@ class ReplayedGroups:
         groups: share groups by id, including deleted ones.
         state_partitions: the share-partitions of each group, by group id.
         classic: latest record of every live group of the classic protocol, by group id.
-        sticky: every record of groups that may use a sticky assignor, of deleted ones too, by partition and offset.
+        sticky: every record of groups that may use a sticky assignor, deleted groups included, by partition and offset.
         consumer_groups: ids of live groups of the consumer protocol.
         names: topic id -> latest name.
         faults: records and batches that cannot be read or should not exist.
@@ -193,7 +194,7 @@ class GroupReplay(ReplayedGroups):
     _seen: dict[str, tuple[int, int]] = field(default_factory=dict)  # reported once: first offset and count
 
     def apply(self, record: GroupRecord) -> None:
-        """Replay one record; one that cannot be read becomes a fault.
+        """Replay one record; an unreadable record becomes a fault.
 
         Source: Kafka GroupMetadataManager.replay.
         """
@@ -335,18 +336,18 @@ class GroupReplay(ReplayedGroups):
     def finish(self, *, has_offsets: bool = True) -> None:
         """Add the faults that are reported once per log.
 
-        Without offsets in the input, records were numbered in order of reading: these numbers become -1, but for those
-        of the generations of classic groups, which distinguish them.
+        If the input has no offsets, records were numbered in order of reading. These numbers become -1, except in
+        generations of classic groups, which they distinguish.
         """
         for what, (offset, count) in self._seen.items():
-            code, text = "UNKNOWN_RECORD_TYPE", f"{count} records of unknown {what} were skipped, the first here"
+            code, text = "UNKNOWN_RECORD_TYPE", f"{count} records of unknown {what} were skipped; this is the first"
             if what == "tags":
-                code, text = "UNKNOWN_TAG", f"{count} records carry unknown tagged fields, the first here"
+                code, text = "UNKNOWN_TAG", f"{count} records have unknown tagged fields; this is the first"
             if what not in ("early", "current"):
                 self.faults.append(GroupFault(code, self.partition, offset, text, is_harmless=True))
         if "early" in self._seen and "current" in self._seen:
             offset = max(self._seen["early"][0], self._seen["current"][0])
-            text = "groups of 4.0 and of later releases in one log; neither can load the other's"
+            text = "one log has records of 4.0 and of later releases; neither can load the other's"
             self.faults.append(GroupFault("LAYOUT_MIXED", self.partition, offset, text))
         self._seen = {}
         if has_offsets:

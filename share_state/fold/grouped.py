@@ -19,20 +19,20 @@ FOLD_GROUP_SCHEMA = ", ".join(f"`{column.name}` {column.type}" for column in tab
 _KEY = ("dialect", "group_id", "topic_id", "topic", "partition")
 _TIMES = ("timestamp", "create_time", "write_time")
 _LAYOUTS = pa.array([None, "4.0", "4.1+"])
-"""Names by Layout."""
+"""Name of each Layout."""
 _BATCH_FIELDS = {"first": "first_offset", "last": "last_offset", "state": "delivery_state", "count": "delivery_count"}
 
 
 def fold_group(records: pa.Table) -> pa.Table:
     """Fold the decoded records of one share-partition into its state.
 
-    The records alone do not show what a log does: the log start offset and the end offset of a topic-partition. Records
-    that are missing or whose key is unreadable mark no state as suspect.
+    Unlike a log, the records do not show the log start offset and the end offset of the topic-partition. Missing
+    records, and records with an unreadable key, do not mark the state as suspect.
 
     Args:
-        records: with the columns of `decoded_records`, in any order.
+        records: columns of `decoded_records`, in any order.
     Returns:
-        Its row of `share_partition_state`; none if it has no state.
+        Its row of `share_partition_state`; no row if it has no state.
     Source: Kafka ShareCoordinatorShard.replay; KIP-932 draft, recovery.
     """
     records = records.filter(pc.field("kind") != "skipped")
@@ -85,14 +85,14 @@ def _rows(
         rows["fault"][pc.call_function("equal", [records["fault"], text]).fill_null(False).to_numpy()] = bits
     lists = records["state_batches"].combine_chunks()
     counts = lists.value_lengths().fill_null(0).to_numpy()
-    found = lists.flatten()
-    batches = np.zeros(len(found), STATE_BATCH)
-    for ours, theirs in _BATCH_FIELDS.items():
-        batches[ours] = found.field(theirs).to_numpy()
+    ranges = lists.flatten()
+    batches = np.zeros(len(ranges), STATE_BATCH)
+    for field, column in _BATCH_FIELDS.items():
+        batches[field] = ranges.field(column).to_numpy()
     first, count = ("batches", "batch_count") if dtype == STATE_RECORD else ("tuples", "tuple_count")
     rows[first], rows[count] = np.cumsum(counts) - counts, counts
     return rows, batches
 
 
-def _codes(texts: pa.ChunkedArray, among: pa.Array) -> np.ndarray:
-    return pc.call_function("index_in", [texts], pc.SetLookupOptions(among)).to_numpy()
+def _codes(texts: pa.ChunkedArray, names: pa.Array) -> np.ndarray:
+    return pc.call_function("index_in", [texts], pc.SetLookupOptions(names)).to_numpy()

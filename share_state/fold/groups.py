@@ -1,4 +1,4 @@
-"""Folds `__consumer_offsets` into share groups and their tables; keeps classic groups for sticky.py."""
+"""Folds `__consumer_offsets` into share groups and their tables; collects classic groups for `sticky`."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,11 +30,11 @@ from share_state.sources.segments import RecordIndex, index_records, read_into
 from share_state.sources.topics import Topics
 
 
-def add_topic_names(given: Topics, names: Mapping[str, str]) -> Topics:
-    """Topics with more names added (topic id -> name, from FoldedGroups); known names win."""
-    every = dict(names) | topic_names(given)
-    columns = [pa.array(list(texts), pa.string()) for texts in (every, every.values())]
-    return replace(given, names=pa.table(columns, names=["topic_id", "topic"]))
+def add_topic_names(topics: Topics, names: Mapping[str, str]) -> Topics:
+    """Add names (topic id -> name, from FoldedGroups) to topics; existing names win."""
+    all_names = dict(names) | topic_names(topics)
+    columns = [pa.array(list(texts), pa.string()) for texts in (all_names, all_names.values())]
+    return replace(topics, names=pa.table(columns, names=["topic_id", "topic"]))
 
 
 def topic_names(topics: Topics) -> dict[str, str]:
@@ -43,7 +43,7 @@ def topic_names(topics: Topics) -> dict[str, str]:
 
 
 def partition_counts_by_id(topics: Topics) -> dict[str, int]:
-    """Topic id -> number of partitions: as given, and as many as have end offsets."""
+    """Topic id -> number of partitions: the greater of the known count and the partitions with end offsets."""
     sizes = dict(topics.partition_counts)
     for row in topics.ends.to_pylist():
         sizes[row["topic_id"]] = max(sizes.get(row["topic_id"], 0), row["partition"] + 1)
@@ -63,53 +63,56 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _YEAR_10000 = 253_402_300_800_000
 
 
-def _listed(of_group: StatePartitions) -> Iterator[tuple[str, str, Sequence[int | None]]]:
-    """Status, topic id and partitions; a topic in deletion is one row without a partition."""
-    for topic_id in sorted(of_group.deleting):
+def _topics_by_status(state_partitions: StatePartitions) -> Iterator[tuple[str, str, Sequence[int | None]]]:
+    """Yield status, topic id and partitions; a topic that is being deleted has a single None."""
+    for topic_id in sorted(state_partitions.deleting):
         yield "deleting", topic_id, (None,)
-    for status, partitions in (("initialized", of_group.initialized), ("initializing", of_group.initializing)):
+    for status, partitions in (
+        ("initialized", state_partitions.initialized),
+        ("initializing", state_partitions.initializing),
+    ):
         for topic_id in sorted(partitions):
             yield status, topic_id, sorted({*partitions[topic_id]})
 
 
-def _named(every: Sequence[TopicPartitions], names: Mapping[str, str]) -> pa.ListArray:
+def _assignment_lists(assignments: Sequence[TopicPartitions], names: Mapping[str, str]) -> pa.ListArray:
     """Lists of (topic id, topic, partition), sorted by topic, topic id and partition."""
     lists = [
-        [(topic_id, names.get(topic_id), sorted({*of_member[topic_id]})) for topic_id in of_member]
-        for of_member in every
+        [(topic_id, names.get(topic_id), sorted({*assignment[topic_id]})) for topic_id in assignment]
+        for assignment in assignments
     ]
     for one in lists:
         one.sort(key=lambda topic: (topic[1] or "", topic[0]))
     topics = [*chain.from_iterable(lists)]
     ends = np.cumsum([0, *(sum(len(partitions) for _, _, partitions in one) for one in lists)])
-    spread, partitions = _spread([partitions for _, _, partitions in topics])
-    ids, called = (pa.array([topic[place] for topic in topics], pa.string()).take(spread) for place in (0, 1))
-    of_each = pa.StructArray.from_arrays([ids, called, partitions], ["topic_id", "topic", "partition"])
-    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), of_each)
+    spread, partitions = _flatten([partitions for _, _, partitions in topics])
+    ids, topic_names = (pa.array([topic[place] for topic in topics], pa.string()).take(spread) for place in (0, 1))
+    structs = pa.StructArray.from_arrays([ids, topic_names, partitions], ["topic_id", "topic", "partition"])
+    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), structs)
 
 
-def _spread(lists: Sequence[Sequence[int | None]]) -> tuple[pa.Array, pa.Array]:
-    """The list number of each partition, and the partitions."""
+def _flatten(lists: Sequence[Sequence[int | None]]) -> tuple[pa.Array, pa.Array]:
+    """Flatten lists of partitions: the list number of each partition, and the partitions."""
     lengths = np.array([len(one) for one in lists], np.int64)
     return pa.array(np.repeat(np.arange(len(lists)), lengths)), pa.array(chain.from_iterable(lists), pa.int32())
 
 
-def _with(rows: pa.Table, column: str, values: pa.Array) -> pa.Table:
+def _set_column(rows: pa.Table, column: str, values: pa.Array) -> pa.Table:
     place = rows.schema.get_field_index(column)
     return rows.set_column(place, rows.schema.field(place), values.cast(rows.schema.field(place).type))
 
 
 def to_datetime(milliseconds: int) -> datetime | None:
-    """Milliseconds since 1970 as a time; None for 0, negative values and years after 9999."""
+    """Convert milliseconds since 1970; None for 0, negative values and years after 9999."""
     return _EPOCH + timedelta(milliseconds=milliseconds) if 0 < milliseconds < _YEAR_10000 else None
 
 
-def _offset(known: int) -> int | None:
-    return known if known >= 0 else None
+def _offset(offset: int) -> int | None:
+    return offset if offset >= 0 else None
 
 
 def rows_to_table(name: str, rows: Iterable[dict[str, Any]]) -> pa.Table:
-    """A declared table from its rows."""
+    """Build a declared table from its rows."""
     return pa.Table.from_pylist(list(rows), schema=table_schema(name))
 
 
@@ -117,24 +120,25 @@ _BATCH_FAULTS = {
     BatchStatus.CRC_MISMATCH: ("CRC_MISMATCH", "the CRC does not match; the batch was left out, take another copy"),
     BatchStatus.MAGIC_UNSUPPORTED: ("MAGIC_UNSUPPORTED", "not a batch of format version 2; it was left out"),
     BatchStatus.MALFORMED: ("BATCH_MALFORMED", "the batch's lengths and counts do not fit its bytes; it was left out"),
-    BatchStatus.TRUNCATED: ("TORN_TAIL", "the file ends inside a batch; what is before it was read"),
-    BatchStatus.UNREADABLE: ("LOG_UNREADABLE", "no batch is here, where one is due; take another copy"),
-    BatchStatus.CONFLICT: ("DUPLICATE_OFFSET_CONFLICT", "another copy holds other bytes under these offsets; left out"),
-    BatchStatus.UNREPLICATED: ("UNREPLICATED_TAIL", "above the high watermark, and replaced elsewhere; left out"),
+    BatchStatus.TRUNCATED: ("TORN_TAIL", "the file ends inside a batch; the batches before it were read"),
+    BatchStatus.UNREADABLE: ("LOG_UNREADABLE", "no batch where one is expected; take another copy"),
+    BatchStatus.CONFLICT: ("DUPLICATE_OFFSET_CONFLICT", "another copy has other bytes at these offsets; left out"),
+    BatchStatus.UNREPLICATED: ("UNREPLICATED_TAIL", "above the high watermark, and another copy replaces it; left out"),
 }
 
 
 @dataclass(slots=True)
 class FoldedGroups(ReplayedGroups):
-    """The groups of the partitions of `__consumer_offsets` that were read.
+    """The groups in the partitions of `__consumer_offsets` that were read.
 
-    If several partitions have a share group, `groups` has that of its own partition, else that with the newest record.
+    If several partitions contain a share group, `groups` has it from the partition that it belongs to, otherwise from
+    the partition with its newest record.
 
     Attributes:
         places: (group partition, group id) of every live group of any type, once per partition.
         partitions: numbers of the log partitions that were read.
         partition_count: number of partitions of the topic, None if unknown.
-        has_given_count: whether the caller gave that number; if not, it is inferred from the logs.
+        has_given_count: whether the caller passed that number; otherwise it is inferred from the logs.
         record_counts: record type -> number of records, committed offsets included.
     """
 
@@ -156,7 +160,7 @@ class FoldedGroups(ReplayedGroups):
 
     @property
     def share_groups(self) -> pa.Table:
-        """The table of that name, by group id."""
+        """The table `share_groups`, by group id."""
         return rows_to_table("share_groups", (
             {
                 "group_id": group_id,
@@ -175,7 +179,7 @@ class FoldedGroups(ReplayedGroups):
 
     @property
     def share_group_members(self) -> pa.Table:
-        """The table of that name, by group and member id."""
+        """The table `share_group_members`, by group and member id."""
         members = [
             (group, member) for _, group in sorted(self.groups.items()) for _, member in sorted(group.members.items())
         ]
@@ -193,17 +197,17 @@ class FoldedGroups(ReplayedGroups):
             }
             for group, member in members
         ))  # fmt: skip
-        rows = _with(rows, "assigned", _named([member.assigned for _, member in members], self.names))
+        rows = _set_column(rows, "assigned", _assignment_lists([member.assigned for _, member in members], self.names))
         target = [group.targets.get(member.member_id, {}) for group, member in members]
-        return _with(rows, "target", _named(target, self.names))
+        return _set_column(rows, "target", _assignment_lists(target, self.names))
 
     @property
     def share_group_partitions(self) -> pa.Table:
-        """The table of that name, by group, status, topic id and partition."""
+        """The table `share_group_partitions`, by group, status, topic id and partition."""
         topics = [
             (group_id, of_group, *of_topic)
             for group_id, of_group in sorted(self.state_partitions.items())
-            for of_topic in _listed(of_group)
+            for of_topic in _topics_by_status(of_group)
         ]
         rows = rows_to_table("share_group_partitions", (
             {
@@ -216,8 +220,8 @@ class FoldedGroups(ReplayedGroups):
             }
             for group_id, of_group, status, topic_id, _ in topics
         ))  # fmt: skip
-        spread, partitions = _spread([partitions for *_, partitions in topics])
-        return _with(rows.take(spread), "partition", partitions)
+        spread, partitions = _flatten([partitions for *_, partitions in topics])
+        return _set_column(rows.take(spread), "partition", partitions)
 
     def covers(self, group_id: str) -> bool:
         """Whether the log partition of a group was read: only then is its absence meaningful."""
@@ -236,8 +240,8 @@ def fold_groups(
     """Replay partitions of `__consumer_offsets`.
 
     Args:
-        logs: from `find_group_logs`; copies of one log partition are merged by offset.
-        window: which records of every log count; all of them by default.
+        logs: log partitions from `find_group_logs`; copies of one log partition are merged by offset.
+        window: selects records of every log; all by default.
         partition_count: number of partitions of the topic; by default `infer_group_partition_count`.
         chunk: bytes of segments in memory at a time.
     Raises:
@@ -254,9 +258,11 @@ def fold_groups(
         | replay.consumer_groups
     ]
     numbers = sorted({replay.partition for replay in replays if replay.partition is not None})
-    known = partition_count or infer_group_partition_count(logs, places)
+    topic_partition_count = partition_count or infer_group_partition_count(logs, places)
     places.sort(key=lambda place: (place[1], -1 if place[0] is None else place[0]))
-    folded = FoldedGroups(places=places, partitions=tuple(numbers), partition_count=known, record_counts=counts)
+    folded = FoldedGroups(
+        places=places, partitions=tuple(numbers), partition_count=topic_partition_count, record_counts=counts
+    )
     folded.has_given_count = partition_count is not None
     for replay in sorted(replays, key=lambda one: one.partition if one.partition is not None else -1):
         _add(folded, replay)
@@ -265,14 +271,14 @@ def fold_groups(
 
 def _add(folded: FoldedGroups, replay: GroupReplay) -> None:
     for group_id, group in replay.groups.items():
-        known = folded.groups.get(group_id)
-        if known is None or _rank(group, folded) > _rank(known, folded):
+        existing = folded.groups.get(group_id)
+        if existing is None or _rank(group, folded) > _rank(existing, folded):
             folded.groups[group_id] = group
-            listed = replay.state_partitions.get(group_id)
-            if listed:
-                folded.state_partitions[group_id] = listed
-    for group_id, listed in replay.state_partitions.items():
-        folded.state_partitions.setdefault(group_id, listed)
+            state_partitions = replay.state_partitions.get(group_id)
+            if state_partitions:
+                folded.state_partitions[group_id] = state_partitions
+    for group_id, state_partitions in replay.state_partitions.items():
+        folded.state_partitions.setdefault(group_id, state_partitions)
     folded.classic |= replay.classic
     folded.sticky += replay.sticky
     folded.consumer_groups |= replay.consumer_groups
@@ -284,8 +290,8 @@ def _add(folded: FoldedGroups, replay: GroupReplay) -> None:
 
 def _rank(group: ShareGroup, folded: FoldedGroups) -> tuple[bool, bool, int]:
     count = folded.partition_count
-    at_home = count is not None and group_partition_of(group.group_id, count) == group.partition
-    return group.is_live, at_home, group.last_time
+    is_own_partition = count is not None and group_partition_of(group.group_id, count) == group.partition
+    return group.is_live, is_own_partition, group.last_time
 
 
 def _replay(log: LogPartition, window: Window, chunk: int, counts: dict[int, int]) -> GroupReplay:
@@ -305,7 +311,7 @@ class _GroupLogFold:
         self.counts: dict[int, int] = {}
 
     def prepare(self, part: Chunk) -> RecordIndex:
-        # The broker loads the whole batch that contains the log start offset, and nothing before it.
+        # The broker loads the whole batch that contains the log start offset, and no batch before it.
         return index_records(part, self.log.log_start_offset, self.window)
 
     def take(self, part: RecordIndex) -> None:
@@ -322,7 +328,7 @@ class _GroupLogFold:
 
 
 def _note_unread(replay: GroupReplay, part: Chunk) -> None:
-    """Note records that the tool which printed the log could not read."""
+    """Note the records that the tool that printed the log could not read."""
     codes = {Fault.KEY_MALFORMED: "KEY_MALFORMED", Fault.VALUE_VERSION: "VALUE_VERSION_UNKNOWN"}
     for offset, (fault, version) in part.faults.items():
         text = f"the tool that printed the log could not read this record{f' of version {version}' * bool(version)}"
@@ -353,7 +359,7 @@ def members_per_partition(members: int, partitions: int) -> int:
 def expected_assignment_sizes(members: int, partitions: int) -> list[int]:
     """Number of partitions per member, in the coordinator's order.
 
-    Computed in doubles as Kafka does: rounding can give the last member one more than the sum allows.
+    Computed in doubles as Kafka does; rounding can give the last member one partition too many.
 
     Source: Kafka SimpleHomogeneousAssignmentBuilder.
     """

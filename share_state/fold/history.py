@@ -25,9 +25,9 @@ def history_pieces(folded: Folded) -> Iterator[pa.Table]:
     """The rows of one log partition without run, time, verdict and reason, which need all log partitions.
 
     Returns:
-        The columns of schemas/tables/share_partition_history.yaml, those four null, and PREVIOUS_START (start
-        offset at the last audit), FIRST_DELIVERY_AT (since then) and LOG_TIME (ms, of the last record of the log); one
-        row per live share-partition, in pieces.
+        The columns of schemas/tables/share_partition_history.yaml with these four null, and PREVIOUS_START (start
+        offset at the last audit), FIRST_DELIVERY_AT (first delivery since the start offset moved) and LOG_TIME (ms,
+        timestamp of the last record of the log); one row per live share-partition, in pieces.
     """
     pieces, limits = folded.state_pieces, folded.limits_of("delivery_count")
     for begin, end in piece_bounds(pieces.size):
@@ -45,12 +45,12 @@ def _history(folded: Folded, states: pa.Table, chains: Chains, before: np.ndarra
     waiting, terminal = (state == AVAILABLE) | (state == ACQUIRED), (state != ARCHIVING) & (state > ACQUIRED)
     poison = ((waiting | (state == ARCHIVING)) & (count >= limit - 1)) | ((state == ARCHIVED) & (count >= limit))
 
-    def total(chosen: np.ndarray, counted: np.ndarray = left) -> pa.Array:
-        sums = np.concatenate(([0], np.cumsum(np.where(chosen, counted, 0))))
+    def total(mask: np.ndarray, amounts: np.ndarray = left) -> pa.Array:
+        sums = np.concatenate(([0], np.cumsum(np.where(mask, amounts, 0))))
         return pa.array(np.diff(sums[tile_ends]))
 
     finished = total(terminal)
-    counted = {
+    amounts = {
         "lag": folded.lags(states, finished),
         "waiting_records": total(waiting),
         "archiving_records": total(state == ARCHIVING),
@@ -60,7 +60,7 @@ def _history(folded: Folded, states: pa.Table, chains: Chains, before: np.ndarra
         "active_time": to_timestamps(chains.chains["last_consumed_at"]),
     }
     kept = (*KEY, "state_partition", "start_offset", "effective_start_offset", "end_offset", "topic_end_offset")
-    table = declared_table(TABLE, {name: states[name] for name in kept} | counted)
+    table = declared_table(TABLE, {name: states[name] for name in kept} | amounts)
     table = table.append_column(PREVIOUS_START, pa.array(before, mask=before == NO_PREVIOUS_START))
     return table.append_column(FIRST_DELIVERY_AT, to_timestamps(np.maximum(chains.chains["first_delivery_at"], 0)))
 
@@ -75,7 +75,7 @@ def add_verdicts(
     clock: int,
     by_wall_clock: bool = False,
 ) -> pa.Table:
-    """Rows of `history_pieces` with time, run and verdict; the verdicts are those of Burrow.
+    """Add time, run and verdict to rows of `history_pieces`; the verdicts follow Burrow.
 
     - REWIND: SPSO is lower than at the last audit.
     - STOP: records wait, and no consumer has changed the state for `stall_minutes`.
@@ -83,13 +83,13 @@ def add_verdicts(
     - OK: otherwise.
 
     Args:
-        time: ms, of the rows.
-        run_id: of the rows.
-        limits: of the cluster.
-        strays: rows to leave out: `key_texts` with the state partition.
+        time: ms, for the column `time`.
+        run_id: for the column `run_id`.
+        limits: limits of the cluster.
+        strays: rows to drop, as `key_texts` with the state partition.
         clock: ms, when the audit began.
-        by_wall_clock: durations end at `clock`; by default with the last record of the log, or `clock` if it is stamped
-            later.
+        by_wall_clock: durations end at `clock`; by default they end at the timestamp of the last record of the log, but
+            not after `clock`.
     Returns:
         Columns of schemas/tables/share_partition_history.yaml.
     """
@@ -98,21 +98,21 @@ def add_verdicts(
         rows = rows.filter(pc.invert(stray))
     start, before = _numbers(rows["start_offset"]), _numbers(rows[PREVIOUS_START])
     lag, waiting = _numbers(rows["lag"]), _numbers(rows["waiting_records"]) + _numbers(rows["archiving_records"])
-    behind = np.where(lag >= 0, lag, waiting)
+    unfinished = np.where(lag >= 0, lag, waiting)
     until = np.full(len(rows), clock) if by_wall_clock else np.minimum(_numbers(rows[LOG_TIME]), clock)
-    idle = _minutes_since(rows["active_time"], until)
-    still = _minutes_since(rows[FIRST_DELIVERY_AT], until)
-    works = (start >= 0) & (behind > 0)
+    idle_minutes = _minutes_since(rows["active_time"], until)
+    unchanged_minutes = _minutes_since(rows[FIRST_DELIVERY_AT], until)
+    is_active = (start >= 0) & (unfinished > 0)
     cases = {
         REWIND: (start >= 0) & (start < before),
-        STOP: works & (idle >= limits.stall_minutes),
-        STALL: works & (still >= limits.stall_minutes),
+        STOP: is_active & (idle_minutes >= limits.stall_minutes),
+        STALL: is_active & (unchanged_minutes >= limits.stall_minutes),
     }
     verdict = np.select(list(cases.values()), [VERDICTS.index(name) for name in cases], VERDICTS.index(OK))
     reasons = {
         REWIND: (before - start, " offsets back: SPSO went from ", before, " to ", start),
-        STOP: (behind, " records wait, and no consumer has changed anything for ", *_whole_units(idle)),
-        STALL: (behind, " records wait, and SPSO has stayed at ", start, " for ", *_whole_units(still)),
+        STOP: (unfinished, " records wait, and no consumer has changed the state for ", *_whole_units(idle_minutes)),
+        STALL: (unfinished, " records wait, and SPSO has stayed at ", start, " for ", *_whole_units(unchanged_minutes)),
     }
     kept = rows.drop_columns([PREVIOUS_START, FIRST_DELIVERY_AT, LOG_TIME])
     columns: dict[str, Any] = dict(zip(kept.column_names, kept.columns, strict=True))
@@ -141,7 +141,7 @@ def _reason(verdict: np.ndarray, reasons: dict[str, tuple[str | np.ndarray, ...]
 
 
 def _whole_units(minutes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Each duration as a number of its largest unit of which there are at least two, and that unit."""
+    """Each duration in its largest unit with a value of at least 2: the value, and the unit."""
     sizes = np.select([minutes >= 2 * 1440, minutes >= 2 * 60], [1440, 60], 1)
     return (minutes // sizes).astype(np.int64), np.select([sizes == 1440, sizes == 60], [" d", " h"], " min")
 
@@ -151,6 +151,6 @@ def _numbers(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def _minutes_since(column: pa.ChunkedArray, until: np.ndarray) -> np.ndarray:
-    """Minutes from each time to the one in `until`; -1 if unknown."""
+    """Minutes from each time to its entry in `until`; -1 if unknown."""
     milliseconds = column.cast(pa.int64()).fill_null(-1).to_numpy() // 1000
     return np.where(milliseconds < 0, -1.0, (until - milliseconds) / _MS_PER_MINUTE)

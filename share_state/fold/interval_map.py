@@ -1,8 +1,8 @@
 """The ranges of one share-partition, kept canonical in place while its records are folded one by one.
 
-One array of STATE_BATCH rows, the buffer, holds them: the first third the ranges held, the second those of the record,
-the last is scratch space of the merge. The ranges of a list are sorted and disjoint, and adjacent ranges differ in
-value. It is one array because each array argument of a compiled function costs as much as a few ranges.
+The buffer, one array of STATE_BATCH rows, has three parts: the current ranges, the incoming ranges of a record, and
+scratch space for the merge. The ranges of a list are sorted and disjoint, and adjacent ranges differ in value. It is
+one array because each array argument of a compiled function costs as much as a few ranges.
 """
 
 import numpy as np
@@ -22,7 +22,7 @@ from share_state.kafka.buffers import copy_rows
 from share_state.kafka.state_records import LARGEST_OFFSET, STATE_BATCH
 
 UNCOVERED = -(2**31)
-"""Priority of an offset that no range covers: less than any other."""
+"""Priority of an offset that no range covers: less than any other priority."""
 
 
 _ROWS_PER_RANGE = 6
@@ -37,7 +37,7 @@ def has_capacity(buffer, size, count):
 
 @allocating_kernel
 def ensure_capacity(buffer, size, count):
-    """A buffer for `size` ranges and a record of `count` ranges; the ranges held are copied."""
+    """A buffer for `size` ranges and a record of `count` ranges; the current ranges are copied."""
     if has_capacity(buffer, size, count):
         return buffer
     larger = np.empty(2 * _ROWS_PER_RANGE * (size + count + 1), STATE_BATCH)
@@ -51,15 +51,15 @@ def load_incoming(batches, begin, end, cut, buffer):
     """Write the ranges of a record to the second third of the buffer, in canonical form.
 
     Args:
-        batches: STATE_BATCH rows; those of the record are rows `begin` to `end`, in any order.
-        cut: offsets below it do not count; -1 for none.
+        batches: STATE_BATCH rows; the record has rows `begin` to `end`, in any order.
+        cut: offsets below it are dropped; -1 for none.
     Returns:
-        Row after the last.
+        Row after the last one written.
     """
     at = start = len(buffer) // 3
     for number in range(begin, end):
         first, last = batches[number].first, batches[number].last
-        # An inverted range covers nothing; the broker hangs or fails on it, and a rule reports it.
+        # An inverted range covers no offset. The broker hangs or fails on it, and a rule reports it.
         if first > last or last == LARGEST_OFFSET or (cut != -1 and last < cut):
             continue
         if cut != -1:
@@ -72,7 +72,7 @@ def load_incoming(batches, begin, end, cut, buffer):
 
 @allocating_kernel
 def _load_swept(batches, begin, end, cut, buffer):
-    """As `load_incoming`, where ranges overlap or are out of order, which no coordinator of a release writes."""
+    """Like `load_incoming`, for ranges that overlap or are out of order; no released coordinator writes them."""
     first, last, packed = range_columns(end - begin)
     size = clip_ranges(batches, begin, end, cut, first, last, packed, np.int64(0))
     return sweep(first, last, packed, size, *range_columns(end - begin), buffer, len(buffer) // 3)
@@ -80,7 +80,7 @@ def _load_swept(batches, begin, end, cut, buffer):
 
 @inlined
 def replace_with_incoming(buffer, end):
-    """Replace the ranges held by the incoming ones, up to row `end`; returns their number."""
+    """Replace the current ranges by the incoming ranges, up to row `end`; returns their number."""
     begin = len(buffer) // 3
     copy_rows(buffer, begin, buffer, 0, end - begin)
     return end - begin
@@ -88,12 +88,12 @@ def replace_with_incoming(buffer, end):
 
 @inlined
 def drop_below(buffer, size, start, counted):
-    """Drop the offsets before `start` from the ranges held; none if it is negative.
+    """Drop the offsets before `start` from the current ranges; none if it is negative.
 
     Args:
-        counted: terminal offsets were counted from this offset on so far.
+        counted: first offset of the terminal offsets that are counted so far.
     Returns:
-        (ranges left, terminal offsets from `counted` on that were dropped).
+        (number of ranges left, number of dropped terminal offsets at or after `counted`).
     """
     terminal = np.int64(0)
     if start < 0 or size == 0 or buffer[0].first >= start:
@@ -113,12 +113,12 @@ def drop_below(buffer, size, start, counted):
 
 @inlined
 def merge_incoming(buffer, size, incoming_end, start):
-    """Set each offset to the greater of its values, held and incoming.
+    """Set each offset to the greater of its current and incoming value.
 
     Args:
-        start: terminal offsets are counted from here on.
+        start: terminal offsets are counted from this offset on.
     Returns:
-        (ranges held, additional terminal offsets, then the result of `first_illegal_transition`).
+        (number of ranges, number of additional terminal offsets, then the result of `first_illegal_transition`).
     """
     incoming, spare = len(buffer) // 3, 2 * (len(buffer) // 3)
     terminal, row = np.int64(0), np.int64(0)
@@ -165,7 +165,7 @@ def merge_incoming(buffer, size, incoming_end, start):
                 filled = _append(buffer, spare, filled, first, end, held_count, held_state)
             first = end + 1
             if buffer[row].last > end:
-                # The next incoming range may overlap the rest of it.
+                # The next incoming range may overlap the rest of this range.
                 buffer[row].first = first
                 break
             row += 1
@@ -222,25 +222,25 @@ def _continues(buffer, row, first, count, state):
 def first_illegal_transition(buffer, size, incoming_end):
     """The first offset that the incoming ranges move out of a state that it cannot leave.
 
-    An acknowledged or archived offset returns (with a higher count, or from acknowledged to ARCHIVING) or becomes the
-    other of the two; an archiving offset becomes available or acknowledged.
+    These are: an acknowledged or archived offset that becomes the other of the two, or not terminal (with a higher
+    count, or from acknowledged to ARCHIVING); an archiving offset that becomes available or acknowledged.
 
     Returns:
-        (first such offset or -1, its priority held, its incoming priority).
+        (first such offset or -1, its current priority, its incoming priority).
     """
     row = 0
     for new in range(len(buffer) // 3, incoming_end):
         while row < size and buffer[row].last < buffer[new].first:
             row += 1
-        found = _illegal_transition(buffer, row, size, new)
-        if found[0] >= 0:
-            return found
+        transition = _illegal_transition(buffer, row, size, new)
+        if transition[0] >= 0:
+            return transition
     return np.int64(-1), np.int32(UNCOVERED), np.int32(UNCOVERED)
 
 
 @inlined
 def _illegal_transition(buffer, row, size, new):
-    """`first_illegal_transition` of one incoming range; `row` is the first range held that does not end before it."""
+    """`first_illegal_transition` for one incoming range; `row` is the first current range that ends in or after it."""
     while row < size and buffer[row].first <= buffer[new].last:
         if _is_illegal(buffer[row].state, buffer[row].count, buffer[new].state, buffer[new].count):
             return (
@@ -262,56 +262,56 @@ def _is_illegal(old_state, old_count, new_state, new_count):
         return False
     if is_terminal(new_state):
         return True
-    # AVAILABLE at the same count is an older write that arrives late: it changes nothing.
+    # AVAILABLE at the same count is a delayed older write, which changes nothing.
     return new_count > old_count or (new_state == ARCHIVING and old_state == ACKNOWLEDGED)
 
 
 @kernel
 def first_difference(buffer, size, incoming_end):
-    """The first offset whose value differs between the incoming ranges and those held.
+    """The first offset whose value differs between the current and the incoming ranges.
 
     Returns:
-        (that offset or -1, its priority held, its incoming priority; UNCOVERED if no range covers it).
+        (that offset or -1, its current priority, its incoming priority); UNCOVERED if no range covers it.
     """
-    one, other = 0, len(buffer) // 3
+    row, incoming = 0, len(buffer) // 3
     at = np.int64(-1)
-    while one < size and other < incoming_end:
-        if buffer[one].first != buffer[other].first:
-            at = min(buffer[one].first, buffer[other].first)
+    while row < size and incoming < incoming_end:
+        if buffer[row].first != buffer[incoming].first:
+            at = min(buffer[row].first, buffer[incoming].first)
             break
-        if buffer[one].count != buffer[other].count or buffer[one].state != buffer[other].state:
-            at = buffer[one].first
+        if buffer[row].count != buffer[incoming].count or buffer[row].state != buffer[incoming].state:
+            at = buffer[row].first
             break
-        if buffer[one].last != buffer[other].last:
-            at = min(buffer[one].last, buffer[other].last) + 1
+        if buffer[row].last != buffer[incoming].last:
+            at = min(buffer[row].last, buffer[incoming].last) + 1
             break
-        one += 1
-        other += 1
+        row += 1
+        incoming += 1
     else:
-        if one == size and other == incoming_end:
+        if row == size and incoming == incoming_end:
             return np.int64(-1), np.int32(UNCOVERED), np.int32(UNCOVERED)
-        at = buffer[one].first if one < size else buffer[other].first
+        at = buffer[row].first if row < size else buffer[incoming].first
     return at, _value_at(buffer, 0, size, at), _value_at(buffer, len(buffer) // 3, incoming_end, at)
 
 
 @kernel
 def first_lowered(buffer, size, incoming_end, start):
-    """The first offset from `start` on whose incoming value is lower; returns as `first_difference`."""
-    other = len(buffer) // 3
+    """The first offset from `start` on whose incoming value is lower; result as for `first_difference`."""
+    incoming = len(buffer) // 3
     for row in range(size):
         if buffer[row].last < start:
             continue
-        here = priority(buffer[row].count, buffer[row].state)
+        value = priority(buffer[row].count, buffer[row].state)
         at = max(buffer[row].first, start)
         while at <= buffer[row].last:
-            while other < incoming_end and buffer[other].last < at:
-                other += 1
-            if other == incoming_end or buffer[other].first > at:
-                return at, here, np.int32(UNCOVERED)
-            there = priority(buffer[other].count, buffer[other].state)
-            if there < here:
-                return at, here, there
-            at = buffer[other].last + 1
+            while incoming < incoming_end and buffer[incoming].last < at:
+                incoming += 1
+            if incoming == incoming_end or buffer[incoming].first > at:
+                return at, value, np.int32(UNCOVERED)
+            incoming_value = priority(buffer[incoming].count, buffer[incoming].state)
+            if incoming_value < value:
+                return at, value, incoming_value
+            at = buffer[incoming].last + 1
     return np.int64(-1), np.int32(UNCOVERED), np.int32(UNCOVERED)
 
 
@@ -325,7 +325,7 @@ def _value_at(buffer, begin, end, offset):
 
 @kernel
 def first_archiving(buffer, size, start, end):
-    """The first offset in [start, end) held in state ARCHIVING; -1 for none."""
+    """The first offset in [start, end) whose current state is ARCHIVING; -1 for none."""
     for row in range(size):
         if buffer[row].first >= end:
             break

@@ -1,6 +1,6 @@
 """Merges overlapping ranges: each offset has the greatest (delivery count, delivery state) of the ranges that cover it.
 
-The second half derives from merged ranges what a leader that loads them uses: start, end, in-flight window.
+The second half derives from merged ranges what a leader that loads them uses: start, end and in-flight window.
 
 Source: Kafka PersisterStateBatchCombiner of 4.4 (a sweep line); earlier releases give the same value for each offset.
 """
@@ -11,7 +11,7 @@ from share_state.jit.compile import allocating_kernel, inlined, kernel
 from share_state.kafka.state_records import LARGEST_OFFSET
 
 _FEW = 128
-"""Runs of this many ranges are sorted by insertion, then merged."""
+"""Runs of this many ranges are sorted by insertion and then merged."""
 
 
 @inlined
@@ -210,7 +210,7 @@ TILE = np.dtype([("first", "i8"), ("last", "i8"), ("count", "i2"), ("state", "i1
 
 @inlined
 def is_terminal(state):
-    """True for a terminal state, which the start offset passes: acknowledged or archived."""
+    """Whether a state is terminal (acknowledged or archived): the start offset moves past it."""
     return state == ACKNOWLEDGED or state == ARCHIVED
 
 
@@ -223,8 +223,8 @@ def effective_starts(start_offsets, ends, batches):
         ends: int64, batches of number n are rows ends[n] to ends[n + 1].
         batches: canonical STATE_BATCH rows.
     Returns:
-        int64, one per share-partition; start_offsets[n] if there are none, or if a range begins before the start (the
-        broker refuses to load such a state).
+        int64, one per share-partition; start_offsets[n] if there are no such ranges, or if a range begins before the
+        start (the broker refuses to load such a state).
     Source: Kafka SharePartition.maybeInitialize.
     """
     effective = start_offsets.copy()
@@ -241,7 +241,7 @@ def effective_starts(start_offsets, ends, batches):
 
 @allocating_kernel
 def has_terminal_after_start(start_offsets, ends, batches):
-    """True for each share-partition that has a terminal range after the start offset."""
+    """bool, one per share-partition: whether it has a terminal range after the start offset."""
     finished = np.zeros(len(start_offsets), np.bool_)
     for number in range(len(start_offsets)):
         for row in range(ends[number], ends[number + 1]):
@@ -253,14 +253,14 @@ def has_terminal_after_start(start_offsets, ends, batches):
 
 @allocating_kernel
 def end_offsets(start_offsets, ends, batches):
-    """SPEO of each share-partition: offset after its last range, its start if it has none; -1 if not initialised."""
-    past = start_offsets.copy()
+    """SPEO of each share-partition: the offset after its last range, else its start; -1 if not initialised."""
+    result = start_offsets.copy()
     for number in range(len(start_offsets)):
         if start_offsets[number] < 0:
-            past[number] = -1
+            result[number] = -1
         elif ends[number + 1] > ends[number]:
-            past[number] = max(start_offsets[number], batches[ends[number + 1] - 1].last + 1)
-    return past
+            result[number] = max(start_offsets[number], batches[ends[number + 1] - 1].last + 1)
+    return result
 
 
 @allocating_kernel
@@ -299,7 +299,7 @@ def _tile(out, at, first, last, state, count, gap):
 
 @kernel
 def clip_ranges(batches, start, end, cut, first, last, packed, size):
-    """Append the ranges at or after `cut` (-1: all) without inverted ones, which cover nothing."""
+    """Append the parts of ranges at or after `cut` (-1 for all) without inverted ranges, which cover no offset."""
     for number in range(start, end):
         batch = batches[number]
         if batch.first > batch.last or batch.last == LARGEST_OFFSET or (cut != -1 and batch.last < cut):

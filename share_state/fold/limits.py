@@ -1,4 +1,4 @@
-"""The limits of a cluster and of its share groups that the rules check a log against."""
+"""The limits of a cluster and of its share groups; rules check a log against them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ GROUP_LIMITS = ("delivery_count", "record_locks")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits that the rules check a log against; the defaults are Kafka's.
+    """Limits that rules check a log against; the defaults are Kafka's.
 
     Attributes:
         delivery_count: deliveries before a record is archived (group.share.delivery.count.limit).
@@ -25,11 +25,11 @@ class Limits:
         updates_per_snapshot: updates between two snapshots (share.coordinator.snapshot.update.records.per.snapshot).
         chain_length: control records since the latest checkpoint above which a chain is reported as long.
         stall_minutes: minutes that a start offset may stay in place while later offsets finish.
-        pinned_records: records that one share-partition may keep from deletion before it is reported.
+        pinned_records: records that one share-partition may prevent from being deleted before it is reported.
         writer_version: the release that wrote the log, one of RELEASES; None to infer it.
         archiving_seconds: seconds that an offset may stay in ARCHIVING; a dead-letter write takes less than one.
-        groups: share group -> limits that it sets for itself: GROUP_LIMITS, by name.
-        batch_bytes: bytes that a record batch may have when decompressed.
+        groups: share group -> limits that it sets for itself (name in GROUP_LIMITS -> value).
+        batch_bytes: bytes that a decompressed record batch may have.
     """
 
     delivery_count: int = 5
@@ -44,29 +44,32 @@ class Limits:
     batch_bytes: int = MAX_BODY_SIZE
 
     def of_group(self, limit: str, group: str) -> int:
-        """One of GROUP_LIMITS for a share group."""
+        """The value of one of GROUP_LIMITS for a share group."""
         return self.groups.get(group, {}).get(limit, getattr(self, limit))
 
     def of_groups(self, limit: str, groups: pa.Array | pa.ChunkedArray) -> np.ndarray:
-        """One of GROUP_LIMITS for each of some share groups, int64."""
+        """The value of one of GROUP_LIMITS for each share group, int64."""
         return self.values(limit)[self.group_rows(groups)]
 
     def values(self, limit: str) -> np.ndarray:
-        """One of GROUP_LIMITS, int64: first that of the cluster, then those of `groups`."""
+        """The values of one of GROUP_LIMITS, int64: the cluster's first, then one per entry of `groups`."""
         default: int = getattr(self, limit)
-        return np.array([default, *(own.get(limit, default) for own in self.groups.values())], np.int64)
+        return np.array(
+            [default, *(group_limits.get(limit, default) for group_limits in self.groups.values())], np.int64
+        )
 
     def group_rows(self, groups: pa.Array | pa.ChunkedArray) -> np.ndarray:
-        """For each of some share groups its place in `groups`, from 1 on; 0 if it has no limits of its own."""
+        """The row in `values` for each share group: 0 if it sets no limits for itself."""
         if not self.groups:
             return np.zeros(len(groups), np.int64)
         places = pc.call_function("index_in", [groups], pc.SetLookupOptions(pa.array(self.groups, pa.string())))
         return places.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64) + 1
 
-    def since_4_4(self, archiving_since: int) -> int | None:
+    def written_by_4_4_after(self, archiving_since: int) -> int | None:
         """The offset after which 4.4 or later wrote every record; None if unknown.
 
-        `archiving_since` is the offset of the first record that only such a release can have written, -1 for none.
+        Args:
+            archiving_since: offset of the first record that only 4.4 or later can have written, -1 for none.
         """
         if self.writer_version is not None:
             return -1 if self.writer_version == "4.4" else None

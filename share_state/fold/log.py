@@ -1,4 +1,4 @@
-"""Reads, decodes and folds one log partition of `__share_group_state`: the work of one task."""
+"""Reads, decodes and folds one log partition of `__share_group_state`, in one task."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +30,8 @@ from share_state.fold.states import (
     existing_chains,
     in_flight_in_pieces,
     key_columns,
-    states_in_pieces,
+    state_table,
+    table_in_pieces,
     to_timestamps,
 )
 from share_state.kafka.buffers import BackgroundWorker, RecordBuffer
@@ -52,10 +53,10 @@ from share_state.sources.segments import RecordIndex, index_records, read_chunks
 from share_state.sources.topics import Topics
 
 SLICES_PER_CHUNK = 2
-"""A chunk is decoded in slices, so that the bytes that framing has read are still in the CPU cache."""
+"""A chunk is decoded in slices, so that the bytes are still in the CPU cache after framing."""
 
 CHUNKS_PER_FOLD = 16
-"""A fold waits for decoded records of this many times the chunk size, because each fold copies the live state."""
+"""A fold starts when the decoded records reach this many times the chunk size, because each fold copies the state."""
 
 _SIZES = ("redundant_bytes", "pinned_bytes")
 _OFFSETS = ("cutoff_offset", "log_start_offset", "log_end_offset", "redundant_records", "next_cutoff_offset",
@@ -75,8 +76,8 @@ class FoldedLog(Folded):
         checkpoint: where a later audit resumes; None if the log has no valid batch or no number.
         archiving: offset and timestamp (ms) of the first record with a range in state ARCHIVING; -1 for none.
         first_lost_offset: earliest known offset from which records may be missing, -1 for none.
-        archiving_ranges: the table of that name; None unless it was requested.
-        complete_since: ms, every record since then is folded; 0 if all of the log is, None if some are missing or
+        archiving_ranges: the table `archiving_ranges`; None unless requested.
+        complete_since: ms, every record since then is folded; 0 if the whole log is, None if records are missing or
             unreadable, or if the ranges were not requested.
     """
 
@@ -92,11 +93,11 @@ class FoldedLog(Folded):
     complete_since: int | None
 
     def key_columns(self, numbers: np.ndarray, topics: Topics) -> dict[str, pa.Array]:
-        """Key columns of share-partitions, by their numbers."""
+        """Key columns of share-partitions by number."""
         return key_columns(self.keys, numbers, topics)
 
     def leader_starts(self) -> np.ndarray:
-        """int64, one per chain: after the leading terminal ranges; the recorded start lags by a write."""
+        """int64, one per chain: after the leading terminal ranges, which the recorded start may precede."""
         return effective_starts(self.chains.chains["start_offset"].copy(), self.chains.ends, self.chains.batches)
 
     def lags(self, states: pa.Table, finished: pa.Array) -> pa.Array:
@@ -120,12 +121,12 @@ def fold_log(
     cores: int = 1,
     archiving_groups: frozenset[str] | None = None,
 ) -> FoldedLog:
-    """Fold one log partition into what the coordinator would hold after loading it.
+    """Fold one log partition into the state that a coordinator has after loading it.
 
     Args:
-        log: a log partition from `find_logs`; with `restore`, what `resume` returned.
-        window: which records count; all of them by default.
-        as_of: in place of a window: an offset, a time or its ISO 8601 text; later records do not count.
+        log: a log partition from `find_logs`; with `restore`, the result of `resume`.
+        window: selects records; all by default.
+        as_of: in place of a window: an offset, a time or its ISO 8601 text; later records are left out.
         topics, state_partitions, limits, restore, resume_status, judge, cores, archiving_groups: see FoldOptions.
         chunk: bytes of segments in memory at a time.
     Raises:
@@ -135,9 +136,9 @@ def fold_log(
 
     def begin() -> _LogFold:
         checkpoint = restore() if restore else None
-        counted = window or as_of_window(as_of)
+        selected_window = window or as_of_window(as_of)
         settings = (limits or Limits(), checkpoint, resume_status, judge, cores, chunk, archiving_groups)
-        return _LogFold(log, counted, *settings)
+        return _LogFold(log, selected_window, *settings)
 
     fold = read_into(begin, log, chunk=chunk, slices=SLICES_PER_CHUNK, cores=cores)
     return fold.finish(topics or Topics(), state_partitions)
@@ -149,11 +150,11 @@ def decode_log(
     """The decoded records of a log partition, chunk by chunk, with its share-partitions so far.
 
     Args:
-        losses: collects where records are missing or unreadable, before their chunk is returned.
+        losses: collects where records are missing or unreadable, before their chunk is yielded.
     """
     fold = _LogFold(log, window, Limits())
     fold.losses = losses or fold.losses
-    # A record that is returned cannot be taken back if segments overlap: merge from the start.
+    # Yielded records cannot be withdrawn if segments turn out to overlap, so merge from the start.
     try:
         for part in read_chunks(log, merge=True):
             yield fold.decode(fold.prepare(part)), fold.keys
@@ -238,12 +239,12 @@ class _LogFold:
     def _fold_decoded(self) -> None:
         buffer, keys = self.buffer, len(self.keys)
         self.folding.wait()
-        # A fold copies the state, so the next one waits for that many bytes: the cost stays linear in any number of
-        # share-partitions. The size is taken before this fold, so that findings do not depend on the number of cores.
+        # A fold copies the state, so the next fold waits for as many bytes: the total cost stays linear for any number
+        # of share-partitions. The size is read before this fold, so that findings do not depend on the core count.
         self.fold_size = max(self.min_fold_size, self.chains.size)
         if buffer.row_count:
             self.buffer, self.spare_buffer = self.spare_buffer, buffer
-            # Taken here, because decoding adds keys and losses while the fold runs.
+            # Copied here, because decoding adds keys and losses while the fold runs.
             lost, limit_rows = (), None
             if self.context_fold is not None:
                 lost = tuple(self.losses.offsets)
@@ -267,28 +268,28 @@ class _LogFold:
         buffer.clear()
 
     def decode(self, part: RecordIndex, buffer: RecordBuffer | None = None) -> StateRecords:
-        """Decode the records of a chunk that count, into the buffer if one is given."""
-        chunk, facts = part.part, part.facts
+        """Decode the indexed records of a chunk, into `buffer` if it is not None."""
+        chunk, summary = part.part, part.summary
         self.observations.repeated_batches += chunk.repeated
         self.has_valid_batches |= part.had_valid
-        self.observations.note_batches(chunk, facts)
-        self._note_gaps(chunk.batches, facts)
-        self._note_last(chunk.batches, facts)
+        self.observations.note_batches(chunk, summary)
+        self._note_gaps(chunk.batches, summary)
+        self._note_last(chunk.batches, summary)
         decoded = decode_state_records(chunk.data, part.records, self.keys, buffer)
         set_reported_faults(decoded, chunk.faults)
         self.record_count += len(decoded.rows)
         self.extent.take(chunk.batches, decoded.rows["offset"])
-        self.observations.counts.take(chunk.batches, facts, decoded)
+        self.observations.counts.take(chunk.batches, summary, decoded)
         self.observations.note_records(decoded)
         losing = Fault.KEY_MALFORMED | UNREADABLE_FAULTS
         if decoded.faults & losing:
             rows = decoded.rows
             lost = np.concatenate(([False], (rows["key"] < 0) & (rows["fault"] & losing != 0), [False]))
-            # What is between two lost records is lost, too.
-            self._lose(rows["offset"][lost[1:-1] & ~(lost[:-2] & lost[2:])])
+            # Note only the first and last record of each run of lost records.
+            self._note_losses(rows["offset"][lost[1:-1] & ~(lost[:-2] & lost[2:])])
         return decoded
 
-    def _lose(self, offsets: np.ndarray | Sequence[int]) -> None:
+    def _note_losses(self, offsets: np.ndarray | Sequence[int]) -> None:
         """Note offsets from which records are missing or unreadable."""
         if len(offsets):
             self.last_lost_offset = max(self.last_lost_offset, int(np.max(offsets)))
@@ -297,12 +298,12 @@ class _LogFold:
     def note_open_damage(self) -> None:
         """Note a loss at the end of the log if no valid batch follows a damaged one."""
         if self.broken_since:
-            self._lose([max(self.next_offset, 0)])
+            self._note_losses([max(self.next_offset, 0)])
 
-    def _note_gaps(self, batches: np.ndarray, facts: BatchSummary) -> None:
+    def _note_gaps(self, batches: np.ndarray, summary: BatchSummary) -> None:
         until = self.window.until_offset
-        is_whole = facts.rows and facts.is_continuous and not self.broken_since
-        if is_whole and batches[0]["base_offset"] == self._expected(batches[0]):
+        is_continuous = summary.rows and summary.is_continuous and not self.broken_since
+        if is_continuous and batches[0]["base_offset"] == self._expected(batches[0]):
             end = int(batches[-1]["last_offset"]) + 1
             self.next_offset = end if until is None else min(end, until)
             return
@@ -318,28 +319,28 @@ class _LogFold:
             broken_before[0] |= self.broken_since
             for row in np.flatnonzero(base > expected):
                 self.observations.gaps.append((int(expected[row]), int(base[row]), bool(broken_before[row])))
-                self._lose([int(expected[row])])
+                self._note_losses([int(expected[row])])
             if broken_before[0] and self.next_offset < 0:
                 # The log may be incomplete before the first valid batch.
-                self._lose([int(base[0]) - 1])
+                self._note_losses([int(base[0]) - 1])
             self.next_offset = int(last[-1]) + 1 if until is None else min(int(last[-1]) + 1, until)
             self.broken_since = bool(harmful[-1] > harmful[good[-1]])
         else:
             self.broken_since |= bool(len(harmful) and harmful[-1])
-        self._lose(batches["base_offset"][batches["status"] == BatchStatus.CONFLICT])
+        self._note_losses(batches["base_offset"][batches["status"] == BatchStatus.CONFLICT])
 
     def _expected(self, batch: np.ndarray) -> int:
         """The offset at which a batch must begin; the first batch may contain the log start offset."""
         return self.next_offset if self.next_offset >= 0 else min(int(batch["base_offset"]), self.log.log_start_offset)
 
-    def _note_last(self, batches: np.ndarray, facts: BatchSummary) -> None:
+    def _note_last(self, batches: np.ndarray, summary: BatchSummary) -> None:
         """Keep the last valid batch, after which a later audit resumes."""
-        if facts.valid:
-            last = batches[facts.last].copy()
+        if summary.valid:
+            last = batches[summary.last].copy()
             self.last, self.newest_time = last, int(last["max_timestamp"])
 
     def _mark(self) -> ResumePoint | None:
-        """Where a later audit resumes; at the same batch as this one if it found no valid batch."""
+        """Where a later audit resumes; where this audit resumed if it found no valid batch."""
         suspect = self.chains.chains["suspect_offset"] != NOWHERE
         is_sound = self.last_lost_offset == NOWHERE and not suspect.any()
         last, topic_id = self.last, self.log.topic_id or (self.mark.topic_id if self.mark else None)
@@ -365,7 +366,7 @@ class _LogFold:
             topic_id=topic_id,
         )
 
-    def _starts_before(self) -> np.ndarray:
+    def _previous_starts_by_key(self) -> np.ndarray:
         """`previous_starts` of every share-partition by number."""
         starts = np.full(len(self.keys), NO_PREVIOUS_START)
         if self.mark is not None:
@@ -402,7 +403,7 @@ class _LogFold:
         if (mark := self._mark()) is not None:
             counts, lost = self.observations.counts, self.last_lost_offset
             checkpoint = FoldCheckpoint(mark, self.keys, self.chains, self.extent, counts, lost, *self.archiving)
-        # After the checkpoint is made: a later audit reads these bytes again.
+        # Not part of the checkpoint: a later audit reads these bytes again.
         self.note_open_damage()
         if self.log.partition is not None:
             self.observations.place_keys(key_hashes(self.keys), self.log.partition, state_partitions)
@@ -414,17 +415,19 @@ class _LogFold:
         unreadable = self.chains.chains["suspect_offset"] != NOWHERE
         hidden = self.last_lost_offset != NOWHERE or bool((unreadable & ~self.chains.chains["exists"]).any())
         limit = cutoff(chains, suspect, hidden=hidden)
-        # The batch that contains the log start offset is folded whole, but its records before that do not count.
+        # The whole batch that contains the log start offset is folded, but its records before that are not counted.
         redundant = self.extent.records_before(limit.offset) - self.extent.records_before(first) if limit.offset else 0
-        freed = self.extent.bytes_before(limit.offset) - self.extent.bytes_before(first) if limit.offset else 0
+        redundant_bytes = (
+            self.extent.bytes_before(limit.offset) - self.extent.bytes_before(first) if limit.offset else 0
+        )
         current = max(limit.offset or 0, first)
         following = limit.next_offset if limit.next_offset is not None else current
-        held_by = {
-            name: None if limit.held_by is None else column[limit.held_by].as_py() for name, column in key.items()
+        limited_by = {
+            name: None if limit.limited_by is None else column[limit.limited_by].as_py() for name, column in key.items()
         }
-        holder = [] if limit.held_by is None else chains.chains["write_time"][[limit.held_by]]
-        written = next(iter(to_timestamps(np.array(holder, np.int64)).to_pylist()), None)
-        unsafe_because = limit.unsafe_because if self.log.has_offsets else "this form holds no offsets"
+        write_times = [] if limit.limited_by is None else chains.chains["write_time"][[limit.limited_by]]
+        written = next(iter(to_timestamps(np.array(write_times, np.int64)).to_pylist()), None)
+        unsafe_reason = limit.unsafe_reason if self.log.has_offsets else "this format has no offsets"
         row = {
             "dialect": SHARE_GROUP_STATE,
             "topic": self.log.topic,
@@ -434,17 +437,22 @@ class _LogFold:
             "log_end_offset": max(self.next_offset, first),
             "redundant_records": redundant,
             "live_share_partitions": len(numbers),
-            "limited_by_group": held_by["group_id"],
-            "limited_by_topic_id": held_by["topic_id"],
-            "limited_by_partition": held_by["partition"],
+            "limited_by_group": limited_by["group_id"],
+            "limited_by_topic_id": limited_by["topic_id"],
+            "limited_by_partition": limited_by["partition"],
             "limited_since": written,
-            "safe": not unsafe_because,
-            "reason": unsafe_because or None,
-            "redundant_bytes": freed,
+            "safe": not unsafe_reason,
+            "reason": unsafe_reason or None,
+            "redundant_bytes": redundant_bytes,
             "next_cutoff_offset": limit.next_offset,
             "pinned_records": self.extent.records_before(following) - self.extent.records_before(current),
             "pinned_bytes": self.extent.bytes_before(following) - self.extent.bytes_before(current),
         }
+
+        def build_states(piece: Chains, piece_key: dict[str, pa.Array], part: slice) -> pa.Table:
+            lists, number = (suspect[part], topic_ends[part]), self.log.partition
+            return state_table(piece, piece_key, number, *lists, has_offsets=self.log.has_offsets)
+
         has_sizes = self.log.has_sizes and (self.mark is None or self.mark.position >= 0)
         row |= dict.fromkeys((*(() if self.log.has_offsets else _OFFSETS), *(() if has_sizes else _SIZES)))
         return FoldedLog(
@@ -462,15 +470,13 @@ class _LogFold:
             next_offset=max(self.next_offset, first),
             folded_from=self.folded_from,
             has_valid_batches=self.has_valid_batches,
-            state_pieces=states_in_pieces(
-                chains, encoded, self.log.partition, suspect, topic_ends, placed=self.log.has_offsets
-            ),
+            state_pieces=table_in_pieces("share_partition_state", chains, encoded, build_states),
             in_flight_pieces=in_flight_in_pieces(chains, encoded),
             cutoff=pa.Table.from_pylist([row], schema=table_schema("cutoff")),
             limits=self.limits,
             newest_time=self.newest_time,
             checkpoint=checkpoint,
-            previous_starts=self._starts_before()[numbers],
+            previous_starts=self._previous_starts_by_key()[numbers],
             archiving=self.archiving,
             first_lost_offset=min(self.losses.offsets, default=NOWHERE),
             archiving_ranges=self.archiving_ranges

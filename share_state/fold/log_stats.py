@@ -1,6 +1,7 @@
-"""What reading a log partition collects beside its state: faults for the rules, losses, and its extent.
+"""Statistics of a log partition that reading collects beside its state: faults for the rules, losses, and its extent.
 
-`Pieces` builds a large table a piece at a time, so that the whole table is never in memory.
+`Folded` is the result of folding a log. `Pieces` builds a large table piece by piece, so that the whole table is never
+in memory.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,23 +24,23 @@ from share_state.sources.share_snapshots import ShareSnapshotEntry
 from share_state.sources.topics import Topics
 
 NO_PREVIOUS_START = -2
-"""Start offset at the last audit of a share-partition that had no state then."""
+"""Previous start offset of a share-partition without state at the last audit."""
 
 FINDINGS_KEPT = 1000
-"""Findings of one rule, severity and log partition that are kept one by one; one more counts the others."""
+"""Findings of one rule, severity and log partition that are kept individually; one more finding counts the others."""
 
 _COUNTED = Fault.UNKNOWN_TYPE | Fault.UNKNOWN_TAG
 
 
 @dataclass(slots=True)
 class LogCounts:
-    """Facts that rules report once per log partition; part of its checkpoint.
+    """Irregularities that rules report once per log partition; part of its checkpoint.
 
     Attributes:
         layouts: Layout -> offset of the first value in it.
-        transactional: offset of the first batch with the transactional or control flag, and their number.
-        unknown_types: unknown record type -> offset of the first such record, and their number.
-        unknown_tags: the same for records with an unknown tagged field.
+        transactional: offset of the first batch with the transactional or control flag, and number of such batches.
+        unknown_types: unknown record type -> offset of the first such record, and number of such records.
+        unknown_tags: offset of the first record with an unknown tagged field, and number of such records.
     """
 
     layouts: dict[int, int] = field(default_factory=dict)
@@ -47,12 +48,17 @@ class LogCounts:
     unknown_types: dict[int, tuple[int, int]] = field(default_factory=dict)
     unknown_tags: tuple[int, int] = (NOWHERE, 0)
 
-    def take(self, batches: np.ndarray, facts: BatchSummary, records: StateRecords) -> None:
-        """Count a chunk: its BATCH rows, their summary, and its records."""
-        if facts.attributes & (TRANSACTIONAL | CONTROL):
+    def take(self, batches: np.ndarray, summary: BatchSummary, records: StateRecords) -> None:
+        """Count the irregularities of a chunk.
+
+        Args:
+            batches, summary: its BATCH rows and their summary.
+            records: its records.
+        """
+        if summary.attributes & (TRANSACTIONAL | CONTROL):
             flagged = batches["attributes"] & (TRANSACTIONAL | CONTROL) != 0
             flagged &= batches["status"] == BatchStatus.VALID
-            self.transactional = _more(self.transactional, batches["base_offset"][flagged])
+            self.transactional = _add_occurrences(self.transactional, batches["base_offset"][flagged])
         rows = records.rows
         for layout in (Layout.EARLY, Layout.CURRENT):
             if layout not in self.layouts and records.layouts & 1 << layout:
@@ -63,11 +69,13 @@ class LogCounts:
             return
         counted = rows[rows["fault"] & _COUNTED != 0]
         if len(counted):
-            self.unknown_tags = _more(self.unknown_tags, counted["offset"][counted["fault"] & Fault.UNKNOWN_TAG != 0])
+            self.unknown_tags = _add_occurrences(
+                self.unknown_tags, counted["offset"][counted["fault"] & Fault.UNKNOWN_TAG != 0]
+            )
             untyped = counted[counted["fault"] & Fault.UNKNOWN_TYPE != 0]
             for kind in np.unique(untyped["type"]).tolist():
                 seen = self.unknown_types.get(kind, (NOWHERE, 0))
-                self.unknown_types[kind] = _more(seen, untyped["offset"][untyped["type"] == kind])
+                self.unknown_types[kind] = _add_occurrences(seen, untyped["offset"][untyped["type"] == kind])
 
 
 @dataclass(slots=True)
@@ -75,8 +83,9 @@ class Losses:
     """Where records of a log are missing or unreadable.
 
     Attributes:
-        offsets: records are missing from each of them on.
-        conflicting: control records: offsets at which copies of the log differ.
+        offsets: offsets from which records are missing.
+        conflicting: for control records: offsets at which copies of the log differ.
+
     """
 
     offsets: list[int] = field(default_factory=list)
@@ -85,22 +94,22 @@ class Losses:
 
 @dataclass(slots=True)
 class LogObservations:
-    """What the rules over a log check.
+    """Irregularities of a log, for the rules over logs.
 
     Attributes:
         batches: BATCH rows that are not VALID, in log order.
         reasons: for each of `batches`, details that its row lacks ("" for none).
         followed: how many of `batches` precede the last valid batch; a later audit does not read those again.
         gaps: (first missing offset, first offset after the gap, whether the gap contains an invalid batch).
-        records: STATE_RECORD rows with a fault other than those that are only counted; `batches` is how many records
-            with the same fault a row stands for: the first FINDINGS_KEPT stand for themselves, the last for the others.
-        counts: facts reported once.
-        repeated_batches: copies of batches, beyond the first, with the same bytes.
-        misplaced: numbers of share-partitions that belong to another state partition, and its number.
+        records: STATE_RECORD rows with a fault that is not only counted. Their field `batches` is the number of records
+            with the same fault that the row represents: 1 in the first FINDINGS_KEPT rows, all others in the last row.
+        counts: irregularities that are reported once.
+        repeated_batches: number of batches with the same bytes as an earlier copy.
+        misplaced: numbers of share-partitions that belong to another state partition, and that state partition.
         key_modulus: the greatest number of state partitions with which no share-partition is misplaced; 0 if any number
             is possible.
-        resume_status: what happened to the log since the last audit; None if there was none.
-        read_before: the offset up to which the last audit read.
+        resume_status: how the log has changed since the last audit; None if there was none.
+        read_before: the offset at which the last audit stopped.
     """
 
     batches: np.ndarray = field(default_factory=lambda: np.zeros(0, BATCH))
@@ -116,17 +125,17 @@ class LogObservations:
     read_before: int = NOWHERE
 
     def place_keys(self, hashes: np.ndarray, partition: int, state_partitions: int | None) -> None:
-        """Check that the share-partitions, given by their `key_hashes`, belong to the state partition."""
+        """Find the share-partitions that belong to another state partition; `hashes` is from `key_hashes`."""
         self.key_modulus = int(np.gcd.reduce(hashes - partition))
         if state_partitions:
             belongs = hashes % state_partitions
             stray = np.flatnonzero(belongs != partition)
             self.misplaced = (stray, belongs[stray])
 
-    def note_batches(self, part: Chunk, facts: BatchSummary) -> None:
+    def note_batches(self, part: Chunk, summary: BatchSummary) -> None:
         """Keep the invalid batches of a chunk."""
-        if facts.all_valid:
-            self.followed = len(self.batches) if facts.rows else self.followed
+        if summary.all_valid:
+            self.followed = len(self.batches) if summary.rows else self.followed
             return
         bad = part.batches["status"] != BatchStatus.VALID
         good = np.flatnonzero(~bad)
@@ -150,10 +159,10 @@ class LogObservations:
             self.records.sort(order="offset", kind="stable")
 
 
-def _more(seen: tuple[int, int], offsets: np.ndarray) -> tuple[int, int]:
+def _add_occurrences(occurrences: tuple[int, int], offsets: np.ndarray) -> tuple[int, int]:
     if not len(offsets):
-        return seen
-    first, count = seen
+        return occurrences
+    first, count = occurrences
     return (first if count else int(offsets[0]), count + len(offsets))
 
 
@@ -169,7 +178,7 @@ _BYTES = np.dtype([("cell", "i8"), ("first", "i8"), ("end", "i8"), ("bytes", "i8
 
 @dataclass(slots=True)
 class LogExtent:
-    """Offsets of the records read, as runs of consecutive offsets, and the bytes of their batches per CELL offsets.
+    """Offsets of the records read, as runs of consecutive offsets, and bytes of their batches per CELL offsets.
 
     Attributes:
         runs: first offset and number of records of each run.
@@ -180,7 +189,7 @@ class LogExtent:
     cells: np.ndarray = field(default_factory=lambda: np.zeros(0, _BYTES))
 
     def take(self, batches: np.ndarray, offsets: np.ndarray) -> None:
-        """Add the BATCH rows of a chunk and the offsets of its records that count, both ascending, as chunks are."""
+        """Add the BATCH rows of a chunk and the offsets of its records; both ascend from chunk to chunk."""
         runs, cells = np.empty(len(offsets), _RUN), np.empty(len(batches), _BYTES)
         # Most chunks continue the last run.
         if new := _runs_of(offsets, self.runs, runs):
@@ -189,7 +198,7 @@ class LogExtent:
             self.cells = concat_rows((self.cells, cells[:new]))
 
     def forget_before(self, offset: int) -> None:
-        """Drop what ends at or before an offset, the new log start offset."""
+        """Drop runs and cells that end at or before an offset, the new log start offset."""
         self.runs = self.runs[self.runs["first"] + self.runs["count"] > offset]
         self.cells = self.cells[self.cells["end"] > offset]
 
@@ -204,42 +213,42 @@ class LogExtent:
 
 
 @kernel
-def _runs_of(offsets, known, runs):
-    """Extend the last known run; write new runs to `runs` and return their number."""
-    found, row, end = 0, 0, known[-1].first + known[-1].count if len(known) else _NONE
+def _runs_of(offsets, last_runs, runs):
+    """Extend the last run of `last_runs`; write new runs to `runs` and return their number."""
+    count, row, end = 0, 0, last_runs[-1].first + last_runs[-1].count if len(last_runs) else _NONE
     while row < len(offsets):
         if offsets[row] != end:
             end = offsets[row]
-            runs[found].first, runs[found].count = end, 0
-            found += 1
+            runs[count].first, runs[count].count = end, 0
+            count += 1
         begin, left = row, len(offsets) - row
         if offsets[-1] - end == left - 1:
             # The offsets ascend, so none is missing.
             row, end = len(offsets), end + left
         while row < len(offsets) and offsets[row] == end:
             row, end = row + 1, end + 1
-        run = runs[found - 1] if found else known[-1]
+        run = runs[count - 1] if count else last_runs[-1]
         run.count += row - begin
-    return found
+    return count
 
 
 @kernel
-def _cells_of(batches, known, cells):
-    """Extend the last known cell; write new cells to `cells` and return their number."""
-    found, last = 0, known[-1].cell if len(known) else _NONE
+def _cells_of(batches, last_cells, cells):
+    """Extend the last cell of `last_cells`; write new cells to `cells` and return their number."""
+    count, last = 0, last_cells[-1].cell if len(last_cells) else _NONE
     for batch in batches:
         if batch.status != BatchStatus.VALID:
             continue
         number = batch.base_offset // CELL
         if number != last:
-            cells[found].cell, cells[found].first = number, batch.base_offset
-            cells[found].end, cells[found].bytes = 0, 0
-            found += 1
+            cells[count].cell, cells[count].first = number, batch.base_offset
+            cells[count].end, cells[count].bytes = 0, 0
+            count += 1
             last = number
-        cell = cells[found - 1] if found else known[-1]
+        cell = cells[count - 1] if count else last_cells[-1]
         cell.end = max(cell.end, batch.last_offset + 1)
         cell.bytes += batch.size
-    return found
+    return count
 
 
 _ROWS_PER_PIECE = 128 << 10
@@ -250,8 +259,8 @@ class Pieces:
     """A declared table in pieces.
 
     Attributes:
-        table: its name.
-        size: int64; approximate number of rows and ranges before each share-partition, and in total.
+        table: name of the table.
+        size: int64; approximate number of rows and ranges before each share-partition, and at the end in total.
         build: returns the rows of share-partitions [begin, end); repeated texts may be dictionary-encoded.
     """
 
@@ -274,23 +283,23 @@ class Folded:
     """A folded log of either dialect.
 
     Attributes:
-        log: where it was read from.
-        numbers: int64, the numbers of the share-partitions that have a state.
+        log: the log partition.
+        numbers: int64, numbers of the share-partitions that have a state.
         chains: their states, in the same order.
         previous_starts: int64, one per chain: start offset at the last audit, or NO_PREVIOUS_START.
-        limits: what the rules check the log against.
-        newest_time: ms, latest timestamp of the last valid batch, maybe of an earlier audit (control records: of any
-            batch); -1 if unknown.
-        suspect: bool, share-partitions whose state cannot be trusted.
-        observations: what rules over the log check.
-        record_count, redundant_records: records folded, and those of them before the cutoff.
+        limits: limits that rules check the log against.
+        newest_time: ms, latest timestamp of the last valid batch, possibly read by an earlier audit (control records:
+            of any batch); -1 if unknown.
+        suspect: bool, whether records that the state depends on are missing or unreadable.
+        observations: irregularities, for the rules over logs.
+        record_count, redundant_records: number of folded records, and of folded records before the cutoff.
         first_offset, next_offset: the log start offset, and the offset after the last record.
         last_lost_offset: latest offset from which records may be missing, -1 for none.
         has_valid_batches: whether any batch is valid, in the window or not.
         state_pieces, in_flight_pieces: the tables `share_partition_state` and `in_flight`.
-        cutoff: the table of that name.
+        cutoff: the table `cutoff`.
         judged: findings of the rules over single records.
-        index_entries: the contents of a share snapshot file of this log.
+        index_entries: entries of a share snapshot file of this log.
     """
 
     dialect: ClassVar[str]
@@ -322,17 +331,17 @@ class Folded:
 
     @property
     def in_flight(self) -> pa.Table:
-        """The table of that name, built at each call."""
+        """The table `in_flight`, built at each call."""
         return self.in_flight_pieces.whole()
 
     def limits_of(self, limit: str) -> np.ndarray:
-        """One of GROUP_LIMITS for each live share-partition, int64."""
+        """The value of one of GROUP_LIMITS for each live share-partition, int64."""
         if not self.limits.groups:
             return np.full(len(self.numbers), getattr(self.limits, limit), np.int64)
         return self.limits.of_groups(limit, self.key_columns(self.numbers, Topics())["group_id"])
 
     def key_columns(self, numbers: np.ndarray, topics: Topics) -> dict[str, pa.Array]:
-        """Key columns of share-partitions, by their numbers."""
+        """Key columns of share-partitions by number."""
         raise NotImplementedError
 
     def leader_starts(self) -> np.ndarray:
@@ -340,7 +349,7 @@ class Folded:
         raise NotImplementedError
 
     def lags(self, states: pa.Table, finished: pa.Array) -> pa.Array:
-        """Lag of rows of `share_partition_state`; `finished` offsets after the effective start are finished."""
+        """Lag of rows of `share_partition_state`; `finished` is the number of terminal offsets after the start."""
         raise NotImplementedError
 
 
@@ -355,10 +364,10 @@ def piece_bounds(size: np.ndarray) -> Iterator[tuple[int, int]]:
 
 
 def dictionary_encoded(key: dict[str, pa.Array]) -> dict[str, pa.Array]:
-    """Columns with their texts dictionary-encoded, so that tables made of them hold each text once."""
+    """Dictionary-encode the text columns, so that tables built from them store each text once."""
     return {name: dictionary_encoded_column(column) for name, column in key.items()}
 
 
 def dictionary_encoded_column(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """A column, dictionary-encoded if it is text."""
+    """Dictionary-encode a column if it is text."""
     return column.dictionary_encode() if pa.types.is_string(column.type) else column

@@ -1,4 +1,4 @@
-"""How logs are folded: the share-partitions to select, and the options of each dialect."""
+"""Options of the fold: which share-partitions to select, and the options of each dialect."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,19 +22,19 @@ from share_state.sources.topics import Topics
 STRICT, BEST_EFFORT = "strict", "best-effort"
 MODES = (STRICT, BEST_EFFORT)
 
-_MOST_NEAREST = 3
+_MAX_NEAREST = 3
 
 
 @dataclass(frozen=True, slots=True)
 class SharePartitionFilter:
-    """Selects share-partitions; None matches all. `topic` is a name, which matches only if it is known, or an id."""
+    """Selects share-partitions; None matches all. `topic` is an id or a name; a name matches only if it is known."""
 
     group_id: str | None = None
     topic: str | None = None
     partition: int | None = None
 
     def matches(self, keys: KeyTable, topics: Topics) -> np.ndarray:
-        """Which share-partitions of a log match: bool, entry n for number n."""
+        """Mask of the matching share-partitions of a log: bool, entry n for number n."""
         groups, ids, partitions = keys.columns()
         matched = np.ones(len(keys), bool)
         if self.group_id is not None:
@@ -49,39 +49,39 @@ class SharePartitionFilter:
         """Refuse the filter if it matches none of the known share-partitions.
 
         Args:
-            known: their group_id, topic_id, topic and partition.
+            known: group_id, topic_id, topic and partition of the known share-partitions.
         Raises:
-            InputError: naming what is unknown and the nearest that are known.
+            InputError: if nothing matches; the message has the unknown value and the nearest known ones.
         """
-        sought, wanted = "", {"group": self.group_id, "topic": self.topic, "partition": self.partition}
+        selection, criteria = "", {"group": self.group_id, "topic": self.topic, "partition": self.partition}
         columns = {"group": ["group_id"], "topic": ["topic", "topic_id"], "partition": ["partition"]}
-        for name, value in wanted.items():
+        for name, value in criteria.items():
             if value is None:
                 continue
-            sought = f"{name} {printable(value)}{' of ' if sought else ''}{sought}"
+            selection = f"{name} {printable(value)}{' of ' if selection else ''}{selection}"
             matching = known.filter(reduce(or_, [pc.field(column) == value for column in columns[name]]))
             if not len(matching):
-                others = pc.call_function("coalesce", [known[column] for column in columns[name]])
-                raise InputError(f"{sought}: not here; {_nearest(value, others)}")
+                candidates = pc.call_function("coalesce", [known[column] for column in columns[name]])
+                raise InputError(f"{selection}: not here; {_nearest(value, candidates)}")
             known = matching
 
 
-def _nearest(wanted: str | int, column: pa.ChunkedArray) -> str:
-    """The values of a column that resemble the wanted one most, in words."""
-    known = sorted(column.drop_null().unique().to_pylist())
-    if isinstance(wanted, int):
-        nearest = sorted(sorted(known, key=lambda number: abs(number - wanted))[:_MOST_NEAREST])
+def _nearest(value: str | int, column: pa.ChunkedArray) -> str:
+    """The values of a column that are most similar to a value, in words."""
+    values = sorted(column.drop_null().unique().to_pylist())
+    if isinstance(value, int):
+        nearest = sorted(sorted(values, key=lambda number: abs(number - value))[:_MAX_NEAREST])
     else:
-        nearest = get_close_matches(wanted, known, _MOST_NEAREST, cutoff=0)
+        nearest = get_close_matches(value, values, _MAX_NEAREST, cutoff=0)
     listed = ", ".join(map(printable, nearest)) or "no other"
-    if len(known) <= _MOST_NEAREST:
-        return f"there {'is' if len(known) < 2 else 'are'} {listed}"
-    return f"the nearest of {len(known):,} are {listed}"
+    if len(values) <= _MAX_NEAREST:
+        return f"there {'is' if len(values) < 2 else 'are'} {listed}"
+    return f"the nearest of {len(values):,} are {listed}"
 
 
 def _equal(column: pa.Array, text: str) -> np.ndarray:
-    same = pc.call_function("equal", [column, pa.scalar(text, pa.string())])
-    return same.fill_null(False).to_numpy(zero_copy_only=False)
+    is_equal = pc.call_function("equal", [column, pa.scalar(text, pa.string())])
+    return is_equal.fill_null(False).to_numpy(zero_copy_only=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +89,12 @@ class ControlOptions:
     """How the control records of a topic-partition are folded.
 
     Attributes:
-        mode: "strict" (a chain up to its first broken link) or "best-effort" (every delta that is not of an older
-            epoch).
-        subscriptions: topic -> groups with a subscription to it; None counts every group of the log.
+        mode: "strict" (fold a chain up to its first broken link) or "best-effort" (fold every delta that is not of an
+            older epoch).
+        subscriptions: topic -> groups that subscribe to it; None for all groups of the log.
         ignore_uncheckpointed: groups without a checkpoint do not limit the cutoff.
         index: entries of a share snapshot file to check against the log; they never change the fold.
-        last_audit: group_id, start_offset and snapshot_offset of the share-partitions that the last audit found.
+        last_audit: group_id, start_offset and snapshot_offset of the share-partitions at the last audit.
     """
 
     mode: str = STRICT
@@ -106,19 +106,19 @@ class ControlOptions:
 
 @dataclass(frozen=True, slots=True)
 class FoldOptions:
-    """Everything but the log and the window that a fold may need; each dialect reads the fields that concern it.
+    """Options of a fold, besides the log and the window; each dialect reads the fields that it needs.
 
     Attributes:
-        topics: names and end offsets that are known.
-        limits: what the rules check the log against.
+        topics: known names and end offsets.
+        limits: limits that rules check the log against.
         state_partitions: number of partitions of the state topic, None if unknown.
-        cores: threads that read, decode and fold one log.
-        control: of the KIP-932 draft's control records.
-        restore: makes the checkpoint of an earlier fold, a new one at each call: to continue from or, if
-            `resume_status` is one of READ_FROM_START, for the start offsets alone.
-        resume_status: what happened to the log since that fold.
+        cores: number of threads that read, decode and fold one log.
+        control: options for the control records of the KIP-932 draft.
+        restore: builds the checkpoint of an earlier fold, a new object at each call: to resume from or, if
+            `resume_status` is one of READ_FROM_START, only for the previous start offsets.
+        resume_status: how the log has changed since that fold.
         judge: rules over records, applied to each chunk.
-        archiving_groups: groups with dead letters, or EVERY_GROUP; None does not collect `archiving_ranges`.
+        archiving_groups: groups with dead letters, or EVERY_GROUP; None to collect no `archiving_ranges`.
     """
 
     topics: Topics = field(default_factory=Topics)

@@ -1,9 +1,9 @@
-"""The context of each record: what was true of its share-partition before the record, and what it changes.
+"""The context of each record: the state of its share-partition before the record, and what the record changes.
 
-The fold of `chains` needs no state between two records; the rules over records do. So an audit folds the records of
-each share-partition one by one, with the same scalars (`chains.step`) and its ranges kept canonical in place
-(`interval_map`), to the same state. The rules' compiled predicates (rules/registry.py) see every record with its
-context; only the records that break a rule leave the kernel.
+The fold in `chains` computes no state between two records, but rules over records need it. An audit therefore folds the
+records of each share-partition one by one to the same state, with the same scalars (`chains.fold_record`) and with
+ranges that are kept canonical in place (`interval_map`). The compiled predicates of the rules (`rules.registry`) check
+every record with its context; the kernel returns only the records that break a rule.
 """
 
 from collections.abc import Sequence
@@ -51,12 +51,12 @@ RECORD_CONTEXT = np.dtype(
         ("end_after", "i8"),  # after the last range; -1 without a start
         ("create_time_before", "i8"),
         ("write_time_before", "i8"),
-        ("timestamp_before", "i8"),  # of the share-partition's last record, tombstones included; -1 for the first
-        ("terminal_after", "i8"),  # offsets at or after the start, acknowledged or archived
-        ("gaps_after", "i8"),  # offsets from the start to the end in no range, if more are counted as complete
-        ("left_offset", "i8"),  # first offset that leaves a terminal state or ARCHIVING; -1 none
-        ("contradicted_offset", "i8"),  # first offset where a snapshot cannot follow from the state before; -1 none
-        ("archiving_passed_offset", "i8"),  # first offset in state ARCHIVING that the start passed; -1 none
+        ("timestamp_before", "i8"),  # timestamp of its share-partition's last record, or tombstone; -1 for none
+        ("terminal_after", "i8"),  # number of acknowledged or archived offsets at or after the start
+        ("gaps_after", "i8"),  # offsets from start to end in no range, if the complete count exceeds terminal_after
+        ("left_offset", "i8"),  # first offset that leaves a terminal state or ARCHIVING; -1 for none
+        ("contradicted_offset", "i8"),  # first offset where a snapshot contradicts the state before it; -1 for none
+        ("archiving_passed_offset", "i8"),  # first offset in state ARCHIVING that the start passed; -1 for none
         ("snapshot_epoch_before", "i4"),
         ("state_epoch_before", "i4"),
         ("leader_epoch_before", "i4"),
@@ -65,42 +65,42 @@ RECORD_CONTEXT = np.dtype(
         ("left_to", "i4"),
         ("contradicted_from", "i4"),  # priorities at contradicted_offset, before and in the snapshot
         ("contradicted_to", "i4"),
-        ("is_folded", "?"),  # the fold accepted the record; unreadable ones are skipped
+        ("is_folded", "?"),  # whether the record is folded; unreadable records are skipped
         ("exists_before", "?"),
-        ("rests_on_snapshot", "?"),  # the state before begins with a snapshot that is in the log
-        ("is_suspect", "?"),  # a record since that snapshot, or since its deletion, is missing or could not be read
-        ("was_deleted", "?"),  # the last record before it is a tombstone
-        ("is_initial", "?"),  # the snapshot initializes the share-partition
-        ("is_cold", "?"),  # the snapshot repeats the state of an idle share-partition
+        ("rests_on_snapshot", "?"),  # whether the state before begins with a snapshot that is in the log
+        ("is_suspect", "?"),  # whether a record since that snapshot, or since its deletion, is missing or unreadable
+        ("was_deleted", "?"),  # whether the last record before it is a tombstone
+        ("is_initial", "?"),  # whether the snapshot initializes the share-partition
+        ("is_cold", "?"),  # whether the snapshot repeats the state of an idle share-partition
     ]
 )
 """One row per record. Fields that end in `_before` are only valid if `exists_before`, except timestamp_before."""
 
 RULE_LIMITS = np.dtype(
     [
-        ("delivery_count", "i8"),  # no offset is delivered more often
+        ("delivery_count", "i8"),  # most deliveries of an offset
         ("log_start_offset", "i8"),  # when the log was first read
-        ("since_4_4", "i8"),  # later records were written by 4.4 or a later release; 2^63 - 1 if none is known to be
+        ("written_by_4_4_after", "i8"),  # 4.4 or later wrote all records after this offset; 2^63 - 1 if unknown
         ("writer_is_known", "?"),
         ("lowers_counts", "?"),  # the writer is known to be 4.1, which may lower the count of a released offset to 0
-        ("writes_archiving", "?"),  # the writer persists ARCHIVING, or is not known
+        ("writes_archiving", "?"),  # the writer persists ARCHIVING, or is unknown
     ]
 )
-"""What predicates compare a record with, besides its context."""
+"""Limits that predicates compare a record with, besides its context."""
 
 
 def rule_limits(limits: Limits, log_start_offset: int, archiving_since: int) -> np.ndarray:
-    """Rows of RULE_LIMITS: first for share groups without limits of their own, then one per group of `limits.groups`.
+    """Rows of RULE_LIMITS: the first with the limits of the cluster, then one per group of `limits.groups`.
 
     Args:
-        limits: of the cluster.
+        limits: limits of the cluster and of groups.
         log_start_offset: when the log was first read.
         archiving_since: offset of the first record with a range in state ARCHIVING, -1 for none.
     """
-    since, version = limits.since_4_4(archiving_since), limits.writer_version
+    since, version = limits.written_by_4_4_after(archiving_since), limits.writer_version
     rows = np.zeros(1 + len(limits.groups), RULE_LIMITS)
     rows["delivery_count"], rows["log_start_offset"] = limits.values("delivery_count"), log_start_offset
-    rows["since_4_4"] = LARGEST_OFFSET if since is None else since
+    rows["written_by_4_4_after"] = LARGEST_OFFSET if since is None else since
     rows["writer_is_known"], rows["lowers_counts"] = version is not None, version == "4.1"
     rows["writes_archiving"] = version in (None, "4.4")
     return rows
@@ -113,7 +113,7 @@ BROKEN_RULES = types.int64(_RECORD, _CONTEXT, _BATCHES, _LIMITS)
 """Signature of a compiled function (record, context, batches, limits): bit n is set if the record breaks rule n."""
 
 BROKEN_BY_BATCH = types.int64(_RECORD, _CONTEXT, _BATCHES, types.int64, _LIMITS)
-"""Signature of the same for a single state batch: (record, context, batches, row of the batch, limits)."""
+"""Signature of a compiled function for one state batch: (record, context, batches, row of the batch, limits)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +125,11 @@ class ContextChunk:
         batches: STATE_BATCH rows of all of them, in the same order.
         contexts: RECORD_CONTEXT rows; row n is about records[n].
         broken: int64, one per record: which rules it breaks, a bit per rule.
-        archiving_since: offset of the first record with a range in state ARCHIVING, to the end of the chunk; -1 none.
-        limits: of the cluster.
+        archiving_since: offset of the first record up to the end of the chunk with a range in state ARCHIVING; -1 for
+            none.
+        limits: limits of the cluster and of groups.
         rule_limits: rows of RULE_LIMITS.
-        limit_rows: int64, which of them applies, entry n for share-partition number n.
+        limit_rows: int64, row of `rule_limits` for share-partition number n.
     """
 
     records: np.ndarray
@@ -157,33 +158,33 @@ class RecordJudge(Protocol):
 def _selected(
     records: StateRecords, numbers: np.ndarray, contexts: np.ndarray, broken: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Some of the records, in log order.
+    """Select records, and sort them in log order.
 
     Args:
         records: decoded records.
-        numbers: int64, which of them, in any order.
-        contexts, broken: one per number.
+        numbers: int64, row numbers in any order.
+        contexts, broken: context and broken rules of each number.
     Returns:
-        (STATE_RECORD rows, STATE_BATCH rows that they point into, context and broken rules of each).
+        (STATE_RECORD rows, STATE_BATCH rows that they point into, contexts, broken rules).
     """
     order = np.argsort(numbers)
     rows = take_rows(records.rows, numbers[order])
     begins = np.cumsum(rows["batch_count"], dtype=np.int64) - rows["batch_count"]
-    moved = np.repeat(rows["batches"] - begins, rows["batch_count"])
+    shifts = np.repeat(rows["batches"] - begins, rows["batch_count"])
     rows["batches"] = begins
-    batches = take_rows(records.batches, moved + np.arange(len(moved)))
+    batches = take_rows(records.batches, shifts + np.arange(len(shifts)))
     return rows, batches, take_rows(contexts, order), broken[order]
 
 
-_BLANK = np.zeros(1, RECORD_CONTEXT)
+_INITIAL_CONTEXT = np.zeros(1, RECORD_CONTEXT)
 for _name in ("start_before", "start_after", "end_after", "timestamp_before", "left_offset", "contradicted_offset",
               "archiving_passed_offset"):  # fmt: skip
-    _BLANK[_name] = NOWHERE
+    _INITIAL_CONTEXT[_name] = NOWHERE
 for _name in ("left_from", "left_to", "contradicted_from", "contradicted_to"):
-    _BLANK[_name] = UNCOVERED
+    _INITIAL_CONTEXT[_name] = UNCOVERED
 
 _BUFFERED = 1024
-"""Records that break a rule, held by the kernel before it returns them."""
+"""Number of records that break a rule that the kernel buffers before it returns."""
 
 
 class ContextFold:
@@ -200,9 +201,9 @@ class ContextFold:
         """Begin a log partition.
 
         Args:
-            broken_rules: of a RecordJudge.
-            log_start_offset: when this log was first read.
-            limits: of the cluster.
+            broken_rules: compiled rules of a RecordJudge.
+            log_start_offset: log start offset when this log was first read.
+            limits: limits of the cluster and of groups.
             archiving: offset and timestamp (ms) of the first record so far with a range in state ARCHIVING, -1 for
                 none.
         """
@@ -232,10 +233,10 @@ class ContextFold:
             self.archiving = _first_archiving(records)
         limits = rule_limits(self.limits, self.log_start_offset, self.archiving[0])
         limit_rows = np.zeros(keys, np.int64) if limit_rows is None else limit_rows
-        found = [(np.zeros(0, np.int64), np.zeros(0, RECORD_CONTEXT), np.zeros(0, np.int64))]
-        holes = np.unique(np.array(lost, np.int64))
-        chains.apply(records, keys, slices, partial(_fold, self.broken_rules, limits, limit_rows, holes, found))
-        rows, batches, contexts, broken = _selected(records, *map(concat_rows, zip(*found, strict=True)))
+        parts = [(np.zeros(0, np.int64), np.zeros(0, RECORD_CONTEXT), np.zeros(0, np.int64))]
+        loss_offsets = np.unique(np.array(lost, np.int64))
+        chains.apply(records, keys, slices, partial(_fold, self.broken_rules, limits, limit_rows, loss_offsets, parts))
+        rows, batches, contexts, broken = _selected(records, *map(concat_rows, zip(*parts, strict=True)))
         return ContextChunk(rows, batches, contexts, broken, self.archiving[0], self.limits, limits, limit_rows)
 
 
@@ -252,66 +253,78 @@ def _fold(
     broken_rules: Any,
     limits: np.ndarray,
     limit_rows: np.ndarray,
-    holes: np.ndarray,
-    found: list[tuple[np.ndarray, np.ndarray, np.ndarray]],
+    loss_offsets: np.ndarray,
+    parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]],
     from_key: int,
     to_key: int,
     *folded: np.ndarray,
 ) -> None:
-    """Fold a slice of share-partitions one record after the other; called as `chains._fold` is.
+    """Fold a slice of share-partitions record by record; the last arguments are those of `chains._fold`.
 
     Args:
-        broken_rules: of a RecordJudge.
+        broken_rules: compiled rules of a RecordJudge.
         limits, limit_rows: rows of RULE_LIMITS, and which of them applies to each share-partition.
-        holes: int64, sorted offsets from which records are missing or unreadable.
-        found: takes the numbers of the records that break a rule, their RECORD_CONTEXT rows, and which rules.
+        loss_offsets: int64, sorted offsets from which records are missing or unreadable.
+        parts: receives the row numbers of the records that break a rule, their RECORD_CONTEXT rows, and broken rules.
     """
-    place, buffer = np.array([from_key, -1, 0, 0, 0, 0, 0]), np.empty(1024, STATE_BATCH)
+    position, buffer = np.array([from_key, -1, 0, 0, 0, 0, 0]), np.empty(1024, STATE_BATCH)
     numbers, contexts = np.empty(_BUFFERED, np.int64), np.empty(_BUFFERED, RECORD_CONTEXT)
     broken = np.empty(_BUFFERED, np.int64)
     has_more = True
     while has_more:
-        # A kernel that allocates counts references, which took a quarter of the time.
+        # The kernel allocates no buffers: counting their references would take a quarter of the time.
         has_more = _fold_records(
-            to_key, *folded, broken_rules, limits, limit_rows, holes, _BLANK, numbers, contexts, broken, place, buffer
+            to_key,
+            *folded,
+            broken_rules,
+            limits,
+            limit_rows,
+            loss_offsets,
+            _INITIAL_CONTEXT,
+            numbers,
+            contexts,
+            broken,
+            position,
+            buffer,
         )
-        filled, buffer = place[6], ensure_capacity(buffer, place[2], place[3])
-        found.append((numbers[:filled].copy(), clone_rows(contexts[:filled]), broken[:filled].copy()))
+        filled, buffer = position[6], ensure_capacity(buffer, position[2], position[3])
+        parts.append((numbers[:filled].copy(), clone_rows(contexts[:filled]), broken[:filled].copy()))
 
 
 @kernel
-def _fold_records(to_key, rows, batches, order, starts, chains, before, before_batches, out, ends, broken_rules, limits,
-                  limit_rows, holes, blank, numbers, contexts, broken, place, buffer):  # fmt: skip
+def _fold_records(to_key, rows, batches, order, starts, chains, old_ends, old_batches, out, ends, broken_rules, limits,
+                  limit_rows, loss_offsets, initial_context, numbers, contexts, broken, position, buffer):  # fmt: skip
     """Fold until all records are folded, until enough of them break a rule, or until a larger buffer is needed.
 
     Args:
-        to_key, rows, batches, order, starts, chains, before, before_batches, out, ends: as of `chains._fold`.
-        broken_rules: of a RecordJudge.
-        limits, limit_rows, holes: as of `_fold`.
-        blank: RECORD_CONTEXT, the initial value of one.
-        numbers, contexts, broken: take number, context and broken rules of each record that breaks one; same length.
-        place: int64, where to continue, updated: share-partition, place in `order` (-1 at its beginning), its ranges,
-            how many are to come, rows of `out` in use, terminal offsets of its ranges; and how many records broke a
-            rule.
-        buffer: holds the ranges of the share-partition (fold/interval_map.py).
+        to_key, rows, batches, order, starts, chains, old_ends, old_batches, out, ends: as for `chains._fold`.
+        broken_rules: compiled rules of a RecordJudge.
+        limits, limit_rows, loss_offsets: as for `_fold`.
+        initial_context: RECORD_CONTEXT, one row with initial values.
+        numbers, contexts, broken: receive row number, context and broken rules of each record that breaks a rule; same
+            length.
+        position: int64, where to continue, updated: share-partition, place in `order` (-1 at its beginning), number of
+            its ranges, number of incoming ranges, rows of `out` in use, number of its terminal offsets, and number of
+            records that break a rule.
+        buffer: holds the ranges of the share-partition (`interval_map`).
     Returns:
         Whether there is more to do.
     """
-    key, number, size, at, finished = place[0], place[1], place[2], place[4], place[5]
+    key, number, size, at, finished = position[0], position[1], position[2], position[4], position[5]
     filled = np.int64(0)
     while key < to_key:
-        begin, end = before[key], before[key + 1]
+        begin, end = old_ends[key], old_ends[key + 1]
         if starts[key] == starts[key + 1]:
-            copy_rows(before_batches, begin, out, at, end - begin)
+            copy_rows(old_batches, begin, out, at, end - begin)
             at += end - begin
             key += 1
             ends[key] = at
             continue
         if number < 0:
             if not has_capacity(buffer, 0, end - begin):
-                _save(place, key, number, np.int64(0), end - begin, at, finished, filled)
+                _save(position, key, number, np.int64(0), end - begin, at, finished, filled)
                 return True
-            copy_rows(before_batches, begin, buffer, 0, end - begin)
+            copy_rows(old_batches, begin, buffer, 0, end - begin)
             number, size = starts[key], end - begin
             finished = count_terminal(buffer, 0, size, chains[key].start_offset)
         while number < starts[key + 1]:
@@ -322,11 +335,11 @@ def _fold_records(to_key, rows, batches, order, starts, chains, before, before_b
             row = rows[order[number]]
             count = np.int64(row.batch_count)
             if filled == len(contexts) or not has_capacity(buffer, size, count):
-                _save(place, key, number, size, count, at, finished, filled)
+                _save(position, key, number, size, count, at, finished, filled)
                 return True
-            copy_rows(blank, 0, contexts, filled, 1)
+            copy_rows(initial_context, 0, contexts, filled, 1)
             context = contexts[filled]
-            context.is_suspect = len(holes) > 0 and _is_behind_hole(row.offset, chains[key], holes)
+            context.is_suspect = len(loss_offsets) > 0 and _follows_loss(row.offset, chains[key], loss_offsets)
             size, finished = advance(row, batches, chains[key], buffer, size, finished, context)
             rules = broken_rules(row, context, batches, limits[limit_rows[key]])
             if rules != 0:
@@ -339,21 +352,28 @@ def _fold_records(to_key, rows, batches, order, starts, chains, before, before_b
         key += 1
         ends[key] = at
         number = np.int64(-1)
-    _save(place, key, number, np.int64(0), np.int64(0), at, finished, filled)
+    _save(position, key, number, np.int64(0), np.int64(0), at, finished, filled)
     return False
 
 
 @inlined
-def _save(place, key, number, size, coming, at, finished, filled):
-    place[0], place[1], place[2], place[3], place[4], place[5] = key, number, size, coming, at, finished
-    place[6] = filled
+def _save(position, key, number, size, incoming_count, at, finished, filled):
+    position[0], position[1], position[2], position[3], position[4], position[5] = (
+        key,
+        number,
+        size,
+        incoming_count,
+        at,
+        finished,
+    )
+    position[6] = filled
 
 
 @kernel
-def _is_behind_hole(offset, chain, holes):
-    """Whether records are missing between what the state before a record rests on and the record."""
-    at = np.searchsorted(holes, offset) - 1
-    return at >= 0 and holes[at] > (chain.snapshot_offset if chain.exists else chain.last_offset)
+def _follows_loss(offset, chain, loss_offsets):
+    """Whether records are missing between a record and the snapshot that the state before it is based on."""
+    at = np.searchsorted(loss_offsets, offset) - 1
+    return at >= 0 and loss_offsets[at] > (chain.snapshot_offset if chain.exists else chain.last_offset)
 
 
 @inlined
@@ -365,20 +385,20 @@ def advance(row, batches, chain, buffer, size, finished, context):
         batches: STATE_BATCH rows that it points into.
         chain: its CHAIN row, updated to the state after the record.
         buffer: holds its ranges, updated to the state after the record (fold/interval_map.py); large enough.
-        size: the number of its ranges.
-        finished: the number of terminal offsets at or after the start.
+        size: number of its ranges.
+        finished: number of its terminal offsets at or after the start.
         context: blank RECORD_CONTEXT row, filled in; `is_suspect` may be set already.
     Returns:
         (number of ranges, number of terminal offsets) after the record.
     """
     _set_before(chain, context)
-    known = chain.exists
+    existed = chain.exists
     if row.fault & UNREADABLE_FAULTS:
         fold_record(row, chain)
         return size, finished
     context.is_folded = True
-    context.is_cold = known and is_cold(row)
-    context.is_initial = row.kind == Kind.SNAPSHOT and (not known or _is_initialize_request(row))
+    context.is_cold = existed and is_cold(row)
+    context.is_initial = row.kind == Kind.SNAPSHOT and (not existed or _is_initialize_request(row))
     before = chain.start_offset
     archiving = first_archiving(buffer, size, before, LARGEST_OFFSET) if chain.archiving_at != NOWHERE else NOWHERE
     replaces = fold_record(row, chain) == REPLACED
@@ -387,19 +407,21 @@ def advance(row, batches, chain, buffer, size, finished, context):
     start = chain.start_offset
     cut = np.int64(-1) if replaces else max(np.int64(-1), start)
     end = load_incoming(batches, row.batches, row.batches + row.batch_count, cut, buffer)
-    if known and not context.is_initial and start > before:
+    if existed and not context.is_initial and start > before:
         context.archiving_passed_offset = first_archiving(buffer, size, before, start)
     if replaces:
-        if known and not context.is_initial:
+        if existed and not context.is_initial:
             _compare(row.start_offset, buffer, size, end, context)
         size = replace_with_incoming(buffer, end)
         finished = count_terminal(buffer, 0, size, start)
     else:
-        size, gone = drop_below(buffer, size, cut, before)
-        # If the start goes back, offsets count that did not before.
-        finished = finished - gone if start >= max(before, 0) else count_terminal(buffer, 0, size, start)
-        size, more, context.left_offset, context.left_from, context.left_to = merge_incoming(buffer, size, end, start)
-        finished += more
+        size, dropped_terminal = drop_below(buffer, size, cut, before)
+        # If the start moves back, offsets before the old start are counted, too.
+        finished = finished - dropped_terminal if start >= max(before, 0) else count_terminal(buffer, 0, size, start)
+        size, added_terminal, context.left_offset, context.left_from, context.left_to = merge_incoming(
+            buffer, size, end, start
+        )
+        finished += added_terminal
     context.start_after = start
     if start >= 0:
         context.end_after = max(start, buffer[size - 1].last + 1) if size > 0 else start
@@ -441,7 +463,7 @@ def _set_before(chain, context):
 
 @inlined
 def _is_initialize_request(row):
-    """True for a snapshot with the content that an initialize request gives it (4.1 and later).
+    """Whether a snapshot has the content that an initialize request writes (4.1 and later).
 
     Source: Kafka ShareCoordinatorShard.initializeState: leader epoch 0, no batches, one time, no offset complete.
     """

@@ -1,7 +1,7 @@
 """The dialect of `__share_group_state`: snapshots and updates of Kafka 4.0 and later.
 
-`StateReplay` folds record by record and keeps the ranges of each share-partition canonical in place (interval_map.py).
-A record costs its own ranges and those that its share-partition keeps, never the records before it.
+`StateReplay` folds record by record and keeps the ranges of each share-partition canonical in place (`interval_map`).
+The cost of a record depends on these ranges, not on the number of records before it.
 
 Source: Kafka ShareCoordinatorShard.replay; KIP-932, ShareSnapshotValue and ShareUpdateValue.
 """
@@ -81,8 +81,8 @@ class _StateLogReader:
     def __len__(self) -> int:
         return len(self._keys)
 
-    def may_match(self, chosen: SharePartitionFilter) -> bool:
-        del chosen
+    def may_match(self, key_filter: SharePartitionFilter) -> bool:
+        del key_filter
         return True
 
     def chunks(self) -> Iterator[StateRecords]:
@@ -90,8 +90,8 @@ class _StateLogReader:
             self._keys = keys
             yield records
 
-    def selected(self, chosen: SharePartitionFilter) -> np.ndarray:
-        return chosen.matches(self._keys, self._topics)
+    def selected(self, key_filter: SharePartitionFilter) -> np.ndarray:
+        return key_filter.matches(self._keys, self._topics)
 
     def key_columns(self, numbers: np.ndarray) -> dict[str, pa.Array]:
         return key_columns(self._keys, numbers, self._topics)
@@ -141,7 +141,9 @@ class _StateLogReader:
 class StateReplay:
     """Folds the records of selected share-partitions one by one, from chunk to chunk.
 
-    `states` is the most states per `RecordStates`, `ranges` the capacity for their ranges, which grows if needed.
+    Args:
+        states: maximum number of states per `RecordStates`.
+        ranges: initial capacity for their ranges.
     """
 
     def __init__(self, *, states: int | None = None, ranges: int | None = None) -> None:
@@ -151,11 +153,13 @@ class StateReplay:
         self._ends, self._batches = np.zeros(states + 1, np.int64), np.empty(ranges, STATE_BATCH)
 
     def apply(self, records: StateRecords, selected: np.ndarray) -> Iterator[RecordStates]:
-        """The states after the records of a chunk; to be exhausted before the next chunk.
+        """Yield the states after the records of a chunk; exhaust the iterator before the next chunk.
 
-        `selected` is bool, entry n for share-partition number n; records of the others are ignored.
+        Args:
+            records: the records of the chunk.
+            selected: bool, entry n for share-partition number n; records of other share-partitions are ignored.
         """
-        # One more entry: number -1 is a record of no share-partition.
+        # The extra entry is for number -1: a record of no share-partition.
         rows = records.rows[np.append(selected, False)[records.rows["key"]]]
         keys = len(selected)
         order, starts, _ = group_by_key(rows, keys)
@@ -185,14 +189,14 @@ def _replay(
 
     Args:
         old_ends, old_batches: int64 and STATE_BATCH, the ranges of each share-partition before the chunk.
-        position: int64, where to continue, updated: share-partition, place in `order` (-1: its first), ranges held,
-            terminal offsets among them.
-        buffer: holds the ranges of the share-partition (interval_map.py).
+        position: int64, where to continue, updated: share-partition, place in `order` (-1: its first), number of its
+            ranges and of its terminal offsets.
+        buffer: holds the ranges of the share-partition (`interval_map`).
         out_chains, out_at, out_ends, out: the states: CHAIN, row of the record, ends, STATE_BATCH.
     Returns:
         (number of states, the buffer).
     """
-    fact = np.empty(1, RECORD_CONTEXT)
+    contexts = np.empty(1, RECORD_CONTEXT)
     key, number, size, finished = position[0], position[1], position[2], position[3]
     filled, at = np.int64(0), np.int64(0)
     is_full = False
@@ -213,7 +217,7 @@ def _replay(
                 break
             if not has_capacity(buffer, size, count):
                 buffer = ensure_capacity(buffer, size, count)
-            size, finished = advance(row, batches, chains[key], buffer, size, finished, fact[0])
+            size, finished = advance(row, batches, chains[key], buffer, size, finished, contexts[0])
             if not row.fault & UNREADABLE_FAULTS:
                 out_chains[filled] = chains[key]
                 out_at[filled] = order[number]

@@ -1,5 +1,6 @@
-"""Folded states of both dialects as the tables `share_partition_state` and `in_flight`."""
+"""Builds the tables `share_partition_state` and `in_flight` from folded states of both dialects."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -28,24 +29,24 @@ from share_state.sources.topics import Topics
 SHARE_GROUP_STATE = "share_group_state"
 
 KEY = ("dialect", "group_id", "topic_id", "topic", "partition")
-"""The columns that name a share-partition."""
+"""The columns that identify a share-partition."""
 
 
 def key_texts(rows: pa.Table, *more: str) -> pa.ChunkedArray:
-    """Group id, topic id, partition and more columns of each row as one text; null for control records."""
+    """Join group id, topic id, partition and `more` columns of each row to one text; null for control records."""
     texts = [rows[name].cast(pa.string()) for name in ("group_id", "topic_id", "partition", *more)]
     return pc.call_function("binary_join_element_wise", [*texts, pa.scalar(":")])
 
 
 def split_keys(states: pa.Table, state_partitions: int | None) -> pa.Table:
-    """The share-partitions that have state in several logs.
+    """Find the share-partitions that have state in several logs.
 
     Args:
-        states: at least KEY, `state_partition` and `log` (its name) of every live share-partition.
+        states: at least KEY, `state_partition` and `log` (name of the log) of every live share-partition.
         state_partitions: number of partitions of the state topic; None if unknown.
     Returns:
-        Their rows with `key` (`key_texts`), `home` (the state partition that counts; null if unknown, or if the number
-        of any of the logs is) and `logs` (state partitions, or names of logs without a number, as text).
+        Their rows with `key` (`key_texts`), `home` (the state partition that the broker loads; null if unknown, or if
+        the number of any of the logs is) and `logs` (state partitions, or names of logs without a number, as text).
     """
     rows = states.filter(pc.field("dialect") == SHARE_GROUP_STATE)
     rows = rows.append_column("key", key_texts(rows))
@@ -68,13 +69,13 @@ _YEAR_1, _YEAR_10000 = -62_135_596_800_000, 253_402_300_800_000
 
 def existing_chains(chains: Chains) -> Chains:
     """The share-partitions that have a state, in the same order."""
-    exists = chains.chains["exists"]
-    if exists.all():
+    is_live = chains.chains["exists"]
+    if is_live.all():
         return chains
-    sizes = np.diff(chains.ends)[exists]
+    sizes = np.diff(chains.ends)[is_live]
     # The others have no ranges, so the ranges that remain are adjacent.
     return Chains(
-        chains.chains[exists], np.concatenate(([0], np.cumsum(sizes))), chains.batches, chains.last_snapshot_record
+        chains.chains[is_live], np.concatenate(([0], np.cumsum(sizes))), chains.batches, chains.last_snapshot_record
     )
 
 
@@ -91,7 +92,8 @@ class RecordView(NamedTuple):
         numbers: share-partition numbers, -1 for none.
         is_readable: bool, whether it can be folded.
         repeats_state: bool, whether it only repeats the state before it.
-        range_begins, range_counts: int, its ranges are rows range_begins[n] and following of `ranges`.
+        range_begins, range_counts: int; the ranges of record n are range_counts[n] rows of `ranges` from
+            range_begins[n] on.
         ranges: STATE_BATCH rows of the chunk.
     """
 
@@ -108,8 +110,8 @@ class RecordStates:
     """States of share-partitions, each after one record.
 
     Attributes:
-        rows: the records, STATE_RECORD or CONTROL_RECORD; those of one share-partition are adjacent and in log order.
-        chains: CHAIN or CONTROL_CHAIN after each; `exists` is false if there is no state.
+        rows: the records, STATE_RECORD or CONTROL_RECORD; the records of a share-partition are adjacent, in log order.
+        chains: CHAIN or CONTROL_CHAIN after each record; `exists` is false if there is no state.
         ends: int64; the ranges of state n are rows ends[n] to ends[n + 1] of `batches`.
         batches: STATE_BATCH rows, canonical within each state.
     """
@@ -124,7 +126,7 @@ class RecordStates:
         return RecordStates(self.rows[begin:end], self.chains[begin:end], self.ends[begin : end + 1], self.batches)
 
     def existing(self) -> "RecordStates":
-        """Only those with a state."""
+        """The states that exist."""
         exists = self.chains["exists"]
         if exists.all():
             return self
@@ -134,7 +136,7 @@ class RecordStates:
 
 
 def key_columns(keys: KeyTable, numbers: np.ndarray, topics: Topics) -> dict[str, pa.Array]:
-    """The key columns of share-partitions of a log, by their numbers; -1 gives nulls."""
+    """The key columns of share-partitions of a log by number; null for -1."""
     groups, ids, partitions = (column.take(_places(numbers)) for column in keys.columns())
     return {
         "dialect": pa.repeat(SHARE_GROUP_STATE, len(numbers)),
@@ -157,15 +159,17 @@ def state_table(
     suspect: np.ndarray,
     topic_ends: pa.Array,
     *,
-    placed: bool = True,
+    has_offsets: bool = True,
 ) -> pa.Table:
-    """The table `share_partition_state` of live chains.
+    """Build the table `share_partition_state` of live chains.
 
     Args:
+        chains: the live chains.
         key: their key columns.
-        suspect: bool, one per chain: records since its latest snapshot are missing or unreadable.
+        state_partition: number of the log partition.
+        suspect: bool, one per chain: whether records since its latest snapshot are missing or unreadable.
         topic_ends: int64, end offset of each topic-partition, null if unknown.
-        placed: whether record offsets are known; if not, their columns are null.
+        has_offsets: whether record offsets are known; if not, their columns are null.
     """
     rows, count = chains.chains, len(chains.chains)
     start = rows["start_offset"].copy()
@@ -186,44 +190,42 @@ def state_table(
         "max_state_epoch": pa.array(rows["max_state_epoch"].copy(), mask=~rows["has_max_state_epoch"]),
         "updates_since_snapshot": pa.array(rows["updates"].astype(np.int32)),
         "snapshot_offset": pa.array(
-            rows["snapshot_offset"].copy(), mask=(rows["snapshot_offset"] == NOWHERE) | (not placed)
+            rows["snapshot_offset"].copy(), mask=(rows["snapshot_offset"] == NOWHERE) | (not has_offsets)
         ),
-        "last_offset": pa.array(rows["last_offset"].copy(), mask=np.full(count, not placed)),
+        "last_offset": pa.array(rows["last_offset"].copy(), mask=np.full(count, not has_offsets)),
         "suspect": pa.array(suspect),
         "topic_end_offset": topic_ends,
     }
     return declared_table("share_partition_state", columns)
 
 
-def states_in_pieces(
+def table_in_pieces(
+    table: str,
     chains: Chains,
     key: dict[str, pa.Array],
-    state_partition: int | None,
-    suspect: np.ndarray,
-    topic_ends: pa.Array,
-    *,
-    placed: bool = True,
+    build: Callable[[Chains, dict[str, pa.Array], slice], pa.Table],
 ) -> Pieces:
-    """The table of `state_table` in pieces; texts of `key` may be dictionary-encoded."""
+    """A table of live chains in pieces.
 
-    def build(begin: int, end: int) -> pa.Table:
-        own, ends = slice_chains(chains, begin, end), topic_ends[begin:end]
-        return state_table(own, _sliced(key, begin, end), state_partition, suspect[begin:end], ends, placed=placed)
+    Args:
+        table: name of the table.
+        chains: the live chains.
+        key: their key columns; texts may be dictionary-encoded.
+        build: returns the rows for the chains of a piece, their key columns, and their positions in `chains`.
+    """
 
-    return Pieces("share_partition_state", sizes_before(chains), build)
+    def build_piece(begin: int, end: int) -> pa.Table:
+        piece_key = {name: column[begin:end] for name, column in key.items()}
+        return build(slice_chains(chains, begin, end), piece_key, slice(begin, end))
+
+    return Pieces(table, sizes_before(chains), build_piece)
 
 
 def in_flight_in_pieces(chains: Chains, key: dict[str, pa.Array]) -> Pieces:
-    """The table `in_flight`: the rows of a share-partition cover [start_offset, end_offset) without overlap."""
-
-    def build(begin: int, end: int) -> pa.Table:
-        return in_flight_table(_sliced(key, begin, end), *window_tiles(slice_chains(chains, begin, end)))
-
-    return Pieces("in_flight", sizes_before(chains), build)
-
-
-def _sliced(key: dict[str, pa.Array], begin: int, end: int) -> dict[str, pa.Array]:
-    return {name: column[begin:end] for name, column in key.items()}
+    """The table `in_flight` in pieces; rows of a share-partition cover [start_offset, end_offset) without overlap."""
+    return table_in_pieces(
+        "in_flight", chains, key, lambda piece, piece_key, _: in_flight_table(piece_key, *window_tiles(piece))
+    )
 
 
 def sizes_before(chains: Chains) -> np.ndarray:
@@ -232,16 +234,16 @@ def sizes_before(chains: Chains) -> np.ndarray:
 
 
 def in_flight_table(key: dict[str, pa.Array], tile_ends: np.ndarray, rows: np.ndarray) -> pa.Table:
-    """The table `in_flight` of share-partitions with these key columns; the rest is the result of `tiles`."""
+    """Build the table `in_flight` from key columns and the result of `tiles`."""
     owner = pa.array(np.repeat(np.arange(len(tile_ends) - 1), np.diff(tile_ends)))
     state = rows["state"].copy()
-    known = [STATE_NAMES.get(code, f"UNKNOWN({code})") for code in range(-128, 128)]
+    names = [STATE_NAMES.get(code, f"UNKNOWN({code})") for code in range(-128, 128)]
     columns = {name: column.take(owner) for name, column in key.items()} | {
         "first_offset": pa.array(rows["first"].copy()),
         "last_offset": pa.array(rows["last"].copy()),
         "record_count": pa.array(rows["last"] - rows["first"] + 1),
         "delivery_state": pa.array(state),
-        "state": pa.DictionaryArray.from_arrays(pa.array(state.astype(np.int16) + 128), known),
+        "state": pa.DictionaryArray.from_arrays(pa.array(state.astype(np.int16) + 128), names),
         "delivery_count": pa.array(rows["count"].copy()),
         "terminal": pa.array((state == ACKNOWLEDGED) | (state == ARCHIVED)),
         "gap": pa.array(rows["gap"].copy()),
@@ -250,7 +252,7 @@ def in_flight_table(key: dict[str, pa.Array], tile_ends: np.ndarray, rows: np.nd
 
 
 def batch_lists(ends: np.ndarray, rows: np.ndarray) -> pa.ListArray:
-    """STATE_BATCH rows as lists: list n holds rows ends[n] to ends[n + 1]."""
+    """Convert STATE_BATCH rows to lists: list n has rows ends[n] to ends[n + 1]."""
     structs = pa.StructArray.from_arrays(
         [pa.array(rows[name].copy()) for name in ("first", "last", "state", "count")],
         names=["first_offset", "last_offset", "delivery_state", "delivery_count"],
@@ -259,13 +261,13 @@ def batch_lists(ends: np.ndarray, rows: np.ndarray) -> pa.ListArray:
 
 
 def to_timestamps(milliseconds: np.ndarray) -> pa.Array:
-    """Milliseconds as timestamps; 0 and values outside the years 1 to 9999 are null."""
+    """Convert milliseconds to timestamps; 0 and values outside the years 1 to 9999 become null."""
     unknown = (milliseconds == 0) | (milliseconds < _YEAR_1) | (milliseconds >= _YEAR_10000)
     return pa.array(np.where(unknown, 0, milliseconds) * 1000, pa.int64(), mask=unknown).cast(pa.timestamp("us", "UTC"))
 
 
 def declared_table(table: str, columns: dict[str, pa.Array]) -> pa.Table:
-    """A table with the declared columns and types; columns that are not given are null.
+    """Build a table with the declared columns and types; missing columns become null.
 
     Dictionary-encoded columns stay encoded.
     """
@@ -288,7 +290,7 @@ CONTROL_RECORDS = "control_records"
 
 
 def control_key_columns(groups: pa.Array, numbers: np.ndarray, log: LogPartition) -> dict[str, pa.Array]:
-    """The key columns of share-partitions of one topic-partition, by numbers of `groups`; -1 gives a null group."""
+    """The key columns of share-partitions of one topic-partition, by numbers of `groups`; null group for -1."""
     count = len(numbers)
     return {
         "dialect": pa.repeat(CONTROL_RECORDS, count),
@@ -307,17 +309,17 @@ def control_state_table(
     next_offset: int | np.ndarray,
     redundant_retained: pa.Array | None = None,
 ) -> pa.Table:
-    """The table `share_partition_state` of groups that have a checkpoint.
+    """Build the table `share_partition_state` of groups that have a checkpoint.
 
     Fields that the draft lacks are null (-1 for delivery_complete_count).
 
     Args:
-        chains: of these groups.
+        chains: chains of these groups.
         key: their key columns.
         effective: int64, where a leader that loads the state starts.
-        suspect: bool.
+        suspect: bool, one per group.
         next_offset: end offset of the topic-partition; one number, or one per group.
-        redundant_retained: int64, as the column of that name.
+        redundant_retained: int64, the column of that name.
     """
     rows, count = chains.chains, len(chains.chains)
     start, delivered = rows["start_offset"].copy(), rows["delivered"]
@@ -340,26 +342,8 @@ def control_state_table(
     return declared_table("share_partition_state", columns)
 
 
-def control_states_in_pieces(
-    chains: Chains,
-    key: dict[str, pa.Array],
-    effective: np.ndarray,
-    suspect: np.ndarray,
-    next_offset: int,
-    redundant_retained: pa.Array,
-) -> Pieces:
-    """The table of `control_state_table` in pieces."""
-
-    def build(begin: int, end: int) -> pa.Table:
-        own, of_key = slice_chains(chains, begin, end), _sliced(key, begin, end)
-        retained = redundant_retained[begin:end]
-        return control_state_table(own, of_key, effective[begin:end], suspect[begin:end], next_offset, retained)
-
-    return Pieces("share_partition_state", sizes_before(chains), build)
-
-
 def window_ends(chains: Chains) -> np.ndarray:
-    """SPEO of each share-partition: as recorded (control records), else after its last range."""
+    """SPEO of each share-partition: the recorded one (control records), otherwise the offset after its last range."""
     rows = chains.chains
     if "end_offset" in (rows.dtype.names or ()):
         return rows["end_offset"].copy()
@@ -367,24 +351,24 @@ def window_ends(chains: Chains) -> np.ndarray:
 
 
 def window_tiles(chains: Chains) -> tuple[np.ndarray, np.ndarray]:
-    """The result of `tiles` for each share-partition; a gap follows the last range if SPEO is recorded and later."""
+    """The result of `tiles`, with a gap after the last range of a share-partition if a recorded SPEO is later."""
     start = chains.chains["start_offset"].copy()
-    tile_ends, found = tiles(start, chains.ends, chains.batches)
+    tile_ends, rows = tiles(start, chains.ends, chains.batches)
     if "end_offset" not in (chains.chains.dtype.names or ()):
-        return tile_ends, found
+        return tile_ends, rows
     ends = window_ends(chains)
     covered = start.copy()
-    some = np.diff(tile_ends) > 0
-    covered[some] = found["last"][tile_ends[1:][some] - 1] + 1
+    has_tiles = np.diff(tile_ends) > 0
+    covered[has_tiles] = rows["last"][tile_ends[1:][has_tiles] - 1] + 1
     open_end = np.flatnonzero((start >= 0) & (ends > covered))
     if not len(open_end):
-        return tile_ends, found
+        return tile_ends, rows
     tails = np.zeros(len(open_end), TILE)
     tails["first"], tails["last"] = covered[open_end], ends[open_end] - 1
     tails["state"], tails["gap"] = AVAILABLE, True
     added = np.zeros(len(tile_ends), np.int64)
     np.add.at(added, open_end + 1, 1)
-    return tile_ends + np.cumsum(added), np.insert(found, tile_ends[open_end + 1], tails)
+    return tile_ends + np.cumsum(added), np.insert(rows, tile_ends[open_end + 1], tails)
 
 
 def compute_lags(end_offsets: Any, start_offsets: Any, complete_counts: Any) -> pa.Array:
@@ -401,5 +385,5 @@ def compute_lags(end_offsets: Any, start_offsets: Any, complete_counts: Any) -> 
 
 
 def _numbers(column: Any) -> np.ndarray:
-    """int64, -1 for null: known values are not negative."""
+    """Convert to int64, with -1 for null; known values are not negative."""
     return column.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)

@@ -1,4 +1,4 @@
-"""Previous assignments of classic consumer groups with a sticky assignor, from the claims of their members (KIP-341).
+"""Resolves previous assignments of classic groups with a sticky assignor, from their members' claims (KIP-341).
 
 If several members claim a partition, the highest generation wins; Kafka's own rule may depend on the order of members.
 """
@@ -19,12 +19,12 @@ UNCONTESTED, WON_BY_GENERATION, STALE_UNCONTESTED = "UNCONTESTED", "WON_BY_GENER
 INVALIDATED, UNCLAIMED = "INVALIDATED_SAME_GENERATION", "UNCLAIMED"
 
 _MOST_CLAIMANTS = 6
-"""Up to this many claimants are tried in every order, more of them in two orders."""
+"""Up to this many claimants, all orders are tried; beyond, only two."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One member's claim to a partition, as Kafka compares it: generations are -1 where absent."""
+    """A member's claim to a partition, as Kafka compares it; absent generations are -1."""
 
     member_id: str
     generation: int
@@ -36,11 +36,11 @@ class ResolvedOwner:
     """Previous owner of a partition.
 
     Attributes:
-        owner: None for nobody.
-        generation: highest of the claims; None without one.
+        owner: member id; None if nobody owned it.
+        generation: highest generation of the claims; None if absent.
         status: UNCONTESTED, WON_BY_GENERATION, STALE_UNCONTESTED, INVALIDATED_SAME_GENERATION or UNCLAIMED.
         losing: claims that did not win, by member id.
-        is_order_dependent: whether the owner by Kafka's own rule depends on the order of the members.
+        is_order_dependent: whether the owner according to Kafka's rule depends on the order of the members.
     """
 
     topic: str
@@ -53,27 +53,31 @@ class ResolvedOwner:
 
 
 def resolve(generation: GroupGeneration, sizes: Mapping[str, int] | None = None) -> list[ResolvedOwner]:
-    """The previous assignment according to the claims of a generation.
+    """Resolve the claims of a generation to the previous assignment.
 
-    A partition belongs to the single claimant of the highest generation. If several claim it at that generation, nobody
-    has it: claims of older generations do not count. Claims to topics without a subscriber or that do not exist are
-    ignored. The result does not depend on the order of the members.
+    A partition belongs to the only claimant of the highest generation. If several members claim it at that generation,
+    nobody owns it, and claims of older generations are ignored. Claims to topics that have no subscriber or do not
+    exist are ignored. The result does not depend on the order of the members.
 
     Args:
-        generation: of a sticky group.
+        generation: a generation of a sticky group.
         sizes: topic -> number of partitions; if given, partitions without a claim are included.
     Returns:
         Sorted by topic and partition.
     Source: KIP-341; Kafka AbstractStickyAssignor.allSubscriptionsEqual, whose rule looks at two members at a time.
     """
     claims = claims_of(generation.members)
-    known = {place: of_place for place, of_place in claims.items() if is_wanted(generation, place[0], sizes)}
-    places = set(known)
+    claims_by_partition = {
+        place: partition_claims
+        for place, partition_claims in claims.items()
+        if is_subscribed(generation, place[0], sizes)
+    }
+    places = set(claims_by_partition)
     if sizes:
-        wanted = generation.topics & sizes.keys()
-        places |= {(topic, partition) for topic in wanted for partition in range(sizes[topic])}
+        topics = generation.topics & sizes.keys()
+        places |= {(topic, partition) for topic in topics for partition in range(sizes[topic])}
     newest = generation.newest_claim
-    return [_resolved(place, known.get(place, []), newest) for place in sorted(places)]
+    return [_resolved(place, claims_by_partition.get(place, []), newest) for place in sorted(places)]
 
 
 def claims_of(members: Iterable[ClaimingMember]) -> dict[TopicPartition, list[Claim]]:
@@ -87,7 +91,7 @@ def claims_of(members: Iterable[ClaimingMember]) -> dict[TopicPartition, list[Cl
     return claims
 
 
-def is_wanted(generation: GroupGeneration, topic: str, sizes: Mapping[str, int] | None) -> bool:
+def is_subscribed(generation: GroupGeneration, topic: str, sizes: Mapping[str, int] | None) -> bool:
     """Whether a member subscribes to a topic and the topic may exist."""
     return topic in generation.topics and (sizes is None or topic in sizes)
 
@@ -110,10 +114,10 @@ def _resolved(place: TopicPartition, claims: Sequence[Claim], newest: int) -> Re
 
 
 def kafka_owner(claims: Iterable[Claim]) -> str | None:
-    """The owner of a partition by Kafka's own rule, for claimants in this order.
+    """The owner of a partition according to Kafka's rule, for claimants in this order.
 
-    The rule compares each claim's generation with the subscription generation of the last claimant that won or drew,
-    which differs from the generation of its claim if its subscription is old or it has rejoined.
+    The rule compares each claim's generation with the subscription generation of the last claimant that won or tied. It
+    differs from the generation of that claim if the subscription is old or the member has rejoined.
 
     Source: Kafka AbstractStickyAssignor.allSubscriptionsEqual.
     """
@@ -128,7 +132,7 @@ def kafka_owner(claims: Iterable[Claim]) -> str | None:
 
 
 def is_order_dependent(claims: Sequence[Claim]) -> bool:
-    """Whether the owner of a partition by Kafka's own rule depends on the order of the members."""
+    """Whether the owner of a partition according to Kafka's rule depends on the order of the members."""
     few = len(claims) <= _MOST_CLAIMANTS
     orders = permutations(claims) if few else (claims, claims[::-1])
     return len({kafka_owner(order) for order in orders}) > 1
@@ -139,8 +143,8 @@ class FoldedSticky:
     """The decoded generations of classic consumer groups.
 
     Attributes:
-        generations: by group and offset; the latest of each group, in history mode every one of groups with a sticky
-            assignor.
+        generations: by group and offset; the latest of each group and, in history mode, all generations of groups with
+            a sticky assignor.
         resolved: (group, offset of the record) -> previous owners, for generations of a sticky assignor.
         sizes: topic -> number of partitions, None if unknown.
         is_history: whether earlier records of a group are included.
@@ -155,17 +159,17 @@ class FoldedSticky:
 
     @property
     def sticky(self) -> list[GroupGeneration]:
-        """Those with a sticky assignor."""
+        """The generations with a sticky assignor."""
         return [generation for generation in self.generations if generation.is_sticky]
 
     @property
     def sticky_claim(self) -> pa.Table:
-        """The table of that name."""
+        """The table `sticky_claim`."""
         return rows_to_table("sticky_claim", (row for generation in self.sticky for row in _claims(generation)))
 
     @property
     def effective_previous_assignment(self) -> pa.Table:
-        """The table of that name."""
+        """The table `effective_previous_assignment`."""
         return rows_to_table("effective_previous_assignment", (
             {
                 "group_id": generation.group_id,
@@ -198,8 +202,8 @@ def fold_sticky(
     """Resolve the claims of the members of classic groups.
 
     Args:
-        generations: of `read_generations`.
-        unreadable: the records that it could not decode.
+        generations: generations from `read_generations`.
+        unreadable: records that it could not decode.
         sizes: topic name -> number of partitions, None if unknown.
         history: whether the generations include earlier records of a group.
     Source: KIP-341.

@@ -1,4 +1,4 @@
-"""The tables `timeline` and `decoded_records`: the records of a log with and without the states after them."""
+"""Builds the tables `timeline` and `decoded_records`: the records of a log with and without the states after them."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,7 @@ TIMELINE = "timeline"
 def timeline_tables(
     log: LogPartition,
     window: Window | None = None,
-    chosen: SharePartitionFilter | None = None,
+    key_filter: SharePartitionFilter | None = None,
     options: FoldOptions | None = None,
     *,
     as_of: AsOfPoint | None = None,
@@ -27,10 +27,10 @@ def timeline_tables(
 
     Args:
         log: a log partition from `find_logs` or `find_topic_logs`.
-        window: which records count; all of them by default.
-        chosen: the share-partitions; all of them by default.
+        window: selects records; all by default.
+        key_filter: selects share-partitions; all by default.
         options: names of topics; the mode of control records.
-        as_of: in place of a window: an offset, a time or its ISO 8601 text; later records do not count.
+        as_of: in place of a window: an offset, a time or its ISO 8601 text; later records are left out.
     Returns:
         Columns of schemas/tables/timeline.yaml, one row per readable record. The state is null after a tombstone and
         before the first checkpoint. The rows of one share-partition are in log order.
@@ -38,14 +38,14 @@ def timeline_tables(
         InputError: if a segment cannot be read.
     Source: Kafka ShareCoordinatorShard.replay; KIP-932 draft, recovery.
     """
-    chosen, dialect = chosen or SharePartitionFilter(), dialect_of(log)
+    key_filter, dialect = key_filter or SharePartitionFilter(), dialect_of(log)
     reader = dialect.open(log, window or as_of_window(as_of), options or FoldOptions())
-    if not reader.may_match(chosen):
+    if not reader.may_match(key_filter):
         return
     kinds, selected = pa.array(dialect.kinds), np.zeros(0, bool)
     for records in reader.chunks():
         if len(reader) > len(selected):
-            selected = reader.selected(chosen)
+            selected = reader.selected(key_filter)
         for states in reader.replay(records, selected):
             yield _table(reader, states, reader.view(states.rows, records).numbers, kinds)
 
@@ -71,10 +71,10 @@ def _table(reader: LogReader, states: RecordStates, numbers: np.ndarray, kinds: 
 
 
 def decoded_tables(log: LogPartition, window: Window, options: FoldOptions | None = None) -> Iterator[pa.Table]:
-    """The records of a log, one table per chunk; of an ordinary topic only its control records.
+    """The records of a log, one table per chunk; for an ordinary topic only its control records.
 
     Args:
-        log, window, options: as in `timeline_tables`.
+        log, window, options: as for `timeline_tables`.
     Returns:
         Columns of schemas/tables/decoded_records.yaml, in log order.
     Raises:

@@ -29,7 +29,7 @@ KERNEL_PACKAGES = ("fold", "jit", "kafka", "rules", "sources")
 
 _PACKAGE = Path(__file__).parents[1]
 _KERNEL_MARKERS = (b"share_state.jit.compile import", b"numba", b"record_rule", b"state_batch_rule")
-"""Text found in each source file that defines kernels or parts of one."""
+"""Each source file that defines kernels or parts of them contains one of these texts."""
 
 _NUMBA_LOCATORS = (
     "UserProvidedCacheLocator",
@@ -49,8 +49,8 @@ def register_cache_locator() -> None:
     configured = getattr(config, "CACHE_LOCATOR_CLASSES", None)
     if configured is None or name in configured:
         return
-    others = configured or ",".join(one for one in _NUMBA_LOCATORS if hasattr(caching, one))
-    config.CACHE_LOCATOR_CLASSES = f"{name},{others}"  # pyright: ignore[reportAttributeAccessIssue]
+    defaults = configured or ",".join(one for one in _NUMBA_LOCATORS if hasattr(caching, one))
+    config.CACHE_LOCATOR_CLASSES = f"{name},{defaults}"  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def has_cached_kernels() -> bool:
@@ -75,7 +75,7 @@ def _kernel_folder() -> Path | None:
         return None
     digest = hashlib.blake2b(digest_size=8)
     for package in KERNEL_PACKAGES:
-        # In an archive of `--py-files` they have no path on the disk.
+        # A package in an archive of `--py-files` has no path on the disk.
         folder = resources.files("share_state") / package
         for source in sorted(folder.iterdir(), key=lambda source: source.name):
             if not source.name.endswith(".py"):
@@ -87,33 +87,33 @@ def _kernel_folder() -> Path | None:
 
 
 def _cache_roots() -> list[Path]:
-    """NUMBA_CACHE_DIR if set, else the Python environment; then the home directory."""
-    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    """Candidates in order: NUMBA_CACHE_DIR or else the Python environment; then the home directory."""
+    configured = os.environ.get("NUMBA_CACHE_DIR")
     return [
-        Path(chosen if chosen else Path(sys.prefix, "share")) / "share-state",
+        Path(configured if configured else Path(sys.prefix, "share")) / "share-state",
         Path.home() / ".cache" / "share-state",
     ]
 
 
 def _is_usable(folder: Path) -> bool:
-    """Whether this user can write to a folder, and no other user but root: numba unpickles what lies there."""
+    """Whether only this user and root can write to a folder: numba unpickles the files in it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
-        found = [parent.stat() for parent in (folder, *folder.resolve().parents)]
+        folders = [parent.stat() for parent in (folder, *folder.resolve().parents)]
     except OSError:
         return False
-    if any(one.st_uid not in (os.getuid(), 0) for one in found):
+    if any(folder_stat.st_uid not in (os.getuid(), 0) for folder_stat in folders):
         return False
-    modes = [one.st_mode for one in found]
+    modes = [folder_stat.st_mode for folder_stat in folders]
     # In a sticky folder such as /tmp, other users cannot replace the folders of this user.
     return not any(mode & stat.S_IWOTH and not mode & stat.S_ISVTX for mode in modes) and not modes[0] & stat.S_IWOTH
 
 
 class KernelCacheLocator:
-    """Tells numba where the compiled code of a kernel is cached: the same place for every copy of the package.
+    """Tells numba where to cache the compiled code of a kernel: the same folder for every copy of the package.
 
-    On a cluster, each job unpacks the package to another path, so the path of the source is not part of it.
+    On a cluster, each job unpacks the package to another path, so the folder does not depend on the source's path.
     """
 
     def __init__(self, kernel: Callable[..., object], source: Path, folder: Path) -> None:
@@ -122,7 +122,7 @@ class KernelCacheLocator:
 
     @classmethod
     def from_function(cls, py_func: Callable[..., object], py_file: str) -> "KernelCacheLocator | None":
-        """The locator of a function; None if numba's own locators are to be used."""
+        """The locator of a function; None to use numba's own locators."""
         source, folder = Path(py_file), _kernel_folder()
         if folder is None or source.parent not in [_PACKAGE / package for package in KERNEL_PACKAGES]:
             return None
@@ -146,16 +146,16 @@ class KernelCacheLocator:
         return ""
 
     def get_disambiguator(self) -> str:
-        """Part of the file name that tells functions of the same name apart."""
+        """The part of the file name that distinguishes functions of the same name."""
         return str(self._line)
 
 
 register_cache_locator()
 
 _IS_CACHED = _kernel_folder() is not None
-# Kernels that allocate no array need no (atomic) reference counts: decode and fold take an eighth less time.
+# Kernels that allocate no array need no atomic reference counts: decode and fold take an eighth less time.
 _WITHOUT_COUNTS = {"_nrt": False} if hasattr(DefaultOptions, "_nrt") else {}
-# Not the default: a kernel inherits the option of the kernel that calls it.
+# Set explicitly, because a kernel inherits the option of the kernel that calls it.
 _WITH_COUNTS = dict.fromkeys(_WITHOUT_COUNTS, True)
 
 kernel: Any = njit(nogil=True, cache=_IS_CACHED, **_WITHOUT_COUNTS)  # pyright: ignore[reportCallIssue, reportArgumentType]
@@ -194,7 +194,7 @@ def _prefetch(typing_context: Any, array: Any, row: Any) -> Any:
             for at in [0] if size <= _WORD else [0, size - 1]:
                 builder.call(function, [builder.gep(first, [_INT(at)]), _READ, _KEEP_IN_CACHE, _DATA])
         except (AttributeError, TypeError, ValueError):
-            pass  # Another numba or llvmlite: the kernel is right without the hint.
+            pass  # Other versions of numba or llvmlite: the kernel is correct without the hint.
         return context.get_dummy_value()
 
     return types.void(array, types.intp), emit

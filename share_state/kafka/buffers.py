@@ -1,8 +1,8 @@
-"""Reused memory and fast copies for the arrays of a log: allocating fresh memory costs as much as filling it.
+"""Reused memory and fast copies of structured arrays: allocating fresh memory costs as much as filling it.
 
 `BufferPool` reuses buffers chunk after chunk; `RecordBuffer` and `RecordBufferPool` hold decoded records. The functions
-`..._rows` copy structured arrays as bytes, because NumPy copies field by field, 15 times as slow; `copy_rows` is for
-kernels. `prefetched` and `BackgroundWorker` overlap the stages of a log in threads.
+named `*_rows` copy structured arrays as bytes, because NumPy copies field by field, which is 15 times as slow.
+`copy_rows` is for kernels. `prefetched` and `BackgroundWorker` run the stages of reading a log in threads.
 """
 
 from collections import deque
@@ -42,11 +42,11 @@ class BufferPool(Generic[_Buffer]):
 
     def next(self, min_size: int = 0) -> _Buffer:
         """A buffer of at least `min_size` bytes."""
-        wanted = max(min_size, self.size)
+        size = max(min_size, self.size)
         is_free = bool(self._buffers) and self._used - self._buffers[0].used >= self._count
         pooled = self._buffers.pop(0) if is_free else None
-        if pooled is None or pooled.size < wanted:
-            pooled = _PooledBuffer(wanted, self._allocate(wanted))
+        if pooled is None or pooled.size < size:
+            pooled = _PooledBuffer(size, self._allocate(size))
         pooled.used = self._used
         self._buffers.append(pooled)
         return pooled.buffer
@@ -78,7 +78,7 @@ def byte_buffer(size: int) -> np.ndarray:
 
 
 _HUGE_PAGES_FROM = 128 << 20
-"""Bytes from which huge pages cost measurable time."""
+"""Bytes; clearing huge pages takes measurable time from this size on."""
 
 
 def write_rows(rows: np.ndarray, target: np.ndarray) -> None:
@@ -113,11 +113,11 @@ def take_rows(rows: np.ndarray, numbers: np.ndarray) -> np.ndarray:
 
 
 def range_rows(begins: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """The numbers of the rows of several ranges, one range after the other.
+    """The row numbers of several ranges, one range after the other.
 
     Args:
-        begins: int64, the first row of each range.
-        counts: int64, its rows.
+        begins: int64, first row of each range.
+        counts: int64, number of rows of each range.
     """
     ends = np.cumsum(counts, dtype=np.int64)
     return np.repeat(begins - ends + counts, counts) + np.arange(ends[-1] if len(ends) else 0)
@@ -176,7 +176,7 @@ class RecordBuffer:
 
 
 class RecordBufferPool:
-    """Passes the record buffers of one log on to the next, except for very large ones."""
+    """Reuses record buffers from log to log, except for very large ones."""
 
     def __init__(self, make: Callable[[], RecordBuffer]) -> None:
         self._make, self._free = make, list[RecordBuffer]()
@@ -195,10 +195,10 @@ class RecordBufferPool:
             self._free.append(buffer)
 
 
-def _with_capacity(array: np.ndarray, used: int, wanted: int) -> np.ndarray:
-    if wanted <= len(array):
+def _with_capacity(array: np.ndarray, used: int, count: int) -> np.ndarray:
+    if count <= len(array):
         return array
-    larger = np.empty(max(wanted, 2 * len(array)), array.dtype)
+    larger = np.empty(max(count, 2 * len(array)), array.dtype)
     write_rows(array[:used], larger)
     return larger
 
@@ -245,7 +245,7 @@ def column_bytes(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether values of a type are text, perhaps in a dictionary."""
+    """Whether the values of a type are text, dictionary-encoded or not."""
     kind = kind.value_type if isinstance(kind, pa.DictionaryType) else kind
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
@@ -260,7 +260,7 @@ def prefetched(items: Iterable[_T]) -> Iterator[_T]:
     """The items of an iterable; a thread prepares the next ones while one is in use.
 
     Args:
-        items: each item must stay valid while PREFETCH_COUNT more are prepared.
+        items: each item must stay valid while PREFETCH_COUNT further items are prepared.
     """
     end, source = object(), iter(items)
     with ThreadPoolExecutor(1) as thread:

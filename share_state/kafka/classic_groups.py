@@ -28,10 +28,10 @@ STREAMS = "stream"
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A record of a group of the classic protocol, not yet decoded.
+    """An undecoded record of a group of the classic protocol.
 
     Attributes:
-        partition: of `__consumer_offsets`, None if unknown.
+        partition: partition of `__consumer_offsets`, None if unknown.
         time: ms, timestamp of the record.
         value: bytes of a GroupMetadataValue with its version.
     """
@@ -48,7 +48,7 @@ class ClaimingMember:
     """A member of one generation.
 
     Attributes:
-        instance_id: of a static member, None for others.
+        instance_id: `group.instance.id` of a static member, None for a dynamic one.
         subscription: None if it cannot be read.
         user_data: its decoded user data; for cooperative-sticky its owned partitions and their generation.
         assigned: its assignment by the leader.
@@ -70,12 +70,12 @@ class ClaimingMember:
 
     @property
     def generation(self) -> int:
-        """Generation of its claims for comparison: -1 without one."""
+        """Generation of its claims; -1 if absent."""
         return NO_GENERATION if self.user_data.generation is None else self.user_data.generation
 
     @property
     def subscription_generation(self) -> int | None:
-        """Generation in its subscription, None where absent."""
+        """Generation in its subscription; None if absent."""
         return self.subscription.generation if self.subscription else None
 
     @property
@@ -91,8 +91,8 @@ class GroupGeneration:
     """A decoded record of a classic group.
 
     Attributes:
-        partition, offset: of the record in `__consumer_offsets`; the partition is None if unknown.
-        generation: of the group from this record on.
+        partition, offset: where the record is in `__consumer_offsets`; the partition is None if unknown.
+        generation: generation of the group from this record on.
         protocol: the assignor, None for an empty group.
         is_consumer: whether it is a group of consumers; the members' bytes of other groups have other meanings.
         members: in record order.
@@ -122,7 +122,7 @@ class GroupGeneration:
         return frozenset(topic for one in self.members if one.subscription for topic in one.subscription.topics)
 
     @property
-    def wants_the_same(self) -> bool:
+    def has_equal_subscriptions(self) -> bool:
         """Whether all members subscribe to the same topics."""
         return len({frozenset(one.subscription.topics) if one.subscription else None for one in self.members}) <= 1
 
@@ -133,8 +133,8 @@ def read_generations(
     """Decode records of classic groups.
 
     Args:
-        latest: of every group, by group id.
-        earlier: further records; only those of groups with a sticky assignor are returned.
+        latest: the latest record of every group, by group id.
+        earlier: earlier records; only those of groups with a sticky assignor are returned.
     Returns:
         The generations that have members, by group and offset; the records that cannot be decoded.
     """

@@ -1,4 +1,4 @@
-"""Reads and writes any record declared in schemas/records: for rare records, and as reference for the kernels."""
+"""Generic codec for the records declared in schemas/records: for rare records, and as reference for the kernels."""
 
 import base64
 import struct
@@ -27,13 +27,13 @@ class CodecError(InputError):
 
 
 def decode(layout: WireLayout, data: bytes) -> tuple[dict[str, Any], int]:
-    """Read one key or value, with its prefix, as leniently as Kafka's readers.
+    """Decode one key or value, including its prefix.
 
-    The size in front of a declared tagged field is ignored, and so are bytes after the record.
+    As Kafka does, it ignores the size in front of a declared tagged field, and bytes after the record.
 
     Returns:
-        The fields by name, and the number of bytes consumed. A uuid is its text in Kafka's form, an array a list, a
-        struct a dict; an absent field has its default.
+        The fields by name, and the number of bytes consumed. A uuid becomes text as Kafka prints it, an array a list,
+        and a struct a dict; an absent field has its default.
     Raises:
         CodecError: if the prefix differs, the bytes end early, a text is not UTF-8, or a required field is null.
     Source: Kafka MessageUtil, ByteBufferAccessor, generated message classes; KIP-482.
@@ -46,8 +46,9 @@ def decode(layout: WireLayout, data: bytes) -> tuple[dict[str, Any], int]:
 
 
 def encode(layout: WireLayout, value: dict[str, Any]) -> bytes:
-    """Write one key or value, with its prefix; fields are named as `decode` does, those with a default are optional.
+    """Encode one key or value, including its prefix.
 
+    Fields are named as in the result of `decode`; those with a default are optional.
     Raises:
         CodecError: if a field is missing, unknown, or has a value that does not fit its type.
     Source: Kafka's generated message classes; KIP-482.
@@ -68,7 +69,7 @@ class _Reader:
     def take(self, size: int, field: str) -> bytes:
         left = len(self.data) - self.at
         if not 0 <= size <= left:
-            raise self.error(field, f"{size} bytes wanted, {left} are left")
+            raise self.error(field, f"{size} bytes expected, {left} are left")
         self.at += size
         return self.data[self.at - size : self.at]
 
@@ -157,30 +158,30 @@ def _read_bytes(reader: _Reader, field: WireField, flexible: bool) -> bytes | No
 
 
 def _write_fields(fields: tuple[WireField, ...], flexible: bool, value: dict[str, Any], where: str) -> bytes:
-    given = {field.name: field.default for field in fields if field.default is not None} | value
+    values = {field.name: field.default for field in fields if field.default is not None} | value
     names = {field.name for field in fields}
-    surplus = given.keys() - names - ({UNKNOWN_TAGS} if flexible else set())
-    if surplus or names - given.keys():
-        raise CodecError(f"{where}: fields {sorted(surplus)} are unknown, {sorted(names - given.keys())} missing")
+    unknown = values.keys() - names - ({UNKNOWN_TAGS} if flexible else set())
+    if unknown or names - values.keys():
+        raise CodecError(f"{where}: fields {sorted(unknown)} are unknown, {sorted(names - values.keys())} missing")
     plain = [
-        _write_field(field, given[field.name], flexible, f"{where}.{field.name}")
+        _write_field(field, values[field.name], flexible, f"{where}.{field.name}")
         for field in fields
         if field.tag is None
     ]
-    return b"".join(plain) + (_write_tags(fields, given, where) if flexible else b"")
+    return b"".join(plain) + (_write_tags(fields, values, where) if flexible else b"")
 
 
-def _write_tags(fields: tuple[WireField, ...], given: dict[str, Any], where: str) -> bytes:
+def _write_tags(fields: tuple[WireField, ...], values: dict[str, Any], where: str) -> bytes:
     """The tagged fields of a struct in ascending order, without those at their default."""
     declared = {field.tag for field in fields if field.tag is not None}
     tags = [
-        (field.tag, _write_field(field, given[field.name], True, f"{where}.{field.name}"))
+        (field.tag, _write_field(field, values[field.name], True, f"{where}.{field.name}"))
         for field in fields
-        if field.tag is not None and given[field.name] != field.default
+        if field.tag is not None and values[field.name] != field.default
     ]
-    for tag, data in given.get(UNKNOWN_TAGS, ()):
+    for tag, data in values.get(UNKNOWN_TAGS, ()):
         if tag in declared:
-            raise CodecError(f"{where}: tag {tag} is declared, but given as unknown")
+            raise CodecError(f"{where}: tag {tag} is declared, but listed in {UNKNOWN_TAGS}")
         tags.append((tag, bytes(data)))
     tags.sort(key=lambda tagged: tagged[0])
     parts = [encode_uvarint(tag, where) + encode_uvarint(len(data), where) + data for tag, data in tags]

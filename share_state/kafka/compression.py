@@ -1,4 +1,4 @@
-"""Decompresses the records of batches: the codecs are libraries, the framing of snappy is xerial's, as Kafka uses it.
+"""Decompresses the records of batches with the codecs of Kafka; snappy is framed as xerial's snappy-java does.
 
 `decompress` handles the body of one batch; `decompress_bodies` puts the bodies of many batches into pooled buffers.
 """
@@ -32,7 +32,7 @@ _GZIP_WINDOW = 16 + isal_zlib.MAX_WBITS
 _INCOMPLETE = "the compressed bytes end early"
 _GZIP_ERROR = cast(type[Exception], isal_zlib.error)
 _CODEC_ERRORS = (_GZIP_ERROR, zstandard.ZstdError, cramjam.DecompressionError, RuntimeError, EOFError)
-"""What the libraries raise; lz4 raises RuntimeError."""
+"""The exceptions of the libraries; lz4 raises RuntimeError."""
 
 
 class DecompressionError(ValueError):
@@ -65,8 +65,8 @@ def decompress(codec: int, body: memoryview | bytes, max_size: int = MAX_BODY_SI
 
     Args:
         codec: from the batch attributes: 1 gzip, 2 snappy, 3 lz4, 4 zstd.
-        body: the compressed bytes behind the batch header.
-        max_size: bytes.
+        body: the compressed bytes after the batch header.
+        max_size: limit of the output in bytes.
     Raises:
         DecompressionError: for an unknown codec, damaged bytes, or more than `max_size` bytes of output.
     Source: Kafka CompressionType, Lz4BlockInputStream, SnappyOutputStream of xerial.
@@ -186,7 +186,7 @@ def decompress_bodies(
     buffers: BufferPool[np.ndarray],
     max_size: int = MAX_BODY_SIZE,
 ) -> Iterator[tuple[np.ndarray, np.ndarray, dict[int, str]]]:
-    """Copy the bodies of batches into buffers, decompressed.
+    """Decompress the bodies of batches into buffers; uncompressed bodies are copied.
 
     Args:
         data: raw segment bytes.

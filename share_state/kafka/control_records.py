@@ -1,4 +1,4 @@
-"""SHARE_CHECKPOINT and SHARE_DELTA control records of the KIP-932 draft as columns: the compiled, strict reader.
+"""Decodes SHARE_CHECKPOINT and SHARE_DELTA control records of the KIP-932 draft into columns, with compiled kernels.
 
 `schemas/records/share_checkpoint_*.yaml` and `share_delta_*.yaml` declare the layouts.
 """
@@ -82,10 +82,10 @@ CONTROL_RECORD = np.dtype(
 
 
 class GroupTable(KeyTable):
-    """Share groups <-> number, in order of first occurrence."""
+    """A hash table from share groups to numbers, in order of first occurrence."""
 
     def names(self) -> pa.Array:
-        """The group ids, row n for number n, each a text of its own."""
+        """The group ids, row n for number n; distinct ids have distinct texts."""
         return escaped_texts(binary_texts(self.starts[: len(self) + 1].copy(), self.arena))
 
 
@@ -97,12 +97,12 @@ class ControlRecords:
     tuples: np.ndarray
 
     def take(self, numbers: np.ndarray) -> "ControlRecords":
-        """The records of these rows and their tuples."""
+        """The records with these row numbers, and their tuples."""
         rows = self.rows[numbers].copy()
         counts = rows["tuple_count"]
-        own = np.cumsum(counts, dtype=np.int64) - counts
+        starts = np.cumsum(counts, dtype=np.int64) - counts
         tuples = self.tuples[range_rows(rows["tuples"], counts)]
-        rows["tuples"] = own
+        rows["tuples"] = starts
         return ControlRecords(rows, tuples)
 
 
@@ -150,7 +150,7 @@ def decode_control_records(data: np.ndarray, records: np.ndarray, groups: GroupT
 
 @kernel
 def count_unflagged(data, batches):
-    """The records of uncompressed data batches whose first key is that of a checkpoint or delta."""
+    """Count the records of uncompressed data batches whose first key is that of a checkpoint or delta."""
     count = np.int64(0)
     for row in range(len(batches)):
         batch = batches[row]

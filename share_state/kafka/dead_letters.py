@@ -1,4 +1,4 @@
-"""Dead-letter records: the headers that name the source of each, as columns. Keys and values are never read."""
+"""Decodes dead-letter records: their headers name the source record. Keys and values are never read."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from share_state.kafka.primitives import byte_at, varint
 from share_state.kafka.share_partition_keys import binary_texts, utf8_texts
 
 HEADERS = ("topic", "partition", "offset", "group", "delivery.count", "message")
-"""What follows `__dlq.errors.` in the names of the headers. Source: KIP-1191; Kafka ShareGroupDLQRecord."""
+"""Names of the headers without the prefix `__dlq.errors.`. Source: KIP-1191; Kafka ShareGroupDLQRecord."""
 
 _PREFIX = "__dlq.errors."
 _NUMBER = r"^\d{1,18}$"
@@ -35,7 +35,7 @@ DEAD_LETTERS = pa.schema(
 
 
 def header_columns(data: np.ndarray, batches: np.ndarray, records: np.ndarray) -> list[pa.Array]:
-    """The values of the headers HEADERS of each record, binary; null without one, the last one of several.
+    """The values of HEADERS in each record, binary; null if absent. If a header repeats, the last one counts.
 
     Args:
         data: uint8 bytes of a chunk.
@@ -48,7 +48,7 @@ def header_columns(data: np.ndarray, batches: np.ndarray, records: np.ndarray) -
     at = np.zeros((len(HEADERS), len(records)), np.int64)
     sizes = np.full(at.shape, -1, np.int64)
     _locate_headers(data, batches, records, np.frombuffer(b"".join(names), np.uint8), ends, at, sizes)
-    return [_gathered(data, *spans) for spans in zip(at, sizes, strict=True)]
+    return [_spans_to_column(data, *spans) for spans in zip(at, sizes, strict=True)]
 
 
 @kernel
@@ -81,8 +81,8 @@ def _is_name(data, at, size, names, begin, end):
     return True
 
 
-def _gathered(data: np.ndarray, at: np.ndarray, sizes: np.ndarray) -> pa.Array:
-    """The bytes at some positions as a binary column; null where the size is -1."""
+def _spans_to_column(data: np.ndarray, at: np.ndarray, sizes: np.ndarray) -> pa.Array:
+    """A binary column of the bytes at the given positions; null where the size is -1."""
     lengths = np.maximum(sizes, 0)
     ends = np.concatenate(([0], np.cumsum(lengths)))
     return pc.if_else(pa.array(sizes >= 0), binary_texts(ends, data[range_rows(at, lengths)]), None)
@@ -95,25 +95,26 @@ def dead_letters(
 
     Args:
         headers: one binary column per name of HEADERS.
-        topic, partition, offset: of the records in the dead-letter topics.
+        topic, partition, offset: position of each record in the dead-letter topics.
         timestamp: ms.
     Returns:
-        Columns of DEAD_LETTERS; the number of records that are none, as headers are missing or are no numbers.
+        Columns of DEAD_LETTERS, and the number of records that are not dead letters: headers are missing or are not
+        numbers.
     """
     valid = pa.array(np.ones(len(offset), bool))
     texts = dict[str, pa.Array]()
     for name, column in zip(HEADERS, headers, strict=True):
-        is_good = column.is_valid()
+        is_usable = column.is_valid()
         text = utf8_texts(pc.fill_null(column.cast(pa.large_binary()), b""))
         if name in ("partition", "offset", "delivery.count"):
-            is_good = pc.fill_null(pc.match_substring_regex(text, _NUMBER), False)
-            text = pc.if_else(is_good, text, "0").cast(pa.int64())
+            is_usable = pc.fill_null(pc.match_substring_regex(text, _NUMBER), False)
+            text = pc.if_else(is_usable, text, "0").cast(pa.int64())
             greatest = {"partition": 2**31 - 1, "delivery.count": 2**15 - 1}.get(name, 2**63 - 1)
-            is_good = pc.and_(is_good, pc.less_equal(text, greatest))
+            is_usable = pc.and_(is_usable, pc.less_equal(text, greatest))
         if name == "message":
-            text = pc.if_else(is_good, text, None)
+            text = pc.if_else(is_usable, text, None)
         else:
-            valid = pc.and_(valid, is_good)
+            valid = pc.and_(valid, is_usable)
         texts[name] = text
     columns = (texts["group"], texts["topic"], texts["partition"], texts["offset"], texts["delivery.count"],
                texts["message"], topic, partition, offset, timestamp)  # fmt: skip

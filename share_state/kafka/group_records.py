@@ -1,4 +1,4 @@
-"""Records of `__consumer_offsets` about groups, and the client data inside them.
+"""Decodes the records of `__consumer_offsets` about groups, and the client data inside them.
 
 Three layers: the group coordinator's records (`read_key`, `read_value`), the subscriptions and assignments of members
 of the classic protocol (`read_subscription`, `read_assignment`), and the user data of the sticky assignors (KIP-341).
@@ -18,15 +18,16 @@ from share_state.schema.declarations import layout, record
 
 
 class GroupRecordType(IntEnum):
-    """The record types that are read: the int16 at the start of the key, and the prefix of their declarations.
+    """The record types that are decoded; `declared` is the prefix of their declarations in schemas/records.
 
+    The value is the int16 at the start of the key.
     Source: Kafka GroupCoordinatorRecordSerde, CoordinatorRecordType.
     """
 
     declared: str
 
     def __new__(cls, number: int, declared: str) -> Self:
-        """A type of this number."""
+        """Create a member with this number."""
         member = int.__new__(cls, number)
         member._value_, member.declared = number, declared
         return member
@@ -64,8 +65,8 @@ class GroupRecord:
     """One undecoded record about a group.
 
     Attributes:
-        type: the int16 at the start of the key, -1 if the key is null or shorter.
-        offset: in its log partition.
+        type: the int16 at the start of the key; -1 if the key is null or shorter.
+        offset: offset in its log partition.
         timestamp: ms since 1970.
         key: bytes, None for null.
         value: bytes, None for a tombstone.
@@ -80,7 +81,7 @@ class GroupRecord:
 
 @dataclass(frozen=True, slots=True)
 class GroupKey:
-    """The group of a record and its member, "" if the record is about the whole group."""
+    """Group id and member id of a record; the member id is "" if the record is about the whole group."""
 
     group_id: str
     member_id: str = ""
@@ -133,7 +134,7 @@ def read_key(group_record: GroupRecord) -> GroupKey | None:
     Source: Kafka GroupCoordinatorRecordSerde.
     """
     if group_record.key is None or (group_record.type == -1 and len(group_record.key) < 2):
-        raise GroupRecordError("KEY_MALFORMED", "a key that is null or shorter than its type")
+        raise GroupRecordError("KEY_MALFORMED", "the key is null or shorter than its type")
     if group_record.type not in KNOWN_TYPES:
         return None
     name = f"{GroupRecordType(group_record.type).declared}_key"
@@ -145,10 +146,10 @@ def read_key(group_record: GroupRecord) -> GroupKey | None:
 
 
 def read_value(record_type: int, value: bytes) -> GroupValue:
-    """Decode the value of a record, with its version in front.
+    """Decode the value of a record, including the version in front.
 
-    If two layouts share a version number, the later one is used if it consumes the value exactly; otherwise the one of
-    4.0 if that does; otherwise the later one with trailing bytes, as Kafka does.
+    If two layouts share a version number, the later one is used if it consumes the value exactly; otherwise the layout
+    of 4.0 if it does; otherwise the later one, with trailing bytes ignored as Kafka does.
 
     Raises:
         GroupRecordError: if the version is unknown or no layout can read the value.
@@ -194,7 +195,7 @@ class Subscription:
     """The subscription of a member of the classic protocol.
 
     Attributes:
-        version: as written; may be later than the layout used to read it.
+        version: version in the bytes; may be later than the layout used to read them.
         topics: names of the subscribed topics.
         user_data: bytes that the assignor adds, if any.
         owned_partitions: partitions that the member owned when it rejoined, in the order of the bytes.
@@ -211,7 +212,7 @@ class Subscription:
 
 
 def read_subscription(data: bytes) -> Subscription:
-    """Read a ConsumerProtocolSubscription; a newer version is read as the newest known one, its tail ignored.
+    """Decode a ConsumerProtocolSubscription; a newer version is read as the newest known one without its tail.
 
     Raises:
         SubscriptionError: if the version is negative or the bytes do not fit the layout.
@@ -252,9 +253,9 @@ def _read(name: str, data: bytes) -> tuple[int, dict[str, Any]]:
     if version < 0:
         raise SubscriptionError(f"{record(name).name}: version {version}")
     newest = layouts[-1].version or 0
-    chosen = layout(name, layouts[min(version, newest)].releases)
+    selected = layout(name, layouts[min(version, newest)].releases)
     try:
-        return version, decode(chosen, min(version, newest).to_bytes(2, "big") + data[2:])[0]
+        return version, decode(selected, min(version, newest).to_bytes(2, "big") + data[2:])[0]
     except CodecError as error:
         raise SubscriptionError(str(error)) from None
 
@@ -282,9 +283,9 @@ NO_USER_DATA = StickyUserData(None, (), None)
 
 
 def read_sticky_user_data(data: bytes | None) -> StickyUserData:
-    """Read the user data of the assignor "sticky": in the later layout if it fits, otherwise in the earlier one.
+    """Decode the user data of the assignor "sticky": in the later layout if it fits, otherwise in the earlier one.
 
-    The bytes contain no version, so version 0 followed by four or more bytes is read as version 1.
+    The bytes contain no version, so version 0 with four or more trailing bytes is read as version 1.
 
     Source: Kafka StickyAssignor.deserializeTopicPartitionAssignment; KIP-341.
     """

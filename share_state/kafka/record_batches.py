@@ -39,7 +39,7 @@ class BatchStatus(IntEnum):
     MALFORMED = 3
     TRUNCATED = 4
     CONFLICT = 5  # valid, but another replica has different bytes at the same offsets
-    UNREADABLE = 7  # no batch at all where one is due: at the start of a segment, or where an earlier run stopped
+    UNREADABLE = 7  # no batch where one must be: at the start of a segment, or where an earlier run stopped
     UNREPLICATED = 6  # valid, but above the high watermark of one replica and replaced in a later leader epoch
 
 
@@ -89,9 +89,9 @@ def frame_batches(data, start, end, at_file_end, file_position, segment, table, 
         segment: number of the segment, copied into each row.
         table: BATCH rows to fill.
         rows: how many rows of `table` are in use.
-        enough: position in `data`: stop after the first batch that ends there or later, but before `end`.
+        enough: position in `data`; stop after the first batch that ends at or after it, but before `end`.
     Returns:
-        (rows in use, position where it stopped, Stop). With BROKEN, the status of the last row says why.
+        (rows in use, position where it stopped, Stop). With BROKEN, the status of the last row is the reason.
     Source: Kafka DefaultRecordBatch, ByteBufferLogInputStream, FileLogInputStream.
     """
     at = start
@@ -102,7 +102,7 @@ def frame_batches(data, start, end, at_file_end, file_position, segment, table, 
         if left < _CRC_FROM:
             if not at_file_end:
                 return rows, at, Stop.NEED_MORE
-            # Fewer bytes than come before a batch's length are zero in a batch, too.
+            # In a batch, too, the bytes before its length may all be zero.
             if left >= _LOG_OVERHEAD and _all_zero(data, at, end):
                 return rows, at, Stop.ZEROS
             _row(table, rows, data, at, left, file_position + at - start, segment, BatchStatus.TRUNCATED)
@@ -268,7 +268,7 @@ def locate_records(data: np.ndarray, batches: np.ndarray, *, control: bool = Fal
 def locate_and_check_records(
     data: np.ndarray, batches: np.ndarray, *, control: bool = False
 ) -> tuple[np.ndarray, bool]:
-    """As `locate_records`; also returns whether any batch became MALFORMED."""
+    """Like `locate_records`; also returns whether any batch became MALFORMED."""
     records = np.empty(_max_records(batches, control), RECORD)
     count, any_malformed = _locate(data, batches, control, records)
     return records[:count], any_malformed
@@ -364,11 +364,11 @@ def _after_headers(data, at, stop):
 
 
 class BatchSummary(NamedTuple):
-    """A summary of BATCH rows: most chunks hold only valid, uncompressed batches and need no further look.
+    """A summary of BATCH rows; most chunks hold only valid, uncompressed batches and need no further checks.
 
     Attributes:
         rows: number of rows.
-        valid: number of valid batches; what follows covers only these.
+        valid: number of valid batches; the fields below cover only these.
         last: row of the last one, -1 for none.
         attributes: all attribute bits that occur.
         least_last_offset, greatest_base_offset: 2^63 - 1 and -1 for none.
@@ -427,13 +427,13 @@ class Chunk:
     Attributes:
         data: uint8; raw segment bytes, or the decompressed bodies of batches.
         batches: BATCH rows in offset order; only rows of status VALID have records.
-        errors: row of `batches` -> why it is MALFORMED, if the row alone does not say it.
+        errors: row of `batches` -> why it is MALFORMED, if the row alone does not show it.
         repeated: number of batches skipped because another replica holds the same bytes; set in a chunk without
             batches.
-        records: RECORD rows of the valid batches, if the format of the input has them already.
-        faults: offset -> (Fault, value version or 0) of records whose key and value the format does not contain but
-            whose fault it reports; `records` holds them without key and value.
-        facts: summary of `batches`, if known.
+        records: RECORD rows of the valid batches, if the source has located them.
+        faults: offset -> (Fault, value version or 0) of records for which the input reports a fault in place of key and
+            value; `records` holds them without key and value.
+        summary: summary of `batches`, if computed.
     """
 
     data: npt.NDArray[np.uint8]
@@ -442,4 +442,4 @@ class Chunk:
     repeated: int = 0
     records: np.ndarray | None = None
     faults: dict[int, tuple[int, int]] = field(default_factory=dict)
-    facts: BatchSummary | None = None
+    summary: BatchSummary | None = None

@@ -18,7 +18,7 @@ _BYTES_PER_KEY = 64
 
 
 class KeyTable:
-    """Key bytes (a record key without its type) <-> number, in order of first occurrence."""
+    """A hash table from key bytes (a record key without its type) to numbers, in order of first occurrence."""
 
     def __init__(self, capacity: int = _INITIAL_KEYS, size: int = 0) -> None:
         """Create an empty table.
@@ -83,7 +83,7 @@ class KeyTable:
         return self._group_texts(groups), uuid_texts(ids), pa.array(partitions)
 
     def _group_texts(self, groups: pa.LargeBinaryArray) -> pa.Array:
-        """Group ids as text; null for the keys that `merge_malformed` has replaced by others."""
+        """Group ids as text; null for the keys that `merge_malformed` has replaced."""
         texts = utf8_texts(groups)
         if not self.malformed:
             return texts
@@ -91,7 +91,7 @@ class KeyTable:
         return pa.array([None if number in self.malformed else text for number, text in known], pa.string())
 
     def _parts(self, first: int) -> tuple[pa.LargeBinaryArray, np.ndarray, np.ndarray]:
-        """The group ids, topic ids and partitions of the keys from a number on."""
+        """The group ids, topic ids and partitions of the keys from number `first` on."""
         starts, count = self.starts[first : len(self) + 1], len(self) - first
         offsets = np.concatenate(([0], np.cumsum(np.diff(starts) - 22))).astype(np.int64)
         groups, ids = np.empty(int(offsets[-1]), np.uint8), np.empty((count, 16), np.uint8)
@@ -100,10 +100,12 @@ class KeyTable:
         return binary_texts(offsets, groups), ids, partitions
 
     def merge_malformed(self, numbers: np.ndarray) -> None:
-        """Number keys whose group id is not UTF-8 as Java reads them: malformed bytes are U+FFFD, so keys may coincide.
+        """Replace the number of each key whose group id is not UTF-8 by the number of the key that Java reads.
+
+        Java replaces malformed bytes by U+FFFD, so several keys may become one.
 
         Args:
-            numbers: of keys, -1 for none; changed in place.
+            numbers: key numbers, -1 for none; changed in place.
         Source: Kafka Readable.readString.
         """
         if self._checked < len(self):
@@ -260,7 +262,7 @@ def prefetch_key_bytes(value, slots, starts, arena):
 
 @inlined
 def number_of_hashed(value, data, at, size, slots, hashes, starts, arena, count):
-    """As `number_of`, for a known hash."""
+    """Like `number_of`, for a precomputed hash."""
     mask = len(slots) - 1
     slot = np.int64(value & np.uint64(mask))
     while slots[slot] >= 0:
@@ -309,7 +311,7 @@ def _split(arena, starts, count, offsets, groups, ids, partitions):
 
 
 def key_hashes(table: KeyTable) -> np.ndarray:
-    """|hash("group:topicId:partition")| of each share-partition: modulo their number its state partition.
+    """|hash("group:topicId:partition")| of each share-partition; modulo the partition count, its state partition.
 
     Returns:
         int64, row n for number n.

@@ -1,4 +1,4 @@
-"""Records of `__share_group_state` as columns: the compiled reader of both layouts that call themselves version 0.
+"""Decodes records of `__share_group_state` into columns, with compiled kernels; both layouts are numbered version 0.
 
 `schemas/records/share_*.yaml` declare the layouts; tests compare this reader with the generic one of `kafka.codec`.
 """
@@ -132,13 +132,13 @@ def decode_state_records(
     """Decode the records of a chunk.
 
     A value is read in the layout of 4.1 and later if that consumes it exactly; otherwise in the layout of 4.0 if that
-    does; otherwise in the later layout with trailing bytes, as Kafka does.
+    does; otherwise in the later layout, with trailing bytes ignored as Kafka does.
 
     Args:
         data: uint8 bytes of the chunk.
         records: RECORD rows of the chunk.
         keys: table of the share-partitions; new ones are added.
-        buffer: where to append the rows; a new buffer if not given.
+        buffer: where to append the rows; default: a new buffer.
     Source: Kafka ShareCoordinatorRecordSerde, ShareSnapshotKey/Value, ShareUpdateKey/Value.
     """
     buffer, done, faults, layouts = buffer or _new_buffer(), 0, 0, 0
@@ -160,7 +160,7 @@ def decode_state_records(
 
 
 def set_reported_faults(decoded: StateRecords, faults: Mapping[int, tuple[int, int]]) -> None:
-    """Set the faults that the format of the input reports for records without key and value.
+    """Set the faults that the input reports in place of keys and values.
 
     Args:
         decoded: records of a chunk; changed in place.

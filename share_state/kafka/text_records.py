@@ -19,7 +19,7 @@ from share_state.kafka.record_batches import RECORD
 from share_state.schema.declarations import WireField, layout, record, snake_case
 
 TEXT_CHUNK_SIZE = 4 << 20
-"""Bytes of records per chunk of a text: as Python objects they take several times as much memory."""
+"""Bytes of records per chunk of a text; as Python objects, they take several times as much memory."""
 
 _SNAPSHOT, _UPDATE = 0, 1
 _HEADS = {
@@ -31,7 +31,7 @@ _HEADS = {
     (_UPDATE, False): (struct.Struct(">hiiq"), ("snapshotEpoch", "leaderEpoch", "startOffset")),
     (_UPDATE, True): (struct.Struct(">hHiq"), ("snapshotEpoch", "leaderEpoch", "startOffset")),
 }
-"""(record type, whether in the layout of 4.0) -> the version and the fields in front of the state batches."""
+"""(record type, whether in the layout of 4.0) -> struct and names of the fields in front of the state batches."""
 
 _BATCH = struct.Struct(">qqbhb")
 _BATCH_FIELDS = ("firstOffset", "lastOffset", "deliveryState", "deliveryCount")
@@ -44,11 +44,13 @@ class TextRecordError(ValueError):
 
 
 def encode_state_record(key: Any, value: Any) -> tuple[bytes, bytes | None]:
-    """Encode a printed record of `__share_group_state`; by hand, since a text may hold millions.
+    """Encode a printed record of `__share_group_state`.
+
+    Packs the bytes itself instead of calling the slower `codec`: a text may hold millions of records.
 
     Args:
-        key: object with `type` (by the console consumer of 4.0: `version`) and `data`.
-        value: object with `version` (by kafka-dump-log of 4.0: `type`) and `data`; None for a tombstone.
+        key: object with `type` (`version` in output of the console consumer of 4.0) and `data`.
+        value: object with `version` (`type` in output of kafka-dump-log of 4.0) and `data`; None for a tombstone.
     Raises:
         TextRecordError: if a field is missing or invalid.
     Source: Kafka ShareSnapshotKey, ShareSnapshotValue, ShareUpdateValue and their JSON converters.
@@ -64,7 +66,7 @@ def encode_state_record(key: Any, value: Any) -> tuple[bytes, bytes | None]:
         return encoded_key, None
     if _number(value, ("version", "type"), "the value") != 0:
         raise TextRecordError("the value is not of version 0")
-    # The tools of 4.0 know no later layout.
+    # The tools of 4.0 print only the layout of 4.0.
     return encoded_key, _state_value(kind, _data(value, "the value"), early="version" in key or "version" not in value)
 
 
@@ -105,7 +107,7 @@ def _field(fields: Mapping[str, Any], name: str) -> Any:
 
 
 class RecordAccumulator:
-    """Collects records until there are enough for a chunk."""
+    """Collects records into chunks."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -138,10 +140,10 @@ _MEMBER_DATA = {"subscription": "consumer_protocol_subscription", "assignment": 
 
 
 def encode_group_record(key: Any, value: Any) -> tuple[bytes, bytes | None]:
-    """Encode a printed record of `__consumer_offsets`, given as for `encode_state_record`.
+    """Encode a printed record of `__consumer_offsets`; arguments as for `encode_state_record`.
 
     Returns:
-        Key and value; for types that are not read, only the record type and None.
+        Key and value; for record types that are not decoded, the record type alone and None.
     Raises:
         TextRecordError: if a field is missing or invalid.
     Source: Kafka CoordinatorRecordJsonConverters, OffsetsMessageParser, ShareGroupMessageFormatter.
@@ -184,15 +186,15 @@ def _encode(name: str, data: Any, version: int | None = None) -> bytes:
         raise TextRecordError(f"{record(name).name}: version {version} is unknown")
     layouts = [layout(name, one) for one in reversed(releases)]
     complete = (one for one in layouts if _names(one.fields) <= data.keys())
-    chosen = next(complete, layouts[0])
+    selected = next(complete, layouts[0])
     try:
-        return encode(chosen, _fields(chosen.fields, data))
+        return encode(selected, _fields(selected.fields, data))
     except CodecError as error:
         raise TextRecordError(str(error)) from None
 
 
 def _fields(declared: Sequence[WireField], data: Any) -> dict[str, Any]:
-    """Printed fields with the names and types of the codec."""
+    """Convert printed fields to the names and types of the codec."""
     if not isinstance(data, dict):
         raise TextRecordError("a struct is not an object")
     declared_fields = {field.name: field for field in declared}
@@ -215,7 +217,7 @@ def _value(field: WireField | None, printed: Any) -> Any:
 
 
 def _bytes(name: str, printed: Any) -> bytes:
-    """Bytes, printed as base64, or the data of a member of a classic group, printed as an object."""
+    """The bytes of a field: printed as base64, or as an object for the data of a member of a classic group."""
     if isinstance(printed, dict) and name in _MEMBER_DATA:
         return _encode(_MEMBER_DATA[name], printed)
     try:
@@ -225,6 +227,6 @@ def _bytes(name: str, printed: Any) -> bytes:
 
 
 def _names(declared: Sequence[WireField]) -> set[str]:
-    """The fields that the tools always print: tagged fields are left out at their default."""
+    """The fields that the tools always print; they omit tagged fields at their default."""
     words = (field.name.split("_") for field in declared if field.tag is None)
     return {first + "".join(word.capitalize() for word in more) for first, *more in words}

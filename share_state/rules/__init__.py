@@ -1,9 +1,10 @@
-"""The rules of an audit. `registry` declares rules, `findings` evaluates them, every other module holds a family.
+"""The rules of an audit. `registry` registers rules, `findings` evaluates them; the other modules define rules.
 
-Over state records: `records`, `record_batches`, then with the context of each record `epochs`, `state_batches` and
-`chains`, and `operations` over the folded state. `control_chains` and `control_records` are about the draft's dialect.
-Over groups: `group_context` is what `groups` and `group_members` judge; `sticky` is about classic consumer groups.
-`dead_letters` is about dead-letter topics.
+`records` and `record_batches` have rules over records and batches of `__share_group_state`; `epochs`, `state_batches`
+and `chains` over records with their context; `operations` over the folded state. `control_chains` and `control_records`
+have the rules for control records of the KIP-932 draft. `groups` and `group_members` have the rules over share groups,
+with the input that `group_context` defines; `sticky` the rules over classic consumer groups, and `dead_letters` those
+over dead-letter topics.
 """
 
 from share_state.rules import (

@@ -1,4 +1,4 @@
-"""Rules over the chain of a share-partition's records: missing records, contradictions between them, and deletions."""
+"""Rules over the chain of records of a share-partition: missing records, contradictions between records, deletions."""
 
 import numpy as np
 import pyarrow as pa
@@ -38,7 +38,7 @@ def orphan_update(folded: FoldedLog) -> Breaches:
     partial = folded.folded_from > 0
     return Breaches(
         chains["orphan_offset"].copy(),
-        (f"the state rests on an update at {PLACE} ", chains["orphan_offset"].copy(), " that no snapshot precedes",
+        (f"the state begins with an update at {PLACE} ", chains["orphan_offset"].copy(), " that no snapshot precedes",
          f" (the log begins at {PLACE} {folded.folded_from})" if partial else ""),
         key=folded.numbers[rows],
         evidence={"updates": chains["updates"].copy()},
@@ -47,7 +47,7 @@ def orphan_update(folded: FoldedLog) -> Breaches:
 
 
 def _is_orphan(folded: FoldedLog) -> np.ndarray:
-    """bool, live share-partitions that begin with an update, with no record missing before it."""
+    """bool, one per live share-partition: whether it begins with an update and no record is missing before it."""
     orphans = folded.chains.chains["orphan_offset"]
     return (orphans != NOWHERE) & ((folded.first_lost_offset == NOWHERE) | (orphans < folded.first_lost_offset))
 
@@ -60,13 +60,13 @@ def _is_orphan(folded: FoldedLog) -> np.ndarray:
     statement="The log still holds the latest snapshot of every live share-partition.",
 )
 def base_lost(folded: FoldedLog) -> Breaches:
-    """Live share-partitions whose snapshot was before the log start offset that the broker recorded."""
+    """Live share-partitions whose snapshot is before the log start offset that the broker recorded."""
     rows = np.flatnonzero(_is_orphan(folded) & ~folded.chains.chains["was_deleted"])
     if not len(rows) or not folded.log.start_is_recorded:
         return NOTHING
     return Breaches(
         folded.chains.chains["orphan_offset"][rows].copy(),
-        (f"its latest snapshot lies before the log start {folded.log.log_start_offset}: what it held is gone",),
+        (f"its latest snapshot is before the log start {folded.log.log_start_offset}: its state is lost",),
         key=folded.numbers[rows],
     )
 
@@ -95,7 +95,7 @@ def state_suspect(folded: FoldedLog) -> Breaches:
     )
 
 
-# What the state before a record says about the record.
+# Rules that compare a record with the state before it.
 
 
 @record_rule(
@@ -105,7 +105,7 @@ def state_suspect(folded: FoldedLog) -> Breaches:
     statement="The snapshot of an idle share-partition repeats its state exactly.",
 )
 def cold_snapshot_mismatch(record, context):
-    """Cold snapshots that differ from the state before them, if that begins with a snapshot and is readable."""
+    """Cold snapshots that differ from the state before them, if that state begins with a snapshot and is readable."""
     if not context.is_cold or not context.rests_on_snapshot or context.is_suspect:
         return False
     return (
@@ -145,7 +145,7 @@ def _(records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
     statement="A snapshot holds the state before it, merged with one request.",
 )
 def snapshot_mismatch(record, context):
-    """Snapshots that lower an offset, leave one out, or hold one below their start: a record before them is missing."""
+    """Snapshots that lower or omit an offset, or hold one below their start: a record before them is missing."""
     return (
         record.kind == Kind.SNAPSHOT
         and continues(record, context)
@@ -164,16 +164,16 @@ def _(_records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
 
 
 def _first_contradiction(contexts: np.ndarray) -> pa.Array:
-    """The first offset that two lists disagree on, in words; nothing where they agree."""
+    """The first offset where a snapshot contradicts the state before it, in words; "" if there is none."""
     folded, snapshot = in_words(contexts["contradicted_from"]), in_words(contexts["contradicted_to"])
     texts = []
-    for at, before, found in zip(contexts["contradicted_offset"].tolist(), folded, snapshot, strict=True):
+    for at, before, in_snapshot in zip(contexts["contradicted_offset"].tolist(), folded, snapshot, strict=True):
         if at < 0:
             texts.append("")
-        elif before.as_py() == found.as_py():
+        elif before.as_py() == in_snapshot.as_py():
             texts.append(f": it holds offset {at}, below its start offset")
         else:
-            texts.append(f": offset {at} was folded to {before}, the snapshot has {found}")
+            texts.append(f": offset {at} was folded to {before}, the snapshot has {in_snapshot}")
     return pa.array(texts, pa.string())
 
 
@@ -201,7 +201,7 @@ def _(_records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
     statement="The first record after a tombstone is a snapshot that initializes the share-partition again.",
 )
 def state_after_delete(record, context):
-    """Records that bring a deleted share-partition back without initializing it: a load takes them as its state."""
+    """Records that recreate a deleted share-partition without initializing it: a broker loads them as its state."""
     initializes = record.kind == Kind.SNAPSHOT and record.batch_count == 0 and record.leader_epoch == 0
     return context.was_deleted and not context.is_suspect and record.kind != Kind.TOMBSTONE and not initializes
 
@@ -232,5 +232,5 @@ def tombstone_without_state(record, context, limits):
 
 @tombstone_without_state.message
 def _(_records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
-    why = np.where(contexts["was_deleted"], "was deleted already", "has no record before it")
+    why = np.where(contexts["was_deleted"], "is already deleted", "has no record before it")
     return message("a tombstone of a share-partition that ", pa.array(why, pa.string()))

@@ -18,31 +18,31 @@ _Check = TypeVar("_Check", bound=Callable[[FoldedControlLog], Breaches | list[Gr
 
 
 def control_rule(code: str, severity: str, source: str, statement: str) -> Callable[[_Check], _Check]:
-    """Register a rule over a folded log partition of control records; arguments as of `rule`."""
+    """Register a rule over a folded log partition of control records; arguments as for `rule`."""
     return rule(code, Scope.CONTROL_LOG, severity=severity, source=source, statement=statement)
 
 
-# Links. Only deltas after the latest checkpoint of their group are judged: the predecessors of older ones may have been
+# Links. Only deltas after the latest checkpoint of their group are judged: the predecessors of older deltas may be
 # deleted, and no state depends on them.
 
 _SAME, _STALE, _FUTURE = 0, 1, 2
 
 
 def _deltas(folded: FoldedControlLog, epoch: int) -> np.ndarray:
-    """Readable deltas after their group's checkpoint, whose epoch is the same, stale or ahead."""
+    """Readable deltas after their group's checkpoint whose epoch is _SAME, _STALE or _FUTURE."""
     rows = folded.records.rows
-    known = folded.all_chains.chains[rows["group"]]
-    ahead = (rows["epoch"] - known["epoch"]) % EPOCH_MODULUS
+    chains = folded.all_chains.chains[rows["group"]]
+    ahead = (rows["epoch"] - chains["epoch"]) % EPOCH_MODULUS
     of_epoch = (ahead == 0, ahead >= EPOCH_MODULUS // 2, (ahead > 0) & (ahead < EPOCH_MODULUS // 2))[epoch]
     readable = rows["fault"] & UNREADABLE_CONTROL_FAULTS == 0
-    return rows[of_epoch & readable & known["exists"] & (rows["kind"] == ControlKind.DELTA)]
+    return rows[of_epoch & readable & chains["exists"] & (rows["kind"] == ControlKind.DELTA)]
 
 
 def _bad_links(folded: FoldedControlLog) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Deltas that do not refer to their predecessor.
 
     Returns:
-        (their rows, offset of each one's predecessor, LINK row that it refers to instead; group -1 if that is no
+        (their rows, offset of each predecessor, LINK row that each refers to instead; its group is -1 if that is not a
         readable checkpoint or delta).
     """
     rows = _deltas(folded, _SAME)
@@ -54,13 +54,13 @@ def _bad_links(folded: FoldedControlLog) -> tuple[np.ndarray, np.ndarray, np.nda
     rows, previous = rows[bad], previous[bad]
     links = folded.links[folded.links["fault"] & UNREADABLE_CONTROL_FAULTS == 0]
     place = np.minimum(np.searchsorted(links["offset"], rows["back_offset"]), max(len(links) - 1, 0))
-    named = links[place] if len(links) else np.zeros(0, LINK)
-    named["group"][named["offset"] != rows["back_offset"]] = -1
-    return rows, previous, named
+    referenced = links[place] if len(links) else np.zeros(0, LINK)
+    referenced["group"][referenced["offset"] != rows["back_offset"]] = -1
+    return rows, previous, referenced
 
 
 def _has_sibling(folded: FoldedControlLog, rows: np.ndarray) -> np.ndarray:
-    """Whether an earlier delta of the chain refers to the same predecessor, for each delta."""
+    """For each delta, whether an earlier delta of its chain refers to the same predecessor."""
     chain = _deltas(folded, _SAME)
     order = np.lexsort((chain["offset"], chain["back_offset"], chain["group"]))
     chain = chain[order]
@@ -69,21 +69,21 @@ def _has_sibling(folded: FoldedControlLog, rows: np.ndarray) -> np.ndarray:
 
 
 def _links_of(folded: FoldedControlLog, kind: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The bad links of one kind: forward, group, epoch, fork or missing. Every bad link is of exactly one."""
-    rows, previous, named = _bad_links(folded)
+    """The bad links of one kind: forward, group, epoch, fork or missing. Every bad link has exactly one kind."""
+    rows, previous, referenced = _bad_links(folded)
     forward = rows["back_offset"] >= rows["offset"]
-    found = ~forward & (named["group"] >= 0)
-    group = found & (named["group"] != rows["group"])
-    epoch = found & ~group & (named["epoch"] != rows["epoch"])
-    fork = found & ~group & ~epoch & _has_sibling(folded, rows)
-    chosen = {
+    is_known = ~forward & (referenced["group"] >= 0)
+    group = is_known & (referenced["group"] != rows["group"])
+    epoch = is_known & ~group & (referenced["epoch"] != rows["epoch"])
+    fork = is_known & ~group & ~epoch & _has_sibling(folded, rows)
+    selected = {
         "forward": forward,
         "group": group,
         "epoch": epoch,
         "fork": fork,
         "missing": ~(forward | group | epoch | fork),
     }[kind]
-    return rows[chosen], previous[chosen], named[chosen]
+    return rows[selected], previous[selected], referenced[selected]
 
 
 def _links(rows: np.ndarray, previous: np.ndarray, text: str, **evidence: np.ndarray | pa.Array) -> Breaches:
@@ -104,10 +104,12 @@ def _links(rows: np.ndarray, previous: np.ndarray, text: str, **evidence: np.nda
 )
 def broken_chain(folded: FoldedControlLog) -> Breaches:
     """Deltas whose predecessor is not in the log, or is not the record that they refer to."""
-    rows, previous, named = _links_of(folded, "missing")
-    known = named["group"] >= 0
+    rows, previous, referenced = _links_of(folded, "missing")
+    is_known = referenced["group"] >= 0
     base = folded.all_chains.chains["snapshot_offset"][rows["group"]]
-    reason = np.where(known & (rows["back_offset"] >= base), "passed_over", np.where(known, "before_base", "missing"))
+    reason = np.where(
+        is_known & (rows["back_offset"] >= base), "passed_over", np.where(is_known, "before_base", "missing")
+    )
     return _links(rows, previous, "which it does not follow", reason=pa.array(reason, pa.string()))
 
 
@@ -117,7 +119,7 @@ def broken_chain(folded: FoldedControlLog) -> Breaches:
 def forward_back_offset(folded: FoldedControlLog) -> Breaches:
     """Deltas that refer to themselves or a later record."""
     rows, previous, _ = _links_of(folded, "forward")
-    return _links(rows, previous, "which is no earlier offset")
+    return _links(rows, previous, "which is not an earlier offset")
 
 
 @control_rule(
@@ -125,8 +127,10 @@ def forward_back_offset(folded: FoldedControlLog) -> Breaches:
 )
 def cross_group(folded: FoldedControlLog) -> Breaches:
     """Deltas that refer to another group's record."""
-    rows, previous, named = _links_of(folded, "group")
-    return _links(rows, previous, "a record of another group", named_group=folded.groups.take(pa.array(named["group"])))
+    rows, previous, referenced = _links_of(folded, "group")
+    return _links(
+        rows, previous, "a record of another group", named_group=folded.groups.take(pa.array(referenced["group"]))
+    )
 
 
 @control_rule(
@@ -137,15 +141,15 @@ def cross_group(folded: FoldedControlLog) -> Breaches:
 )
 def cross_epoch(folded: FoldedControlLog) -> Breaches:
     """Deltas that refer to a record of another checkpoint's chain."""
-    rows, previous, named = _links_of(folded, "epoch")
-    return _links(rows, previous, "a record of another epoch", named_epoch=named["epoch"].copy())
+    rows, previous, referenced = _links_of(folded, "epoch")
+    return _links(rows, previous, "a record of another epoch", named_epoch=referenced["epoch"].copy())
 
 
 @control_rule("FORK", ERROR, "KIP-932 draft, ShareDelta BackOffset", "No two deltas refer to the same record.")
 def fork(folded: FoldedControlLog) -> Breaches:
-    """The second and later deltas with the same predecessor: two leaders wrote, or one wrote twice.
+    """The second and later deltas with the same predecessor: two leaders wrote, or one leader wrote twice.
 
-    The mode strict stops before them; best-effort follows the branch of the newest delta.
+    The fold stops before them in mode strict, and follows the branch of the newest delta in mode best-effort.
     """
     rows, previous, _ = _links_of(folded, "fork")
     differing = pa.nulls(0, pa.string())
@@ -154,24 +158,28 @@ def fork(folded: FoldedControlLog) -> Breaches:
         forked, place = np.unique(rows["group"], return_inverse=True)
         texts = [_differing(folds, group) for group in forked.tolist()]
         differing = pa.array(texts, pa.string()).take(pa.array(place))
-    found = _links(rows, previous, "as an earlier delta does", differing=differing)
-    return replace(found, message=(*found.message, "; the modes strict and best-effort differ in ", differing))
+    breaches = _links(rows, previous, "as an earlier delta does", differing=differing)
+    return replace(breaches, message=(*breaches.message, "; the modes strict and best-effort differ in ", differing))
 
 
 def _differing(folds: Sequence[ControlChains], group: int) -> str:
-    """The offsets of which two folds hold different states of a group."""
+    """The offsets whose states differ between two folds of a group."""
     points, values = set[int](), []
     for fold in folds:
         chain, batches = fold.chains[group], fold.batches[fold.ends[group] : fold.ends[group + 1]]
         start, end = int(chain["start_offset"]), int(chain["end_offset"])
         # (first offset, offset after the last, value); later rows win.
-        found = [(0, start, "finished"), (start, end, "available")]
-        found += [(int(one["first"]), int(one["last"]) + 1, (int(one["state"]), int(one["count"]))) for one in batches]
-        points |= {point for first, last, _ in found for point in (first, last)}
-        values.append(found)
+        ranges_of_fold = [(0, start, "finished"), (start, end, "available")]
+        ranges_of_fold += [
+            (int(one["first"]), int(one["last"]) + 1, (int(one["state"]), int(one["count"]))) for one in batches
+        ]
+        points |= {point for first, last, _ in ranges_of_fold for point in (first, last)}
+        values.append(ranges_of_fold)
     ordered, ranges = sorted(points), list[list[int]]()
     for first, after in pairwise(ordered):
-        one, other = ([value for begin, end, value in found if begin <= first < end][-1:] for found in values)
+        one, other = (
+            [value for begin, end, value in ranges_of_fold if begin <= first < end][-1:] for ranges_of_fold in values
+        )
         if one != other and ranges and ranges[-1][1] == first - 1:
             ranges[-1][1] = after - 1
         elif one != other:
@@ -186,7 +194,7 @@ def _differing(folds: Sequence[ControlChains], group: int) -> str:
     "STALE_EPOCH", WARNING, "KIP-932 draft, checkpoint epoch", "No delta of an older epoch follows a checkpoint."
 )
 def stale_epoch(folded: FoldedControlLog) -> Breaches:
-    """Deltas of an earlier checkpoint, as written by a leader that was replaced; they are not folded."""
+    """Deltas of an earlier checkpoint, which a replaced leader wrote; they are not folded."""
     return _epochs(folded, _deltas(folded, _STALE), "an older epoch; it was left out")
 
 
@@ -209,7 +217,7 @@ def _epochs(folded: FoldedControlLog, rows: np.ndarray, text: str) -> Breaches:
 
 
 def _epoch_steps(folded: FoldedControlLog) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Checkpoints with an earlier one of their group: their rows, the earlier epoch, the difference modulo 65536."""
+    """Checkpoints that follow another checkpoint of their group: rows, epoch before, difference modulo 65536."""
     links = folded.links
     rows = links[(links["kind"] == ControlKind.CHECKPOINT) & (links["fault"] & UNREADABLE_CONTROL_FAULTS == 0)]
     rows = rows[np.argsort(rows["group"], kind="stable")]
@@ -225,7 +233,7 @@ def _epoch_steps(folded: FoldedControlLog) -> tuple[np.ndarray, np.ndarray, np.n
     "The checkpoint epoch of a group increases by exactly one, from 65535 to 0.",
 )
 def epoch_gap(folded: FoldedControlLog) -> Breaches:
-    """Checkpoints whose epoch is not the one after that of the checkpoint before."""
+    """Checkpoints whose epoch neither equals nor follows the epoch of the checkpoint before them."""
     rows, earlier, step = _epoch_steps(folded)
     gap = (step != 0) & (step != 1)
     return _steps(rows[gap], earlier[gap], missing=step[gap] - 1)
@@ -238,7 +246,7 @@ def epoch_gap(folded: FoldedControlLog) -> Breaches:
     "No two consecutive checkpoints of a group have the same epoch.",
 )
 def epoch_repeat(folded: FoldedControlLog) -> Breaches:
-    """Checkpoints with the epoch of the checkpoint before."""
+    """Checkpoints with the same epoch as the checkpoint before them."""
     rows, earlier, step = _epoch_steps(folded)
     return _steps(rows[step == 0], earlier[step == 0])
 

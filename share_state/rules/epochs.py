@@ -15,12 +15,12 @@ from share_state.rules.registry import ERROR, INFO, WARNING, Message, continues,
     statement="Each snapshot of a share-partition increments the snapshot epoch by one, from 0 for the first.",
 )
 def snapshot_epoch_gap(record, context, limits):
-    """Snapshots whose epoch is not their predecessor's plus one: a record is missing, or two writers were at work."""
+    """Snapshots whose epoch is not the epoch before plus one: a record is missing, or there were two writers."""
     if record.kind != Kind.SNAPSHOT or context.is_suspect:
         return False
     if context.exists_before:
         return record.snapshot_epoch != np.int64(context.snapshot_epoch_before) + 1
-    # If the log once began earlier, the first snapshot in it may have any epoch.
+    # If earlier records are deleted, the first snapshot in the log may have any epoch.
     return record.snapshot_epoch != 0 and (context.was_deleted or limits.log_start_offset == 0)
 
 
@@ -62,7 +62,7 @@ def _(records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
     statement="The state epoch of a share-partition's snapshots never decreases.",
 )
 def state_epoch_regression(record, context):
-    """Snapshots with a lower state epoch than the state before them: a fenced group coordinator wrote."""
+    """Snapshots with a lower state epoch than the state before them: a fenced group coordinator wrote them."""
     return (
         record.kind == Kind.SNAPSHOT
         and context.exists_before
@@ -84,8 +84,8 @@ def _(records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
     statement="The leader epoch of a share-partition decreases only when it is initialized.",
 )
 def leader_epoch_regression(record, context):
-    """Records with a lower leader epoch than the state before them: a fenced partition leader wrote."""
-    # An update with leader epoch -1 leaves it as it is.
+    """Records with a lower leader epoch than the state before them: a fenced partition leader wrote them."""
+    # An update with leader epoch -1 does not change it.
     unchanged = record.kind == Kind.UPDATE and record.leader_epoch == -1
     return continues(record, context) and not unchanged and record.leader_epoch < context.leader_epoch_before
 
@@ -119,19 +119,19 @@ def _(records: np.ndarray, _contexts: np.ndarray, _: ContextChunk) -> Message:
     statement="The start offset of a share-partition decreases only when it is initialized.",
 )
 def start_offset_regression(record, context):
-    """Start offsets below the one before, in one state epoch: finished records may be delivered again."""
+    """Start offsets below the one before, in the same state epoch: finished records may be delivered again."""
     if not continues(record, context) or record.start_offset >= context.start_before:
         return False
     if record.kind == Kind.UPDATE:
         return record.start_offset >= 0
-    # 4.1 follows an alteration of offsets by a snapshot of a later state epoch that includes a request.
+    # After offsets are altered, 4.1 writes a snapshot of a later state epoch that includes a request.
     return record.start_offset >= -1 and record.state_epoch == context.state_epoch_before
 
 
 @start_offset_regression.message
 def _(records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
     found, before = records["start_offset"], contexts["start_before"]
-    return message("the start offset goes back from ", before, " to ", found, found=found, before=before)
+    return message("the start offset decreases from ", before, " to ", found, found=found, before=before)
 
 
 @record_rule(
@@ -141,7 +141,7 @@ def _(records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
     statement="The timestamps of a share-partition's records and snapshots never decrease.",
 )
 def timestamp_regression(record, context):
-    """Records stamped before their predecessor, and snapshots written before their creation or their predecessor."""
+    """Records older than their predecessor, and snapshots written before their creation or their predecessor."""
     if record.timestamp < context.timestamp_before:
         return True
     return record.kind == Kind.SNAPSHOT and (
@@ -152,7 +152,7 @@ def timestamp_regression(record, context):
 
 @timestamp_regression.message
 def _(records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
-    # Of several regressions in one record the message names the first of these.
+    # If a record has several regressions, the message names the first of these.
     cases = [
         records["timestamp"] < contexts["timestamp_before"],
         records["create_time"] > records["write_time"],
@@ -178,8 +178,8 @@ def _(records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
 def delivery_complete_count_mismatch(record, context):
     """Counts that are impossible, that became unknown, or that differ from the ranges: the reported lag is wrong.
 
-    A leader counts before it writes, so a count may be off by writes in flight; one that stays off is wrong. It also
-    counts offsets that it finishes without a state batch: those of aborted transactions for a read_committed group.
+    A leader counts before it writes, so a count may include writes in flight; a count that stays off is wrong. It also
+    counts offsets that it finishes without a state batch: offsets of aborted transactions for a read_committed group.
     """
     found = record.delivery_complete_count
     if record.kind == Kind.TOMBSTONE:
@@ -190,7 +190,7 @@ def delivery_complete_count_mismatch(record, context):
         return found < -1
     if found == -1:
         return continues(record, context) and context.complete_count_before >= 0
-    # Without a snapshot before it, the state may hold less than the leader knew.
+    # Without a snapshot before it, the state may lack offsets that the leader knew.
     return record.kind == Kind.SNAPSHOT or (context.rests_on_snapshot and not context.is_suspect)
 
 
@@ -208,8 +208,8 @@ def _(records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
         ],
         np.char.add(terminal.astype(str), " offsets from the start on are finished"),
     )
-    # All such counts of a 4.4.0 broker's dead-letter groups were made good by the next record of the share-partition.
-    ahead = "; a leader counts before it writes, so a later record may make up for it"
+    # In tests with dead letters on a 4.4.0 broker, the next record of the share-partition always corrected the count.
+    ahead = "; a leader counts before it writes, so a later record may correct it"
     unbatched = [f", and {gaps} more are in no state batch" if gaps else "" for gaps in contexts["gaps_after"].tolist()]
     return message(
         "the delivery complete count is ",

@@ -1,4 +1,4 @@
-"""Evaluates rules, and turns what breaks them into rows of the table `findings`: capped, and proven for the writer."""
+"""Evaluates rules and builds the table `findings`: caps the findings of a rule, and drops those that are unproven."""
 
 import re
 from collections import Counter
@@ -33,7 +33,7 @@ from share_state.schema.declarations import table_schema
 from share_state.sources.topics import Topics
 
 WRITTEN = "written"
-"""Column of unproven findings: `Breaches.written`."""
+"""Column for unproven findings: `Breaches.written`."""
 
 
 def find_breaches(
@@ -42,23 +42,23 @@ def find_breaches(
     """Evaluate every rule of a scope that is not off.
 
     Args:
-        scope: any but those of COMPILED.
-        subject: what the rules of that scope take.
+        scope: a scope that is not in COMPILED.
+        subject: the argument of the rules of that scope.
         severities: code -> severity, or OFF.
     Returns:
-        (code, breaches) of the rules that something breaks.
+        (code, breaches) of the broken rules.
     """
-    chosen, found = severities or {}, []
+    overrides, breaches_by_rule = severities or {}, []
     for code, declared in registered().items():
         check = declared.checks.get(scope)
-        if check is None or isinstance(check, Predicate) or chosen.get(code) == OFF:
+        if check is None or isinstance(check, Predicate) or overrides.get(code) == OFF:
             continue
         breaches = check(subject)
-        found.append((code, breaches if isinstance(breaches, Breaches) else _of_groups(breaches)))
-    return [(code, breaches) for code, breaches in found if len(breaches.offset)]
+        breaches_by_rule.append((code, breaches if isinstance(breaches, Breaches) else _from_group_breaches(breaches)))
+    return [(code, breaches) for code, breaches in breaches_by_rule if len(breaches.offset)]
 
 
-def _of_groups(breaches: Sequence[GroupBreach]) -> Breaches:
+def _from_group_breaches(breaches: Sequence[GroupBreach]) -> Breaches:
     schema = table_schema("findings")
     names = ("dialect", "group_id", "topic_id", "topic", "partition", "state_partition")
     evidence = [[(name, str(value)) for name, value in one.evidence.items()] for one in breaches]
@@ -72,10 +72,10 @@ def _of_groups(breaches: Sequence[GroupBreach]) -> Breaches:
 
 
 class RecordRules:
-    """The rules over records and state batches, as a fold evaluates them (fold/record_context.py, `RecordJudge`)."""
+    """The rules over records and state batches, evaluated by a fold; a `fold.record_context.RecordJudge`."""
 
     def __init__(self, severities: Mapping[str, str] | None = None) -> None:
-        """Choose rules.
+        """Select rules.
 
         Args:
             severities: code -> severity; the findings of rules that are OFF are dropped.
@@ -91,22 +91,24 @@ class RecordRules:
         """The breaches in a chunk of records.
 
         Returns:
-            (code, breaches) of the rules that something breaks.
+            (code, breaches) of the broken rules.
         """
-        composed, found = composed_rules(), []
+        composed, breaches_by_rule = composed_rules(), []
         any_broken = int(np.bitwise_or.reduce(chunk.broken))
         for number, (code, scope, predicate) in enumerate(composed.rules):
             if any_broken & (1 << number) and self._severities.get(code) != OFF:
                 rows = np.flatnonzero(chunk.broken & (1 << number))
-                found.append((code, _described(predicate, scope, chunk, rows, 1 << number, composed.broken_by_batch)))
-        return _capped(found)
+                breaches_by_rule.append(
+                    (code, _breaches_of(predicate, scope, chunk, rows, 1 << number, composed.broken_by_batch))
+                )
+        return _cap(breaches_by_rule)
 
 
 judge_records = RecordRules()
 """All rules over records and state batches, with their own severities."""
 
 
-def _described(
+def _breaches_of(
     predicate: Predicate, scope: Scope, chunk: ContextChunk, rows: np.ndarray, bit: int, broken_by_batch: Any
 ) -> Breaches:
     records, subject = take_rows(chunk.records, rows), take_rows(chunk.contexts, rows)
@@ -119,7 +121,7 @@ def _described(
     described = predicate.describe(records, subject, chunk)
     written = None
     if described.needs_4_4:
-        is_sure = (records["offset"] > chunk.rule_limits["since_4_4"][0]) | (records["timestamp"] < 0)
+        is_sure = (records["offset"] > chunk.rule_limits["written_by_4_4_after"][0]) | (records["timestamp"] < 0)
         written = np.where(is_sure, NOWHERE, records["timestamp"])
     return Breaches(
         records["offset"].copy(),
@@ -136,17 +138,17 @@ def _find_batches(records, contexts, batches, limits, limit_rows, broken_by_batc
     """Find the state batches of each record that break a rule.
 
     Args:
-        records, contexts: STATE_RECORD and RECORD_CONTEXT rows, as long as each other.
+        records, contexts: STATE_RECORD and RECORD_CONTEXT rows, of the same length.
         batches: STATE_BATCH rows that the records point into.
         limits, limit_rows: rows of RULE_LIMITS, and which of them applies to each share-partition.
-        broken_by_batch, bit: which of the broken rules counts.
-        first, count: int64, zeros; take the row of the first such batch of each record, and their number.
+        broken_by_batch, bit: compiled rules, and the bit of the rule.
+        first, count: int64, zeros; receive the row of the first such batch of each record, and their number.
     """
     for row in range(len(records)):
         record = records[row]
-        own = limits[limit_rows[record.key]]
+        rule_limits = limits[limit_rows[record.key]]
         for number in range(record.batches, record.batches + record.batch_count):
-            if broken_by_batch(record, contexts[row], batches, number, own) & bit:
+            if broken_by_batch(record, contexts[row], batches, number, rule_limits) & bit:
                 if count[row] == 0:
                     first[row] = number
                 count[row] += 1
@@ -164,41 +166,43 @@ def judge(
     *,
     with_unproven: bool = False,
 ) -> pa.Table:
-    """Evaluate every rule of its dialect over a folded log partition.
+    """Evaluate the rules for the dialect of a folded log partition.
 
     Args:
-        folded: the log partition.
+        folded: the folded log partition.
         severities: code -> severity, or OFF, in place of the rule's own.
         topics: known names.
-        records: what `RecordRules` found in its chunks.
-        with_unproven: keep what counts only if the writer is 4.4 or later, with the column WRITTEN.
+        records: results of `RecordRules` for its chunks.
+        with_unproven: keep findings that count only if the writer is 4.4 or later, and add the column WRITTEN.
     Returns:
-        The table `findings`, its run_id still null.
+        The table `findings` with run_id null.
     """
-    of_dialect = Scope.CONTROL_LOG if isinstance(folded, FoldedControlLog) else Scope.STATE_LOG
-    found = [
+    dialect_scope = Scope.CONTROL_LOG if isinstance(folded, FoldedControlLog) else Scope.STATE_LOG
+    breaches_by_rule = [
         *records,
         *find_breaches(Scope.RECORD_BATCHES, folded, severities),
         *find_breaches(Scope.LOG, folded, severities),
-        *find_breaches(of_dialect, folded, severities),
+        *find_breaches(dialect_scope, folded, severities),
     ]
-    found = _capped(found)
-    table = findings_table(found, severities, lambda breaches: _identity(folded, breaches, topics or Topics()))
-    if not any(breaches.written is not None for _, breaches in found):
+    breaches_by_rule = _cap(breaches_by_rule)
+    table = findings_table(
+        breaches_by_rule, severities, lambda breaches: _identity(folded, breaches, topics or Topics())
+    )
+    if not any(breaches.written is not None for _, breaches in breaches_by_rule):
         return table
-    sure = np.full(len(table), NOWHERE)
-    written = [sure[: len(one.offset)] if one.written is None else one.written for _, one in found]
+    proven = np.full(len(table), NOWHERE)
+    written = [proven[: len(one.offset)] if one.written is None else one.written for _, one in breaches_by_rule]
     table = table.append_column(WRITTEN, pa.array(np.concatenate(written)))
     return table if with_unproven else drop_unproven(table)
 
 
-def _capped(found: Sequence[tuple[str, Breaches]]) -> list[tuple[str, Breaches]]:
-    """The first FINDINGS_KEPT breaches of each rule, severity and `settled`; one more that counts the others.
+def _cap(breaches_by_rule: Sequence[tuple[str, Breaches]]) -> list[tuple[str, Breaches]]:
+    """Keep the first FINDINGS_KEPT breaches of each rule, severity and `settled`; one more counts the others.
 
-    Those that may not count at all (`Breaches.written`) are all kept.
+    Unproven breaches (`Breaches.written`) are all kept.
     """
     seen, rest, kept = Counter[tuple[Any, ...]](), dict[tuple[Any, ...], tuple[Breaches, int]](), []
-    for code, one in found:
+    for code, one in breaches_by_rule:
         count = len(one.offset)
         if one.written is not None or one.identity is not None or isinstance(one.evidence, pa.MapArray):
             kept.append((code, one))
@@ -214,9 +218,9 @@ def _capped(found: Sequence[tuple[str, Breaches]]) -> list[tuple[str, Breaches]]
             rows.append(single)
             if len(others := np.setdiff1d(of_kind, single)):
                 before = rest[name][1] if name in rest else 0
-                rest[name] = _taken(one, others[-1:]), before + int(weights[others].sum())
+                rest[name] = _take(one, others[-1:]), before + int(weights[others].sum())
         if count := sum(map(len, rows)):
-            single = _taken(one, np.sort(np.concatenate(rows))) if count < len(one.offset) else one
+            single = _take(one, np.sort(np.concatenate(rows))) if count < len(one.offset) else one
             plain = {name: column for name, column in single.evidence.items() if name != FINDINGS}  # type: ignore[union-attr]
             kept.append((code, replace(single, evidence=plain)))
     for (code, *_), (last, count) in rest.items():
@@ -224,7 +228,7 @@ def _capped(found: Sequence[tuple[str, Breaches]]) -> list[tuple[str, Breaches]]
     return kept
 
 
-def _taken(breaches: Breaches, rows: np.ndarray) -> Breaches:
+def _take(breaches: Breaches, rows: np.ndarray) -> Breaches:
     def take(column: Any) -> Any:
         if column is None or isinstance(column, str):
             return column
@@ -242,21 +246,21 @@ def _taken(breaches: Breaches, rows: np.ndarray) -> Breaches:
 
 
 def cap_findings(rows: pa.Table) -> pa.Table:
-    """Of the table `findings`: the first FINDINGS_KEPT of each rule, severity, log partition and `settled`.
+    """Keep the first FINDINGS_KEPT rows of `findings` of each rule, severity, log partition and `settled`.
 
-    One more counts the others, as where they are judged.
+    One more row counts the others, as in `judge`.
     """
     group = [rows[name].cast(pa.string()).fill_null("") for name in ("rule", "severity", "state_partition", "settled")]
     names = pc.call_function("binary_join_element_wise", [*group, pa.scalar(":")])
     sizes = names.value_counts()
     full = sizes.filter(pc.greater(sizes.field("counts"), FINDINGS_KEPT)).field("values").to_pylist()
-    counts, left_out, merged = count_findings(rows).to_numpy(), np.zeros(len(rows), bool), dict[int, int]()
+    counts, is_dropped, merged = count_findings(rows).to_numpy(), np.zeros(len(rows), bool), dict[int, int]()
     for name in full:
-        own = np.flatnonzero(pc.equal(names, name))
-        single = own[counts[own] == 1][:FINDINGS_KEPT]
-        others = np.setdiff1d(own, single)
+        rows_of_name = np.flatnonzero(pc.equal(names, name))
+        single = rows_of_name[counts[rows_of_name] == 1][:FINDINGS_KEPT]
+        others = np.setdiff1d(rows_of_name, single)
         if len(others) > 1 or (counts[others] == 1).any():
-            left_out[others[:-1]], merged[int(others[-1])] = True, int(counts[others].sum())
+            is_dropped[others[:-1]], merged[int(others[-1])] = True, int(counts[others].sum())
     if not merged:
         return rows
     parts, at = list[pa.Table](), 0
@@ -265,11 +269,11 @@ def cap_findings(rows: pa.Table) -> pa.Table:
         last["message"] = re.sub(_OTHERS, "", last["message"]) + _others(count - 1)
         last["evidence"] = [pair for pair in last["evidence"] if pair[0] != FINDINGS] + [(FINDINGS, str(count))]
         parts += [
-            rows.slice(at, row - at).filter(pa.array(~left_out[at:row])),
+            rows.slice(at, row - at).filter(pa.array(~is_dropped[at:row])),
             pa.Table.from_pylist([last], rows.schema),
         ]
         at = row + 1
-    return pa.concat_tables([*parts, rows.slice(at).filter(pa.array(~left_out[at:]))]).combine_chunks()
+    return pa.concat_tables([*parts, rows.slice(at).filter(pa.array(~is_dropped[at:]))]).combine_chunks()
 
 
 _OTHERS = re.compile(r" \(and [\d,]+ more before it\)$")
@@ -280,18 +284,18 @@ def _others(more: int) -> str:
 
 
 def count_findings(rows: pa.Table) -> pa.ChunkedArray:
-    """How many findings each row of `findings` stands for."""
+    """The number of findings that each row of `findings` represents."""
     counts = pc.map_lookup(rows["evidence"], pa.scalar(FINDINGS), "first")
     return pc.fill_null(counts.cast(pa.int64()), 1)
 
 
 def drop_unproven(findings: pa.Table, since: int | None = None, why: str = "") -> pa.Table:
-    """Findings without WRITTEN, and without those of records that 4.4 or a later release may not have written.
+    """Drop findings about records that 4.4 or later may not have written, and the column WRITTEN.
 
     Args:
-        findings: of `judge`, with or without WRITTEN.
-        since: s, records of later seconds are known to be of such a release; None if none is.
-        why: how it is known, appended to the messages of those records.
+        findings: result of `judge`, with or without WRITTEN.
+        since: s, records of later seconds are known to be written by 4.4 or later; None if unknown.
+        why: how this is known; appended to the messages of such findings.
     """
     if WRITTEN not in findings.schema.names:
         return findings
@@ -304,42 +308,42 @@ def drop_unproven(findings: pa.Table, since: int | None = None, why: str = "") -
 
 
 def findings(scope: Scope, subject: Any, severities: Mapping[str, str] | None = None) -> pa.Table:
-    """The table `findings` of the rules of one scope over groups; arguments as of `find_breaches`."""
+    """The table `findings` of the rules of one scope over groups; arguments as for `find_breaches`."""
     return findings_table(find_breaches(scope, subject, severities), severities)
 
 
 def findings_table(
-    found: Iterable[tuple[str, Breaches]],
+    breaches_by_rule: Iterable[tuple[str, Breaches]],
     severities: Mapping[str, str] | None = None,
     identity: Callable[[Breaches], tuple[Mapping[str, pa.Array], str]] = lambda _: ({}, "offset"),
 ) -> pa.Table:
-    """The table `findings`, its run_id still null.
+    """Build the table `findings` with run_id null.
 
     Args:
-        found: (code, breaches).
+        breaches_by_rule: (code, breaches).
         severities: code -> severity in place of the rule's own.
-        identity: gives the columns that say what breaches are about, unless they have their own, and what PLACE is.
+        identity: returns the columns that identify the subject of breaches without `identity`, and the text for PLACE.
     """
     schema, rules = table_schema("findings"), registered()
     tables = [schema.empty_table()]
-    for code, breaches in found:
+    for code, breaches in breaches_by_rule:
         count, declared = len(breaches.offset), rules[code]
-        about, place = (breaches.identity, "offset") if breaches.identity else identity(breaches)
+        identity_columns, place = (breaches.identity, "offset") if breaches.identity else identity(breaches)
         pieces = [piece.replace(PLACE, place) if isinstance(piece, str) else piece for piece in breaches.message]
         if isinstance(breaches.evidence, Mapping) and FINDINGS in breaches.evidence:
             others = np.asarray(breaches.evidence[FINDINGS]) - 1
             pieces.append(pa.array(map(_others, others.tolist())))
-        own = [None] * count if breaches.severity is None else breaches.severity.tolist()
-        chosen = (severities or {}).get(code)
+        severity_of_rows = [None] * count if breaches.severity is None else breaches.severity.tolist()
+        override = (severities or {}).get(code)
         columns = {
             "settled": pa.array(np.zeros(count, bool) if breaches.settled is None else breaches.settled),
             "rule": pa.repeat(code, count),
-            "severity": pa.array([chosen or one or declared.severity for one in own], pa.string()),
+            "severity": pa.array([override or one or declared.severity for one in severity_of_rows], pa.string()),
             "offset": pa.array(breaches.offset, mask=(breaches.offset < 0) | (place != "offset")),
             "message": _texts(pieces, count),
             "evidence": _maps(breaches.evidence, count),
             "run_id": pa.nulls(count, pa.string()),
-            **about,
+            **identity_columns,
         }
         arrays = [columns[name].cast(schema.field(name).type) for name in schema.names]
         tables.append(pa.table(arrays, schema=schema))
@@ -347,19 +351,19 @@ def findings_table(
 
 
 def _identity(folded: Folded, breaches: Breaches, topics: Topics) -> tuple[dict[str, pa.Array], str]:
-    """What breaches in a log partition are about, and what an offset in it is called."""
+    """The columns that identify the subject of breaches in a log partition, and the text for PLACE."""
     count = len(breaches.offset)
     key = np.full(count, NO_KEY, np.int64) if breaches.key is None else breaches.key
-    known = key != NO_KEY
+    has_key = key != NO_KEY
     # Row n of the distinct keys, or null, for every finding.
-    distinct, row = np.unique(key[known], return_inverse=True)
+    distinct, row = np.unique(key[has_key], return_inverse=True)
     owner = np.zeros(count, np.int64)
-    owner[known] = row
+    owner[has_key] = row
     keys = folded.key_columns(distinct, topics)
-    columns = {name: column.take(pa.array(owner, mask=~known)) for name, column in keys.items()}
+    columns = {name: column.take(pa.array(owner, mask=~has_key)) for name, column in keys.items()}
     columns["dialect"] = pa.repeat(folded.dialect, count)
     if isinstance(folded, FoldedControlLog):
-        # A finding about no share-partition is still about this topic-partition.
+        # A finding without a share-partition still concerns this topic-partition.
         columns["topic"] = pa.repeat(folded.log.topic, count)
         columns["partition"] = pa.repeat(folded.log.partition, count)
         columns["state_partition"] = pa.nulls(count, pa.int32())

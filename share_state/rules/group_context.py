@@ -1,4 +1,4 @@
-"""What the rules over share groups judge: the group side and the state side of one cluster.
+"""Input of the rules over share groups: the groups of a cluster, and the state of their share-partitions.
 
 Share-partitions stay in Arrow columns until a rule reports them: there may be millions.
 """
@@ -51,57 +51,57 @@ class StatedPartitions:
 
     @classmethod
     def of(cls, states: pa.Table) -> "StatedPartitions":
-        """Those of a table with at least STATE_COLUMNS; rows of control records are left out."""
-        counted = pc.call_function("equal", [states["dialect"], pa.scalar(SHARE_GROUP_STATE)])
+        """Select them from a table with at least STATE_COLUMNS; rows of control records are dropped."""
+        is_state = pc.call_function("equal", [states["dialect"], pa.scalar(SHARE_GROUP_STATE)])
         columns = {
-            name: dictionary_encoded_column(states[name].filter(counted)).combine_chunks() for name in STATE_COLUMNS
+            name: dictionary_encoded_column(states[name].filter(is_state)).combine_chunks() for name in STATE_COLUMNS
         }
         return cls(pa.table(columns))
 
     @cached_property
     def groups(self) -> list[str]:
-        """Every group with state, once."""
+        """The distinct groups with state."""
         return self._ids("group_id").dictionary.to_pylist()
 
     @property
     def state_epochs(self) -> np.ndarray:
-        """Of each row; the smallest int32 if unknown."""
+        """State epoch of each row; the smallest int32 if unknown."""
         return self.rows["state_epoch"].fill_null(np.iinfo(np.int32).min).to_numpy()
 
     def each(self, of_groups: Mapping[str, int], otherwise: int) -> np.ndarray:
-        """The value of its group for each row.
+        """The number of the group of each row.
 
         Args:
             of_groups: group id -> number.
-            otherwise: for groups that have none.
+            otherwise: number for other groups.
         """
         numbers = np.array([of_groups.get(group_id, otherwise) for group_id in self.groups], np.int64)
         return numbers[self._ids("group_id").indices.to_numpy()]
 
-    def of_groups(self, chosen: Iterable[str]) -> np.ndarray:
+    def of_groups(self, group_ids: Iterable[str]) -> np.ndarray:
         """Whether each row belongs to one of these groups."""
-        return self.each(dict.fromkeys(chosen, 1), 0) > 0
+        return self.each(dict.fromkeys(group_ids, 1), 0) > 0
 
     def among(self, listed: Iterable[Listed]) -> np.ndarray:
         """Whether each row is one of the listed share-partitions."""
-        return self._found(self._numbered(list(listed)).select(_KEY))
+        return self._is_in(self._numbered(list(listed)).select(_KEY))
 
     def of_topics(self, topics: Iterable[tuple[str, str]]) -> np.ndarray:
         """Whether each row's group id and topic id are one of those pairs."""
-        return self._found(self._numbered([(*pair, (0,)) for pair in topics]).select(_KEY[:2]))
+        return self._is_in(self._numbered([(*pair, (0,)) for pair in topics]).select(_KEY[:2]))
 
     def where(self, broken: np.ndarray) -> list[dict[str, Any]]:
         """The rows that a mask selects, as Python objects."""
         return self.rows.filter(pa.array(broken)).to_pylist()
 
     def missing(self, listed: Iterable[Listed]) -> Iterator[tuple[str, str, int]]:
-        """Group id, topic id and partition of listed share-partitions without a row, in any order."""
-        wanted = list(listed)
+        """Yield group id, topic id and partition of listed share-partitions without a row, in any order."""
+        topics = list(listed)
         for batch in (
-            self._numbered(wanted).join(self._keys.select(_KEY), _KEY, join_type="left anti").to_batches(_AT_ONCE)
+            self._numbered(topics).join(self._keys.select(_KEY), _KEY, join_type="left anti").to_batches(_AT_ONCE)
         ):
             for place, partition in zip(batch["listed"].to_pylist(), batch["partition"].to_pylist(), strict=True):
-                yield *wanted[place][:2], partition
+                yield *topics[place][:2], partition
 
     @cached_property
     def _keys(self) -> pa.Table:
@@ -117,7 +117,7 @@ class StatedPartitions:
         return self.rows[column].chunk(0)
 
     def _numbered(self, listed: Sequence[Listed]) -> pa.Table:
-        """Listed share-partitions, one row each, by the dictionary numbers of their ids in `rows`; -1 for none."""
+        """One row per listed share-partition, with the dictionary numbers of its ids in `rows`; -1 if absent."""
         groups, topics = (_numbers(self._ids(column)) for column in ("group_id", "topic_id"))
         counts = np.array([len(partitions) for _, _, partitions in listed], np.int64)
         columns = {
@@ -125,15 +125,15 @@ class StatedPartitions:
             "topic": [topics.get(topic_id, -1) for _, topic_id, _ in listed],
             "listed": range(len(listed)),
         }
-        spread = {name: np.repeat(np.array(values, np.int32), counts) for name, values in columns.items()}
+        columns_by_row = {name: np.repeat(np.array(values, np.int32), counts) for name, values in columns.items()}
         partitions = chain.from_iterable(partitions for _, _, partitions in listed)
-        return pa.table(spread | {"partition": np.fromiter(partitions, np.int32, counts.sum())})
+        return pa.table(columns_by_row | {"partition": np.fromiter(partitions, np.int32, counts.sum())})
 
-    def _found(self, numbered: pa.Table) -> np.ndarray:
-        """Whether each row's key is there; a join does not keep the order."""
-        found = np.zeros(len(self.rows), bool)
-        found[self._keys.join(numbered, numbered.column_names, join_type="left semi")["row"].to_numpy()] = True
-        return found
+    def _is_in(self, numbered: pa.Table) -> np.ndarray:
+        """Mask of the rows whose key is in a table; a join does not preserve the order."""
+        mask = np.zeros(len(self.rows), bool)
+        mask[self._keys.join(numbered, numbered.column_names, join_type="left semi")["row"].to_numpy()] = True
+        return mask
 
 
 def _numbers(ids: pa.DictionaryArray) -> dict[str, int]:
@@ -145,9 +145,9 @@ class GroupLimits:
     """Limits for the rules over share groups; the defaults are Kafka's.
 
     Attributes:
-        members: of a share group (group.share.max.size).
-        retry_ms: time after which a heartbeat requests missing state again.
-        delete_grace_ms: time that the state of a topic may remain while the topic is deleted.
+        members: maximum number of members of a share group (group.share.max.size).
+        retry_ms: ms after which a heartbeat requests missing state again.
+        delete_grace_ms: ms that the state of a topic may remain while the topic is being deleted.
     """
 
     members: int = 200
@@ -157,16 +157,16 @@ class GroupLimits:
 
 @dataclass(frozen=True)
 class AuditedGroups:
-    """The group side and the state side of one cluster.
+    """The groups of a cluster, and the state of their share-partitions.
 
     Attributes:
-        folded: of `fold_groups`.
+        folded: result of `fold_groups`.
         states: the table `share_partition_state` of every state partition.
-        topics: names and end offsets given by the user; they show the partitions of each topic.
-        now_ms: the time of the audit, ms since 1970; by default the newest stamp of any record of a group.
-        limits: for the rules over share groups.
-        state_partition_count: partitions of `__share_group_state`, None if unknown.
-        state_partitions: those of them that were read; None for all.
+        topics: names and end offsets from the user; they show the partitions of each topic.
+        now_ms: the time of the audit, ms since 1970; by default the newest timestamp of any record of a group.
+        limits: limits for the rules over share groups.
+        state_partition_count: number of partitions of `__share_group_state`, None if unknown.
+        state_partitions: the partitions that were read; None for all.
     """
 
     folded: FoldedGroups
@@ -188,7 +188,7 @@ class AuditedGroups:
         return StatedPartitions.of(self.states)
 
     def knows_state_of(self, group_id: str, topic_id: str, partition: int) -> bool:
-        """Whether the log that a share-partition's state belongs to was read; otherwise missing state means nothing.
+        """Whether the state partition of a share-partition was read; if not, missing state is no fault.
 
         Source: Kafka SharePartitionKey.asCoordinatorKey, ShareCoordinatorService.partitionFor.
         """
@@ -201,16 +201,16 @@ class AuditedGroups:
 
     @cached_property
     def names(self) -> dict[str, str]:
-        """Topic id -> name: as given, otherwise as recorded by the groups."""
+        """Topic id -> name: from the user, otherwise from the records of groups."""
         return self.folded.names | topic_names(self.topics)
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """Topic id -> number of partitions, if the given end offsets show it."""
+        """Topic id -> number of partitions, if the topics from the user show it."""
         return partition_counts_by_id(self.topics)
 
     def listed(self) -> Iterator[tuple[ShareGroup, StatePartitions]]:
-        """Live groups that list their share-partitions; those of 4.0 do not."""
+        """Live groups that list their share-partitions; groups of 4.0 do not."""
         for group_id, group in sorted(self.folded.live.items()):
             if group_id in self.folded.state_partitions:
                 yield group, self.folded.state_partitions[group_id]

@@ -27,7 +27,7 @@ def assigned_uninitialized(audited: AuditedGroups) -> list[GroupBreach]:
             for place in to_pairs(target) - ready:
                 holders.setdefault(place, set()).add(member_id)
         for (topic_id, partition), members in sorted(holders.items()):
-            text = f"assigned to {len(members)} members, and not initialized"
+            text = f"assigned to {len(members)} members, but not initialized"
             findings.append(
                 GroupBreach(text, group.group_id, topic_id, audited.names.get(topic_id), partition,
                              offset=of_group.offset, evidence={"members": listed(sorted(members))})
@@ -64,7 +64,7 @@ def group_over_cap(audited: AuditedGroups) -> list[GroupBreach]:
     """Groups with more members than the coordinator admits."""
     most = audited.limits.members
     return [
-        _of_group(group, f"{len(group.members)} members, and {most} are allowed", members=len(group.members), cap=most)
+        _of_group(group, f"{len(group.members)} members; the limit is {most}", members=len(group.members), cap=most)
         for group in _live(audited)
         if len(group.members) > most
     ]
@@ -81,7 +81,7 @@ def group_type_clash(audited: AuditedGroups) -> list[GroupBreach]:
     """Group ids of both a share group and a consumer group; a group cannot change its type."""
     folded = audited.folded
     return [
-        _of_group(group, "a consumer group of the same id lives in the log")
+        _of_group(group, "the log also has a live consumer group with this id")
         for group in _live(audited)
         if group.group_id in folded.classic or group.group_id in folded.consumer_groups
     ]
@@ -95,7 +95,7 @@ def group_type_clash(audited: AuditedGroups) -> list[GroupBreach]:
     statement="A group's epoch increases by one with each change.",
 )
 def group_epoch_regression(audited: AuditedGroups) -> list[GroupBreach]:
-    """Group epochs that decrease or stay; a jump is info, because the log is compacted."""
+    """Group epochs that do not increase by one; an increase by more is info, because the log is compacted."""
     findings = []
     for step in audited.folded.epoch_steps:
         jumps = step.after > step.before
@@ -116,14 +116,14 @@ def group_epoch_regression(audited: AuditedGroups) -> list[GroupBreach]:
     statement="A group's assignment is of its current epoch.",
 )
 def assignment_pending(audited: AuditedGroups) -> list[GroupBreach]:
-    """Groups with members whose assignment is older than the group epoch: a new assignment is due."""
+    """Groups with members whose assignment is older than the group epoch: a new assignment is pending."""
     findings = []
     for group in _live(audited):
         if not group.members or group.epoch is None or (group.assignment_epoch or 0) >= group.epoch:
             continue
         age = audited.time - group.epoch_time
         answered = f"epoch {group.assignment_epoch}" if (group.assignment_epoch or 0) > 0 else "no epoch yet"
-        text = f"the assignment answers {answered}, and the group is at {group.epoch} for {age} ms"
+        text = f"the assignment is of {answered}, but the group has been at {group.epoch} for {age} ms"
         findings.append(_of_group(group, text, age_ms=age))
     return findings
 
@@ -142,7 +142,7 @@ def overshared(audited: AuditedGroups) -> list[GroupBreach]:
         readers = Counter(place for target in group.targets.values() for place in to_pairs(target))
         most = members_per_partition(len(group.members), len(readers))
         findings += [
-            GroupBreach(f"{count} members read it, and {most} would do", group.group_id, topic_id,
+            GroupBreach(f"{count} members read it; {most} would be enough", group.group_id, topic_id,
                          audited.names.get(topic_id), partition, evidence={"members": count, "sharing": most})
             for (topic_id, partition), count in sorted(readers.items())
             if count > most
@@ -158,7 +158,7 @@ def overshared(audited: AuditedGroups) -> list[GroupBreach]:
     statement="Members with the same subscription have equal numbers of partitions, plus or minus one.",
 )
 def unbalanced(audited: AuditedGroups) -> list[GroupBreach]:
-    """Groups whose members have less equal numbers of partitions than Kafka's assignor gives.
+    """Groups whose numbers of partitions per member are less equal than Kafka's assignor makes them.
 
     The assignor of 4.1 is less even than that of 4.2 and later, and the log does not show which one ran.
     """
@@ -169,9 +169,9 @@ def unbalanced(audited: AuditedGroups) -> list[GroupBreach]:
         if not partitions:
             continue
         expected = sorted(expected_assignment_sizes(len(sizes), partitions))
-        far = any(abs(size - due) > 1 for size, due in zip(sizes, expected, strict=True))
-        if far or sizes[-1] - sizes[0] > 1:
-            text = f"members have {listed(reversed(sizes))} partitions each, and {listed(reversed(expected))} is due"
+        is_uneven = any(abs(size - expected_size) > 1 for size, expected_size in zip(sizes, expected, strict=True))
+        if is_uneven or sizes[-1] - sizes[0] > 1:
+            text = f"members have {listed(reversed(sizes))} partitions each; expected: {listed(reversed(expected))}"
             findings.append(_of_group(group, text, most=sizes[-1], least=sizes[0]))
     return findings
 
@@ -185,7 +185,7 @@ def _members(group: ShareGroup) -> list[ShareMember]:
 
 
 def _comparable(audited: AuditedGroups) -> list[ShareGroup]:
-    """Groups with a current assignment and equal subscriptions: only there the expected numbers are known."""
+    """Groups with a current assignment and equal subscriptions: only for them the expected numbers are known."""
     return [
         group
         for group in _live(audited)

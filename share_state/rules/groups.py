@@ -24,15 +24,15 @@ from share_state.sources.discovery import group_partition_of
 def orphan_share_state(audited: AuditedGroups) -> list[GroupBreach]:
     """Share-partitions of groups that do not exist.
 
-    Skips groups whose log partition was not read. If the number of partitions is not given and most groups with state
-    have no record, the export is incomplete: then it skips all groups.
+    Skips groups whose log partition was not read. If the number of partitions is not configured and most groups with
+    state have no record, the export is incomplete, and the rule skips all groups.
     """
     folded, stated = audited.folded, audited.stated
     live = folded.live
     lost = [group_id for group_id in stated.groups if group_id not in live and folded.covers(group_id)]
     if not folded.has_given_count and 2 * len(lost) > len(stated.groups):
         return []
-    text = "the share group has no record in __consumer_offsets; its state is left over or the group was lost"
+    text = "the share group has no record in __consumer_offsets: its state was not deleted, or the group was lost"
     return [_about(row, text) for row in stated.where(stated.of_groups(lost))]
 
 
@@ -46,7 +46,7 @@ def orphan_share_state(audited: AuditedGroups) -> list[GroupBreach]:
 def uninitialized_partition(audited: AuditedGroups) -> list[GroupBreach]:
     """Share-partitions that their group does not list; skips groups of 4.0, which list none."""
     stated, of_groups = audited.stated, [(group.group_id, listed) for group, listed in audited.listed()]
-    known = {group_id for group_id, _ in of_groups} | {
+    listing_groups = {group_id for group_id, _ in of_groups} | {
         group_id
         for group_id, group in audited.folded.live.items()
         if group.metadata_hash is not None and not group.is_early
@@ -54,7 +54,7 @@ def uninitialized_partition(audited: AuditedGroups) -> list[GroupBreach]:
     listed = [(group_id, topics) for group_id, one in of_groups for topics in (one.initialized, one.initializing)]
     deleting = [(group_id, topic_id) for group_id, one in of_groups for topic_id in one.deleting]
     text = "the share-partition has state that its group does not list"
-    unlisted = stated.of_groups(known) & ~stated.among(_by_topic(listed)) & ~stated.of_topics(deleting)
+    unlisted = stated.of_groups(listing_groups) & ~stated.among(_by_topic(listed)) & ~stated.of_topics(deleting)
     return [_about(row, text) for row in stated.where(unlisted)]
 
 
@@ -75,7 +75,7 @@ def missing_share_state(audited: AuditedGroups) -> list[GroupBreach]:
     missing = audited.stated.missing(_by_topic((group_id, one.initialized) for group_id, one in of_groups.items()))
     return [
         GroupBreach(
-            "the group lists the share-partition as initialized, and it has no state",
+            "the group lists the share-partition as initialized, but it has no state",
             group_id, topic_id, audited.names.get(topic_id), partition, offset=of_groups[group_id].offset,
         )
         for group_id, topic_id, partition in sorted({key for key in missing if audited.knows_state_of(*key)})
@@ -93,11 +93,11 @@ def state_epoch_ahead_of_group(audited: AuditedGroups) -> list[GroupBreach]:
     """Share-partitions that were initialized at a later group epoch than their group's."""
     stated = audited.stated
     epochs = {group_id: group.epoch for group_id, group in audited.folded.live.items() if group.epoch is not None}
-    reached = stated.each(epochs, otherwise=np.iinfo(np.int64).max)
+    group_epochs = stated.each(epochs, otherwise=np.iinfo(np.int64).max)
     findings = []
-    for row in stated.where(stated.state_epochs > reached):
+    for row in stated.where(stated.state_epochs > group_epochs):
         state, group = row["state_epoch"], epochs[row["group_id"]]
-        text = f"the state is of group epoch {state}, and the group is at {group}"
+        text = f"the state is of group epoch {state}, but the group is at {group}"
         findings.append(_about(row, text, state_epoch=state, group_epoch=group))
     return findings
 
@@ -118,7 +118,7 @@ def misplaced_group(audited: AuditedGroups) -> list[GroupBreach]:
     for partition, group_id in audited.folded.places:
         home = group_partition_of(group_id, count)
         if partition is not None and partition != home:
-            text = f"the group lies in partition {partition} of __consumer_offsets and belongs to {home} of {count}"
+            text = f"the group is in partition {partition} of __consumer_offsets, but belongs to {home} of {count}"
             findings.append(GroupBreach(text, group_id, evidence={"partition": partition, "belongs_to": home}))
     return findings
 
@@ -140,12 +140,12 @@ def missing_init(audited: AuditedGroups) -> list[GroupBreach]:
         age = audited.time - listed.time
         if age <= audited.limits.retry_ms:
             continue
-        there = to_pairs(listed.initialized) | to_pairs(listed.initializing)
-        wanted = {name for member in group.members.values() for name in member.subscribed_topics}
-        for topic_id in sorted(topic_id for name in wanted for topic_id in ids.get(name, ())):
+        listed_partitions = to_pairs(listed.initialized) | to_pairs(listed.initializing)
+        subscribed = {name for member in group.members.values() for name in member.subscribed_topics}
+        for topic_id in sorted(topic_id for name in subscribed for topic_id in ids.get(name, ())):
             for partition in range(audited.sizes.get(topic_id, 0)):
-                if (topic_id, partition) not in there and topic_id not in listed.deleting:
-                    text = f"the topic has {audited.sizes[topic_id]} partitions, and this one is not initialized"
+                if (topic_id, partition) not in listed_partitions and topic_id not in listed.deleting:
+                    text = f"the topic has {audited.sizes[topic_id]} partitions, but this one is not initialized"
                     findings.append(
                         GroupBreach(text, group.group_id, topic_id, audited.names[topic_id], partition,
                                      offset=listed.offset, evidence={"age_ms": age})
@@ -192,7 +192,7 @@ def delete_incomplete(audited: AuditedGroups) -> list[GroupBreach]:
     rows = audited.stated.where(audited.stated.of_topics(deleting))
     ages = [deleting[row["group_id"], row["topic_id"]] for row in rows]
     return [
-        _about(row, f"the state is being deleted for {age} ms and is still there", age_ms=age)
+        _about(row, f"deletion of the state began {age} ms ago, but the state still exists", age_ms=age)
         for row, age in zip(rows, ages, strict=True)
     ]
 
@@ -207,13 +207,13 @@ def _about(row: Mapping[str, Any], message: str, **evidence: int) -> GroupBreach
 
 
 def judge_group_records(faults: Sequence[GroupFault], severities: Mapping[str, str] | None = None) -> pa.Table:
-    """Evaluate the rules over records and batches alone, without the state side.
+    """Evaluate only the rules over records and batches of `__consumer_offsets`.
 
     Args:
         faults: reported by `fold_groups` or `fold_sticky`.
         severities: code -> severity, or OFF, in place of the rule's own.
     Returns:
-        The table `findings`, its run_id still null.
+        The table `findings` with run_id null.
     """
     return findings(Scope.GROUP_RECORDS, faults, severities)
 
@@ -222,10 +222,10 @@ def judge_groups(audited: AuditedGroups, severities: Mapping[str, str] | None = 
     """Evaluate every rule over share groups and their records.
 
     Args:
-        audited: the group side and the state side.
+        audited: the groups, and the state of their share-partitions.
         severities: code -> severity, or OFF, in place of the rule's own.
     Returns:
-        The table `findings`, its run_id still null.
+        The table `findings` with run_id null.
     """
     over_records = judge_group_records(audited.folded.faults, severities)
     return pa.concat_tables([over_records, findings(Scope.GROUPS, audited, severities)])
@@ -235,10 +235,10 @@ def judge_sticky(sticky: FoldedSticky, severities: Mapping[str, str] | None = No
     """Evaluate every rule over the claims and assignments of classic consumer groups.
 
     Args:
-        sticky: of `fold_sticky`.
+        sticky: result of `fold_sticky`.
         severities: code -> severity, or OFF, in place of the rule's own.
     Returns:
-        The table `findings`, its run_id still null.
+        The table `findings` with run_id null.
     """
     over_records = judge_group_records(sticky.faults, severities)
     return pa.concat_tables([over_records, findings(Scope.CLAIMS, sticky, severities)])

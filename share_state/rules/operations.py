@@ -15,7 +15,7 @@ from share_state.kafka.buffers import range_rows
 from share_state.rules.registry import INFO, NOTHING, PLACE, WARNING, Breaches, Column, Scope, rule
 
 _LATER_THAN_4_1 = ("4.2", "4.3", "4.4")
-_MOST_RANGES = 5
+_MAX_RANGES = 5
 _MINUTE_MS = 60_000
 
 
@@ -27,9 +27,9 @@ _MINUTE_MS = 60_000
     statement="An offset in ARCHIVING becomes ARCHIVED once its dead-letter write is done (limits.archiving_seconds).",
 )
 def archiving_stuck(folded: FoldedLog) -> Breaches:
-    """Share-partitions whose first offset in ARCHIVING has been so for long: the start offset cannot pass it."""
+    """Share-partitions whose first ARCHIVING offset stays in that state for long: the start offset cannot pass it."""
     chains = folded.chains.chains
-    # A fold without rules over records does not know since when; it is at least since the last record.
+    # A fold without rules over records does not know the time; the last record is an upper limit for it.
     since = np.where(chains["archiving_at"] == NOWHERE, chains["last_timestamp"], chains["archiving_at"])
     newest = max(folded.newest_time, int(chains["last_timestamp"].max(initial=NOWHERE)))
     waited = newest - since
@@ -56,7 +56,7 @@ def poison_records(folded: Folded) -> Breaches:
     """Share-partitions with offsets one delivery below the limit, or archived at the limit."""
     batches, limits = folded.chains.batches, folded.limits_of("delivery_count")
     limit, start = (np.repeat(column, np.diff(folded.chains.ends)) for column in (limits, folded.leader_starts()))
-    # Of what lies before the leader's start, only archived offsets are left to report.
+    # Of the offsets before the leader's start, only archived ones are reported.
     is_near = (batches["state"] != ACKNOWLEDGED) & (batches["count"] >= limit - 1) & (batches["last"] >= start)
     rows = np.flatnonzero(np.where(batches["state"] == ARCHIVED, batches["count"] >= limit, is_near))
     after = " or one delivery below it"
@@ -66,39 +66,45 @@ def poison_records(folded: Folded) -> Breaches:
 def _with_ranges(
     folded: Folded, rows: np.ndarray, text: Callable[[np.ndarray], tuple[Column, ...]], **evidence: np.ndarray
 ) -> Breaches:
-    """One finding per share-partition with such ranges at or after its start: offsets, and the first few ranges.
+    """One finding per share-partition with selected ranges at or after its start; the message lists the first few.
 
     Args:
-        rows: of `folded.chains.batches`.
-        text: ends the message, given the rows of the share-partitions.
-        evidence: more of it, a value per live share-partition.
+        folded: the folded log.
+        rows: selected rows of `folded.chains.batches`.
+        text: returns the end of the message for rows of share-partitions.
+        evidence: additional evidence, one value per live share-partition.
     """
     chains = folded.chains
     owner = np.searchsorted(chains.ends, rows, "right") - 1
     starts, last = chains.chains["start_offset"][owner], chains.batches["last"][rows]
-    counts = last >= starts
-    rows, owner, starts, last = rows[counts], owner[counts], starts[counts], last[counts]
+    is_after_start = last >= starts
+    rows, owner, starts, last = (
+        rows[is_after_start],
+        owner[is_after_start],
+        starts[is_after_start],
+        last[is_after_start],
+    )
     first = np.maximum(chains.batches["first"][rows], starts)
-    holders, begin, ranges = np.unique(owner, return_index=True, return_counts=True)
+    owners_with_ranges, begin, ranges = np.unique(owner, return_index=True, return_counts=True)
     offsets = np.add.reduceat(last - first + 1, begin)
     return Breaches(
-        chains.chains["last_offset"][holders].copy(),
+        chains.chains["last_offset"][owners_with_ranges].copy(),
         (
             offsets,
             np.where(offsets == 1, " offset (", " offsets ("),
             _listed(first, last, begin, ranges),
             ") ",
-            *text(holders),
+            *text(owners_with_ranges),
         ),
-        key=folded.numbers[holders],
+        key=folded.numbers[owners_with_ranges],
         evidence={"offsets": offsets, "first_offset": first[begin], "ranges": ranges}
-        | {name: column[holders] for name, column in evidence.items()},
+        | {name: column[owners_with_ranges] for name, column in evidence.items()},
     )
 
 
 def _listed(first: np.ndarray, last: np.ndarray, begin: np.ndarray, ranges: np.ndarray) -> pa.Array:
-    """The first few ranges of each group of them as text, and how many more there are."""
-    shown = np.minimum(ranges, _MOST_RANGES)
+    """For each run of `ranges` rows from `begin` on, the first few ranges as text and the number of further ranges."""
+    shown = np.minimum(ranges, _MAX_RANGES)
     ends = np.concatenate(([0], np.cumsum(shown)))
     rows = range_rows(begin, shown)
     lows, highs = pa.array(first[rows]).cast(pa.string()), pa.array(last[rows]).cast(pa.string())
@@ -118,20 +124,22 @@ def _listed(first: np.ndarray, last: np.ndarray, begin: np.ndarray, ranges: np.n
     statement="The start offset advances while later offsets finish (limits.stall_minutes).",
 )
 def spso_stall(folded: Folded) -> Breaches:
-    """Share-partitions whose start has not advanced for long, although consumers finish later offsets."""
+    """Share-partitions whose start offset stays for long although consumers finish later offsets."""
     chains, batches = folded.chains.chains, folded.chains.batches
     start = chains["start_offset"].copy()
     stuck = folded.leader_starts() == start
     finished = has_terminal_after_start(start, folded.chains.ends, batches)
-    # Counted from the first delivery since the start advanced: an idle share-partition has not stalled.
-    waited = np.where(chains["first_delivery_at"] < 0, 0, chains["last_consumed_at"] - chains["first_delivery_at"])
-    rows = np.flatnonzero(stuck & finished & (start >= 0) & (waited >= folded.limits.stall_minutes * _MINUTE_MS))
-    minutes = waited[rows] // _MINUTE_MS
+    # Measured from the first delivery since the start advanced: an idle share-partition has not stalled.
+    milliseconds = np.where(
+        chains["first_delivery_at"] < 0, 0, chains["last_consumed_at"] - chains["first_delivery_at"]
+    )
+    rows = np.flatnonzero(stuck & finished & (start >= 0) & (milliseconds >= folded.limits.stall_minutes * _MINUTE_MS))
+    minutes = milliseconds[rows] // _MINUTE_MS
     return Breaches(
         chains["last_offset"][rows].copy(),
         ("the start offset ", start[rows], " has not moved for ", minutes, " minutes while later offsets finished"),
         key=folded.numbers[rows],
-        evidence={"start_offset": start[rows], "milliseconds": waited[rows]},
+        evidence={"start_offset": start[rows], "milliseconds": milliseconds[rows]},
     )
 
 
@@ -146,14 +154,14 @@ def in_flight_limit(folded: Folded) -> Breaches:
     """Share-partitions that can acquire no more records: the window from the leader's start to the end is full."""
     chains, limits = folded.chains, folded.limits_of("record_locks")
     recorded = chains.chains["start_offset"].copy()
-    # The recorded start lags by a write; a leader starts after the offsets that are finished already.
+    # The recorded start may be one write behind; a leader starts after the finished offsets.
     start = folded.leader_starts()
     width = window_ends(chains) - start
     rows = np.flatnonzero((recorded >= 0) & (width >= limits))
     return Breaches(
         chains.chains["last_offset"][rows].copy(),
         (width[rows], " offsets are in flight from ", start[rows], " on; at ", limits[rows],
-         " nothing more is delivered until the first of them finishes"),
+         " no more are delivered until the first of them finishes"),
         key=folded.numbers[rows],
         evidence={"in_flight": width[rows], "start_offset": start[rows]},
     )  # fmt: skip
@@ -167,7 +175,7 @@ def in_flight_limit(folded: Folded) -> Breaches:
     statement="A snapshot is followed by no more updates than configured (limits.updates_per_snapshot).",
 )
 def long_chain(folded: FoldedLog) -> Breaches:
-    """Share-partitions with too many updates since their snapshot: loads read far back, the cutoff does not advance."""
+    """Share-partitions with too many updates since their snapshot: a load takes long, the cutoff does not advance."""
     limits, chains = folded.limits, folded.chains.chains
     # Up to 4.1 the first cycle after a load or a creation has one more.
     allowed = limits.updates_per_snapshot + (limits.writer_version not in _LATER_THAN_4_1)
@@ -198,15 +206,15 @@ def cutoff_pinned(folded: FoldedLog) -> Breaches:
     """The share-partition whose old snapshot holds the cutoff back, if many records could be deleted without it."""
     (row,) = folded.cutoff.to_pylist()
     snapshots, pinned = folded.chains.chains["snapshot_offset"], row["pinned_records"] or 0
-    holders = np.flatnonzero(snapshots != NOWHERE)
-    if pinned < max(folded.limits.pinned_records, 1) or not len(holders):
+    rows = np.flatnonzero(snapshots != NOWHERE)
+    if pinned < max(folded.limits.pinned_records, 1) or not len(rows):
         return NOTHING
-    holder = holders[[np.argmin(snapshots[holders])]]
-    at, size, following = snapshots[holder].copy(), row["pinned_bytes"], row["next_cutoff_offset"]
+    limiting_row = rows[[np.argmin(snapshots[rows])]]
+    at, size, following = snapshots[limiting_row].copy(), row["pinned_bytes"], row["next_cutoff_offset"]
     return Breaches(
         at,
         (f"its snapshot at {PLACE} ", at, f" alone keeps {pinned} records ({size} bytes) from being cleaned;"
          f" without it the cutoff would be {following}"),
-        key=folded.numbers[holder],
+        key=folded.numbers[limiting_row],
         evidence={"pinned_records": np.array([pinned]), "pinned_bytes": np.array([size])},
     )  # fmt: skip

@@ -20,11 +20,12 @@ from share_state.sources.resume import ResumeStatus
     statement="Every segment ends where a batch ends (preallocated zero bytes aside).",
 )
 def torn_tail(folded: FoldedLog | FoldedControlLog) -> Breaches:
-    """Files that end inside a batch, after a crash or a copy during a write; the complete batches before it count."""
-    torn = _with_status(folded, BatchStatus.TRUNCATED, "the file ends inside a batch; what is before it was read")
+    """Files that end inside a batch, after a crash or a copy during a write; the batches before it are folded."""
+    text = "the file ends inside a batch; the batches before it were read"
+    torn = _with_status(folded, BatchStatus.TRUNCATED, text)
     if not len(torn.offset) or torn.settled is None:
         return torn
-    # Too few bytes for the batch's offset: at the end of the log it is the next one.
+    # If the bytes end before the offset of the batch, use the next offset at the end of the log.
     return replace(torn, offset=np.where((torn.offset < 0) & ~torn.settled, folded.next_offset, torn.offset))
 
 
@@ -36,11 +37,11 @@ def torn_tail(folded: FoldedLog | FoldedControlLog) -> Breaches:
     statement="A segment begins with a batch, and bytes behind the last batch of the previous audit do, too.",
 )
 def log_unreadable(folded: FoldedLog | FoldedControlLog) -> Breaches:
-    """Overwritten files, of zeros too, unless these are the newest segment as a broker preallocates it."""
+    """Files that were overwritten, also with zeros, except for the newest segment if a broker preallocated it."""
     if folded.observations.resume_status == ResumeStatus.UNREADABLE:
-        text = "no batch is where the previous audit stopped; the earlier state was kept, take another copy"
+        text = "no batch where the previous audit stopped; the earlier state was kept, take another copy"
         return Breaches(np.array([folded.observations.read_before]), (text,), settled=np.array([False]))
-    text = "no batch is here, where one is due; take another copy"
+    text = "no batch where one is expected; take another copy"
     return _with_status(folded, BatchStatus.UNREADABLE, text)
 
 
@@ -66,7 +67,7 @@ def crc_mismatch(folded: FoldedLog | FoldedControlLog) -> Breaches:
     statement="Every batch is of format version 2.",
 )
 def magic_unsupported(folded: FoldedLog | FoldedControlLog) -> Breaches:
-    """Batches of another record format than 2, the only one that brokers with share groups write."""
+    """Batches of a record format other than 2, the only format that brokers with share groups write."""
     broken = _with_status(folded, BatchStatus.MAGIC_UNSUPPORTED, "not a batch of format version 2; it was left out")
     magic = folded.observations.batches["magic"][folded.observations.batches["status"] == BatchStatus.MAGIC_UNSUPPORTED]
     return replace(broken, evidence={**broken.evidence, "magic": magic.copy()})
@@ -95,9 +96,7 @@ def batch_malformed(folded: FoldedLog | FoldedControlLog) -> Breaches:
 )
 def duplicate_offset_conflict(folded: FoldedLog | FoldedControlLog) -> Breaches:
     """Batches left out because a batch of a higher leader epoch has other bytes at their offsets."""
-    return _with_status(
-        folded, BatchStatus.CONFLICT, "another copy holds other bytes under these offsets; it was left out"
-    )
+    return _with_status(folded, BatchStatus.CONFLICT, "another copy has other bytes at these offsets; it was left out")
 
 
 @rule(
@@ -109,7 +108,9 @@ def duplicate_offset_conflict(folded: FoldedLog | FoldedControlLog) -> Breaches:
 )
 def unreplicated_tail(folded: FoldedLog | FoldedControlLog) -> Breaches:
     """Batches that only one broker had when it failed; it truncates them when it starts again."""
-    text = "above the high watermark of this copy, and replaced in a later leader epoch of another; it was left out"
+    text = (
+        "above the high watermark of this copy, and another copy replaces it in a later leader epoch; it was left out"
+    )
     return _with_status(folded, BatchStatus.UNREPLICATED, text)
 
 
@@ -144,26 +145,26 @@ def transactional_batch(folded: FoldedLog) -> Breaches:
     first, count = folded.observations.counts.transactional
     if not count:
         return NOTHING
-    return Breaches(np.array([first]), (f"{count} transactional or control batches, the first here",),
+    return Breaches(np.array([first]), (f"{count} transactional or control batches; this is the first",),
                   evidence={"batches": np.array([count])})  # fmt: skip
 
 
 def _with_status(folded: FoldedLog | FoldedControlLog, status: BatchStatus, consequence: str) -> Breaches:
-    of_it = np.flatnonzero(folded.observations.batches["status"] == status)
-    rows = folded.observations.batches[of_it]
+    numbers = np.flatnonzero(folded.observations.batches["status"] == status)
+    rows = folded.observations.batches[numbers]
     files = pa.array([folded.log.segments[segment].path for segment in rows["segment"]])
-    why = pa.array([folded.observations.reasons[row] and f" ({folded.observations.reasons[row]})" for row in of_it])
+    why = pa.array([folded.observations.reasons[row] and f" ({folded.observations.reasons[row]})" for row in numbers])
     position = rows["file_position"].copy()
     return Breaches(
         rows["base_offset"].copy(),
         (files, ", position ", position, f": {consequence}", why),
         evidence={"file": files, "position": position, "bytes": rows["size"].copy()},
-        settled=_is_final(folded, rows) if status == BatchStatus.TRUNCATED else of_it < folded.observations.followed,
+        settled=_is_final(folded, rows) if status == BatchStatus.TRUNCATED else numbers < folded.observations.followed,
     )
 
 
 def _is_final(folded: FoldedLog | FoldedControlLog, rows: np.ndarray) -> np.ndarray:
-    """Whether each truncated batch stays so: only the last segment of a replica may still be completed."""
+    """Whether each truncated batch stays truncated: only the last segment of a replica may still grow."""
     last = {segment.replica: number for number, segment in enumerate(folded.log.segments)}
     return np.array([number != last[folded.log.segments[number].replica] for number in rows["segment"]])
 
@@ -183,11 +184,11 @@ def _since_last_audit(folded: FoldedLog, status: ResumeStatus, text: str, *, set
     statement="Every log partition that an earlier audit read is in the input.",
 )
 def log_missing(folded: FoldedLog) -> Breaches:
-    """Log partitions that are no longer in the input; their state of the previous audit is kept."""
+    """Log partitions that are no longer in the input; their state from the previous audit is kept."""
     return _since_last_audit(
         folded,
         ResumeStatus.MISSING,
-        "not in the input; its share-partitions keep the state of the previous audit",
+        "not in the input; its share-partitions keep the state from the previous audit",
         settled=False,
     )
 
@@ -200,11 +201,11 @@ def log_missing(folded: FoldedLog) -> Breaches:
     statement="A log partition ends at or after the end that the previous audit read.",
 )
 def log_behind(folded: FoldedLog) -> Breaches:
-    """Copies of a replica that lags; the state of the previous audit is kept."""
+    """Copies of a replica that lags; the state from the previous audit is kept."""
     return _since_last_audit(
         folded,
         ResumeStatus.BEHIND,
-        "ends before the end that the previous audit read: the replica lags; the earlier state was kept",
+        "ends before the previous audit stopped: the replica lags; the earlier state was kept",
         settled=False,
     )
 
@@ -217,7 +218,7 @@ def log_behind(folded: FoldedLog) -> Breaches:
     statement="A log partition continues where the previous audit stopped.",
 )
 def log_begun_again(folded: FoldedLog) -> Breaches:
-    """Logs of a recreated topic, which were read from their start; the earlier state is dropped."""
+    """Logs of a recreated topic, which are read from their start; the earlier state is dropped."""
     return _since_last_audit(
         folded, ResumeStatus.RECREATED, "the topic was recreated; its log was read from its start", settled=True
     )

@@ -11,7 +11,7 @@ from share_state.rules.registry import ERROR, FINDINGS, INFO, NOTHING, PLACE, WA
 _KEY_TEXT = "the broker could not load this partition"
 
 
-def _with(folded: FoldedLog, fault: int) -> np.ndarray:
+def _with_fault(folded: FoldedLog, fault: int) -> np.ndarray:
     rows = folded.observations.records
     return rows[rows["fault"] & fault != 0]
 
@@ -37,13 +37,13 @@ def _each(rows: np.ndarray, text: Column, severity: np.ndarray | None = None, **
     statement="Every record is a ShareSnapshot or a ShareUpdate.",
 )
 def unknown_record_type(folded: FoldedLog) -> Breaches:
-    """Record types of a newer release, skipped as the broker skips them: one finding per type."""
-    seen = folded.observations.counts.unknown_types
-    if not seen:
+    """Record types of a newer release, which are skipped as by the broker: one finding per type."""
+    counts_by_type = folded.observations.counts.unknown_types
+    if not counts_by_type:
         return NOTHING
-    types, (first, count) = np.array(list(seen)), np.array(list(seen.values()), np.int64).T
-    return Breaches(first.copy(), (count.copy(), " records of unknown type ", types, " were skipped, the first here"),
-                  evidence={"type": types, "records": count.copy()})  # fmt: skip
+    types, (first, count) = np.array(list(counts_by_type)), np.array(list(counts_by_type.values()), np.int64).T
+    text = (count.copy(), " records of unknown type ", types, " were skipped; this is the first")
+    return Breaches(first.copy(), text, evidence={"type": types, "records": count.copy()})
 
 
 @rule(
@@ -54,9 +54,9 @@ def unknown_record_type(folded: FoldedLog) -> Breaches:
     statement="No record has a tagged field that is unknown to this version.",
 )
 def unknown_tag(folded: FoldedLog) -> Breaches:
-    """Tagged fields of a newer release, ignored as Kafka ignores them."""
+    """Tagged fields of a newer release, which are ignored as by Kafka."""
     first, count = folded.observations.counts.unknown_tags
-    return Breaches(np.array([first]), (f"{count} records carry unknown tagged fields, the first here",),
+    return Breaches(np.array([first]), (f"{count} records have unknown tagged fields; this is the first",),
                   evidence={"records": np.array([count])}) if count else NOTHING  # fmt: skip
 
 
@@ -86,8 +86,8 @@ def layout_mixed(folded: FoldedLog) -> Breaches:
     statement="Every key is a type, a group id, a topic id and a partition, and nothing more.",
 )
 def key_malformed(folded: FoldedLog) -> Breaches:
-    """Keys that cannot be read, and keys with trailing bytes (which Kafka ignores: a warning)."""
-    rows = _with(folded, Fault.KEY_MALFORMED | Fault.KEY_TRAILING)
+    """Keys that cannot be read, and keys with trailing bytes (a warning, because Kafka ignores them)."""
+    rows = _with_fault(folded, Fault.KEY_MALFORMED | Fault.KEY_TRAILING)
     trailing = rows["fault"] & Fault.KEY_TRAILING != 0
     texts = [f"the key cannot be read; {_KEY_TEXT}", "the key has trailing bytes, which Kafka ignores"]
     text = pa.DictionaryArray.from_arrays(trailing.astype(np.int8), texts)
@@ -102,14 +102,14 @@ def key_malformed(folded: FoldedLog) -> Breaches:
     statement="Every value is read to its last byte by one of the known layouts.",
 )
 def value_malformed(folded: FoldedLog) -> Breaches:
-    """Values that no layout reads. Values that Kafka reads in spite of a fault are a warning, and were folded."""
+    """Values that no layout reads, and values that Kafka reads in spite of a fault: they are folded, with a warning."""
     flaws = {
         Fault.VALUE_MALFORMED: f"the value fits no layout; {_KEY_TEXT}",
         Fault.VALUE_TRAILING: "the value has trailing bytes, which Kafka ignores",
-        Fault.TAG_SIZE: "tag 0 is not 4 bytes long; Kafka reads 4 all the same",
-        Fault.OVER_LIMIT: "more batches or tags than Kafka 4.4 reads; older releases load it",
+        Fault.TAG_SIZE: "tag 0 is not 4 bytes long; Kafka reads 4 bytes anyway",
+        Fault.OVER_LIMIT: "more batches or tags than Kafka 4.4 reads; earlier releases load it",
     }
-    rows = _with(folded, sum(flaws))
+    rows = _with_fault(folded, sum(flaws))
     first = np.select([rows["fault"] & flaw != 0 for flaw in flaws], range(len(flaws)))
     text = pa.DictionaryArray.from_arrays(first.astype(np.int8), list(flaws.values()))
     fatal = rows["fault"] & (Fault.VALUE_MALFORMED | Fault.OVER_LIMIT) != 0
@@ -125,7 +125,7 @@ def value_malformed(folded: FoldedLog) -> Breaches:
 )
 def value_version_unknown(folded: FoldedLog) -> Breaches:
     """Values of a version that no release reads."""
-    rows = _with(folded, Fault.VALUE_VERSION)
+    rows = _with_fault(folded, Fault.VALUE_VERSION)
     return _each(rows, f"the value's version is unknown; {_KEY_TEXT}", version=rows["value_version"].copy())
 
 
@@ -138,7 +138,7 @@ def value_version_unknown(folded: FoldedLog) -> Breaches:
 )
 def update_tombstone(folded: FoldedLog) -> Breaches:
     """Null values with an update key: replay fails with a NullPointerException."""
-    return _each(_with(folded, Fault.UPDATE_TOMBSTONE), f"an update without a value; {_KEY_TEXT}")
+    return _each(_with_fault(folded, Fault.UPDATE_TOMBSTONE), f"an update without a value; {_KEY_TEXT}")
 
 
 @rule(
@@ -150,7 +150,7 @@ def update_tombstone(folded: FoldedLog) -> Breaches:
 )
 def inverted_range(folded: FoldedLog) -> Breaches:
     """Records with an inverted range: merging it hangs a broker up to 4.3 and fails the load of 4.4."""
-    rows = _with(folded, Fault.INVERTED_RANGE)
+    rows = _with_fault(folded, Fault.INVERTED_RANGE)
     return _each(rows, "a range ends before it begins; it was left out of the state, a broker hangs or fails on it")
 
 
@@ -162,7 +162,7 @@ def inverted_range(folded: FoldedLog) -> Breaches:
     statement="The records of a share-partition are in the state partition that its key hashes to.",
 )
 def wrong_partition(folded: FoldedLog) -> Breaches:
-    """Share-partitions in a state partition where the broker will not look for them."""
+    """Share-partitions in a state partition where the broker does not look for them."""
     stray, belongs = folded.observations.misplaced
     return Breaches(
         folded.all_chains.chains["last_offset"][stray].copy(),
@@ -180,16 +180,19 @@ def wrong_partition(folded: FoldedLog) -> Breaches:
     statement="All records of a share-partition are in one state partition.",
 )
 def split_key(split: pa.Table) -> Breaches:
-    """Share-partitions with state in several state partitions, as after the state topic got more partitions.
+    """Share-partitions with state in several state partitions, for example after partitions were added to the topic.
 
-    If the number of state partitions is known, only the one that the key hashes to counts; else all are suspect. So are
-    those in several logs of which one has no number: these may be parts or copies of one state partition.
+    If the number of state partitions is known, the state in the partition that the key hashes to is used; otherwise all
+    are suspect. They are also suspect if one of the logs has no number: the logs may be parts or copies of one state
+    partition.
     """
     home = split["home"].fill_null(-1).to_numpy()
-    kept = [f"that of {number} counts" if number >= 0 else "any of them may be old" for number in home.tolist()]
+    consequences = [
+        f"the one in {number} is used" if number >= 0 else "any of them may be outdated" for number in home.tolist()
+    ]
     return Breaches(
         split["last_offset"].fill_null(-1).to_numpy(),
-        ("its state is in several state partitions (", split["logs"], "): ", pa.array(kept, pa.string())),
+        ("its state is in several state partitions (", split["logs"], "): ", pa.array(consequences, pa.string())),
         evidence={"state_partitions": split["logs"], "counts": split["home"].cast(pa.string()).fill_null("none")},
         identity={name: split[name].combine_chunks() for name in (*KEY, "state_partition")},
     )

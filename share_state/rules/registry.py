@@ -1,7 +1,7 @@
-"""The registry of rules: how a rule is declared; `findings` evaluates them.
+"""The registry of rules, and the decorators that register them; `findings` evaluates rules.
 
-A rule over records or state batches (`record_rule`, `state_batch_rule`) is a predicate that is compiled into the fold
-and a function that words what it finds. A rule over anything else (`rule`) is a function that returns what breaks it.
+A rule over records or state batches (`record_rule`, `state_batch_rule`) is a predicate that is compiled into the fold,
+and a function that builds the messages of findings. Any other rule (`rule`) is a function that returns the breaches.
 """
 
 import hashlib
@@ -29,31 +29,31 @@ SEVERITIES = (ERROR, WARNING, INFO)
 NO_KEY = -1
 
 FINDINGS = "findings"
-"""Evidence: how many findings a row stands for; 1 in rows without it."""
+"""Name of evidence: how many findings a row represents; 1 in rows without it."""
 
 PLACE = "{place}"
-"""In a message, before the offset of a record: becomes "offset", or "record" if the input form has no offsets and
-records are counted instead."""
+"""Placeholder in messages, before the offset of a record: becomes "offset", or "record" if the input has no offsets and
+records are numbered instead."""
 
 
 class Scope(StrEnum):
-    """What a rule judges at a time."""
+    """The subject of a rule."""
 
-    RECORD = "record"  # of `__share_group_state`, with its context
-    STATE_BATCH = "state batch"  # of such a record
-    RECORD_BATCHES = "record batches"  # of a folded log partition of either dialect
+    RECORD = "record"  # a record of `__share_group_state`, with its context
+    STATE_BATCH = "state batch"  # a state batch of such a record
+    RECORD_BATCHES = "record batches"  # batches of a folded log partition of either dialect
     LOG = "log"  # a folded log partition of either dialect
     STATE_LOG = "state log"  # a folded partition of `__share_group_state`
     CONTROL_LOG = "control log"  # a folded log partition with control records of the draft
     STATES = "states"  # rows of share_partition_state of several state partitions
     GROUPS = "groups"  # share groups and the state of their share-partitions
     CLAIMS = "claims"  # claims and assignments of classic consumer groups
-    DEAD_LETTERS = "dead letters"  # and the offsets that the state logs show in ARCHIVING
-    GROUP_RECORDS = "group records"  # of `__consumer_offsets`, as far as they are faulty
+    DEAD_LETTERS = "dead letters"  # dead letters, and the offsets that the state logs show in ARCHIVING
+    GROUP_RECORDS = "group records"  # faulty records of `__consumer_offsets`
 
 
 COMPILED = (Scope.RECORD, Scope.STATE_BATCH)
-"""Scopes of the rules that are evaluated by the fold of an audit."""
+"""Scopes of the rules that the fold of an audit evaluates."""
 
 Column = str | np.ndarray | pa.Array | pa.ChunkedArray
 """One value per finding, or one text for all of them."""
@@ -61,18 +61,18 @@ Column = str | np.ndarray | pa.Array | pa.ChunkedArray
 
 @dataclass(frozen=True, slots=True)
 class Breaches:
-    """What breaks a rule, one row per finding.
+    """Breaches of a rule, one row per finding.
 
     Attributes:
         offset: int64, offset in the log partition, -1 for none.
-        message: pieces of one sentence; PLACE may stand in a text.
-        key: int64, number of the share-partition, NO_KEY if the finding is about none.
+        message: pieces of one sentence; texts may contain PLACE.
+        key: int64, number of the share-partition, or NO_KEY.
         evidence: the values behind the finding: name -> column, or a map per row.
-        severity: None entries for the rule's own severity.
-        settled: bool: no later audit reads the records that the finding is about again; false by default.
-        identity: columns of `findings` that say what a finding about groups is about; replaces `key`.
-        written: int64, ms: when the record was written, if the finding only counts once it is known that 4.4 or a later
-            release wrote it; -1 if it counts in any case. None if all count.
+        severity: severity of each finding; None for the rule's own severity.
+        settled: bool, whether no later audit reads the records of the finding again; default: false.
+        identity: columns of `findings` that identify the subject of a finding about groups; replaces `key`.
+        written: int64, ms: timestamp of the record if the finding counts only if 4.4 or later wrote the record; -1 if
+            it always counts. None if all findings count.
     """
 
     offset: np.ndarray
@@ -93,15 +93,16 @@ class GroupBreach:
     """One breach of a rule about groups.
 
     Attributes:
-        message: what is wrong, in a sentence.
+        message: the message, a sentence.
         group_id: None if unknown.
-        topic_id: Kafka's text of the topic's uuid; None for groups that only name topics.
+        topic_id: id of the topic as Kafka prints it; None for groups that only name topics.
         topic: name of the topic; None if unknown.
-        partition: of the topic.
+        partition: partition of the topic.
         state_partition: partition of `__share_group_state`, if the breach is about state.
-        offset: in `__consumer_offsets`, with a state partition in `__share_group_state`; None or -1 for none.
+        offset: offset in `__share_group_state` if there is a state partition, else in `__consumer_offsets`; None or -1
+            for none.
         evidence: the values behind it.
-        severity: if it differs from the rule's own.
+        severity: None for the rule's own severity.
         dialect: share_group_state for share groups, None for groups without share-partitions.
     """
 
@@ -118,14 +119,18 @@ class GroupBreach:
 
 
 Check = Callable[[Any], "Breaches | list[GroupBreach]"]
-"""Takes what its scope judges: FoldedLog, FoldedControlLog, AuditedGroups, FoldedSticky, or faults of group records."""
+"""Takes the subject of its scope: FoldedLog, FoldedControlLog, AuditedGroups, FoldedSticky, or faults of records."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """How the records that break a rule are reported: pieces of a sentence and the evidence, one value per record.
+    """How the records that break a rule are reported.
 
-    `needs_4_4` marks a rule about what 4.4 and later write that is also evaluated while the writer is unknown.
+    Attributes:
+        pieces: pieces of a sentence, one value per record.
+        evidence: name -> one value per record.
+        needs_4_4: whether a finding counts only if 4.4 or later wrote the record; such a rule is also evaluated while
+            the writer is unknown.
     """
 
     pieces: tuple[Column, ...]
@@ -134,7 +139,7 @@ class Message:
 
 
 def message(*pieces: Column, **evidence: Column) -> Message:
-    """What the message function of a rule over records or state batches returns."""
+    """Build the result of the message function of a rule over records or state batches."""
     return Message(pieces, evidence)
 
 
@@ -153,7 +158,7 @@ class Predicate:
     describe: Any = None
 
     def message(self, describe: Callable[[np.ndarray, np.ndarray, ContextChunk], Message]) -> None:
-        """Register the function that words what the condition finds."""
+        """Register the function that builds the messages."""
         self.describe = describe
 
 
@@ -162,10 +167,10 @@ class Rule:
     """A registered rule.
 
     Attributes:
-        severity: the default.
+        severity: default severity.
         statement: what must hold.
-        source: where Kafka or a KIP says so.
-        checks: how it is evaluated in each scope; most rules have one.
+        source: the Kafka class, config or KIP behind it.
+        checks: the check for each scope; most rules have one.
     """
 
     code: str
@@ -184,7 +189,7 @@ def rule(code: str, scope: Scope, *, severity: str, source: str, statement: str)
     """Register a function as a rule, or as the check of a registered rule in another scope.
 
     Raises:
-        DeclarationError: if the code is taken in this scope, or has another severity in another.
+        DeclarationError: if the code is registered in this scope, or with another severity in another scope.
     """
 
     def register(check: _Checked) -> _Checked:
@@ -214,16 +219,16 @@ def _compiled(code: str, scope: Scope, severity: str, source: str, statement: st
 
 
 def _register(code: str, scope: Scope, check: Check | Predicate, severity: str, source: str, statement: str) -> None:
-    known = _RULES.get(code, Rule(code, severity, statement, source, {}))
-    if scope in known.checks:
+    existing = _RULES.get(code, Rule(code, severity, statement, source, {}))
+    if scope in existing.checks:
         raise DeclarationError(f"rule {code} is registered twice for {scope}")
-    if known.severity != severity:
-        raise DeclarationError(f"rule {code} is {known.severity} and {severity}; a rule has one default severity")
+    if existing.severity != severity:
+        raise DeclarationError(f"rule {code} is {existing.severity} and {severity}; a rule has one default severity")
     _RULES[code] = replace(
-        known,
-        statement=statement if statement in known.statement else f"{known.statement} {statement}",
-        source=source if source in known.source else f"{known.source}; {source}",
-        checks={**known.checks, scope: check},
+        existing,
+        statement=statement if statement in existing.statement else f"{existing.statement} {statement}",
+        source=source if source in existing.source else f"{existing.source}; {source}",
+        checks={**existing.checks, scope: check},
     )
 
 
@@ -265,23 +270,23 @@ def composed_rules() -> ComposedRules:
 def _compose(rules: tuple[tuple[str, Scope, Predicate], ...]) -> ComposedRules:
     """Compile the conditions of rules into the functions that BROKEN_RULES and BROKEN_BY_BATCH describe.
 
-    A function is written and executed because numba cannot cache one that loops over functions or closes over them.
+    Generates source code, because numba cannot cache a function that loops over functions or closes over them.
     """
-    if len(rules) > _MOST_RULES:
-        raise DeclarationError(f"{len(rules)} rules over records and state batches; at most {_MOST_RULES} are possible")
+    if len(rules) > _MAX_RULES:
+        raise DeclarationError(f"{len(rules)} rules over records and state batches; at most {_MAX_RULES} are possible")
     per_record, per_batch, per_pair, names = [], [], [], {}
     digest = hashlib.blake2b(digest_size=8)
     for number, (code, scope, predicate) in enumerate(rules):
         if predicate.describe is None:
             raise DeclarationError(f"rule {code} has no message")
         names[code] = inlined(predicate.condition)
-        needed = inspect.signature(predicate.condition).parameters
-        lines = per_record if scope == Scope.RECORD else per_pair if "previous" in needed else per_batch
-        lines.append(f"if {code}({', '.join(needed)}):\n        broken |= {1 << number}")
-        written = predicate.condition.__code__
-        digest.update(repr((lines[-1], written.co_code, written.co_names, str(written.co_consts))).encode())
+        parameters = inspect.signature(predicate.condition).parameters
+        lines = per_record if scope == Scope.RECORD else per_pair if "previous" in parameters else per_batch
+        lines.append(f"if {code}({', '.join(parameters)}):\n        broken |= {1 << number}")
+        code_object = predicate.condition.__code__
+        digest.update(repr((lines[-1], code_object.co_code, code_object.co_names, str(code_object.co_consts))).encode())
     source = _SOURCE.format(*("\n    ".join(lines) for lines in (per_batch, per_pair, per_record)))
-    # numba caches the functions as if they were in this folder; another set of rules has another name.
+    # For numba's cache the functions are in a file of this folder, named after the set of rules.
     file = Path(__file__).with_name(f"composed-{digest.hexdigest()}.py")
     names |= {"__name__": __name__, "inlined": inlined}
     exec(compile(source, str(file), "exec"), names)
@@ -289,7 +294,7 @@ def _compose(rules: tuple[tuple[str, Scope, Predicate], ...]) -> ComposedRules:
     return ComposedRules(rules, first_class(names["broken_rules"], BROKEN_RULES), by_batch)
 
 
-_MOST_RULES = 63
+_MAX_RULES = 63
 _SOURCE = """
 @inlined
 def broken_by_batch(record, context, batches, number, limits):
@@ -315,23 +320,23 @@ def broken_rules(record, context, batches, limits):
 
 @inlined
 def continues(record, context):
-    """Whether a record is a snapshot or an update that continues the state before it; no record between is missing."""
+    """Whether a record is a snapshot or update that continues the state before it, with no record missing between."""
     return record.kind != Kind.TOMBSTONE and context.exists_before and not context.is_initial and not context.is_suspect
 
 
-# Words for messages.
+# Texts for messages.
 
 
 def span(batches: np.ndarray) -> tuple[Column, ...]:
-    """The offsets of STATE_BATCH rows."""
+    """The offsets of STATE_BATCH rows, as pieces of a message."""
     return batches["first"], "-", batches["last"]
 
 
 def in_words(values: np.ndarray) -> pa.Array:
-    """Delivery state and count of offsets.
+    """Delivery state and count of offsets, as text.
 
     Args:
-        values: int32 priorities (fold/interval_merge.py), UNCOVERED for none.
+        values: int32 priorities (`fold.interval_merge.priority`), or UNCOVERED.
     """
     counts = (values.astype(np.int64) + 128) >> 8
     states = values - (counts << 8)
@@ -345,17 +350,17 @@ def in_words(values: np.ndarray) -> pa.Array:
 
 
 def state_names(states: np.ndarray) -> pa.Array:
-    """Delivery states by name."""
+    """Names of delivery states."""
     return pa.array([state_name(state) for state in states.tolist()], pa.string())
 
 
 def state_name(state: int) -> str:
-    """A delivery state by name."""
+    """Name of a delivery state."""
     return STATE_NAMES.get(state, f"UNKNOWN({state})")
 
 
 def listed(items: Iterable[object], most: int = 10) -> str:
-    """The first few of many: "1, 2, 3 and 7 more"."""
-    every = [str(item) for item in items]
-    more = f" and {len(every) - most} more" if len(every) > most else ""
-    return ", ".join(every[:most]) + more
+    """The first few items as text, such as "1, 2, 3 and 7 more"."""
+    texts = [str(item) for item in items]
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return ", ".join(texts[:most]) + more

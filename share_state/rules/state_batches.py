@@ -1,6 +1,6 @@
-"""Rules over the state batches of a record, and over what writers from 4.4 on guarantee.
+"""Rules over the state batches of a record, and rules that only records of 4.4 and later have to meet.
 
-The latter apply if the configuration names such a writer, or once a record in the log can only be from one.
+The latter apply if such a release is configured as the writer, or after a record that only 4.4 or later can write.
 """
 
 import numpy as np
@@ -30,7 +30,7 @@ from share_state.rules.registry import (
     statement="A persisted state is AVAILABLE, ACKNOWLEDGED, ARCHIVED or, from 4.4 on, ARCHIVING.",
 )
 def unknown_delivery_state(batch, limits):
-    """State batches in a state that is never persisted: a broker may refuse the partition, or its start stays stuck."""
+    """State batches in a state that is never persisted: a broker may refuse to load them, or the start gets stuck."""
     state = batch.state
     is_known = state == AVAILABLE or state == ACKNOWLEDGED or state == ARCHIVED
     return not is_known and not (state == ARCHIVING and limits.writes_archiving)
@@ -58,7 +58,7 @@ def delivery_count_invalid(record, batch, limits):
         return batch.state == ACKNOWLEDGED or batch.state == ARCHIVING
     if limits.writer_is_known:
         return not limits.lowers_counts
-    # A snapshot may still hold what 4.1 wrote; an update with a delivery complete count is one request of 4.2 or later.
+    # A snapshot may hold state that 4.1 wrote; an update with a delivery complete count is a request of 4.2 or later.
     return record.layout == Layout.EARLY or (record.kind == Kind.UPDATE and record.delivery_complete_count >= 0)
 
 
@@ -77,7 +77,7 @@ def _(_: np.ndarray, batches: np.ndarray, _chunk: ContextChunk) -> Message:
     statement="No delivery count exceeds the limit of its group (limits.delivery_count, limits.groups).",
 )
 def delivery_count_over_limit(batch, limits):
-    """Delivery counts above the limit: the brokers use another limit than the audit, or a writer ignores it."""
+    """Delivery counts above the limit: the brokers have another limit than the audit, or a writer ignores it."""
     return batch.count > limits.delivery_count
 
 
@@ -114,7 +114,7 @@ def _(_: np.ndarray, batches: np.ndarray, _chunk: ContextChunk) -> Message:
     statement="No state batch of a record begins below the record's start offset.",
 )
 def batch_below_start(record, batch):
-    """State batches below their record's start; a leader refuses to load a snapshot that holds one."""
+    """State batches below the start offset of their record; a leader refuses to load a snapshot with such a batch."""
     return batch.first < record.start_offset and batch.first <= batch.last
 
 
@@ -124,14 +124,14 @@ def _(records: np.ndarray, batches: np.ndarray, _: ContextChunk) -> Message:
 
 
 def _why_4_4(chunk: ContextChunk, records: np.ndarray | None = None) -> str | pa.Array:
-    """How the log shows that 4.4 or a later release wrote the records; nothing for records before that."""
+    """How the log shows that 4.4 or later wrote each record; "" for records before that."""
     if chunk.limits.writer_version is not None:
         return ""
     why = " (the writer must be 4.4 or later: ARCHIVING is in the log since {} {})"
     if records is None:
         return why.format(PLACE, chunk.archiving_since)
-    is_later, why = records["offset"] > chunk.rule_limits["since_4_4"][0], why.format("offset", chunk.archiving_since)
-    return pa.array(np.where(is_later, why, "").tolist(), pa.string())
+    is_later = records["offset"] > chunk.rule_limits["written_by_4_4_after"][0]
+    return pa.array(np.where(is_later, why.format("offset", chunk.archiving_since), "").tolist(), pa.string())
 
 
 @record_rule(
@@ -141,9 +141,9 @@ def _why_4_4(chunk: ContextChunk, records: np.ndarray | None = None) -> str | pa
     statement="From 4.4 on every update has the start offset once there is one.",
 )
 def start_not_carried(record, context, limits):
-    """Updates that leave the start offset out: an older broker, or another writer, is still at work."""
+    """Updates without a start offset: an older broker, or another writer, still writes."""
     return (
-        (record.offset > limits.since_4_4 or not limits.writer_is_known)
+        (record.offset > limits.written_by_4_4_after or not limits.writer_is_known)
         and record.kind == Kind.UPDATE
         and record.start_offset == -1
         and continues(record, context)
@@ -154,9 +154,7 @@ def start_not_carried(record, context, limits):
 @start_not_carried.message
 def _(records: np.ndarray, contexts: np.ndarray, chunk: ContextChunk) -> Message:
     before, why = contexts["start_before"], _why_4_4(chunk, records)
-    return Message(
-        ("the update leaves out the start offset, which is ", before, why), {"before": before}, needs_4_4=True
-    )
+    return Message(("the update omits the start offset, which is ", before, why), {"before": before}, needs_4_4=True)
 
 
 @record_rule(
@@ -168,7 +166,7 @@ def _(records: np.ndarray, contexts: np.ndarray, chunk: ContextChunk) -> Message
 def count_regression(record, context, limits):
     """Records whose delivery complete count is lower than before at the same start offset."""
     return (
-        (record.offset > limits.since_4_4 or not limits.writer_is_known)
+        (record.offset > limits.written_by_4_4_after or not limits.writer_is_known)
         and continues(record, context)
         and record.delivery_complete_count < context.complete_count_before
         and context.start_after == context.start_before
@@ -190,8 +188,10 @@ def _(records: np.ndarray, contexts: np.ndarray, chunk: ContextChunk) -> Message
     statement="The start offset does not pass an offset in state ARCHIVING.",
 )
 def archiving_passed(record, context, limits):
-    """Records whose start offset passes an ARCHIVING offset: its dead-letter write was never seen to finish."""
-    return record.offset > limits.since_4_4 and not context.is_suspect and context.archiving_passed_offset >= 0
+    """Records whose start offset passes an ARCHIVING offset: the log does not show the end of its dead-letter write."""
+    return (
+        record.offset > limits.written_by_4_4_after and not context.is_suspect and context.archiving_passed_offset >= 0
+    )
 
 
 @archiving_passed.message
@@ -212,11 +212,11 @@ def _(_: np.ndarray, contexts: np.ndarray, chunk: ContextChunk) -> Message:
 def batches_not_joined(record, context, batch, previous, limits):
     """Records with state batches that 4.4 would have joined: an older broker wrote them; harmless."""
     return (
-        record.offset > limits.since_4_4
+        record.offset > limits.written_by_4_4_after
         and batch.first == previous.last + 1
         and batch.state == previous.state
         and batch.count == previous.count
-        # A cold snapshot repeats what an older writer left.
+        # A cold snapshot repeats batches of an older writer.
         and not context.is_cold
     )
 

@@ -7,7 +7,7 @@ the assignments, and the bytes that consumers send.
 from collections import Counter
 from collections.abc import Iterator
 
-from share_state.fold.sticky import INVALIDATED, FoldedSticky, ResolvedOwner, is_wanted
+from share_state.fold.sticky import INVALIDATED, FoldedSticky, ResolvedOwner, is_subscribed
 from share_state.kafka.classic_groups import STATELESS, STICKY, STREAMS, ClaimingMember, GroupGeneration
 from share_state.kafka.group_records import TopicPartition
 from share_state.rules.registry import INFO, WARNING, GroupBreach, Scope, listed, rule
@@ -30,15 +30,15 @@ def resolved_of(sticky: FoldedSticky) -> Iterator[tuple[GroupGeneration, Resolve
 def with_earlier(
     sticky: FoldedSticky,
 ) -> Iterator[tuple[GroupGeneration, ClaimingMember, GroupGeneration | None]]:
-    """Every member with claims, and the latest earlier record of the generation that it names."""
+    """Every member with claims, and the latest earlier record of the generation of its claims."""
     if not sticky.is_history:
         return
-    seen: dict[tuple[str, int], GroupGeneration] = {}
+    records: dict[tuple[str, int], GroupGeneration] = {}
     for generation in sticky.sticky:
         for member in generation.members:
             if member.user_data.claims and member.generation >= 0:
-                yield generation, member, seen.get((generation.group_id, member.generation))
-        seen[generation.group_id, generation.generation] = generation
+                yield generation, member, records.get((generation.group_id, member.generation))
+        records[generation.group_id, generation.generation] = generation
 
 
 def where(generation: GroupGeneration) -> dict[str, object]:
@@ -49,12 +49,12 @@ def where(generation: GroupGeneration) -> dict[str, object]:
 def at(
     generation: GroupGeneration, message: str, place: tuple[str, int | None] | None, **evidence: object
 ) -> GroupBreach:
-    """A finding about a generation.
+    """Build a finding about a generation.
 
     Args:
-        generation: the record that it is about.
-        message: what is wrong, in a sentence.
-        place: topic and partition, None for neither.
+        generation: the generation.
+        message: the message, a sentence.
+        place: topic and partition, or None.
         evidence: the values behind it.
     """
     topic, partition = place or (None, None)
@@ -77,7 +77,7 @@ def at(
     statement="Members claim partitions of the newest generation that any member names.",
 )
 def stale_claim(sticky: FoldedSticky) -> list[GroupBreach]:
-    """Claims of an earlier generation than another member's, as sent by a member that left and came back."""
+    """Claims of an earlier generation than another member's, such as those of a member that left and rejoined."""
     return [
         at(generation, f"{member.member_id} claims {topic}-{partition} as of generation {member.generation}, and others"
                         f" name {generation.newest_claim}", (topic, partition), **_lag(generation, member))
@@ -179,13 +179,13 @@ def false_claim(sticky: FoldedSticky) -> list[GroupBreach]:
     for generation, member, earlier in with_earlier(sticky):
         if earlier is None:
             continue
-        then = next((one for one in earlier.members if one.identity == member.identity), None)
-        had = set(then.assigned) if then else set()
+        earlier_member = next((one for one in earlier.members if one.identity == member.identity), None)
+        assigned = set(earlier_member.assigned) if earlier_member else set()
         findings += [
             at(generation, f"{member.member_id} claims {topic}-{partition} as of generation {member.generation}, in"
                             " which it was not assigned it", (topic, partition), assigned_at=earlier.offset)
             for topic, partition in member.user_data.claims
-            if (topic, partition) not in had
+            if (topic, partition) not in assigned
         ]  # fmt: skip
     return findings
 
@@ -217,7 +217,7 @@ def unverifiable(sticky: FoldedSticky) -> list[GroupBreach]:
 def claim_ahead(sticky: FoldedSticky) -> list[GroupBreach]:
     """Members that name the generation that is just beginning, or a later one."""
     return [
-        at(generation, f"{member.member_id} names generation {member.generation}, and the group begins"
+        at(generation, f"{member.member_id} names generation {member.generation}, but the group begins"
                         f" {generation.generation}", None, member=member.member_id)
         for generation, member in members_of(sticky)
         if member.generation >= generation.generation
@@ -327,7 +327,7 @@ def unfair_assignment(sticky: FoldedSticky) -> list[GroupBreach]:
     findings = []
     for generation in sticky.sticky:
         sizes = sorted((len(set(member.assigned)) for member in generation.members), reverse=True)
-        if generation.wants_the_same and sizes[0] - sizes[-1] > 1:
+        if generation.has_equal_subscriptions and sizes[0] - sizes[-1] > 1:
             text = f"members got {listed(sizes)} partitions each"
             findings.append(at(generation, text, None, most=sizes[0], least=sizes[-1]))
     return findings
@@ -341,7 +341,7 @@ def unfair_assignment(sticky: FoldedSticky) -> list[GroupBreach]:
     statement="User data of the sticky assignor can be read.",
 )
 def unparseable_user_data(sticky: FoldedSticky) -> list[GroupBreach]:
-    """User data of the sticky assignor that no version reads; Kafka treats such a member as one without claims."""
+    """User data of the sticky assignor that no version can read; Kafka treats such a member as without claims."""
     return [
         at(generation, f"the user data of {member.member_id} cannot be read: {member.user_data.flaw}", None,
             member=member.member_id)
@@ -375,7 +375,7 @@ def trailing_bytes(sticky: FoldedSticky) -> list[GroupBreach]:
     statement="Assignors without state send no user data.",
 )
 def unexpected_user_data(sticky: FoldedSticky) -> list[GroupBreach]:
-    """User data of an assignor without state; info for an assignor that is not Kafka's, which may have state."""
+    """User data of an assignor without state; info for an assignor that is not Kafka's and may have state."""
     findings = []
     for generation in sticky.generations:
         if generation.is_sticky or not generation.is_consumer or generation.protocol == STREAMS:
@@ -402,13 +402,13 @@ def unexpected_user_data(sticky: FoldedSticky) -> list[GroupBreach]:
     statement="Members claim partitions of topics that exist and that the group subscribes to.",
 )
 def unknown_topic(sticky: FoldedSticky) -> list[GroupBreach]:
-    """Claims to topics that nobody in the group subscribes to, or that do not exist; they are left out."""
+    """Claims to topics that no member subscribes to, or that do not exist; they are ignored."""
     return [
-        at(generation, f"{member.member_id} claims {count} partitions of {topic}, which nobody wants or which"
-                        " does not exist", (topic, None), member=member.member_id)
+        at(generation, f"{member.member_id} claims {count} partitions of {topic}, which has no subscriber or does"
+                        " not exist", (topic, None), member=member.member_id)
         for generation, member in members_of(sticky)
         for topic, count in _by_topic(member)
-        if not is_wanted(generation, topic, sticky.sizes)
+        if not is_subscribed(generation, topic, sticky.sizes)
     ]  # fmt: skip
 
 
@@ -423,7 +423,7 @@ def partition_out_of_range(sticky: FoldedSticky) -> list[GroupBreach]:
     """Claims to partitions that their topic does not have."""
     sizes = sticky.sizes or {}
     return [
-        at(generation, f"{member.member_id} claims {topic}-{partition}, and the topic has {sizes[topic]} partitions",
+        at(generation, f"{member.member_id} claims {topic}-{partition}, but the topic has {sizes[topic]} partitions",
             (topic, partition), member=member.member_id)
         for generation, member in members_of(sticky)
         for topic, partition in member.user_data.claims
@@ -460,8 +460,8 @@ def _flaws(sticky: FoldedSticky, code: str) -> list[GroupBreach]:
         at(generation, f"{member.member_id}: {why}", None, member=member.member_id)
         for generation in sticky.generations
         for member in generation.members
-        for found, why in member.flaws
-        if found == code
+        for rule_code, why in member.flaws
+        if rule_code == code
     ]
 
 

@@ -34,7 +34,7 @@ class _Declared(BaseModel):
 
 
 class Column(_Declared):
-    """A column of a table: name, type in Spark's notation, meaning, and whether a row may lack a value."""
+    """A column of a table: name, type in Spark's notation, meaning, and whether it may be null."""
 
     name: str
     type: str
@@ -52,7 +52,7 @@ class Column(_Declared):
 
 
 class ColumnsOf(_Declared):
-    """Includes all columns of a column group; those of `not_null` always have a value in this table."""
+    """Includes all columns of a column group; the columns in `not_null` are never null in this table."""
 
     columns_of: str
     not_null: tuple[str, ...] = ()
@@ -67,7 +67,7 @@ class ColumnGroup(_Declared):
 
 
 class Table(_Declared):
-    """A table as declared, with its column groups not yet expanded."""
+    """The declaration of a table, before its column groups are expanded."""
 
     table: str
     doc: str
@@ -123,7 +123,7 @@ class RecordLayout(_Declared):
     """One binary layout of a record.
 
     Attributes:
-        releases: Kafka releases that write it, as in "4.0" or "4.1+".
+        releases: Kafka releases that write it, such as "4.0" or "4.1+".
         version: version number in front of a value; None for keys and for nested data without one.
         flexible: whether lengths are varints and every struct ends with tagged fields (KIP-482).
         fields: in the order of the bytes; the position of tagged fields does not matter.
@@ -145,15 +145,15 @@ class RecordLayout(_Declared):
 
 
 class Record(_Declared):
-    """A record key or value as Kafka writes it, or client data nested in a value.
+    """The declaration of a record key or value that Kafka writes, or of client data nested in a value.
 
     Attributes:
-        name: Kafka's name.
+        name: name in Kafka.
         log: topic that it is written to.
         part: key, value, or data nested in a value.
-        key_type: the int16 at the start of the key; values and nested data repeat that of their key.
+        key_type: the int16 at the start of the key; values and nested data repeat the number of their key.
         doc: meaning.
-        layouts: in the order of the releases.
+        layouts: layouts in the order of the releases.
     """
 
     name: str
@@ -179,9 +179,9 @@ def table(name: str) -> tuple[str, tuple[Column, ...]]:
     Raises:
         DeclarationError: if the file in schemas/tables does not declare a table.
     """
-    declaration_names = _load(f"tables/{name}.yaml", Table)
-    groups = (_columns(one) if isinstance(one, ColumnsOf) else (one,) for one in declaration_names.columns)
-    return declaration_names.doc, tuple(chain.from_iterable(groups))
+    declared = _load(f"tables/{name}.yaml", Table)
+    groups = (_columns(one) if isinstance(one, ColumnsOf) else (one,) for one in declared.columns)
+    return declared.doc, tuple(chain.from_iterable(groups))
 
 
 def _columns(group: ColumnsOf) -> Iterable[Column]:
@@ -280,7 +280,7 @@ class WireField:
 
 @dataclass(frozen=True, slots=True)
 class WireLayout:
-    """All that a codec needs of one layout.
+    """A layout with its structs resolved, as the codec needs it.
 
     Attributes:
         prefix: the int16 in front: record type of a key, version of a value; None for data without one.
@@ -295,7 +295,7 @@ class WireLayout:
 
 @cache
 def record(name: str) -> Record:
-    """A record as declared; its file goes by its name, as in share_snapshot_value.
+    """The declaration of a record; `name` is the name of its file, such as share_snapshot_value.
 
     Raises:
         DeclarationError: if the file in schemas/records does not declare a record.
@@ -305,7 +305,7 @@ def record(name: str) -> Record:
 
 @cache
 def struct(name: str) -> Struct:
-    """A struct as declared; its file goes by its name, as in state_batch.
+    """The declaration of a struct; `name` is the name of its file, such as state_batch.
 
     Raises:
         DeclarationError: if the file in schemas/records does not declare a struct.
@@ -315,18 +315,18 @@ def struct(name: str) -> Struct:
 
 @cache
 def layout(name: str, releases: str) -> WireLayout:
-    """The layout of a record for some releases ("4.0" or "4.1+", as declared) with its structs resolved.
+    """The layout of a record for the declared `releases` ("4.0" or "4.1+"), with its structs resolved.
 
     Raises:
         DeclarationError: if the layout does not exist or a field has an unknown type.
     """
-    declaration_names = record(name)
-    for one in declaration_names.layouts:
+    declared = record(name)
+    for one in declared.layouts:
         if one.releases == releases:
-            prefix = declaration_names.key_type if declaration_names.part == "key" else one.version
+            prefix = declared.key_type if declared.part == "key" else one.version
             fields = tuple(_wire_field(f"records/{name}.yaml", field) for field in one.fields)
-            return WireLayout(declaration_names.name, releases, prefix, one.flexible, fields)
-    known = ", ".join(one.releases for one in declaration_names.layouts)
+            return WireLayout(declared.name, releases, prefix, one.flexible, fields)
+    known = ", ".join(one.releases for one in declared.layouts)
     raise DeclarationError(f"records/{name}.yaml: no layout {releases!r}; there are {known}")
 
 
@@ -344,7 +344,7 @@ def _wire_field(file: str, field: Field) -> WireField:
 
 @cache
 def snake_case(name: str) -> str:
-    """A name of Kafka's as a file, a table or a decoded record has it."""
+    """Convert a name from Kafka's camel case to the snake case of files, columns and decoded fields."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
@@ -367,8 +367,8 @@ def _load(name: str, model: type[_Model]) -> _Model:
 def declaration_names(folder: str, first_key: str) -> list[str]:
     """Names of the files in a folder of schemas/ whose first key is table, columns_group, name or struct."""
     files = (file for file in _path(folder).iterdir() if file.name.endswith(".yaml"))
-    chosen = (file for file in files if file.read_text(encoding="utf-8").startswith(f"{first_key}:"))
-    return sorted(file.name.removesuffix(".yaml") for file in chosen)
+    declared = (file for file in files if file.read_text(encoding="utf-8").startswith(f"{first_key}:"))
+    return sorted(file.name.removesuffix(".yaml") for file in declared)
 
 
 def _path(name: str) -> Traversable:

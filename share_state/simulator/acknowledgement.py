@@ -62,7 +62,8 @@ class Acknowledgement:
         if batches[-1].last < request.last_offset:
             return AckError(
                 ErrorCode.INVALID_REQUEST,
-                f"offsets {request.first_offset}-{request.last_offset} end past what was acquired, {batches[-1].last}",
+                f"offsets {request.first_offset}-{request.last_offset} end after the last acquired offset,"
+                f" {batches[-1].last}",
             )
         return batches
 
@@ -96,7 +97,7 @@ class Acknowledgement:
 
     def _check_acquired(self, run: OffsetRun) -> AckError | None:
         if run.rollback_state is not None:
-            return _invalid_state(f"offsets {run.first}-{run.last} have a change under way")
+            return _invalid_state(f"offsets {run.first}-{run.last} have a pending change")
         if not run.is_acquired:
             return _invalid_state(f"offsets {run.first}-{run.last} are {run.state.name}, not ACQUIRED")
         if run.owner != self._member:

@@ -58,14 +58,14 @@ class AcquisitionLocks:
                 if batch.timer_deadline == deadline:
                     batch.timer_deadline = None
                 batches[batch.first] = batch
-            found = [
+            expired_runs = [
                 (batch, run)
                 for batch in batches.values()
                 for run in batch.runs
                 if run.is_acquired and run.deadline is not None and run.deadline <= deadline
             ]
-            if found:
-                return sorted(found, key=lambda one: (one[1].lock_seq, one[1].first))
+            if expired_runs:
+                return sorted(expired_runs, key=lambda one: (one[1].lock_seq, one[1].first))
         return []
 
 
@@ -164,12 +164,12 @@ class Acquisition:
 
     def _acquire_limit(self, last: int) -> tuple[int, int]:
         """Maximum number of records and last offset. Source: lastOffsetAndMaxRecordsToAcquire."""
-        window, wanted = self._window, self._fetch.max_records
-        remaining = min(wanted, self._settings.max_record_locks - window.in_flight_count)
+        window, max_records = self._window, self._fetch.max_records
+        remaining = min(max_records, self._settings.max_record_locks - window.in_flight_count)
         if remaining > 0 or self._fetch.fetch_offset > window.end_offset:
             return remaining, last
         # A full window still redelivers its available offsets.
-        return min(wanted, window.end_offset - self._fetch.fetch_offset + 1), min(last, window.end_offset)
+        return min(max_records, window.end_offset - self._fetch.fetch_offset + 1), min(last, window.end_offset)
 
     def _base_offset(self, first: int) -> int:
         window = self._window
@@ -212,12 +212,12 @@ class Acquisition:
 
     def _acquire_part(self, batch: InFlightBatch, first: int, last: int, limit: int) -> None:
         """Acquire the available offsets of a batch within a range. Source: acquireSubsetBatchRecords."""
-        free = [run for run in batch.overlapping(first, last) if run.is_available]
-        if free:
+        available = [run for run in batch.overlapping(first, last) if run.is_available]
+        if available:
             batch.per_offset = True
         limit_of_deliveries = self._settings.delivery_count_limit
-        taken, lock_seq = 0, self._locks.next_lock_seq()
-        for run in free:
+        count, lock_seq = 0, self._locks.next_lock_seq()
+        for run in available:
             is_last_delivery = limit_of_deliveries > 2 and run.count == limit_of_deliveries - 1
             if is_last_delivery:
                 limit = 1
@@ -225,12 +225,12 @@ class Acquisition:
                 size = batch.last - batch.first + 1
                 limit = min(limit, max(1, size >> (run.count - self._throttle_from + 1)))
             low = max(first, run.first)
-            high = min(last, run.last, low + limit - taken - 1)
+            high = min(last, run.last, low + limit - count - 1)
             if high < low:
                 break
             for part in batch.split_out(low, high):
                 self._lock(batch, part, lock_seq)
-            taken += high - low + 1
+            count += high - low + 1
         batch.merge_runs()
 
     def _acquire_new(self, first: int, last: int, limit: int) -> None:
@@ -304,7 +304,7 @@ class LockRelease:
         self._settings = settings
 
     def release_member(self, member: str, *, decrements_count: bool) -> Operation | None:
-        """Release everything a member holds, in one write."""
+        """Release all records that a member holds, in one write."""
         decrement = 1 if decrements_count else 0
         changed: ChangedRuns = []
         for batch in self._window.batches:
@@ -320,7 +320,7 @@ class LockRelease:
         )
 
     def release_expired(self, expired: Sequence[tuple[InFlightBatch, OffsetRun]]) -> Operation | None:
-        """Release expired runs: one write per batch, or per offset if the batch is tracked so."""
+        """Release expired runs: one write per batch, or per offset if the batch is tracked per offset."""
         changed: list[StateBatch] = []
         writes: list[PendingWrite] = []
         for batch, run in expired:

@@ -1,6 +1,6 @@
 """A simulated cluster: leaders, share coordinators that write real logs, and the files with the expected state.
 
-Those hold the durable state at the end and, if traced, after each record.
+The files hold the durable state at the end and, if traced, after each record.
 """
 
 import base64
@@ -33,11 +33,12 @@ class ClusterSettings:
     """Settings of a simulated cluster.
 
     Attributes:
-        player: of the event player.
+        player: settings of the event player.
+        state_topic: settings of the state topic.
         version_prefix: see DraftWriter.
         control_offsets_as_gaps: whether fetches acquire the offsets of control records, and members acknowledge them
             as gaps, as with Kafka's own control records; otherwise they are not acquired, as in the draft.
-        seed: of the topic ids; None if topics are named by their ids.
+        seed: seed of the topic ids; None if topics are named by their ids.
     """
 
     player: PlayerSettings
@@ -103,13 +104,13 @@ class SimulatedCluster:
     def _with_gaps(self, event: Ack) -> Ack:
         """The acknowledgements with type GAP at offsets of control records."""
         batches = []
-        for first, last, given in event.batches:
-            types = given
-            if len(given) in {1, last - first + 1} and (gaps := self._control_offsets(event.key, first, last)):
-                each = list(given if len(given) > 1 else given * (last - first + 1))
+        for first, last, ack_types in event.batches:
+            types = ack_types
+            if len(ack_types) in {1, last - first + 1} and (gaps := self._control_offsets(event.key, first, last)):
+                types_by_offset = list(ack_types if len(ack_types) > 1 else ack_types * (last - first + 1))
                 for offset in gaps:
-                    each[offset - first] = AckType.GAP
-                types = tuple(each[:1] if len(set(each)) == 1 else each)
+                    types_by_offset[offset - first] = AckType.GAP
+                types = tuple(types_by_offset[:1] if len(set(types_by_offset)) == 1 else types_by_offset)
             batches.append(AckBatch(first, last, types))
         return event.model_copy(update={"batches": tuple(batches)})
 
@@ -179,7 +180,7 @@ class SimulatedCluster:
         self._files.close()
 
     def _reload_pruned_partitions(self, topic: StateTopic) -> None:
-        """After pruning, expect what a broker loads from the remaining records."""
+        """After pruning, set the expected state to what a broker loads from the remaining records."""
         for partition, (coordinator, log) in enumerate(zip(topic.coordinators, topic.logs, strict=True)):
             if log.log_start_offset:
                 self.record_counter.by_partition[partition] = {}
@@ -210,8 +211,8 @@ class RecordCounter:
     """Counts the records of every share-partition, deleted ones included.
 
     Args:
-        release: which decides the fields of a line.
-        history: gets one line per record with the state after it; None for none.
+        release: release of the brokers; it determines the fields of a line.
+        history: file that receives one line per record with the state after it, or None.
     """
 
     def __init__(self, release: Release, history: TextIO | None = None) -> None:
@@ -221,7 +222,11 @@ class RecordCounter:
     @property
     def records(self) -> int:
         """Number of records of all state partitions."""
-        return sum(counts_of_key.counts.total() for own in self.by_partition.values() for counts_of_key in own.values())
+        return sum(
+            counts_of_key.counts.total()
+            for counts_by_key in self.by_partition.values()
+            for counts_of_key in counts_by_key.values()
+        )
 
     def count(self, partition: int, offset: int, record: StateRecord) -> None:
         """Count a record."""
@@ -249,8 +254,8 @@ def _write_state_truth(folder: Path, topic: StateTopic, record_counter: RecordCo
     """
     live, deleted, rows = [], [], []
     for partition, (coordinator, log) in enumerate(zip(topic.coordinators, topic.logs, strict=True)):
-        own = record_counter.by_partition.get(partition, {})
-        for key, counts_of_key in own.items():
+        counts_by_key = record_counter.by_partition.get(partition, {})
+        for key, counts_of_key in counts_by_key.items():
             counts = {
                 "nSnapshots": counts_of_key.counts["snapshot"],
                 "nUpdates": counts_of_key.counts["update"],
@@ -262,7 +267,7 @@ def _write_state_truth(folder: Path, topic: StateTopic, record_counter: RecordCo
                 deleted.append(_key_fields(key, partition) | counts)
             else:
                 live.append(_key_fields(key, partition) | _state_fields(entry, topic.settings.release) | counts)
-        kinds = sum((counts_of_key.counts for counts_of_key in own.values()), Counter[str]())
+        kinds = sum((counts_of_key.counts for counts_of_key in counts_by_key.values()), Counter[str]())
         rows.append(
             {
                 "statePartition": partition,

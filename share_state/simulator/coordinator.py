@@ -38,7 +38,7 @@ class CoordinatorResponse:
     """A response of the coordinator.
 
     Attributes:
-        offset: of the record that the request wrote, or None.
+        offset: offset of the record that the request wrote, or None.
         state: result of a read.
     """
 
@@ -49,14 +49,14 @@ class CoordinatorResponse:
 
 @dataclass(slots=True)
 class CoordinatorEntry:
-    """What the coordinator knows about one live share-partition.
+    """The coordinator's entry for one live share-partition.
 
     Attributes:
         state: the merged state.
-        max_leader_epoch, max_state_epoch: lower epochs are fenced; None if only updates were seen.
+        max_leader_epoch, max_state_epoch: lower epochs are fenced; None if there were only updates.
         updates: snapshotUpdateCount; None before the first update.
-        snapshot_offset: of the latest snapshot, or None.
-        last_offset: of the latest record.
+        snapshot_offset: offset of the latest snapshot, or None.
+        last_offset: offset of the latest record.
     """
 
     state: DurableState
@@ -116,7 +116,7 @@ class ShareCoordinator:
         return CoordinatorResponse(offset=self._write(key, snapshot, now_ms))
 
     def write(self, key: StateKey, request: StateWrite, now_ms: int) -> CoordinatorResponse:
-        """Record an operation as an update, or as a snapshot when one is due.
+        """Record an operation as an update, or as a snapshot after `updates_per_snapshot` updates.
 
         Source: Kafka ShareCoordinatorShard.writeState, generateShareStateRecord.
         """
@@ -135,12 +135,12 @@ class ShareCoordinator:
             return CoordinatorResponse(error)
         entry = self.entries.get(key)
         state = entry.state if entry else DurableState(0, 0, NO_EPOCH, NO_START_OFFSET)
-        answer = StateRead(state.state_epoch, state.start_offset, state.delivery_complete_count, state.batches)
+        response = StateRead(state.state_epoch, state.start_offset, state.delivery_complete_count, state.batches)
         if leader_epoch == NO_EPOCH or (entry and entry.max_leader_epoch == leader_epoch):
-            return CoordinatorResponse(state=answer)
-        own = StateWrite(leader_epoch, state.state_epoch, state.start_offset, state.delivery_complete_count, ())
-        value = self._value(key, own, now_ms, changes_leader=True)
-        return CoordinatorResponse(offset=self._write(key, value, now_ms), state=answer)
+            return CoordinatorResponse(state=response)
+        request = StateWrite(leader_epoch, state.state_epoch, state.start_offset, state.delivery_complete_count, ())
+        value = self._value(key, request, now_ms, changes_leader=True)
+        return CoordinatorResponse(offset=self._write(key, value, now_ms), state=response)
 
     def delete(self, key: StateKey, now_ms: int) -> CoordinatorResponse:
         """Write a tombstone, unless the share-partition is unknown.
@@ -155,7 +155,7 @@ class ShareCoordinator:
         return CoordinatorResponse(offset=self._write(key, None, now_ms))
 
     def cold_keys(self, now_ms: int) -> list[StateKey]:
-        """Share-partitions with a cold snapshot due; none before 4.1, or if all snapshots are cold.
+        """Share-partitions that need a cold snapshot; none before 4.1, or if all snapshots are cold.
 
         Source: Kafka ShareCoordinatorShard.snapshotColdPartitions.
         """
@@ -184,8 +184,10 @@ class ShareCoordinator:
             entry.updates = first if entry.updates is None else entry.updates + 1
         else:
             entry = self._update_entry(key, value, value.leader_epoch, offset)
-            known = entry.max_state_epoch
-            entry.max_state_epoch = value.state_epoch if known is None else max(known, value.state_epoch)
+            max_state_epoch = entry.max_state_epoch
+            entry.max_state_epoch = (
+                value.state_epoch if max_state_epoch is None else max(max_state_epoch, value.state_epoch)
+            )
             entry.snapshot_offset = offset
             if entry.updates is not None and entry.updates >= self.updates_per_snapshot:
                 entry.updates = 0
@@ -199,7 +201,7 @@ class ShareCoordinator:
         return entry
 
     def load(self, folder: Path, log_start_offset: int) -> Iterator[tuple[int, StateRecord]]:
-        """Replace the state by that of a valid log, read from the batch with the log start offset.
+        """Replace the state by the state in a valid log, read from the batch with the log start offset.
 
         Returns:
             Each record after its replay, with its offset.
@@ -223,8 +225,10 @@ class ShareCoordinator:
 
         Source: Kafka ShareCoordinatorOffsetsManager.lastRedundantOffset.
         """
-        known = [entry.snapshot_offset for entry in self.entries.values() if entry.snapshot_offset is not None]
-        offset = min(known) if known else self._last_snapshot_offset
+        snapshot_offsets = [
+            entry.snapshot_offset for entry in self.entries.values() if entry.snapshot_offset is not None
+        ]
+        offset = min(snapshot_offsets) if snapshot_offsets else self._last_snapshot_offset
         return offset if offset > 0 else None
 
     def _validate(
@@ -244,8 +248,8 @@ class ShareCoordinator:
         is_fenced = leader_epoch is not None and entry is not None and leader_epoch < entry.max_leader_epoch
         if is_fenced and (leader_epoch != NO_EPOCH or (is_read and not release.exempts_reads_without_epoch)):
             return ErrorCode.FENCED_LEADER_EPOCH
-        known = entry.max_state_epoch if entry else None
-        if known is not None and state_epoch is not None and NO_EPOCH != state_epoch < known:
+        max_state_epoch = entry.max_state_epoch if entry else None
+        if max_state_epoch is not None and state_epoch is not None and NO_EPOCH != state_epoch < max_state_epoch:
             return ErrorCode.FENCED_STATE_EPOCH
         return ErrorCode.NONE
 

@@ -73,9 +73,9 @@ class ControlState:
         start_offset: SPSO, past leading terminal offsets.
         end_offset: SPEO, exclusive.
         batches: state of [start_offset, end_offset), ascending, equal neighbours merged.
-        checkpoint_epoch, checkpoint_offset: of the latest checkpoint; NO_OFFSET before it has a place in a log.
-        last_offset: of the latest control record, the back offset of the next delta.
-        deltas: since the checkpoint.
+        checkpoint_epoch, checkpoint_offset: epoch and offset of the latest checkpoint; NO_OFFSET before it is written.
+        last_offset: offset of the latest control record, which is the back offset of the next delta.
+        deltas: number of deltas since the checkpoint.
     Source: KIP-932 draft.
     """
 
@@ -100,22 +100,22 @@ def state_after_delta(state: ControlState, write: DeltaWrite, offset: int = NO_O
     batches = BatchMap(state.batches)
     end = max([state.end_offset, *(batch.last_offset + 1 for batch in write.batches)])
     if end > state.end_offset:
-        # Offsets past the old end that the delta does not mention were never delivered.
+        # Offsets after the old end that the delta does not contain were never delivered.
         batches.overlay(StateBatch(state.end_offset, end - 1, DeliveryState.AVAILABLE, 0))
     for batch in write.batches:
         batches.overlay(batch)
     start = batches.advance(state.start_offset)
-    moved = {"start_offset": start, "end_offset": max(end, start), "batches": batches.all()}
-    return replace(state, **moved, last_offset=offset, deltas=state.deltas + 1)
+    changes = {"start_offset": start, "end_offset": max(end, start), "batches": batches.all()}
+    return replace(state, **changes, last_offset=offset, deltas=state.deltas + 1)
 
 
 def build_delta(state: ControlState, changes: Batches, partition: SharePartition) -> DeltaWrite:
-    """The delta of an operation: its changes, and every offset between the persisted end and them.
+    """The delta of an operation: its changes, and every offset between the persisted end and the changes.
 
     Args:
-        state: persisted so far.
-        changes: ascending.
-        partition: after the change.
+        state: the persisted state.
+        changes: changes of the operation, ascending.
+        partition: the share-partition after the change.
     """
     last = changes[-1].last_offset
     batches = BatchMap(partition.durable_batches(state.end_offset, last) if state.end_offset <= last else ())
@@ -130,8 +130,8 @@ def build_checkpoint(partition: SharePartition) -> CheckpointWrite:
     The leader's own start waits for the next write, for example after the log start moved.
     """
     start = partition.start_offset
-    state = BatchMap(partition.durable_batches(start, partition.end_offset - 1))
-    start, batches = state.advance(start), list(state.all())
+    batch_map = BatchMap(partition.durable_batches(start, partition.end_offset - 1))
+    start, batches = batch_map.advance(start), list(batch_map.all())
     if batches and batches[-1][2:] == (DeliveryState.AVAILABLE, 0):
         batches.pop()
     end = batches[-1].last_offset + 1 if batches else start
@@ -154,8 +154,8 @@ class DraftWriter:
     """Writes the control records of all groups of one topic-partition.
 
     Args:
-        log: of the topic-partition, shared with user data.
-        first_epoch: of a group's first checkpoint; epochs are 16 bits and wrap around.
+        log: log of the topic-partition, shared with user data.
+        first_epoch: epoch of a group's first checkpoint; epochs have 16 bits and wrap around.
         version_prefix: whether values start with a version, which the draft leaves open.
         observe: called with the group and its state after each record.
     Source: KIP-932 draft, ShareCheckpointValue, ShareDeltaValue.
@@ -192,14 +192,14 @@ class DraftWriter:
     def append(
         self, kind: ControlType, group_id: str, epoch: int, fields: dict[str, int], batches: Batches, now_ms: int
     ) -> int:
-        """Write a control record as given, valid or not, without changing any group's state.
+        """Write a control record, valid or not, without changing the state of a group.
 
         Args:
             fields: start_offset and end_offset of a checkpoint, back_offset of a delta.
         """
         record = "share_checkpoint_value" if kind is ControlType.CHECKPOINT else "share_delta_value"
-        whole = {"group_id": group_id, "checkpoint_epoch": epoch, "states": [batch._asdict() for batch in batches]}
-        value = encode(layout(record, "draft"), whole | fields)
+        values = {"group_id": group_id, "checkpoint_epoch": epoch, "states": [batch._asdict() for batch in batches]}
+        value = encode(layout(record, "draft"), values | fields)
         if not self.version_prefix:
             value = value[_VERSION_SIZE:]
         return self.log.append_control(now_ms, struct.pack(">hh", 0, kind), value)
@@ -245,7 +245,7 @@ class TopicLog:
         return self.control_offsets[begin : bisect_right(self.control_offsets, last)]
 
     def next_data_offset(self, offset: int) -> int:
-        """The first offset from here on without a control record; may be the log's end."""
+        """The first offset at or after `offset` without a control record; may be the log's end."""
         index = bisect_left(self.control_offsets, offset)
         while index < len(self.control_offsets) and self.control_offsets[index] == offset:
             index, offset = index + 1, offset + 1

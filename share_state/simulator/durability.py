@@ -156,7 +156,7 @@ class StateTransitions:
                 run.state = DeliveryState.ACQUIRED
                 run.owner, run.deadline, run.lock_seq = previous.owner, previous.deadline, previous.lock_seq
             else:
-                # Not to the dead letter queue: no persisted state would let a new leader resume it.
+                # Not ARCHIVING: without persisted state, a new leader could not resume the dead letter.
                 exhausted = previous.delivery_count >= settings.delivery_count_limit
                 run.state = DeliveryState.ARCHIVED if exhausted else DeliveryState.AVAILABLE
                 self._window.count_terminal(run)
@@ -192,8 +192,8 @@ def load_window(start_offset: int, batches: Iterable[StateBatch], release: Relea
 
     Args:
         start_offset: persisted SPSO.
-        batches: as persisted.
-        release: of the broker that loads them.
+        batches: persisted batches.
+        release: release of the broker that loads them.
     Raises:
         UnloadableStateError: a batch is before the start, inverted, overlapping, or in an unknown state.
     Source: Kafka SharePartition.maybeInitialize.
@@ -236,7 +236,7 @@ def _check(batch: StateBatch, start_offset: int, release: Release) -> None:
 
 
 def pending_dead_letters(window: Window, delivery_count_limit: int) -> tuple[DeadLetter, ...]:
-    """Dead letters that were pending when the state was persisted; the delivery count tells the reason."""
+    """Dead letters that were pending when the state was persisted; the delivery count indicates the reason."""
     return tuple(
         DeadLetter(
             run.first,

@@ -234,11 +234,11 @@ def write_event(event: Event) -> str:
 
 @dataclass(slots=True)
 class EventResult:
-    """The result of an event, or of something that followed from it (a lock timeout, a held write).
+    """The result of an event, or of an operation that it triggered (a lock timeout, a held write).
 
     Args:
-        seq: of the event, or of the event that advanced the time.
-        cause: the event's kind, or the trigger of what followed.
+        seq: number of the event, or of the event that advanced the time.
+        cause: the event's kind, or the trigger of the operation.
         error: the request's error code.
         message: the reason, one line.
         acquired: records that a fetch acquired.

@@ -1,4 +1,4 @@
-"""Plants faults in valid logs: damaged record batches and segments, invalid records, lost bases."""
+"""Plants faults in valid logs: damaged record batches and segments, invalid records, deleted base snapshots."""
 
 import json
 import random
@@ -52,7 +52,7 @@ class LogOnDisk:
         """A random batch that is neither the log's first nor its last."""
         places = [(path, span) for path in self.segments for span in spans(path.read_bytes())][1:-1]
         if not places:
-            raise SimulationError(f"{self.folder}: has no batch between others to damage; simulate more")
+            raise SimulationError(f"{self.folder}: has no batch between two others to damage; simulate more")
         return self.rng.choice(places)
 
     def last_batch(self) -> tuple[Path, BatchSpan]:
@@ -64,13 +64,13 @@ class LogOnDisk:
 
 def spans(data: bytes) -> list[BatchSpan]:
     """The batches of a valid segment."""
-    found, at = [], 0
+    batches, at = [], 0
     while at < len(data):
         base, length = struct.unpack_from(">qi", data, at)
         end = at + _LENGTH_OVERHEAD + length
-        found.append(BatchSpan(at, end, base, base + struct.unpack_from(">i", data, at + _LAST_DELTA_AT)[0]))
+        batches.append(BatchSpan(at, end, base, base + struct.unpack_from(">i", data, at + _LAST_DELTA_AT)[0]))
         at = end
-    return found
+    return batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class BatchFault(Fault):
     """Damage to a log.
 
     Attributes:
-        damage: does it; returns the offset of the damaged batch.
+        damage: damages a log; returns the offset of the damaged batch.
     """
 
     damage: Callable[[LogOnDisk], int]
@@ -86,7 +86,7 @@ class BatchFault(Fault):
 
 @dataclass(frozen=True, slots=True)
 class StateBatchFault(BatchFault):
-    """Damage that is no fault in logs that may have gaps and transactions."""
+    """Damage to logs of the state topic; other logs may have gaps and transactions."""
 
     dialects = StateFault.dialects
 
@@ -132,7 +132,7 @@ def _remove_batch(log: LogOnDisk) -> int:
 def _remove_segment(log: LogOnDisk) -> int:
     inner = log.segments[1:-1]
     if not inner:
-        raise SimulationError(f"{log.folder}: has no segment between others to drop; let segments be smaller")
+        raise SimulationError(f"{log.folder}: has no segment between two others to remove; use smaller segments")
     path = log.rng.choice(inner)
     path.unlink()
     return int(path.stem)
@@ -140,10 +140,10 @@ def _remove_segment(log: LogOnDisk) -> int:
 
 def _patch_batch(batch: bytes, at: int, data: bytes) -> bytes:
     """Replace bytes of a batch after its CRC field and update the CRC."""
-    whole = bytearray(batch)
-    whole[at : at + len(data)] = data
-    struct.pack_into(">I", whole, _CRC_AT, google_crc32c.value(bytes(whole[_CHECKED_AT:])))
-    return bytes(whole)
+    patched = bytearray(batch)
+    patched[at : at + len(data)] = data
+    struct.pack_into(">I", patched, _CRC_AT, google_crc32c.value(bytes(patched[_CHECKED_AT:])))
+    return bytes(patched)
 
 
 def _duplicate_batch(log: LogOnDisk) -> int:
@@ -189,13 +189,13 @@ class PlantedFault:
     """A planted fault.
 
     Attributes:
-        fault: its name.
+        fault: name of the fault.
         finding: rule that must report it.
         log: topic and partition of the log.
-        offset: of the record or batch at fault.
-        group: of the share-partition that the finding names; None if it names the log.
-        topic_id: of the share-partition's topic; None in the draft dialect.
-        partition: of the share-partition.
+        offset: offset of the faulty record or batch.
+        group: group of the share-partition that the finding names; None if it names the log.
+        topic_id: topic id of the share-partition; None in the draft dialect.
+        partition: partition of the share-partition.
     """
 
     fault: str
@@ -249,33 +249,33 @@ def check_names(names: Sequence[str]) -> None:
 
 
 def plant_faults(names: Sequence[str], logs: SimulatedLogs, seed: int) -> list[PlantedFault]:
-    """Plant faults: first records, then, once the logs are on disk, damage.
+    """Plant faults: first faulty records, then, after the logs are on disk, damage.
 
     Args:
-        names: of FAULTS, checked; ALL means each that has a target in these logs.
-        logs: complete and valid.
-        seed: decides the targets. No target is used twice; logs without other faults are damaged if there are enough.
+        names: names in FAULTS, checked; ALL means every fault that has a target in these logs.
+        logs: complete and valid logs.
+        seed: determines the targets. No target is used twice; damage goes to logs without other faults if possible.
     Raises:
         SimulationError: if a fault has no target.
     """
-    wanted = list(FAULTS) if ALL in names else list(dict.fromkeys(names))
-    wanted.sort(key=lambda name: (isinstance(FAULTS[name], BatchFault), name != BASE_LOST))
-    damages = sum(isinstance(FAULTS[name], BatchFault) for name in wanted)
-    planting = _FaultPlanter(logs, random.Random(f"faults {seed}"), damages)
+    ordered_names = list(FAULTS) if ALL in names else list(dict.fromkeys(names))
+    ordered_names.sort(key=lambda name: (isinstance(FAULTS[name], BatchFault), name != BASE_LOST))
+    damages = sum(isinstance(FAULTS[name], BatchFault) for name in ordered_names)
+    planter = _FaultPlanter(logs, random.Random(f"faults {seed}"), damages)
     planted = []
-    for name in wanted:
+    for name in ordered_names:
         if isinstance(FAULTS[name], BatchFault):
-            planting.flush()
-        found = planting.plant(name)
-        if found is None and ALL not in names:
-            raise SimulationError(f"fault {name}: no log or share-partition suits it; simulate more groups or minutes")
-        planted += [found] if found else []
-    planting.flush()
+            planter.flush()
+        planted_fault = planter.plant(name)
+        if planted_fault is None and ALL not in names:
+            raise SimulationError(f"fault {name}: no suitable log or share-partition; simulate more groups or minutes")
+        planted += [planted_fault] if planted_fault else []
+    planter.flush()
     return planted
 
 
 class _FaultPlanter:
-    """Chooses targets, none of them twice."""
+    """Plants faults, and uses no target twice."""
 
     def __init__(self, logs: SimulatedLogs, rng: random.Random, damages: int) -> None:
         self.logs, self.rng = logs, rng
@@ -338,7 +338,7 @@ class _FaultPlanter:
         log.end_batch()
         log_partition = STATE_TOPIC, target.state_partition
         if fault.finding == "KEY_MALFORMED":
-            # It may be of any share-partition, so no chain of the log is judged across it.
+            # The record may belong to any share-partition, so no chain of the log is judged across it.
             self.reserved.add(log_partition)
         group, topic_id, partition = fault.subject(target) or (None, None, None)
         return PlantedFault(name, fault.finding, log_partition, offset, group, topic_id, partition)
@@ -353,38 +353,38 @@ class _FaultPlanter:
         return None
 
     def _plant_base_lost(self) -> PlantedFault | None:
-        """Lose the base of a share-partition in a log with few others, since theirs is lost too."""
+        """Delete the base snapshot of a share-partition in a log with few others, which lose theirs too."""
         free = [target for target in self.state_targets if (STATE_TOPIC, target.state_partition) not in self.reserved]
         topic, targets = self.logs.state, free or self.state_targets
         if topic is None or not targets:
             return None
-        crowd = Counter(target.state_partition for target in targets)
-        chosen = min(targets, key=lambda target: crowd[target.state_partition])
-        self.state_targets = [one for one in self.state_targets if one.state_partition != chosen.state_partition]
-        self.to_damage.remove((STATE_TOPIC, chosen.state_partition))
-        log = topic.logs[chosen.state_partition]
+        target_counts = Counter(target.state_partition for target in targets)
+        victim = min(targets, key=lambda target: target_counts[target.state_partition])
+        self.state_targets = [one for one in self.state_targets if one.state_partition != victim.state_partition]
+        self.to_damage.remove((STATE_TOPIC, victim.state_partition))
+        log = topic.logs[victim.state_partition]
         while True:
             log.end_batch()
-            record = chosen.update()
-            offset = log.append(chosen.now_ms + 1, record.key, record.value)
+            record = victim.update()
+            offset = log.append(victim.now_ms + 1, record.key, record.value)
             log.end_batch()
             log.delete_before(offset)
-            # Brokers checkpoint only log starts inside a segment; others would hide that records are missing.
+            # Brokers checkpoint only log starts inside a segment; at other log starts, no record seems to be missing.
             if log.starts_inside_segment:
-                return PlantedFault(BASE_LOST, "BASE_LOST", (STATE_TOPIC, chosen.state_partition), offset, *chosen.key)
+                return PlantedFault(BASE_LOST, "BASE_LOST", (STATE_TOPIC, victim.state_partition), offset, *victim.key)
 
     def _plant_control_base_lost(self) -> PlantedFault | None:
-        """Leave a delta in a log of the draft whose checkpoint is gone."""
+        """Delete the checkpoint of a delta in a log of the draft."""
         free = [one for one in self.control_targets if one[0] not in self.reserved] or self.control_targets
         if not free:
             return None
-        crowd = Counter(where for where, _ in free)
-        chosen, target = min(free, key=lambda one: crowd[one[0]])
-        self.control_targets = [one for one in self.control_targets if one[0] != chosen]
-        self.to_damage.remove(chosen)
+        target_counts = Counter(where for where, _ in free)
+        log_partition, target = min(free, key=lambda one: target_counts[one[0]])
+        self.control_targets = [one for one in self.control_targets if one[0] != log_partition]
+        self.to_damage.remove(log_partition)
         offset = target.delta()
         target.writer.log.delete_before(offset)
-        return PlantedFault(BASE_LOST, "BASE_LOST", chosen, offset, target.group_id, None, chosen[1])
+        return PlantedFault(BASE_LOST, "BASE_LOST", log_partition, offset, target.group_id, None, log_partition[1])
 
     def _plant_in_batch(self, name: str, fault: BatchFault) -> PlantedFault | None:
         if self.logs.state is None and isinstance(fault, StateBatchFault):

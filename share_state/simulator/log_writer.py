@@ -125,13 +125,13 @@ _LOG_STARTS = "log-start-offset-checkpoint"
 class LogWriter:
     """Appends records to one log partition; batches are written and segments rolled as limits are reached.
 
-    A batch is closed when the next record would exceed `batch_bytes` or comes more than LINGER_MS after the first.
+    A batch is closed if the next record would exceed `batch_bytes`, or is more than LINGER_MS later than the first.
     Files are open only while they are appended to, so that many logs can be written at once.
 
     Args:
-        folder: of the log partition, `<topic>-<partition>`; created if missing.
-        base_offset: of the first record.
-        codec: of data batches, one of CODECS; control batches are not compressed.
+        folder: folder of the log partition, `<topic>-<partition>`; created if missing.
+        base_offset: offset of the first record.
+        codec: codec of data batches, one of CODECS; control batches are not compressed.
         segment_bytes: maximum segment size.
         batch_bytes: maximum batch size before compression; 0 writes one record per batch.
     Source: Kafka CoordinatorRuntime (batches), UnifiedLog.maybeRoll (segments).
@@ -180,7 +180,7 @@ class LogWriter:
         return offset
 
     def delete_before(self, offset: int) -> None:
-        """Move the log start offset forward and delete segments that lie before it.
+        """Move the log start offset forward, and delete segments before it.
 
         Raises:
             SimulationError: if the offset is past the log end.
@@ -188,7 +188,7 @@ class LogWriter:
         """
         if offset > self.next_offset:
             raise SimulationError(
-                f"{self.folder}: records before {offset} cannot go, the log ends at {self.next_offset}"
+                f"{self.folder}: cannot delete records before {offset}: the log ends at {self.next_offset}"
             )
         self.log_start_offset = max(self.log_start_offset, offset)
         while len(self._segments) > 1 and int(self._segments[1].stem) <= self.log_start_offset:
@@ -262,7 +262,7 @@ class StateTopicSettings:
     """Settings of the state topic.
 
     Attributes:
-        release: of the brokers that write.
+        release: release of the brokers that write.
         updates_per_snapshot: see ShareCoordinator.
         codec, segment_bytes, batch_bytes: see LogWriter.
     Source: Kafka ShareCoordinatorConfig.

@@ -1,4 +1,4 @@
-"""Plays events on the leaders of share-partitions, and persists what they change."""
+"""Plays events on the leaders of share-partitions, and persists their changes."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -43,14 +43,14 @@ class SharePartitionSlot:
     """One share-partition of a player.
 
     Args:
-        leaders: by leader epoch; earlier ones do not know yet that they are fenced.
-        leader: the current one.
-        draft: persisted control records, or None.
-        fail_writes: writes fail.
-        hold_writes: writes get no response.
+        leaders: leaders by leader epoch; earlier leaders do not know yet that they are fenced.
+        leader: the current leader.
+        draft: state in the persisted control records, or None.
+        fail_writes: whether writes fail.
+        hold_writes: whether writes get no response.
         held_operations: operations without a response, in order.
-        hold_dead_letters: the dead letter queue does not respond.
-        dead_letters: sent to the queue, without a response.
+        hold_dead_letters: whether the dead letter queue does not respond.
+        dead_letters: dead letters that were sent to the queue, without a response.
         timer_deadline: the deadline that the player has scheduled.
     """
 
@@ -116,7 +116,7 @@ class EventPlayer:
             HistoryError: the event is in the past.
         """
         if event.ts_ms < self._now_ms:
-            raise HistoryError(f"event {event.seq}: at {event.ts_ms} ms, but it is {self._now_ms} ms already")
+            raise HistoryError(f"event {event.seq}: at {event.ts_ms} ms, but the time is already {self._now_ms} ms")
         yield from self._expire(event.seq, event.ts_ms)
         self._now_ms = event.ts_ms
         slot = self._slots.setdefault(event.key, SharePartitionSlot(event.key))
@@ -127,9 +127,9 @@ class EventPlayer:
         yield self._with_offsets(slot, result)
         if isinstance(event, ev.HoldWrites) and not event.on:
             while slot.held_operations and not slot.hold_writes:
-                held, code = self._follow_up(slot, *slot.held_operations.pop(0), event.seq, self._now_ms)
-                held.error = code
-                yield held
+                held_result, code = self._follow_up(slot, *slot.held_operations.pop(0), event.seq, self._now_ms)
+                held_result.error = code
+                yield held_result
         yield from self._dead_letters(slot, event.seq)
 
     def leader(self, key: SharePartitionKey) -> SharePartition | None:
@@ -149,7 +149,7 @@ class EventPlayer:
         if len(self._groups) > configs.max_groups:
             self._groups.discard(event.group)
             result.error = ErrorCode.GROUP_MAX_SIZE_REACHED
-            result.message = f"{configs.max_groups} share groups are there already (group.share.max.groups)"
+            result.message = f"there are already {configs.max_groups} share groups (group.share.max.groups)"
             return True
         return False
 
@@ -234,7 +234,7 @@ class EventPlayer:
     def _load(self, slot: SharePartitionSlot, leader_epoch: int, reset_offset: int, result: EventResult) -> None:
         read = self._read(slot, leader_epoch, result.ts_ms)
         if isinstance(read, ErrorCode):
-            result.error, result.message = read, "the share coordinator gives no state to load"
+            result.error, result.message = read, "the share coordinator returns no state to load"
             return
         settings = self._settings.get(slot.key.group, self._default_settings)
         leader = slot.leaders[leader_epoch] = SharePartition(leader_epoch, settings, self._player_settings.release)
@@ -294,17 +294,17 @@ class EventPlayer:
             return ErrorCode.NONE
         # Built while the transition is pending: the response may move the start or restore locks.
         delta = build_delta(slot.draft, operation.changes, leader) if slot.draft is not None else None
-        worst = ErrorCode.NONE
+        error = ErrorCode.NONE
         for pending in operation.writes:
             code = self._write(slot, leader, pending, result)
-            worst = worst if code is ErrorCode.NONE else code
-        if delta is not None and slot.draft is not None and worst is ErrorCode.NONE:
+            error = error if code is ErrorCode.NONE else code
+        if delta is not None and slot.draft is not None and error is ErrorCode.NONE:
             slot.draft = state_after_delta(slot.draft, delta)
             result.delta = delta
             every = self._player_settings.checkpoint_every
             if every is not None and slot.draft.deltas >= every:
                 self._checkpoint(slot, result)
-        return ErrorCode.NOT_LEADER_OR_FOLLOWER if worst in FENCED else worst
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER if error in FENCED else error
 
     def _write(
         self, slot: SharePartitionSlot, leader: SharePartition, pending: PendingWrite, result: EventResult

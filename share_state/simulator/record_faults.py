@@ -37,8 +37,8 @@ class FaultTarget:
     """A share-partition in which a fault can be planted.
 
     Attributes:
-        entry: of its coordinator.
-        release: that wrote its log.
+        entry: its entry in its coordinator.
+        release: release that wrote its log.
         now_ms: timestamp of the log's latest record.
     """
 
@@ -85,13 +85,13 @@ class FaultTarget:
 
     def snapshot(self, *batches: tuple[int, int, int, int], **fields: Any) -> FaultRecord:
         """The next snapshot, with batches added and fields changed."""
-        own = (*self.state.batches, *_as_batches(batches))
-        now = {"create_timestamp": self.now_ms + 1, "write_timestamp": self.now_ms + 1}
-        due = {"snapshot_epoch": self.state.snapshot_epoch + 1, "batches": own} | now
-        return self.bytes(replace(self.state, **(due | fields)))
+        batches_after = (*self.state.batches, *_as_batches(batches))
+        times = {"create_timestamp": self.now_ms + 1, "write_timestamp": self.now_ms + 1}
+        defaults = {"snapshot_epoch": self.state.snapshot_epoch + 1, "batches": batches_after} | times
+        return self.bytes(replace(self.state, **(defaults | fields)))
 
     def unknown_share_partition(self, name: str, *, is_at_home: bool = True) -> "FaultTarget":
-        """A share-partition without records whose key hashes to this state partition, or not."""
+        """A share-partition without records whose key hashes to this state partition or, if not `is_at_home`, not."""
         for number in range(64 * self.state_partitions):
             key = self.key._replace(group_id=f"{name}-{number}")
             if (state_partition_for(key, self.state_partitions) == self.state_partition) == is_at_home:
@@ -129,7 +129,7 @@ class StateFault(Fault):
     """A fault in a log of the state topic.
 
     Attributes:
-        build: the records to append; the last one is at fault.
+        build: returns the records to append; the last one is faulty.
         applies_to: whether a share-partition can be its target.
         since: the first release in which it is a fault.
         subject: the share-partition that the finding names; None if it names the log.
@@ -175,22 +175,22 @@ def _other_layout(target: FaultTarget) -> list[FaultRecord]:
 
 
 def _lower(target: FaultTarget) -> tuple[StateBatch, ...]:
-    """Its batches, the first with one delivery less."""
-    first, *others = target.state.batches
-    return (first._replace(delivery_count=first.delivery_count - 1), *others)
+    """The batches of the target, the first with one delivery less."""
+    first, *other_states = target.state.batches
+    return (first._replace(delivery_count=first.delivery_count - 1), *other_states)
 
 
-def _returned(target: FaultTarget) -> tuple[int, int, int, int]:
+def _redelivered(target: FaultTarget) -> tuple[int, int, int, int]:
     assert target.terminal_batch
     _, last, _, count = target.terminal_batch
     return (last, last, DeliveryState.AVAILABLE, count + 1)
 
 
-def _whole_log(target: FaultTarget) -> None:
+def _no_subject(target: FaultTarget) -> None:
     """The finding names the log."""
 
 
-def _astray(target: FaultTarget) -> FaultTarget:
+def _misrouted(target: FaultTarget) -> FaultTarget:
     return target.unknown_share_partition("astray", is_at_home=False)
 
 
@@ -204,21 +204,21 @@ def _unwritten(target: FaultTarget) -> FaultTarget:
 
 STATE_FAULTS = (
     StateFault("UNKNOWN_RECORD_TYPE", "a record of an unknown type",
-               lambda v: _foreign(v, key=struct.pack(">h", _FOREIGN_TYPE) + v.update().key[2:]), subject=_whole_log),
-    StateFault("UNKNOWN_TAG", "an update with an unknown tag", _tagged, subject=_whole_log),
+               lambda v: _foreign(v, key=struct.pack(">h", _FOREIGN_TYPE) + v.update().key[2:]), subject=_no_subject),
+    StateFault("UNKNOWN_TAG", "an update with an unknown tag", _tagged, subject=_no_subject),
     StateFault("LAYOUT_MIXED", "an update in the layout of an older or a newer release", _other_layout,
-               subject=_whole_log),
+               subject=_no_subject),
     StateFault("KEY_MALFORMED", "a key that ends early", lambda v: _foreign(v, key=v.update().key[:-3]),
-               subject=_whole_log),
+               subject=_no_subject),
     StateFault("VALUE_MALFORMED", "a value that ends early",
                lambda v: _foreign(v, value=(v.update().value or b"")[:-1])),
     StateFault("VALUE_VERSION_UNKNOWN", "a value of version 1",
                lambda v: _foreign(v, value=struct.pack(">h", _FOREIGN_VERSION) + (v.update().value or b"")[2:])),
     StateFault("UPDATE_TOMBSTONE", "an update without a value", lambda v: _foreign(v, value=None)),
     StateFault("WRONG_PARTITION", "a share-partition whose key hashes to another state partition",
-               lambda v: [_astray(v).bytes(DurableState(0, 0, 0, 0, 0, (), v.now_ms + 1, v.now_ms + 1))],
+               lambda v: [_misrouted(v).bytes(DurableState(0, 0, 0, 0, 0, (), v.now_ms + 1, v.now_ms + 1))],
                lambda v: v.state_partitions > 1,
-               subject=lambda v: _astray(v).key),
+               subject=lambda v: _misrouted(v).key),
     StateFault("INVERTED_RANGE", "a batch that ends before it starts",
                lambda v: [v.update((v.next_offset + 9, v.next_offset + 3, DeliveryState.ACKNOWLEDGED, 1))]),
     StateFault("UNKNOWN_DELIVERY_STATE", "a batch in state 7",
@@ -255,7 +255,7 @@ STATE_FAULTS = (
     StateFault("SNAPSHOT_MISMATCH", "a snapshot with fewer deliveries than the updates before it",
                lambda v: [v.snapshot(batches=_lower(v))], lambda v: bool(v.state.batches)),
     StateFault("TERMINAL_STATE_LEFT", "a redelivery of a terminal record",
-               lambda v: [v.update(_returned(v))], lambda v: v.terminal_batch is not None),
+               lambda v: [v.update(_redelivered(v))], lambda v: v.terminal_batch is not None),
     StateFault("DELIVERY_COMPLETE_COUNT_MISMATCH", "a delivery complete count above the number of offsets in flight",
                lambda v: [v.update(delivery_complete_count=v.next_offset - v.start + 5)], lambda v: _count(v) >= 0,
                since="4.2"),
@@ -287,7 +287,7 @@ class ControlFaultTarget:
     """A group with control records in which a fault can be planted.
 
     Attributes:
-        writer: of the topic-partition's control records.
+        writer: writer of the topic-partition's control records.
         now_ms: timestamp of the log's latest record.
     """
 
@@ -301,7 +301,7 @@ class ControlFaultTarget:
         return self.writer.states[self.group_id]
 
     @property
-    def others(self) -> list[ControlState]:
+    def other_states(self) -> list[ControlState]:
         """States of the other groups in this log."""
         return [state for group, state in self.writer.states.items() if group != self.group_id]
 
@@ -312,11 +312,11 @@ class ControlFaultTarget:
 
     def delta(self, *batches: StateBatch, back: int | None = None, step: int = 0, group_id: str | None = None) -> int:
         """Write a delta, by default the next valid one; `step` is added to its epoch."""
-        named = self.state.last_offset if back is None else back
+        back_offset = self.state.last_offset if back is None else back
         epoch = (self.state.checkpoint_epoch + step) % EPOCHS
         values = batches or (self.next_batch,)
         group = group_id or self.group_id
-        return self.writer.append(ControlType.DELTA, group, epoch, {"back_offset": named}, values, self.now_ms)
+        return self.writer.append(ControlType.DELTA, group, epoch, {"back_offset": back_offset}, values, self.now_ms)
 
     def checkpoint(self, *, step: int) -> int:
         """Write a checkpoint whose epoch is `step` higher."""
@@ -331,7 +331,7 @@ class ControlFault(Fault):
     """A fault in control records.
 
     Attributes:
-        build: writes the records; returns the offset of the one at fault.
+        build: writes the records; returns the offset of the faulty one.
         applies_to: whether a group can be its target.
     """
 
@@ -341,21 +341,21 @@ class ControlFault(Fault):
     applies_to: Callable[[ControlFaultTarget], bool] = lambda target: True
 
 
-def _names_no_record(target: ControlFaultTarget) -> int:
+def _names_user_record(target: ControlFaultTarget) -> int:
     return target.delta(back=target.writer.log.append(target.now_ms, None, b"user data"))
 
 
 def _names_an_older_epoch(target: ControlFaultTarget) -> int:
     state = target.state
-    whole = CheckpointWrite(state.start_offset, state.end_offset, state.batches)
-    target.writer.checkpoint(target.group_id, whole, target.now_ms)
+    checkpoint = CheckpointWrite(state.start_offset, state.end_offset, state.batches)
+    target.writer.checkpoint(target.group_id, checkpoint, target.now_ms)
     return target.delta(back=state.last_offset)
 
 
-def _names_one_that_is_taken(target: ControlFaultTarget) -> int:
-    taken = target.state.last_offset
+def _repeats_back_offset(target: ControlFaultTarget) -> int:
+    back_offset = target.state.last_offset
     target.writer.delta(target.group_id, DeltaWrite((target.next_batch,)), target.now_ms)
-    return target.delta(back=taken)
+    return target.delta(back=back_offset)
 
 
 def _batch(first: int, last: int, state: DeliveryState = DeliveryState.AVAILABLE, count: int = 1) -> StateBatch:
@@ -363,13 +363,13 @@ def _batch(first: int, last: int, state: DeliveryState = DeliveryState.AVAILABLE
 
 
 CONTROL_FAULTS = (
-    ControlFault("BROKEN_CHAIN", "a delta whose back offset is a user record", _names_no_record),
+    ControlFault("BROKEN_CHAIN", "a delta whose back offset is a user record", _names_user_record),
     ControlFault("FORWARD_BACK_OFFSET", "a delta whose back offset is in the future",
                  lambda v: v.delta(back=v.writer.log.next_offset + 10)),
     ControlFault("CROSS_GROUP", "a delta whose back offset is another group's record",
-                 lambda v: v.delta(back=v.others[0].last_offset), lambda v: bool(v.others)),
+                 lambda v: v.delta(back=v.other_states[0].last_offset), lambda v: bool(v.other_states)),
     ControlFault("CROSS_EPOCH", "a delta whose back offset is before its checkpoint", _names_an_older_epoch),
-    ControlFault("FORK", "two deltas with the same back offset", _names_one_that_is_taken),
+    ControlFault("FORK", "two deltas with the same back offset", _repeats_back_offset),
     ControlFault("STALE_EPOCH", "a delta of the checkpoint before", lambda v: v.delta(step=-1)),
     ControlFault("FUTURE_EPOCH", "a delta of a checkpoint that is missing", lambda v: v.delta(step=1)),
     ControlFault("EPOCH_GAP", "a skipped checkpoint epoch", lambda v: v.checkpoint(step=2)),

@@ -121,12 +121,12 @@ def read_requests(lines: Iterable[bytes]) -> Iterator[tuple[int, int, LoggedRequ
     Source: Kafka RequestChannel.Request.updateRequestMetrics, RequestConvertToJson; config/log4j2.yaml.
     """
     for number, line in enumerate(lines, 1):
-        if (found := _COMPLETED.search(line)) is None:
+        if (match := _COMPLETED.search(line)) is None:
             continue
-        text = found[1].decode(errors="replace")
+        text = match[1].decode(errors="replace")
         try:
             time = datetime.fromisoformat(text).replace(tzinfo=UTC)
-            request = LoggedRequest.model_validate_json(found[2])
+            request = LoggedRequest.model_validate_json(match[2])
         except ValidationError as error:
             raise EventError(f"line {number}: {invalid_field(error)}") from None
         except ValueError:
@@ -139,7 +139,7 @@ class OutcomeMismatch:
     """A logged outcome that the state machine contradicts.
 
     Attributes:
-        line: of the request log.
+        line: line number in the request log.
         request: ShareFetch or ShareAcknowledge.
         logged, simulated: an error name, or acquired offsets with their delivery count.
         reason: the machine's message, or empty.
@@ -160,10 +160,10 @@ class OutcomeMismatch:
 
 
 class RequestReplay:
-    """Plays logged requests; a share-partition starts at the first offset that the log names of it.
+    """Plays logged requests; a share-partition starts at its first offset in the log.
 
-    A log tells what a fetch acquired, not what it read: the machine reads what was acquired or, without a response,
-    `max_records` offsets from the next fetch offset.
+    A log has the records that a fetch acquired, not those that it read. The state machine therefore reads the acquired
+    records or, without a response, `max_records` offsets from the next fetch offset.
     """
 
     def __init__(self, cluster: SimulatedCluster) -> None:
@@ -185,10 +185,10 @@ class RequestReplay:
         self._line, self._now_ms = line, max(self._now_ms, ts_ms)
         if response is not None and response.error_code:
             return
-        asked = _by_share_partition(request.group_id, request.topics)
+        requested = _by_share_partition(request.group_id, request.topics)
         answered = _by_share_partition(request.group_id, response.responses) if response else {}
-        for key in asked | answered:
-            parts = [part for part in (asked.get(key), answered.get(key)) if part]
+        for key in requested | answered:
+            parts = [part for part in (requested.get(key), answered.get(key)) if part]
             ranges = [one for part in parts for one in (*part.acquired_records, *part.acknowledgement_batches)]
             if self.cluster.player.leader(key) is None and (ranges or not response):
                 self._apply(Init, key, state_epoch=0, start_offset=NO_START_OFFSET)
@@ -197,11 +197,11 @@ class RequestReplay:
             if response and response.acquisition_lock_timeout_ms not in {0, self._lock_ms.get(key.group)}:
                 self._lock_ms[key.group] = lock_ms = response.acquisition_lock_timeout_ms
                 self._apply(Config, key, name="share.record.lock.duration.ms", value=lock_ms)
-        for key, part in asked.items():
+        for key, part in requested.items():
             if part.acknowledgement_batches:
                 self._acknowledge(key, part, answered.get(key), logged)
         if logged.is_fetch and not request.is_renew_ack:
-            for key in answered if response else asked:
+            for key in answered if response else requested:
                 self._fetch(key, answered.get(key), logged)
         if request.share_session_epoch == _FINAL_EPOCH:
             for key in self._sessions.pop((request.group_id, request.member_id), ()):
@@ -228,7 +228,7 @@ class RequestReplay:
             ),
             route="fetch" if logged.is_fetch else "acknowledge",
             is_renew_ack=request.is_renew_ack,
-            # Version 0, of 4.0, differs from 1 in nothing that is acknowledged.
+            # Version 0, of 4.0, has the same acknowledgements as version 1.
             version=max(logged.request_header.request_api_version, 1),
             **limits,
         )

@@ -193,10 +193,10 @@ class SharePartition:
         """
         left = []
         for first, last, count in acquired:
-            own = [offset for offset in offsets if first <= offset <= last]
-            for offset in own:
+            control_offsets = [offset for offset in offsets if first <= offset <= last]
+            for offset in control_offsets:
                 self._window.archive(offset, offset, DeliveryState.ACQUIRED, self._locks.next_lock_seq())
-            ends = pairwise([first - 1, *own, last + 1])
+            ends = pairwise([first - 1, *control_offsets, last + 1])
             left += [AcquiredRecords(low + 1, high - 1, count) for low, high in ends if low + 1 < high]
         return tuple(left)
 
@@ -214,7 +214,7 @@ class SharePartition:
         Args:
             batches: ascending.
             is_renew_ack: the request's IsRenewAck field.
-            version: of the request.
+            version: version of the request.
         Source: SharePartition.acknowledge; KIP-1222.
         """
         timeout = self.settings.record_lock_duration_ms
@@ -222,8 +222,8 @@ class SharePartition:
             return AcknowledgeResult(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"share-partition is {self.status}", None, timeout
             )
-        known = version if self.release.renews else RENEW_SINCE_VERSION - 1
-        if refusal := validate_ack_batches(batches, is_renew_ack=is_renew_ack, version=known):
+        supported_version = version if self.release.renews else RENEW_SINCE_VERSION - 1
+        if refusal := validate_ack_batches(batches, is_renew_ack=is_renew_ack, version=supported_version):
             return AcknowledgeResult(ErrorCode.INVALID_REQUEST, refusal, None, timeout)
         acknowledgement = Acknowledgement(self._window, self._locks, self.settings, member, now_ms)
         for batch in batches:
@@ -241,8 +241,8 @@ class SharePartition:
         """
         if self.status is not Status.ACTIVE:
             return None
-        lapse = LockRelease(self._window, self._transitions, self.settings)
-        return lapse.release_member(member, decrements_count=self.release.leave_decrements_count)
+        release = LockRelease(self._window, self._transitions, self.settings)
+        return release.release_member(member, decrements_count=self.release.leave_decrements_count)
 
     def expire_locks(self, now_ms: int) -> Operation | None:
         """Release the records with the earliest expired lock; call until it returns None.

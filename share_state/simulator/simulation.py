@@ -34,7 +34,7 @@ def run_workload(cluster: SimulatedCluster, *, seed: int, groups: int, minutes: 
     """Run share groups with a behaviour each; group n has behaviour n of BEHAVIOURS, repeating.
 
     Args:
-        minutes: of simulated time.
+        minutes: minutes of simulated time.
         prunes: whether redundant records are deleted as time passes.
     """
     workload = Workload(cluster, seed, START_MS)
@@ -130,17 +130,17 @@ def simulate(
         events: JSON lines to play; None generates a workload.
         requests: a broker's request log whose ShareFetch and ShareAcknowledge requests are played instead; topics
             are named by their ids.
-        group_configs: of every group, for example {"share.delivery.count.limit": "10"}.
-        seed: of topic ids, workload and faults.
+        group_configs: configs of every group, for example {"share.delivery.count.limit": "10"}.
+        seed: seed of topic ids, workload and faults.
         groups: number of share groups.
-        minutes: of simulated time.
+        minutes: minutes of simulated time.
         dialect: one of DIALECTS.
         faults: names of faults.FAULTS, or ALL.
-        release: of the brokers, 4.0 to 4.4.
+        release: release of the brokers, 4.0 to 4.4.
         state_partitions: partitions of `__share_group_state`.
         updates_per_snapshot: updates after which the next write of a share-partition is a snapshot.
         checkpoint_every: deltas before a checkpoint in the draft dialect.
-        codec: of data batches: none, gzip, snappy, lz4 or zstd.
+        codec: codec of data batches: none, gzip, snappy, lz4 or zstd.
         segment_bytes: maximum segment size.
         version_prefix: whether the draft's values start with a version.
         control_offsets_as_gaps: see ClusterSettings; always so with dialect "both".
@@ -161,9 +161,9 @@ def simulate(
     player = PlayerSettings(brokers, configs, defaults, dialect, checkpoint_every, traces)
     topic = StateTopicSettings(brokers, state_partitions, updates_per_snapshot, codec, segment_bytes)
     if events is not None and requests is not None:
-        raise SimulationError("events and requests are both given; give one of them")
+        raise SimulationError("both events and requests are set; set one of them")
     if requests is not None and dialect != DIALECTS[0]:
-        raise SimulationError(f"dialect {dialect!r}: its control records would take the offsets of logged requests")
+        raise SimulationError(f"dialect {dialect!r}: its control records would use the offsets of logged requests")
     if codec not in CODECS:
         raise SimulationError(f"codec {codec!r} is not known; use one of {', '.join(CODECS)}")
     check_names(faults)

@@ -165,7 +165,7 @@ class StateRecord:
 
 
 def merge_update(state: DurableState | None, update: UpdateValue, release: Release) -> DurableState:
-    """The state after an update; None before it makes the update itself the state.
+    """The state after an update; without a state before it, the update becomes the state.
 
     Source: Kafka ShareCoordinatorShard.handleShareUpdate, merge.
     """

@@ -125,11 +125,11 @@ class SimulationError(ShareStateError):
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Features of one Kafka release, as its partition leaders and share coordinators show them.
+    """Features of the partition leaders and share coordinators of one Kafka release.
 
     Args:
         name: "4.0" to "4.4".
-        layout: of record values, as in schemas/records.
+        layout: layout of record values, as in schemas/records.
         has_initialize: share-partitions are initialized, deleted and snapshotted when cold; otherwise the first read
             or write creates the state.
         fetches_load_gaps: offsets that no loaded batch covers are fetched again.

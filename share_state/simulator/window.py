@@ -210,8 +210,8 @@ class Window:
         return gap.start_offset if gap is not None and gap.end_offset == self.end_offset else None
 
     @property
-    def is_past_batches(self) -> bool:
-        """True if no batch reaches the start offset."""
+    def has_no_batch_after_start(self) -> bool:
+        """Whether all batches end before the start offset."""
         return not self.batches or self.start_offset > self.batches[-1].last
 
     @property
@@ -222,7 +222,7 @@ class Window:
     @property
     def next_new_offset(self) -> int:
         """The first offset that was never fetched."""
-        return self.end_offset if self.is_past_batches else self.end_offset + 1
+        return self.end_offset if self.has_no_batch_after_start else self.end_offset + 1
 
     def floor_index(self, offset: int) -> int:
         """Index of the last batch that starts at or before the offset, or -1."""
@@ -241,7 +241,7 @@ class Window:
 
     def next_fetch_offset(self) -> int:
         """The offset to fetch from. Source: Kafka SharePartition.nextFetchOffset."""
-        if self._available_from is None or self.is_past_batches:
+        if self._available_from is None or self.has_no_batch_after_start:
             self._available_from = None
             return self.next_new_offset
         gap = self.gap_start
@@ -308,22 +308,22 @@ class Window:
         """
         if not self._can_advance():
             return
-        ended = self._last_leading_terminal()
-        if ended is None:
+        last_terminal = self._last_leading_terminal()
+        if last_terminal is None:
             return
-        if ended == self.batches[-1].last:
-            self.move_start(ended + 1)
+        if last_terminal == self.batches[-1].last:
+            self.move_start(last_terminal + 1)
             self.end_offset = self.start_offset
             self._remove_first(len(self.batches))
             return
-        i = self.floor_index(ended)
-        if ended == self.batches[i].last:
+        i = self.floor_index(last_terminal)
+        if last_terminal == self.batches[i].last:
             gap = self.gap_start
-            follower = self.batches[i + 1].first
-            self.move_start(follower if gap is None else min(gap, follower))
+            next_first = self.batches[i + 1].first
+            self.move_start(next_first if gap is None else min(gap, next_first))
             self._remove_first(i + 1)
         else:
-            self.move_start(ended + 1)
+            self.move_start(last_terminal + 1)
             self._remove_first(i)
 
     def _can_advance(self) -> bool:
@@ -339,15 +339,15 @@ class Window:
         return next(batch.overlapping(at, at)).is_terminal
 
     def _last_leading_terminal(self) -> int | None:
-        ended, gap = None, self.gap_start
+        last_terminal, gap = None, self.gap_start
         for batch in self.batches:
             if gap is not None and batch.last >= gap:
-                return ended
+                return last_terminal
             for run in batch.runs:
                 if not run.is_terminal:
-                    return ended
-                ended = run.last
-        return ended
+                    return last_terminal
+                last_terminal = run.last
+        return last_terminal
 
     def _remove_first(self, count: int) -> None:
         del self.batches[:count]
@@ -357,26 +357,26 @@ class Window:
         """Archive offsets of [first, last] that have the given state and no pending write.
 
         Args:
-            lock_seq: of the locks of a batch that becomes tracked per offset.
+            lock_seq: sequence number for the locks of a batch that becomes tracked per offset.
         Returns:
             Whether an offset was archived.
         Source: Kafka SharePartition.archiveRecords.
         """
-        touched = [
+        archived = [
             (batch, run)
             for batch, run in self.overlapping(first, last)
             if run.state is state and run.rollback_state is None
         ]
-        for batch, run in touched:
+        for batch, run in archived:
             low, high = max(first, run.first), min(last, run.last)
             if low > batch.first or high < batch.last:
                 batch.track_per_offset(lock_seq)
             for part in batch.split_out(low, high):
                 part.transition_to(DeliveryState.ARCHIVED)
                 self.count_terminal(part)
-        for batch, _ in touched:
+        for batch, _ in archived:
             batch.merge_runs()
-        return bool(touched)
+        return bool(archived)
 
     def runs(self) -> Iterator[OffsetRun]:
         """Yield every in-flight run, ascending."""

@@ -28,9 +28,9 @@ from share_state.simulator.settings import AckBatch, AckType
 from share_state.simulator.types import NO_START_OFFSET, ErrorCode, SharePartitionKey
 
 Agent = Iterator[int]
-"""Acts when resumed, and yields the ms until it wants to be resumed."""
+"""Acts when resumed, and yields the ms until it is resumed again."""
 
-_PRODUCED_AT_ONCE = 10
+_PRODUCED_BATCH_SIZE = 10
 _MAX_WINDOW = 1_800
 """In-flight offsets at which members stop fetching, a little below the limit of 2000 locks."""
 
@@ -40,7 +40,7 @@ class Workload:
 
     Args:
         cluster: plays the events.
-        seed: of every random choice.
+        seed: seed of every random choice.
         start_ms: time at the start.
     """
 
@@ -86,7 +86,8 @@ class Workload:
         if last < first:
             return ()
         batches = tuple(
-            LogBatch(at, min(at + _PRODUCED_AT_ONCE - 1, last)) for at in range(first, last + 1, _PRODUCED_AT_ONCE)
+            LogBatch(at, min(at + _PRODUCED_BATCH_SIZE - 1, last))
+            for at in range(first, last + 1, _PRODUCED_BATCH_SIZE)
         )
         results = self.apply(Acquire, key, member=member, log_batches=batches, max_records=max_records)
         return next(result.acquired for result in results if result.cause == "acquire")
@@ -98,7 +99,7 @@ class Workload:
             return min(first + max_records, produced) - 1
         log = self.cluster.topic_logs.of(key.topic, key.partition)
         end = log.log.next_offset + max(0, produced - log.data_records)
-        # Control records alone are not worth a fetch: acknowledging them would write another one.
+        # A fetch of control records alone would never end: acknowledging them writes another one.
         data = log.next_data_offset(first)
         return min(max(first + max_records, data + 1), end) - 1 if data < end else first - 1
 
@@ -111,7 +112,7 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """What a group's members do and what happens to the group. Times in ms; 0 means never.
+    """The behaviour of a group's members, and events of the group. Times are in ms; 0 means never.
 
     Attributes:
         members: per topic-partition.
@@ -147,19 +148,20 @@ class Behaviour:
 
 BEHAVIOURS = (
     Behaviour("steady", "two members that accept nearly everything at once", members=2),
-    Behaviour("slow", "a member that often works longer than its locks last, so that records come again",
+    Behaviour("slow", "a member that often works longer than its locks last, so that records are redelivered",
               poll_ms=(2 * _SECOND, 9 * _SECOND), work_ms=(5 * _SECOND, 36 * _SECOND), fetch_records=(20, 120)),
     Behaviour("poison", "records that nobody can process: released until the delivery limit archives them",
               poison_every=53, released=0.05, rejected=0.02),
-    Behaviour("crashing", "members that lose their session with records in hand, leaders that move, writes that fail",
+    Behaviour("crashing", "members that lose their session while they hold records, leaders that move, failed writes",
               members=2, disconnects_every_ms=8 * _SECOND, leader_moves_every_ms=50 * _SECOND,
               writes_fail_every_ms=40 * _SECOND, work_ms=(500, 4 * _SECOND)),
     Behaviour("stalled", "a member that renews the lock of one record for minutes while others go on",
               members=2, renews_for_ms=6 * _MINUTE, leader_moves_every_ms=0),
-    Behaviour("recreated", "a group that is deleted and made again", deleted_every_ms=3 * _MINUTE),
-    Behaviour("altered", "a group whose offsets are set back, and that retention overtakes",
+    Behaviour("recreated", "a group that is deleted and created again", deleted_every_ms=3 * _MINUTE),
+    Behaviour("altered", "a group whose offsets are set back, and whose unread records retention deletes",
               offsets_reset_every_ms=2 * _MINUTE, log_start_moves_every_ms=90 * _SECOND),
-    Behaviour("dead-letters", "a group whose hopeless records go to a dead letter queue",
+    Behaviour("dead-letters", "a group whose failing records go to a dead letter queue",
+
               poison_every=41, rejected=0.03, dead_letters=True),
 )  # fmt: skip
 """Group n has behaviour n, repeating."""
@@ -248,15 +250,15 @@ class GroupAdmin:
 
     def agents(self) -> Sequence[Agent]:
         """One agent that creates the share-partition, and one per recurring operation."""
-        every = self.behaviour
+        behaviour = self.behaviour
         return [self._start()] + [
             self._repeat(pause, act)
             for pause, act in (
-                (every.leader_moves_every_ms, self._move_leader),
-                (every.writes_fail_every_ms, self._fail_writes),
-                (every.deleted_every_ms, self._recreate),
-                (every.offsets_reset_every_ms, self._reset_offsets),
-                (every.log_start_moves_every_ms, self._move_log_start),
+                (behaviour.leader_moves_every_ms, self._move_leader),
+                (behaviour.writes_fail_every_ms, self._fail_writes),
+                (behaviour.deleted_every_ms, self._recreate),
+                (behaviour.offsets_reset_every_ms, self._reset_offsets),
+                (behaviour.log_start_moves_every_ms, self._move_log_start),
             )
             if pause
         ]
@@ -321,12 +323,12 @@ def run_cold_snapshots(workload: Workload, keys: Iterable[SharePartitionKey]) ->
     Source: Kafka ShareCoordinatorService, share.coordinator.cold.partition.snapshot.interval.ms.
     """
     topic = workload.cluster.state_topic
-    known = {workload.cluster.state_key(key): key for key in keys}
+    keys_by_state_key = {workload.cluster.state_key(key): key for key in keys}
     while topic:
         yield _JOB_EVERY_MS
         for coordinator in topic.coordinators:
             for key in coordinator.cold_keys(workload.now_ms):
-                workload.apply(ColdSnapshot, known[key])
+                workload.apply(ColdSnapshot, keys_by_state_key[key])
 
 
 def run_pruning(workload: Workload, key: SharePartitionKey) -> Agent:

@@ -1,4 +1,4 @@
-"""Which records of a log partition count: `Window`, and the `as_of` arguments that become one."""
+"""`Window`: which records of a log partition are read, and the `as_of` arguments that define it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,30 +11,30 @@ from share_state.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Which records count: offsets in [from_offset, until_offset), timestamps up to until_time_ms."""
+    """Selects records: offsets in [from_offset, until_offset), timestamps up to until_time_ms."""
 
     from_offset: int | None = None
     until_offset: int | None = None
     until_time_ms: int | None = None
 
     def counts(self, records: np.ndarray) -> np.ndarray:
-        """Mask of the RECORD rows that count."""
-        counted = np.ones(len(records), bool)
+        """Mask of the RECORD rows in the window."""
+        mask = np.ones(len(records), bool)
         if self.from_offset is not None:
-            counted &= records["offset"] >= self.from_offset
+            mask &= records["offset"] >= self.from_offset
         if self.until_offset is not None:
-            counted &= records["offset"] < self.until_offset
+            mask &= records["offset"] < self.until_offset
         if self.until_time_ms is not None:
-            counted &= records["timestamp"] <= self.until_time_ms
-        return counted
+            mask &= records["timestamp"] <= self.until_time_ms
+        return mask
 
 
 AsOfPoint = int | str | datetime
-"""An offset (records before it count), or a time or its ISO 8601 text (records up to that timestamp count)."""
+"""An offset (selects the records before it), or a time or its ISO 8601 text (selects records up to that timestamp)."""
 
 
 def as_of_window(point: AsOfPoint | None) -> Window:
-    """The records that count as of a point; all if it is None.
+    """The window up to a point; everything if the point is None.
 
     Args:
         point: an offset of the log partition, or a time; UTC if it has no time zone.
@@ -45,7 +45,7 @@ def as_of_window(point: AsOfPoint | None) -> Window:
         return Window()
     if isinstance(point, int):
         if point < 0:
-            raise InputError(f"as of {point}: give an offset from 0 on")
+            raise InputError(f"as of {point}: give an offset of at least 0")
         return Window(until_offset=point)
     return Window(until_time_ms=to_epoch_ms(point))
 
@@ -59,12 +59,12 @@ def to_epoch_ms(moment: str | datetime) -> int:
         InputError: if a text is not a time.
     """
     try:
-        found = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+        time = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
     except ValueError:
-        raise InputError(f"as of {moment}: give a time as in 2026-11-21T02:10:00Z") from None
-    found = found if found.tzinfo else found.replace(tzinfo=UTC)
+        raise InputError(f"as of {moment}: give a time such as 2026-11-21T02:10:00Z") from None
+    time = time if time.tzinfo else time.replace(tzinfo=UTC)
     # Not by timestamp(): a float of this size may be off by a millisecond.
-    return (found - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+    return (time - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
 
 
 AsOf = datetime | str | Mapping[int | str, int]

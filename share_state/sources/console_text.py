@@ -83,7 +83,7 @@ def console_log(files: Sequence[InputPath], topic: str = STATE_TOPIC) -> LogPart
 
 
 def is_console_json(head: bytes) -> bool:
-    """Whether a file starts like the output of the formatter."""
+    """Whether the first bytes of a file look like output of the formatter."""
     return _FIRST_KEY.match(head) is not None
 
 
@@ -126,7 +126,7 @@ def _objects(file: IO[bytes], path: str) -> Iterator[tuple[int, dict[str, Any]]]
                 if is_end and _SUMMARY_LINE.fullmatch(text, at):
                     return
                 if text[at] != "P" or len(text) - at > _READ_STEP:
-                    raise input_error("not a JSON object; give what the formatter prints, and nothing else")
+                    raise input_error("not a JSON object; give only the output of the formatter")
             else:
                 try:
                     printed, end = read(text, at)
@@ -137,7 +137,9 @@ def _objects(file: IO[bytes], path: str) -> Iterator[tuple[int, dict[str, Any]]]
                     if not _is_incomplete(error, text):
                         raise input_error(f"not JSON ({error.msg})") from None
                     if is_end or len(text) - at > _MAX_OBJECT:
-                        raise input_error("the text ends inside a record; print it again, or remove the rest") from None
+                        raise input_error(
+                            "the text ends inside a record; print it again, or remove the partial record"
+                        ) from None
                 except (ValueError, RecursionError) as error:
                     raise input_error(f"not JSON ({error})") from None
         if is_end:

@@ -1,7 +1,7 @@
-"""Finds the segments of log partitions in folders, files and globs, and defines `LogPartition`, `Segment` and `Window`.
+"""Finds the segments of log partitions in folders, files and globs; defines `LogPartition` and `Segment`.
 
 `find_logs` looks for `__share_group_state`, `find_topic_logs` for ordinary topics with control records of the KIP-932
-draft, `find_group_logs` for `__consumer_offsets`. Input in another format than segments has a `RecordSource`.
+draft, and `find_group_logs` for `__consumer_offsets`. A `RecordSource` reads input in formats other than segments.
 """
 
 import re
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 class RecordSource(Protocol):
-    """Reads one log partition from an input format; small and picklable, because it is sent to the tasks.
+    """Reads a log partition from a format other than segments; small and picklable, because it is sent to the tasks.
 
     Attributes:
-        form: name of the format, as for `--format`.
+        form: name of the format, as in `--format`.
         has_offsets: whether the format has offsets; otherwise records are numbered in their order.
         has_times: whether the format has timestamps.
         has_sizes: whether the format has the sizes of batches.
@@ -49,7 +49,7 @@ class RecordSource(Protocol):
         Args:
             log: the log partition; its segments are files of this format.
             chunk: bytes of keys and values to hold in memory at a time.
-            merge: whether files may overlap; reads all of them first, as `read_chunks` does.
+            merge: whether files may overlap; if so, all of them are scanned first, as by `read_chunks`.
         Raises:
             RepeatedOffsetsError: if `merge` is off and files overlap.
             InputError: if a file has another format.
@@ -75,7 +75,7 @@ class Segment:
         base_offset: first offset according to its name.
         size: bytes.
         replica: number of the replica (or copy) of the log that it belongs to.
-        begin: position to read from; earlier runs have read the bytes before it.
+        begin: position to read from; earlier runs read the bytes before it.
     """
 
     path: str
@@ -92,13 +92,13 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class LogCopy:
-    """What the files beside one copy of a log say about it.
+    """Metadata of one copy of a log, from the files beside its segments.
 
     Attributes:
         log_start_offset: first offset that a broker would load.
         start_is_recorded: whether it comes from the broker's log-start-offset-checkpoint.
-        high_watermark: from replication-offset-checkpoint; None if it is not there.
-        leader_epochs: leader epoch and its first offset, from leader-epoch-checkpoint.
+        high_watermark: from replication-offset-checkpoint; None if absent.
+        leader_epochs: leader epochs and their first offsets, from leader-epoch-checkpoint.
     """
 
     log_start_offset: int
@@ -109,17 +109,17 @@ class LogCopy:
 
 @dataclass(frozen=True, slots=True)
 class LogPartition:
-    """One partition of a topic with all replicas that were found.
+    """One partition of a topic with all its replicas in the input.
 
     Attributes:
         topic: name of the topic.
-        partition: number; None if no folder name has it.
+        partition: number; None if no folder name contains it.
         segments: all segments of all replicas, by base offset.
         log_start_offset: first offset that a broker would load, the lowest of all replicas.
         start_is_recorded: whether it comes from the broker's log-start-offset-checkpoint.
         topic_id: from partition.metadata, None if there is none.
-        source: reads files of another format; None for segments of a broker.
-        copies: of segments, by `Segment.replica`.
+        source: reads input of another format; None for segments of a broker.
+        copies: metadata of the replicas, by `Segment.replica`.
         max_body_size: bytes that a batch of segments may have when decompressed.
     """
 
@@ -150,7 +150,7 @@ class LogPartition:
 
     @property
     def name(self) -> str:
-        """`topic-partition`; without a known partition, the path of the folder, or of the file of another format."""
+        """`topic-partition`; if the partition is unknown, the path of the folder, or of the file of another format."""
         if self.partition is not None:
             return f"{self.topic}-{self.partition}"
         path = self.segments[0].path
@@ -173,8 +173,8 @@ class TopicSelector:
 
     Attributes:
         matches: whether a topic of this name is selected.
-        description: the selected topics, in messages.
-        folder: the part before the partition number in the names of their folders, in messages.
+        description: how messages name the selected topics.
+        folder: how messages name their folders, without the partition number.
     """
 
     matches: Callable[[str], bool]
@@ -201,7 +201,7 @@ def find_logs(inputs: Sequence[str]) -> list[LogPartition]:
 
 
 def _find_logs_of(topic: str, inputs: Sequence[str | InputPath], selector: TopicSelector) -> list[LogPartition]:
-    """The log partitions of one topic; a folder whose name has no partition number is a log of its own."""
+    """The log partitions of one topic; each folder without a partition number in its name is a separate log."""
     by_log: dict[tuple[int, str], list[tuple[InputPath, list[InputPath]]]] = {}
     for folder, files in segment_folders(inputs, selector).items():
         name = partition_of(folder, selector)
@@ -216,13 +216,13 @@ def segment_folders(inputs: Sequence[str | InputPath], selector: TopicSelector) 
     """The segment files in the inputs, by folder.
 
     Raises:
-        InputError: as `find_logs`.
+        InputError: as for `find_logs`.
     """
     folders: dict[InputPath, dict[InputPath, InputPath]] = {}
-    for given in [inputs] if isinstance(inputs, str) else inputs:
-        for path in _expand(given, selector):
+    for text in [inputs] if isinstance(inputs, str) else inputs:
+        for path in _expand(text, selector):
             for file in _segments_of(path, selector):
-                # A file given twice is read once, under its first name.
+                # A file that is named twice is read once, under its first name.
                 folders.setdefault(file.parent, {}).setdefault(file.resolve(), file)
     return {folder: list(files.values()) for folder, files in folders.items()}
 
@@ -241,14 +241,16 @@ def log_partition(topic: str, partition: int | None, replicas: list[tuple[InputP
     """Build a log partition from its replicas: their folders and segment files."""
     segments, copies = [], list[LogCopy]()
     for replica, (folder, files) in enumerate(replicas):
-        own = sorted((_segment(file, replica) for file in files), key=lambda segment: segment.base_offset)
-        segments += own
+        segments_of_replica = sorted(
+            (_segment(file, replica) for file in files), key=lambda segment: segment.base_offset
+        )
+        segments += segments_of_replica
         recorded = _checkpointed(folder, "log-start-offset-checkpoint", topic, partition) or 0
         epochs = (line.split() for line in _lines(folder / "leader-epoch-checkpoint"))
         copies.append(
             LogCopy(
-                log_start_offset=max(own[0].base_offset, recorded),
-                start_is_recorded=recorded > own[0].base_offset,
+                log_start_offset=max(segments_of_replica[0].base_offset, recorded),
+                start_is_recorded=recorded > segments_of_replica[0].base_offset,
                 high_watermark=_checkpointed(folder, "replication-offset-checkpoint", topic, partition),
                 leader_epochs=tuple((int(words[0]), int(words[1])) for words in epochs if _are_numbers(words, 2)),
             )
@@ -259,16 +261,16 @@ def log_partition(topic: str, partition: int | None, replicas: list[tuple[InputP
     return of_copies(log, range(len(copies)))
 
 
-def of_copies(log: LogPartition, kept: Collection[int]) -> LogPartition:
-    """A log partition with some of its copies only, by number."""
-    starts = [(log.copies[number].log_start_offset, log.copies[number].start_is_recorded) for number in kept]
+def of_copies(log: LogPartition, numbers: Collection[int]) -> LogPartition:
+    """A log partition with only the copies of these numbers."""
+    starts = [(log.copies[number].log_start_offset, log.copies[number].start_is_recorded) for number in numbers]
     start, is_recorded = min(starts)
-    segments = tuple(segment for segment in log.segments if segment.replica in kept)
+    segments = tuple(segment for segment in log.segments if segment.replica in numbers)
     return replace(log, segments=segments, log_start_offset=start, start_is_recorded=is_recorded)
 
 
 def join_copies(log: LogPartition, other: LogPartition) -> LogPartition:
-    """One log partition with the copies of two."""
+    """Join the copies of a log partition from two inputs."""
     count = len(log.copies)
     segments = [*log.segments, *(replace(one, replica=one.replica + count) for one in other.segments)]
     segments.sort(key=lambda segment: (segment.base_offset, segment.replica))
@@ -277,17 +279,17 @@ def join_copies(log: LogPartition, other: LogPartition) -> LogPartition:
     return of_copies(joined, {segment.replica for segment in segments})
 
 
-def _expand(given: str | InputPath, selector: TopicSelector) -> list[InputPath]:
-    if not isinstance(given, str):
-        return [given]
+def _expand(text: str | InputPath, selector: TopicSelector) -> list[InputPath]:
+    if not isinstance(text, str):
+        return [text]
     try:
-        matches = expand_paths(given)
+        matches = expand_paths(text)
     except OSError as error:
-        raise read_error(given, error) from None
-    if [str(match) for match in matches] != [str(to_path(given))]:
+        raise read_error(text, error) from None
+    if [str(match) for match in matches] != [str(to_path(text))]:
         matches = [match for match in matches if match.is_dir() or _SEGMENT_NAME.fullmatch(match.name)]
     if not matches:
-        raise InputError(f"{given}: no such file or folder; give the folder that holds {selector.folder}-0")
+        raise InputError(f"{text}: no such file or folder; give the folder that holds {selector.folder}-0")
     return matches
 
 
@@ -309,9 +311,9 @@ def _segments_under(folder: InputPath, selector: TopicSelector) -> list[InputPat
         return _segment_files([folder])
     for _ in range(_MAX_DEPTH):
         searched += len(level)
-        found = _segment_files(child for child in level if _is_named(child, selector))
-        if found:
-            return found
+        files = _segment_files(child for child in level if _is_named(child, selector))
+        if files:
+            return files
         other_topics |= {
             named["topic"]
             for child in level
@@ -348,7 +350,7 @@ def _checked_segment(file: InputPath, selector: TopicSelector) -> InputPath:
 def _segment(file: InputPath, replica: int) -> Segment:
     name = _SEGMENT_NAME.fullmatch(file.name)
     try:
-        # A store lists the size; a local file is opened, so that missing permissions are found now.
+        # The listing of a store has the size. A local file is opened, so that missing permissions are reported now.
         first = b"" if name and isinstance(file, StorePath) else read_head(file, 8)
         size = file.stat().st_size
     except OSError as error:
@@ -358,16 +360,16 @@ def _segment(file: InputPath, replica: int) -> Segment:
 
 
 def _topic_id(folder: InputPath) -> str | None:
-    """The topic id in the folder of a log partition. Source: Kafka PartitionMetadataFile."""
+    """The topic id from partition.metadata in the folder of a log. Source: Kafka PartitionMetadataFile."""
     metadata = folder / "partition.metadata"
     if not metadata.is_file():
         return None
-    found = re.search(r"^topic_id: *(\S+)", metadata.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
-    return found[1] if found else None
+    match = re.search(r"^topic_id: *(\S+)", metadata.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
+    return match[1] if match else None
 
 
 def _checkpointed(folder: InputPath, name: str, topic: str, partition: int | None) -> int | None:
-    """The offset of a log partition in one of the broker's checkpoint files; None if it is not there."""
+    """The offset of a log partition in one of the broker's checkpoint files; None if absent."""
     if partition is None:
         return None
     for line in _lines(folder.resolve().parent / name):
@@ -378,7 +380,7 @@ def _checkpointed(folder: InputPath, name: str, topic: str, partition: int | Non
 
 
 def _lines(checkpoint: InputPath) -> list[str]:
-    """The entries of a checkpoint file, after its version and their number. Source: Kafka CheckpointFile."""
+    """The entries of a checkpoint file, which follow its version and their count. Source: Kafka CheckpointFile."""
     if not checkpoint.is_file():
         return []
     return checkpoint.read_text(encoding="utf-8", errors="replace").splitlines()[2:]
@@ -410,7 +412,7 @@ def find_topic_logs(inputs: Sequence[str]) -> list[LogPartition]:
     for folder, files in segment_folders(inputs, _ORDINARY).items():
         name = partition_of(folder, _ORDINARY)
         if name is None:
-            raise InputError(f"{folder}: its name is not of an ordinary topic; keep segments in their <topic>-N folder")
+            raise InputError(f"{folder}: not named after an ordinary topic; keep segments in their <topic>-N folder")
         by_log.setdefault(name, []).append((folder, files))
     return [log_partition(*name, replicas) for name, replicas in sorted(by_log.items())]
 
@@ -421,7 +423,7 @@ _GROUPS = TopicSelector(lambda topic: topic == GROUP_TOPIC, GROUP_TOPIC, GROUP_T
 
 
 def find_group_logs(inputs: Sequence[str | InputPath]) -> list[LogPartition]:
-    """The log partitions of `__consumer_offsets` in the inputs, by partition number; as `find_logs`.
+    """The log partitions of `__consumer_offsets` in the inputs, by partition number; like `find_logs`.
 
     Args:
         inputs: paths of files or folders, or glob patterns.
@@ -433,7 +435,7 @@ def find_group_logs(inputs: Sequence[str | InputPath]) -> list[LogPartition]:
 
 
 def group_partition_of(group_id: str, partitions: int) -> int:
-    """The partition of `__consumer_offsets` with the records of a group.
+    """The partition of `__consumer_offsets` that holds the records of a group.
 
     Args:
         group_id: the group.
@@ -460,7 +462,7 @@ def find_logs_of_dialect(inputs: Sequence[str], dialect: str) -> list[LogPartiti
         inputs: folders, files or globs.
         dialect: one of DIALECTS.
     Raises:
-        InputError: if an input is missing or unreadable or has no such log.
+        InputError: if an input is missing or unreadable, or has no such log.
     """
     if dialect == "control_records":
         return find_topic_logs(inputs)
@@ -491,7 +493,7 @@ def infer_partition_count(logs: Sequence[LogPartition]) -> int | None:
     Only folders of segments include partitions without records. Partition 0 alone may be the first of many.
 
     Args:
-        logs: all log partitions that were found.
+        logs: all log partitions in the input.
     """
     numbers = sorted({log.partition for log in logs if log.partition is not None})
     is_complete = all(log.source is None for log in logs) and numbers == list(range(len(numbers)))
@@ -499,12 +501,14 @@ def infer_partition_count(logs: Sequence[LogPartition]) -> int | None:
 
 
 def infer_group_partition_count(logs: Sequence[LogPartition], places: Sequence[tuple[int | None, str]]) -> int | None:
-    """`infer_partition_count` of `__consumer_offsets`; None if it puts most groups elsewhere: partitions are missing.
+    """Number of partitions of `__consumer_offsets`, as by `infer_partition_count`.
+
+    None if most groups lie in other partitions than this number implies: partitions are then missing.
 
     Args:
-        logs: all log partitions that were found.
+        logs: all log partitions in the input.
         places: (partition, group id) of every group in them.
     """
     count = infer_partition_count(logs)
-    at_home = sum(group_partition_of(group_id, count) == partition for partition, group_id in places) if count else 0
-    return count if 2 * at_home > len(places) else None
+    matching = sum(group_partition_of(group_id, count) == partition for partition, group_id in places) if count else 0
+    return count if 2 * matching > len(places) else None

@@ -29,7 +29,7 @@ _TIMESTAMP_NAMES = (_LOG_APPEND, "CreateTime:", "NoTimestampType:")
 _NUMBERS = {"base_offset": "baseOffset:", "last_offset": "lastOffset:", "count": "count:", "producer_id": "producerId:",
             "leader_epoch": "partitionLeaderEpoch:", "file_position": "position:", "size": "size:", "magic": "magic:",
             "crc": "crc:"}  # fmt: skip
-"""Column of BATCH -> its name in a batch line."""
+"""Column of BATCH -> its label in a batch line."""
 
 _FLAGS = ("isTransactional:", "isControl:", "isvalid:")
 _INT64 = range(-(2**63), 2**63)
@@ -69,7 +69,7 @@ _NO_FIELDS: BatchFields = dict.fromkeys(BATCH.fields or (), 0) | {"base_offset":
 
 
 def _parse_batch_line(line: str, segment: int) -> BatchFields:
-    """The fields of a batch, its position that in the dumped segment. Source: Kafka DumpLogSegments.printBatchLevel."""
+    """Parse a batch line; its position refers to the dumped segment. Source: Kafka DumpLogSegments.printBatchLevel."""
     words = line.split(" ")
     texts = dict(zip(words[::2], words[1::2], strict=False))
     timestamp = next((name for name in _TIMESTAMP_NAMES if name in texts), _TIMESTAMP_NAMES[0])
@@ -88,12 +88,12 @@ def _parse_batch_line(line: str, segment: int) -> BatchFields:
 
 
 def batch_rows(batches: Iterable[BatchFields]) -> np.ndarray:
-    """BATCH rows of batch lines."""
+    """Convert the fields of batches to BATCH rows."""
     return np.array([tuple(batch.values()) for batch in batches], BATCH)
 
 
 def _parse_record_line(line: str, read: ReadRecord) -> DumpedRecord:
-    """A record of a data batch. Source: Kafka DumpLogSegments.dumpLog, CoordinatorRecordMessageParser."""
+    """Parse the line of a data record. Source: Kafka DumpLogSegments.dumpLog, CoordinatorRecordMessageParser."""
     front, key_start, rest = line.partition(_KEY_START)
     words = front.split(" ")
     try:
@@ -122,7 +122,7 @@ def _parse_record_line(line: str, read: ReadRecord) -> DumpedRecord:
 
 
 def _unreadable_record(message: str, offset: int, timestamp: int) -> DumpedRecord:
-    """A record that the tool could not read: an unknown type is kept; of other records only the fault is known."""
+    """A record that the tool could not read: keeps an unknown record type; for other records, the fault."""
     if (unknown := _UNKNOWN_TYPE.match(message)) and int(unknown[1]) in _INT16:
         return DumpedRecord(offset, timestamp, int(unknown[1]).to_bytes(2, "big", signed=True))
     failed = _ERROR.match(message)
@@ -145,7 +145,7 @@ _BATCH_LINE, _RECORD_LINE, _SECTION_START = b"baseOffset: ", b"| ", b"Dumping "
 _MAX_LINE = 512 << 20
 _SECTION = re.compile(rb"^Dumping ", re.MULTILINE)
 _SEGMENT = re.compile(r"(?:(?P<topic>[^/\\]{1,249})-(?P<partition>\d{1,10})[/\\])?(?P<base>\d{20})\.log")
-"""Of bounded length, so that a search stays linear. Source: Kafka Topic.MAX_NAME_LENGTH."""
+"""Lengths are bounded, so that a search stays linear. Source: Kafka Topic.MAX_NAME_LENGTH."""
 _INVALID_END = re.compile(r"Found (\d{1,18}) invalid bytes at the end of ")
 _UNDECODED = re.compile(r"Failed to decode message at offset (\d+) ")
 _EXCEPTION = b"Exception in thread "
@@ -156,7 +156,14 @@ _IGNORED_LINES = (b"Log starting offset:", b"Found ", b"Index offset:", b"Mismat
 
 @dataclass(slots=True)
 class _Dumped:
-    """The fields of a batch, the position and number of its lines, and its records."""
+    """A batch in the text.
+
+    Attributes:
+        batch: its fields.
+        at: position of the batch line in the text.
+        lines: number of record lines.
+        records: the parsed records.
+    """
 
     batch: BatchFields
     at: int
@@ -171,7 +178,7 @@ class _Dumped:
 
 @dataclass(frozen=True, slots=True)
 class DumpText:
-    """A log partition in dumped text; a `RecordSource`. Each segment is the section of a text that dumps one."""
+    """A log partition in dumped text; a `RecordSource`. Each `Segment` is the section of a text for one segment."""
 
     form: str = "dump-log"
     has_offsets: bool = True
@@ -189,11 +196,11 @@ class DumpText:
         if merge:
             sections = (_batches(log, number, skip_records=True) for number in range(len(log.segments)))
             table = batch_rows(dumped.batch for section in sections for dumped in section)
-            chosen = merge_replicas(table)
-            identity = zip(chosen["segment"].tolist(), chosen["file_position"].tolist(), strict=True)
-            statuses = dict(zip(identity, chosen["status"].tolist(), strict=True))
-            if len(chosen) < len(table):
-                yield Chunk(np.zeros(0, np.uint8), np.zeros(0, BATCH), repeated=len(table) - len(chosen))
+            selected = merge_replicas(table)
+            identity = zip(selected["segment"].tolist(), selected["file_position"].tolist(), strict=True)
+            statuses = dict(zip(identity, selected["status"].tolist(), strict=True))
+            if len(selected) < len(table):
+                yield Chunk(np.zeros(0, np.uint8), np.zeros(0, BATCH), repeated=len(table) - len(selected))
         last_offset, collected = -1, _BatchAccumulator()
         for number in range(len(log.segments)):
             for dumped in _batches(log, number):
@@ -213,7 +220,7 @@ class DumpText:
 
 
 class _BatchAccumulator:
-    """Collects batches until there are enough for a chunk."""
+    """Collects batches into chunks."""
 
     def __init__(self) -> None:
         self._batches: list[BatchFields] = []
@@ -253,13 +260,13 @@ def dump_logs(
         InputError: if a text cannot be read, or has no segment of the first topic.
     """
     by_log: dict[tuple[int, int, str], list[Segment]] = {}
-    others = set[str]()
+    other_topics = set[str]()
     for file in files:
         for dumped, begin, end in _sections(file):
             match = _SEGMENT.search(dumped)
             topic = match["topic"] if match else None
             if topic not in (None, *topics):
-                others.add(topic)
+                other_topics.add(topic)
                 continue
             rank = topics.index(topic) if topic else 0
             partition = int(match["partition"]) if match and topic else None
@@ -267,19 +274,23 @@ def dump_logs(
             identity = (rank, -1, str(file)) if partition is None else (rank, partition, "")
             by_log.setdefault(identity, []).append(segment)
     if all(rank for rank, _, _ in by_log):
-        others |= {topics[rank] for rank, _, _ in by_log}
-        found = f"found segments of {', '.join(sorted(others)[:3])}" if others else "no line begins with `Dumping `"
-        raise InputError(f"{files[0]}: nothing of {topics[0]} is dumped here ({found})")
+        other_topics |= {topics[rank] for rank, _, _ in by_log}
+        reason = (
+            f"found segments of {', '.join(sorted(other_topics)[:3])}"
+            if other_topics
+            else "no line begins with `Dumping `"
+        )
+        raise InputError(f"{files[0]}: nothing of {topics[0]} is dumped here ({reason})")
     logs = []
     for (rank, partition, _), segments in sorted(by_log.items()):
         ordered = tuple(sorted(segments, key=lambda segment: segment.base_offset))
         number = partition if partition >= 0 else None
         logs.append(LogPartition(topics[rank], number, ordered, ordered[0].base_offset, source=DumpText()))
-    return logs, others
+    return logs, other_topics
 
 
 def is_dump_text(head: bytes) -> bool:
-    """Whether a file starts like the output of the tool, perhaps after a message of the JVM."""
+    """Whether the first bytes of a file look like output of the tool, perhaps after a message of the JVM."""
     return _SECTION.search(head) is not None and (_BATCH_LINE in head or b"Log starting offset: " in head)
 
 
@@ -335,7 +346,7 @@ def _batches(log: LogPartition, number: int, *, skip_records: bool = False) -> I
                         raise TextRecordError(f"offset {record.offset} is not in the batch before it")
                     current.records.append(record)
             elif line.startswith(_EXCEPTION) and current is not None and not current.is_complete:
-                # The tool failed: keep the records it printed, and one without key if that was the reason.
+                # The tool failed: keep the records that it printed, and a keyless record if it failed to decode one.
                 if failed := _UNDECODED.search(_text(line)):
                     current.records.append(DumpedRecord(int(failed[1]), -1))
                 yield current
@@ -355,7 +366,7 @@ def _batches(log: LogPartition, number: int, *, skip_records: bool = False) -> I
 
 
 def _complete(current: _Dumped, path: str) -> _Dumped:
-    """A batch that ends here, which must have all its record lines."""
+    """Return a batch after checking that the text has all its record lines."""
     if current.batch["status"] == BatchStatus.VALID and not current.is_complete:
         counts = f"a batch of {current.batch['count']} records, {current.lines} in the text"
         raise InputError(f"{path}: byte {current.at}: {counts}; dump again")

@@ -1,4 +1,4 @@
-"""Jars by Maven coordinates, fetched once with the Ivy that pyspark ships; later runs need no network."""
+"""Fetches jars by Maven coordinates once, with the Ivy that pyspark ships; later runs need no network."""
 
 import logging
 import os
@@ -24,7 +24,7 @@ COORDINATES = {
     DELTA: ("io.delta", "delta-spark_4.2_2.13", "4.4.0"),
     KAFKA: ("org.apache.kafka", "kafka-share-coordinator", "4.4.0"),
     KAFKA_BEFORE_SWEEP: ("org.apache.kafka", "kafka-share-coordinator", "4.3.1"),
-    KAFKA_TOOLS: ("org.apache.kafka", "kafka-tools", "4.3.1"),  # 4.4.0 has none yet
+    KAFKA_TOOLS: ("org.apache.kafka", "kafka-tools", "4.3.1"),  # no release 4.4.0 yet
     KAFKA_CLIENTS: ("org.apache.kafka", "kafka-clients", "4.3.1"),
     TEST_BROKER: ("org.apache.kafka", "kafka_2.13", "4.3.1"),
     DEAD_LETTER_BROKER: ("org.apache.kafka", "kafka_2.13", "4.4.0"),
@@ -40,7 +40,7 @@ _IVY_FILE = """<ivy-module version="2.0">
   </dependencies>
 </ivy-module>
 """
-"""A broker runs without kafka-tools, which 4.4.0 has none of yet."""
+"""Excludes kafka-tools, which has no release 4.4.0 yet; a broker runs without it."""
 
 _LOG = logging.getLogger("share_state")
 
@@ -54,7 +54,7 @@ def jars(name: str) -> list[Path]:
     """The jars of a set, fetched on first use.
 
     Raises:
-        SetupError: as of `fetch`.
+        SetupError: as for `fetch`.
     """
     if not folder(name).exists():
         _LOG.info("fetching jars %s, once", name)
@@ -63,13 +63,13 @@ def jars(name: str) -> list[Path]:
 
 
 def find_java() -> str | None:
-    """Path of the `java` that Spark runs: that of JAVA_HOME if set, else of the PATH."""
+    """Path of the `java` that Spark runs: from JAVA_HOME if set, else from the PATH."""
     home = os.environ.get("JAVA_HOME")
     return shutil.which("java", path=str(Path(home, "bin")) if home else None)
 
 
 def fetch(name: str) -> None:
-    """Fetch a set of jars unless it exists; never a part of one.
+    """Fetch a set of jars unless it exists; a failure leaves no partial set.
 
     Raises:
         SetupError: if there is no Java, the registry cannot be reached (with the last line of Ivy), or the environment

@@ -1,7 +1,7 @@
-"""Asks a broker for the offsets of share groups with Kafka's Java Admin client: librdkafka has no such request.
+"""Queries a cluster for share groups with Kafka's Java Admin client: librdkafka lacks these requests.
 
 The client runs in a small JVM next to this process, so it supports every security setting of Kafka. It reads the
-properties file itself: no secret passes the connection to the JVM.
+properties file itself, so no secret is sent over the connection to the JVM.
 """
 
 import os
@@ -57,7 +57,7 @@ class BrokerOffsets:
     """The share-partitions of a cluster according to its brokers.
 
     Attributes:
-        share_partitions: those with a start offset.
+        share_partitions: the share-partitions with a start offset.
         before, after: offsets of the cluster before and after the request.
     """
 
@@ -87,39 +87,42 @@ def fetch_broker_offsets(address: str, properties: str | None, groups: Collectio
 def list_share_group_offsets(
     address: str, properties: ClientProperties, groups: Collection[str] = ()
 ) -> list[ShareGroupOffset]:
-    """All share-partitions with a start offset, of all share groups that this user may see; as `fetch_broker_offsets`.
+    """All share-partitions with a start offset, of all share groups that this user may see.
 
-    The list of the broker omits groups that the user may not see; a request for one of `groups` fails.
+    The broker's list omits groups that the user may not see; a request for one of `groups` then fails. Arguments and
+    errors as for `fetch_broker_offsets`.
     """
     with _connected(address, properties) as (jvm, admin):
         return list(_offsets(jvm, admin, groups))
 
 
 def fetch_group_limits(address: str, properties: str | None) -> dict[str, dict[str, int]]:
-    """Ask a cluster for the limits that share groups set for themselves: group -> fold.options.GROUP_LIMITS by name.
+    """Ask a cluster for the limits that share groups set for themselves.
 
     Args:
-        address, properties: as of `fetch_broker_offsets`.
+        address, properties: as for `fetch_broker_offsets`.
+    Returns:
+        Share group -> name in fold.limits.GROUP_LIMITS -> value.
     Raises:
         InputError: if no broker answers or access is denied.
         SetupError: if Java or the jars of Kafka's client are missing.
     Source: Kafka Admin.describeConfigs, ConfigResource.Type.GROUP, GroupConfig.
     """
-    found = dict[str, dict[str, int]]()
+    limits = dict[str, dict[str, int]]()
     with _connected(address, read_client_properties(properties)) as (jvm, admin):
         config = jvm.org.apache.kafka.common.config.ConfigResource
         group_type = config.Type.GROUP
         resources = [config(group_type, name) for name in _share_groups(jvm, admin)]
         for resource, answer in dict(admin.describeConfigs(resources).all().get()).items():
             entries = {limit: answer.get(key) for limit, key in _GROUP_CONFIGS.items()}
-            own = {
+            group_limits = {
                 limit: int(entry.value())
                 for limit, entry in entries.items()
                 if entry is not None and entry.source().name() == "DYNAMIC_GROUP_CONFIG"
             }
-            if own:
-                found[resource.name()] = own
-    return found
+            if group_limits:
+                limits[resource.name()] = group_limits
+    return limits
 
 
 _GROUP_CONFIGS = {
@@ -133,7 +136,7 @@ class DeadLetterTopics:
     """The dead-letter topics of a cluster.
 
     Attributes:
-        topics: number of partitions of those that exist: named by a share group, or with
+        topics: topic -> number of partitions, for existing topics that a share group names or that have
             errors.deadletterqueue.group.enable.
         unusable: share group -> why the brokers cannot write its dead letters.
     """
@@ -147,10 +150,10 @@ _DLQ_SHARE_VERSION = 2
 
 
 def fetch_dead_letter_topics(address: str, properties: str | None) -> DeadLetterTopics:
-    """Ask a cluster for its dead-letter topics, and whether each share group's is usable.
+    """Ask a cluster for its dead-letter topics, and which share groups cannot use theirs.
 
     Args:
-        address, properties: as of `fetch_broker_offsets`.
+        address, properties: as for `fetch_broker_offsets`.
     Raises:
         InputError: if no broker answers or access is denied.
         SetupError: if Java or the jars of Kafka's client are missing.
@@ -177,11 +180,11 @@ def fetch_dead_letter_topics(address: str, properties: str | None) -> DeadLetter
 
     def why(topic: str) -> str | None:
         if version < _DLQ_SHARE_VERSION:
-            return f"share.version is {version}, dead letters need {_DLQ_SHARE_VERSION}"
+            return f"share.version is {version}; dead letters need {_DLQ_SHARE_VERSION}"
         if topic.startswith("__"):
             return f"the name of {topic} begins with __"
         if topic in existing and enabled.get(topic) != "true":
-            return f"{topic} has not {_DLQ}group.enable=true"
+            return f"{topic} does not set {_DLQ}group.enable=true"
         if topic not in existing and creates != "true":
             return f"{topic} does not exist, and the brokers do not create it ({settings[1]})"
         if prefix and not topic.startswith(prefix):
@@ -195,16 +198,16 @@ def fetch_dead_letter_topics(address: str, properties: str | None) -> DeadLetter
 
 
 def _configs(jvm: Any, admin: Any, kind: Any, names: Collection[str], key: str) -> dict[str, str]:
-    """The value of a config of each resource that has it."""
+    """The value of a config, for each resource that has it."""
     resources = [jvm.org.apache.kafka.common.config.ConfigResource(kind, name) for name in names]
     answers = dict(admin.describeConfigs(resources).all().get())
-    found = {resource.name(): answer.get(key) for resource, answer in answers.items()}
-    return {name: entry.value() for name, entry in found.items() if entry is not None}
+    entries = {resource.name(): answer.get(key) for resource, answer in answers.items()}
+    return {name: entry.value() for name, entry in entries.items() if entry is not None}
 
 
 @contextmanager
 def _connected(address: str, properties: ClientProperties) -> Iterator[tuple[Any, Any]]:
-    """A JVM and an Admin client in it; what the client raises becomes an InputError."""
+    """Yield a JVM and an Admin client in it; exceptions of the client become InputError."""
     with _jvm() as jvm:
         try:
             admin = _admin(jvm, address, properties)

@@ -1,7 +1,7 @@
-"""How to reach a Kafka cluster: addresses `kafka://host:port[,host:port…]` and the properties files of Kafka's tools.
+"""Addresses `kafka://host:port[,host:port…]`, and the properties files of Kafka's tools.
 
-Works without the Kafka client library, which only `kafka_cluster` imports. The values of properties are secrets: no
-message, `repr` or log shows one.
+Works without the Kafka client library, which only `kafka_cluster` imports. Values of properties may be secrets: no
+message, `repr` or log shows them.
 """
 
 import re
@@ -27,7 +27,7 @@ class ClientProperties:
     """The settings of a properties file, name -> value; empty without a file."""
 
     path: str | None = None
-    given: Mapping[str, str] = field(default_factory=dict, repr=False)
+    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def for_librdkafka(self) -> dict[str, str]:
         """The settings under librdkafka's names, which the file may also use directly.
@@ -35,41 +35,45 @@ class ClientProperties:
         Raises:
             InputError: if librdkafka has no equivalent of a setting; the message has its name only.
         """
-        settings = {name: value for name, value in self.given.items() if name not in _TRANSLATED}
-        if (login := self.given.get("sasl.jaas.config")) is not None:
+        settings = {name: value for name, value in self.settings.items() if name not in _TRANSLATED}
+        if (login := self.settings.get("sasl.jaas.config")) is not None:
             settings |= self._login(login)
         for store in ("truststore", "keystore"):
             settings |= self._store(store)
-        settings |= {theirs: self.given[ours] for ours, theirs in _PEM_TEXTS.items() if self.given.get(ours)}
+        settings |= {
+            librdkafka_name: self.settings[name]
+            for name, librdkafka_name in _PEM_TEXTS.items()
+            if self.settings.get(name)
+        }
         if settings.get("ssl.endpoint.identification.algorithm") == "":
             settings["ssl.endpoint.identification.algorithm"] = "none"
         return settings
 
     def secrets_in(self, text: str) -> list[str]:
-        """Names of the settings whose values occur in a text, which must then not be shown."""
-        return [name for name, value in self.given.items() if value and value in text]
+        """Names of the settings whose values occur in a text; such a text must not be shown."""
+        return [name for name, value in self.settings.items() if value and value in text]
 
     def _login(self, login: str) -> dict[str, str]:
         if not any(module in login for module in _LOGINS):
             raise self._error("sasl.jaas.config", f"only {' and '.join(_LOGINS)} are supported")
-        found = {name: double or single or bare for name, double, single, bare in _LOGIN_FIELD.findall(login)}
-        if not {"username", "password"} <= found.keys():
+        fields = {name: double or single or bare for name, double, single, bare in _LOGIN_FIELD.findall(login)}
+        if not {"username", "password"} <= fields.keys():
             raise self._error("sasl.jaas.config", "it has no username and password")
-        return {f"sasl.{name}": re.sub(r"\\(.)", r"\1", found[name]) for name in ("username", "password")}
+        return {f"sasl.{name}": re.sub(r"\\(.)", r"\1", fields[name]) for name in ("username", "password")}
 
     def _store(self, store: str) -> dict[str, str]:
-        location = self.given.get(f"ssl.{store}.location")
+        location = self.settings.get(f"ssl.{store}.location")
         if location is None:
             return {}
-        kind = self.given.get(f"ssl.{store}.type", "JKS").upper()
+        kind = self.settings.get(f"ssl.{store}.type", "JKS").upper()
         if kind not in _STORE_TYPES[store]:
-            wanted = " or ".join(_STORE_TYPES[store])
-            raise self._error(f"ssl.{store}.location", f"a {kind} store is not supported; give one of type {wanted}")
+            types = " or ".join(_STORE_TYPES[store])
+            raise self._error(f"ssl.{store}.location", f"a {kind} store is not supported; give one of type {types}")
         if store == "truststore":
             return {"ssl.ca.location": location}
         if kind == "PEM":
             return {"ssl.certificate.location": location, "ssl.key.location": location}
-        password = self.given.get("ssl.keystore.password", "")
+        password = self.settings.get("ssl.keystore.password", "")
         return {"ssl.keystore.location": location, "ssl.keystore.password": password}
 
     def _error(self, name: str, why: str) -> InputError:
@@ -98,14 +102,14 @@ def read_client_properties(path: str | None) -> ClientProperties:
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); give a file of client properties") from None
     except UnicodeDecodeError:
-        raise InputError(f"{path}: not text; give a file of client properties, NAME=VALUE a line") from None
-    given = {}
+        raise InputError(f"{path}: not text; give a file of client properties, one NAME=VALUE per line") from None
+    settings = {}
     for number, line in _logical_lines(text):
-        found = re.fullmatch(r"((?:[^\\=:\s]|\\.)+)\s*[=:]\s*(.*)", line, re.DOTALL)
-        if found is None:
-            raise InputError(f"{path}: line {number} is no NAME=VALUE; give a file of client properties")
-        given[_unescaped(found[1])] = _unescaped(found[2])
-    return ClientProperties(path, given)
+        match = re.fullmatch(r"((?:[^\\=:\s]|\\.)+)\s*[=:]\s*(.*)", line, re.DOTALL)
+        if match is None:
+            raise InputError(f"{path}: line {number} is not NAME=VALUE; give a file of client properties")
+        settings[_unescaped(match[1])] = _unescaped(match[2])
+    return ClientProperties(path, settings)
 
 
 def _logical_lines(text: str) -> list[tuple[int, str]]:
@@ -150,9 +154,9 @@ def bootstrap_servers(address: str) -> str:
     brokers = address.removeprefix(SCHEME).rstrip("/")
     if "@" in brokers:
         # Messages go to logs, and this may be a password.
-        raise InputError(f"{SCHEME}…: no user or password in an address; put them into a properties file")
+        raise InputError(f"{SCHEME}…: an address must not contain a user or password; use a properties file")
     for broker in brokers.split(","):
-        found = _BROKER.fullmatch(broker)
-        if not address.startswith(SCHEME) or found is None or not 0 < int(found[2]) <= 0xFFFF:
+        match = _BROKER.fullmatch(broker)
+        if not address.startswith(SCHEME) or match is None or not 0 < int(match[2]) <= 0xFFFF:
             raise InputError(f"{address}: not the address of a cluster; {KAFKA_WANTED}")
     return brokers

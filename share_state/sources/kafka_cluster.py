@@ -61,7 +61,7 @@ _UNKNOWN_TOPICS = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, 
 
 
 class ClientErrors:
-    """The errors that librdkafka reports in the background: a call that times out does not give the reason."""
+    """Collects the errors that librdkafka reports in the background: a call that times out does not give the reason."""
 
     def __init__(self) -> None:
         self._latest: dict[int, KafkaError] = {}
@@ -81,34 +81,36 @@ class ClientErrors:
         return KafkaError._ALL_BROKERS_DOWN in self._latest
 
     def worst(self, otherwise: KafkaError) -> KafkaError:
-        """The error that explains a failure best."""
+        """The collected error that explains a failure best."""
         ranked = [*_AUTHENTICATION_ERRORS, KafkaError._SSL, KafkaError._RESOLVE, KafkaError._TRANSPORT]
         return next((self._latest[code] for code in ranked if code in self._latest), otherwise)
 
 
 def client_error(where: str, error: KafkaException | KafkaError, earlier: ClientErrors | None = None) -> InputError:
-    """The one-line error for an error of librdkafka and earlier ones; `where` is the cluster and the request."""
-    found = error.args[0] if isinstance(error, KafkaException) else error
-    if not isinstance(found, KafkaError):
-        return InputError(f"{where}: {_plain(found)}")
-    code = found.code()
+    """Convert an error of librdkafka to a one-line error; `where` names the cluster and the request."""
+    kafka_error = error.args[0] if isinstance(error, KafkaException) else error
+    if not isinstance(kafka_error, KafkaError):
+        return InputError(f"{where}: {_plain(kafka_error)}")
+    code = kafka_error.code()
     if code in _CONNECTION_ERRORS and earlier is not None:
-        found = earlier.worst(found)
-        code = found.code()
+        kafka_error = earlier.worst(kafka_error)
+        code = kafka_error.code()
     if code in _NEEDED_PERMISSIONS:
-        return InputError(f"{where}: not authorised ({_plain(found)}); grant this user {_NEEDED_PERMISSIONS[code]}")
+        return InputError(
+            f"{where}: not authorised ({_plain(kafka_error)}); grant this user {_NEEDED_PERMISSIONS[code]}"
+        )
     if code in _AUTHENTICATION_ERRORS:
-        return InputError(f"{where}: the broker refuses this user ({_plain(found)}); check the properties file")
+        return InputError(f"{where}: the broker refuses this user ({_plain(kafka_error)}); check the properties file")
     if code == KafkaError._SSL:
-        return InputError(f"{where}: no TLS connection ({_plain(found)}); check ssl.* in the properties file")
+        return InputError(f"{where}: no TLS connection ({_plain(kafka_error)}); check ssl.* in the properties file")
     if code in _UNKNOWN_TOPICS:
-        return InputError(f"{where}: no such topic; a cluster has it once a share group was used on it")
+        return InputError(f"{where}: no such topic; the first use of a share group creates it")
     if code in _DELETED_RECORDS:
         return InputError(f"{where}: the broker deleted records while they were read; run the command again")
     if code in _CONNECTION_ERRORS:
         fix = "check that it is running, and security.protocol if it requires one"
-        return InputError(f"{where}: no broker answers ({_plain(found)}); {fix}")
-    return InputError(f"{where}: {_plain(found)}")
+        return InputError(f"{where}: no broker answers ({_plain(kafka_error)}); {fix}")
+    return InputError(f"{where}: {_plain(kafka_error)}")
 
 
 def _plain(error: Any) -> str:
@@ -126,7 +128,7 @@ _SKIPPED_ERRORS = {
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
 }
-"""Topics that were deleted meanwhile, have no leader or may not be read are skipped: their lag is unknown."""
+"""Errors of topics that were deleted meanwhile, have no leader or may not be read; they are skipped."""
 
 TIMEOUT = 15.0
 """Seconds to wait for a response."""
@@ -171,7 +173,8 @@ class Cluster:
     """An admin connection to `kafka://host:port[,host:port…]`.
 
     Raises:
-        InputError: if the address or a setting is invalid; as its methods, if no broker answers or access is denied.
+        InputError: if the address or a setting is invalid; also by all methods, if no broker answers or access is
+            denied.
     """
 
     def __init__(self, address: str, properties: ClientProperties) -> None:
@@ -202,7 +205,7 @@ class Cluster:
         """Fetch the offsets of the state topic, which must exist, then names and end offsets of the other topics."""
         state = self._described([STATE_TOPIC])[STATE_TOPIC]
         logs = self._logs(STATE_TOPIC, state)
-        # Fetch the ends of the topics after those of the log; otherwise a lag could be negative.
+        # Fetch the end offsets of the topics last; otherwise a lag could be negative.
         return ClusterOffsets(topic_id_text(state.topic_id), logs, self.topics())
 
     def fetch_state_offsets(self) -> tuple[str, tuple[PartitionOffsets, ...]] | None:
@@ -300,14 +303,18 @@ def topic_id_text(topic_id: Any) -> str:
 
 def _client_settings(address: str, properties: ClientProperties) -> dict[str, Any]:
     """The settings of all clients of a cluster; librdkafka logs nothing."""
-    given = properties.for_librdkafka()
-    given.pop("debug", None)  # it turns logging on
-    own = {"bootstrap.servers": bootstrap_servers(address), "log_level": 0, "socket.connection.setup.timeout.ms": 5000}
-    return {"client.id": "share-state"} | given | own
+    configured = properties.for_librdkafka()
+    configured.pop("debug", None)  # it turns logging on
+    fixed = {
+        "bootstrap.servers": bootstrap_servers(address),
+        "log_level": 0,
+        "socket.connection.setup.timeout.ms": 5000,
+    }
+    return {"client.id": "share-state"} | configured | fixed
 
 
 def _unusable_setting(properties: ClientProperties, error: KafkaException) -> InputError:
-    """The error for a setting that librdkafka rejects; it has the name of the setting, not its value."""
+    """The error for a setting that librdkafka rejects; it shows the name of the setting, not its value."""
     path = properties.path or "client settings"
     text = error.args[0].str() if error.args and isinstance(error.args[0], KafkaError) else str(error)
     shown = properties.secrets_in(text)
@@ -354,7 +361,7 @@ class KafkaSource:
         """The records of a partition in offset order, about `chunk` bytes of keys and values at a time.
 
         Raises:
-            PrunedError: if the cluster deletes records that are still to be read.
+            PrunedError: if the cluster deletes records that have not been read yet.
             InputError: if it denies access or stops answering.
         """
         del merge
@@ -363,7 +370,7 @@ class KafkaSource:
             yield rows_to_chunk(arrow_rows(batch["key"], batch["value"], offsets, times, 0, np.arange(len(offsets))))
 
     def batches(self, log: LogPartition, size: int = CHUNK_SIZE) -> Iterator[pa.RecordBatch]:
-        """The records as key, value, offset and timestamp (ms), about `size` bytes at a time; raises as `chunks`."""
+        """The records as key, value, offset and timestamp (ms), about `size` bytes at a time; errors as in `chunks`."""
         messages, read = list[Any](), 0
         for message in self.messages(log):
             messages.append(message)
@@ -375,7 +382,7 @@ class KafkaSource:
             yield _batch(messages)
 
     def messages(self, log: LogPartition) -> Iterator[Any]:
-        """The messages of confluent-kafka of a partition, in offset order; raises as `chunks`."""
+        """The records of a partition as messages of confluent-kafka, in offset order; errors as in `chunks`."""
         if log.log_start_offset >= self.end_offset:
             return
         where, errors = f"{self.address}: {log.name}", ClientErrors()
@@ -388,8 +395,8 @@ class KafkaSource:
             next_offset, deadline = log.log_start_offset, time.monotonic() + READ_TIMEOUT
             while True:
                 # Request no more messages than are left: the consumer would wait for them.
-                found = consumer.consume(min(_MAX_MESSAGES, self.end_offset - next_offset), timeout=1.0)
-                for message in found:
+                consumed = consumer.consume(min(_MAX_MESSAGES, self.end_offset - next_offset), timeout=1.0)
+                for message in consumed:
                     error = message.error()
                     if error is not None and error.code() in _DELETED_RECORDS:
                         raise PrunedError(str(client_error(where, error, errors)), self._remaining(log, consumer))
@@ -402,7 +409,7 @@ class KafkaSource:
                         yield message
                         if next_offset == self.end_offset:
                             return
-                if found:
+                if consumed:
                     deadline = time.monotonic() + READ_TIMEOUT
                 elif errors.are_permanent or time.monotonic() > deadline:
                     raise client_error(where, KafkaError(KafkaError._TIMED_OUT), errors)
@@ -412,7 +419,7 @@ class KafkaSource:
             consumer.close()
 
     def _remaining(self, log: LogPartition, consumer: Any) -> LogPartition:
-        """The log from its present start on; up to its present end if nothing is left of what was to be read."""
+        """The log from its current start on; up to its current end if all requested records are deleted."""
         start, end = consumer.get_watermark_offsets(_kafka.TopicPartition(log.topic, log.partition), timeout=TIMEOUT)
         source = self if start < self.end_offset else replace(self, end_offset=end)
         return replace(log, log_start_offset=start, source=source)
@@ -456,10 +463,10 @@ def read_cluster(address: str, properties: str | None = None) -> ClusterInput:
     Raises:
         InputError: if no broker answers, access is denied, or there is no `__share_group_state`.
     """
-    given = read_client_properties(properties)
-    cluster = Cluster(address, given)
-    # A group lists a share-partition before its state is written, and as deleted before its state goes. Groups read at
-    # a later time than the state would list share-partitions that the state does not have yet.
+    client_properties = read_client_properties(properties)
+    cluster = Cluster(address, client_properties)
+    # A group lists a share-partition before its state is written, and marks it as deleted before its state is removed.
+    # If groups were read after the state, they would list share-partitions that the state does not have yet.
     groups = cluster.fetch_group_offsets()
     offsets = cluster.fetch_offsets()
 
@@ -471,7 +478,7 @@ def read_cluster(address: str, properties: str | None = None) -> ClusterInput:
             log_start_offset=log.start_offset,
             start_is_recorded=True,
             topic_id=topic_id,
-            source=KafkaSource(address, log.end_offset, given),
+            source=KafkaSource(address, log.end_offset, client_properties),
         )
 
     logs = tuple(partition_of(STATE_TOPIC, offsets.topic_id, log) for log in offsets.logs)
@@ -485,15 +492,17 @@ def read_topics(address: str, properties: str | None, names: Sequence[str]) -> l
     """The log partitions of topics of a cluster, from their start to their current end.
 
     Args:
-        address, properties: as of `read_cluster`.
-        names: of the topics; those that do not exist, and partitions without a leader, are left out.
+        address, properties: as for `read_cluster`.
+        names: names of the topics; missing topics, and partitions without a leader, are left out.
     Raises:
         InputError: if no broker answers or access is denied.
     """
-    given = read_client_properties(properties)
-    found = Cluster(address, given).fetch_topic_offsets(names)
+    client_properties = read_client_properties(properties)
+    offsets = Cluster(address, client_properties).fetch_topic_offsets(names)
     return [
-        LogPartition(name, log.partition, (), log.start_offset, source=KafkaSource(address, log.end_offset, given))
-        for name, logs in sorted(found.items())
+        LogPartition(
+            name, log.partition, (), log.start_offset, source=KafkaSource(address, log.end_offset, client_properties)
+        )
+        for name, logs in sorted(offsets.items())
         for log in logs
     ]

@@ -1,4 +1,4 @@
-"""Paths of inputs: local ones are `pathlib.Path`, addresses such as s3://bucket/folder are `StorePath`.
+"""Paths of inputs: `pathlib.Path` for local files, `StorePath` for addresses such as s3://bucket/folder.
 
 `StorePath` has the methods of `pathlib.Path` that reading needs, over pyarrow's file systems. fsspec and
 universal-pathlib would not replace it: over pyarrow they list folder by folder without a cache (7 requests instead of 1
@@ -48,17 +48,15 @@ _ERROR_TEXTS = {
     r"NO_SUCH_BUCKET|bucket does not exist|ContainerNotFound": "no such bucket; check its name",
     r"NO_SUCH_KEY|Path does not exist|RESOURCE_NOT_FOUND|BlobNotFound|No such file": _NOT_FOUND_TEXT,
     r"PermanentRedirect|HTTP status 301|AuthorizationHeaderMalformed|wrong region": (
-        "the bucket lies in another region; set AWS_REGION to that"
+        "the bucket is in another region; set AWS_REGION to it"
     ),
     r"NETWORK_CONNECTION|curlCode|REQUEST_TIMEOUT|[Cc]ould ?n.?t connect|[Cc]ould not resolve|timed? ?out"
     r"|Connection (refused|reset)|error sending request|UNAVAILABLE": (
-        "the store cannot be reached, or cut the connection; check the network and the endpoint, and run it again"
+        "the store cannot be reached, or closed the connection; check the network and the endpoint, then retry"
     ),
-    r"HTTP status 5\d\d|SLOW_DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE": (
-        "the store fails to answer; run it again later"
-    ),
+    r"HTTP status 5\d\d|SLOW_DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE": ("the store fails to answer; retry later"),
 }
-"""Pattern of a store's message -> reason and fix; the first that matches counts."""
+"""Pattern of a store's message -> reason and fix; the first match is used."""
 
 _ACCESS_DENIED = re.compile(
     r"ACCESS_DENIED|AccessDenied|INVALID_ACCESS_KEY|InvalidAccessKeyId|SIGNATURE|Signature|HTTP status 40[13]"
@@ -67,7 +65,7 @@ _ACCESS_DENIED = re.compile(
 
 
 class StoreUnavailableError(Exception):
-    """Raised when a store has no file system; messages show the address in front of its text."""
+    """Raised when the file system of a store cannot be opened; messages put the address in front of its text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +75,7 @@ class Store:
     Attributes:
         scheme: scheme of its addresses.
         prefix: start of its addresses, without the slash: `s3://bucket`.
-        root: the same in its file system: `bucket`.
+        root: its path in its file system: `bucket`.
     """
 
     scheme: str
@@ -89,7 +87,7 @@ class Store:
         """The file system, opened once per process and set of environment variables.
 
         Raises:
-            StoreUnavailableError: if there is none.
+            StoreUnavailableError: if it cannot be opened.
         """
         return _opened(self, tuple(sorted(pair for pair in os.environ.items() if _SETTINGS.match(pair[0]))))
 
@@ -102,12 +100,12 @@ def parse_address(address: str) -> tuple[Store, str]:
     """
     match = _ADDRESS.fullmatch(address)
     if match is None:
-        raise InputError(f"{address}: not an address; give a path, or one as in s3://bucket/folder")
+        raise InputError(f"{address}: not an address; give a path, or an address such as s3://bucket/folder")
     scheme, authority, rest = match[1].lower(), match[2], match[3].rstrip("/")
     if ":" in authority.rpartition("@")[0] or _SECRET_IN_QUERY.search(rest):
         raise InputError(f"{scheme}://...: an address must not contain credentials; use environment variables")
     if scheme in SCHEMES and not authority and scheme != "hdfs":
-        raise InputError(f"{address}: has no bucket; give one as in {scheme}://bucket/folder")
+        raise InputError(f"{address}: no bucket; give an address such as {scheme}://bucket/folder")
     prefix = f"{scheme}://{authority}"
     return Store(scheme, prefix, _root(scheme, authority, prefix)), rest
 
@@ -140,7 +138,7 @@ def delta_storage_options(address: str) -> dict[str, str] | None:
 
 
 def store_error(address: str, error: Exception) -> InputError:
-    """The one-line error for an error of the file system of a store; it contains no credentials."""
+    """Convert an error of a store's file system to a one-line error without credentials."""
     text, scheme = str(error), address.partition("://")[0]
     if isinstance(error, StoreUnavailableError):
         return InputError(f"{address}: {text}")
@@ -233,7 +231,7 @@ def _by_fsspec(store: Store) -> pafs.FileSystem:
 
 
 def _fsspec() -> Any:
-    """Needed only for schemes that pyarrow does not support, so it is optional."""
+    """Import fsspec, an optional dependency for schemes that pyarrow does not support."""
     import fsspec  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
 
     return fsspec
@@ -243,7 +241,7 @@ _OPENERS = {"s3": _s3, "s3a": _s3, "gs": _gs, "abfs": _abfs, "abfss": _abfs, "hd
 
 
 READ_SIZE = 16 << 20
-"""Bytes of one request to a store."""
+"""Bytes per request to a store."""
 
 
 @contextmanager
@@ -264,8 +262,8 @@ class FileStat(NamedTuple):
 class StorePath:
     """A file or folder of a store, with the methods of `pathlib.Path` that reading needs.
 
-    A folder remembers its listing, so an instance is for one search. Methods raise InputError if an address is invalid
-    or the store fails or denies access.
+    A folder caches its listing, so use an instance for one search only. Methods raise InputError if an address is
+    invalid, or the store fails or denies access.
     """
 
     __slots__ = ("_children", "_content", "_info", "_parent", "rest", "store")
@@ -307,19 +305,19 @@ class StorePath:
 
     @property
     def name(self) -> str:
-        """The last part."""
+        """The last part of the path."""
         return self.rest.rpartition("/")[2] or self.store.root
 
     @property
     def parent(self) -> "StorePath":
-        """The folder around it; a bucket is its own parent."""
+        """The folder that contains it; a bucket is its own parent."""
         if self._parent is None:
             self._parent = StorePath(self.store, self.rest.rpartition("/")[0]) if self.rest else self
         return self._parent
 
     @property
     def parents(self) -> "list[StorePath]":
-        """The folders around it, the innermost first."""
+        """The folders that contain it, the innermost first."""
         return [self.parent, *self.parent.parents] if self.rest else []
 
     def resolve(self) -> "StorePath":
@@ -382,7 +380,7 @@ class StorePath:
             raise InputError(f"{self}: no such bucket; check its name")
 
     def relative_to(self, folder: "str | StorePath") -> PurePosixPath:
-        """The path relative to a folder around it."""
+        """The path relative to a folder that contains it."""
         return PurePosixPath(str(self).removeprefix(str(folder)).lstrip("/"))
 
     def is_relative_to(self, address: str) -> bool:
@@ -391,24 +389,24 @@ class StorePath:
 
     def match(self, address: str) -> bool:
         """Whether it matches an address with *, ? or [...]."""
-        own, pattern = str(self).split("/"), address.rstrip("/").split("/")
-        return len(own) == len(pattern) and all(map(fnmatchcase, own, pattern))
+        parts, pattern = str(self).split("/"), address.rstrip("/").split("/")
+        return len(parts) == len(pattern) and all(map(fnmatchcase, parts, pattern))
 
     def open(self, mode: str = "rb", buffering: int = READ_SIZE) -> Any:
-        """Open a file for reading bytes; what is read from it raises OSError, for `read_error`.
+        """Open a file for reading bytes; reads raise OSError, which `read_error` converts.
 
         Args:
             mode: "rb".
-            buffering: bytes of each request; 0 to request exactly what is read.
+            buffering: bytes per request; 0 to request only the bytes of each read.
         """
         if mode != "rb":
-            raise ValueError(f"{mode}: a file of a store is read as bytes")
+            raise ValueError(f"{mode}: files of a store can only be opened with 'rb'")
         raw: Any = self.source()
         known_size = buffering if self._info is None else int(self._info.size or 0)
         return io.BufferedReader(raw, min(buffering, max(known_size, 1))) if buffering else raw
 
     def read_bytes(self) -> bytes:
-        """The bytes of a small file, requested once."""
+        """The bytes of a small file; cached."""
         if self._content is None:
             with self.source() as opened, _store_errors(self):
                 self._content = opened.read()
@@ -424,7 +422,7 @@ class StorePath:
             opened.write(text.encode(encoding))
 
     def source(self) -> pa.NativeFile:
-        """The file for pyarrow's readers."""
+        """Open the file for pyarrow's readers."""
         with _store_errors(self):
             return self.store.file_system.open_input_file(self.inner)
 
@@ -468,13 +466,13 @@ _NOT_FOUND = pafs.FileInfo("", pafs.FileType.NotFound)
 
 
 InputPath = Path | StorePath
-"""A file or folder; tasks receive its text."""
+"""A file or folder; tasks receive its string."""
 
 _LOCAL = "file://"
 
 
 def regular_path(path: InputPath) -> InputPath:
-    """The path of a file or folder, or of nothing: a pipe or a device may block or never end.
+    """Return the path, unless it is a pipe or a device, which may block or never end.
 
     Raises:
         InputError: if it is a pipe or a device, or its name is not UTF-8.
@@ -482,21 +480,25 @@ def regular_path(path: InputPath) -> InputPath:
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        raise InputError(f"{str(path)!r}: the name is not UTF-8, so that no table can hold it; rename it") from None
+        raise InputError(f"{str(path)!r}: the name is not UTF-8, so no table can hold it; rename it") from None
     if isinstance(path, Path) and not path.is_file() and not path.is_dir() and path.exists():
         raise InputError(f"{path}: a pipe or a device; give a file")
     return path
 
 
 def to_path(text: str) -> InputPath:
-    """The path of a text, which must not be an invalid address."""
+    """Convert a path or address.
+
+    Raises:
+        InputError: if it is an invalid address.
+    """
     if "://" not in text:
         return Path(text)
     return Path(unquote(text.removeprefix(_LOCAL))) if text.startswith(_LOCAL) else StorePath.at(text)
 
 
 def expand_paths(text: str) -> list[InputPath]:
-    """The existing file or folder of this name, or all that match it as a pattern, in order.
+    """The existing file or folder of this name, or else all paths that match it as a pattern, sorted.
 
     Raises:
         OSError: if a local folder cannot be read.
@@ -537,7 +539,7 @@ def parquet_source(text: str) -> "str | pa.NativeFile":
 
 
 def read_error(path: str, error: OSError) -> InputError:
-    """The one-line error for a file that cannot be read."""
+    """Convert the error of a file that cannot be read to a one-line error."""
     if "://" in path and not path.startswith(_LOCAL):
         return store_error(path, error)
     return InputError(f"{path}: cannot be read ({error.strerror or error}); check its permissions")

@@ -1,4 +1,4 @@
-"""Finds where to resume reading a log partition after an earlier run, and detects that it is no longer the same log."""
+"""Finds where to resume reading a log partition after an earlier run, and detects that the log was replaced."""
 
 import hashlib
 import struct
@@ -32,14 +32,14 @@ class ResumeStatus(StrEnum):
     NEW = "new"
     GROWN = "grown"
     UNCHANGED = "unchanged"
-    BEHIND = "behind"  # a replica that ends before what was read
-    UNREADABLE = "unreadable"  # no batch where the last one read is due
+    BEHIND = "behind"  # all replicas end before the last batch read
+    UNREADABLE = "unreadable"  # no batch at the position of the last batch read
     MISSING = "missing"
     RECREATED = "begun again"  # the topic was deleted and created again
-    DIVERGED = "diverged"  # different bytes at offsets that were read before
-    CLEANED = "cleaned"  # its start is after what was read
-    LONGER = "longer"  # it starts before what was read
-    REREAD = "reread"  # it is not certain to continue what was read
+    DIVERGED = "diverged"  # different bytes at the offsets of the last batch read
+    CLEANED = "cleaned"  # its start is after the next offset to read
+    LONGER = "longer"  # its start is before that of the earlier run
+    REREAD = "reread"  # whether it continues the log read earlier is uncertain
 
 
 READ_FROM_START = (
@@ -59,17 +59,18 @@ class ResumePoint:
 
     Attributes:
         segment: base offset of its segment.
-        position, size: of the batch in its segment, in bytes; -1 and 0 if the log was not read from segments.
+        position, size: position and size of the batch in its segment, in bytes; -1 and 0 if the log was not read from
+            segments.
         base_offset: its first offset.
-        leader_epoch: in which it was written.
+        leader_epoch: its leader epoch.
         crc: its checksum.
         next_offset: offset to resume at.
         folded_from: log start offset of the first run.
-        log_start_offset: that of the last run.
+        log_start_offset: log start offset of the last run.
         newest_time: ms, its max_timestamp.
-        is_sound: whether no record before it is missing or unreadable, as far as any state depends on it.
-        topic_id: of the log's topic, None if its folder has none.
-        input: unless it is sound, a hash of everything that was read.
+        is_sound: whether no record before it that any state depends on is missing or unreadable.
+        topic_id: id of the log's topic; None if its folder has none.
+        input: hash of everything that was read; None if it is sound.
     """
 
     segment: int
@@ -99,7 +100,7 @@ def resume(log: LogPartition, point: ResumePoint) -> tuple[LogPartition, ResumeS
     """The unread part of a log partition.
 
     Args:
-        log: the log partition as found now.
+        log: the log partition in the current input.
         point: where the earlier run stopped.
     Returns:
         The log partition with the segments left to read (all of them if it must be read from its start), and its
@@ -111,37 +112,39 @@ def resume(log: LogPartition, point: ResumePoint) -> tuple[LogPartition, ResumeS
         return log, ResumeStatus.RECREATED
     replicas = sorted({segment.replica for segment in log.segments})
     located = [_locate([one for one in log.segments if one.replica == replica], point) for replica in replicas]
-    found = {status for status, _ in located}
-    if _ReplicaStatus.HAS_POINT not in found and _is_younger(log, point):
+    statuses = {status for status, _ in located}
+    if _ReplicaStatus.HAS_POINT not in statuses and _is_younger(log, point):
         return log, ResumeStatus.RECREATED
     unread = [segment for _, segments in located for segment in segments]
     left = replace(log, segments=tuple(sorted(unread, key=lambda segment: (segment.base_offset, segment.replica))))
-    if found <= {_ReplicaStatus.ENDS_BEFORE, _ReplicaStatus.UNREADABLE}:
-        status = ResumeStatus.UNREADABLE if _ReplicaStatus.UNREADABLE in found else ResumeStatus.BEHIND
+    if statuses <= {_ReplicaStatus.ENDS_BEFORE, _ReplicaStatus.UNREADABLE}:
+        status = ResumeStatus.UNREADABLE if _ReplicaStatus.UNREADABLE in statuses else ResumeStatus.BEHIND
         return replace(left, log_start_offset=point.log_start_offset), status
-    status = _discontinuity(log, point, found)
+    status = _discontinuity(log, point, statuses)
     if status is not None:
         return log, status
     is_same = left.size == 0 and log.log_start_offset == point.log_start_offset
     return left, ResumeStatus.UNCHANGED if is_same else ResumeStatus.GROWN
 
 
-def _discontinuity(log: LogPartition, point: ResumePoint, found: set[_ReplicaStatus]) -> ResumeStatus | None:
-    """Why the copies of a log, of which not all end before the point, may not continue what was read."""
+def _discontinuity(log: LogPartition, point: ResumePoint, statuses: set[_ReplicaStatus]) -> ResumeStatus | None:
+    """Why a log may not continue the log read earlier, or None; at least one of its copies reaches the point."""
     if log.log_start_offset > point.next_offset:
         return ResumeStatus.CLEANED
-    if found == {_ReplicaStatus.DIFFERS}:
+    if statuses == {_ReplicaStatus.DIFFERS}:
         return ResumeStatus.DIVERGED
     if log.log_start_offset < point.log_start_offset:
         return ResumeStatus.LONGER
     epochs = [entry for copy in log.copies for entry in copy.leader_epochs]
     is_replaced = any(epoch > point.leader_epoch and start <= point.base_offset for epoch, start in epochs)
-    is_certain = point.is_sound and not is_replaced and not found & {_ReplicaStatus.DIFFERS, _ReplicaStatus.UNREADABLE}
+    is_certain = (
+        point.is_sound and not is_replaced and not statuses & {_ReplicaStatus.DIFFERS, _ReplicaStatus.UNREADABLE}
+    )
     return None if is_certain else ResumeStatus.REREAD
 
 
 def _is_younger(log: LogPartition, point: ResumePoint) -> bool:
-    """Whether a first batch below the point was written after it: only in a topic that was created again."""
+    """Whether a first batch before the point has a later timestamp: the topic was then deleted and created again."""
     for segment in log.segments:
         if segment.size >= HEADER_SIZE:
             head = _bytes(segment, 0, HEADER_SIZE)
@@ -172,7 +175,7 @@ def _locate(segments: Sequence[Segment], point: ResumePoint) -> tuple[_ReplicaSt
     if any(segment.size for segment in rest):
         return _ReplicaStatus.STARTS_AFTER, rest
     segment, status = segments[candidates[-1]], _ReplicaStatus.ENDS_BEFORE
-    # A replica that lags may be torn, or zero where it was preallocated, but not hold other bytes at the point.
+    # A lagging replica may be truncated, or zero where it was preallocated, but cannot hold other bytes at the point.
     is_covered = segment.base_offset == point.segment and segment.size >= point.position + point.size
     is_destroyed = any(
         (framed.batches["status"] == BatchStatus.UNREADABLE).any() for framed in frame_segments((segment,))
@@ -205,11 +208,11 @@ def _bytes(segment: Segment, position: int, size: int) -> bytes:
 def digest_of_logs(logs: Sequence[LogPartition]) -> str:
     """A hash that changes if the logs change.
 
-    It covers the bytes of local files, size and modification time of files in an object store (which would have to be
-    downloaded), the end offsets of a cluster's log partitions, and the rows that Spark sorts.
+    It covers the bytes of local files, size and modification time of files in an object store (hashing would download
+    them), the end offsets of a cluster's log partitions, and the rows that Spark sorts.
 
     Args:
-        logs: log partitions, in the order in which they were found.
+        logs: log partitions, in the order of the input.
     Raises:
         InputError: if a file cannot be read.
     """
@@ -230,30 +233,30 @@ def digest_of_logs(logs: Sequence[LogPartition]) -> str:
 
 def _contents(paths: Iterable[str]) -> dict[str, str]:
     """Path -> text that identifies its content, for each distinct path."""
-    found, stored = dict[str, str](), dict[Store, list[tuple[str, StorePath]]]()
+    identities, stored = dict[str, str](), dict[Store, list[tuple[str, StorePath]]]()
     for path in dict.fromkeys(paths):
-        place = to_path(path)
-        if isinstance(place, StorePath):
-            stored.setdefault(place.store, []).append((path, place))
+        store_path = to_path(path)
+        if isinstance(store_path, StorePath):
+            stored.setdefault(store_path.store, []).append((path, store_path))
         else:
-            found[path] = _file_hash(path)
+            identities[path] = _file_hash(path)
     for store, files in stored.items():
-        found |= _last_written(store, files)
-    return found
+        identities |= _last_written(store, files)
+    return identities
 
 
 def _last_written(store: Store, files: Sequence[tuple[str, StorePath]]) -> dict[str, str]:
     """Size and modification time of files of an object store; a hash of the bytes if it has no modification times."""
     try:
-        infos = store.file_system.get_file_info([found.inner for _, found in files])
+        infos = store.file_system.get_file_info([identities.inner for _, identities in files])
     except (OSError, pa.ArrowException, StoreUnavailableError) as error:
         raise store_error(files[0][0], error) from None
-    found = {}
+    identities = {}
     for (path, _), info in zip(files, infos, strict=True):
         if not info.is_file:
             raise store_error(path, FileNotFoundError())
-        found[path] = _file_hash(path) if info.mtime_ns is None else f"{info.size} {info.mtime_ns}"
-    return found
+        identities[path] = _file_hash(path) if info.mtime_ns is None else f"{info.size} {info.mtime_ns}"
+    return identities
 
 
 def _file_hash(path: str) -> str:

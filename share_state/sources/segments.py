@@ -1,8 +1,8 @@
-"""Reads a log partition in offset order, in chunks of bounded size: valid batches, decompressed, each offset once.
+"""Reads a log partition in offset order, in chunks of bounded size: batches are decompressed, and no offset repeats.
 
 `read_chunks` yields the chunks of a log partition, `read_into` passes them to a consumer and reads ahead, and
-`index_records` finds the records of a chunk that count. `frame_segments` reads segment files without decompressing;
-`merge_replicas` selects one batch per offset where replicas or overlapping exports repeat a log.
+`index_records` finds the records of a chunk inside a window. `frame_segments` reads segment files without
+decompressing; `merge_replicas` selects one batch per offset where replicas or overlapping exports repeat a log.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +35,7 @@ from share_state.sources.object_stores import READ_SIZE, StorePath, StoreUnavail
 _MAGIC_AT, _INDEX_ENTRY = 16, 8
 _MIN_SEGMENT_BYTES = 1 << 20
 _SEARCH_WINDOW = 16 << 20
-"""Bytes searched at a time for a batch behind damaged bytes; batches of up to half as many are found."""
+"""Bytes searched at a time for a batch after damaged bytes; finds batches of up to half this size."""
 
 
 def frame_segments(
@@ -43,8 +43,8 @@ def frame_segments(
 ) -> Iterator[Chunk]:
     """The batches of segments, still compressed; each chunk stays valid until `buffers` more are read.
 
-    A buffer is filled with segment after segment and handed out in about `slices` chunks. A batch that does not fit
-    starts the next buffer.
+    A buffer is filled from consecutive segments and yielded in about `slices` chunks. A batch that does not fit starts
+    the next buffer.
 
     Raises:
         InputError: if a segment cannot be read.
@@ -102,7 +102,7 @@ def frame_segments(
 
 
 class _SegmentBuffer:
-    """Bytes of segments, and the BATCH rows that are not handed out yet."""
+    """Bytes of segments, and the BATCH rows that are not yielded yet."""
 
     def __init__(self, size: int, slice_size: int, count: int) -> None:
         self._bytes = BufferPool(byte_buffer, size, count)
@@ -112,7 +112,7 @@ class _SegmentBuffer:
         self._is_handed_out = False
 
     def flush(self, end: int) -> Iterator[Chunk]:
-        """A chunk of the rows, if any; `end` is the position behind their bytes."""
+        """Yield a chunk of the rows, if any; `end` is the position after their bytes."""
         if self.rows:
             self._bytes.mark_used()
             self._tables.mark_used()
@@ -121,7 +121,7 @@ class _SegmentBuffer:
         self.enough = end + self._slice_size
 
     def restart(self) -> int:
-        """Continue at the start of bytes that are free; returns that position."""
+        """Continue at the start of a free buffer; returns that position."""
         if self._is_handed_out:
             self.data, self._is_handed_out = self._bytes.next(), False
         self.enough = self._slice_size
@@ -138,15 +138,15 @@ class _SegmentBuffer:
 
 
 def is_destroyed(segments: Sequence[Segment], number: int, row: np.void) -> bool:
-    """Whether the bytes at the begin of a segment, where a batch is due, are neither a torn one nor preallocated.
+    """Whether the first unread bytes of a segment are damaged, rather than a truncated batch or preallocated space.
 
-    A broker tears a batch only behind the start of its header. It preallocates, with log.preallocate, only the newest
-    segment, of log.segment.bytes; its index is empty until 4 kB are written.
+    A crash truncates a batch only after the start of its header. With log.preallocate, a broker preallocates only the
+    newest segment, with log.segment.bytes; its index is empty until 4 kB are written.
 
     Args:
-        segments: of a log partition.
-        number: of the segment.
-        row: BATCH row of the bytes, without a batch behind them; magic -1 for zeros.
+        segments: segments of a log partition.
+        number: number of the segment.
+        row: BATCH row of the bytes, if no batch follows them; magic -1 for zeros.
     Source: Kafka LogSegment.open, FileRecords.open; TopicConfig.SEGMENT_BYTES_CONFIG, at least 1 MiB; OffsetIndex.
     """
     segment = segments[number]
@@ -177,12 +177,12 @@ def _next_valid_position(segment: Segment, position: int, window: np.ndarray) ->
     """Position of the first valid batch at or after `position`, or the end of the file; overwrites the window."""
     while position < segment.size:
         loaded = load(segment, position, window)
-        found = find_valid_batch(window, 0, loaded)
-        if found >= 0:
-            return position + found
+        batch_at = find_valid_batch(window, 0, loaded)
+        if batch_at >= 0:
+            return position + batch_at
         if position + loaded >= segment.size:
             break
-        # Half a window at a time, so that a batch across its end is complete in the next one.
+        # Advance by half a window, so that a batch across its end is complete in the next one.
         position += max(1, loaded // 2)
     return segment.size
 
@@ -193,19 +193,19 @@ def load(segment: Segment, position: int, target: np.ndarray) -> int:
     Raises:
         InputError: if the file cannot be read, or has become shorter.
     """
-    wanted = min(len(target), segment.size - position)
+    size = min(len(target), segment.size - position)
     try:
         with to_path(segment.path).open("rb", buffering=0) as file:
             file.seek(position)
             loaded = 0
-            while loaded < wanted:
-                count = file.readinto(target.data[loaded:wanted])
+            while loaded < size:
+                count = file.readinto(target.data[loaded:size])
                 if not count:
                     raise InputError(f"{segment.path}: became shorter while it was read; copy the log folder first")
                 loaded += count
     except OSError as error:
         raise read_error(segment.path, error) from None
-    return wanted
+    return size
 
 
 def _batch_table(size: int) -> np.ndarray:
@@ -224,7 +224,7 @@ class ChunkConsumer(Protocol[_Part]):
     """Consumes the chunks of a log partition in order."""
 
     def prepare(self, part: Chunk) -> _Part:
-        """Do the work that does not depend on earlier chunks; may run in another thread."""
+        """Process what does not depend on earlier chunks; may run in another thread."""
         ...
 
     def take(self, part: _Part) -> None:
@@ -244,7 +244,7 @@ def read_into(
     only_control: bool = False,
     cores: int = 1,
 ) -> _Consumer:
-    """Pass all chunks of a log partition to a consumer; start again with a new one if segments turn out to overlap.
+    """Pass all chunks of a log partition to a consumer; if segments overlap, start again with a new consumer.
 
     Args:
         make_consumer: creates an empty consumer.
@@ -286,9 +286,9 @@ def read_chunks(
         log: the log partition, in segments or in another format.
         merge: read all batch headers first, then each offset from one replica only; needed if segments overlap.
         chunk: bytes to hold in memory at a time.
-        slices: into about how many chunks the bytes in memory are divided, unless merged.
+        slices: about how many chunks the bytes in memory are divided into, unless merged.
         only_control: do not decompress data batches; only control records will be read.
-        buffers: how many chunks are in memory.
+        buffers: number of chunks in memory.
     Raises:
         RepeatedOffsetsError: if `merge` is off and segments overlap.
         InputError: if a segment cannot be read.
@@ -300,8 +300,8 @@ def read_chunks(
     if not merge:
         last_offset = -1
         for framed in frame_segments(segments, chunk, buffers, slices):
-            framed.facts = summarize_batches(framed.batches)
-            last_offset = _checked_last_offset(framed.batches, framed.facts, last_offset)
+            framed.summary = summarize_batches(framed.batches)
+            last_offset = _checked_last_offset(framed.batches, framed.summary, last_offset)
             yield from _decompressed(framed, pool, only_control, log.max_body_size)
         return
     tables = [framed.batches.copy() for framed in frame_segments(segments, chunk)]
@@ -315,22 +315,22 @@ def read_chunks(
 
 
 def _decompressed(framed: Chunk, pool: BufferPool[np.ndarray], only_control: bool, max_size: int) -> Iterator[Chunk]:
-    """A chunk as it is, or decompressed, which may give several chunks."""
-    facts = framed.facts or summarize_batches(framed.batches)
-    if not facts.attributes & CODEC_BITS or not needs_decompression(framed.batches, only_control):
+    """A chunk unchanged if nothing is compressed; otherwise one or more decompressed chunks."""
+    summary = framed.summary or summarize_batches(framed.batches)
+    if not summary.attributes & CODEC_BITS or not needs_decompression(framed.batches, only_control):
         yield framed
         return
     for data, batches, errors in decompress_bodies(framed.data, framed.batches, only_control, pool, max_size):
         yield Chunk(data, batches, errors)
 
 
-def _checked_last_offset(batches: np.ndarray, facts: BatchSummary, last_offset: int) -> int:
-    """The last offset so far.
+def _checked_last_offset(batches: np.ndarray, summary: BatchSummary, last_offset: int) -> int:
+    """The last offset after these batches.
 
     Raises:
-        RepeatedOffsetsError: if a batch does not start behind it.
+        RepeatedOffsetsError: if a batch does not start after the last offset before it.
     """
-    if facts.rows and facts.is_continuous and batches[0]["base_offset"] > last_offset:
+    if summary.rows and summary.is_continuous and batches[0]["base_offset"] > last_offset:
         return int(batches[-1]["last_offset"])
     valid = batches[batches["status"] == BatchStatus.VALID]
     lasts = np.maximum.accumulate(np.concatenate(([last_offset], valid["last_offset"])))
@@ -362,7 +362,7 @@ def _read_batches(segments: tuple[Segment, ...], table: np.ndarray, chunk: int) 
 
 
 def without_obsolete_copies(log: LogPartition) -> LogPartition:
-    """A log partition without the copies that end before the log start of the others, where the broker deleted them.
+    """A log partition without the copies that end before the log start of the others: the broker deleted their records.
 
     Raises:
         InputError: if a segment cannot be read.
@@ -379,8 +379,8 @@ def without_obsolete_copies(log: LogPartition) -> LogPartition:
             ends[number] = _end_offset(last[number])
         if ends[number] >= start:
             start = min(start, log.copies[number].log_start_offset)
-    kept = {number for number, end in ends.items() if end >= start}
-    return log if len(kept) == len(ends) else of_copies(log, kept)
+    remaining = {number for number, end in ends.items() if end >= start}
+    return log if len(remaining) == len(ends) else of_copies(log, remaining)
 
 
 def _end_offset(segment: Segment) -> int:
@@ -390,7 +390,7 @@ def _end_offset(segment: Segment) -> int:
 
 
 def _mark_unreplicated(table: np.ndarray, log: LogPartition) -> None:
-    """Set the status of batches above the high watermark of their copy that a later leader epoch replaced elsewhere.
+    """Mark batches above the high watermark of their copy that another copy replaces in a later leader epoch.
 
     Source: KIP-101; Kafka LeaderEpochFileCache.endOffsetFor, UnifiedLog.truncateTo.
     """
@@ -403,7 +403,7 @@ def _mark_unreplicated(table: np.ndarray, log: LogPartition) -> None:
         known = [entry for other in log.copies if other is not copy for entry in other.leader_epochs]
         epochs = np.concatenate((elsewhere["leader_epoch"], [epoch for epoch, _ in known]))
         starts = np.concatenate((elsewhere["base_offset"], [start for _, start in known]))[np.argsort(epochs)]
-        # The first offset of any epoch from each one on, and behind the last one no offset at all.
+        # For each epoch, the first offset of this and all later epochs; infinity after the last epoch.
         first = np.append(np.minimum.accumulate(starts[::-1])[::-1], np.inf)
         above = np.flatnonzero(is_valid & (copies == number) & (base_offsets >= copy.high_watermark))
         later = np.searchsorted(np.sort(epochs), table["leader_epoch"][above], side="right")
@@ -414,14 +414,14 @@ def merge_replicas(table: np.ndarray) -> np.ndarray:
     """Select one batch per offset from replicas or overlapping exports of a log.
 
     Batches with equal offsets and CRC are the same. If the bytes differ, the batch of the higher leader epoch is kept,
-    because that log survived; the other one stays in the result with status CONFLICT.
+    because the log of that leader survived; the other batch stays in the result with status CONFLICT.
 
     Args:
         table: BATCH rows of all replicas, in any order.
     Returns:
         BATCH rows in offset order; no two VALID ones share an offset.
     """
-    # Damaged batches come before the valid replica of the same offset, so that nothing seems to be missing after them.
+    # Damaged batches come before the valid replica of the same offset, so that no gap appears after them.
     is_valid = table["status"] == BatchStatus.VALID
     order = np.lexsort((table["segment"], -table["leader_epoch"].astype("i8"), is_valid, table["base_offset"]))
     table = table[order]
@@ -453,41 +453,43 @@ _ALL = Window()
 
 @dataclass(frozen=True, slots=True)
 class RecordIndex:
-    """The records of a chunk that count.
+    """The records of a chunk inside a window.
 
     Attributes:
-        part: the chunk without the batches outside of the window.
-        facts: summary of its batches.
-        records: RECORD rows that count.
-        had_valid: whether the chunk had a valid batch, in the window or not.
+        part: the chunk without the batches outside the window.
+        summary: summary of its batches.
+        records: RECORD rows inside the window.
+        had_valid: whether the chunk had a valid batch, inside the window or not.
     """
 
     part: Chunk
-    facts: BatchSummary
+    summary: BatchSummary
     records: np.ndarray
     had_valid: bool
 
 
 def index_records(part: Chunk, begin: int, window: Window) -> RecordIndex:
-    """Find the records of a chunk that count; does not depend on earlier chunks.
+    """Find the records of a chunk inside a window; does not depend on earlier chunks.
 
     Args:
-        part: from `read_chunks`; batches whose records cannot be located become MALFORMED in place.
+        part: chunk from `read_chunks`; batches whose records cannot be located become MALFORMED in place.
         begin: skip valid batches that end before this offset: deleted by the broker or read by an earlier run.
-        window: which records count.
+        window: selects the records.
     """
-    facts = part.facts or summarize_batches(part.batches)
-    within = _within(part, facts, begin, window.until_offset)
+    summary = part.summary or summarize_batches(part.batches)
+    within = _within(part, summary, begin, window.until_offset)
     records, any_malformed = within.records, False
     if records is None:
         records, any_malformed = locate_and_check_records(within.data, within.batches)
-    left = summarize_batches(within.batches) if any_malformed or within is not part else facts
-    return RecordIndex(within, left, records if window == _ALL else records[window.counts(records)], facts.valid > 0)
+    left = summarize_batches(within.batches) if any_malformed or within is not part else summary
+    return RecordIndex(within, left, records if window == _ALL else records[window.counts(records)], summary.valid > 0)
 
 
-def _within(part: Chunk, facts: BatchSummary, begin: int, until: int | None) -> Chunk:
+def _within(part: Chunk, summary: BatchSummary, begin: int, until: int | None) -> Chunk:
     """A chunk without the batches that end before `begin` or start at `until` or later."""
-    if facts.least_last_offset >= begin and (until is None or (facts.all_valid and facts.greatest_base_offset < until)):
+    if summary.least_last_offset >= begin and (
+        until is None or (summary.all_valid and summary.greatest_base_offset < until)
+    ):
         return part
     batches = part.batches
     outside = (batches["status"] == BatchStatus.VALID) & (batches["last_offset"] < begin)

@@ -1,4 +1,6 @@
-"""Share snapshot files of the KIP-932 draft: where the control records of each share group lie. A hint only.
+"""Reads and writes share snapshot files of the KIP-932 draft, which list where each group's control records are.
+
+They are only a hint: the log decides.
 
 A folder holds one text file `<topic>-<partition>.share-snapshot` per topic-partition: the line `0` (version), the
 number of entries, then one line per entry: `group checkpoint-offset checkpoint-epoch last-offset`. In a group id,
@@ -16,21 +18,21 @@ from share_state.sources.object_stores import InputPath, read_error, regular_pat
 
 _VERSION = "0"
 _UNESCAPED = {"\\\\": "\\", "\\n": "\n", "\\r": "\r"}
-"""How a file writes what would break its lines."""
+"""Escape in a file -> character that would break its lines."""
 _ESCAPES = {ord(text): escaped for escaped, text in _UNESCAPED.items()}
 _ESCAPED = re.compile(r"\\[\\nr]")
 
 
 @dataclass(frozen=True, slots=True)
 class ShareSnapshotEntry:
-    """Where the control records of one share group lie.
+    """Where the control records of one share group are.
 
     Attributes:
         group: the share group.
         checkpoint_offset: offset of its latest checkpoint (SCO).
         checkpoint_epoch: epoch of that checkpoint.
         last_offset: offset of its last control record.
-        is_contradicted: whether the log cannot have held this, and not only grown since.
+        is_contradicted: whether the log contradicts it, rather than having grown since.
     """
 
     group: str
@@ -56,16 +58,16 @@ def write_share_snapshots(
     """Write or replace the file of each log that has entries.
 
     Args:
-        folder: of the files.
-        entries_of: name of a log -> entries of the log, and those of its file that the log contradicts.
-        accept: drop the contradicted entries; otherwise they stay, in place of the group's entry of the log.
+        folder: folder of the files.
+        entries_of: log name -> entries from the log, and entries from its file that the log contradicts.
+        accept: drop the contradicted entries; otherwise they stay and replace the group's entry from the log.
     Raises:
         WarehouseError: if the folder cannot be written.
     """
     try:
-        for name, found in entries_of.items():
-            disputed = set() if accept else {entry.group for entry in found if entry.is_contradicted}
-            entries = [entry for entry in found if entry.is_contradicted == (entry.group in disputed)]
+        for name, candidates in entries_of.items():
+            disputed = set() if accept else {entry.group for entry in candidates if entry.is_contradicted}
+            entries = [entry for entry in candidates if entry.is_contradicted == (entry.group in disputed)]
             if entries:
                 if isinstance(path := to_path(folder), Path):
                     path.mkdir(parents=True, exist_ok=True)
@@ -103,7 +105,7 @@ def read_share_snapshot_file(path: InputPath) -> list[ShareSnapshotEntry]:
     except UnicodeDecodeError:
         raise InputError(f"{path}: not a share snapshot file (not UTF-8 text); leave it out") from None
     if lines[0] != _VERSION or len(lines) < 2 or not lines[1].isdecimal():
-        raise InputError(f"{path}: not a share snapshot file (line 1 is no version 0, line 2 no count); leave it out")
+        raise InputError(f"{path}: not a share snapshot file (line 1 must be 0, line 2 a count); leave it out")
     entries = [line for line in lines[2:] if line]
     if len(entries) != int(lines[1]):
         raise InputError(f"{path}: {len(entries)} entries where line 2 says {lines[1]}; write it again or leave it out")
@@ -115,5 +117,5 @@ def _entry(path: InputPath, number: int, line: str) -> ShareSnapshotEntry:
     parts = line.rsplit(" ", 3)
     if len(parts) != 4 or not parts[0] or not all(part.isdecimal() for part in parts[1:]):
         raise InputError(f"{path}, line {number}: not `group offset epoch offset`; write it again or leave it out")
-    group = _ESCAPED.sub(lambda found: _UNESCAPED[found[0]], parts[0])
+    group = _ESCAPED.sub(lambda match: _UNESCAPED[match[0]], parts[0])
     return ShareSnapshotEntry(group, int(parts[1]), int(parts[2]), int(parts[3]))

@@ -30,7 +30,7 @@ class TableFile:
 
     Attributes:
         path: path of the file.
-        constants: column -> value, from the names of its folders (`partition=3`).
+        constants: column -> value, from the names of its folders (such as `partition=3`).
     """
 
     path: str
@@ -53,7 +53,7 @@ class TablePlan:
 
 
 def plan_table(files: Sequence[TableFile], columns: Columns, topics: Sequence[str] = (STATE_TOPIC,)) -> TablePlan:
-    """Read the footers, and the columns of offsets and partitions if the statistics of a footer are not sufficient.
+    """Plan from the footers; scans the columns of offsets and partitions if the statistics are insufficient.
 
     Args:
         files: files of one table.
@@ -63,8 +63,8 @@ def plan_table(files: Sequence[TableFile], columns: Columns, topics: Sequence[st
         InputError: if a file is not Parquet, a column is missing or of another type, or there is no record of the first
             topic.
     """
-    found: dict[tuple[str, int], list[RowGroup]] = {}
-    others, total, to_read, scanned, has_times, is_mixed = set[str](), 0, 0, 0, True, False
+    row_groups: dict[tuple[str, int], list[RowGroup]] = {}
+    other_topics, total, to_read, scanned, has_times, is_mixed = set[str](), 0, 0, 0, True, False
     for number, file in enumerate(files):
         with _parquet_errors(file.path), pq.ParquetFile(parquet_source(file.path)) as parquet:
             _check_columns(parquet.schema_arrow, columns, file)
@@ -82,35 +82,35 @@ def plan_table(files: Sequence[TableFile], columns: Columns, topics: Sequence[st
                     spans = _scanned_spans(parquet, group, file, columns, rows_before, topics[0])
                 for topic, partition, first, last, rows in spans:
                     if topic not in topics:
-                        others.add(topic)
+                        other_topics.add(topic)
                         continue
                     if not 0 <= partition < 2**31:
                         raise InputError(f"{file.path}: partition {partition}; Kafka's are from 0 to {2**31 - 1}")
-                    size, alone = meta.total_byte_size, rows == meta.num_rows
-                    row_group = RowGroup(number, group, rows_before, first, last, size, alone)
-                    found.setdefault((topic, partition), []).append(row_group)
+                    size, is_alone = meta.total_byte_size, rows == meta.num_rows
+                    row_group = RowGroup(number, group, rows_before, first, last, size, is_alone)
+                    row_groups.setdefault((topic, partition), []).append(row_group)
                     to_read += size
                 rows_before += meta.num_rows
     if is_mixed:
-        return TablePlan([], others, is_in_order=False)
-    present = {topic for topic, _ in found}
+        return TablePlan([], other_topics, is_in_order=False)
+    present = {topic for topic, _ in row_groups}
     if topics[0] not in present:
-        raise InputError(f"{files[0].path}: {missing_topic_message(topics[0], others | present)}")
-    logs = [_log(*identity, groups, files, columns, has_times) for identity, groups in found.items()]
+        raise InputError(f"{files[0].path}: {missing_topic_message(topics[0], other_topics | present)}")
+    logs = [_log(*identity, groups, files, columns, has_times) for identity, groups in row_groups.items()]
     logs.sort(key=lambda log: (topics.index(log.topic), log.partition))
     rereads_little = to_read - total <= max(total // 2, _MIN_REREAD)
-    return TablePlan(logs, others, rereads_little and max(map(_max_overlap, found.values())) <= MAX_OVERLAP)
+    return TablePlan(logs, other_topics, rereads_little and max(map(_max_overlap, row_groups.values())) <= MAX_OVERLAP)
 
 
-def missing_topic_message(topic: str, others: Collection[str]) -> str:
-    """The reason why a table has no record of a topic."""
-    found = f"found rows of {', '.join(sorted(others)[:3])}" if others else "it has no rows"
-    return f"no records of {topic} in this table ({found})"
+def missing_topic_message(topic: str, other_topics: Collection[str]) -> str:
+    """The message for a table that has no record of a topic."""
+    reason = f"found rows of {', '.join(sorted(other_topics)[:3])}" if other_topics else "it has no rows"
+    return f"no records of {topic} in this table ({reason})"
 
 
 @contextmanager
 def _parquet_errors(path: str) -> Iterator[None]:
-    """Raise what pyarrow and Python raise for a damaged footer, or a value that is out of range, as InputError."""
+    """Convert the errors of pyarrow and Python for a damaged footer, or a value out of range, to InputError."""
     try:
         yield
     except OSError as error:
@@ -126,7 +126,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _check_columns(schema: pa.Schema, columns: Columns, file: TableFile) -> None:
-    """Refuse a table that lacks a column, or has one of a wrong type."""
+    """Refuse a table that lacks a column or has a column of a wrong type."""
     kinds = {
         "key": (columns.key, _is_bytes, "binary or base64 text"),
         "value": (columns.value, _is_bytes, "binary or base64 text"),
@@ -159,7 +159,7 @@ _Span = tuple[str, int, int, int, int]
 
 
 def _span_in_footer(meta: Any, file: TableFile, columns: Columns, default_topic: str) -> list[_Span] | None:
-    """The log partition of a row group, if its statistics show that there is only one."""
+    """The span of a row group from its statistics; None if they do not show a single log partition."""
     if meta.num_rows == 0:
         return []
     statistics = {
@@ -191,7 +191,7 @@ def _is_complete(statistics: Any) -> bool:
 def _scanned_spans(
     parquet: pq.ParquetFile, group: int, file: TableFile, columns: Columns, rows_before: int, default_topic: str
 ) -> Iterator[_Span]:
-    """The log partitions of a row group, from its rows."""
+    """The spans of a row group from its rows, one per log partition."""
     names = [name for name in (columns.topic, columns.partition, columns.offset) if name in parquet.schema_arrow.names]
     table = parquet.read_row_group(group, columns=names)
     if columns.topic in names:
@@ -219,10 +219,10 @@ def _log(
 ) -> LogPartition:
     groups.sort(key=lambda group: (group.first_offset, group.file, group.number))
     used = sorted({group.file for group in groups})
-    of_file = [[group for group in groups if group.file == file] for file in used]
+    groups_of_file = [[group for group in groups if group.file == file] for file in used]
     segments = tuple(
-        Segment(files[file].path, own[0].first_offset, sum(group.size for group in own))
-        for file, own in zip(used, of_file, strict=True)
+        Segment(files[file].path, file_groups[0].first_offset, sum(group.size for group in file_groups))
+        for file, file_groups in zip(used, groups_of_file, strict=True)
     )
     source = TableRows(columns, tuple(replace(group, file=used.index(group.file)) for group in groups), has_times)
     return LogPartition(topic, partition, segments, groups[0].first_offset, source=source)
@@ -232,17 +232,17 @@ def _max_overlap(groups: Sequence[RowGroup]) -> int:
     """The most bytes of row groups that overlap at one offset; 0 if none overlap."""
     edges = [(group.first_offset, 1, group.size) for group in groups]
     edges += [(group.last_offset + 1, 0, -group.size) for group in groups]
-    size_here = most = count = 0
+    open_size = most = open_count = 0
     for _, opens, size in sorted(edges):
-        size_here, count = size_here + size, count + (1 if opens else -1)
-        most = max(most, size_here if count > 1 else 0)
+        open_size, open_count = open_size + size, open_count + (1 if opens else -1)
+        most = max(most, open_size if open_count > 1 else 0)
     return most
 
 
 def list_table_files(paths: Sequence[InputPath], root: InputPath) -> list[TableFile]:
-    """Parquet files below a folder, with the values in the names of the folders between (`topic=x/partition=3`)."""
-    found = []
+    """Parquet files below a folder, with the column values in the folder names between (`topic=x/partition=3`)."""
+    files = []
     for path in paths:
         folders = (part.partition("=") for part in path.relative_to(str(root)).parts[:-1]) if path != root else ()
-        found.append(TableFile(str(path), {name: value for name, sign, value in folders if sign}))
-    return found
+        files.append(TableFile(str(path), {name: value for name, sign, value in folders if sign}))
+    return files

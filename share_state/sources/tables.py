@@ -1,7 +1,7 @@
 """Reads log partitions from Parquet files with the columns of Spark's Kafka source, row group by row group.
 
-`arrow_rows` turns Arrow columns into bytes and RECORD rows, `rows_to_chunk` sorts them and removes repeated offsets,
-and `TableRows` reads the row groups that `table_plan` has selected.
+`arrow_rows` converts Arrow columns to bytes and RECORD rows, `rows_to_chunk` sorts them and removes repeated offsets,
+and `TableRows` reads the row groups that `table_plan` selected.
 """
 
 import base64
@@ -26,7 +26,7 @@ NO_TIME = -1
 
 _PADDING = ord("=")
 _TO_STANDARD_BASE64 = bytes.maketrans(b"-_=", b"+/A")
-"""Of both alphabets; decoding stops at padding, and the A is cut off later."""
+"""Maps the URL-safe alphabet to the standard one, and padding to A, which is cut off after decoding."""
 
 
 class NotBase64Error(ValueError):
@@ -49,9 +49,9 @@ class Rows:
     file: np.ndarray
     position: np.ndarray
 
-    def take(self, chosen: np.ndarray) -> "Rows":
-        """The rows of a mask or an index, with the same bytes."""
-        return Rows(self.data, self.records[chosen], self.file[chosen], self.position[chosen])
+    def take(self, selection: np.ndarray) -> "Rows":
+        """The rows selected by a mask or an index; shares the bytes."""
+        return Rows(self.data, self.records[selection], self.file[selection], self.position[selection])
 
     def compact(self) -> "Rows":
         """Copy the rows with their own bytes only, so that other bytes can be freed."""
@@ -81,7 +81,7 @@ def concat_table_rows(parts: list[Rows]) -> Rows:
 def arrow_rows(
     key: pa.Array, value: pa.Array, offset: np.ndarray, timestamp: np.ndarray, file: int, position: np.ndarray
 ) -> Rows:
-    """Columns of one Arrow batch as rows; the bytes of keys and values are copied at once.
+    """Convert the columns of an Arrow batch to rows; copies the bytes of keys and values.
 
     Args:
         key, value: binary, or text in padded base64; null for null.
@@ -124,11 +124,11 @@ def _from_base64(data: np.ndarray, at: np.ndarray, sizes: np.ndarray) -> tuple[n
 
 
 def rows_to_chunk(rows: Rows) -> Chunk:
-    """Rows of a log partition as a chunk in offset order, each offset once.
+    """Convert rows of a log partition to a chunk in offset order, each offset once.
 
     Rows that repeat an offset with the same key and value are dropped and counted. If the contents of one offset
-    differ, the row with the latest timestamp is kept (for equal timestamps the one with the greater bytes, so that the
-    order of files does not matter), and the others become batches of status CONFLICT.
+    differ, the row with the latest timestamp is kept (for equal timestamps, the one with the greater bytes, so that the
+    order of files does not matter); the others become batches of status CONFLICT.
 
     Args:
         rows: all rows of the offsets that they contain.
@@ -141,10 +141,10 @@ def rows_to_chunk(rows: Rows) -> Chunk:
     if not len(repeated_at):
         batches, records = _split_runs(rows)
         return Chunk(rows.data, batches, records=records)
-    same = _same_bytes(rows.data, rows.records, repeated_at)
+    is_equal = _same_bytes(rows.data, rows.records, repeated_at)
     left_out = np.zeros(len(offsets), bool)
-    left_out[repeated_at[same] + 1] = True
-    conflicting = np.unique(offsets[repeated_at[~same]])
+    left_out[repeated_at[is_equal] + 1] = True
+    conflicting = np.unique(offsets[repeated_at[~is_equal]])
     timestamps, conflicting_rows = rows.records["timestamp"], list[int]()
     for offset in conflicting.tolist():
         first, end = np.searchsorted(offsets, offset), np.searchsorted(offsets, offset, side="right")
@@ -163,10 +163,10 @@ def rows_to_chunk(rows: Rows) -> Chunk:
 
 
 def rows_in_chunks(parts: Iterable[tuple[Rows, int]], chunk: int) -> Iterator[Chunk]:
-    """Rows of a log partition as chunks in offset order; a row waits until all rows with lower offsets are read.
+    """Convert rows of a log partition to chunks in offset order; rows wait until all lower offsets are read.
 
     Args:
-        parts: rows in any order, each part with the lowest offset that may follow.
+        parts: rows in any order, and with each part the lowest offset that may follow.
         chunk: bytes of keys and values in a chunk.
     """
     waiting: list[Rows] = []
@@ -315,7 +315,7 @@ class TableRows:
         yield from rows_in_chunks(self._read(log, chunk), chunk)
 
     def _read(self, log: LogPartition, chunk: int) -> Iterator[tuple[Rows, int]]:
-        """The rows in the order of the files; each part with the lowest offset that follows."""
+        """The rows in the order of the files, and with each part the lowest offset that follows."""
         starts = [*(group.first_offset for group in self.groups[1:]), LARGEST_OFFSET]
         path, file = "", None
         for group, following in zip(self.groups, starts, strict=True):
@@ -339,22 +339,26 @@ class TableRows:
     ) -> Iterator[tuple[Rows, int]]:
         names, columns = set(file.schema_arrow.names), self.columns
         identity = [name for name in (columns.offset, columns.partition, columns.topic) if name in names]
-        where = file.read_row_group(group.number, columns=identity if not group.alone else [columns.offset])
-        offsets = int64_column(where[columns.offset], columns.offset, log.segments[group.file].path, group.rows_before)
-        own = np.ones(len(offsets), bool) if group.alone else _is_of_log(where, columns, log.topic, log.partition)
-        # The lowest own offset from each row to the end.
-        least = np.minimum.accumulate(np.where(own, offsets, LARGEST_OFFSET)[::-1])[::-1]
+        identities = file.read_row_group(group.number, columns=identity if not group.alone else [columns.offset])
+        offsets = int64_column(
+            identities[columns.offset], columns.offset, log.segments[group.file].path, group.rows_before
+        )
+        is_of_log = (
+            np.ones(len(offsets), bool) if group.alone else _is_of_log(identities, columns, log.topic, log.partition)
+        )
+        # The lowest offset of this log from each row to the end.
+        least = np.minimum.accumulate(np.where(is_of_log, offsets, LARGEST_OFFSET)[::-1])[::-1]
         step = int(np.clip(chunk * len(offsets) // max(group.size, 1), 1, _MAX_ROWS))
-        wanted = [name for name in (columns.key, columns.value, columns.timestamp) if name in names]
+        names_to_read = [name for name in (columns.key, columns.value, columns.timestamp) if name in names]
         at = 0
-        for batch in file.iter_batches(step, row_groups=[group.number], columns=wanted):
+        for batch in file.iter_batches(step, row_groups=[group.number], columns=names_to_read):
             end = at + batch.num_rows
-            chosen = np.flatnonzero(own[at:end])
-            if len(chosen):
-                part = batch if len(chosen) == batch.num_rows else batch.take(pa.array(chosen))
+            selected = np.flatnonzero(is_of_log[at:end])
+            if len(selected):
+                part = batch if len(selected) == batch.num_rows else batch.take(pa.array(selected))
                 has_times = columns.timestamp in names
-                times = timestamp_ms(part[columns.timestamp]) if has_times else np.full(len(chosen), NO_TIME)
-                numbers = at + chosen
+                times = timestamp_ms(part[columns.timestamp]) if has_times else np.full(len(selected), NO_TIME)
+                numbers = at + selected
                 rows = arrow_rows(part[columns.key], part[columns.value], offsets[numbers], times, group.file,
                                numbers + group.rows_before)  # fmt: skip
                 yield rows, int(least[end]) if end < len(least) else LARGEST_OFFSET
@@ -363,31 +367,31 @@ class TableRows:
 
 def _is_of_log(rows: pa.Table, columns: Columns, topic: str, partition: int | None) -> np.ndarray:
     """Mask of the rows of a topic and partition; missing columns are ignored."""
-    own = np.ones(len(rows), bool)
+    mask = np.ones(len(rows), bool)
     for name, kind, value in ((columns.topic, pa.string(), topic), (columns.partition, pa.int64(), partition)):
         if name in rows.column_names:
-            own &= np.asarray(pc.fill_null(pc.equal(rows[name].cast(kind), pa.scalar(value, kind)), False))
-    return own
+            mask &= np.asarray(pc.fill_null(pc.equal(rows[name].cast(kind), pa.scalar(value, kind)), False))
+    return mask
 
 
 def int64_column(column: pa.ChunkedArray, name: str, path: str, rows_before: int) -> np.ndarray:
-    """A column of integers that must not be null, negative or 2^63 - 1, which is no offset of a record.
+    """Convert a column of integers; refuses null, negative numbers, and 2^63 - 1, which no record has as its offset.
 
     Raises:
-        InputError: if a value is; has its row in the file.
+        InputError: if a value is refused; the message has its row in the file.
     """
     if column.null_count:
         row = int(np.flatnonzero(np.asarray(column.is_null()))[0]) + rows_before
-        raise InputError(f"{path}: row {row}: {name} is null; each record needs one")
+        raise InputError(f"{path}: row {row}: {name} is null; each record needs a value")
     numbers = column.cast(pa.int64()).to_numpy()
     if len(numbers) and (numbers.min() < 0 or numbers.max() == LARGEST_OFFSET):
         row = int(np.flatnonzero((numbers < 0) | (numbers == LARGEST_OFFSET))[0])
-        raise InputError(f"{path}: row {row + rows_before}: {name} is {numbers[row]}; it is from 0 to 2^63 - 2")
+        raise InputError(f"{path}: row {row + rows_before}: {name} is {numbers[row]}, not from 0 to 2^63 - 2")
     return numbers
 
 
 def timestamp_ms(column: pa.Array) -> np.ndarray:
-    """Timestamps, or integer milliseconds as of Kafka Connect, as int64; NO_TIME for null."""
+    """Convert timestamps, or integer milliseconds as Kafka Connect writes them, to int64; NO_TIME for null."""
     if pa.types.is_timestamp(column.type):
         # Kafka's timestamps are milliseconds; sinks may write micro- or nanoseconds.
         column = column.cast(pa.timestamp("ms", column.type.tz), safe=False)

@@ -1,4 +1,4 @@
-"""Names and end offsets of topics, which the state topic does not hold; reads `--topics` and `--subscriptions`."""
+"""Names and end offsets of topics, which the state topic lacks; reads the files of `--topics` and `--subscriptions`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -41,8 +41,8 @@ class Topics:
         """The end offset of each topic-partition, null if unknown."""
         if not len(self.ends):
             return pa.nulls(len(topic_ids), pa.int64())
-        known = _join(self.ends["topic_id"].combine_chunks(), self.ends["partition"].combine_chunks())
-        return self.ends["end_offset"].combine_chunks().take(pc.index_in(_join(topic_ids, partitions), known))
+        keys = _join(self.ends["topic_id"].combine_chunks(), self.ends["partition"].combine_chunks())
+        return self.ends["end_offset"].combine_chunks().take(pc.index_in(_join(topic_ids, partitions), keys))
 
 
 def _join(topic_ids: pa.Array, partitions: pa.Array) -> pa.Array:
@@ -62,21 +62,21 @@ class _Topic(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _short_forms(cls, given: Any) -> Any:
+    def _short_forms(cls, topic: Any) -> Any:
         """`"name"` alone, and partitions as a list of {partition, highWatermark or end_offset}."""
-        if isinstance(given, str):
-            return {"name": given}
-        own = given.get("end_offsets", {}) if isinstance(given, dict) else None
-        if not isinstance(own, dict) or not isinstance(given.get("partitions"), list):
-            return given
+        if isinstance(topic, str):
+            return {"name": topic}
+        end_offsets = topic.get("end_offsets", {}) if isinstance(topic, dict) else None
+        if not isinstance(end_offsets, dict) or not isinstance(topic.get("partitions"), list):
+            return topic
         ends = {
             entry["partition"]: entry.get("end_offset", entry.get("highWatermark"))
-            for entry in given["partitions"]
+            for entry in topic["partitions"]
             if isinstance(entry, dict) and isinstance(entry.get("partition"), int)
         }
         # A partition without a leader has no high watermark.
-        known = {number: end for number, end in {**ends, **own}.items() if end is not None}
-        return {**given, "end_offsets": known, "partitions": max(ends) + 1 if ends else None}
+        known = {number: end for number, end in {**ends, **end_offsets}.items() if end is not None}
+        return {**topic, "end_offsets": known, "partitions": max(ends) + 1 if ends else None}
 
 
 _FILE = TypeAdapter(dict[str, _Topic])
@@ -92,10 +92,10 @@ def read_topics(path: str) -> Topics:
         InputError: if the file is missing or invalid.
     """
     try:
-        given = from_json(regular_path(to_path(path)).read_bytes())
-        if isinstance(given, list):
-            given = {entry.get("topicId", entry.get("topic_id")): entry for entry in given}
-        topics = _FILE.validate_python(given)
+        document = from_json(regular_path(to_path(path)).read_bytes())
+        if isinstance(document, list):
+            document = {entry.get("topicId", entry.get("topic_id")): entry for entry in document}
+        topics = _FILE.validate_python(document)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); give a JSON file of topics") from None
     except ValidationError as error:

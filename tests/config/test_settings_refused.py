@@ -53,7 +53,7 @@ IN_FILE = {
     "limits: {stall_minutes: nan}": "limits.stall_minutes: nan given; give a number over 0",
     "limits: {pinned_records: 0}": f"limits.pinned_records: 0 given; give {COUNT}",
     "limits: {writer_version: 3.9}": "limits.writer_version: 3.9 given; give 4.0, 4.1, 4.2, 4.3 or 4.4",
-    "limits: {archiving_seconds: -1}": "limits.archiving_seconds: -1 given; give a number from 0 on",
+    "limits: {archiving_seconds: -1}": "limits.archiving_seconds: -1 given; give a number of at least 0",
     "limits: {groups: {g: {delivery_count: 99}}}": (
         "limits.groups.g.delivery_count: 99 given; give a whole number from 1 to 25"
     ),
@@ -137,9 +137,9 @@ OVERRIDES = {
     "a..b=3": f"--set a..b: no such key; give one of {TOP}",
     "=3": f"--set : no such key; give one of {TOP}",
     "__init__=3": f"--set __init__: no such key; give one of {TOP}",
-    "sources.path=/x": "--set sources.path: no such key; its items go by number, as in sources.0",
-    "sources.-1.path=/x": "--set sources.-1.path: no such key; its items go by number, as in sources.0",
-    "sources.2.path=/x": "--set sources.2.path: the list holds 1; the next item is number 1, counted from 0",
+    "sources.path=/x": "--set sources.path: no such key; number its items from 0, as in sources.0",
+    "sources.-1.path=/x": "--set sources.-1.path: no such key; number its items from 0, as in sources.0",
+    "sources.2.path=/x": "--set sources.2.path: the list has 1 items; the number of the next one is 1",
     "sources.1.format=auto": "audit.yaml: sources.1.path: missing; give a path",
     "rules.OFSET_GAP=off": "--set rules.OFSET_GAP: no such rule; did you mean OFFSET_GAP?",
     "rules.OFFSET_GAP=": f"--set rules.OFFSET_GAP: nothing given; give {SEVERITIES}",
@@ -147,7 +147,7 @@ OVERRIDES = {
     "warehouse=": "--set warehouse: missing; give a path",
     "rules=[a": f"--set rules: line 1, column 3: not YAML (expected ',' or ']', but got '<stream end>'); {NOT_YAML}",
     "rules={TORN_TAIL: off, TORN_TAIL: info}": (
-        "--set rules: line 1, column 18: TORN_TAIL is there twice, first in line 1; keep one"
+        "--set rules: line 1, column 18: TORN_TAIL appears twice, first in line 1; keep one"
     ),
 }
 
@@ -162,8 +162,8 @@ VARIABLES = {
     "LIMITS={delivery_count: 99}": "limits.delivery_count: 99 given; give a whole number from 1 to 25",
     "STATE_PARTITIONS=none": f"none given; give {COUNT}",
     "SOURCES__0__FORMAT=avro": "avro given; give auto, segments, table, dump-log, console-json or kafka",
-    "SOURCES__9__PATH=/x": "the list holds 1; the next item is number 1, counted from 0",
-    "SOURCES__PATH=/x": "no such key; its items go by number, as in SHARE_STATE_SOURCES__0",
+    "SOURCES__9__PATH=/x": "the list has 1 items; the number of the next one is 1",
+    "SOURCES__PATH=/x": "no such key; number its items from 0, as in SHARE_STATE_SOURCES__0",
     "RULES__OFSET_GAP=off": "no such rule; did you mean OFFSET_GAP?",
     "LIMITS__DELIVERY_CUONT=3": "no such key; did you mean SHARE_STATE_LIMITS__DELIVERY_COUNT?",
     "LIMITS__QQQ=3": f"no such key; give one of {LIMITS}",
@@ -173,7 +173,7 @@ VARIABLES = {
     "LIMIT__DELIVERY_COUNT=3": "no such setting; did you mean SHARE_STATE_LIMITS__DELIVERY_COUNT?",
     "RULE__OFFSET_GAP=off": "no such setting; did you mean SHARE_STATE_RULES__OFFSET_GAP?",
     "CLUSTER=\udcff": "'\\udcff' is not Unicode text; give UTF-8",
-    "RULES={\udcff: off}": "line 1: the character #xdcff is not text; take it out",
+    "RULES={\udcff: off}": "line 1: the character #xdcff is not text; remove it",
     "TOPIC=x": "no such setting; did you mean SHARE_STATE_TOPICS?",
 }
 
@@ -242,16 +242,16 @@ FILES = {
     b"cluster: *a\n": f"line 1, column 10: not YAML (found undefined alias 'a'); {NOT_YAML}",
     b"cluster: &a [*a]\n": f"line 1, column 10: not YAML (found unconstructable recursive node); {NOT_YAML}",
     b"a: 1\n---\nb: 2\n": f"line 2, column 1: not YAML (but found another document); {NOT_YAML}",
-    b"cluster: a\nlimits: {}\ncluster: b\n": "line 3, column 1: cluster is there twice, first in line 1; keep one",
+    b"cluster: a\nlimits: {}\ncluster: b\n": "line 3, column 1: cluster appears twice, first in line 1; keep one",
     b"limits:\n  record_locks: 1\n  'record_locks': 2\n": (
-        "line 3, column 3: record_locks is there twice, first in line 2; keep one"
+        "line 3, column 3: record_locks appears twice, first in line 2; keep one"
     ),
     b'cluster: a\nwarehouse: "\\ud83d"\n': "line 2, column 12: '\\ud83d' is not Unicode text; give UTF-8",
-    b"[a]: b\n": "line 1, column 1: a list or a map where a key is due; give a name",
-    b"cluster: a\nwarehouse: \x01\n": "line 2: the character #x0001 is not text; take it out",
+    b"[a]: b\n": "line 1, column 1: a list or a map in place of a key; give a name",
+    b"cluster: a\nwarehouse: \x01\n": "line 2: the character #x0001 is not text; remove it",
     b"cluster: a\nwarehouse: K\xfcche\n": "line 2: not UTF-8; save the file as UTF-8 text",
     "cluster: a\n".encode("utf-16"): "line 1: not UTF-8; save the file as UTF-8 text",
-    b"[" * 5000: "lists or maps too deep in each other; no key needs more than three levels",
+    b"[" * 5000: "lists or maps are nested too deeply; no key needs more than three levels",
 }
 
 

@@ -27,9 +27,11 @@ KEY = ("group_id", "topic_id", "partition")
 OF_RECORD = ("offset", "timestamp", "kind")
 
 
-def timeline(log: LogPartition, window: Window | None = None, chosen: SharePartitionFilter | None = None) -> list[dict]:
+def timeline(
+    log: LogPartition, window: Window | None = None, key_filter: SharePartitionFilter | None = None
+) -> list[dict]:
     """All rows in log order."""
-    tables = list(timeline_tables(log, window, chosen))
+    tables = list(timeline_tables(log, window, key_filter))
     assert {table.schema for table in tables} <= {table_schema("timeline")}
     return sorted((row for table in tables for row in table.to_pylist()), key=lambda row: row["offset"])
 
@@ -146,10 +148,12 @@ def test_only_what_is_chosen_has_a_timeline():
     rows = timeline(log)
     for wanted in rows[:: len(rows) // 9]:
         group, topic, partition = (wanted[name] for name in KEY)
-        chosen = timeline(log, chosen=SharePartitionFilter(group, topic, partition))
+        chosen = timeline(log, key_filter=SharePartitionFilter(group, topic, partition))
         assert chosen == [row for row in rows if [row[name] for name in KEY] == [group, topic, partition]]
-        assert timeline(log, chosen=SharePartitionFilter(group)) == [row for row in rows if row["group_id"] == group]
-    assert timeline(log, chosen=SharePartitionFilter("nobody")) == []
+        assert timeline(log, key_filter=SharePartitionFilter(group)) == [
+            row for row in rows if row["group_id"] == group
+        ]
+    assert timeline(log, key_filter=SharePartitionFilter("nobody")) == []
 
 
 def test_a_topic_is_chosen_by_its_name_where_that_is_known():
@@ -162,7 +166,7 @@ def test_a_topic_is_chosen_by_its_name_where_that_is_known():
         for row in table.to_pylist()
     ]
     assert {(row["topic"], row["topic_id"]) for row in found} == {("orders", first["topic_id"])}
-    assert timeline(log, chosen=SharePartitionFilter(topic="orders")) == []
+    assert timeline(log, key_filter=SharePartitionFilter(topic="orders")) == []
 
 
 def test_an_unreadable_record_has_no_row_and_makes_the_next_suspect(tmp_path: Path):

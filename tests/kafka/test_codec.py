@@ -152,7 +152,7 @@ def test_a_known_tag_is_read_whatever_size_it_claims():
 
 
 def test_an_unknown_tag_that_claims_more_than_is_left_is_refused():
-    with pytest.raises(CodecError, match=r"ShareUpdateValue: tag 9 .*8 bytes wanted, 1 are left"):
+    with pytest.raises(CodecError, match=r"ShareUpdateValue: tag 9 .*8 bytes expected, 1 are left"):
         decode(UPDATE, bytes.fromhex(f"{UPDATE_HEAD} 01 01 09 08 00"))
 
 

@@ -365,7 +365,7 @@ def test_a_stop_is_still_seen(tmp_path: Path):
     assert verdicts(tmp_path / "w") == {"g0": "STOP", "other": "OK"}
     rows = CommittedTables(str(tmp_path / "w")).read("share_partition_history").to_pylist()
     (reason,) = {row["reason"] for row in rows} - {None}
-    assert re.fullmatch(r"\d+ records wait, and no consumer has changed anything for (2 h|1\d\d min)", reason)
+    assert re.fullmatch(r"\d+ records wait, and no consumer has changed the state for (2 h|1\d\d min)", reason)
 
 
 def test_a_log_that_is_missing_keeps_its_log_start(tmp_path: Path):

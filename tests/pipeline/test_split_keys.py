@@ -87,7 +87,7 @@ def test_where_the_count_is_known_only_the_right_state_is_in_the_tables(tmp_path
     found = [row for row in tables["findings"] if row["rule"] == "SPLIT_KEY"]
     assert {(row["severity"], row["group_id"], row["partition"]) for row in found} == {("error", "g", 0)}
     assert {row["state_partition"] for row in found} == {home_of(0), (home_of(0) + 1) % COUNT}
-    assert all(row["message"].endswith(f"that of {home_of(0)} counts") for row in found)
+    assert all(row["message"].endswith(f"the one in {home_of(0)} is used") for row in found)
     assert result.findings["error", "SPLIT_KEY"] == 2
     assert result.share_partitions == len(tables["share_partition_state"])
     history = tables.get("share_partition_history", tables["share_partition_state"])
@@ -121,7 +121,7 @@ def test_where_the_count_is_unknown_both_are_suspect(tmp_path: Path):
     assert rows and not any(rows.values())
     found = [row for row in tables["findings"] if row["rule"] == "SPLIT_KEY"]
     assert len(found) == result.findings["error", "SPLIT_KEY"] == 2
-    assert all(row["message"].endswith("any of them may be old") for row in found)
+    assert all(row["message"].endswith("any of them may be outdated") for row in found)
 
 
 @pytest.mark.parametrize("state_partitions", [None, COUNT])
@@ -141,7 +141,9 @@ def test_of_logs_without_a_number_any_may_be_old(tmp_path: Path, state_partition
     assert sorted((row["partition"], row["suspect"]) for row in states) == [(0, True), (0, True), (1, False)]
     assert LocalExecutor().result_tables(plan)["share_partition_state"].to_pylist() == states
     (message,) = set(tables.read("findings")["message"].to_pylist())
-    assert message == (f"its state is in several state partitions ({tmp_path}/a, {tmp_path}/b): any of them may be old")
+    assert message == (
+        f"its state is in several state partitions ({tmp_path}/a, {tmp_path}/b): any of them may be outdated"
+    )
 
 
 def test_the_driver_reads_no_state_where_every_key_is_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -314,7 +314,7 @@ def test_a_plan_is_written_in_the_format_of_its_suffix(share_state: Command, tmp
     script, run = tmp_path / "plan.sh", partial(subprocess.run, capture_output=True, text=True, check=False)
     shown = run(["bash", script])
     assert shown.returncode == 0, shown.stderr
-    assert "nothing more is delivered until" in shown.stdout
+    assert "no more are delivered until" in shown.stdout
     assert run(["bash", script, "77.1"]).returncode == 2
     number = next(
         line.split()[1] for line in shown.stdout.splitlines() if line.startswith("###") and "RAISE_PARTITION" in line

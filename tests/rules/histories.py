@@ -109,7 +109,7 @@ BREACHES = {
     ),
     "START_OFFSET_INVALID": Breach(WARNING, 1, "the start offset is -2", (snapshot(), update(start=-2))),
     "START_OFFSET_REGRESSION": Breach(
-        ERROR, 1, "the start offset goes back from 5 to 4", (snapshot(start=5), update(start=4))
+        ERROR, 1, "the start offset decreases from 5 to 4", (snapshot(start=5), update(start=4))
     ),
     "SNAPSHOT_EPOCH_GAP": Breach(ERROR, 1, "the snapshot has epoch 2, expected 1", (snapshot(), snapshot(epoch=2))),
     "UPDATE_EPOCH_MISMATCH": Breach(
@@ -168,7 +168,7 @@ BREACHES = {
     "START_NOT_CARRIED": Breach(
         WARNING,
         1,
-        "the update leaves out the start offset, which is 7",
+        "the update omits the start offset, which is 7",
         (snapshot(start=7), update(start=-1)),
         OF_4_4,
     ),
@@ -221,7 +221,7 @@ BREACHES = {
     "IN_FLIGHT_LIMIT": Breach(
         WARNING,
         0,
-        "2000 offsets are in flight from 10 on; at 2000 nothing more is delivered until the first of them finishes",
+        "2000 offsets are in flight from 10 on; at 2000 no more are delivered until the first of them finishes",
         (snapshot([(10, 2009, AVAILABLE, 1)], start=10),),
     ),
     "LONG_CHAIN": Breach(

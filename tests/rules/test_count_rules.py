@@ -31,7 +31,7 @@ def test_a_count_beyond_the_offsets_in_no_batch_names_them(tmp_path: Path):
     (row,) = found(tmp_path, snapshot(HELD, count=8)).of(CODE)
     assert row["message"] == (
         "the delivery complete count is 8: 6 offsets from the start on are finished, and 1 more are in no state batch"
-        "; a leader counts before it writes, so a later record may make up for it"
+        "; a leader counts before it writes, so a later record may correct it"
     )
 
 

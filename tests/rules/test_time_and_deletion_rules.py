@@ -65,7 +65,7 @@ def test_only_the_first_record_behind_a_tombstone_follows_it(tmp_path: Path):
 def test_a_tombstone_behind_a_tombstone_is_found(tmp_path: Path):
     judged = found(tmp_path, snapshot(), tombstone(), tombstone())
     assert judged.codes == {"TOMBSTONE_WITHOUT_STATE": 1}
-    assert judged.of("TOMBSTONE_WITHOUT_STATE")[0]["message"].endswith("that was deleted already")
+    assert judged.of("TOMBSTONE_WITHOUT_STATE")[0]["message"].endswith("that is already deleted")
 
 
 def test_in_a_log_that_was_pruned_a_tombstone_may_come_first_but_not_twice(tmp_path: Path):

@@ -79,7 +79,7 @@ def test_a_line_that_is_no_event_is_refused_by_number_and_field(line: str, probl
 
 def test_events_are_played_in_order_of_time():
     late, early = EVENTS[4], EVENTS[4].model_copy(update={"ts_ms": 4, "seq": 2})
-    with pytest.raises(HistoryError, match="event 2: at 4 ms, but it is 5 ms already"):
+    with pytest.raises(HistoryError, match="event 2: at 4 ms, but the time is already 5 ms"):
         played([late, early])
 
 

@@ -59,7 +59,7 @@ def test_a_change_under_way_cannot_be_changed(partition: SharePartition):
     for kind in (ACCEPT, RENEW):
         again = partition.acknowledge("M1", [AckBatch(2, 3, (kind,))], 0, is_renew_ack=True)
         assert again.error is ErrorCode.INVALID_RECORD_STATE
-        assert "under way" in again.message
+        assert "pending change" in again.message
 
 
 def test_a_failed_acknowledgement_gives_the_lock_back_with_its_deadline(partition: SharePartition):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.fold.control_chains import fold_control, superseded
+from share_state.fold.control_chains import fold_control, is_superseded
 from share_state.fold.control_log import FoldedControlLog, decode_control_log, fold_control_log
 from share_state.fold.dialect import verify_cutoff
 from share_state.fold.options import FoldOptions
@@ -183,7 +183,7 @@ def same_scalars(folded: FoldedControlLog, expected: dict[str, Modelled]) -> Non
 def test_superseded_records_may_stay_or_go(tmp_path_factory: pytest.TempPathFactory, log, strict: bool):
     everything = list(decode_control_log(log_of(tmp_path_factory.mktemp("log"), batches(log)), Window()))
     for records, groups in everything:
-        needed = records.take(np.flatnonzero(~superseded(records, len(groups))))
+        needed = records.take(np.flatnonzero(~is_superseded(records, len(groups))))
         whole, again = (fold_control(part, len(groups), strict=strict) for part in (records, needed))
         assert np.array_equal(whole.chains, again.chains)
         assert np.array_equal(whole.batches, again.batches)

@@ -25,10 +25,13 @@ STATE = table_schema("timeline").names[9:]
 
 
 def timeline(
-    log: LogPartition, window: Window | None = None, chosen: SharePartitionFilter | None = None, mode: str = "strict"
+    log: LogPartition,
+    window: Window | None = None,
+    key_filter: SharePartitionFilter | None = None,
+    mode: str = "strict",
 ):
     """All rows in log order."""
-    tables = list(timeline_tables(log, window, chosen, FoldOptions(control=ControlOptions(mode))))
+    tables = list(timeline_tables(log, window, key_filter, FoldOptions(control=ControlOptions(mode))))
     assert {table.schema for table in tables} <= {table_schema("timeline")}
     return sorted((row for table in tables for row in table.to_pylist()), key=lambda row: row["offset"])
 
@@ -82,11 +85,11 @@ def test_states_after_control_records_depend_neither_on_chunks_nor_on_room(
 
 def test_only_the_chosen_share_partitions_have_rows(tmp_path: Path):
     log = log_of(tmp_path, [control(0, checkpoint("a", 1, 0, 0), checkpoint("b", 1, 5, 5), delta("a", 1, 0))])
-    assert [row["offset"] for row in timeline(log, chosen=SharePartitionFilter("a", "T", 0))] == [0, 2]
-    assert [row["offset"] for row in timeline(log, chosen=SharePartitionFilter("b"))] == [1]
+    assert [row["offset"] for row in timeline(log, key_filter=SharePartitionFilter("a", "T", 0))] == [0, 2]
+    assert [row["offset"] for row in timeline(log, key_filter=SharePartitionFilter("b"))] == [1]
     assert (
-        timeline(log, chosen=SharePartitionFilter("a", "U"))
-        == timeline(log, chosen=SharePartitionFilter(partition=1))
+        timeline(log, key_filter=SharePartitionFilter("a", "U"))
+        == timeline(log, key_filter=SharePartitionFilter(partition=1))
         == []
     )
 

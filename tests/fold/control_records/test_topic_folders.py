@@ -60,8 +60,8 @@ def test_the_log_start_that_a_broker_noted_is_of_its_own_topic(tmp_path: Path):
         (["__cluster_metadata-0/0"], "__cluster_metadata-0", "a log of topic __cluster_metadata, not of an ordinary"),
         (["__cluster_metadata-0/0"], "", "found logs of __cluster_metadata"),
         (["stuff/deep/0"], "", "no log segments here"),
-        (["stuff/0"], "stuff", "its name is not of an ordinary topic"),
-        (["__cluster_metadata-0/0"], f"__cluster_metadata-0/{0:020}.log", "its name is not of an ordinary topic"),
+        (["stuff/0"], "stuff", "not named after an ordinary topic"),
+        (["__cluster_metadata-0/0"], f"__cluster_metadata-0/{0:020}.log", "not named after an ordinary topic"),
         ([], "gone", "no such file or folder; give the folder that holds <topic>-0"),
     ],
 )

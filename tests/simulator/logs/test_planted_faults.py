@@ -139,5 +139,5 @@ def test_an_unknown_fault_is_named(tmp_path):
 
 
 def test_a_fault_that_nothing_suits_is_refused(tmp_path):
-    with pytest.raises(SimulationError, match="fault wrong-partition: no log or share-partition suits it"):
+    with pytest.raises(SimulationError, match="fault wrong-partition: no suitable log or share-partition"):
         simulate(tmp_path, faults=["wrong-partition"], groups=1, minutes=1, state_partitions=1)

@@ -66,7 +66,7 @@ def test_the_console_consumers_text_folds_to_the_tables_of_the_segments(text: Pa
     flights = pa.concat_tables(fold.in_flight for fold in folds).sort_by([*BY_KEY, ("first_offset", "ascending")])
     assert tables_of(told)["in_flight"] == flights.combine_chunks()
     (cutoff,) = told.cutoff.to_pylist()
-    assert (cutoff["cutoff_offset"], cutoff["safe"], cutoff["reason"]) == (None, False, "this form holds no offsets")
+    assert (cutoff["cutoff_offset"], cutoff["safe"], cutoff["reason"]) == (None, False, "this format has no offsets")
     assert told.record_count == sum(fold.record_count for fold in folds)
 
 

@@ -167,8 +167,8 @@ def test_the_cutoff_of_a_text_is_that_of_the_segments_or_none(command: Command):
     dumped = command("cutoff", TEXTS["dump-log"], "--json", "--verify").json
     assert dumped | {"run_id": segments["run_id"]} == segments
     (row,) = command("cutoff", TEXTS["console-json"], "--json").json["cutoff"]
-    assert (row["cutoff_offset"], row["safe"], row["reason"]) == (None, False, "this form holds no offsets")
-    assert "no: this form holds no offsets" in command("cutoff", TEXTS["console-json"]).out
+    assert (row["cutoff_offset"], row["safe"], row["reason"]) == (None, False, "this format has no offsets")
+    assert "no: this format has no offsets" in command("cutoff", TEXTS["console-json"]).out
 
 
 def test_decoded_texts(command: Command):

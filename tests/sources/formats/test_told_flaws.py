@@ -137,7 +137,7 @@ def test_an_orphan_in_a_stream_is_told_by_its_number(tmp_path: Path):
     (log,) = found(path)
     (finding,) = judge(fold_log(log)).to_pylist()
     assert (finding["rule"], finding["offset"]) == ("ORPHAN_UPDATE", None)
-    assert finding["message"] == "the state rests on an update at record 1 that no snapshot precedes"
+    assert finding["message"] == "the state begins with an update at record 1 that no snapshot precedes"
 
 
 def test_offsets_of_the_topic_are_offsets_in_a_stream_too(tmp_path: Path):

@@ -78,10 +78,10 @@ def test_a_cluster_is_read_alone() -> None:
 
 def test_a_file_is_read_as_java_reads_it(tmp_path: Path) -> None:
     text = "# comment\n! another\n\n a = 1 \nb:2\nc 3=4\nlong=one,\\\n   two\nescaped\\ name=t\\u00e4b\\tq\\\\\n"
-    assert written(tmp_path, text.replace("c 3=4\n", "")).given == {
+    assert written(tmp_path, text.replace("c 3=4\n", "")).settings == {
         "a": "1 ", "b": "2", "long": "one,two", "escaped name": "täb\tq\\"
     }  # fmt: skip
-    with pytest.raises(InputError, match="line 6 is no NAME=VALUE") as error:
+    with pytest.raises(InputError, match="line 6 is not NAME=VALUE") as error:
         written(tmp_path, text)
     assert "3=4" not in str(error.value)
 

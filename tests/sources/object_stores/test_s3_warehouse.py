@@ -111,7 +111,7 @@ def test_a_run_that_was_overtaken_does_not_commit(s3: str, light: Command):
         ("s3://nobody-s/lake", "no such bucket"),
         (f"s3://{BUCKET}/a-file", "a file is here"),
         (f"s3://{BUCKET}/strange", "holds something else (letter.txt)"),
-        ("s3://", "has no bucket"),
+        ("s3://", "no bucket"),
         ("s4://bucket/lake", "s4:// cannot be read"),
     ],
 )

@@ -90,7 +90,7 @@ def test_no_server(s3: str, refused, monkeypatch: pytest.MonkeyPatch):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
-    assert "the store cannot be reached, or cut the connection" in refused("cutoff", f"s3://{BUCKET}/x")
+    assert "the store cannot be reached, or closed the connection" in refused("cutoff", f"s3://{BUCKET}/x")
 
 
 def test_a_cut_connection(s3: str, happy: str, monkeypatch: pytest.MonkeyPatch):
@@ -98,7 +98,7 @@ def test_a_cut_connection(s3: str, happy: str, monkeypatch: pytest.MonkeyPatch):
     assert log.size > 4000
     with cutting(s3, after=2000) as way:
         monkeypatch.setenv("AWS_ENDPOINT_URL", way)
-        with pytest.raises(InputError, match=f"^{log.segments[0].path}: the store cannot be reached, or cut"):
+        with pytest.raises(InputError, match=f"^{log.segments[0].path}: the store cannot be reached, or closed"):
             fold_log(log)
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3)
     assert fold_log(log).record_count > 0
@@ -108,7 +108,7 @@ def test_a_cut_connection(s3: str, happy: str, monkeypatch: pytest.MonkeyPatch):
     ("address", "told"),
     [
         ("ftp://host/exports", "ftp://host/exports: ftp:// cannot be read; give a path, s3://"),
-        ("s3:///exports", "has no bucket; give one as in s3://bucket/folder"),
+        ("s3:///exports", "no bucket; give an address such as s3://bucket/folder"),
         ("abfss://container/exports", "give abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/folder"),
     ],
 )
