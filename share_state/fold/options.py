@@ -73,10 +73,10 @@ def _nearest(wanted: str | int, column: pa.ChunkedArray) -> str:
         nearest = sorted(sorted(known, key=lambda number: abs(number - wanted))[:_MOST_NEAREST])
     else:
         nearest = get_close_matches(wanted, known, _MOST_NEAREST, cutoff=0)
-    listed = ", ".join(map(printable, nearest)) or "no other"
     if len(known) <= _MOST_NEAREST:
+        listed = ", ".join(map(printable, known)) or "no other"
         return f"there {'is' if len(known) < 2 else 'are'} {listed}"
-    return f"the nearest of {len(known):,} are {listed}"
+    return f"the nearest of {len(known):,} are {', '.join(map(printable, nearest))}"
 
 
 def _equal(column: pa.Array, text: str) -> np.ndarray:
