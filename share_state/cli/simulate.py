@@ -52,8 +52,7 @@ def simulate(
         typer.Option(
             "--fault",
             metavar="NAME",
-            help="Plant a fault (repeatable); faults.jsonl lists their findings. NAME is all, or one of:"
-            f"\n\n\b\n{_FAULTS}",
+            help=f"Plant a fault (repeatable); faults.jsonl lists the findings. One of all or:\n\n\b\n{_FAULTS}",
         ),
     ] = None,
     release: Annotated[str, typer.Option(help="Kafka release of the brokers, 4.0 to 4.4.")] = "4.4",

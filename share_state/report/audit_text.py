@@ -132,7 +132,7 @@ def _all_advice(report: AuditReport) -> Iterator[Advice]:
         columns = {"topic": "limited_by_topic", "topic_id": "limited_by_topic_id", "partition": "limited_by_partition"}
         who = _name({"group_id": pinned["limited_by_group"], **{name: pinned[one] for name, one in columns.items()}})
         kept = f"{pluralize(pinned['pinned_records'], 'record')} of {pinned['topic']}-{pinned['partition']}"
-        what = f"{who} alone keeps {kept} from being cleaned."
+        what = f"{who} alone holds back {kept}."
         yield Advice(INFO, what, "Nothing is lost; if the group is no longer used, delete it.")
 
 
@@ -193,7 +193,7 @@ def print_audit(report: AuditReport, written: Sequence[str] = ()) -> None:
     took = f"read in {format_duration(run['started'], run['finished'])}; newest record: {format_time(report.log_time)}"
     print_line(_shorten(f"audit{cluster}, run {run['run_id']}: {read} {took}", width))
     if run["notes"]:
-        more = f" (and {pluralize(len(run['notes']) - 1, 'note')} more)" if len(run["notes"]) > 1 else ""
+        more = f" (and {pluralize(len(run['notes']) - 1, 'more note')})" if len(run["notes"]) > 1 else ""
         print_line(f"note: {_shorten(run['notes'][0], 2 * width - 6 - len(more))}{more}")
     print_line(_shorten(headline(report), width))
     statuses = ", ".join(f"{count:,} {status}" for status, count in report.statuses.items() if count)
@@ -227,7 +227,7 @@ def _print_flagged(report: AuditReport, width: int) -> None:
     columns = ["STATUS", "GROUP", "TOPIC", "PARTITION", *numeric, "WHY"]
     _print_fitted(columns, rows, width, ("PARTITION", *numeric))
     if more := len(report.flagged) + report.flagged_left_out - len(rows):
-        print_line(f"... and {pluralize(more, 'share-partition')} more that need a look")
+        print_line(f"... and {pluralize(more, 'more share-partition')} that need a look")
 
 
 def _print_rules(report: AuditReport, width: int) -> None:
@@ -241,7 +241,7 @@ def _print_rules(report: AuditReport, width: int) -> None:
     numeric = ("COUNT", "NEW", "OPEN")
     _print_fitted(["SEVERITY", "RULE", *numeric, "FOR EXAMPLE"], rows, width, numeric)
     if len(report.findings) > _MAX_RULES:
-        print_line(f"... and {pluralize(len(report.findings) - _MAX_RULES, 'rule')} more")
+        print_line(f"... and {pluralize(len(report.findings) - _MAX_RULES, 'more rule')}")
 
 
 def _cutoff_line(report: AuditReport) -> str:
@@ -257,7 +257,7 @@ def _cutoff_line(report: AuditReport) -> str:
     pinned = max(rows, key=lambda row: row["pinned_records"] or 0)
     if pinned["pinned_records"] and pinned["limited_by_group"] is not None:
         holder = _shorten(format_name(pinned["limited_by_group"]), 40)
-        line += f"; group {holder} alone keeps {pluralize(pinned['pinned_records'], 'record')} more"
+        line += f"; group {holder} alone holds back {pluralize(pinned['pinned_records'], 'more record')}"
     return line
 
 

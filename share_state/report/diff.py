@@ -266,7 +266,7 @@ def _print_ranges(row: Mapping[str, Any]) -> None:
         offsets = str(first) if first == last else f"{first}-{last}"
         print_line(f"  {change:<9} {offsets}: {_named(before)} -> {_named(after)}")
     if (left := len(ranges) - _MAX_RANGES) > 0:
-        print_line(f"  and {pluralize(left, 'range')} more (--json lists all)")
+        print_line(f"  and {pluralize(left, 'more range')} (--json lists all)")
     print_line()
 
 

@@ -220,7 +220,7 @@ def _share_partitions(states: pa.Table, listed: pa.Table, members: Sequence[Mapp
 def print_groups(found: Mapping[str, Any], *, group: str | None, members: bool) -> None:
     """Print the result of `describe_groups`: one line per group, or all about one; the members of all if `members`."""
     if not found["read"]:
-        print_line("the input had no logs of __consumer_offsets: of groups only their state is known")
+        print_line("the input has no logs of __consumer_offsets, so members and epochs of groups are unknown")
     if not found["groups"]:
         print_line("no share group here")
         return

@@ -33,7 +33,8 @@ def test_a_healthy_audit_is_a_few_lines(made: MadeWarehouse, capsys: pytest.Capt
         "all 3 share-partitions are OK, no errors, no warnings",
         "status: 3 OK",
         "no findings",
-        "cutoff: 1,000 redundant records (82.0 kB) in 2 log partitions; group orders-app alone keeps 20 records more",
+        "cutoff: 1,000 redundant records (82.0 kB) in 2 log partitions; "
+        "group orders-app alone holds back 20 more records",
         "written: a.html",
         f"tables are in {made.folder}: `share-state show {made.folder}`",
     ]
@@ -47,7 +48,7 @@ def test_the_worst_share_partitions_and_the_gravest_rules_are_named(
     worst = [line.split()[0] for line in lines if line.split()[0] in ("REWIND+error", "STOP", "suspect", "STALL")]
     assert worst == ["REWIND+error", "STOP", "suspect", "STALL", "STALL"]
     assert "54,000" in next(line for line in lines if line.startswith("REWIND"))
-    assert any("and 11 share-partitions more that need a look" in line for line in lines)
+    assert any("and 11 more share-partitions that need a look" in line for line in lines)
     severities = [line.split()[0] for line in lines if line.split()[0] in ("error", "warning", "info")]
     assert severities == ["error", "warning", "warning", "warning", "warning", "info"]
     assert "note: the log of partition 4 <began> again" in lines
@@ -57,7 +58,7 @@ def test_the_worst_share_partitions_and_the_gravest_rules_are_named(
     assert "--group billing --topic kT5v0sG1RCqQ0m7yq0nXaw --partition 3" in lines[at + 2]
     (cleaned,) = [line for line in lines if line.startswith("cutoff: ")]
     assert "1 of them unsafe" in cleaned
-    assert "<i>pin</i> alone keeps 48,000 records" in cleaned
+    assert "<i>pin</i> alone holds back 48,000 more records" in cleaned
 
 
 def test_a_number_that_is_not_known_is_a_hyphen(made: MadeWarehouse, capsys: pytest.CaptureFixture[str]):
@@ -113,7 +114,7 @@ def test_names_of_topics_that_are_known_stand_for_their_ids(made: MadeWarehouse)
     made.audit([share_partition("g")], [], [cutoff(1, **pinned), cutoff(2, limited_by_topic_id="deleted")])
     report = read_report(str(made.folder))
     assert [row["limited_by_topic"] for row in report.cutoffs] == ["orders", None]
-    assert "g orders-0 alone keeps 48,000 records" in audit_json(report)["advice"][0]["what"]
+    assert "g orders-0 alone holds back 48,000 records" in audit_json(report)["advice"][0]["what"]
 
 
 def test_no_audit_fills_more_than_thirty_lines(made: MadeWarehouse, capsys: pytest.CaptureFixture[str]):
