@@ -287,6 +287,8 @@ def repair(
     from share_state.report.repair.status import audited, open_warehouse  # noqa: PLC0415
 
     check_release(release)
+    if not isinstance(group, Iterable):
+        raise ShareStateError(f"group={group!r}: give text, or several")
     groups, named = [group] if isinstance(group, str) else group, _listed(paths)
     if (tables := open_warehouse(named)) is not None:
         if limits or options:

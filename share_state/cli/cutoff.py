@@ -9,6 +9,7 @@ from typer.exceptions import Exit
 from share_state.cli.main import DONE, FOUND, command
 from share_state.cli.options import (
     Folding,
+    GroupSide,
     Inputs,
     Json,
     Judging,
@@ -20,6 +21,7 @@ from share_state.cli.options import (
     open_plan,
     spec_of,
 )
+from share_state.pipeline.across_logs import read_groups
 from share_state.pipeline.executor import Progress
 from share_state.pipeline.result import RunResult, summarize
 from share_state.pipeline.task import OutputSpec
@@ -74,9 +76,11 @@ def cutoff(
     """
     check_fail_on(judging.fail_on)
     control = {"subscriptions": subscriptions, "ignore_uncheckpointed": ignore_uncheckpointed, "index": index}
-    spec, choice = spec_of(inputs, reading, folding=folding, judging=judging, **control), running.choice
+    # Without --topics, the groups of the export name the topics.
+    side = None if reading.topics else GroupSide()
+    spec, choice = spec_of(inputs, reading, side=side, folding=folding, judging=judging, **control), running.choice
     with open_plan(spec, choice) as found_plan:
-        plan = replace(found_plan, verify=verify)
+        plan = replace(read_groups(found_plan)[1], verify=verify)
         if delete_records is not None:
             check_deletable(delete_records, plan.logs)
         progress = Progress(quiet=running.quiet)

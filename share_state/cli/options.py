@@ -198,6 +198,9 @@ class Running(Bundle):
         return ExecutorChoice(self.master, pairs(self.spark_conf), self.verbose)
 
 
+_FORMS = {"--as-of-offset": "P=OFFSET", "--column": "NAME=COLUMN", "--rule": "CODE=SEVERITY"}
+
+
 def pairs(given: Sequence[str] | None, option: str = "--spark-conf") -> dict[str, str]:
     """`K=V` options as a dictionary.
 
@@ -207,7 +210,7 @@ def pairs(given: Sequence[str] | None, option: str = "--spark-conf") -> dict[str
     split = [item.partition("=") for item in given or ()]
     for name, sign, _ in split:
         if not name or not sign:
-            raise ShareStateError(f"{option} {name}: give NAME=VALUE")
+            raise ShareStateError(f"{option} {name}: give {_FORMS.get(option, 'NAME=VALUE')}")
     return {name: value for name, _, value in split}
 
 

@@ -116,7 +116,7 @@ def setup(
 ) -> None:
     """Compile the kernels and fetch the jars that Spark needs.
 
-    Otherwise later commands do it.
+    Without it, the first commands that need them do so.
 
     Without Java, only the kernels are compiled: everything but Spark works.
     """

@@ -230,8 +230,11 @@ class CommittedTables:
         self.versions: dict[str, int] = {}
         self._opened: dict[tuple[str, int | None], DeltaTable | None] = {}
         if self._open("runs") is None:
+            # Tables do not go into a folder that holds something else, such as the logs.
+            is_taken = "://" not in warehouse and Path(warehouse).is_dir() and any(Path(warehouse).iterdir())
+            made_by = f"{warehouse} --out WAREHOUSE" if is_taken else f"INPUT --out {warehouse}"
             raise NothingCommittedError(
-                f"{warehouse}: no warehouse here; make one with `share-state reconstruct INPUT --out {warehouse}`"
+                f"{warehouse}: no warehouse here; make one with `share-state reconstruct {made_by}`"
             )
         where = None if command is None else pc.field("command") == command
         # Not by the clock alone, which may have been wrong; rows of earlier releases have no sequence.

@@ -73,10 +73,10 @@ def _nearest(value: str | int, column: pa.ChunkedArray) -> str:
         nearest = sorted(sorted(values, key=lambda number: abs(number - value))[:_MAX_NEAREST])
     else:
         nearest = get_close_matches(value, values, _MAX_NEAREST, cutoff=0)
-    listed = ", ".join(map(printable, nearest)) or "no other"
     if len(values) <= _MAX_NEAREST:
+        listed = ", ".join(map(printable, values)) or "no other"
         return f"there {'is' if len(values) < 2 else 'are'} {listed}"
-    return f"the nearest of {len(values):,} are {listed}"
+    return f"the nearest of {len(values):,} are {', '.join(map(printable, nearest))}"
 
 
 def _equal(column: pa.Array, text: str) -> np.ndarray:

@@ -26,7 +26,7 @@ RangeState = tuple[str, bool]
 BELOW: RangeState = ("below SPSO", True)
 BEYOND: RangeState = ("beyond SPEO", False)
 
-NEW, FINISHED, PASSED, CHANGED, RETURNED, GONE = "new", "finished", "passed", "changed", "returned", "gone"
+_KINDS = NEW, FINISHED, PASSED, CHANGED, RETURNED, GONE = "new", "finished", "passed", "changed", "returned", "gone"
 
 StateTables = tuple[pa.Table, pa.Table]
 """share_partition_state and in_flight."""
@@ -245,7 +245,7 @@ def print_differences(found: Mapping[str, Any]) -> None:
         epochs = [f"{name.removesuffix('_epoch')} {_step(scalars[name])}" for name in _EPOCHS if name in scalars]
         key = [row["group_id"], row["topic"] or row["topic_id"], row["partition"], row["change"]]
         steps = [_step(scalars[name]) if name in scalars else None for name in ("start_offset", "end_offset")]
-        records = ", ".join(f"{count:,} {kind}" for kind, count in totals.items())
+        records = ", ".join(f"{count:,} {kind}" for kind in _KINDS if (count := totals[kind]))
         rows.append([*key, *steps, ", ".join(epochs), records])
     columns = ["GROUP", "TOPIC", "PARTITION", "CHANGE", "SPSO", "SPEO", "EPOCHS", "RECORDS"]
     print_table(columns, rows, numeric=("PARTITION",))

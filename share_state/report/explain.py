@@ -170,7 +170,7 @@ def _record_json(touch: Touch, deliveries: int, assignments: AssignmentHistory) 
         "snapshot_epoch": touch.snapshot_epoch,
         "state_epoch": touch.state_epoch,
         "leader_epoch": touch.leader_epoch,
-        "delivery_complete_count": touch.delivery_complete_count,
+        "delivery_complete_count": None if touch.delivery_complete_count == -1 else touch.delivery_complete_count,
         "members": None if members is None else list(members),
     }
 

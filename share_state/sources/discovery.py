@@ -322,7 +322,7 @@ def _segments_under(folder: InputPath, selector: TopicSelector) -> list[InputPat
         level = sorted(child for parent in level for child in parent.iterdir() if child.is_dir())
     instead = f"found logs of {', '.join(sorted(other_topics)[:3])}" if other_topics else "no log segments here"
     raise InputError(
-        f"{folder}: {instead} (looked for {selector.folder}-*/*.log in {searched} folders);"
+        f"{folder}: {instead} (looked for {selector.folder}-*/*.log in {searched} folder{'s' * (searched != 1)});"
         f" give the folder that holds {selector.folder}-0"
     )
 

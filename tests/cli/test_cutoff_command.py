@@ -129,3 +129,12 @@ def test_a_log_with_nothing_to_clean_says_so(light: Command, tmp_path: Path):
     assert said.code == 0
     assert "nothing may be cleaned" in said.out
     assert said.table[1][2] == "-"
+
+
+def test_topics_have_the_names_that_the_groups_of_the_export_give(light: Command):
+    assert "g4 t2 1" in light("cutoff", CHAOS).out
+
+
+def test_a_count_that_the_log_does_not_hold_is_null_in_an_explanation(light: Command):
+    said = light("explain", CHAOS, "--group=g3", "--topic=t0", "--partition=2", "--offset=470", "--json")
+    assert json.loads(said.out)["records"][0]["delivery_complete_count"] is None

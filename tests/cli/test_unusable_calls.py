@@ -319,6 +319,7 @@ def test_a_call_that_is_none_is_refused(light: Command, arguments: list[str]):
     ("arguments", "error"),
     [
         (("show", "--partition", "x"), "--partition x: give a whole number"),
+        (("cutoff", HAPPY, "--as-of-offset", "1"), "--as-of-offset 1: give P=OFFSET"),
         (("cutoff", HAPPY, "--state-partitions=0"), "--state-partitions 0: give at least 1"),
         (("audit", HAPPY, "--out", "w", "--fail-on", "x"), "--fail-on x: give one of error, warning, info, off"),
         (("decode", "./nowhere/"), "./nowhere/: no such file or folder; give the folder that holds "),
@@ -335,8 +336,9 @@ def test_a_path_of_two_lines_is_refused_in_one(light: Command, tmp_path: Path):
 
 
 def test_a_place_without_a_warehouse_cannot_be_shown(light: Command, tmp_path: Path):
-    for place in (tmp_path / "gone", tmp_path, _a_file(tmp_path / "file")):
-        _refused(light("show", place), "no warehouse here", f"--out {place}")
+    for place in (tmp_path / "gone", _a_file(tmp_path / "file")):
+        _refused(light("show", place), "no warehouse here", f"INPUT --out {place}")
+    _refused(light("show", tmp_path), "no warehouse here", f"reconstruct {tmp_path} --out WAREHOUSE")
 
 
 def test_a_warehouse_with_a_table_missing_cannot_be_shown(light: Command, chaos: Path, tmp_path: Path):
