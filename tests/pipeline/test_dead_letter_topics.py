@@ -26,6 +26,8 @@ from tests.truth import DATA
 REAL = DATA / "4.4.0/dead-letters"
 KEY: Key = ("app", "AAECAwQFBgcICQoLDA0ODw", 0)
 ARCHIVING, ARCHIVED = 3, 4
+SECRET = b"card 4929-7318"
+"""In the key, the value and other headers of each dead letter: nothing may show it."""
 STEP = 600_000
 """ms between two batches of a state log: longer than a dead letter may take."""
 
@@ -36,7 +38,9 @@ def letter(of: int, *, topic: str = "orders", time: float = 1, **changed: bytes 
                "delivery.count": b"5", "message": b"Offset rejected by client."}  # fmt: skip
     headers |= {name.replace("_", "."): text for name, text in changed.items()}
     named = [(f"__dlq.errors.{name}".encode(), text) for name, text in headers.items() if text is not None]
-    return Record(b"a key", b"a value", [(b"other", b"x"), *named], time_delta=int(time * STEP))
+    return Record(
+        b"key of " + SECRET, SECRET, [(b"other", SECRET), (SECRET, b"x"), *named], time_delta=int(time * STEP)
+    )
 
 
 class Export:
@@ -373,3 +377,47 @@ def test_metrics_and_the_page_count_dead_letters_by_group_and_reason(export: Exp
     shutil.rmtree(export.warehouse)
     assert run(["audit", str(export.folder / "__share_group_state-0"), "--out", str(export.warehouse)]) in (0, 1)
     assert 'id="dead-letters"' not in render_page(read_report(str(export.warehouse)))
+
+
+def test_keys_values_and_other_headers_are_in_no_output(export: Export, capfd: pytest.CaptureFixture[str]):
+    stranger = Record(SECRET, SECRET, [(b"__dlq.errors.topic", b"orders"), (b"other", SECRET)])
+    letters = (letter(10), letter(11), letter(11), letter(90), stranger)
+    export.state([snapshot(KEY)], *archived(10, 14), [update(KEY, [(20, 20, ARCHIVING, 5)])]).letters(*letters)
+    out, lake, dlq = export.folder / "out", str(export.warehouse), str(export.folder / "dlq.app-0")
+    out.mkdir()
+    export.run("audit")
+    report = read_report(lake)
+    (out / "page.html").write_text(render_page(report))
+    write_metrics(str(out / "metrics.prom"), report, 10)
+    source = [str(export.folder / "__share_group_state-0"), "--topics", str(export.folder / "topics.json")]
+    place = ["--group", "app", "--topic", "orders", "--partition", "0"]
+    for words in (["--offset", "10"], ["--offset", "11", "--json"], ["--offset", "12"]):
+        assert run(["explain", *source, *place, *words, "--dead-letters", dlq]) == 0
+    for name in ("plan.md", "plan.sh", "plan.json"):
+        assert (
+            run(
+                [
+                    "repair",
+                    *source,
+                    "--dead-letters",
+                    dlq,
+                    "--set",
+                    "limits.archiving_seconds=0",
+                    "--out",
+                    str(out / name),
+                ]
+            )
+            == 0
+        )
+    assert run(["repair", lake, "--json"]) == 0
+    assert run(["show", lake, "--json"]) == 0
+    tables, said = CommittedTables(lake), capfd.readouterr()
+    rows = {
+        name: str(tables.read(name).to_pylist()) for name in (*DEAD_LETTER_TABLES, "findings", "share_partition_state")
+    }
+    written = [path.read_bytes() for folder in (out, export.warehouse) for path in folder.rglob("*") if path.is_file()]
+    shown = "\n".join([*rows.values(), str(tables.run), said.out, said.err]).encode() + b"".join(written)
+    assert SECRET not in shown
+    # The one text of a dead letter that is shown is the broker's own.
+    assert shown.count(b"Offset rejected by client.") > 5
+    assert "ARCHIVING_STUCK" in (out / "plan.md").read_text()

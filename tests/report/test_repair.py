@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -11,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from share_state import repair, timeline
@@ -19,9 +21,13 @@ from share_state.errors import ShareStateError
 from share_state.fold.limits import Limits
 from share_state.report.repair.commands import KafkaTools, quote
 from share_state.report.repair.options import HARM, repairs
+from share_state.report.repair.plan import RepairPlan
 from share_state.report.repair.status import SharePartitionStatus, Survey, can_be_named
 from share_state.simulator.types import DeliveryState, StateBatch
 from tests.cli.commands import Command, flipped, say
+from tests.kafka.batches import Record, consecutive
+from tests.log_writer import Key, batch, snapshot, update, write_log_folder, write_segment
+from tests.profiles import by_profile
 from tests.truth import DATA
 
 CHAOS, DLQ = DATA / "4.3.1/chaos", DATA / "4.4.0/dlq"
@@ -157,19 +163,50 @@ def test_an_idle_cluster_in_order_needs_no_plan(share_state: Command) -> None:
     assert "there is nothing to do" in said.out
 
 
-def test_a_suspect_state_is_said_first_and_nothing_risky_is_offered(share_state: Command, tmp_path: Path) -> None:
-    for log in CHAOS.glob("__share_group_state-*/*.log"):
-        copy = tmp_path / log.parent.name / log.name
-        copy.parent.mkdir()
-        copy.write_bytes(flipped(log.read_bytes(), batch=-2))
-    found = [one for one in _plan(share_state, tmp_path, "--set", "limits.delivery_count=3") if one["suspect"]]
-    assert found
-    for one in found:
-        assert one["sentence"].startswith("Do not act on this state")
-        assert {option["harm"] for option in one["options"]} == {"no harm"}
-        assert all(
-            "--alter" not in option["command"] and "jshell" not in option["command"] for option in one["options"]
-        )
+KEY: Key = ("app", "AAECAwQFBgcICQoLDA0ODw", 0)
+_SNAPSHOT, _UPDATE = snapshot(KEY, [(0, 4, 0, 4)]), update(KEY, [(5, 9, 0, 4)])
+_SOUND = [_SNAPSHOT, _UPDATE, _UPDATE]
+SUSPECT: dict[str, tuple[list[list[Record]], str]] = {
+    "a batch that fails its CRC": ([_SOUND], "missing or unreadable"),
+    "a batch that is missing": ([_SOUND], "missing or unreadable"),
+    "a value that cannot be decoded": (
+        [[_SNAPSHOT, Record(_UPDATE.key, b"\0\1\2"), _UPDATE]], "missing or unreadable",
+    ),
+    "a key in two state partitions": ([_SOUND, _SOUND], "in several state partitions"),
+    "an update that no snapshot precedes": ([[_UPDATE, _UPDATE]], "that no snapshot precedes"),
+    "an update of a missing snapshot": (
+        [[_SNAPSHOT, update(KEY, [(5, 9, 0, 4)], snapshot_epoch=1)]], "the snapshot before it 0",
+    ),
+    "a missing snapshot": ([[_SNAPSHOT, snapshot(KEY, [(0, 4, 0, 4)], snapshot_epoch=2)]], "expected 1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("cause", SUSPECT)
+def test_a_suspect_state_is_said_first_and_nothing_risky_is_offered(tmp_path: Path, cause: str) -> None:
+    logs, text = SUSPECT[cause]
+    for number, records in enumerate(logs):
+        place = write_log_folder(tmp_path, number, [batch([one]) for one in records])
+        path = next(place.glob("*.log"))
+        if "CRC" in cause:
+            path.write_bytes(flipped(path.read_bytes(), batch=1))
+        if "batch that is missing" in cause:
+            placed = consecutive([batch([one]) for one in records], 0)
+            write_segment(place, [placed[0], placed[2]])
+    plan = repair(tmp_path)
+    (found,) = plan.repairs
+    assert found.trouble == "STATE_SUSPECT"
+    assert found.sentence.startswith("Do not act on this state")
+    assert text in found.sentence
+    assert [option.action for option in found.options] == ["EXPORT_AGAIN", "ASK_BROKER"]
+    assert {HARM[option.harm] for option in found.options} == {"no harm"}
+    assert all(not option.command or " --describe " in option.command for option in found.options)
+    assert plan.to_json()["share_partitions"][0]["suspect"]
+
+
+def test_a_snapshot_after_a_broken_chain_is_trusted(tmp_path: Path) -> None:
+    broken = [_SNAPSHOT, update(KEY, [(5, 9, 0, 4)], snapshot_epoch=1), snapshot(KEY, [(0, 9, 0, 4)], snapshot_epoch=1)]
+    write_log_folder(tmp_path, 0, [batch([one]) for one in broken])
+    assert [one.trouble for one in repair(tmp_path).repairs] == ["POISON_RECORDS"]
 
 
 def test_a_warehouse_has_the_plan_of_its_input(share_state: Command, tmp_path: Path) -> None:
@@ -223,30 +260,63 @@ def test_commands_are_those_of_the_release(share_state: Command, release: str, w
     assert all(bool(command) == (release >= "4.3") for command in raised)
 
 
-_STUBS = """
-kafka-share-groups.sh() { printf '%s\\0' "$@"; }
-kafka-configs.sh() { printf '%s\\0' "$@"; }
-jshell() { printf '%s\\0' "$@"; cat; }
-"""
+_STUB = '#!/bin/sh\nprintf \'%s\\0\' "${0##*/}" "$@"\n'
+"""Stands for a tool: it prints its name and arguments, which shows what bash passes."""
 
 
-def _passed(command: str) -> list[str]:
-    """The arguments that bash passes to the command."""
-    environment = os.environ | {"BOOTSTRAP": "b:9092", "KAFKA_LIBS": "/opt/kafka libs"}
-    done = subprocess.run(["bash", "-euc", _STUBS + command], capture_output=True, check=True, env=environment)
-    return done.stdout.decode().split("\0")[:-1]
+@pytest.fixture
+def shell(tmp_path: Path) -> Callable[[str], list[str]]:
+    """Runs lines of bash, where the tools print what they are given."""
+    for tool in ("kafka-share-groups.sh", "kafka-configs.sh", "jshell", "share-state"):
+        (tmp_path / tool).write_text(_STUB + "cat\n" * (tool == "jshell"))
+        (tmp_path / tool).chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "BOOTSTRAP": "b:9092", "KAFKA_LIBS": "/opt/kafka libs"}
+
+    def run(lines: str) -> list[str]:
+        done = subprocess.run(["bash", "-eu"], input=lines.encode(), capture_output=True, check=True,
+                              cwd=tmp_path, env=environment)  # fmt: skip
+        assert not done.stderr
+        return done.stdout.decode().split("\0")
+
+    return run
 
 
-_GROUPS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\ufffd"), min_size=1)
+_NAMES = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\0\ufffd")
+    | st.sampled_from("'\"`$\\!;&|<>(){}*?#~ \n\r\t"),
+    min_size=1,
+).filter(can_be_named)
 
 
-@given(_GROUPS.filter(can_be_named))
-def test_any_group_id_arrives_at_kafkas_tools_as_it_is(group: str) -> None:
-    tools = KafkaTools(properties="my client.properties")
-    assert f"--group={group}" in _passed(tools.delete_group(group))
-    assert f"--entity-name={group}" in _passed(tools.configure("groups", group, "share.delivery.count.limit=6"))
-    assert "my client.properties" in _passed(tools.describe(group, "offsets"))
-    assert _passed(f"kafka-configs.sh {quote(group)}") == [group]
+@example("$(echo no)`id`; false #", "a b\n```\n# 1\nEND\n")
+@example("'\"\\$'\\101' !! %s \\u0022", "-t&|<>(){}*?~")
+@settings(max_examples=by_profile(8, 300))
+@given(_NAMES, _NAMES)
+def test_any_names_arrive_at_kafkas_tools_as_they_are(
+    shell: Callable[[str], list[str]], tmp_path: Path, group: str, topic: str
+) -> None:
+    """From the script and from the Markdown alike; and neither prints or runs anything else."""
+    found = _full_window(group, topic, 3)
+    plan = RepairPlan(repairs(found, KafkaTools(properties="my client.properties")), found)
+    for name in ("plan.sh", "plan.md"):
+        plan.write(str(tmp_path / name))
+    script, text = tmp_path / "plan.sh", (tmp_path / "plan.md").read_text(encoding="utf-8")
+    assert shell(f"bash {quote(str(script))}") == [text]
+    options = [option for option in plan.repairs[0].options if option.command]
+    lines = text.split("\n")
+    fences = [number for number, line in enumerate(lines) if line.startswith("```")]
+    blocks = ["\n".join(lines[begin + 1 : end]) for begin, end in zip(fences[::2], fences[1::2], strict=True)]
+    assert blocks == [*(option.command for option in options), plan.repairs[0].check]
+    assert sum(line.startswith("#") for line in lines) == 2 + len(plan.repairs[0].options)
+    numbers = [f"1.{place}" for place, option in enumerate(plan.repairs[0].options, 1) if option.command]
+    passed = shell("\n".join(f"bash {quote(str(script))} {number}" for number in (*numbers, "1.check")))
+    assert passed == shell("\n".join(blocks))
+    called = {"kafka-share-groups.sh": f"--group={group}", "kafka-configs.sh": f"--entity-name={group}",
+              "share-state": f"--group={group}"}  # fmt: skip
+    assert called.keys() | called.values() | {f"--topic={topic}:0", "my client.properties"} <= {*passed}
+    (java,) = [one for one in passed if "alterShareGroupOffsets" in one]
+    (literals,) = re.findall(r'alterShareGroupOffsets\((".*"), java.*TopicPartition\((".*"), 0\)', java)
+    assert [json.loads(one) for one in literals] == [group, topic]
 
 
 @pytest.mark.parametrize(

@@ -62,19 +62,23 @@ class KafkaTools:
         options = ("--release", "--max-messages=1", "--timeout-ms=15000", f"--group={group}", f"--topic={topic}")
         return f"{self._tool('kafka-console-share-consumer.sh', *options, config='consumer')} >/dev/null"
 
-    def configure(self, kind: str, name: str, config: str) -> str:
-        """Set a config of one of the `groups` or `topics`; `name` may be a shell variable with its `$`."""
-        entity = f'--entity-name="{name}"' if name.startswith("$") else quote(f"--entity-name={name}")
-        tool = self._tool("kafka-configs.sh", "--alter", f"--entity-type={kind}")
-        return f"{tool} {entity} {quote(f'--add-config={config}')}"
+    def configure_group(self, group: str, config: str) -> str:
+        """Set a config of a share group."""
+        given = ("--alter", "--entity-type=groups", f"--entity-name={group}", f"--add-config={config}")
+        return self._tool("kafka-configs.sh", *given)
 
     def describe_config(self, group: str) -> str:
         """Show the configs of a share group."""
         return self._tool("kafka-configs.sh", "--describe", "--entity-type=groups", f"--entity-name={group}")
 
-    def describe_topic(self, topic: str) -> str:
-        """Show the leaders of a topic; `topic` may be a shell variable with its `$`."""
-        return f'{self._tool("kafka-topics.sh", "--describe")} --topic="{topic}"'
+    def describe_dead_letter_topic(self) -> str:
+        """Show the leaders of the topic that the reader names."""
+        return f'{self._tool("kafka-topics.sh", "--describe")} --topic="${DEAD_LETTER_TOPIC}"'
+
+    def allow_dead_letters(self) -> str:
+        """Let share groups write to the topic that the reader names."""
+        tool = self._tool("kafka-configs.sh", "--alter", "--entity-type=topics")
+        return f'{tool} --entity-name="${DEAD_LETTER_TOPIC}" --add-config=errors.deadletterqueue.group.enable=true'
 
     def move_start(self, group: str, topic: str, partition: int, offset: int) -> str:
         """Set the start offset; 4.1 and later. No tool of Kafka sets an offset, so jshell calls the Admin client."""

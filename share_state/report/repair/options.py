@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from share_state.report.console import format_number, pluralize
-from share_state.report.repair.commands import DEAD_LETTER_TOPIC, KafkaTools, diff_command
+from share_state.report.repair.commands import KafkaTools, diff_command
 from share_state.report.repair.rehearsal import Effect, Rehearsal
 from share_state.report.repair.status import SharePartitionStatus, Survey, can_be_named
 from share_state.simulator.durability import UnloadableStateError
@@ -271,11 +271,10 @@ class _Advisor:
     def check_dead_letter_topic(self) -> Option | None:
         if not self.release.dead_letters:
             return None
-        topic = f"${DEAD_LETTER_TOPIC}"
         commands = (
             self.tools.describe_config(self.group),
-            self.tools.describe_topic(topic),
-            self.tools.configure("topics", topic, "errors.deadletterqueue.group.enable=true"),
+            self.tools.describe_dead_letter_topic(),
+            self.tools.allow_dead_letters(),
         )
         what = (
             "Make the dead-letter topic usable before anything sends to it: errors.deadletterqueue.topic.name of the "
@@ -343,7 +342,7 @@ class _Advisor:
         elif value > getattr(_DEFAULTS, f"max_{config.replace('.', '_')}"):
             what += f" The brokers must allow it: group.share.max.{config}."
         return Option(
-            action, SETTINGS, what, self.tools.configure("groups", self.group, f"share.{config}={value}"), effect=effect
+            action, SETTINGS, what, self.tools.configure_group(self.group, f"share.{config}={value}"), effect=effect
         )
 
     def forbid_renewals(self) -> Option | None:
@@ -353,7 +352,7 @@ class _Advisor:
             f"Forbid consumers to renew locks ({_GROUP_LIMITS_SINCE} and later): a record that one of them keeps is "
             "released when its lock expires."
         )
-        command = self.tools.configure("groups", self.group, "share.renew.acknowledge.enable=false")
+        command = self.tools.configure_group(self.group, "share.renew.acknowledge.enable=false")
         return Option("FORBID_RENEWALS", SETTINGS, what, command)
 
     def restart_consumers(self) -> Option:

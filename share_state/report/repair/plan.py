@@ -57,8 +57,9 @@ class RepairPlan:
             options = [asdict(option) | {"harm": HARM[option.harm]} for option in one.options]
             also = {code: text for code, text in one.status.troubles.items() if code != one.trouble}
             found.append(
-                key | {"trouble": one.trouble, "sentence": one.sentence, "also": also, "suspect": row["suspect"],
-                       "now": one.now and asdict(one.now), "options": options, "check": one.check}
+                key | {"trouble": one.trouble, "sentence": one.sentence, "also": also,
+                       "suspect": "STATE_SUSPECT" in one.status.troubles, "now": one.now and asdict(one.now),
+                       "options": options, "check": one.check}
             )  # fmt: skip
         head = {"inputs": list(self.survey.inputs), "time": self.survey.time, "releases": list(self.survey.releases)}
         return head | {"share_partitions": found, "left_out": self.survey.left_out}
@@ -76,12 +77,11 @@ class RepairPlan:
             yield ""
             yield f"**{one.trouble}**: {one.sentence}"
             yield ""
-            for code, text in one.status.troubles.items():
-                if code != one.trouble:
-                    yield f"- also {code}: {_text(text)}"
-            if one.now is not None:
-                yield f"- now: {_state(one.now)}"
-            yield ""
+            facts = [
+                f"- also {code}: {_text(text)}" for code, text in one.status.troubles.items() if code != one.trouble
+            ]
+            facts += [f"- now: {_state(one.now)}"] if one.now is not None else []
+            yield from (*facts, "") if facts else ()
             for place, option in enumerate(one.options, 1):
                 yield f"### {number}.{place} {option.action} ({HARM[option.harm]})"
                 yield ""
@@ -125,7 +125,7 @@ class RepairPlan:
                     needs = [f': "${{{name}:?{_VARIABLES[name]}}}"; export {name}' for name in used]
                     lines += [f"{number}.{place})  # {option.action}", *needs, option.command, ";;"]
             lines += [f"{number}.check)", one.check, ";;"]
-        lines += ["'')", *(f"printf '%s\\n' {quote(line)}" for line in self._markdown()), ";;"]
+        lines += ["'')", *(f"printf '%s\\n' {quote(line)}" for line in self.markdown()[:-1].split("\n")), ";;"]
         lines += ['*) echo "no option $1 with a command" >&2; exit 2;;', "esac"]
         return "\n".join(lines) + "\n"
 

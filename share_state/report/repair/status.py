@@ -65,6 +65,10 @@ _RULES = {code: code for code in TROUBLES if code not in (*VERDICTS, "POISON_REC
 }
 """Rule -> trouble. Poison records that are archived trouble nobody any more: those that wait are looked up."""
 
+_BROKEN_CHAIN = ("ORPHAN_UPDATE", "BASE_LOST", "SPLIT_KEY", "SNAPSHOT_EPOCH_GAP", "UPDATE_EPOCH_MISMATCH")
+"""Rules that make a state suspect, unless a later snapshot replaced what they are about."""
+_RULES |= dict.fromkeys(_BROKEN_CHAIN, "STATE_SUSPECT")
+
 _STATE_COLUMNS = (
     *KEY_COLUMNS, "state_partition", "start_offset", "effective_start_offset", "end_offset", "topic_end_offset",
     "snapshot_epoch", "state_epoch", "leader_epoch", "delivery_complete_count", "snapshot_offset",
@@ -238,7 +242,7 @@ def _findings(tables: CommittedTables, where: pc.Expression, states: pa.Table) -
 
     The first share-partition of `states` stands for a group that a finding is about.
     """
-    columns = (*KEY_COLUMNS, "rule", "message", "evidence")
+    columns = (*KEY_COLUMNS, "rule", "message", "evidence", "offset")
     rows = tables.read("findings", where & pc.field("rule").isin(list(_RULES)), columns)
     of_groups, first = rows.filter(pc.field("partition").is_null()), states.sort_by(ascending(*KEY_COLUMNS))
     if len(of_groups):
@@ -249,6 +253,11 @@ def _findings(tables: CommittedTables, where: pc.Expression, states: pa.Table) -
     rows = add_topic_key(rows)
     milliseconds = pc.map_lookup(rows["evidence"], pa.scalar("milliseconds"), "first")
     rows = rows.drop_columns("evidence").append_column("milliseconds", milliseconds)
+    snapshots = add_topic_key(states).select([*IDENTITY_COLUMNS, "snapshot_offset"])
+    rows = left_join(rows, snapshots, {"snapshot_offset": pa.int64()})
+    is_replaced = pc.is_in(rows["rule"], pa.array(_BROKEN_CHAIN))
+    is_replaced = pc.and_(is_replaced, pc.fill_null(pc.less(rows["offset"], rows["snapshot_offset"]), False))
+    rows = rows.filter(pc.invert(is_replaced)).drop_columns(["offset", "snapshot_offset"])
     index = {rule: TROUBLES.index(code) for rule, code in _RULES.items()}
     return rows.append_column("trouble", pa.array([index[rule] for rule in rows["rule"].to_pylist()], pa.int32()))
 

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 import share_state
 from share_state.cli.main import run
 from share_state.delta.reader import CommittedTables
-from share_state.report.repair.commands import KafkaTools
+from share_state.report.repair.commands import DEAD_LETTER_TOPIC, KafkaTools
 from share_state.simulator.state_records import DurableState, StateKey, StateRecord, encode_record
 from share_state.simulator.types import DeliveryState, StateBatch, find_release
 from tests.profiles import by_profile, nightly
@@ -273,7 +273,10 @@ def test_commands_without_trouble_run_too(cluster: Cluster, tmp_path: Path) -> N
     group.create()
     group.consume(None, bool)
     commands = [tools.describe(group.name, "offsets"), tools.describe_config(group.name)]
-    commands += [f"TOPIC={group.topic}\n{tools.describe_topic('$TOPIC')}", tools.delete_group(group.name)]
+    commands += [
+        f"{DEAD_LETTER_TOPIC}={group.topic}\n{tools.describe_dead_letter_topic()}",
+        tools.delete_group(group.name),
+    ]
     for command in commands:
         script.write_text(command, encoding="utf-8")
         carry_out(cluster.environment, script, "")
