@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from share_state.cli.main import run
+from share_state.delta.reader import CommittedTables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,11 +38,11 @@ def make_tables(spark: "SparkSession", folder: Path) -> None:
     _run("reconstruct", *_named(EXPORT), "--out", film, "--timeline")
     _run("reconstruct", *_named(OF_MEMBERS), "--out", groups)
     _run("decode", *_named(EXPORT), "--out", records)
-    homes = {path.name: path for path in Path(lake).iterdir() if path.is_dir()}
-    homes |= {name: Path(groups, name) for name in ("share_groups", "share_group_members")}
-    homes |= {"timeline": Path(film, "timeline"), "decoded_records": Path(records)}
+    homes = {path.name: lake for path in Path(lake).iterdir() if path.is_dir()}
+    homes |= {"share_groups": groups, "share_group_members": groups, "timeline": film}
     for name, home in homes.items():
-        spark.read.format("delta").load(str(home)).createOrReplaceTempView(name)
+        spark.createDataFrame(CommittedTables(home).read(name).combine_chunks()).createOrReplaceTempView(name)
+    spark.read.format("delta").load(records).createOrReplaceTempView("decoded_records")
 
 
 def _named(export: Path) -> list[str]:

@@ -13,7 +13,7 @@ from tests.sources.formats.tables import shuffled, table_of
 from tests.sources.object_stores.test_s3_forms import json_lines
 from tests.truth import DATA
 
-CHAOS = DATA / "4.3.1/chaos"
+EXPORT = DATA / "4.3.1/happy"
 
 SCRIPT = """
 import json, os, sys
@@ -29,9 +29,9 @@ told["default"] = spark._jsc.hadoopConfiguration().get("fs.defaultFS")
 told["python"] = spark.sparkContext.parallelize([0]).map(lambda _: sys.executable).collect()
 frame = spark.read.json("file://" + os.path.abspath("rows.json")).cache()
 os.chdir(sys.argv[1])
-tables = {"frame": share_state.reconstruct(frame), "json": share_state.reconstruct("rows.json", spark=spark),
+tables = {"frame": share_state.reconstruct(frame),
           "warehouse": share_state.reconstruct("rows.json", spark=spark, warehouse="lake"),
-          "segments": share_state.reconstruct("chaos", spark=spark)}
+          "segments": share_state.reconstruct("logs", spark=spark)}
 told["states"] = {name: one.share_partition_state.count() for name, one in tables.items()}
 described = spark._jsc.sc().statusStore().jobsList(None)
 told["jobs"] = sorted({described.apply(n).description().get() for n in range(described.size())
@@ -47,9 +47,9 @@ def test_settings_of_the_operator_win_on_a_cluster_whose_file_system_is_elsewher
     conf, work, jvm = tmp_path / "conf", tmp_path / "work", tmp_path / "jvm"
     for folder in (conf, work, jvm):
         folder.mkdir()
-    json_lines(shuffled(table_of(find_logs([str(CHAOS)]))), work / "rows.json")
+    json_lines(shuffled(table_of(find_logs([str(EXPORT)]))), work / "rows.json")
     shutil.copy(work / "rows.json", jvm)
-    shutil.copytree(CHAOS, work / "chaos")
+    shutil.copytree(EXPORT, work / "logs")
     pythons = [str(tmp_path / name / Path(sys.executable).relative_to(sys.prefix)) for name in ("theirs", "named")]
     for name in ("theirs", "named"):
         (tmp_path / name).symlink_to(sys.prefix)
@@ -68,7 +68,7 @@ def test_settings_of_the_operator_win_on_a_cluster_whose_file_system_is_elsewher
     command = [sys.executable, "-c", SCRIPT, str(work), pythons[1]]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=jvm)
     assert done.returncode == 0, done.stderr[-3000:]
-    told, states = json.loads(done.stdout), len(share_state.reconstruct(CHAOS).share_partition_state)
+    told, states = json.loads(done.stdout), len(share_state.reconstruct(EXPORT).share_partition_state)
     jobs = told.pop("jobs")
     assert {f"share_state: find the log partitions of {name}" for name in ("the DataFrame", "rows.json")} <= {*jobs}
     assert "share_state: read and fold log partitions" in jobs
@@ -79,5 +79,5 @@ def test_settings_of_the_operator_win_on_a_cluster_whose_file_system_is_elsewher
         "spark.sql.shuffle.partitions": "7",
         "default": "viewfs://lake/",
         "python": pythons,
-        "states": dict.fromkeys(("frame", "json", "warehouse", "segments"), states),
+        "states": dict.fromkeys(("frame", "warehouse", "segments"), states),
     }

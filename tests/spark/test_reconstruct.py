@@ -2,7 +2,6 @@
 
 import shutil
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -286,12 +285,16 @@ def test_big_log_partitions_have_a_task_each():
     assert sorted(len(task) for task in balance_tasks(logs, 1)) == [1, 1, 1]
 
 
-def test_tables_of_a_schema_are_named_by_the_catalog(spark: SparkSession, tmp_path: Path):
+def test_tables_of_a_schema_are_named_by_the_catalog_and_sparks_ui_shows_what_is_written(
+    spark: SparkSession, tmp_path: Path
+):
     export = DATA / "4.3.1/happy/__share_group_state-0"
     for name in ("lake", "same_lake"):
         spark.sql(f"CREATE SCHEMA {name} LOCATION '{tmp_path / 'lake'}'")
     try:
+        before = _jobs(spark)
         written = share_state.reconstruct(export, spark=spark, warehouse="spark_catalog.lake").share_partition_state
+        _check_jobs(spark, before, CommittedTables(str(tmp_path / "lake")))
         folded = share_state.reconstruct(export).share_partition_state
         assert sorted(map(str, written.toArrow().to_pylist())) == sorted(map(str, folded.to_pylist()))
         # Temporary views, as of other tests, are listed with every schema.
@@ -308,31 +311,39 @@ def test_tables_of_a_schema_are_named_by_the_catalog(spark: SparkSession, tmp_pa
         spark.sql("DROP SCHEMA lake CASCADE")
 
 
-def test_sparks_ui_shows_what_runs_and_the_rows_and_bytes_of_every_table(spark: SparkSession, tmp_path: Path):
-    store = spark.sparkContext._jsc.sc().statusStore()
+def test_a_schema_whose_location_cannot_be_read_is_refused_in_one_line(
+    spark: SparkSession, capfd: pytest.CaptureFixture[str]
+):
+    spark.sql("CREATE SCHEMA away LOCATION 'file:/proc/1/lake'")
+    try:
+        export = DATA / "4.3.1/happy/__share_group_state-0"
+        assert run(["reconstruct", str(export), "--out", "spark_catalog.away", "--quiet"]) == 2
+        (line,) = (line for line in capfd.readouterr().err.splitlines() if line.startswith("share-state: "))
+        assert "/proc/1/lake" in line
+    finally:
+        spark.sql("DROP SCHEMA away")
 
-    # The store keeps a number of jobs and stages only, and first forgets skipped stages, which wrote nothing.
-    def jobs() -> dict[int, Any]:
-        found = store.jobsList(None)
-        return {found.apply(place).jobId(): found.apply(place) for place in range(found.size())}
 
-    def stages_of(job: Any) -> Iterator[Any]:
+def _jobs(spark: SparkSession) -> dict[int, Any]:
+    """The jobs that Spark's UI shows, by their numbers."""
+    found = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
+    return {found.apply(place).jobId(): found.apply(place) for place in range(found.size())}
+
+
+def _check_jobs(spark: SparkSession, before: dict[int, Any], tables: CommittedTables) -> None:
+    """Spark's UI shows what ran since, and the rows and bytes of every table."""
+    store, written, bytes_written = spark.sparkContext._jsc.sc().statusStore(), Counter[str](), Counter[str]()
+    for job in (job for number, job in _jobs(spark).items() if number not in before):
         for place in range(job.stageIds().size()):
+            # The store keeps a number of jobs and stages only, and first forgets skipped stages, which wrote nothing.
             with suppress(Py4JJavaError):
-                yield store.lastStageAttempt(job.stageIds().apply(place))
-
-    before = jobs()
-    share_state.reconstruct(DATA / "4.3.1/happy", spark=spark, warehouse=tmp_path / "lake")
-    written, bytes_written = Counter[str](), Counter[str]()
-    for job in (job for number, job in jobs().items() if number not in before):
-        for stage in stages_of(job):
-            # What Delta computes for itself writes nothing, and may have no description.
-            described = stage.description().get() if stage.description().isDefined() else ""
-            assert described.removeprefix("Delta: ").startswith("share_state: ") or not stage.outputBytes()
-            written[described] += stage.outputRecords()
-            bytes_written[described] += stage.outputBytes()
+                stage = store.lastStageAttempt(job.stageIds().apply(place))
+                # What Delta computes for itself writes nothing, and may have no description.
+                described = stage.description().get() if stage.description().isDefined() else ""
+                assert described.removeprefix("Delta: ").startswith("share_state: ") or not stage.outputBytes()
+                written[described] += stage.outputRecords()
+                bytes_written[described] += stage.outputBytes()
     assert "share_state: read and fold log partitions" in written
-    tables = CommittedTables(str(tmp_path / "lake"))
     for name in (*tables.versions, "runs"):
         rows = len(tables.runs) if name == "runs" else len(tables.read(name))
         assert written[f"share_state: write {name}"] == rows
