@@ -160,8 +160,14 @@ def list_foreign_files(place: str) -> list[str] | None:
         raise InputError(f"{place}: cannot be read as a Delta table ({str(error).splitlines()[0]})") from None
 
 
+def foreign_schema(place: str) -> pa.Schema:
+    """The columns of the latest version of any Delta table; as `scan_foreign`."""
+    with _opened_foreign(place) as table:
+        return pa.schema(table.schema())
+
+
 def scan_foreign(
-    place: str, columns: Sequence[str], check: Callable[[str, Sequence[str]], None]
+    place: str, columns: Sequence[str], check: Callable[[str, Sequence[str]], None] | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Read columns of the latest version of any Delta table, without the rows that deletion vectors mark.
 
@@ -172,13 +178,19 @@ def scan_foreign(
     Raises:
         InputError: if it cannot be read, naming the features that delta-rs lacks.
     """
+    with _opened_foreign(place) as table:
+        if check is not None:
+            check(place, [field.name for field in table.schema().fields])
+        yield from map(pa.record_batch, table.scan(columns=list(columns)))
+
+
+@contextmanager
+def _opened_foreign(place: str) -> "Iterator[DeltaTable]":
     from deltalake import DeltaTable  # noqa: PLC0415  slow to import
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
     try:
-        table = DeltaTable(place, storage_options=delta_storage_options(place))
-        check(place, [field.name for field in table.schema().fields])
-        yield from map(pa.record_batch, table.scan(columns=list(columns)))
+        yield DeltaTable(place, storage_options=delta_storage_options(place))
     except (DeltaError, OSError) as error:
         if isinstance(error, OSError) and "://" in place:
             raise store_error(place, error) from None

@@ -66,7 +66,7 @@ def plan_table(files: Sequence[TableFile], columns: Columns, topics: Sequence[st
     row_groups: dict[tuple[str, int], list[RowGroup]] = {}
     other_topics, total, to_read, scanned, has_times, is_mixed = set[str](), 0, 0, 0, True, False
     for number, file in enumerate(files):
-        with _parquet_errors(file.path), pq.ParquetFile(parquet_source(file.path)) as parquet:
+        with parquet_errors(file.path), pq.ParquetFile(parquet_source(file.path)) as parquet:
             _check_columns(parquet.schema_arrow, columns, file)
             has_times &= columns.timestamp in parquet.schema_arrow.names
             rows_before = 0
@@ -109,7 +109,7 @@ def missing_topic_message(topic: str, other_topics: Collection[str]) -> str:
 
 
 @contextmanager
-def _parquet_errors(path: str) -> Iterator[None]:
+def parquet_errors(path: str) -> Iterator[None]:
     """Convert the errors of pyarrow and Python for a damaged footer, or a value out of range, to InputError."""
     try:
         yield

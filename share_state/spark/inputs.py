@@ -4,10 +4,11 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from errno import ENOENT
+from dataclasses import astuple, dataclass, replace
 from functools import cache, partial, reduce
-from itertools import chain, groupby, pairwise
+from io import BufferedReader, TextIOWrapper
+from itertools import chain, groupby, islice, pairwise
+from operator import itemgetter
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
@@ -15,8 +16,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from py4j.protocol import Py4JError
-from pyarrow.fs import LocalFileSystem, copy_files
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
@@ -31,20 +32,23 @@ from pyspark.sql.types import (
 )
 
 from share_state.config.inputs import INT32_MAX
+from share_state.delta.reader import foreign_schema, scan_foreign
 from share_state.errors import InputError
+from share_state.kafka.buffers import is_text
 from share_state.kafka.record_batches import Chunk
 from share_state.kafka.state_records import LARGEST_OFFSET
-from share_state.pipeline.inputs import SortedLogs
+from share_state.pipeline.inputs import SortedLogs, data_files
 from share_state.pipeline.task import PerLog, balance_tasks
 from share_state.sources.discovery import GROUP_TOPIC, LogPartition, Segment
-from share_state.sources.object_stores import READ_SIZE, SCHEMES, StorePath, read_error
-from share_state.sources.table_plan import missing_topic_message
+from share_state.sources.object_stores import READ_SIZE, SCHEMES, StorePath, parquet_source, read_error
+from share_state.sources.table_plan import list_table_files, missing_topic_message, parquet_errors
 from share_state.sources.tables import NO_TIME, Columns, Rows, arrow_rows, rows_in_chunks, timestamp_ms
-from share_state.spark.session import reason, scratch_folder
+from share_state.spark.session import reason
 
 _OURS = ("key", "value", "topic", "partition", "offset", "timestamp")
 _OPTIONAL = ("topic", "timestamp")
 _FILE, _WRONG, _TASK = "__file", "__wrong", "__task"
+_UNION = partial(DataFrame.unionByName, allowMissingColumns=True)
 _LARGEST = {"partition": INT32_MAX, "offset": LARGEST_OFFSET - 1}
 
 
@@ -63,15 +67,13 @@ class SparkSorter:
         self, tables: Sequence[tuple[str, str]], columns: Columns, name: str, topics: Sequence[str]
     ) -> SortedLogs:
         """Sort tables as one, given by format (parquet, delta or json) and path."""
-        copies, frames = _LocalCopies(self._session), list[DataFrame]()
-        with copies.original_addresses():
-            for form, path in [(form, copies.local(path)) for form, path in tables]:
-                try:
-                    frames.append(_normalised(self._session.read.format(form).load(local_address(path)), columns, path))
-                except (PySparkException, Py4JError) as error:
-                    raise InputError(f"{path}: cannot be read as {form} ({reason(error)})") from None
-            frame = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
-            return _sorted_logs(frame, name, topics)
+        frames = list[DataFrame]()
+        for form, path in tables:
+            try:
+                frames.append(_normalised(_read(self._session, form, path, columns), columns, path))
+            except (PySparkException, Py4JError) as error:
+                raise InputError(f"{path}: cannot be read as {form} ({reason(error)})") from None
+        return _sorted_logs(reduce(_UNION, frames), name, topics)
 
     def sort_frame(self, frame: DataFrame, columns: Columns, topics: Sequence[str]) -> SortedLogs:
         """Sort the rows of a DataFrame."""
@@ -263,7 +265,8 @@ def _normalised(frame: DataFrame, columns: Columns, label: str) -> DataFrame:
             is_wrong = given.isNotNull() & chosen[ours].isNull()
             wrong = sql.when(is_wrong, f"{name} is text but not {expected}").otherwise(wrong)
     renamed = [column.alias(ours) for ours, column in chosen.items()]
-    return frame.select(*renamed, wrong.alias(_WRONG), sql.input_file_name().alias(_FILE))
+    file = sql.col(_FILE) if _FILE in types else sql.input_file_name()
+    return frame.select(*renamed, wrong.alias(_WRONG), file.alias(_FILE))
 
 
 def _in_our_type(ours: str, name: str, given: Column, types: Mapping[str, DataType], label: str) -> Column:
@@ -292,38 +295,76 @@ def _in_our_type(ours: str, name: str, given: Column, types: Mapping[str, DataTy
     return given
 
 
-class _LocalCopies:
-    """Copies files of object stores, for which Spark has no client, to a scratch folder that is deleted at exit."""
+def _read(session: SparkSession, form: str, path: str, columns: Columns) -> DataFrame:
+    """A table; where Spark has no client for its object store, tasks read it with Arrow."""
+    if "://" not in path:
+        return session.read.format(form).load(local_address(path))
+    root, names = StorePath.at(path), astuple(columns)
+    if root.store.scheme in SCHEMES and missing_client(session, path) is None:
+        return session.read.format(form).load(path)
+    if form == "delta":
+        kept = pa.schema([_plain(one) for one in foreign_schema(path) if one.name in names])
+        return _read_in_tasks(session, [path], partial(scan_foreign, columns=kept.names), kept)
+    if form == "parquet":
+        with parquet_errors(path):
+            found = pq.read_schema(parquet_source(path))
+        kept = pa.schema([_plain(one) for one in found if one.name in names])
+        return _read_in_tasks(session, [path], partial(_rows_of_parquet, kept.names), kept)
+    frames = list[DataFrame]()
+    files = [(file, {name: file.constants[name] for name in names if name in file.constants})
+             for file in list_table_files(data_files(root), root)]  # fmt: skip
+    for constants, group in groupby(sorted(files, key=lambda one: sorted(one[1].items())), itemgetter(1)):
+        addresses = [file.path for file, _ in group]
+        lines = _read_in_tasks(session, addresses, _lines, pa.schema([("line", pa.string())]))
+        kinds = session.read.json(lines.select("line").rdd.map(itemgetter(0))).schema
+        rows = lines.select(sql.from_json("line", kinds).alias("row"), _FILE).select("row.*", _FILE)
+        of_folders = {name: sql.lit(int(value) if value.isdecimal() else value) for name, value in constants.items()}
+        frames.append(rows.withColumns(of_folders) if of_folders else rows)
+    return reduce(_UNION, frames)
 
-    def __init__(self, session: SparkSession) -> None:
-        self._session = session
-        self._addresses: dict[str, str] = {}
 
-    def local(self, address: str) -> str:
-        """The path of a copy of a file, or of a folder and all below it; unchanged if Spark reads the address."""
-        if "://" not in address:
-            return address
-        root = StorePath.at(address)
-        if root.store.scheme in SCHEMES and missing_client(self._session, address) is None:
-            return address
-        target = scratch_folder("copy") / root.name
-        self._addresses[str(target)] = address
-        try:
-            copy_files(root.inner, str(target), root.store.file_system, LocalFileSystem(), chunk_size=READ_SIZE)
-        except OSError as error:
-            if error.errno in (None, ENOENT):
-                raise read_error(address, error) from None
-            place = f"{target.parent} ({error.strerror}); set TMPDIR to a disk with more space"
-            raise InputError(f"{address}: cannot be copied to {place}") from None
-        return str(target)
+def _plain(field: pa.Field) -> pa.Field:
+    """A column in the Arrow type that Spark takes for it."""
+    kind: Any = field.type
+    if pa.types.is_integer(kind):
+        kind = pa.int64()
+    elif pa.types.is_timestamp(kind):
+        kind = pa.timestamp("us", "UTC")
+    elif is_text(kind):
+        kind = pa.string()
+    elif pa.types.is_fixed_size_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+        kind = pa.binary()
+    return pa.field(field.name, kind)
 
-    @contextmanager
-    def original_addresses(self) -> Iterator[None]:
-        """Let error messages name what was copied instead of the copies."""
-        try:
-            yield
-        except InputError as error:
-            message = str(error)
-            for path, address in self._addresses.items():
-                message = message.replace(path, address)
-            raise InputError(message) from None
+
+def _read_in_tasks(
+    session: SparkSession, addresses: Sequence[str], read: Callable[[str], Iterable[pa.RecordBatch]], schema: pa.Schema
+) -> DataFrame:
+    """The rows of files, a task for each, with the address of the file."""
+    with_file = schema.append(pa.field(_FILE, pa.string()))
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        numbers: Iterator[int] = chain.from_iterable(batch["id"].to_pylist() for batch in batches)
+        for address in (addresses[number] for number in numbers):
+            for rows in read(address):
+                columns = [rows[one.name].cast(one.type) for one in schema]
+                yield pa.RecordBatch.from_arrays([*columns, pa.repeat(address, len(rows))], schema=with_file)
+
+    return session.range(0, len(addresses), 1, len(addresses)).mapInArrow(run, from_arrow_schema(with_file))
+
+
+def _rows_of_parquet(names: Sequence[str], address: str) -> Iterator[pa.RecordBatch]:
+    with parquet_errors(address), pq.ParquetFile(parquet_source(address)) as file:
+        yield from file.iter_batches(columns=list(names))
+
+
+def _lines(address: str) -> Iterator[pa.RecordBatch]:
+    path = StorePath.at(address)
+    try:
+        # Arrow decompresses by the ending of the name, as Spark does.
+        with path.store.file_system.open_input_stream(path.inner) as stream:
+            text = TextIOWrapper(BufferedReader(stream, READ_SIZE), "utf-8", errors="replace")  # pyright: ignore[reportArgumentType]
+            while lines := list(islice(text, 4096)):
+                yield pa.record_batch({"line": [line for line in lines if not line.isspace()]})
+    except OSError as error:
+        raise read_error(address, error) from None

@@ -2,6 +2,8 @@
 
 import base64
 import json
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -42,6 +44,16 @@ def table(logs: list[LogPartition]) -> pa.Table:
     return table_of(logs)
 
 
+@pytest.fixture
+def no_disk(s3_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkSession]:
+    """A session without a client for stores: tasks read them, and nothing passes the disk of the driver."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(disk))
+    yield s3_spark
+    assert not [*disk.iterdir()]
+
+
 def found(address: str, sorter: RowSorter | None = None, form: str = AUTO) -> list[LogPartition]:
     return read_export(ExportPaths([address], sorter=sorter), form).logs
 
@@ -54,7 +66,8 @@ def is_same(told: list[LogPartition], logs: list[LogPartition]) -> None:
 
 def json_lines(table: pa.Table, path: Path) -> Path:
     """A table as a sink writes it: JSON lines, bytes in base64."""
-    rows = table.select(["key", "value", "topic", "partition", "offset"]).to_pylist()
+    names = ("key", "value", "topic", "partition", "offset")
+    rows = table.select([name for name in names if name in table.column_names]).to_pylist()
     for row in rows:
         row |= {name: row[name] and base64.b64encode(row[name]).decode() for name in ("key", "value")}
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -90,29 +103,31 @@ def test_a_delta_table(s3: str, table: pa.Table, logs: list[LogPartition], tmp_p
 
 
 def test_a_delta_table_with_deleted_rows_goes_through_spark(
-    s3_spark: SparkSession, s3: str, table: pa.Table, logs: list[LogPartition], tmp_path: Path
+    no_disk: SparkSession, s3: str, table: pa.Table, logs: list[LogPartition], tmp_path: Path
 ):
-    frame = s3_spark.createDataFrame(pa.concat_tables([table, shuffled(table)]).combine_chunks())
+    frame = no_disk.createDataFrame(pa.concat_tables([table, shuffled(table)]).combine_chunks())
     rows = frame.selectExpr("*", "row_number() OVER (PARTITION BY partition, offset ORDER BY offset) AS copy")
     place = str(tmp_path / "bronze")
     rows.coalesce(1).write.format("delta").option("delta.enableDeletionVectors", "true").save(place)
-    s3_spark.sql(f"DELETE FROM delta.`{place}` WHERE copy = 2")
+    no_disk.sql(f"DELETE FROM delta.`{place}` WHERE copy = 2")
     assert DeltaTable(place).protocol().reader_features
-    is_same(found(put(s3, Path(place), "tables/deleted"), SparkSorter(s3_spark)), logs)
+    is_same(found(put(s3, Path(place), "tables/deleted"), SparkSorter(no_disk)), logs)
 
 
 def test_json_lines_go_through_spark(
-    s3_spark: SparkSession, s3: str, table: pa.Table, logs: list[LogPartition], tmp_path: Path
+    no_disk: SparkSession, s3: str, table: pa.Table, logs: list[LogPartition], tmp_path: Path
 ):
-    json_lines(shuffled(table), tmp_path / "rows/day=1/part-0.json")
-    told = found(put(s3, tmp_path / "rows", "tables/json"), SparkSorter(s3_spark))
+    for log in logs:
+        own = shuffled(table.filter(pa.compute.field("partition") == log.partition))
+        json_lines(own.drop_columns("partition"), tmp_path / f"rows/partition={log.partition}/part-0.json")
+    told = found(put(s3, tmp_path / "rows", "tables/json"), SparkSorter(no_disk))
     assert [log.partition for log in told] == [log.partition for log in logs]
     for one, other in zip(told, logs, strict=True):
         assert fold_log(one).states == fold_log(other).states
 
 
 def test_rows_without_any_order_go_through_spark(
-    s3_spark: SparkSession,
+    no_disk: SparkSession,
     s3: str,
     table: pa.Table,
     logs: list[LogPartition],
@@ -121,7 +136,7 @@ def test_rows_without_any_order_go_through_spark(
 ):
     write(shuffled(table), tmp_path / "rows.parquet", row_group=64)
     monkeypatch.setattr(table_plan, "MAX_OVERLAP", 1 << 10)
-    is_same(found(put(s3, tmp_path / "rows.parquet", "tables/rows.parquet"), SparkSorter(s3_spark)), logs)
+    is_same(found(put(s3, tmp_path / "rows.parquet", "tables/rows.parquet"), SparkSorter(no_disk)), logs)
 
 
 @pytest.mark.parametrize("form", ["json", "parquet"])
@@ -134,11 +149,11 @@ def test_spark_reads_with_a_client_of_its_own_what_must_be_sorted(
     monkeypatch: pytest.MonkeyPatch,
     form: str,
 ):
-    """Nothing is copied: Hadoop's view of another place stands for the client, and has the rows."""
+    """Hadoop's view of another place stands for the client, and has the rows."""
     rows = tmp_path / f"rows.{form}"
     json_lines(shuffled(table), rows) if form == "json" else write(shuffled(table), rows, row_group=64)
     monkeypatch.setattr(table_plan, "MAX_OVERLAP", 1 << 10)
-    monkeypatch.setattr(inputs, "copy_files", lambda *_, **__: pytest.fail("copied"))
+    monkeypatch.setattr(inputs, "_read_in_tasks", lambda *_: pytest.fail("read by Arrow"))
     hadoop = s3_spark.sparkContext._jsc.hadoopConfiguration()
     settings = {
         "fs.s3.impl": "org.apache.hadoop.fs.viewfs.ViewFileSystemOverloadScheme",
@@ -156,13 +171,13 @@ def test_spark_reads_with_a_client_of_its_own_what_must_be_sorted(
             hadoop.unset(name)
 
 
-def test_a_flaw_of_a_copied_table_is_told_by_its_address(
-    s3_spark: SparkSession, s3: str, table: pa.Table, tmp_path: Path
+def test_a_flaw_of_a_table_is_told_by_the_address_of_its_file(
+    no_disk: SparkSession, s3: str, table: pa.Table, tmp_path: Path
 ):
     flawed = table.slice(0, 5).set_column(4, "offset", pa.array([1, 2, -3, 4, 5]))
     address = put(s3, json_lines(flawed, tmp_path / "flawed.json"), "tables/flawed.json")
     with pytest.raises(InputError, match=f"^{address}: partition 0, offset -3: offset is null or negative"):
-        found(address, SparkSorter(s3_spark))
+        found(address, SparkSorter(no_disk))
 
 
 def test_files_that_go_with_an_input(s3: str, tmp_path: Path):
