@@ -35,7 +35,7 @@ from share_state.cli.options import (
 from share_state.config.inputs import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import check_warehouse_path, warehouse_lock
-from share_state.errors import InputError, SetupError, ShareStateError
+from share_state.errors import InputError, SetupError, ShareStateError, WarehouseError
 from share_state.fold.limits import Limits
 from share_state.pipeline.across_logs import StreamLetters
 from share_state.pipeline.executor import LOCAL_MASTER, Progress
@@ -142,6 +142,10 @@ def stream(
     progress, milliseconds = Progress(quiet=running.quiet), _milliseconds(trigger)
     check_fail_on(judging.fail_on)
     check_warehouse_path(out)
+    if re.fullmatch(r"\w+\.\w+", out) and not Path(out).exists():
+        raise WarehouseError(
+            f"{out}: a stream writes to a folder or an address, not to a schema; give ./{out} or a path"
+        )
     spec = input_spec(OPTIONS, rules=pairs(judging.rule, "--rule"), state_partitions=state_partitions)
     limits = spec.limits.to_limits()
     if find_cluster_address([source]):

@@ -15,12 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow.fs import FileSelector
+from pyarrow.fs import FileSelector, FileSystem
 
 from share_state.delta.merge import (
     GONE,
@@ -54,6 +55,8 @@ COMMAND = "stream"
 _UNREADABLE = "LOG_UNREADABLE"
 INITIAL = "initial"
 """Folder of the initial states in that of the checkpoint."""
+_WAREHOUSE = "share_state_warehouse"
+"""File in that folder with the path or address of the warehouse."""
 
 _IS_OF_LETTERS = pc.field("rule").isin([code for code, one in registered().items() if Scope.DEAD_LETTERS in one.checks])
 """Of rows of `findings`."""
@@ -486,9 +489,10 @@ def open_stream(warehouse: str, checkpoint: str, inputs: tuple[str, ...]) -> tup
     Returns:
         What it has committed, and the folder of its checkpoint.
     Raises:
-        WarehouseError: if the checkpoint is of a stream of other inputs.
+        WarehouseError: if the checkpoint is of a stream of other inputs, or of another warehouse.
     """
     run = last_stream_run(warehouse)
+    place = warehouse if "://" in warehouse else str(Path(warehouse).absolute())
     with warehouse_errors(checkpoint):
         filesystem, folder = open_filesystem(checkpoint)
         listed = filesystem.get_file_info(FileSelector(folder, allow_not_found=True))
@@ -501,15 +505,30 @@ def open_stream(warehouse: str, checkpoint: str, inputs: tuple[str, ...]) -> tup
                     f"{checkpoint}: is of a stream of {' '.join(run.inputs)}; give another --checkpoint and --out"
                 )
             return run, f"{checkpoint.rstrip('/')}/{run.query}"
+        for name in known:
+            if (other := _warehouse_of(filesystem, f"{folder}/{name}")) not in (None, place):
+                raise WarehouseError(f"{checkpoint}: is of the stream that writes {other}; give another --checkpoint")
         if run is not None:
             _LOG.info("%s: the checkpoint of the stream in %s is gone; it starts anew", checkpoint, warehouse)
         elif known:
             _LOG.info("%s: the tables of the stream in %s are gone; it starts anew", warehouse, checkpoint)
         for name in known:
             filesystem.delete_dir(f"{folder}/{name}")
-    query = uuid.uuid4().hex[:16]
+        query = uuid.uuid4().hex[:16]
+        filesystem.create_dir(f"{folder}/{query}", recursive=True)
+        with filesystem.open_output_stream(f"{folder}/{query}/{_WAREHOUSE}") as file:
+            file.write(place.encode())
     folder = f"{checkpoint.rstrip('/')}/{query}"
     return _begin_from_audit(warehouse, folder, StreamRun(query, inputs=inputs)), folder
+
+
+def _warehouse_of(filesystem: FileSystem, folder: str) -> str | None:
+    """The warehouse of the stream whose checkpoint is in a folder; None if an earlier version began it."""
+    try:
+        with filesystem.open_input_stream(f"{folder}/{_WAREHOUSE}") as file:
+            return file.read().decode()
+    except FileNotFoundError:
+        return None
 
 
 def _begin_from_audit(warehouse: str, folder: str, run: StreamRun) -> StreamRun:

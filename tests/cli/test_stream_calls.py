@@ -15,6 +15,10 @@ from share_state.pipeline.stream_tables import StreamRun, StreamTables
         (["nowhere"], "nowhere: no such folder; give a folder of Parquet files with Spark's Kafka columns"),
         (["in", "--checkpoint", "in"], "in: holds something else (x.parquet); give an empty folder"),
         (["other"], "is of a stream of"),
+        (
+            ["in", "--out", "catalog.schema"],
+            "catalog.schema: a stream writes to a folder or an address, not to a schema",
+        ),
         (["kafka://127.0.0.1:1"], "no broker answers"),
     ],
 )
@@ -29,7 +33,7 @@ def test_an_unusable_call_is_one_line(
         tables.write(0, [])
         tables._commit_run()
     given = options if "--checkpoint" in options else [*options, "--checkpoint", "cp"]
-    assert run(["stream", *given, "--out", "lake", "--once"]) == 2
+    assert run(["stream", *given, *(() if "--out" in given else ("--out", "lake")), "--once"]) == 2
     err = capfd.readouterr().err
     assert message in err
     assert err.count("\n") == 1

@@ -15,6 +15,7 @@ from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.result import RunResult
 from share_state.sources.discovery import find_logs
 from share_state.spark.executor import SparkExecutor
+from tests.profiles import nightly
 from tests.spark.test_audit import grown
 from tests.truth import DATA
 
@@ -29,6 +30,10 @@ def audit(source: Path, warehouse: Path, history_days: int = 90, tasks: Executor
 
 def sizes(warehouse: Path) -> Counter[str]:
     return Counter(CommittedTables(str(warehouse)).read(HISTORY)["run_id"].to_pylist())
+
+
+def versions(warehouse: Path) -> dict[str, int]:
+    return dict(CommittedTables(str(warehouse)).versions)
 
 
 def table(warehouse: Path, name: str) -> str:
@@ -64,6 +69,7 @@ def test_deleted_rows_stay_deleted_and_no_night_is_written_twice(spark: SparkSes
         audit(next(nights), warehouse)
 
 
+@nightly("an audit and a dozen statements in Spark")
 def test_mapped_columns_keep_their_names_and_clustering_is_refused_by_name(spark: SparkSession, tmp_path: Path):
     nights, warehouse = grown(DATA / "4.3.1/happy", tmp_path / "logs", 3), tmp_path / "w"
     audit(next(nights), warehouse)
@@ -82,11 +88,45 @@ def test_mapped_columns_keep_their_names_and_clustering_is_refused_by_name(spark
     with pytest.raises(WarehouseError, match=r"cutoff: cannot be written .*ClusteredTable.*DROP FEATURE"):
         audit(next(nights), warehouse)
     assert CommittedTables(str(warehouse)).run == before
-    # Spark's own writer keeps it.
+    # Spark's own writer keeps it, and what else others have done.
+    state, history, findings = (table(warehouse, name) for name in ("share_partition_state", HISTORY, "findings"))
+    for change in (
+        f"COMMENT ON TABLE {state} IS 'theirs'",
+        f"ALTER TABLE {state} ADD COLUMNS (mine STRING COMMENT 'mine')",
+        f"ALTER TABLE {state} ALTER COLUMN group_id COMMENT 'theirs'",
+        f"ALTER TABLE {findings} ADD CONSTRAINT known CHECK (rule IS NOT NULL)",
+        f"ALTER TABLE {history} SET TBLPROPERTIES "
+        "('delta.enableChangeDataFeed' = 'true', 'delta.enableDeletionVectors' = 'true')",
+        f"OPTIMIZE {history} ZORDER BY (partition)",
+        f"DELETE FROM {history} WHERE run_id = '{before['run_id']}' AND partition = 0",
+        f"VACUUM {history} RETAIN 168 HOURS",
+    ):
+        spark.sql(change)
+    kept = sizes(warehouse)
     written = audit(tmp_path / "logs", warehouse, tasks=SparkExecutor(spark))
+    assert {**sizes(warehouse)} == {**kept, written.run_id: written.share_partitions}
+    assert spark.table(history).count() == sizes(warehouse).total()
+    feed = spark.read.option("readChangeFeed", "true").option("startingVersion", versions(warehouse)[HISTORY])
+    assert feed.format("delta").load(str(warehouse / HISTORY)).count() == written.share_partitions
+    fields = spark.table(state).schema
+    assert [fields[name].metadata["comment"] for name in ("group_id", "mine")] == ["theirs", "mine"]
+    theirs = {one: spark.sql(f"DESCRIBE DETAIL {one}").first() for one in (state, findings)}
+    assert theirs[state].description == "theirs"
+    assert theirs[findings].properties["delta.constraints.known"] == "rule IS NOT NULL"
     assert CommittedTables(str(warehouse)).run["run_id"] == written.run_id
     (detail,) = spark.sql(f"DESCRIBE DETAIL {table(warehouse, 'cutoff')}").collect()
     assert detail.clusteringColumns == ["dialect"]
     assert spark.sql(f"SELECT first_offset FROM {mapped}").count() == len(
         CommittedTables(str(warehouse)).read("in_flight")
     )
+
+
+@nightly("a second audit on Spark")
+def test_rows_that_break_a_constraint_are_refused_by_sparks_writer(spark: SparkSession, tmp_path: Path):
+    nights, warehouse, tasks = grown(DATA / "4.3.1/happy", tmp_path / "logs", 2), tmp_path / "w", SparkExecutor(spark)
+    audit(next(nights), warehouse, tasks=tasks)
+    before = CommittedTables(str(warehouse)).run
+    spark.sql(f"ALTER TABLE {table(warehouse, HISTORY)} ADD CONSTRAINT known CHECK (run_id = '{before['run_id']}')")
+    with pytest.raises(WarehouseError, match=f"{HISTORY}: cannot be written as a Delta table by Spark.*known"):
+        audit(next(nights), warehouse, tasks=tasks)
+    assert CommittedTables(str(warehouse)).run == before

@@ -15,6 +15,7 @@ from share_state.cli.main import run as command
 from share_state.config.inputs import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import DEAD_LETTER_TABLES
+from share_state.errors import WarehouseError
 from share_state.pipeline.across_logs import StreamLetters
 from share_state.pipeline.executor import LocalExecutor
 from share_state.pipeline.inputs import find_dead_letters
@@ -173,6 +174,10 @@ def test_a_stream_whose_checkpoint_is_gone_begins_anew(tmp_path: Path, caplog: p
         run, _ = open_stream(stream.lake, str(tmp_path / "checkpoint"), ())
     assert (run.records, last_stream_run(stream.lake).query == run.query) == (0, False)
     assert "the checkpoint of the stream in" in caplog.text
+    # With another warehouse, by mistake, that checkpoint stays.
+    with pytest.raises(WarehouseError, match=f"is of the stream that writes {stream.lake}; give another --checkpoint"):
+        open_stream(str(tmp_path / "other"), str(tmp_path / "checkpoint"), ())
+    assert [path.name for path in (tmp_path / "checkpoint").iterdir()] == [run.query]
 
 
 def test_what_waits_too_long_is_found_by_the_clock_once(tmp_path: Path):
