@@ -225,7 +225,13 @@ def _sorted_logs(ours: DataFrame, name: str, topics: Sequence[str]) -> SortedLog
         sql.concat_ws(" ", sql.count("*"), sql.bit_xor(sql.xxhash64(*content))).alias("content"),
     )
     with described(ours.sparkSession, f"share_state: find the log partitions of {name}"):
-        rows = [row for row in found.collect() if row.topic is not None]
+        try:
+            rows = [row for row in found.collect() if row.topic is not None]
+        except PySparkException as error:
+            # What a task says of its file.
+            if (said := re.search(r"share_state\.errors\.InputError: (.*)", str(error))) is None:
+                raise
+            raise InputError(said[1]) from None
     of_topics = {topic: [row for row in rows if row.topic == topic] for topic in topics}
     for row in chain.from_iterable(of_topics.values()):
         if row.wrong is not None:

@@ -180,6 +180,18 @@ def test_a_flaw_of_a_table_is_told_by_the_address_of_its_file(
         found(address, SparkSorter(no_disk))
 
 
+def test_a_damaged_table_is_told_by_its_address(
+    s3_spark: SparkSession, s3: str, table: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    damaged = bytearray(write(shuffled(table), tmp_path / "rows.parquet", row_group=64).read_bytes())
+    damaged[3000:3400] = b"\xff" * 400
+    (tmp_path / "rows.parquet").write_bytes(damaged)
+    monkeypatch.setattr(table_plan, "MAX_OVERLAP", 1 << 10)
+    address = put(s3, tmp_path / "rows.parquet", "tables/damaged.parquet")
+    with pytest.raises(InputError, match=f"^{address}: not a complete Parquet file"):
+        found(address, SparkSorter(s3_spark))
+
+
 def test_files_that_go_with_an_input(s3: str, tmp_path: Path):
     topics = put(s3, CHAOS / "topics.json", "files/topics.json")
     assert read_topics(topics).names == read_topics(str(CHAOS / "topics.json")).names
