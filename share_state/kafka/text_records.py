@@ -130,7 +130,7 @@ class RecordAccumulator:
 
     def flush(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the bytes and RECORD rows so far, and start again."""
-        data, records = np.frombuffer(b"".join(self._parts), np.uint8), np.array(self._rows, RECORD)
+        data, records = np.frombuffer(bytearray().join(self._parts), np.uint8), np.array(self._rows, RECORD)
         self._parts, self._rows, self.size = [], [], 0
         return data, records
 

@@ -104,7 +104,7 @@ def test_without_a_group_side_groups_are_those_with_state(light: Command, tmp_pa
     assert light("reconstruct", DATA / "4.3.1/chaos/__share_group_state-0", "--out", lake).code == 0
     said = light("groups", lake)
     first, header, *rows = said.lines
-    assert first.startswith("the input had no logs of __consumer_offsets")
+    assert first.startswith("the input has no logs of __consumer_offsets")
     assert header.split()[0] == "GROUP"
     assert {tuple(row.split()[:3]) for row in rows} == {(f"g{number}", "-", "-") for number in range(6)}
 

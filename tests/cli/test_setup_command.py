@@ -11,7 +11,9 @@ import numba
 import numpy as np
 import pytest
 
+from share_state.cli.main import run
 from share_state.errors import SetupError
+from share_state.jit import compile as compile_module
 from share_state.pipeline.executor import Progress
 from share_state.sources import jars
 from tests.truth import DATA
@@ -32,7 +34,16 @@ def test_the_first_command_says_that_it_compiles_and_for_how_long_and_the_next_d
     assert "share-state: compiling kernels" in first
     assert re.search(r"share-state: write: compiled kernels for \d+ s", first)
     assert "compil" not in second
-    assert "compil" not in _run({**no_java, "NUMBA_CACHE_DIR": str(tmp_path / "new")}, "decode", text, "-q").stderr
+
+
+@pytest.mark.parametrize(("options", "is_told"), [((), True), (("--quiet",), False)])
+def test_a_quiet_command_does_not_say_that_it_compiles(
+    options: tuple[str, ...], is_told: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(compile_module, "has_cached_kernels", lambda: False)
+    text = DATA / "4.3.1/happy/console-consumer-formatter.txt"
+    assert run(["decode", str(text), *options]) == 0
+    assert ("compiling kernels" in capfd.readouterr().err) == is_told
 
 
 class _Terminal(io.StringIO):

@@ -26,7 +26,7 @@ records = st.builds(
 
 
 def _framed(data: bytes) -> tuple[np.ndarray, np.ndarray]:
-    content, table = np.frombuffer(data, np.uint8), np.empty(len(data) // HEADER_SIZE + 2, BATCH)
+    content, table = np.frombuffer(bytearray(data), np.uint8), np.empty(len(data) // HEADER_SIZE + 2, BATCH)
     rows, _, _ = frame_batches(content, 0, len(content), True, 0, 0, table, 0, len(content))
     return content, table[:rows]
 

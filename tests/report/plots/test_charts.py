@@ -149,7 +149,7 @@ def test_a_table_that_is_another_or_holds_several_is_refused(stuck: pa.Table, ta
     with pytest.raises(ShareStateError, match="it has no rows; choose one by group"):
         plots.offsets(stuck.slice(0, 0))
     other = pa.Table.from_pylist([row | {"partition": 2} for row in stuck.to_pylist()], schema=stuck.schema)
-    with pytest.raises(ShareStateError, match="2 share-partitions are in it"):
+    with pytest.raises(ShareStateError, match="timeline: 2 share-partitions; choose one"):
         plots.offsets(pa.concat_tables([stuck, other]))
 
 

@@ -58,7 +58,7 @@ def test_the_picture_of_a_stall_ends_with_the_log(light: Command, tmp_path: Path
     [
         (("heatmap", str(DLQ), "--out", "x.png"), "plot heatmap: no such picture"),
         (("cutoff", str(DLQ), "--out", "x.gif"), "pictures are written as"),
-        (("window", str(DLQ), "--out", "x.png"), "share-partitions are in it; choose one"),
+        (("window", str(DLQ), "--out", "x.png"), "48 share-partitions; choose one"),
         *(
             ((what, str(DLQ), "--group", "nobody", "--out", "x.png"), "group nobody: not here; the nearest of 9 are")
             for what in ("window", "offsets", "deliveries", "cutoff")
