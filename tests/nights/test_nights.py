@@ -397,5 +397,7 @@ def _clock(shift: timedelta) -> Iterator[None]:
         yield
 
 
-Nights.TestCase.settings = settings(max_examples=by_profile(4, 1000), stateful_step_count=30, print_blob=True)
+Nights.TestCase.settings = settings(
+    max_examples=by_profile(3, 1000), stateful_step_count=by_profile(20, 30), print_blob=True
+)
 TestNights = Nights.TestCase
