@@ -167,12 +167,15 @@ class DriverSide:
         return () if self.letters is None else (RANGES,)
 
 
-def read_driver_side(plan: FoldPlan, before: CommittedTables | None = None) -> tuple[DriverSide, FoldPlan]:
+def read_driver_side(
+    plan: FoldPlan, before: CommittedTables | None = None, noted_from: int = 0
+) -> tuple[DriverSide, FoldPlan]:
     """Read the groups and the dead letters of a plan.
 
     Args:
         plan: of a run; of a live cluster, it holds the ends of the state logs.
         before: tables of the last audit, which hold the dead letters that it read.
+        noted_from: as in DriverSide.
     Returns:
         Both; and the plan without them, which collects `archiving_ranges` if there are dead letters.
     Raises:
@@ -186,9 +189,7 @@ def read_driver_side(plan: FoldPlan, before: CommittedTables | None = None) -> t
     letters = read_letters(plan.dead_letters, known)
     archiving = frozenset(pc.unique(letters.rows["group_id"]).to_pylist())
     groups, plan = read_groups(replace(plan, dead_letters=None, archiving_groups=archiving))
-    # Audits without dead letters, and those from before this table, note no ranges.
-    newest = None if before is None or before.holds(RANGES) else before.run["log_time"]
-    return DriverSide(groups, letters, ranges, 0 if newest is None else int(newest.timestamp() * 1000)), plan
+    return DriverSide(groups, letters, ranges, noted_from), plan
 
 
 @dataclass(frozen=True, slots=True)

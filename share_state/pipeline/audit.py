@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from share_state.delta.warehouse import GROUP_TABLES, Warehouse, repair_history
 from share_state.errors import WarehouseError
+from share_state.fold.archiving import RANGES
 from share_state.fold.checkpoint import with_input
 from share_state.fold.history import add_verdicts
 from share_state.fold.states import SHARE_GROUP_STATE
@@ -29,6 +30,9 @@ from share_state.schema.declarations import table_schema
 from share_state.sources.resume import READ_FROM_START, digest_of_logs
 
 _LOG = logging.getLogger("share_state")
+
+_NOTED_FROM = "dead_letters.noted_from"
+"""Option of the `runs` row, as DriverSide.noted_from: later audits must know it."""
 
 _WRITTEN = (IN_FLIGHT, STATE, CARRIED)
 """Tables that the tasks write."""
@@ -97,6 +101,8 @@ def run_audit(
             notes = [*notes, NO_GROUPS]
         if plan.dead_letters is not None:
             fingerprint["dead_letters.digest"] = plan.dead_letters.digest()
+            if noted_from := _noted_from(plan, last):
+                fingerprint[_NOTED_FROM] = str(noted_from)
         if last is not None and _has_other_rules(last, fingerprint) and _resumed_partitions(plan):
             notes = [*notes, OTHER_RULES]
     if last is not None and not by_wall_clock and is_unchanged(plan) and _has_same_options(last, fingerprint, notes):
@@ -107,7 +113,7 @@ def run_audit(
         return result
     kept, expired = last.runs_since(started - timedelta(days=history_days)) if last else (set[str](), set[str]())
     with progress("read the groups"):
-        side, plan = read_driver_side(plan, None if last is None else last.tables)
+        side, plan = read_driver_side(plan, last and last.tables, int(fingerprint.get(_NOTED_FROM, 0)))
     with open_executor(plan) as executor, tables, executor.open_sink(tables) as sink:
         previous = {"last_audit": last.tables.run["run_id"]} if last else {}
         with progress("read and fold"):
@@ -140,6 +146,16 @@ def run_audit(
             _LOG.info("wrote %s tables", len(tables.versions))
             sink.maintain(replaced_files_days)
     return result
+
+
+def _noted_from(plan: FoldPlan, last: LastAudit | None) -> int:
+    """`DriverSide.noted_from`: audits without dead letters, and those from before the table, note no ranges."""
+    if last is None or not _resumed_partitions(plan):
+        return 0
+    if last.tables.holds(RANGES):
+        return int(dict(last.tables.run["options"]).get(_NOTED_FROM, 0))
+    newest = last.tables.run["log_time"]
+    return 0 if newest is None else int(newest.timestamp() * 1000)
 
 
 def _has_same_options(last: LastAudit, options: Mapping[str, str], notes: list[str]) -> bool:

@@ -280,6 +280,24 @@ def test_an_audit_reads_what_is_new_and_forgets_what_was_found(export: Export):
     assert len(export.rows("dead_letters")) == 5
 
 
+def test_what_was_archived_before_the_dead_letters_were_given_stays_unknown(export: Export):
+    """The audits before have not noted which offsets went through ARCHIVING."""
+    log, offsets = [[snapshot(KEY)], *archived(10, 12)], [10, 11, 12]
+    export.state(*log)
+    given = [str(export.folder / "__share_group_state-0"), "--topics", str(export.folder / "topics.json")]
+    assert run(["audit", *given, "--out", str(export.warehouse)]) == 0
+    for night in (1, 2):
+        log += archived(20 * night, 20 * night)
+        offsets.append(20 * night)
+        letters = [letter(one, time=1.5 if one < 20 else 2 * one / 20 + 1.5) for one in offsets]
+        export.state(*log).letters(*letters).run("audit")
+        assert (export.rules, export.lost) == ({}, [])
+        known = {row["offset"]: row["archived"] for row in export.rows("dead_letters")}
+        assert known == dict.fromkeys((10, 11, 12)) | dict.fromkeys(offsets[3:], True)
+    export.run("audit")
+    assert "nothing new" in export.notes
+
+
 def test_a_table_with_headers_is_read_as_segments_are(export: Export, capfd: pytest.CaptureFixture[str]):
     names = ("topic", "partition", "offset", "group", "delivery.count", "message")
     values = [[b"orders", b"0", str(offset).encode(), b"app", b"5", b"why"] for offset in (10, 12)]
