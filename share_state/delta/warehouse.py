@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.delta.files import File, TableFiles
-from share_state.delta.merge import is_merged, merge_errors, merged_rows, opened, transaction
+from share_state.delta.merge import is_merged, merge_errors, merged_rows, opened, transaction, vacuum
 from share_state.delta.reader import (
     COMMITTED,
     REPORTED,
@@ -386,6 +386,20 @@ class Warehouse:
                 existing.vacuum(retention_hours=24 * days, dry_run=False, full=True, enforce_retention_duration=False)
             except DeltaError as error:
                 raise _unusable(path, error) from None
+
+    def vacuum(self, table: str, kept: Collection[int]) -> None:
+        """Delete the files of a table that neither its latest version nor one of some others names.
+
+        delta-rs adds two versions to the table, which change no row; the next commit continues after them.
+
+        Raises:
+            WarehouseError: if another run has committed meanwhile.
+        """
+        if table == "runs" and self._version(table) != self._runs_version:
+            raise self._overtaken()
+        vacuum(self.files.folder(table), sorted(kept))
+        if table == "runs":
+            self._runs_version = self._version(table)
 
     @contextmanager
     def commit(self, table: str, replaced_runs: Collection[str] | None) -> "Iterator[Commit]":

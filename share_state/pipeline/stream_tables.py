@@ -28,7 +28,6 @@ from share_state.delta.merge import (
     keep_log_for_a_day,
     merged_batch,
     restore_version,
-    vacuum,
 )
 from share_state.delta.reader import CommittedTables, open_filesystem, warehouse_errors
 from share_state.delta.warehouse import DEAD_LETTER_TABLES, Warehouse
@@ -370,7 +369,7 @@ class StreamTables:
         self._committed_at = [one for one in self._committed_at if now - one[0] < _KEPT_SECONDS]
         for table in self._warehouse.versions:
             kept = {versions[table] for _, versions in self._committed_at if table in versions}
-            vacuum(self._place(table), sorted(kept))
+            self._warehouse.vacuum(table, kept)
 
     def _place(self, table: str) -> str:
         return self._warehouse.files.folder(table)

@@ -10,12 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from deltalake import DeltaTable
 
 from share_state.cli.main import run as command
 from share_state.config.inputs import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import DEAD_LETTER_TABLES
 from share_state.errors import WarehouseError
+from share_state.pipeline import stream_tables
 from share_state.pipeline.across_logs import StreamLetters
 from share_state.pipeline.executor import LocalExecutor
 from share_state.pipeline.inputs import find_dead_letters
@@ -126,6 +128,19 @@ def test_a_record_at_or_below_the_last_offset_is_skipped(tmp_path: Path):
     stream.write([stream.fold_rows(pa.concat_tables([*parts[max(0, n - 2) : n + 1]][::-1])) for n in range(len(parts))])
     assert tables_in(stream.lake) == reconstructed(records, tmp_path)
     assert last_stream_run(stream.lake).records == len(records)
+
+
+def test_a_stream_goes_on_after_its_vacuum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Which adds versions to the tables, also to `runs`; by default it is due after ten minutes."""
+    monkeypatch.setattr(stream_tables, "_KEPT_SECONDS", 0)
+    records, stream = table_of(found(DATA / "4.3.1/happy")), Stream(tmp_path / "lake")
+    stream.write([stream.fold_rows(part) for part in pieces(records, 5)])
+    assert tables_in(stream.lake) == reconstructed(records, tmp_path)
+    history = [entry["operation"] for entry in DeltaTable(f"{stream.lake}/runs").history()]
+    assert history.count("VACUUM END") > 1
+    for name in TABLES:
+        # The latest version alone is left.
+        assert len([*Path(stream.lake, name).glob("*.parquet")]) <= 2
 
 
 def test_a_stream_begins_with_the_state_of_an_audit(tmp_path: Path):
