@@ -124,7 +124,7 @@ def test_exactly_the_records_whose_dead_letters_failed_are_lost(
     }
     unusable = _unusable(tables)
     assert unusable.keys() == {"refused", "missing"}
-    assert "has not errors.deadletterqueue.group.enable=true" in unusable["refused"]
+    assert "does not set errors.deadletterqueue.group.enable=true" in unusable["refused"]
     assert "dlq.nowhere does not exist" in unusable["missing"]
     place = ["--group", "turns", "--topic", "of-turns", "--partition", "0", "--offset"]
     for offset, text in ((19, "Dead letter: dlq.turns-0 offset 3"), (13, "No dead letter of this offset")):

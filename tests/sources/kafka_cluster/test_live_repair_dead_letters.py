@@ -60,7 +60,7 @@ def test_what_waits_in_archiving_finishes_as_foretold(tools: Mapping[str, str], 
         letters = ("--dead-letters", f"kafka://{broker.address}")
         (refused,) = _plan(broker.address, "refused", tmp_path / "refused.json", *letters)
         assert refused["trouble"] == "DLQ_UNUSABLE"
-        assert "has not errors.deadletterqueue.group.enable=true" in refused["sentence"]
+        assert "does not set errors.deadletterqueue.group.enable=true" in refused["sentence"]
         assert [option["action"] for option in refused["options"]] == ["FIX_DLQ"]
         carry_out(tools | {"BOOTSTRAP": broker.address, "DLQ_TOPIC": "dlq.refuses"}, tmp_path / "refused.sh", "1.1")
         # What was archived before is lost; the next rejected records get their dead letters.
