@@ -48,6 +48,7 @@ from share_state.report.cutoff import print_stream
 from share_state.report.prometheus import StreamMetrics, StreamProgress, serve_metrics
 from share_state.sources.kafka_client import read_client_properties
 from share_state.sources.topics import Topics, read_topics
+from share_state.spark.choice import names_schema
 
 _TOPICS_SECONDS = 10.0
 _LOG = logging.getLogger("share_state")
@@ -142,7 +143,7 @@ def stream(
     progress, milliseconds = Progress(quiet=running.quiet), _milliseconds(trigger)
     check_fail_on(judging.fail_on)
     check_warehouse_path(out)
-    if re.fullmatch(r"\w+\.\w+", out) and not Path(out).exists():
+    if names_schema(out):
         raise WarehouseError(
             f"{out}: a stream writes to a folder or an address, not to a schema; give ./{out} or a path"
         )

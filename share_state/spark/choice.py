@@ -84,8 +84,7 @@ def open_place(choice: ExecutorChoice, warehouse: str) -> Iterator[tuple[Executo
     Raises:
         WarehouseError: if Spark does not know the schema.
     """
-    is_schema = re.fullmatch(r"\w+\.\w+", warehouse) and not Path(warehouse).exists()
-    if not is_schema or not (choice.requests_spark or _is_spark_active()):
+    if not names_schema(warehouse) or not (choice.requests_spark or _is_spark_active()):
         check_warehouse_path(warehouse)
         yield choice, warehouse
         return
@@ -94,6 +93,11 @@ def open_place(choice: ExecutorChoice, warehouse: str) -> Iterator[tuple[Executo
 
     with session(choice.master or LOCAL_MASTER, choice.conf, verbose=choice.verbose, delta=True) as spark:
         yield replace(choice, schema=warehouse), schema_location(spark, warehouse)
+
+
+def names_schema(warehouse: str) -> bool:
+    """Whether a warehouse may be a `catalog.schema`: there is no file or folder of this name."""
+    return re.fullmatch(r"\w+\.\w+", warehouse) is not None and not Path(warehouse).exists()
 
 
 def _fits_in_process(plan: FoldPlan) -> bool:
