@@ -497,6 +497,11 @@ def to_path(text: str) -> InputPath:
     return Path(unquote(text.removeprefix(_LOCAL))) if text.startswith(_LOCAL) else StorePath.at(text)
 
 
+def absolute_address(text: str) -> str:
+    """A path from the root of the file system; an address stays as it is."""
+    return text if "://" in text else str(Path(text).absolute())
+
+
 def expand_paths(text: str) -> list[InputPath]:
     """The existing file or folder of this name, or else all paths that match it as a pattern, sorted.
 
