@@ -193,6 +193,25 @@ def _history(lake: Path) -> list[str]:
     return sorted(map(str, rows.drop_columns(["run_id", "time", "verdict", "reason"]).to_pylist()))
 
 
+def test_what_a_reconstruct_found_in_the_groups_is_not_found_for_ever(tmp_path: Path):
+    """A stream reads no groups."""
+    folder, lake = tmp_path / "in", tmp_path / "lake"
+    shutil.copytree(DATA / "4.4.0/chaos", folder)
+    for path in folder.glob("__share_group_state-*/*.log"):
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 4])
+    assert command(["reconstruct", str(folder), "--out", str(lake), "--quiet"]) in (0, 1)
+    before = CommittedTables(str(lake)).read("findings")
+    assert "MISSING_SHARE_STATE" in before["rule"].to_pylist()
+    stream = Stream(lake)
+    run, place = open_stream(str(lake), str(tmp_path / "checkpoint"), ("a folder",))
+    stream.fold = replace(stream.fold, initial_states=f"{place}/{INITIAL}")
+    with StreamTables(str(lake), run, stream.fold) as tables:
+        tables.write(0, [LogChanges("", problems=["x.parquet: cannot be read"])])
+    rules = CommittedTables(str(lake)).read("findings")["rule"].to_pylist()
+    kept = before.filter(pc.field("state_partition").is_valid())["rule"].to_pylist()
+    assert sorted(rules) == sorted([*kept, "LOG_UNREADABLE"])
+
+
 @pytest.mark.parametrize("more", [["--as-of-offset", "0=9"], ["--judge", "state"]], ids=" ".join)
 def test_a_stream_begins_anew_after_a_reconstruct_of_less(more: list[str], tmp_path: Path):
     records = table_of(found(DATA / "4.3.1/happy"))
