@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from share_state.fold.chains import NOWHERE, Chains
+from share_state.fold.chains import NO_OFFSET, Chains
 from share_state.fold.limits import Limits
 from share_state.jit.compile import kernel
 from share_state.kafka.buffers import concat_rows
@@ -44,9 +44,9 @@ class LogCounts:
     """
 
     layouts: dict[int, int] = field(default_factory=dict)
-    transactional: tuple[int, int] = (NOWHERE, 0)
+    transactional: tuple[int, int] = (NO_OFFSET, 0)
     unknown_types: dict[int, tuple[int, int]] = field(default_factory=dict)
-    unknown_tags: tuple[int, int] = (NOWHERE, 0)
+    unknown_tags: tuple[int, int] = (NO_OFFSET, 0)
 
     def take(self, batches: np.ndarray, summary: BatchSummary, records: StateRecords) -> None:
         """Count the irregularities of a chunk.
@@ -74,7 +74,7 @@ class LogCounts:
             )
             untyped = counted[counted["fault"] & Fault.UNKNOWN_TYPE != 0]
             for kind in np.unique(untyped["type"]).tolist():
-                seen = self.unknown_types.get(kind, (NOWHERE, 0))
+                seen = self.unknown_types.get(kind, (NO_OFFSET, 0))
                 self.unknown_types[kind] = _add_occurrences(seen, untyped["offset"][untyped["type"] == kind])
 
 
@@ -122,7 +122,7 @@ class LogObservations:
     misplaced: tuple[np.ndarray, np.ndarray] = (np.zeros(0, np.int64), np.zeros(0, np.int64))
     key_modulus: int = 0
     resume_status: ResumeStatus | None = None
-    read_before: int = NOWHERE
+    read_before: int = NO_OFFSET
 
     def place_keys(self, hashes: np.ndarray, partition: int, state_partitions: int | None) -> None:
         """Find the share-partitions that belong to another state partition; `hashes` is from `key_hashes`."""

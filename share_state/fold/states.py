@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.fold.chains import NOWHERE, Chains
+from share_state.fold.chains import NO_OFFSET, Chains
 from share_state.fold.interval_merge import (
     ACKNOWLEDGED,
     ARCHIVED,
@@ -190,7 +190,7 @@ def state_table(
         "max_state_epoch": pa.array(rows["max_state_epoch"].copy(), mask=~rows["has_max_state_epoch"]),
         "updates_since_snapshot": pa.array(rows["updates"].astype(np.int32)),
         "snapshot_offset": pa.array(
-            rows["snapshot_offset"].copy(), mask=(rows["snapshot_offset"] == NOWHERE) | (not has_offsets)
+            rows["snapshot_offset"].copy(), mask=(rows["snapshot_offset"] == NO_OFFSET) | (not has_offsets)
         ),
         "last_offset": pa.array(rows["last_offset"].copy(), mask=np.full(count, not has_offsets)),
         "suspect": pa.array(suspect),

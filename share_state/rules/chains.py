@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
-from share_state.fold.chains import NOWHERE
+from share_state.fold.chains import NO_OFFSET
 from share_state.fold.log import FoldedLog
 from share_state.fold.record_context import ContextChunk
 from share_state.kafka.state_records import Kind
@@ -49,7 +49,7 @@ def orphan_update(folded: FoldedLog) -> Breaches:
 def _is_orphan(folded: FoldedLog) -> np.ndarray:
     """bool, one per live share-partition: whether it begins with an update and no record is missing before it."""
     orphans = folded.chains.chains["orphan_offset"]
-    return (orphans != NOWHERE) & ((folded.first_lost_offset == NOWHERE) | (orphans < folded.first_lost_offset))
+    return (orphans != NO_OFFSET) & ((folded.first_lost_offset == NO_OFFSET) | (orphans < folded.first_lost_offset))
 
 
 @rule(

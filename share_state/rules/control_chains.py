@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from share_state.fold.chains import NOWHERE
+from share_state.fold.chains import NO_OFFSET
 from share_state.fold.control_chains import ControlChains, fold_control
 from share_state.fold.control_log import LINK, FoldedControlLog
 from share_state.kafka.control_records import EPOCH_MODULUS, UNREADABLE_CONTROL_FAULTS, ControlKind
@@ -47,7 +47,7 @@ def _bad_links(folded: FoldedControlLog) -> tuple[np.ndarray, np.ndarray, np.nda
     """
     rows = _deltas(folded, _SAME)
     rows = rows[np.argsort(rows["group"], kind="stable")]
-    previous = np.concatenate(([NOWHERE], rows["offset"]))[:-1]
+    previous = np.concatenate(([NO_OFFSET], rows["offset"]))[:-1]
     first = np.concatenate(([True], rows["group"][1:] != rows["group"][:-1]))[: len(rows)]
     previous[first] = folded.all_chains.chains["snapshot_offset"][rows["group"][first]]
     bad = rows["back_offset"] != previous

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from share_state.fold.chains import NOWHERE
+from share_state.fold.chains import NO_OFFSET
 from share_state.fold.control_log import FoldedControlLog
 from share_state.fold.states import CONTROL_RECORDS
 from share_state.kafka.control_records import UNREADABLE_CONTROL_FAULTS, ControlFault
@@ -23,7 +23,7 @@ from share_state.sources.share_snapshots import ShareSnapshotEntry
 )
 def orphan_delta(folded: FoldedControlLog) -> Breaches:
     """Groups with deltas but no checkpoint: they have no state and, with a subscription, hold the cutoff back."""
-    rows = np.flatnonzero(folded.all_chains.chains["orphan_offset"] != NOWHERE)
+    rows = np.flatnonzero(folded.all_chains.chains["orphan_offset"] != NO_OFFSET)
     offsets = folded.all_chains.chains["orphan_offset"][rows].copy()
     return Breaches(
         offsets,
@@ -138,7 +138,7 @@ def state_suspect(folded: FoldedControlLog) -> Breaches:
     rows = folded.numbers[folded.suspect[folded.numbers]]
     chains = folded.all_chains.chains[rows]
     stopped, doubt = chains["stopped_offset"], chains["doubt_offset"]
-    since = np.where(stopped != NOWHERE, stopped, np.where(doubt != NOWHERE, doubt, folded.last_lost_offset))
+    since = np.where(stopped != NO_OFFSET, stopped, np.where(doubt != NO_OFFSET, doubt, folded.last_lost_offset))
     return Breaches(
         since,
         ("the state may be wrong from offset ", since, f" on; the mode {folded.options.mode} folded up to offset ",

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.fold.chains import NOWHERE
+from share_state.fold.chains import NO_OFFSET
 from share_state.fold.interval_merge import ACKNOWLEDGED, ARCHIVED, ARCHIVING, has_terminal_after_start
 from share_state.fold.log import FoldedLog
 from share_state.fold.log_stats import Folded
@@ -30,8 +30,8 @@ def archiving_stuck(folded: FoldedLog) -> Breaches:
     """Share-partitions whose first ARCHIVING offset stays in that state for long: the start offset cannot pass it."""
     chains = folded.chains.chains
     # A fold without rules over records does not know the time; the last record is an upper limit for it.
-    since = np.where(chains["archiving_at"] == NOWHERE, chains["last_timestamp"], chains["archiving_at"])
-    newest = max(folded.newest_time, int(chains["last_timestamp"].max(initial=NOWHERE)))
+    since = np.where(chains["archiving_at"] == NO_OFFSET, chains["last_timestamp"], chains["archiving_at"])
+    newest = max(folded.newest_time, int(chains["last_timestamp"].max(initial=NO_OFFSET)))
     waited = newest - since
     owner = np.repeat(np.arange(len(chains)), np.diff(folded.chains.ends))
     is_late = (waited >= folded.limits.archiving_seconds * 1000) | (newest < 0)
@@ -206,7 +206,7 @@ def cutoff_pinned(folded: FoldedLog) -> Breaches:
     """The share-partition whose old snapshot holds the cutoff back, if many records could be deleted without it."""
     (row,) = folded.cutoff.to_pylist()
     snapshots, pinned = folded.chains.chains["snapshot_offset"], row["pinned_records"] or 0
-    rows = np.flatnonzero(snapshots != NOWHERE)
+    rows = np.flatnonzero(snapshots != NO_OFFSET)
     if pinned < max(folded.limits.pinned_records, 1) or not len(rows):
         return NOTHING
     limiting_row = rows[[np.argmin(snapshots[rows])]]
