@@ -13,7 +13,6 @@ from share_state.cli.options import (
     DeliveryLimit,
     Folding,
     Group,
-    GroupSide,
     Inputs,
     Json,
     Partition,
@@ -26,7 +25,7 @@ from share_state.cli.options import (
 from share_state.config.inputs import JUDGE_NONE
 from share_state.errors import ShareStateError
 from share_state.fold.options import SharePartitionFilter
-from share_state.pipeline.across_logs import read_groups
+from share_state.pipeline.across_logs import name_topics
 from share_state.pipeline.executor import Progress
 from share_state.pipeline.plan import FoldPlan
 from share_state.report import console
@@ -116,9 +115,9 @@ def diff(
 
 @contextmanager
 def _open_plan(inputs: Sequence[str], reading: Reading, judge: str | None = None) -> Iterator[FoldPlan]:
-    """Yield a plan with the topic names of the group side."""
-    with open_plan(spec_of(inputs, reading, side=GroupSide(), judge=judge)) as plan:
-        yield read_groups(plan)[1]
+    """Yield a plan with the topic names that the groups of the input hold."""
+    with open_plan(spec_of(inputs, reading, names_only=True, judge=judge)) as plan:
+        yield name_topics(plan)
 
 
 def _compares_exports(inputs: Sequence[str], earlier: Reading, later: Reading) -> bool:

@@ -20,13 +20,14 @@ from share_state.fold.group_replay import (
     StatePartitions,
     TopicPartitions,
 )
-from share_state.kafka.group_records import read_group_records, record_types
+from share_state.fold.log_stats import BATCH_FAULTS
+from share_state.kafka.group_records import GroupRecordType, read_group_records, record_types
 from share_state.kafka.record_batches import CHUNK_SIZE, BatchStatus, Chunk
 from share_state.kafka.state_records import Fault
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition, group_partition_of, infer_group_partition_count
-from share_state.sources.segments import RecordIndex, index_records, read_into
+from share_state.sources.segments import RecordIndex, index_records, read_chunks, read_into
 from share_state.sources.topics import Topics
 
 
@@ -114,17 +115,6 @@ def _offset(offset: int) -> int | None:
 def rows_to_table(name: str, rows: Iterable[dict[str, Any]]) -> pa.Table:
     """Build a declared table from its rows."""
     return pa.Table.from_pylist(list(rows), schema=table_schema(name))
-
-
-_BATCH_FAULTS = {
-    BatchStatus.CRC_MISMATCH: ("CRC_MISMATCH", "the CRC does not match; the batch was left out, take another copy"),
-    BatchStatus.MAGIC_UNSUPPORTED: ("MAGIC_UNSUPPORTED", "not a batch of format version 2; it was left out"),
-    BatchStatus.MALFORMED: ("BATCH_MALFORMED", "the batch's lengths and counts do not fit its bytes; it was left out"),
-    BatchStatus.TRUNCATED: ("TORN_TAIL", "the file ends inside a batch; the batches before it were read"),
-    BatchStatus.UNREADABLE: ("LOG_UNREADABLE", "no batch where one is expected; take another copy"),
-    BatchStatus.CONFLICT: ("DUPLICATE_OFFSET_CONFLICT", "another copy has other bytes at these offsets; left out"),
-    BatchStatus.UNREPLICATED: ("UNREPLICATED_TAIL", "above the high watermark, and another copy replaces it; left out"),
-}
 
 
 @dataclass(slots=True)
@@ -269,6 +259,28 @@ def fold_groups(
     return folded
 
 
+_NAMING_TYPES = (GroupRecordType.SHARE_PARTITION_METADATA, GroupRecordType.SHARE_STATE_PARTITIONS)
+
+
+def read_topic_names(log: LogPartition, window: Window | None = None) -> dict[str, str]:
+    """The topic names in the records of share groups, by topic id; the latest name of each topic.
+
+    Args:
+        log: a log partition from `find_group_logs`.
+        window: selects records; all by default.
+    Raises:
+        InputError: if a segment cannot be read.
+    """
+    replay = GroupReplay(partition=log.partition)
+    for part in read_chunks(log, merge=True):
+        records = index_records(part, log.log_start_offset, window or Window()).records
+        types = record_types(part.data, records)
+        naming = np.isin(types, _NAMING_TYPES) & ~np.isin(records["offset"], [*part.faults])
+        for record in read_group_records(part.data, records[naming], types[naming]):
+            replay.apply(record)
+    return replay.names
+
+
 def _add(folded: FoldedGroups, replay: GroupReplay) -> None:
     for group_id, group in replay.groups.items():
         existing = folded.groups.get(group_id)
@@ -339,7 +351,7 @@ def _note_unread(replay: GroupReplay, part: Chunk) -> None:
 def _note_batches(replay: GroupReplay, log: LogPartition, part: Chunk) -> None:
     for row in np.flatnonzero(part.batches["status"] != BatchStatus.VALID):
         batch = part.batches[row]
-        code, text = _BATCH_FAULTS[BatchStatus(int(batch["status"]))]
+        code, text = BATCH_FAULTS[int(batch["status"])]
         where = f"{log.segments[batch['segment']].path}, position {batch['file_position']}"
         reason = f" ({part.errors[int(row)]})" if int(row) in part.errors else ""
         replay.faults.append(

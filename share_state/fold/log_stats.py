@@ -29,6 +29,23 @@ NO_PREVIOUS_START = -2
 FINDINGS_KEPT = 1000
 """Findings of one rule, severity and log partition that are kept individually; one more finding counts the others."""
 
+BATCH_FAULTS: dict[int, tuple[str, str]] = {
+    BatchStatus.CRC_MISMATCH: ("CRC_MISMATCH", "the CRC does not match; the batch was left out, take another copy"),
+    BatchStatus.MAGIC_UNSUPPORTED: ("MAGIC_UNSUPPORTED", "not a batch of format version 2; it was left out"),
+    BatchStatus.MALFORMED: ("BATCH_MALFORMED", "the batch's lengths and counts do not fit its bytes; it was left out"),
+    BatchStatus.TRUNCATED: ("TORN_TAIL", "the file ends inside a batch; the batches before it were read"),
+    BatchStatus.UNREADABLE: ("LOG_UNREADABLE", "no batch where one is expected; take another copy"),
+    BatchStatus.CONFLICT: (
+        "DUPLICATE_OFFSET_CONFLICT",
+        "another copy has other bytes at these offsets; it was left out",
+    ),
+    BatchStatus.UNREPLICATED: (
+        "UNREPLICATED_TAIL",
+        "above the high watermark of this copy, and another copy replaces it in a later leader epoch; it was left out",
+    ),
+}
+"""Status of an invalid batch -> the rule that reports it, and what it means."""
+
 _COUNTED = Fault.UNKNOWN_TYPE | Fault.UNKNOWN_TAG
 
 

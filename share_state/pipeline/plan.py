@@ -271,11 +271,17 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
     _check_one_layout(logs)
     _check_as_of(spec, names, logs)
     windows, index = _windows(spec, names, logs), spec.control_records.index
-    groups = None if spec.groups is None else _group_input(spec.groups, spec.group_frame, exports, sorter)
+    notes = [f"{' '.join(paths)}: {note}" for paths, export in exports for note in export.notes]
+    try:
+        groups = None if spec.groups is None else _group_input(spec.groups, spec.group_frame, exports, sorter)
+    except InputError as error:
+        if not spec.names_only or (spec.groups and spec.groups.paths):
+            raise
+        groups = None
+        notes.append(names_unknown(error))
     if groups is not None:
         groups = replace(groups, logs=tuple(map(bounded, groups.logs)))
-    notes = [f"{' '.join(paths)}: {note}" for paths, export in exports for note in export.notes]
-    if (warning := _partition_count_warning(groups, names)) is not None:
+    if not spec.names_only and (warning := _partition_count_warning(groups, names)) is not None:
         notes.append(warning)
     limits = spec.limits.to_limits()
     of_groups = {} if spec.judge == JUDGE_NONE else _group_limits_of(spec.sources, notes)
@@ -352,6 +358,11 @@ def _needed(sorter: RowSorter | None) -> RowSorter:
     if sorter is None:
         raise InputError("the rows of a DataFrame must be sorted by Spark; give spark=share_state.session()")
     return sorter
+
+
+def names_unknown(error: InputError) -> str:
+    """The note about a log of groups that is not read for the names of topics."""
+    return f"{error}; without it, topics that only it names are shown by their ids"
 
 
 def _group_input(

@@ -15,7 +15,7 @@ from share_state.fold.explain import (
     assignment_history,
     explain,
 )
-from share_state.fold.groups import add_topic_names, fold_groups, to_datetime, topic_names
+from share_state.fold.groups import add_topic_names, read_topic_names, to_datetime, topic_names
 from share_state.fold.interval_merge import ACKNOWLEDGED, ACQUIRED, ARCHIVING, STATE_NAMES
 from share_state.fold.options import SharePartitionFilter
 from share_state.pipeline.plan import FoldPlan
@@ -69,7 +69,8 @@ def explain_offset(
         raise InputError(f"--offset {offset}: give an offset from 0 on")
     group_logs = _group_logs(plan, inputs)
     if topic not in topic_names(plan.topics).values() and group_logs:
-        plan = replace(plan, topics=add_topic_names(plan.topics, fold_groups(group_logs).names))
+        names = [item for log in group_logs for item in read_topic_names(log).items()]
+        plan = replace(plan, topics=add_topic_names(plan.topics, dict(names)))
     chosen = SharePartitionFilter(group, topic, partition)
     found: list[Explanation] = []
     for logs in _likely_first(plan, chosen):
