@@ -5,20 +5,15 @@ from collections.abc import Sequence
 
 from share_state.fold.group_replay import GroupFault, ShareGroup, ShareMember, to_pairs
 from share_state.fold.groups import expected_assignment_sizes, members_per_partition
+from share_state.fold.log_stats import BATCH_FAULTS
 from share_state.rules import record_batches, records  # noqa: F401  they declare the rules that apply here, too
 from share_state.rules.group_context import AuditedGroups
-from share_state.rules.registry import ERROR, INFO, WARNING, GroupBreach, Scope, listed, registered, rule
+from share_state.rules.registry import ERROR, INFO, WARNING, GroupBreach, Scope, listed, register, registered, rule
 
 
-@rule(
-    "ASSIGNED_UNINITIALIZED",
-    Scope.GROUPS,
-    severity=WARNING,
-    source="Kafka GroupMetadataManager.shareGroupHeartbeat",
-    statement="Only initialized share-partitions are assigned.",
-)
+@rule("ASSIGNED_UNINITIALIZED", Scope.GROUPS, severity=WARNING, source="Kafka GroupMetadataManager.shareGroupHeartbeat")
 def assigned_uninitialized(audited: AuditedGroups) -> list[GroupBreach]:
-    """Share-partitions that are assigned to a member before they have state."""
+    """Only initialized share-partitions are assigned."""
     findings = []
     for group, of_group in audited.listed():
         ready = to_pairs(of_group.initialized)
@@ -35,15 +30,9 @@ def assigned_uninitialized(audited: AuditedGroups) -> list[GroupBreach]:
     return findings
 
 
-@rule(
-    "EPOCH_AHEAD",
-    Scope.GROUPS,
-    severity=WARNING,
-    source="KIP-932, member epoch",
-    statement="No member's epoch is ahead of its group's assignment epoch.",
-)
+@rule("EPOCH_AHEAD", Scope.GROUPS, severity=WARNING, source="KIP-932, member epoch")
 def epoch_ahead(audited: AuditedGroups) -> list[GroupBreach]:
-    """Members with a later epoch than their group's assignment."""
+    """No member's epoch is ahead of its group's assignment epoch."""
     return [
         _of_group(group, f"member {member.member_id} is at epoch {member.member_epoch}, the assignment at"
                          f" {group.assignment_epoch}", member=member.member_id)
@@ -53,15 +42,9 @@ def epoch_ahead(audited: AuditedGroups) -> list[GroupBreach]:
     ]  # fmt: skip
 
 
-@rule(
-    "GROUP_OVER_CAP",
-    Scope.GROUPS,
-    severity=WARNING,
-    source="Kafka group.share.max.size",
-    statement="A share group has no more members than group.share.max.size.",
-)
+@rule("GROUP_OVER_CAP", Scope.GROUPS, severity=WARNING, source="Kafka group.share.max.size")
 def group_over_cap(audited: AuditedGroups) -> list[GroupBreach]:
-    """Groups with more members than the coordinator admits."""
+    """A share group has no more members than group.share.max.size."""
     most = audited.limits.members
     return [
         _of_group(group, f"{len(group.members)} members; the limit is {most}", members=len(group.members), cap=most)
@@ -75,10 +58,9 @@ def group_over_cap(audited: AuditedGroups) -> list[GroupBreach]:
     Scope.GROUPS,
     severity=WARNING,
     source="Kafka GroupMetadataManager.shareGroup (GroupIdNotFoundException)",
-    statement="A group id belongs to one group, of one type.",
 )
 def group_type_clash(audited: AuditedGroups) -> list[GroupBreach]:
-    """Group ids of both a share group and a consumer group; a group cannot change its type."""
+    """A group id belongs to one group, of one type."""
     folded = audited.folded
     return [
         _of_group(group, "the log also has a live consumer group with this id")
@@ -87,15 +69,12 @@ def group_type_clash(audited: AuditedGroups) -> list[GroupBreach]:
     ]
 
 
-@rule(
-    "GROUP_EPOCH_REGRESSION",
-    Scope.GROUPS,
-    severity=WARNING,
-    source="KIP-932, group epoch",
-    statement="A group's epoch increases by one with each change.",
-)
+@rule("GROUP_EPOCH_REGRESSION", Scope.GROUPS, severity=WARNING, source="KIP-932, group epoch")
 def group_epoch_regression(audited: AuditedGroups) -> list[GroupBreach]:
-    """Group epochs that do not increase by one; an increase by more is info, because the log is compacted."""
+    """A group's epoch increases by one with each change.
+
+    An increase by more is info, because the log is compacted.
+    """
     findings = []
     for step in audited.folded.epoch_steps:
         jumps = step.after > step.before
@@ -108,15 +87,9 @@ def group_epoch_regression(audited: AuditedGroups) -> list[GroupBreach]:
     return findings
 
 
-@rule(
-    "ASSIGNMENT_PENDING",
-    Scope.GROUPS,
-    severity=INFO,
-    source="KIP-932, assignment epoch",
-    statement="A group's assignment is of its current epoch.",
-)
+@rule("ASSIGNMENT_PENDING", Scope.GROUPS, severity=INFO, source="KIP-932, assignment epoch")
 def assignment_pending(audited: AuditedGroups) -> list[GroupBreach]:
-    """Groups with members whose assignment is older than the group epoch: a new assignment is pending."""
+    """A group's assignment is of its current epoch."""
     findings = []
     for group in _live(audited):
         if not group.members or group.epoch is None or (group.assignment_epoch or 0) >= group.epoch:
@@ -128,15 +101,9 @@ def assignment_pending(audited: AuditedGroups) -> list[GroupBreach]:
     return findings
 
 
-@rule(
-    "OVERSHARED",
-    Scope.GROUPS,
-    severity=INFO,
-    source="Kafka SimpleAssignor",
-    statement="No partition has more readers than are needed to give each member one partition.",
-)
+@rule("OVERSHARED", Scope.GROUPS, severity=INFO, source="Kafka SimpleAssignor")
 def overshared(audited: AuditedGroups) -> list[GroupBreach]:
-    """Partitions with more readers than are needed to give each member one partition."""
+    """No partition has more readers than are needed to give each member one partition."""
     findings = []
     for group in _comparable(audited):
         readers = Counter(place for target in group.targets.values() for place in to_pairs(target))
@@ -150,17 +117,12 @@ def overshared(audited: AuditedGroups) -> list[GroupBreach]:
     return findings
 
 
-@rule(
-    "UNBALANCED",
-    Scope.GROUPS,
-    severity=INFO,
-    source="Kafka SimpleAssignor",
-    statement="Members with the same subscription have equal numbers of partitions, plus or minus one.",
-)
+@rule("UNBALANCED", Scope.GROUPS, severity=INFO, source="Kafka SimpleAssignor")
 def unbalanced(audited: AuditedGroups) -> list[GroupBreach]:
-    """Groups whose numbers of partitions per member are less equal than Kafka's assignor makes them.
+    """Members with the same subscription have equal numbers of partitions, plus or minus one.
 
-    The assignor of 4.1 is less even than that of 4.2 and later, and the log does not show which one ran.
+    Groups are reported whose numbers differ more than Kafka's assignor makes them. The assignor of 4.1 is less even
+    than that of 4.2 and later, and the log does not show which one ran.
     """
     findings = []
     for group in _comparable(audited):
@@ -209,8 +171,7 @@ def _register(code: str, severity: str, source: str, statement: str) -> None:
     """Register a rule over the faults that `fold_groups` and `fold_sticky` report under its code."""
     harmless = INFO if severity == INFO else WARNING
 
-    @rule(code, Scope.GROUP_RECORDS, severity=severity, source=source, statement=statement)
-    def _(faults: Sequence[GroupFault]) -> list[GroupBreach]:
+    def check(faults: Sequence[GroupFault]) -> list[GroupBreach]:
         return [
             GroupBreach(
                 fault.message,
@@ -222,6 +183,8 @@ def _register(code: str, severity: str, source: str, statement: str) -> None:
             for fault in faults
             if fault.code == code
         ]
+
+    register(code, Scope.GROUP_RECORDS, check, severity, source, statement)
 
 
 _SERDE = "Kafka GroupCoordinatorRecordSerde"
@@ -242,7 +205,6 @@ _register(
     "Kafka GroupMetadataManager.replay",
     "A group is deleted after its members, a member after its assignment.",
 )
-_OF_BATCHES = ("TORN_TAIL", "LOG_UNREADABLE", "CRC_MISMATCH", "MAGIC_UNSUPPORTED", "BATCH_MALFORMED")
-for _code in (*_OF_BATCHES, "DUPLICATE_OFFSET_CONFLICT", "UNREPLICATED_TAIL"):
+for _code, _ in BATCH_FAULTS.values():
     _shared = registered()[_code]
     _register(_code, _shared.severity, _shared.source, _shared.statement)

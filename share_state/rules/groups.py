@@ -19,13 +19,12 @@ from share_state.sources.discovery import group_partition_of
     Scope.GROUPS,
     severity=WARNING,
     source="KIP-932, share coordinator; Kafka GroupCoordinatorService.onPartitionsDeleted, deleteGroups",
-    statement="Every share-partition with state belongs to a live share group.",
 )
 def orphan_share_state(audited: AuditedGroups) -> list[GroupBreach]:
-    """Share-partitions of groups that do not exist.
+    """Every share-partition with state belongs to a live share group.
 
-    Skips groups whose log partition was not read. If the number of partitions is not configured and most groups with
-    state have no record, the export is incomplete, and the rule skips all groups.
+    Skips groups whose log partition was not read. If the number of partitions is not configured and most groups
+    with state have no record, the export is incomplete, and the rule skips all groups.
     """
     folded, stated = audited.folded, audited.stated
     live = folded.live
@@ -37,14 +36,13 @@ def orphan_share_state(audited: AuditedGroups) -> list[GroupBreach]:
 
 
 @rule(
-    "UNINITIALIZED_PARTITION",
-    Scope.GROUPS,
-    severity=WARNING,
-    source="Kafka ShareGroupStatePartitionMetadataValue.json",
-    statement="A group lists every share-partition that has state.",
+    "UNINITIALIZED_PARTITION", Scope.GROUPS, severity=WARNING, source="Kafka ShareGroupStatePartitionMetadataValue.json"
 )
 def uninitialized_partition(audited: AuditedGroups) -> list[GroupBreach]:
-    """Share-partitions that their group does not list; skips groups of 4.0, which list none."""
+    """A group lists every share-partition that has state.
+
+    Skips groups of 4.0, which list none.
+    """
     stated, of_groups = audited.stated, [(group.group_id, listed) for group, listed in audited.listed()]
     listing_groups = {group_id for group_id, _ in of_groups} | {
         group_id
@@ -63,10 +61,9 @@ def uninitialized_partition(audited: AuditedGroups) -> list[GroupBreach]:
     Scope.GROUPS,
     severity=WARNING,
     source="Kafka ShareGroupStatePartitionMetadataValue.json, InitializedTopics",
-    statement="A share-partition that its group lists as initialized has state.",
 )
 def missing_share_state(audited: AuditedGroups) -> list[GroupBreach]:
-    """Share-partitions that a group lists as initialized, without state in `__share_group_state`.
+    """A share-partition that its group lists as initialized has state.
 
     Skips groups without any state, and share-partitions whose state partition was not read.
     """
@@ -87,10 +84,12 @@ def missing_share_state(audited: AuditedGroups) -> list[GroupBreach]:
     Scope.GROUPS,
     severity=WARNING,
     source="Kafka GroupMetadataManager.maybeCreateInitializeShareGroupStateRequest",
-    statement="The state epoch of a share-partition is at most its group's epoch.",
 )
 def state_epoch_ahead_of_group(audited: AuditedGroups) -> list[GroupBreach]:
-    """Share-partitions that were initialized at a later group epoch than their group's."""
+    """The state epoch of a share-partition is at most its group's epoch.
+
+    The state epoch is the group epoch at which the share-partition was initialized.
+    """
     stated = audited.stated
     epochs = {group_id: group.epoch for group_id, group in audited.folded.live.items() if group.epoch is not None}
     group_epochs = stated.each(epochs, otherwise=np.iinfo(np.int64).max)
@@ -102,15 +101,12 @@ def state_epoch_ahead_of_group(audited: AuditedGroups) -> list[GroupBreach]:
     return findings
 
 
-@rule(
-    "MISPLACED_GROUP",
-    Scope.GROUPS,
-    severity=WARNING,
-    source="Kafka GroupCoordinatorService.partitionFor",
-    statement="A group's records are in the partition that its id hashes to.",
-)
+@rule("MISPLACED_GROUP", Scope.GROUPS, severity=WARNING, source="Kafka GroupCoordinatorService.partitionFor")
 def misplaced_group(audited: AuditedGroups) -> list[GroupBreach]:
-    """Groups in a partition where no coordinator looks for them; needs the number of partitions."""
+    """A group's records are in the partition that its id hashes to.
+
+    No coordinator looks for it in another one. Needs the number of partitions.
+    """
     count = audited.folded.partition_count
     if count is None:
         return []
@@ -128,10 +124,12 @@ def misplaced_group(audited: AuditedGroups) -> list[GroupBreach]:
     Scope.GROUPS,
     severity=WARNING,
     source="Kafka GroupMetadataManager.maybeCreateInitializeShareGroupStateRequest",
-    statement="Every partition of a subscribed topic is initialized in time.",
 )
 def missing_init(audited: AuditedGroups) -> list[GroupBreach]:
-    """Partitions of a subscribed topic that are not initialized after the retry time."""
+    """Every partition of a subscribed topic is initialized in time.
+
+    The time is `retry_ms`.
+    """
     ids: dict[str, list[str]] = {}
     for topic_id, name in audited.names.items():
         ids.setdefault(name, []).append(topic_id)
@@ -158,10 +156,12 @@ def missing_init(audited: AuditedGroups) -> list[GroupBreach]:
     Scope.GROUPS,
     severity=WARNING,
     source="Kafka ShareGroupStatePartitionMetadataValue.json, InitializingTopics",
-    statement="Requested state is initialized, or requested again, in time.",
 )
 def stuck_initializing(audited: AuditedGroups) -> list[GroupBreach]:
-    """Share-partitions that are still initializing; the age is that of the group's list."""
+    """Requested state is initialized, or requested again, in time.
+
+    The time is `retry_ms`, measured from the record of the group's list.
+    """
     findings = []
     for group, listed in audited.listed():
         age = audited.time - listed.time
@@ -179,10 +179,12 @@ def stuck_initializing(audited: AuditedGroups) -> list[GroupBreach]:
     Scope.GROUPS,
     severity=WARNING,
     source="Kafka ShareGroupStatePartitionMetadataValue.json, DeletingTopics",
-    statement="The state of a topic that is being deleted is removed in time.",
 )
 def delete_incomplete(audited: AuditedGroups) -> list[GroupBreach]:
-    """State of topics whose deletion began longer ago than the grace time."""
+    """The state of a topic that is being deleted is removed in time.
+
+    The time is `delete_grace_ms`.
+    """
     deleting = {
         (group.group_id, topic_id): audited.time - listed.time
         for group, listed in audited.listed()
