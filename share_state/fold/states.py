@@ -14,10 +14,10 @@ from share_state.fold.interval_merge import (
     ACKNOWLEDGED,
     ARCHIVED,
     AVAILABLE,
-    STATE_NAMES,
     TILE,
     effective_starts,
     end_offsets,
+    state_name,
     tiles,
 )
 from share_state.fold.log_stats import Pieces
@@ -237,7 +237,7 @@ def in_flight_table(key: dict[str, pa.Array], tile_ends: np.ndarray, rows: np.nd
     """Build the table `in_flight` from key columns and the result of `tiles`."""
     owner = pa.array(np.repeat(np.arange(len(tile_ends) - 1), np.diff(tile_ends)))
     state = rows["state"].copy()
-    names = [STATE_NAMES.get(code, f"UNKNOWN({code})") for code in range(-128, 128)]
+    names = list(map(state_name, range(-128, 128)))
     columns = {name: column.take(owner) for name, column in key.items()} | {
         "first_offset": pa.array(rows["first"].copy()),
         "last_offset": pa.array(rows["last"].copy()),

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from share_state.delta.reader import CommittedTables, key_filter
-from share_state.fold.interval_merge import ACKNOWLEDGED, ARCHIVED, STATE_NAMES
+from share_state.fold.interval_merge import ACKNOWLEDGED, ARCHIVED, state_name
 from share_state.fold.options import SharePartitionFilter
 from share_state.pipeline.executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
@@ -204,7 +204,7 @@ def _range_state(row: Mapping[str, Any]) -> RangeState:
     if row["gap"]:
         return "gap", False
     state = row["delivery_state"]
-    return f"{STATE_NAMES.get(state, f'UNKNOWN({state})')} ({row['delivery_count']})", state in (ACKNOWLEDGED, ARCHIVED)
+    return f"{state_name(state)} ({row['delivery_count']})", state in (ACKNOWLEDGED, ARCHIVED)
 
 
 def _compare(

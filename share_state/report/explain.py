@@ -16,7 +16,7 @@ from share_state.fold.explain import (
     explain,
 )
 from share_state.fold.groups import add_topic_names, read_topic_names, to_datetime, topic_names
-from share_state.fold.interval_merge import ACKNOWLEDGED, ACQUIRED, ARCHIVING, STATE_NAMES
+from share_state.fold.interval_merge import ACKNOWLEDGED, ACQUIRED, ARCHIVING, state_name
 from share_state.fold.options import SharePartitionFilter
 from share_state.pipeline.plan import FoldPlan
 from share_state.report.console import UNKNOWN, escape_unprintable, format_time, print_line, print_table
@@ -183,21 +183,17 @@ def _contents(touch: Touch) -> str:
     if touch.kind == "tombstone":
         return "deleted"
     said = [
-        f"{first if first == last else f'{first}-{last}'} {_state_name(state)} ({count})"
+        f"{first if first == last else f'{first}-{last}'} {state_name(state)} ({count})"
         for first, last, state, count in touch.ranges
     ]
     said += [f"SPSO {touch.recorded_start}"] if touch.recorded_start != -1 else []
     return f"{'unchanged: ' if touch.is_cold else ''}{', '.join(said) or 'no range, no SPSO'}"
 
 
-def _state_name(code: int) -> str:
-    return STATE_NAMES.get(code, f"UNKNOWN({code})")
-
-
 def _describe(standing: Standing) -> str:
     if standing.state is None:
         return _PLACES[standing.place]
-    return f"{_state_name(standing.state)} ({standing.delivery_count})"
+    return f"{state_name(standing.state)} ({standing.delivery_count})"
 
 
 def summary_sentence(explanation: Explanation, limit: DeliveryLimit) -> str:

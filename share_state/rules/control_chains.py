@@ -11,7 +11,14 @@ from share_state.fold.chains import NO_OFFSET
 from share_state.fold.control_chains import ControlChains, fold_control
 from share_state.fold.control_log import LINK, FoldedControlLog
 from share_state.kafka.control_records import EPOCH_MODULUS, UNREADABLE_CONTROL_FAULTS, ControlKind
-from share_state.rules.registry import ERROR, WARNING, Breaches, Scope, listed, rule
+from share_state.rules.registry import ERROR, WARNING, Breaches, Column, Scope, listed, rule
+
+
+def at_records(rows: np.ndarray, *pieces: Column, severity: np.ndarray | None = None, **evidence: Column) -> Breaches:
+    """One breach per control record, given as rows of CONTROL_RECORD or LINK; the rest as of Breaches."""
+    key = rows["group"].astype(np.int64)
+    return Breaches(rows["offset"].copy(), pieces, key=key, evidence=evidence, severity=severity)
+
 
 # Links. Only deltas after the latest checkpoint of their group are judged: the predecessors of older deltas may be
 # deleted, and no state depends on them.
@@ -78,13 +85,8 @@ def _links_of(folded: FoldedControlLog, kind: str) -> tuple[np.ndarray, np.ndarr
 
 
 def _links(rows: np.ndarray, previous: np.ndarray, text: str, **evidence: np.ndarray | pa.Array) -> Breaches:
-    back = rows["back_offset"].copy()
-    return Breaches(
-        rows["offset"].copy(),
-        ("the delta names ", back, f" as its predecessor, {text}; the record before it is at offset ", previous),
-        key=rows["group"].astype(np.int64),
-        evidence={"back_offset": back, "expected": previous, **evidence},
-    )
+    back, after = rows["back_offset"].copy(), f" as its predecessor, {text}; the record before it is at offset "
+    return at_records(rows, "the delta names ", back, after, previous, back_offset=back, expected=previous, **evidence)
 
 
 @rule("BROKEN_CHAIN", Scope.CONTROL_LOG, severity=ERROR, source="KIP-932 draft, ShareDelta BackOffset")
@@ -184,13 +186,9 @@ def future_epoch(folded: FoldedControlLog) -> Breaches:
 
 
 def _epochs(folded: FoldedControlLog, rows: np.ndarray, text: str) -> Breaches:
-    latest = folded.all_chains.chains["epoch"][rows["group"]]
-    return Breaches(
-        rows["offset"].copy(),
-        ("the delta's epoch ", rows["epoch"].copy(), f" is of {text}; the latest checkpoint has epoch ", latest),
-        key=rows["group"].astype(np.int64),
-        evidence={"epoch": rows["epoch"].copy(), "checkpoint_epoch": latest},
-    )
+    epoch, latest = rows["epoch"].copy(), folded.all_chains.chains["epoch"][rows["group"]]
+    pieces = ("the delta's epoch ", epoch, f" is of {text}; the latest checkpoint has epoch ", latest)
+    return at_records(rows, *pieces, epoch=epoch, checkpoint_epoch=latest)
 
 
 def _epoch_steps(folded: FoldedControlLog) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -219,9 +217,6 @@ def epoch_repeat(folded: FoldedControlLog) -> Breaches:
 
 
 def _steps(rows: np.ndarray, earlier: np.ndarray, **evidence: np.ndarray) -> Breaches:
-    return Breaches(
-        rows["offset"].copy(),
-        ("the checkpoint has epoch ", rows["epoch"].copy(), ", the one before it ", earlier),
-        key=rows["group"].astype(np.int64),
-        evidence={"epoch": rows["epoch"].copy(), "previous_epoch": earlier, **evidence},
-    )
+    epoch = rows["epoch"].copy()
+    pieces = ("the checkpoint has epoch ", epoch, ", the one before it ", earlier)
+    return at_records(rows, *pieces, epoch=epoch, previous_epoch=earlier, **evidence)

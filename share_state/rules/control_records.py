@@ -11,7 +11,8 @@ from share_state.fold.chains import NO_OFFSET
 from share_state.fold.control_log import FoldedControlLog
 from share_state.fold.states import CONTROL_RECORDS
 from share_state.kafka.control_records import UNREADABLE_CONTROL_FAULTS, ControlFault
-from share_state.rules.registry import ERROR, INFO, WARNING, Breaches, Column, GroupBreach, Scope, rule
+from share_state.rules.control_chains import at_records
+from share_state.rules.registry import ERROR, INFO, WARNING, Breaches, GroupBreach, Scope, rule
 from share_state.sources.share_snapshots import ShareSnapshotEntry
 
 # Deleted records.
@@ -203,12 +204,6 @@ def cutoff_pinned(folded: FoldedControlLog) -> list[GroupBreach]:
 # Single records.
 
 
-def _each(rows: np.ndarray, *message: Column, severity: np.ndarray | None = None, **evidence: Column) -> Breaches:
-    """One breach per control record."""
-    key = rows["group"].astype(np.int64)
-    return Breaches(rows["offset"].copy(), message, key=key, evidence=evidence, severity=severity)
-
-
 def _with_fault(folded: FoldedControlLog, fault: int) -> np.ndarray:
     return folded.faulty[folded.faulty["fault"] & fault != 0]
 
@@ -216,7 +211,7 @@ def _with_fault(folded: FoldedControlLog, fault: int) -> np.ndarray:
 @rule("KEY_MALFORMED", Scope.CONTROL_LOG, severity=ERROR, source="Kafka ControlRecordType.parse")
 def key_malformed(folded: FoldedControlLog) -> Breaches:
     """Every control record has a version and a type."""
-    return _each(_with_fault(folded, ControlFault.KEY_MALFORMED), "the key of a control record cannot be read")
+    return at_records(_with_fault(folded, ControlFault.KEY_MALFORMED), "the key of a control record cannot be read")
 
 
 @rule("VALUE_MALFORMED", Scope.CONTROL_LOG, severity=ERROR, source="KIP-932 draft, ShareCheckpoint, ShareDelta")
@@ -232,7 +227,7 @@ def value_malformed(folded: FoldedControlLog) -> Breaches:
         "bytes that are not in the layout follow the value; the record was left out",
         "the value is not a checkpoint or delta; the record was left out",
     )
-    return _each(rows, pa.array(text), severity=severity, type=rows["type"].copy())
+    return at_records(rows, pa.array(text), severity=severity, type=rows["type"].copy())
 
 
 @rule("INVERTED_RANGE", Scope.CONTROL_LOG, severity=ERROR, source="KIP-932 draft, ShareDelta States")
@@ -241,7 +236,9 @@ def inverted_range(folded: FoldedControlLog) -> Breaches:
 
     Another tuple is left out.
     """
-    return _each(_with_fault(folded, ControlFault.INVERTED_RANGE), "a tuple ends before it begins; it was left out")
+    return at_records(
+        _with_fault(folded, ControlFault.INVERTED_RANGE), "a tuple ends before it begins; it was left out"
+    )
 
 
 @rule("PERSISTED_ACQUIRED", Scope.CONTROL_LOG, severity=WARNING, source="KIP-932 draft, delivery states")
@@ -250,7 +247,7 @@ def persisted_acquired(folded: FoldedControlLog) -> Breaches:
 
     It counts as available, with one delivery less.
     """
-    return _each(
+    return at_records(
         _with_fault(folded, ControlFault.PERSISTED_ACQUIRED), "a tuple is acquired; it was folded as available"
     )
 
@@ -261,7 +258,7 @@ def unknown_delivery_state(folded: FoldedControlLog) -> Breaches:
 
     A tuple in another state is folded, and is not terminal.
     """
-    return _each(
+    return at_records(
         _with_fault(folded, ControlFault.UNKNOWN_STATE), "a tuple is in a state that the draft does not define"
     )
 
@@ -269,7 +266,7 @@ def unknown_delivery_state(folded: FoldedControlLog) -> Breaches:
 @rule("DELIVERY_COUNT_INVALID", Scope.CONTROL_LOG, severity=WARNING, source="KIP-932 draft, ShareDelta States")
 def delivery_count_invalid(folded: FoldedControlLog) -> Breaches:
     """No delivery count is negative."""
-    return _each(_with_fault(folded, ControlFault.NEGATIVE_COUNT), "a tuple has a negative delivery count")
+    return at_records(_with_fault(folded, ControlFault.NEGATIVE_COUNT), "a tuple has a negative delivery count")
 
 
 @rule("DELIVERY_COUNT_OVER_LIMIT", Scope.CONTROL_LOG, severity=WARNING, source="Kafka group.share.delivery.count.limit")
@@ -285,7 +282,7 @@ def delivery_count_over_limit(folded: FoldedControlLog) -> Breaches:
     owner, first = np.unique(np.searchsorted(rows["tuples"], over, "right") - 1, return_index=True)
     tuples_over, count = tuples[over[first]].copy(), tuples["count"][over[first]]
     text = ("the tuple ", tuples_over["first"].copy(), "-", tuples_over["last"].copy(), " was delivered ", count)
-    return _each(rows[owner], *text, " times; the limit is ", limits[owner], delivery_count=count)
+    return at_records(rows[owner], *text, " times; the limit is ", limits[owner], delivery_count=count)
 
 
 @rule(
@@ -298,8 +295,7 @@ def start_offset_invalid(folded: FoldedControlLog) -> Breaches:
     """A checkpoint's start offset is neither negative nor after its end offset."""
     rows = _with_fault(folded, ControlFault.WINDOW_INVALID)
     start, end = rows["start_offset"].copy(), rows["end_offset"].copy()
-    return Breaches(rows["offset"].copy(), ("the checkpoint's window is from ", start, " to ", end),
-                  key=rows["group"].astype(np.int64), evidence={"start_offset": start, "end_offset": end})  # fmt: skip
+    return at_records(rows, "the checkpoint's window is from ", start, " to ", end, start_offset=start, end_offset=end)
 
 
 @rule("OVERLAP_IN_DELTA", Scope.CONTROL_LOG, severity=WARNING, source="KIP-932 draft, ShareDelta States")
@@ -308,7 +304,7 @@ def overlap_in_delta(folded: FoldedControlLog) -> Breaches:
 
     If they do, the later tuple counts.
     """
-    return _each(_with_fault(folded, ControlFault.OVERLAP), "tuples of the record overlap; the later one counts")
+    return at_records(_with_fault(folded, ControlFault.OVERLAP), "tuples of the record overlap; the later one counts")
 
 
 # Irregularities found while folding.
@@ -323,12 +319,10 @@ def checkpoint_mismatch(folded: FoldedControlLog) -> Breaches:
     rows = folded.mismatches
     first, forgotten = rows["first_forgotten"].copy(), rows["forgotten"].copy()
     before, start = rows["start_before"].copy(), rows["start_offset"].copy()
-    return Breaches(
-        rows["offset"].copy(),
-        ("the checkpoint lacks ", forgotten, " finished offsets, the first is ", first,
-         "; it starts at ", start, ", the chain before it at ", before),
-        key=rows["group"].astype(np.int64),
-        evidence={"offsets": forgotten, "first_offset": first, "start_offset": start, "previous_start_offset": before},
+    return at_records(
+        rows, "the checkpoint lacks ", forgotten, " finished offsets, the first is ", first, "; it starts at ", start,
+        ", the chain before it at ", before,
+        offsets=forgotten, first_offset=first, start_offset=start, previous_start_offset=before,
     )  # fmt: skip
 
 
@@ -340,12 +334,8 @@ def below_start(folded: FoldedControlLog) -> Breaches:
     """
     rows = np.flatnonzero(folded.all_chains.notes["below_start"] > 0)
     counts = folded.all_chains.notes["below_start"][rows].copy()
-    return Breaches(
-        folded.records.rows["offset"][rows].copy(),
-        (counts, " offsets of the record lie before the start and were ignored"),
-        key=folded.records.rows["group"][rows].astype(np.int64),
-        evidence={"offsets": counts},
-    )
+    text = " offsets of the record lie before the start and were ignored"
+    return at_records(folded.records.rows[rows], counts, text, offsets=counts)
 
 
 @rule("UNCOVERED_GAP", Scope.CONTROL_LOG, severity=WARNING, source="KIP-932 draft, ShareDelta States")
@@ -357,9 +347,7 @@ def uncovered_gap(folded: FoldedControlLog) -> Breaches:
     rows = np.flatnonzero(folded.all_chains.notes["hole_offsets"] > 0)
     notes = folded.all_chains.notes[rows]
     first, last = notes["hole_first"].copy(), notes["hole_last"].copy()
-    return Breaches(
-        folded.records.rows["offset"][rows].copy(),
-        ("the delta omits offsets ", first, " to ", last, "; they were folded as available"),
-        key=folded.records.rows["group"][rows].astype(np.int64),
-        evidence={"first_missing": first, "last_missing": last, "offsets": notes["hole_offsets"].copy()},
-    )
+    return at_records(
+        folded.records.rows[rows], "the delta omits offsets ", first, " to ", last, "; they were folded as available",
+        first_missing=first, last_missing=last, offsets=notes["hole_offsets"].copy(),
+    )  # fmt: skip

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from share_state.errors import DeclarationError
 from share_state.fold.interval_map import UNCOVERED
-from share_state.fold.interval_merge import STATE_NAMES
+from share_state.fold.interval_merge import state_name
 from share_state.fold.record_context import BROKEN_BY_BATCH, BROKEN_RULES, ContextChunk
 from share_state.fold.states import SHARE_GROUP_STATE
 from share_state.jit.compile import first_class, inlined
@@ -365,11 +365,6 @@ def in_words(values: np.ndarray) -> pa.Array:
 def state_names(states: np.ndarray) -> pa.Array:
     """Names of delivery states."""
     return pa.array([state_name(state) for state in states.tolist()], pa.string())
-
-
-def state_name(state: int) -> str:
-    """Name of a delivery state."""
-    return STATE_NAMES.get(state, f"UNKNOWN({state})")
 
 
 def listed(items: Iterable[object], most: int = 10) -> str:
