@@ -273,7 +273,7 @@ def repair(
         group: only this group, or these.
         limits: of the cluster, keys as in the audit's configuration (`{"delivery_count": 3}`); not of a warehouse.
         release: that wrote the log, "4.0" to "4.4"; by default inferred.
-        most: share-partitions to plan for, the gravest first.
+        most: share-partitions to plan for, the most severe first.
         options: as of `reconstruct`; not of a warehouse.
     Returns:
         The plan: `repairs`, one per share-partition, with `sentence`, `now` and `options`; it prints as Markdown.
@@ -297,7 +297,7 @@ def repair(
     plan = _plan(paths, **options)
     if limits is not None:
         own = input_spec(ARGUMENTS, limits=limits).limits.to_limits()
-        # A live cluster has told the limits of its groups.
+        # The plan of a live cluster holds the limits of its groups.
         plan = replace(plan, limits=replace(own, groups={**plan.limits.groups, **own.groups}))
     with audited(plan, named) as tables:
         return make_plan(tables, groups, limits=plan.limits, release=release, most=most)

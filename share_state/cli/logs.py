@@ -99,16 +99,16 @@ def diff(
 
     Or between two warehouses. It compares SPSO, SPEO, epochs and the ranges in flight.
     """
-    chosen = SharePartitionFilter(group, topic, partition)
+    selection = SharePartitionFilter(group, topic, partition)
     later = replace(reading, as_of_offset=and_as_of_offset, as_of_time=and_as_of_time)
     if _compares_exports(inputs, reading, later):
         with (
             _open_plan(inputs, reading, judge=JUDGE_NONE) as first,
             _open_plan(inputs, later, judge=JUDGE_NONE) as second,
         ):
-            before, after = fold_exports((first, second), chosen)
+            before, after = fold_exports((first, second), selection)
     else:
-        before, after = read_warehouses(inputs, chosen)
+        before, after = read_warehouses(inputs, selection)
     found = compare_states(before, after)
     console.print_json(found) if as_json else print_differences(found)
 

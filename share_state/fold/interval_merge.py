@@ -204,12 +204,6 @@ AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVING, ARCHIVED = 0, 1, 2, 3, 4
 
 STATE_NAMES = {0: "AVAILABLE", 1: "ACQUIRED", 2: "ACKNOWLEDGED", 3: "ARCHIVING", 4: "ARCHIVED"}
 
-
-def state_name(state: int) -> str:
-    """Name of a delivery state."""
-    return STATE_NAMES.get(state, f"UNKNOWN({state})")
-
-
 TILE = np.dtype([("first", "i8"), ("last", "i8"), ("count", "i2"), ("state", "i1"), ("gap", "?")], align=True)
 """One row per in-flight range."""
 

@@ -14,10 +14,10 @@ from share_state.fold.interval_merge import (
     ACKNOWLEDGED,
     ARCHIVED,
     AVAILABLE,
+    STATE_NAMES,
     TILE,
     effective_starts,
     end_offsets,
-    state_name,
     tiles,
 )
 from share_state.fold.log_stats import Pieces
@@ -231,6 +231,11 @@ def in_flight_in_pieces(chains: Chains, key: dict[str, pa.Array]) -> Pieces:
 def sizes_before(chains: Chains) -> np.ndarray:
     """`Pieces.size` of chains."""
     return chains.ends + np.arange(len(chains.ends))
+
+
+def state_name(state: int) -> str:
+    """Name of a delivery state."""
+    return STATE_NAMES.get(state, f"UNKNOWN({state})")
 
 
 def in_flight_table(key: dict[str, pa.Array], tile_ends: np.ndarray, rows: np.ndarray) -> pa.Table:

@@ -105,7 +105,7 @@ def show_command(warehouse: str, row: Mapping[str, Any]) -> str | None:
 
 
 def _all_advice(report: AuditReport) -> Iterator[Advice]:
-    """In the order of `AuditReport.flagged`: an error is graver than STALL."""
+    """In the order of `AuditReport.flagged`: an error is more severe than STALL."""
     yield from _verdict_advice(report, "REWIND")
     yield from _verdict_advice(report, "STOP")
     yield from islice(_rule_advice(report, ERROR), 3)

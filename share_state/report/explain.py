@@ -16,8 +16,9 @@ from share_state.fold.explain import (
     explain,
 )
 from share_state.fold.groups import add_topic_names, read_topic_names, to_datetime, topic_names
-from share_state.fold.interval_merge import ACKNOWLEDGED, ACQUIRED, ARCHIVING, state_name
+from share_state.fold.interval_merge import ACKNOWLEDGED, ACQUIRED, ARCHIVING
 from share_state.fold.options import SharePartitionFilter
+from share_state.fold.states import state_name
 from share_state.pipeline.plan import FoldPlan
 from share_state.report.console import UNKNOWN, escape_unprintable, format_time, print_line, print_table
 from share_state.sources.discovery import LogPartition, find_group_logs, group_partition_of
@@ -71,14 +72,14 @@ def explain_offset(
     if topic not in topic_names(plan.topics).values() and group_logs:
         names = [item for log in group_logs for item in read_topic_names(log).items()]
         plan = replace(plan, topics=add_topic_names(plan.topics, dict(names)))
-    chosen = SharePartitionFilter(group, topic, partition)
+    selection = SharePartitionFilter(group, topic, partition)
     found: list[Explanation] = []
-    for logs in _likely_first(plan, chosen):
+    for logs in _likely_first(plan, selection):
         found = found or [
-            one for log in logs for one in explain(log, plan.window_of(log), chosen, offset, plan.fold_options(log))
+            one for log in logs for one in explain(log, plan.window_of(log), selection, offset, plan.fold_options(log))
         ]
     if not found:
-        plan.check(chosen)
+        plan.check(selection)
     # A topic that was deleted and created again has one name and two ids; only the newer is alive.
     latest, *others = sorted(found, key=lambda one: one.last_timestamp, reverse=True)
     assignments = AssignmentHistory()
@@ -103,14 +104,14 @@ def _group_logs(plan: FoldPlan, inputs: Sequence[str]) -> list[LogPartition]:
         return []
 
 
-def _likely_first(plan: FoldPlan, chosen: SharePartitionFilter) -> list[list[LogPartition]]:
+def _likely_first(plan: FoldPlan, selection: SharePartitionFilter) -> list[list[LogPartition]]:
     """The logs in which the coordinator keeps the share-partition, then the others."""
     if not plan.state_partitions:
         return [list(plan.logs)]
-    ids = [topic_id for topic_id, name in topic_names(plan.topics).items() if name == chosen.topic]
+    ids = [topic_id for topic_id, name in topic_names(plan.topics).items() if name == selection.topic]
     homes = {
-        group_partition_of(f"{chosen.group_id}:{topic_id}:{chosen.partition}", plan.state_partitions)
-        for topic_id in (*ids, chosen.topic)
+        group_partition_of(f"{selection.group_id}:{topic_id}:{selection.partition}", plan.state_partitions)
+        for topic_id in (*ids, selection.topic)
     }
     likely = [log for log in plan.logs if log.partition in homes]
     return [likely, [log for log in plan.logs if log.partition not in homes]]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from share_state.fold.group_replay import GroupFault, ShareGroup, ShareMember, to_pairs
 from share_state.fold.groups import expected_assignment_sizes, members_per_partition
 from share_state.fold.log_stats import BATCH_FAULTS
-from share_state.rules import record_batches, records  # noqa: F401  they declare the rules that apply here, too
+from share_state.rules import record_batches, records  # noqa: F401  their rules apply to group records, too
 from share_state.rules.group_context import AuditedGroups
 from share_state.rules.registry import ERROR, INFO, WARNING, GroupBreach, Scope, listed, register, registered, rule
 

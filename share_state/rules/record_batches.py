@@ -33,7 +33,7 @@ def torn_tail(folded: FoldedLog | FoldedControlLog) -> Breaches:
     source="Kafka LogSegment.recover, LogSegment.open (preallocated segments)",
 )
 def log_unreadable(folded: FoldedLog | FoldedControlLog) -> Breaches:
-    """A segment begins with a batch, and bytes behind the last batch of the previous audit do, too.
+    """A segment begins with a batch, as do the bytes after the last batch that the previous audit read.
 
     A file that does not was overwritten, perhaps with zeros; a broker may preallocate the newest segment.
     """

@@ -181,7 +181,7 @@ def test_the_file_is_there_whole_or_not_at_all(troubled: AuditReport, text: str,
 def test_a_place_that_cannot_be_written_is_one_line(troubled: AuditReport, tmp_path: Path):
     with pytest.raises(ReportError, match=r"the folder .* does not exist; create it, or give another file"):
         write_page(str(tmp_path / "no" / "report.html"), troubled)
-    with pytest.raises(ReportError, match="a folder is here; give the name of a file"):
+    with pytest.raises(ReportError, match="is a folder; give the name of a file"):
         write_page(str(tmp_path), troubled)
 
 
