@@ -26,7 +26,7 @@ def parsed(text: str) -> ParsedPage:
 
 def test_the_headline_says_what_is_wrong(troubled: AuditReport, parsed: ParsedPage):
     head = parsed.texts[""]
-    assert f"{len(troubled.flagged)} of {troubled.live} share-partitions need a look" in head
+    assert f"{len(troubled.flagged)} of {troubled.live} share-partitions need attention" in head
     assert "1 error, 44 warnings, 1 unsafe cutoff" in head
     assert "1 finding at or above “error”: the run exits with 1." in head
     assert "audit of prod-eu" in head
