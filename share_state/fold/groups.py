@@ -22,7 +22,7 @@ from share_state.fold.group_replay import (
 )
 from share_state.fold.log_stats import BATCH_FAULTS
 from share_state.kafka.group_records import GroupRecordType, read_group_records, record_types
-from share_state.kafka.record_batches import CHUNK_SIZE, BatchStatus, Chunk
+from share_state.kafka.record_batches import BatchStatus, Chunk
 from share_state.kafka.state_records import Fault
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
@@ -225,7 +225,6 @@ def fold_groups(
     window: Window | None = None,
     *,
     partition_count: int | None = None,
-    chunk: int = CHUNK_SIZE,
 ) -> FoldedGroups:
     """Replay partitions of `__consumer_offsets`.
 
@@ -233,13 +232,12 @@ def fold_groups(
         logs: log partitions from `find_group_logs`; copies of one log partition are merged by offset.
         window: selects records of every log; all by default.
         partition_count: number of partitions of the topic; by default `infer_group_partition_count`.
-        chunk: bytes of segments in memory at a time.
     Raises:
         InputError: if a segment cannot be read.
     Source: Kafka CoordinatorLoaderImpl.doLoad, GroupMetadataManager.replay.
     """
     counts: dict[int, int] = {}
-    replays = [_replay(log, window or Window(), chunk, counts) for log in logs]
+    replays = [_replay(log, window or Window(), counts) for log in logs]
     places = [
         (replay.partition, group_id)
         for replay in replays
@@ -306,8 +304,8 @@ def _rank(group: ShareGroup, folded: FoldedGroups) -> tuple[bool, bool, int]:
     return group.is_live, is_own_partition, group.last_time
 
 
-def _replay(log: LogPartition, window: Window, chunk: int, counts: dict[int, int]) -> GroupReplay:
-    run = read_into(partial(_GroupLogFold, log, window), log, chunk=chunk)
+def _replay(log: LogPartition, window: Window, counts: dict[int, int]) -> GroupReplay:
+    run = read_into(partial(_GroupLogFold, log, window), log)
     run.replay.finish(has_offsets=log.has_offsets)
     for record_type, count in run.counts.items():
         counts[record_type] = counts.get(record_type, 0) + count

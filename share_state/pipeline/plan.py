@@ -51,7 +51,6 @@ from share_state.sources.discovery import (
     STATE_TOPIC,
     LogPartition,
     infer_partition_count,
-    infer_state_partition_count,
 )
 from share_state.sources.resume import ResumeStatus
 from share_state.sources.share_snapshots import ShareSnapshotEntry, read_share_snapshots
@@ -294,7 +293,7 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
         topics=topics or next((export.topics for _, export in exports if export.topics is not None), Topics()),
         state_partitions=spec.state_partitions
         or next((export.state_partitions for _, export in exports if export.state_partitions is not None), None)
-        or infer_state_partition_count(logs),
+        or infer_partition_count(logs, STATE_TOPIC),
         control=ControlOptions(
             mode=spec.control_records.mode,
             subscriptions=read_subscriptions(spec.control_records.subscriptions),
@@ -391,7 +390,7 @@ def _group_input(
 
 def _partition_count_warning(groups: GroupInput | None, names: FieldNames) -> str | None:
     """A warning if the number of partitions of `__consumer_offsets` is unknown: some groups are then not reported."""
-    if groups is None or groups.partitions is not None or infer_partition_count(groups.logs) is not None:
+    if groups is None or groups.partitions is not None or infer_partition_count(groups.logs, GROUP_TOPIC) is not None:
         return None
     numbers = listed(log.partition for log in groups.logs if log.partition is not None)
     found = f"found partition {numbers}" if numbers else "found records"
