@@ -54,7 +54,9 @@ def find_breaches(
         if check is None or isinstance(check, Predicate) or overrides.get(code) == OFF:
             continue
         breaches = check(subject)
-        breaches_by_rule.append((code, breaches if isinstance(breaches, Breaches) else _from_group_breaches(breaches)))
+        breaches_by_rule.append(
+            (code, breaches if isinstance(breaches, Breaches) else _from_group_breaches([*breaches]))
+        )
     return [(code, breaches) for code, breaches in breaches_by_rule if len(breaches.offset)]
 
 

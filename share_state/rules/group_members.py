@@ -1,7 +1,7 @@
 """Rules over the members of share groups, their epochs and assignments, and over faulty records about groups."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from share_state.fold.group_replay import GroupFault, ShareGroup, ShareMember, to_pairs
 from share_state.fold.groups import expected_assignment_sizes, members_per_partition
@@ -12,9 +12,8 @@ from share_state.rules.registry import ERROR, INFO, WARNING, GroupBreach, Scope,
 
 
 @rule("ASSIGNED_UNINITIALIZED", Scope.GROUPS, severity=WARNING, source="Kafka GroupMetadataManager.shareGroupHeartbeat")
-def assigned_uninitialized(audited: AuditedGroups) -> list[GroupBreach]:
+def assigned_uninitialized(audited: AuditedGroups) -> Iterator[GroupBreach]:
     """Only initialized share-partitions are assigned."""
-    findings = []
     for group, of_group in audited.listed():
         ready = to_pairs(of_group.initialized)
         holders: dict[tuple[str, int], set[str]] = {}
@@ -23,11 +22,8 @@ def assigned_uninitialized(audited: AuditedGroups) -> list[GroupBreach]:
                 holders.setdefault(place, set()).add(member_id)
         for (topic_id, partition), members in sorted(holders.items()):
             text = f"assigned to {len(members)} members, but not initialized"
-            findings.append(
-                GroupBreach(text, group.group_id, topic_id, audited.names.get(topic_id), partition,
-                             offset=of_group.offset, evidence={"members": listed(sorted(members))})
-            )  # fmt: skip
-    return findings
+            yield GroupBreach(text, group.group_id, topic_id, audited.names.get(topic_id), partition,
+                offset=of_group.offset, evidence={"members": listed(sorted(members))})  # fmt: skip
 
 
 @rule("EPOCH_AHEAD", Scope.GROUPS, severity=WARNING, source="KIP-932, member epoch")
@@ -70,61 +66,52 @@ def group_type_clash(audited: AuditedGroups) -> list[GroupBreach]:
 
 
 @rule("GROUP_EPOCH_REGRESSION", Scope.GROUPS, severity=WARNING, source="KIP-932, group epoch")
-def group_epoch_regression(audited: AuditedGroups) -> list[GroupBreach]:
+def group_epoch_regression(audited: AuditedGroups) -> Iterator[GroupBreach]:
     """A group's epoch increases by one with each change.
 
     An increase by more is info, because the log is compacted.
     """
-    findings = []
     for step in audited.folded.epoch_steps:
         jumps = step.after > step.before
         text = f"the group epoch goes from {step.before} to {step.after}"
-        findings.append(
-            GroupBreach(f"{text}: the records between are compacted away" if jumps else text, step.group_id,
-                         offset=step.offset, evidence={"before": step.before, "after": step.after},
-                         severity=INFO if jumps else None)
-        )  # fmt: skip
-    return findings
+        yield GroupBreach(f"{text}: the records between are compacted away" if jumps else text, step.group_id,
+            offset=step.offset, evidence={"before": step.before, "after": step.after},
+            severity=INFO if jumps else None)  # fmt: skip
 
 
 @rule("ASSIGNMENT_PENDING", Scope.GROUPS, severity=INFO, source="KIP-932, assignment epoch")
-def assignment_pending(audited: AuditedGroups) -> list[GroupBreach]:
+def assignment_pending(audited: AuditedGroups) -> Iterator[GroupBreach]:
     """A group's assignment is of its current epoch."""
-    findings = []
     for group in _live(audited):
         if not group.members or group.epoch is None or (group.assignment_epoch or 0) >= group.epoch:
             continue
         age = audited.time - group.epoch_time
         answered = f"epoch {group.assignment_epoch}" if (group.assignment_epoch or 0) > 0 else "no epoch yet"
         text = f"the assignment is of {answered}, but the group has been at {group.epoch} for {age} ms"
-        findings.append(_of_group(group, text, age_ms=age))
-    return findings
+        yield _of_group(group, text, age_ms=age)
 
 
 @rule("OVERSHARED", Scope.GROUPS, severity=INFO, source="Kafka SimpleAssignor")
-def overshared(audited: AuditedGroups) -> list[GroupBreach]:
+def overshared(audited: AuditedGroups) -> Iterator[GroupBreach]:
     """No partition has more readers than are needed to give each member one partition."""
-    findings = []
     for group in _comparable(audited):
         readers = Counter(place for target in group.targets.values() for place in to_pairs(target))
         most = members_per_partition(len(group.members), len(readers))
-        findings += [
+        yield from [
             GroupBreach(f"{count} members read it; {most} would be enough", group.group_id, topic_id,
                          audited.names.get(topic_id), partition, evidence={"members": count, "sharing": most})
             for (topic_id, partition), count in sorted(readers.items())
             if count > most
         ]  # fmt: skip
-    return findings
 
 
 @rule("UNBALANCED", Scope.GROUPS, severity=INFO, source="Kafka SimpleAssignor")
-def unbalanced(audited: AuditedGroups) -> list[GroupBreach]:
+def unbalanced(audited: AuditedGroups) -> Iterator[GroupBreach]:
     """Members with the same subscription have equal numbers of partitions, plus or minus one.
 
     Groups are reported whose numbers differ more than Kafka's assignor makes them. The assignor of 4.1 is less even
     than that of 4.2 and later, and the log does not show which one ran.
     """
-    findings = []
     for group in _comparable(audited):
         sizes = sorted(len(to_pairs(group.targets.get(member_id, {}))) for member_id in group.members)
         partitions = len({place for target in group.targets.values() for place in to_pairs(target)})
@@ -134,8 +121,7 @@ def unbalanced(audited: AuditedGroups) -> list[GroupBreach]:
         is_uneven = any(abs(size - expected_size) > 1 for size, expected_size in zip(sizes, expected, strict=True))
         if is_uneven or sizes[-1] - sizes[0] > 1:
             text = f"members have {listed(reversed(sizes))} partitions each; expected: {listed(reversed(expected))}"
-            findings.append(_of_group(group, text, most=sizes[-1], least=sizes[0]))
-    return findings
+            yield _of_group(group, text, most=sizes[-1], least=sizes[0])
 
 
 def _live(audited: AuditedGroups) -> list[ShareGroup]:

@@ -85,7 +85,7 @@ def missing_share_state(audited: AuditedGroups) -> list[GroupBreach]:
     severity=WARNING,
     source="Kafka GroupMetadataManager.maybeCreateInitializeShareGroupStateRequest",
 )
-def state_epoch_ahead_of_group(audited: AuditedGroups) -> list[GroupBreach]:
+def state_epoch_ahead_of_group(audited: AuditedGroups) -> Iterator[GroupBreach]:
     """The state epoch of a share-partition is at most its group's epoch.
 
     The state epoch is the group epoch at which the share-partition was initialized.
@@ -93,30 +93,26 @@ def state_epoch_ahead_of_group(audited: AuditedGroups) -> list[GroupBreach]:
     stated = audited.stated
     epochs = {group_id: group.epoch for group_id, group in audited.folded.live.items() if group.epoch is not None}
     group_epochs = stated.each(epochs, otherwise=np.iinfo(np.int64).max)
-    findings = []
     for row in stated.where(stated.state_epochs > group_epochs):
         state, group = row["state_epoch"], epochs[row["group_id"]]
         text = f"the state is of group epoch {state}, but the group is at {group}"
-        findings.append(_about(row, text, state_epoch=state, group_epoch=group))
-    return findings
+        yield _about(row, text, state_epoch=state, group_epoch=group)
 
 
 @rule("MISPLACED_GROUP", Scope.GROUPS, severity=WARNING, source="Kafka GroupCoordinatorService.partitionFor")
-def misplaced_group(audited: AuditedGroups) -> list[GroupBreach]:
+def misplaced_group(audited: AuditedGroups) -> Iterator[GroupBreach]:
     """A group's records are in the partition that its id hashes to.
 
     No coordinator looks for it in another one. Needs the number of partitions.
     """
     count = audited.folded.partition_count
     if count is None:
-        return []
-    findings = []
+        return
     for partition, group_id in audited.folded.places:
         home = group_partition_of(group_id, count)
         if partition is not None and partition != home:
             text = f"the group is in partition {partition} of __consumer_offsets, but belongs to {home} of {count}"
-            findings.append(GroupBreach(text, group_id, evidence={"partition": partition, "belongs_to": home}))
-    return findings
+            yield GroupBreach(text, group_id, evidence={"partition": partition, "belongs_to": home})
 
 
 @rule(
@@ -125,7 +121,7 @@ def misplaced_group(audited: AuditedGroups) -> list[GroupBreach]:
     severity=WARNING,
     source="Kafka GroupMetadataManager.maybeCreateInitializeShareGroupStateRequest",
 )
-def missing_init(audited: AuditedGroups) -> list[GroupBreach]:
+def missing_init(audited: AuditedGroups) -> Iterator[GroupBreach]:
     """Every partition of a subscribed topic is initialized in time.
 
     The time is `retry_ms`.
@@ -133,7 +129,6 @@ def missing_init(audited: AuditedGroups) -> list[GroupBreach]:
     ids: dict[str, list[str]] = {}
     for topic_id, name in audited.names.items():
         ids.setdefault(name, []).append(topic_id)
-    findings = []
     for group, listed in audited.listed():
         age = audited.time - listed.time
         if age <= audited.limits.retry_ms:
@@ -144,11 +139,8 @@ def missing_init(audited: AuditedGroups) -> list[GroupBreach]:
             for partition in range(audited.sizes.get(topic_id, 0)):
                 if (topic_id, partition) not in listed_partitions and topic_id not in listed.deleting:
                     text = f"the topic has {audited.sizes[topic_id]} partitions, but this one is not initialized"
-                    findings.append(
-                        GroupBreach(text, group.group_id, topic_id, audited.names[topic_id], partition,
-                                     offset=listed.offset, evidence={"age_ms": age})
-                    )  # fmt: skip
-    return findings
+                    yield GroupBreach(text, group.group_id, topic_id, audited.names[topic_id], partition,
+                        offset=listed.offset, evidence={"age_ms": age})  # fmt: skip
 
 
 @rule(
@@ -157,21 +149,19 @@ def missing_init(audited: AuditedGroups) -> list[GroupBreach]:
     severity=WARNING,
     source="Kafka ShareGroupStatePartitionMetadataValue.json, InitializingTopics",
 )
-def stuck_initializing(audited: AuditedGroups) -> list[GroupBreach]:
+def stuck_initializing(audited: AuditedGroups) -> Iterator[GroupBreach]:
     """Requested state is initialized, or requested again, in time.
 
     The time is `retry_ms`, measured from the record of the group's list.
     """
-    findings = []
     for group, listed in audited.listed():
         age = audited.time - listed.time
         if age > audited.limits.retry_ms:
-            findings += [
+            yield from [
                 GroupBreach(f"the share-partition has been initializing for {age} ms", group.group_id, topic_id,
                              audited.names.get(topic_id), partition, offset=listed.offset, evidence={"age_ms": age})
                 for topic_id, partition in sorted(to_pairs(listed.initializing))
             ]  # fmt: skip
-    return findings
 
 
 @rule(

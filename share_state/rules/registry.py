@@ -118,7 +118,7 @@ class GroupBreach:
     dialect: str | None = SHARE_GROUP_STATE
 
 
-Check = Callable[[Any], "Breaches | list[GroupBreach]"]
+Check = Callable[[Any], "Breaches | Iterable[GroupBreach]"]
 """Takes the subject of its scope: FoldedLog, FoldedControlLog, AuditedGroups, FoldedSticky, or faults of records."""
 
 

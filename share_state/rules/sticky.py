@@ -99,19 +99,17 @@ def lost_to_newer(sticky: FoldedSticky) -> list[GroupBreach]:
 
 
 @rule("DOUBLE_CLAIM", Scope.CLAIMS, severity=WARNING, source="KIP-341")
-def double_claim(sticky: FoldedSticky) -> list[GroupBreach]:
+def double_claim(sticky: FoldedSticky) -> Iterator[GroupBreach]:
     """At most one member claims a partition of one generation.
 
     If several claim it for the newest generation, none of them keeps it.
     """
-    findings = []
     for generation, one in resolved_of(sticky):
         if one.status == INVALIDATED:
             highest = max(claim.generation for claim in one.losing)
             members = [claim.member_id for claim in one.losing if claim.generation == highest]
             text = f"{listed(members)} claim {one.topic}-{one.partition} as of generation {highest}; nobody keeps it"
-            findings.append(at(generation, text, (one.topic, one.partition), members=listed(members)))
-    return findings
+            yield at(generation, text, (one.topic, one.partition), members=listed(members))
 
 
 @rule("ORDER_DEPENDENT_OUTCOME", Scope.CLAIMS, severity=WARNING, source="Kafka AbstractStickyAssignor")
@@ -126,9 +124,8 @@ def order_dependent_outcome(sticky: FoldedSticky) -> list[GroupBreach]:
 
 
 @rule("GENERATION_RESET", Scope.CLAIMS, severity=WARNING, source="KIP-341")
-def generation_reset(sticky: FoldedSticky) -> list[GroupBreach]:
+def generation_reset(sticky: FoldedSticky) -> Iterator[GroupBreach]:
     """The generation that a member names never decreases."""
-    findings = []
     latest: dict[tuple[str, tuple[str, str]], int] = {}
     for generation in sticky.sticky:
         for member in generation.members:
@@ -137,27 +134,24 @@ def generation_reset(sticky: FoldedSticky) -> list[GroupBreach]:
             before = latest.get((generation.group_id, member.identity), member.generation)
             if member.generation < before:
                 text = f"{member.member_id} names generation {member.generation} after {before}"
-                findings.append(at(generation, text, None, before=before, after=member.generation))
+                yield at(generation, text, None, before=before, after=member.generation)
             latest[generation.group_id, member.identity] = member.generation
-    return findings
 
 
 @rule("FALSE_CLAIM", Scope.CLAIMS, severity=WARNING, source="Kafka StickyAssignor.onAssignment")
-def false_claim(sticky: FoldedSticky) -> list[GroupBreach]:
+def false_claim(sticky: FoldedSticky) -> Iterator[GroupBreach]:
     """A member was assigned what it claims, in the generation that it names."""
-    findings = []
     for generation, member, earlier in with_earlier(sticky):
         if earlier is None:
             continue
         earlier_member = next((one for one in earlier.members if one.identity == member.identity), None)
         assigned = set(earlier_member.assigned) if earlier_member else set()
-        findings += [
+        yield from [
             at(generation, f"{member.member_id} claims {topic}-{partition} as of generation {member.generation}, in"
                             " which it was not assigned it", (topic, partition), assigned_at=earlier.offset)
             for topic, partition in member.user_data.claims
             if (topic, partition) not in assigned
         ]  # fmt: skip
-    return findings
 
 
 @rule("UNVERIFIABLE", Scope.CLAIMS, severity=INFO, source="Kafka StickyAssignor.onAssignment")
@@ -217,56 +211,50 @@ def _lag(generation: GroupGeneration, member: ClaimingMember) -> dict[str, objec
 
 
 @rule("DOUBLE_ASSIGNED", Scope.CLAIMS, severity=WARNING, source="KAFKA-7026")
-def double_assigned(sticky: FoldedSticky) -> list[GroupBreach]:
+def double_assigned(sticky: FoldedSticky) -> Iterator[GroupBreach]:
     """A partition is assigned to one member.
 
     Otherwise it is read twice.
     """
-    findings = []
     for generation in sticky.generations:
         holders: dict[TopicPartition, list[str]] = {}
         for member in generation.members if generation.protocol != STREAMS else ():
             for place in dict.fromkeys(member.assigned):
                 holders.setdefault(place, []).append(member.member_id)
-        findings += [
+        yield from [
             at(generation, f"{topic}-{partition} is assigned to {listed(members)}", (topic, partition),
                 members=listed(members))
             for (topic, partition), members in sorted(holders.items())
             if len(members) > 1
         ]  # fmt: skip
-    return findings
 
 
 @rule("MOVED", Scope.CLAIMS, severity=INFO, source="KIP-54")
-def moved(sticky: FoldedSticky) -> list[GroupBreach]:
+def moved(sticky: FoldedSticky) -> Iterator[GroupBreach]:
     """A partition stays with the member that had it."""
-    findings = []
     for generation in sticky.sticky:
         owners = {
             (one.topic, one.partition): one.owner for one in sticky.resolved[generation.group_id, generation.offset]
         }
         owned = sum(owner is not None for owner in owners.values())
         kept = sum(owners.get(place) == member.member_id for member in generation.members for place in member.assigned)
-        findings += [
+        yield from [
             at(generation, f"{topic}-{partition} goes from {owners[topic, partition]} to {member.member_id}",
                 (topic, partition), kept=kept, owned=owned, stickiness=f"{kept / owned:.3f}")
             for member in generation.members
             for topic, partition in member.assigned
             if owners.get((topic, partition)) not in (None, member.member_id)
         ]  # fmt: skip
-    return findings
 
 
 @rule("UNFAIR_ASSIGNMENT", Scope.CLAIMS, severity=INFO, source="KIP-54")
-def unfair_assignment(sticky: FoldedSticky) -> list[GroupBreach]:
+def unfair_assignment(sticky: FoldedSticky) -> Iterator[GroupBreach]:
     """Members with the same subscription get equal numbers of partitions, plus or minus one."""
-    findings = []
     for generation in sticky.sticky:
         sizes = sorted((len(set(member.assigned)) for member in generation.members), reverse=True)
         if generation.has_equal_subscriptions and sizes[0] - sizes[-1] > 1:
             text = f"members got {listed(sizes)} partitions each"
-            findings.append(at(generation, text, None, most=sizes[0], least=sizes[-1]))
-    return findings
+            yield at(generation, text, None, most=sizes[0], least=sizes[-1])
 
 
 @rule("UNPARSEABLE_USER_DATA", Scope.CLAIMS, severity=WARNING, source="Kafka StickyAssignor.memberData")
@@ -303,16 +291,15 @@ def trailing_bytes(sticky: FoldedSticky) -> list[GroupBreach]:
     severity=WARNING,
     source="Kafka ConsumerPartitionAssignor.subscriptionUserData",
 )
-def unexpected_user_data(sticky: FoldedSticky) -> list[GroupBreach]:
+def unexpected_user_data(sticky: FoldedSticky) -> Iterator[GroupBreach]:
     """Assignors without state send no user data.
 
     Info for an assignor that is not Kafka's and may have state.
     """
-    findings = []
     for generation in sticky.generations:
         if generation.is_sticky or not generation.is_consumer or generation.protocol == STREAMS:
             continue
-        findings += [
+        yield from [
             GroupBreach(
                 f"{member.member_id} has {len(member.subscription.user_data)} bytes of user data under the assignor"
                 f" {generation.protocol}",
@@ -323,7 +310,6 @@ def unexpected_user_data(sticky: FoldedSticky) -> list[GroupBreach]:
             for member in generation.members
             if member.subscription and member.subscription.user_data
         ]  # fmt: skip
-    return findings
 
 
 @rule("UNKNOWN_TOPIC", Scope.CLAIMS, severity=INFO, source="Kafka AbstractStickyAssignor")
