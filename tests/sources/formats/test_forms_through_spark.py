@@ -211,7 +211,7 @@ def test_a_table_is_cut_and_its_columns_are_named(command: Command, table: pa.Ta
     [
         (["--as-of-offset", "0=5"], "--as-of-offset 0=5: console-json holds no offsets"),
         (["--as-of-time", "2026-11-21"], "--as-of-time: this console-json holds no timestamps"),
-        (["--format", "dump-log"], "nothing of __share_group_state is dumped here"),
+        (["--format", "dump-log"], "no dump of __share_group_state"),
         (["--format", "segments"], "not a log segment"),
         (["--format", "kafka"], "not the address of a cluster"),
         (["--format", "avro"], "--format avro: give one of"),
