@@ -346,6 +346,8 @@ def _plan(
         kafka_properties=kafka_properties,
         rules=rules,
     )
+    if _is_frame(paths) and (format, dialect, kafka_properties) != (AUTO, AUTO, None):
+        raise ShareStateError("a DataFrame has no format, dialect or kafka_properties; leave them out")
     source = {"format": format, "dialect": dialect, "columns": columns}
     if kafka_properties is not None:
         source["kafka_properties"] = fspath(kafka_properties)
@@ -382,12 +384,17 @@ def _sorter(spark: "SparkSession | None") -> RowSorter | None:
 
 def _session(given: object, spark: "SparkSession | None") -> "SparkSession | None":
     """The session of a DataFrame; of other input the one that the caller gave."""
+    _check_types(spark=spark)
     session = given.sparkSession if _is_frame(given) else spark
     _check_types(spark=session)
+    if session is not None and session.sparkContext._jsc is None:
+        raise ShareStateError("the Spark session is stopped; open another one")
     return session
 
 
 def _listed(paths: Paths, name: str = "paths") -> list[str]:
+    if hasattr(paths, "columns"):
+        raise ShareStateError(f"{name} is a {type(paths).__name__}: pass spark.createDataFrame(...) of it, or a path")
     one_or_more = [paths] if isinstance(paths, str | PathLike) or not isinstance(paths, Iterable) else paths
     named = list(one_or_more)
     if not all(isinstance(path, str | PathLike) for path in named):

@@ -62,8 +62,11 @@ def schema_location(spark: SparkSession, schema: str) -> str:
     try:
         rows = spark.sql(f"DESCRIBE SCHEMA {_quoted(schema)}").collect()
     except PySparkException as error:
+        why, catalog = reason(error), schema.partition(".")[0]
+        if why.startswith("Nested databases") and catalog != "spark_catalog":
+            why = f"spark.sql.catalog.{catalog} is not set"
         raise WarehouseError(
-            f"{schema}: no such folder, and no such schema in Spark's catalogs ({reason(error)}); "
+            f"{schema}: no such folder, and no such schema in Spark's catalogs ({why}); "
             "create the schema, or give a path"
         ) from None
     location = next((row[1] for row in rows if row[0] == "Location"), None)
