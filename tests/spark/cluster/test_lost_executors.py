@@ -100,7 +100,8 @@ def test_lost_executors_and_speculation_leave_the_tables_of_a_quiet_run(
         writes = 2 if (command, name) == ("audit", "runs") else 1
         table = DeltaTable(str(tmp_path / "lake" / name))
         assert [entry["operation"] for entry in table.history()] == [*["WRITE"] * writes, "CREATE TABLE"]
-        committed[name] = {unquote(urlsplit(uri).path) for uri in table.file_uris()}
+        versions = (DeltaTable(str(tmp_path / "lake" / name), version) for version in range(table.version() + 1))
+        committed[name] = {unquote(urlsplit(uri).path) for one in versions for uri in one.file_uris()}
     # Attempts that were lost may have left files that no version names, in the folders of the tables alone.
     written = {path for path in (tmp_path / "lake").rglob("*.parquet") if "_delta_log" not in path.parts}
     assert {path.parent.name for path in written} <= committed.keys()
