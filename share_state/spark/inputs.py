@@ -47,6 +47,7 @@ from share_state.spark.session import reason
 
 _OURS = ("key", "value", "topic", "partition", "offset", "timestamp")
 _OPTIONAL = ("topic", "timestamp")
+_FRAME = "the DataFrame"
 _FILE, _WRONG, _TASK, _CORRUPT = "__file", "__wrong", "__task", "__corrupt"
 _KEEP_CORRUPT = {"columnNameOfCorruptRecord": _CORRUPT}
 _UNION = partial(DataFrame.unionByName, allowMissingColumns=True)
@@ -78,7 +79,7 @@ class SparkSorter:
 
     def sort_frame(self, frame: DataFrame, columns: Columns, topics: Sequence[str]) -> SortedLogs:
         """Sort the rows of a DataFrame."""
-        return _sorted_logs(_normalised(frame, columns, "the DataFrame"), "the DataFrame", topics)
+        return _sorted_logs(_normalised(frame, columns, _FRAME), _FRAME, topics)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -264,7 +265,8 @@ def _normalised(frame: DataFrame, columns: Columns, label: str) -> DataFrame:
         if name not in types:
             if ours in _OPTIONAL:
                 continue
-            raise InputError(f"{label}: no column {name} (there are {', '.join(types)}); give --column {ours}=NAME")
+            fix = f"give --column {ours}=NAME" if label != _FRAME else f"give columns={{{ours!r}: NAME}}"
+            raise InputError(f"{label}: no column {name} (there are {', '.join(types)}); {fix}")
         given = sql.col(f"`{name}`")
         chosen[ours] = _in_our_type(ours, name, given, types, label)
         if ours in _LARGEST:

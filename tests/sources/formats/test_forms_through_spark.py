@@ -64,7 +64,7 @@ def _same(told: list[LogPartition], logs: list[LogPartition]) -> None:
 
 def test_json_lines_with_base64(spark: SparkSession, frame: DataFrame, logs: list[LogPartition], tmp_path: Path):
     texts = frame.withColumns({name: base64(col(name)) for name in ("key", "value")})
-    texts.select(to_json(struct("*")).alias("value")).repartition(3).write.text(str(tmp_path / "rows"))
+    texts.select(to_json(struct("*")).alias("value")).repartition(3).write.text(str(tmp_path / "rows"), "gzip")
     assert read_export(ExportPaths([str(tmp_path / "rows")], sorter=SparkSorter(spark))).notes[0].endswith("table)")
     _same(_found(spark, tmp_path / "rows"), logs)
 

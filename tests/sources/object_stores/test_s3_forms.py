@@ -114,12 +114,15 @@ def test_a_delta_table_with_deleted_rows_goes_through_spark(
     is_same(found(put(s3, Path(place), "tables/deleted"), SparkSorter(no_disk)), logs)
 
 
-def test_json_lines_go_through_spark(
+def test_compressed_json_lines_go_through_spark(
     no_disk: SparkSession, s3: str, table: pa.Table, logs: list[LogPartition], tmp_path: Path
 ):
-    for log in logs:
+    for log, (ending, codec) in zip(logs, {"gz": "gzip", "zst": "zstd", "bz2": "bz2"}.items(), strict=True):
         own = shuffled(table.filter(pa.compute.field("partition") == log.partition))
-        json_lines(own.drop_columns("partition"), tmp_path / f"rows/partition={log.partition}/part-0.json")
+        plain = json_lines(own.drop_columns("partition"), tmp_path / f"rows/partition={log.partition}/part-0.json")
+        with pa.output_stream(f"{plain}.{ending}", compression=codec) as stream:
+            stream.write(plain.read_bytes())
+        plain.unlink()
     told = found(put(s3, tmp_path / "rows", "tables/json"), SparkSorter(no_disk))
     assert [log.partition for log in told] == [log.partition for log in logs]
     for one, other in zip(told, logs, strict=True):
