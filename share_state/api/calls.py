@@ -13,7 +13,7 @@ from share_state.api.tables import Tables, check_writable, executor_of, write_ta
 from share_state.config.inputs import ARGUMENTS, JUDGE_ALL, JUDGE_NONE, input_spec
 from share_state.errors import ShareStateError
 from share_state.fold.options import SharePartitionFilter
-from share_state.pipeline.across_logs import read_groups, settle_timeline
+from share_state.pipeline.across_logs import name_topics, read_groups, settle_timeline
 from share_state.pipeline.executor import LocalExecutor
 from share_state.pipeline.inputs import AUTO, RowSorter
 from share_state.pipeline.plan import FoldPlan, build_plan
@@ -210,7 +210,7 @@ def timeline(
     """
     _check_types(group=group, topic=topic, partition=partition)
     spark = _session(paths, spark)
-    _, plan = read_groups(_plan(paths, spark=spark, judge=JUDGE_NONE, **options))
+    plan = name_topics(_plan(paths, spark=spark, judge=JUDGE_NONE, names_only=True, **options))
     plan = replace(plan, timeline=SharePartitionFilter(group, topic, partition))
     if spark is not None:
         from share_state.spark.executor import SparkExecutor  # noqa: PLC0415  imports Spark
@@ -274,7 +274,7 @@ def repair(
         group: only this group, or these.
         limits: of the cluster, keys as in the audit's configuration (`{"delivery_count": 3}`); not of a warehouse.
         release: that wrote the log, "4.0" to "4.4"; by default inferred.
-        most: share-partitions to plan for, the gravest first.
+        most: share-partitions to plan for, the most severe first.
         options: as of `reconstruct`; not of a warehouse.
     Returns:
         The plan: `repairs`, one per share-partition, with `sentence`, `now` and `options`; it prints as Markdown.
@@ -298,7 +298,7 @@ def repair(
     plan = _plan(paths, **options)
     if limits is not None:
         own = input_spec(ARGUMENTS, limits=limits).limits.to_limits()
-        # A live cluster has told the limits of its groups.
+        # The plan of a live cluster holds the limits of its groups.
         plan = replace(plan, limits=replace(own, groups={**plan.limits.groups, **own.groups}))
     with audited(plan, named) as tables:
         return make_plan(tables, groups, limits=plan.limits, release=release, most=most)
@@ -319,7 +319,7 @@ def read(spark: "SparkSession", paths: "Paths | DataFrame", **options: Unpack[Re
         ShareStateError: if an argument cannot be used.
     Source: Kafka ShareCoordinatorRecordSerde; KIP-932, ShareSnapshotValue and ShareUpdateValue.
     """
-    _, plan = read_groups(_plan(paths, spark=spark, judge=JUDGE_NONE, **options))
+    plan = name_topics(_plan(paths, spark=spark, judge=JUDGE_NONE, names_only=True, **options))
     return executor_of(spark).map_logs(plan, partial(decoded_batches, plan), table_schema("decoded_records"))
 
 
@@ -337,6 +337,7 @@ def _plan(
     kafka_properties: str | PathLike[str] | None = None,
     rules: Mapping[str, str] | None = None,
     judge: str | None = None,
+    names_only: bool = False,
 ) -> FoldPlan:
     """The plan of a call; its notes go to the logger."""
     _check_types(
@@ -367,6 +368,7 @@ def _plan(
         group_frame=groups if _is_frame(groups) else None,
         rules=rules,
         judge=judge,
+        names_only=names_only,
     )
     plan = build_plan(spec, ARGUMENTS, _sorter(_session(groups, _session(paths, spark))))
     for note in plan.notes:

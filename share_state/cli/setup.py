@@ -52,7 +52,7 @@ def warm_up_kernels(scratch: Path) -> None:
     simulate(scratch / "many", groups=4, minutes=2, dialect="both", state_partitions=1, updates_per_snapshot=5)
     many = _only_log(scratch / "many")
     first = next(read_chunks(many))
-    # Bytes that are no batch reach the kernels that look for the next batch.
+    # Bytes that are no batch run the kernels that search for the next batch.
     none = _made(scratch / "none", bytes(range(200)))
     for log in (none, _made(scratch / "one", first.data[: first.batches["size"][0]].tobytes()), many):
         _fold(log)
@@ -116,9 +116,8 @@ def setup(
 ) -> None:
     """Compile the kernels and fetch the jars that Spark needs.
 
-    Without it, the first commands that need them do so.
-
-    Without Java, only the kernels are compiled: everything but Spark works.
+    Otherwise the first commands that need them do so. Without Java, it compiles only the kernels: everything but Spark
+    works.
     """
     from share_state.spark import session  # noqa: PLC0415  imports Spark
 

@@ -69,7 +69,7 @@ def _milliseconds(trigger: str) -> int:
 
 
 def _cluster(address: str, properties: str | None, limits: Limits) -> tuple[Callable[[], Topics], Limits]:
-    """What tells the topics of a cluster now, asked at most every few seconds; the limits with those of its groups.
+    """A function that returns a cluster's topics, queried at most every few seconds; limits with those of its groups.
 
     Raises:
         InputError: if no broker answers, or access is denied.
@@ -78,15 +78,15 @@ def _cluster(address: str, properties: str | None, limits: Limits) -> tuple[Call
     from share_state.sources.kafka_cluster import Cluster  # noqa: PLC0415  a live cluster alone needs it
 
     cluster = Cluster(address, read_client_properties(properties))
-    asked, latest = time.monotonic(), cluster.topics()
+    queried, latest = time.monotonic(), cluster.topics()
 
     def topics() -> Topics:
-        nonlocal asked, latest
-        if time.monotonic() - asked > _TOPICS_SECONDS:
-            # While no broker answers, the last answer stands.
+        nonlocal queried, latest
+        if time.monotonic() - queried > _TOPICS_SECONDS:
+            # While no broker answers, the topics stay as they were.
             with suppress(InputError):
                 latest = cluster.topics()
-            asked = time.monotonic()
+            queried = time.monotonic()
         return latest
 
     of_groups, notes = ask_group_limits(address, properties)
@@ -96,7 +96,7 @@ def _cluster(address: str, properties: str | None, limits: Limits) -> tuple[Call
 
 
 def _starting(run: StreamRun) -> str:
-    """Where a stream of a cluster begins to read, after an audit."""
+    """The offsets from which a stream of a cluster continues an audit, as JSON."""
     return json.dumps({"topic_id": run.begun_from, "next": {k.rpartition("-")[2]: v for k, v in run.progress.items()}})
 
 

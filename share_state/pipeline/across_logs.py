@@ -1,5 +1,6 @@
 """Rules that need several logs, judged by the driver: groups and dead letters against state, keys split over logs."""
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,14 +13,21 @@ import pyarrow.compute as pc
 from share_state.config.inputs import HISTORY, JUDGE_NONE
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import CLAIM_TABLES, GROUP_TABLES
+from share_state.errors import InputError
 from share_state.fold.archiving import RANGES, merge_ranges
 from share_state.fold.dead_letters import LETTERS, LOST, NEVER, MatchedLetters, ReadLetters, match_letters, read_letters
-from share_state.fold.groups import FoldedGroups, add_topic_names, fold_groups, partition_counts_by_name
+from share_state.fold.groups import (
+    FoldedGroups,
+    add_topic_names,
+    fold_groups,
+    partition_counts_by_name,
+    read_topic_names,
+)
 from share_state.fold.states import KEY, key_texts, split_keys
 from share_state.fold.sticky import FoldedSticky, fold_sticky
 from share_state.fold.timeline import TIMELINE
 from share_state.kafka.classic_groups import read_generations
-from share_state.pipeline.plan import FoldPlan, GroupInput
+from share_state.pipeline.plan import FoldPlan, GroupInput, names_unknown
 from share_state.pipeline.result import DEAD_LETTERS_NOTE, RunResult
 from share_state.pipeline.sink import Sink
 from share_state.pipeline.task import FINDINGS, IN_FLIGHT, LOG, STATE
@@ -32,6 +40,8 @@ from share_state.schema.declarations import table_schema
 from share_state.sources.dead_letters import DeadLetterSource
 from share_state.sources.discovery import STATE_TOPIC
 from share_state.sources.kafka_client import KAFKA_FORM
+
+_LOG = logging.getLogger("share_state")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +153,20 @@ def read_groups(plan: FoldPlan) -> tuple[GroupSide | None, FoldPlan]:
     sticky = fold_sticky(generations, unreadable, partition_counts_by_name(plan.topics) or None, history=history)
     topics = add_topic_names(plan.topics, folded.names)
     return GroupSide(plan.groups, folded, sticky), replace(plan, topics=topics, groups=None)
+
+
+def name_topics(plan: FoldPlan) -> FoldPlan:
+    """A plan without its group side, with the topic names that the groups hold added to those given.
+
+    A log that cannot be read is noted.
+    """
+    names = dict[str, str]()
+    for log in plan.groups.logs if plan.groups else ():
+        try:
+            names |= read_topic_names(log, plan.window)
+        except InputError as error:
+            _LOG.info("%s", names_unknown(error))
+    return replace(plan, topics=add_topic_names(plan.topics, names), groups=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from share_state.sources.discovery import (
     find_topic_logs,
 )
 from share_state.sources.dump_text import dump_logs, is_dump_text
-from share_state.sources.kafka_client import KAFKA_FORM, KAFKA_WANTED, SCHEME, bootstrap_servers
+from share_state.sources.kafka_client import ADDRESS_HINT, KAFKA_FORM, SCHEME, bootstrap_servers
 from share_state.sources.object_stores import (
     InputPath,
     expand_paths,
@@ -253,7 +253,7 @@ def find_cluster_address(inputs: Sequence[str], form: str = AUTO) -> str | None:
     clusters = [given for given in inputs if given.startswith(SCHEME)]
     if not clusters:
         if form == KAFKA_FORM:
-            raise InputError(f"{' '.join(inputs)}: not the address of a cluster; {KAFKA_WANTED}")
+            raise InputError(f"{' '.join(inputs)}: not the address of a cluster; {ADDRESS_HINT}")
         return None
     if form not in (AUTO, KAFKA_FORM):
         raise InputError(f"{clusters[0]}: a cluster is not read as {form}; leave --format out")

@@ -22,7 +22,7 @@ from share_state.sources.discovery import (
     STATE_TOPIC,
     LogPartition,
     Segment,
-    infer_state_partition_count,
+    infer_partition_count,
     join_copies,
 )
 from share_state.sources.resume import ResumePoint, ResumeStatus, digest_of_logs, resume
@@ -132,8 +132,8 @@ def resume_plan(plan: FoldPlan, last: LastAudit | None, afresh: Collection[str] 
     for name in _missing(found, statuses, points, last):
         logs.append(_empty_log(name, points.get(name), (last.logs[name] if last else None) or 0))
         statuses[name] = ResumeStatus.MISSING
-    if plan.state_partitions == infer_state_partition_count(plan.logs):
-        plan = replace(plan, state_partitions=infer_state_partition_count(logs))
+    if plan.state_partitions == infer_partition_count(plan.logs, STATE_TOPIC):
+        plan = replace(plan, state_partitions=infer_partition_count(logs, STATE_TOPIC))
     files = last.tables.files(_CHECKPOINTS) if points and last else []
     is_control = any(log.topic != STATE_TOPIC for log in logs)
     states = last.tables.files(STATE) if is_control and last is not None and not last.is_vacuumed else []

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from share_state.delta.merge import GONE
 from share_state.delta.reader import open_filesystem, warehouse_errors
 from share_state.fold.archiving import EVERY_GROUP, RANGES
-from share_state.fold.chains import NOWHERE, Chains
+from share_state.fold.chains import NO_OFFSET, Chains
 from share_state.fold.checkpoint import (
     FoldCheckpoint,
     checkpoint_row,
@@ -334,14 +334,14 @@ def _changed_rows(folding: Folding, *, is_by_clock: bool) -> dict[str, pa.Table]
     place = pc.index_in(old_keys.binary(), keys.binary()).fill_null(-1).to_numpy(zero_copy_only=False)
     known = np.zeros(len(keys), bool)
     known[place[place >= 0]] = True
-    last = np.full(len(keys), NOWHERE)
+    last = np.full(len(keys), NO_OFFSET)
     rows_before = np.zeros(len(keys), old.chains.dtype)
     rows_before[place[place >= 0]] = old.chains[place >= 0]
     for name in ("last_offset", "suspect_offset"):
-        last = np.maximum(last, np.where(chains.chains[name] != rows_before[name], chains.chains[name], NOWHERE))
+        last = np.maximum(last, np.where(chains.chains[name] != rows_before[name], chains.chains[name], NO_OFFSET))
     is_same_log = before is not None and folding.status == ResumeStatus.GROWN
     is_all = not is_same_log or before is None or before.last_lost_offset != folded.last_lost_offset
-    changed = np.ones(len(keys), bool) if is_all else ~known | (last != NOWHERE)
+    changed = np.ones(len(keys), bool) if is_all else ~known | (last != NO_OFFSET)
     live = np.flatnonzero(changed & chains.chains["exists"])
     selected, key = _taken(chains, live), key_columns(keys, live, Topics())
     suspect = folded.suspect[np.searchsorted(folded.numbers, live)]

@@ -65,13 +65,13 @@ def print_cutoffs(rows: Sequence[Mapping[str, Any]]) -> None:
 def print_verification(compared: int | None, differing: Sequence[str]) -> None:
     """Print whether folding again, without the records before each cutoff, gives the same state."""
     if compared is None:
-        print_line("nothing may be cleaned, so there is nothing to prove")
+        print_line("no log has a cutoff, so there is nothing to verify")
     elif not differing:
         print_line(
-            f"proved: what is at or after the cutoff folds to the same state, for all {compared:,} share-partitions"
+            f"verified: the records at or after the cutoff fold to the same state for all {compared:,} share-partitions"
         )
         print_line(
-            "(compared: every column but max_leader_epoch and max_state_epoch, which a broker forgets with the records)"
+            "(compared: all columns except max_leader_epoch and max_state_epoch, which depend on deleted records)"
         )
     else:
         print_line(f"NOT SAFE: {len(differing):,} of {compared:,} share-partitions change: {', '.join(differing[:5])}")
@@ -97,12 +97,14 @@ def write_delete_records(path: str, rows: Sequence[Mapping[str, Any]]) -> int:
         InputError: if a cutoff belongs to a log whose partition number is not known.
         ReportError: if the file cannot be written.
     """
-    chosen = [row for row in rows if row["safe"] and (row["cutoff_offset"] or 0) > row["log_start_offset"]]
-    if any(row["partition"] is None for row in chosen):
+    deletable = [row for row in rows if row["safe"] and (row["cutoff_offset"] or 0) > row["log_start_offset"]]
+    if any(row["partition"] is None for row in deletable):
         raise InputError(
             f"{path}: not written: a log's number is not known; keep its folder name __share_group_state-N"
         )
-    entries = [{"topic": row["topic"], "partition": row["partition"], "offset": row["cutoff_offset"]} for row in chosen]
+    entries = [
+        {"topic": row["topic"], "partition": row["partition"], "offset": row["cutoff_offset"]} for row in deletable
+    ]
     write_report(path, json.dumps({"partitions": entries, "version": 1}, indent=2) + "\n")
     return len(entries)
 

@@ -141,8 +141,8 @@ def _late_record(text: str) -> str:
         (DUMP.replace("key: {", "key: what {"), rf"byte {_line(3)}: the key is neither JSON nor"),
         (DUMP.replace('{"type":"0"', '{"type":"x"'), rf"byte {_line(3)}: type x of the key"),
         ("Dumping x/00000000000000000000.log\n" + DUMP[_line(3) :], r"byte 35: a record before any batch"),
-        ("nothing of the kind", "nothing of __share_group_state is dumped here"),
-        (DUMP.replace("__share_group_state-0", "orders-0"), r"nothing of .* dumped here \(found segments of orders\)"),
+        ("nothing of the kind", "no dump of __share_group_state"),
+        (DUMP.replace("__share_group_state-0", "orders-0"), r"no dump of .* in this text \(found segments of orders\)"),
     ],
 )
 def test_dumped_text_that_is_none(text: str, pattern: str, tmp_path: Path):

@@ -181,6 +181,10 @@ def test_a_flaw_of_a_table_is_told_by_the_address_of_its_file(
     address = put(s3, json_lines(flawed, tmp_path / "flawed.json"), "tables/flawed.json")
     with pytest.raises(InputError, match=f"^{address}: partition 0, offset -3: offset is null or negative"):
         found(address, SparkSorter(no_disk))
+    cut = json_lines(table.slice(0, 5), tmp_path / "cut.json")
+    cut.write_text(cut.read_text()[:-30])
+    with pytest.raises(InputError, match=f"^{put(s3, cut, 'tables/cut.json')}: a line is not whole JSON"):
+        found(f"s3://{BUCKET}/tables/cut.json", SparkSorter(no_disk))
 
 
 def test_a_damaged_table_is_told_by_its_address(
