@@ -14,6 +14,7 @@ from share_state.config.inputs import ARGUMENTS, JUDGE_ALL, JUDGE_NONE, input_sp
 from share_state.errors import ShareStateError
 from share_state.fold.options import SharePartitionFilter
 from share_state.pipeline.across_logs import name_topics, read_groups, settle_timeline
+from share_state.pipeline.executor import LocalExecutor
 from share_state.pipeline.inputs import AUTO, RowSorter
 from share_state.pipeline.plan import FoldPlan, build_plan
 from share_state.pipeline.task import CUTOFF, OutputSpec, decoded_batches, timeline_batches
@@ -84,8 +85,7 @@ def reconstruct(
     Returns:
         Tables with the columns of schemas/tables: offsets and counts in records, times in UTC; tables of groups if the
         input has a group side. DataFrames are lazy: Spark folds once and caches the rows
-        (`spark.catalog.clearCache()` drops them), and keeps all rows of a key with state in several state partitions,
-        without SPLIT_KEY; with a warehouse they read the Delta versions that this run wrote, which are settled.
+        (`spark.catalog.clearCache()` drops them); with a warehouse they read the Delta versions that this run wrote.
     Raises:
         InputError: if a path is missing, holds no such log, or no valid batch (lazy DataFrames are then empty).
         WarehouseError: if the warehouse cannot be written.
@@ -93,7 +93,7 @@ def reconstruct(
         ShareStateError: if an argument cannot be used.
     Source: Kafka CoordinatorLoaderImpl, ShareCoordinatorShard.replay.
     """
-    _check_types(spark=spark, warehouse=warehouse)
+    _check_types(warehouse=warehouse)
     spark = _session(paths, spark)
     place, schema = "", None
     if warehouse is not None:
@@ -202,8 +202,7 @@ def timeline(
     Returns:
         One row per record, columns of schemas/tables/timeline.yaml; offsets in records, times in UTC. An Arrow table
         has the rows of one share-partition in log order; sort a DataFrame by state_partition and offset. A DataFrame
-        is empty if no share-partition matches, and has all rows of a key with state in several state partitions: no
-        task sees the other logs, and `reconstruct` into a warehouse reports both.
+        is empty if no share-partition matches.
     Raises:
         InputError: if a path is missing or holds no such log, or (without a session) no share-partition matches.
         ShareStateError: if an argument cannot be used.
@@ -213,9 +212,11 @@ def timeline(
     spark = _session(paths, spark)
     plan = name_topics(_plan(paths, spark=spark, judge=JUDGE_NONE, names_only=True, **options))
     plan = replace(plan, timeline=SharePartitionFilter(group, topic, partition))
-    rows = executor_of(spark).map_logs(plan, partial(timeline_batches, plan), table_schema("timeline"))
     if spark is not None:
-        return rows
+        from share_state.spark.executor import SparkExecutor  # noqa: PLC0415  imports Spark
+
+        return SparkExecutor(spark).timeline(plan)
+    rows = LocalExecutor().map_logs(plan, partial(timeline_batches, plan), table_schema("timeline"))
     if not len(rows):
         plan.check(SharePartitionFilter(group, topic, partition))
     return settle_timeline(rows, plan.state_partitions)
@@ -340,13 +341,14 @@ def _plan(
 ) -> FoldPlan:
     """The plan of a call; its notes go to the logger."""
     _check_types(
-        spark=spark,
         topics=topics,
         group_partitions=group_partitions,
         columns=columns,
         kafka_properties=kafka_properties,
         rules=rules,
     )
+    if _is_frame(paths) and (format, dialect, kafka_properties) != (AUTO, AUTO, None):
+        raise ShareStateError("a DataFrame has no format, dialect or kafka_properties; leave them out")
     source = {"format": format, "dialect": dialect, "columns": columns}
     if kafka_properties is not None:
         source["kafka_properties"] = fspath(kafka_properties)
@@ -384,10 +386,17 @@ def _sorter(spark: "SparkSession | None") -> RowSorter | None:
 
 def _session(given: object, spark: "SparkSession | None") -> "SparkSession | None":
     """The session of a DataFrame; of other input the one that the caller gave."""
-    return given.sparkSession if _is_frame(given) else spark
+    _check_types(spark=spark)
+    session = given.sparkSession if _is_frame(given) else spark
+    _check_types(spark=session)
+    if session is not None and session.sparkContext._jsc is None:
+        raise ShareStateError("the Spark session is stopped; open another one")
+    return session
 
 
 def _listed(paths: Paths, name: str = "paths") -> list[str]:
+    if hasattr(paths, "columns"):
+        raise ShareStateError(f"{name} is a {type(paths).__name__}: pass spark.createDataFrame(...) of it, or a path")
     one_or_more = [paths] if isinstance(paths, str | PathLike) or not isinstance(paths, Iterable) else paths
     named = list(one_or_more)
     if not all(isinstance(path, str | PathLike) for path in named):
@@ -417,7 +426,7 @@ def _check_types(**given: Any) -> None:
     """
     for name, value in given.items():
         if name == "spark":
-            is_right, fix = hasattr(value, "sparkContext"), "a SparkSession"
+            is_right, fix = hasattr(value, "sparkContext"), "a SparkSession, not one of Spark Connect"
         else:
             types, fix = _TYPES[name]
             is_right = isinstance(value, types) and not isinstance(value, bool)

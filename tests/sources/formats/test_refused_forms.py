@@ -1,5 +1,6 @@
 """What is no form of export is refused in one line that names the file and the place."""
 
+import gzip
 import json
 import re
 import time
@@ -254,3 +255,10 @@ def test_json_of_something_else_is_not_taken_for_the_consoles(tmp_path: Path):
     path = tmp_path / "topics.json"
     path.write_text(json.dumps({"topics": [{"name": "a"}]}))
     assert detect_format([str(path)]) != "console-json"
+
+
+def test_a_text_that_is_compressed_as_a_file(tmp_path: Path):
+    path = tmp_path / "dump.txt.gz"
+    path.write_bytes(gzip.compress((DATA / "4.3.1/happy/dump-log-__share_group_state-2.txt").read_bytes()))
+    with pytest.raises(InputError, match=f"^{path}: the text of kafka-dump-log, compressed as a file; decompress it"):
+        detect_format([str(path)])
