@@ -245,7 +245,8 @@ def start(
     except (PySparkException, Py4JError) as error:
         # The value of a setting may be a secret.
         given = " and ".join(["--master " + master, *(f"--spark-conf {name}" for name in conf or ())])
-        raise ShareStateError(f"Spark does not start with {given}: {reason(error)}") from error
+        hint = "" if is_local(master) else "; check that the master can be reached"
+        raise ShareStateError(f"Spark does not start with {given}: {reason(error)}{hint}") from error
 
 
 def _operator_settings() -> dict[str, str]:
