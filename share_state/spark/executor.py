@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from pathlib import Path
@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from share_state.delta.reader import CommittedTables, open_dataset, warehouse_errors
 from share_state.delta.warehouse import Warehouse
 from share_state.pipeline.across_logs import GroupSide
-from share_state.pipeline.executor import FileSink
+from share_state.pipeline.executor import DeltalakeSink
 from share_state.pipeline.plan import FoldPlan, cores_per_log
 from share_state.pipeline.sink import Sink
 from share_state.pipeline.task import (
@@ -93,7 +93,7 @@ class SparkExecutor:
 
     def result_tables(self, plan: FoldPlan, side: GroupSide | None = None) -> dict[str, DataFrame]:
         """Every table that `reconstruct` writes, by name; Spark folds once, when one of them is first used."""
-        rows = self.fold(plan, OutputSpec(returned=RESULTS))
+        rows = self.fold(plan, OutputSpec(RESULTS))
         tables = self.returned_tables(rows, (*RESULTS, CUTOFF))
         if side is None:
             return tables
@@ -108,16 +108,14 @@ class SparkExecutor:
 
     @contextmanager
     def open_sink(self, tables: Warehouse) -> Iterator[Sink]:
-        """Spark's own Delta writer, if the session has one for the place; else files that the tasks write."""
-        if (missing := missing_support(self.spark, tables.files.root)) is not None:
-            _LOG.info("%s: tasks write the files of the tables, and delta-rs commits them", missing)
-            yield FileSink(tables, self)
-            return
-        sink = SparkSink(tables, self, self.spark, self.schema)
-        try:
+        """Spark's own Delta writer, if the session has one for the place; else that of deltalake."""
+        if (missing := missing_support(self.spark, tables.root)) is not None:
+            _LOG.info("%s: deltalake writes the tables, from rows that the tasks stage there", missing)
+            sink = DeltalakeSink(tables, self)
+        else:
+            sink = SparkSink(tables, self, self.spark, self.schema)
+        with closing(sink):
             yield sink
-        finally:
-            sink.close()
 
 
 def _absolute_path(path: str) -> str:
