@@ -1,4 +1,4 @@
-"""What a notebook calls: `reconstruct`, `cutoff`, `timeline`, `explain`, `repair` and `read`."""
+"""The Python API: `reconstruct`, `cutoff`, `timeline`, `explain`, `repair` and `read`."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +13,8 @@ from share_state.api.tables import Tables, check_writable, executor_of, write_ta
 from share_state.config.inputs import ARGUMENTS, JUDGE_ALL, JUDGE_NONE, input_spec
 from share_state.errors import ShareStateError
 from share_state.fold.options import SharePartitionFilter
-from share_state.pipeline.across_logs import read_groups, settle_timeline
+from share_state.pipeline.across_logs import name_topics, read_groups, settle_timeline
+from share_state.pipeline.executor import LocalExecutor
 from share_state.pipeline.inputs import AUTO, RowSorter
 from share_state.pipeline.plan import FoldPlan, build_plan
 from share_state.pipeline.task import CUTOFF, OutputSpec, decoded_batches, timeline_batches
@@ -84,8 +85,7 @@ def reconstruct(
     Returns:
         Tables with the columns of schemas/tables: offsets and counts in records, times in UTC; tables of groups if the
         input has a group side. DataFrames are lazy: Spark folds once and caches the rows
-        (`spark.catalog.clearCache()` drops them), and keeps all rows of a key with state in several state partitions,
-        without SPLIT_KEY; with a warehouse they read the Delta versions that this run wrote, which are settled.
+        (`spark.catalog.clearCache()` drops them); with a warehouse they read the Delta versions that this run wrote.
     Raises:
         InputError: if a path is missing, holds no such log, or no valid batch (lazy DataFrames are then empty).
         WarehouseError: if the warehouse cannot be written.
@@ -93,7 +93,7 @@ def reconstruct(
         ShareStateError: if an argument cannot be used.
     Source: Kafka CoordinatorLoaderImpl, ShareCoordinatorShard.replay.
     """
-    _check_types(spark=spark, warehouse=warehouse)
+    _check_types(warehouse=warehouse)
     spark = _session(paths, spark)
     place, schema = "", None
     if warehouse is not None:
@@ -197,13 +197,12 @@ def timeline(
         group: only this share group.
         topic: only this topic, by name (if `topics` or the groups hold it) or id.
         partition: only this partition of the topic.
-        spark: a session; without one the states are made in this process: select share-partitions of large logs.
+        spark: a session; without one this process computes the states: select share-partitions of large logs.
         options: as of `reconstruct`.
     Returns:
         One row per record, columns of schemas/tables/timeline.yaml; offsets in records, times in UTC. An Arrow table
         has the rows of one share-partition in log order; sort a DataFrame by state_partition and offset. A DataFrame
-        is empty if no share-partition matches, and has all rows of a key with state in several state partitions: no
-        task sees the other logs, and `reconstruct` into a warehouse reports both.
+        is empty if no share-partition matches.
     Raises:
         InputError: if a path is missing or holds no such log, or (without a session) no share-partition matches.
         ShareStateError: if an argument cannot be used.
@@ -211,11 +210,13 @@ def timeline(
     """
     _check_types(group=group, topic=topic, partition=partition)
     spark = _session(paths, spark)
-    _, plan = read_groups(_plan(paths, spark=spark, judge=JUDGE_NONE, **options))
+    plan = name_topics(_plan(paths, spark=spark, judge=JUDGE_NONE, names_only=True, **options))
     plan = replace(plan, timeline=SharePartitionFilter(group, topic, partition))
-    rows = executor_of(spark).map_logs(plan, partial(timeline_batches, plan), table_schema("timeline"))
     if spark is not None:
-        return rows
+        from share_state.spark.executor import SparkExecutor  # noqa: PLC0415  imports Spark
+
+        return SparkExecutor(spark).timeline(plan)
+    rows = LocalExecutor().map_logs(plan, partial(timeline_batches, plan), table_schema("timeline"))
     if not len(rows):
         plan.check(SharePartitionFilter(group, topic, partition))
     return settle_timeline(rows, plan.state_partitions)
@@ -273,7 +274,7 @@ def repair(
         group: only this group, or these.
         limits: of the cluster, keys as in the audit's configuration (`{"delivery_count": 3}`); not of a warehouse.
         release: that wrote the log, "4.0" to "4.4"; by default inferred.
-        most: share-partitions to plan for, the gravest first.
+        most: share-partitions to plan for, the most severe first.
         options: as of `reconstruct`; not of a warehouse.
     Returns:
         The plan: `repairs`, one per share-partition, with `sentence`, `now` and `options`; it prints as Markdown.
@@ -297,7 +298,7 @@ def repair(
     plan = _plan(paths, **options)
     if limits is not None:
         own = input_spec(ARGUMENTS, limits=limits).limits.to_limits()
-        # A live cluster has told the limits of its groups.
+        # The plan of a live cluster holds the limits of its groups.
         plan = replace(plan, limits=replace(own, groups={**plan.limits.groups, **own.groups}))
     with audited(plan, named) as tables:
         return make_plan(tables, groups, limits=plan.limits, release=release, most=most)
@@ -318,7 +319,7 @@ def read(spark: "SparkSession", paths: "Paths | DataFrame", **options: Unpack[Re
         ShareStateError: if an argument cannot be used.
     Source: Kafka ShareCoordinatorRecordSerde; KIP-932, ShareSnapshotValue and ShareUpdateValue.
     """
-    _, plan = read_groups(_plan(paths, spark=spark, judge=JUDGE_NONE, **options))
+    plan = name_topics(_plan(paths, spark=spark, judge=JUDGE_NONE, names_only=True, **options))
     return executor_of(spark).map_logs(plan, partial(decoded_batches, plan), table_schema("decoded_records"))
 
 
@@ -336,16 +337,18 @@ def _plan(
     kafka_properties: str | PathLike[str] | None = None,
     rules: Mapping[str, str] | None = None,
     judge: str | None = None,
+    names_only: bool = False,
 ) -> FoldPlan:
     """The plan of a call; its notes go to the logger."""
     _check_types(
-        spark=spark,
         topics=topics,
         group_partitions=group_partitions,
         columns=columns,
         kafka_properties=kafka_properties,
         rules=rules,
     )
+    if _is_frame(paths) and (format, dialect, kafka_properties) != (AUTO, AUTO, None):
+        raise ShareStateError("a DataFrame has no format, dialect or kafka_properties; leave them out")
     source = {"format": format, "dialect": dialect, "columns": columns}
     if kafka_properties is not None:
         source["kafka_properties"] = fspath(kafka_properties)
@@ -365,6 +368,7 @@ def _plan(
         group_frame=groups if _is_frame(groups) else None,
         rules=rules,
         judge=judge,
+        names_only=names_only,
     )
     plan = build_plan(spec, ARGUMENTS, _sorter(_session(groups, _session(paths, spark))))
     for note in plan.notes:
@@ -382,10 +386,17 @@ def _sorter(spark: "SparkSession | None") -> RowSorter | None:
 
 def _session(given: object, spark: "SparkSession | None") -> "SparkSession | None":
     """The session of a DataFrame; of other input the one that the caller gave."""
-    return given.sparkSession if _is_frame(given) else spark
+    _check_types(spark=spark)
+    session = given.sparkSession if _is_frame(given) else spark
+    _check_types(spark=session)
+    if session is not None and session.sparkContext._jsc is None:
+        raise ShareStateError("the Spark session is stopped; open another one")
+    return session
 
 
 def _listed(paths: Paths, name: str = "paths") -> list[str]:
+    if hasattr(paths, "columns"):
+        raise ShareStateError(f"{name} is a {type(paths).__name__}: pass spark.createDataFrame(...) of it, or a path")
     one_or_more = [paths] if isinstance(paths, str | PathLike) or not isinstance(paths, Iterable) else paths
     named = list(one_or_more)
     if not all(isinstance(path, str | PathLike) for path in named):
@@ -415,7 +426,7 @@ def _check_types(**given: Any) -> None:
     """
     for name, value in given.items():
         if name == "spark":
-            is_right, fix = hasattr(value, "sparkContext"), "a SparkSession"
+            is_right, fix = hasattr(value, "sparkContext"), "a SparkSession, not one of Spark Connect"
         else:
             types, fix = _TYPES[name]
             is_right = isinstance(value, types) and not isinstance(value, bool)

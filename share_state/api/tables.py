@@ -98,16 +98,16 @@ def check_writable(session: "SparkSession | None", warehouse: str) -> tuple[str,
         SetupError: if the session has no Delta, which it needs to read a warehouse in a folder.
         WarehouseError: if the folder holds something else.
     """
-    from share_state.delta.warehouse import check_warehouse_path  # noqa: PLC0415
-
-    extensions = "" if session is None else session.conf.get("spark.sql.extensions", "") or ""
-    if session is not None and "://" not in warehouse and "io.delta" not in extensions:
-        raise SetupError("this Spark session has no Delta; open it with share_state.session()")
     if session is None:
+        from share_state.delta.warehouse import check_warehouse_path  # noqa: PLC0415
+
         check_warehouse_path(warehouse)
         return warehouse, None
     from share_state.spark.choice import ExecutorChoice, open_place  # noqa: PLC0415  imports Spark
+    from share_state.spark.sink import missing_support  # noqa: PLC0415
 
+    if "://" not in warehouse and (missing := missing_support(session, warehouse)) is not None:
+        raise SetupError(f"{missing}; open it with share_state.session()")
     with open_place(ExecutorChoice(), warehouse) as (choice, place):
         return place, choice.schema
 

@@ -212,7 +212,7 @@ def audit(
     given |= {f"dead_letters.{number}": path for number, path in enumerate(dead_letters or ())}
     if dead_letters_copied_last:
         given["dead_letters_copied_last"] = "true"
-    # Refused here, a value is named by its option, not by its key.
+    # Check these values now, so that messages name the option instead of the key.
     read_as = {"path": "-", "format": format, "dialect": dialect, "columns": pairs(column, "--column")}
     severities = input_spec(OPTIONS, sources=[read_as], rules=pairs(rule, "--rule")).rules
     given |= {f"rules.{code}": severity for code, severity in severities.items()}

@@ -1,4 +1,4 @@
-"""`share-state cutoff`: what may be deleted, and a proof that it may."""
+"""`share-state cutoff`: which records can be deleted, and the verification of that."""
 
 from dataclasses import replace
 from typing import Annotated, Any
@@ -9,7 +9,6 @@ from typer.exceptions import Exit
 from share_state.cli.main import DONE, FOUND, command
 from share_state.cli.options import (
     Folding,
-    GroupSide,
     Inputs,
     Json,
     Judging,
@@ -21,7 +20,7 @@ from share_state.cli.options import (
     open_plan,
     spec_of,
 )
-from share_state.pipeline.across_logs import read_groups
+from share_state.pipeline.across_logs import name_topics
 from share_state.pipeline.executor import Progress
 from share_state.pipeline.result import RunResult, summarize
 from share_state.pipeline.task import OutputSpec
@@ -44,7 +43,7 @@ def cutoff(
         str | None, typer.Option("--delete-records", metavar="FILE", help="Write the JSON for kafka-delete-records.sh.")
     ] = None,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Prove the cutoff: fold again without the records before it, and compare.")
+        bool, typer.Option("--verify", help="Verify the cutoff: fold again without the records before it, and compare.")
     ] = False,
     ignore_uncheckpointed: Annotated[
         bool,
@@ -77,10 +76,10 @@ def cutoff(
     check_fail_on(judging.fail_on)
     control = {"subscriptions": subscriptions, "ignore_uncheckpointed": ignore_uncheckpointed, "index": index}
     # Without --topics, the groups of the export name the topics.
-    side = None if reading.topics else GroupSide()
-    spec, choice = spec_of(inputs, reading, side=side, folding=folding, judging=judging, **control), running.choice
+    names_only, choice = reading.topics is None, running.choice
+    spec = spec_of(inputs, reading, names_only=names_only, folding=folding, judging=judging, **control)
     with open_plan(spec, choice) as found_plan:
-        plan = replace(read_groups(found_plan)[1], verify=verify)
+        plan = replace(name_topics(found_plan), verify=verify)
         if delete_records is not None:
             check_deletable(delete_records, plan.logs)
         progress = Progress(quiet=running.quiet)

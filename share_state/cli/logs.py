@@ -13,7 +13,6 @@ from share_state.cli.options import (
     DeliveryLimit,
     Folding,
     Group,
-    GroupSide,
     Inputs,
     Json,
     Partition,
@@ -26,7 +25,7 @@ from share_state.cli.options import (
 from share_state.config.inputs import JUDGE_NONE
 from share_state.errors import ShareStateError
 from share_state.fold.options import SharePartitionFilter
-from share_state.pipeline.across_logs import read_groups
+from share_state.pipeline.across_logs import name_topics
 from share_state.pipeline.executor import Progress
 from share_state.pipeline.plan import FoldPlan
 from share_state.report import console
@@ -100,25 +99,25 @@ def diff(
 
     Or between two warehouses. It compares SPSO, SPEO, epochs and the ranges in flight.
     """
-    chosen = SharePartitionFilter(group, topic, partition)
+    selection = SharePartitionFilter(group, topic, partition)
     later = replace(reading, as_of_offset=and_as_of_offset, as_of_time=and_as_of_time)
     if _compares_exports(inputs, reading, later):
         with (
             _open_plan(inputs, reading, judge=JUDGE_NONE) as first,
             _open_plan(inputs, later, judge=JUDGE_NONE) as second,
         ):
-            before, after = fold_exports((first, second), chosen)
+            before, after = fold_exports((first, second), selection)
     else:
-        before, after = read_warehouses(inputs, chosen)
+        before, after = read_warehouses(inputs, selection)
     found = compare_states(before, after)
     console.print_json(found) if as_json else print_differences(found)
 
 
 @contextmanager
 def _open_plan(inputs: Sequence[str], reading: Reading, judge: str | None = None) -> Iterator[FoldPlan]:
-    """Yield a plan with the topic names of the group side."""
-    with open_plan(spec_of(inputs, reading, side=GroupSide(), judge=judge)) as plan:
-        yield read_groups(plan)[1]
+    """Yield a plan with the topic names that the groups of the input hold."""
+    with open_plan(spec_of(inputs, reading, names_only=True, judge=judge)) as plan:
+        yield name_topics(plan)
 
 
 def _compares_exports(inputs: Sequence[str], earlier: Reading, later: Reading) -> bool:

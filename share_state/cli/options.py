@@ -240,12 +240,15 @@ def spec_of(
     folding: Folding | None = None,
     side: GroupSide | None = None,
     judging: Judging | None = None,
+    names_only: bool = False,
     judge: str | None = None,
     dead_letters: Sequence[str] | None = None,
     copied_last: bool = False,
     **control: Any,
 ) -> "InputSpec":
-    """The InputSpec that the options describe, with `control` of ControlSettings; without `side` it has no group side.
+    """The InputSpec that the options describe, with `control` of ControlSettings.
+
+    It has a group side if there is `side` or `names_only`.
 
     Raises:
         ShareStateError: if an option cannot be used.
@@ -253,6 +256,7 @@ def spec_of(
     from share_state.config.inputs import OPTIONS, input_spec  # noqa: PLC0415
 
     folding, columns = folding or Folding(), pairs(reading.column, "--column")
+    side = GroupSide() if names_only else side
     source = {"format": reading.format, "dialect": reading.dialect, "columns": columns}
     source |= {"kafka_properties": reading.kafka_properties}
     as_of = pairs(reading.as_of_offset, "--as-of-offset")
@@ -264,6 +268,7 @@ def spec_of(
         topics=reading.topics,
         state_partitions=folding.state_partitions,
         groups=side and {"paths": side.groups or None, "columns": columns, "partitions": side.group_partitions},
+        names_only=names_only,
         rules=pairs(judging.rule, "--rule") if judging else None,
         judge=judge,
         dead_letters=dead_letters,

@@ -66,7 +66,7 @@ def reconstruct(
 ) -> None:
     """Fold exported logs and write the tables; print a summary."""
     progress, choice = Progress(quiet=running.quiet), running.choice
-    chosen = _timeline_filter(timeline, group, topic, partition)
+    selection = _timeline_filter(timeline, group, topic, partition)
     check_fail_on(judging.fail_on)
     with open_place(choice, out) as (choice, place):
         if (note := audit_note(place)) is not None:
@@ -83,7 +83,7 @@ def reconstruct(
             copied_last=dead_letters_copied_last,
         )
         with open_plan(spec, choice) as found_plan:
-            plan = replace(found_plan, timeline=chosen)
+            plan = replace(found_plan, timeline=selection)
             options = {
                 "as_of_offset": ",".join(reading.as_of_offset or ()),
                 "as_of_time": reading.as_of_time or "",
@@ -93,7 +93,7 @@ def reconstruct(
                 "subscriptions": json.dumps(plan.control.subscriptions) if subscriptions else "",
                 "dead_letters": ",".join(dead_letters or ()),
                 "dead_letters_copied_last": "true" if dead_letters_copied_last else "",
-                "timeline": json.dumps(asdict(chosen)) if chosen else "",
+                "timeline": json.dumps(asdict(selection)) if selection else "",
             }
             with warehouse_lock(place, "reconstruct"), open_executor(choice, plan, progress) as executor:
                 result = run_reconstruct(

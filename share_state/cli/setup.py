@@ -52,7 +52,7 @@ def warm_up_kernels(scratch: Path) -> None:
     simulate(scratch / "many", groups=4, minutes=2, dialect="both", state_partitions=1, updates_per_snapshot=5)
     many = _only_log(scratch / "many")
     first = next(read_chunks(many))
-    # Bytes that are no batch reach the kernels that look for the next batch.
+    # Bytes that are no batch run the kernels that search for the next batch.
     none = _made(scratch / "none", bytes(range(200)))
     for log in (none, _made(scratch / "one", first.data[: first.batches["size"][0]].tobytes()), many):
         _fold(log)
@@ -72,13 +72,13 @@ def _fold(log: LogPartition) -> None:
     judge(folded)
     verify_cutoff(folded, Window(), FoldOptions())
     fold_log(log, cores=_CORES)
-    for made in (timeline_tables(log), decoded_tables(log, Window()), read_chunks(log, merge=True)):
-        _run(made)
+    for pieces in (timeline_tables(log), decoded_tables(log, Window()), read_chunks(log, merge=True)):
+        _run(pieces)
     _run(folded.state_pieces)
     _run(folded.in_flight_pieces)
-    if (carried := folded.checkpoint) is not None:
-        row = checkpoint_row(log.name, carried)["carried"]
-        share_partitions = pa.concat_tables(checkpoint_share_partitions(log.name, carried))
+    if (checkpoint := folded.checkpoint) is not None:
+        row = checkpoint_row(log.name, checkpoint)["carried"]
+        share_partitions = pa.concat_tables(checkpoint_share_partitions(log.name, checkpoint))
         fold_log(log, restore=lambda: restore_checkpoint(row, share_partitions), judge=judge_records)
 
 
@@ -99,8 +99,8 @@ def _made(folder: Path, data: bytes) -> LogPartition:
     return _only_log(folder)
 
 
-def _run(made: Iterable[object]) -> None:
-    deque(made, maxlen=0)
+def _run(pieces: Iterable[object]) -> None:
+    deque(pieces, maxlen=0)
 
 
 @command("share-state setup")
@@ -116,9 +116,8 @@ def setup(
 ) -> None:
     """Compile the kernels and fetch the jars that Spark needs.
 
-    Without it, the first commands that need them do so.
-
-    Without Java, only the kernels are compiled: everything but Spark works.
+    Otherwise the first commands that need them do so. Without Java, it compiles only the kernels: everything but Spark
+    works.
     """
     from share_state.spark import session  # noqa: PLC0415  imports Spark
 

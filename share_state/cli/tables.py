@@ -33,8 +33,8 @@ def show(
     epochs: Annotated[bool, typer.Option("--epochs", help="Also print the leader epoch.")] = False,
 ) -> None:
     """Print offsets, lag and records in flight."""
-    chosen = (warehouse, group, topic, partition)
-    print_state_json(*chosen) if as_json else print_state(*chosen, epochs=epochs, ranges=ranges)
+    selection = (warehouse, group, topic, partition)
+    print_state_json(*selection) if as_json else print_state(*selection, epochs=epochs, ranges=ranges)
 
 
 @command("share-state groups /lake/share_state --group orders-app")

@@ -126,10 +126,11 @@ class LimitSettings(Section):
         default=_KAFKA.stall_minutes,
         gt=0,
         allow_inf_nan=False,
-        description="minutes that a start offset may stay while later offsets finish",
+        description="minutes that a start offset may stay unchanged while later offsets finish",
     )
     pinned_records: Count = Field(
-        default=_KAFKA.pinned_records, description="records that one share-partition may keep from deletion, unreported"
+        default=_KAFKA.pinned_records,
+        description="records that one share-partition may keep from deletion before it is reported",
     )
     writer_version: Release | None = Field(
         default=None, description="Kafka release that wrote the log; default: inferred from the log"
@@ -138,10 +139,10 @@ class LimitSettings(Section):
         default=_KAFKA.archiving_seconds,
         ge=0,
         allow_inf_nan=False,
-        description="seconds that an offset may stay in ARCHIVING, unreported",
+        description="seconds that an offset may stay in ARCHIVING before it is reported",
     )
     groups: dict[str, GroupConfig] = Field(
-        default={}, description="share groups with limits of their own; a live cluster is asked for them"
+        default={}, description="share groups with limits of their own; those of a live cluster are read from it"
     )
     batch_bytes: Count = Field(
         default=_KAFKA.batch_bytes,
@@ -216,6 +217,8 @@ class InputSpec(Section):
         dead_letters: exports of dead-letter topics, or the address of a cluster.
         dead_letters_copied_last: whether they were copied after the state logs.
         group_frame: a Spark DataFrame of group records in place of `groups.paths`.
+        names_only: whether groups are read only for the names of topics; a log of theirs that cannot be read is then
+            noted.
         rules: rule -> severity in place of its own.
         judge: which rules apply: JUDGE_ALL, JUDGE_STATE or JUDGE_NONE.
         limits: limits of the cluster.
@@ -235,6 +238,7 @@ class InputSpec(Section):
     dead_letters: list[PathText] = []
     dead_letters_copied_last: bool = False
     group_frame: Any = None
+    names_only: bool = False
     rules: dict[RuleCode, Severity] = {}
     judge: Judge = "state"
     limits: LimitSettings = LimitSettings()

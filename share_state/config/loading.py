@@ -113,7 +113,7 @@ def _merge(
         return f"{file}: {dotted(path)}"
 
     known = AuditSettings.model_fields
-    # A section drops keys without a value, so unknown keys at the top are refused here.
+    # A section drops keys without a value, so unknown keys at the top are refused now.
     problems += [f"{written_at((key,))}: {_no_such_key((key,))}" for key in values if key not in known]
     settings = None
     try:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.fold.chains import NOWHERE, Chains
+from share_state.fold.chains import NO_OFFSET, Chains
 from share_state.fold.interval_merge import ARCHIVED, ARCHIVING
 from share_state.fold.states import KEY, declared_table, key_columns, to_timestamps
 from share_state.kafka.share_partition_keys import KeyTable
@@ -182,14 +182,14 @@ def _exist(chains: Chains, keys: np.ndarray) -> np.ndarray:
 
 
 def _before(rows: np.ndarray, chains: Chains, field: str, given: np.ndarray) -> np.ndarray:
-    """The value of a field before each row, NOWHERE for none; `given` holds it after each. Rows are sorted by key."""
-    before = np.concatenate(([NOWHERE], given[:-1]))
+    """The value of a field before each row, NO_OFFSET for none; `given` holds it after each. Rows are sorted by key."""
+    before = np.concatenate(([NO_OFFSET], given[:-1]))
     first = np.flatnonzero(np.diff(rows["key"], prepend=-1) != 0)
     keys = rows["key"][first]
     known = np.flatnonzero(_exist(chains, keys))
     if field == "state_epoch":
-        known = known[chains.chains["snapshot_offset"][keys[known]] != NOWHERE]
-    before[first] = NOWHERE
+        known = known[chains.chains["snapshot_offset"][keys[known]] != NO_OFFSET]
+    before[first] = NO_OFFSET
     before[first[known]] = chains.chains[field][keys[known]]
     return before
 
@@ -200,9 +200,9 @@ def _resets(rows: np.ndarray, chains: Chains) -> np.ndarray:
     Source: Kafka ShareCoordinatorShard.initializeState, deleteState.
     """
     rows = rows[rows["kind"] != Kind.UPDATE]
-    epochs = np.where(rows["kind"] == Kind.SNAPSHOT, rows["state_epoch"].astype(np.int64), NOWHERE)
+    epochs = np.where(rows["kind"] == Kind.SNAPSHOT, rows["state_epoch"].astype(np.int64), NO_OFFSET)
     before = _before(rows, chains, "state_epoch", epochs)
-    return _events(rows[(before != NOWHERE) & (before != epochs)], RESET)
+    return _events(rows[(before != NO_OFFSET) & (before != epochs)], RESET)
 
 
 def _passed(rows: np.ndarray, is_first: np.ndarray, chains: Chains) -> np.ndarray:
@@ -224,7 +224,7 @@ def _events(
 ) -> np.ndarray:
     found = np.zeros(len(rows), _EVENT)
     found["key"], found["at"], found["time"] = rows["key"], rows["offset"], rows["timestamp"]
-    found["first"], found["end"], found["kind"], found["count"] = first, end, kind, NOWHERE
+    found["first"], found["end"], found["kind"], found["count"] = first, end, kind, NO_OFFSET
     return found
 
 
@@ -271,11 +271,11 @@ def resolve(events: np.ndarray) -> np.ndarray:
     rows["key"], rows["first"] = found["key"][starts], cuts[pieces[piece[starts]]]
     rows["end"] = cuts[pieces[piece[starts]] + 1]
     rows["count"] = np.where(has[ENTERED], found["count"][entered], found["count"][ended])
-    rows["entered_at"] = np.where(has[ENTERED], found["at"][entered], NOWHERE)
+    rows["entered_at"] = np.where(has[ENTERED], found["at"][entered], NO_OFFSET)
     rows["entered_time"] = np.where(has[ENTERED], found["time"][entered], 0)
-    rows["left_at"] = np.where(has_end, found["at"][ended], NOWHERE)
+    rows["left_at"] = np.where(has_end, found["at"][ended], NO_OFFSET)
     rows["left_time"] = np.where(has_end, found["time"][ended], 0)
-    rows["left_by"] = np.where(has_end, kind[ended], NOWHERE)
+    rows["left_by"] = np.where(has_end, kind[ended], NO_OFFSET)
     return _joined(rows[has[ENTERED] | has[LEFT]])
 
 
@@ -295,7 +295,7 @@ def _joined(rows: np.ndarray) -> np.ndarray:
 
 def _events_of(rows: np.ndarray) -> np.ndarray:
     """The events that histories rest on."""
-    entered, left = rows[rows["entered_at"] != NOWHERE], rows[rows["left_by"] != NOWHERE]
+    entered, left = rows[rows["entered_at"] != NO_OFFSET], rows[rows["left_by"] != NO_OFFSET]
     found = np.zeros(len(entered) + len(left), _EVENT)
     for name in ("key", "first", "end", "count"):
         found[name] = np.concatenate((entered[name], left[name]))
@@ -349,9 +349,9 @@ def merge_ranges(tables: Sequence[pa.Table]) -> pa.Table:
     known["first"], known["end"] = rows["first_offset"].to_numpy(), rows["last_offset"].to_numpy() + 1
     known["count"] = rows["delivery_count"].to_numpy()
     for name, column in (("entered", "archiving"), ("left", "left")):
-        known[f"{name}_at"] = rows[f"{column}_offset"].fill_null(NOWHERE).to_numpy()
+        known[f"{name}_at"] = rows[f"{column}_offset"].fill_null(NO_OFFSET).to_numpy()
         known[f"{name}_time"] = milliseconds(rows[f"{column}_time"])
     by = pc.index_in(rows["left_by"], LEFT_BY.take(pa.array([RESET, LEFT, PASSED])))
-    kinds = np.array([RESET, LEFT, PASSED, NOWHERE])
+    kinds = np.array([RESET, LEFT, PASSED, NO_OFFSET])
     known["left_by"] = kinds[by.fill_null(len(kinds) - 1).to_numpy()]
     return _ranges_table(resolve(_events_of(known)), rows.take(pa.array(order[first])))

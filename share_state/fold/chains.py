@@ -30,7 +30,7 @@ from share_state.kafka.state_records import (
 Fold = Callable[..., object]
 """A function that folds a slice of share-partitions; takes the arguments of `_fold`."""
 
-NOWHERE = -1
+NO_OFFSET = -1
 """No offset."""
 
 PREFETCH_DISTANCE = 16
@@ -75,7 +75,7 @@ INITIAL_CHAIN = np.zeros(1, CHAIN)[0]
 for _name in ("start_offset", "snapshot_offset", "orphan_offset", "last_offset", "suspect_offset",
               "last_timestamp", "last_consumed_at", "start_advanced_at", "first_delivery_at",
               "archiving_at"):  # fmt: skip
-    INITIAL_CHAIN[_name] = NOWHERE
+    INITIAL_CHAIN[_name] = NO_OFFSET
 INITIAL_CHAIN["delivery_complete_count"] = -1
 
 
@@ -93,7 +93,7 @@ class Chains:
     chains: np.ndarray = field(default_factory=lambda: np.zeros(0, CHAIN))
     ends: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
     batches: np.ndarray = field(default_factory=lambda: np.zeros(0, STATE_BATCH))
-    last_snapshot_record: int = NOWHERE
+    last_snapshot_record: int = NO_OFFSET
 
     @property
     def size(self) -> int:
@@ -170,7 +170,7 @@ def group_by_key(rows, keys):
         (order, starts, offset of the last readable snapshot or tombstone or -1): the rows of number n are
         order[starts[n]:starts[n + 1]], in log order.
     """
-    starts, last_snapshot_record = np.zeros(keys + 1, np.int64), np.int64(NOWHERE)
+    starts, last_snapshot_record = np.zeros(keys + 1, np.int64), np.int64(NO_OFFSET)
     # The rows are too many for the CPU's cache, so they are read once.
     key_of = np.empty(len(rows), np.int32)
     for number in range(len(rows)):
@@ -312,10 +312,10 @@ def fold_record(row, chain):
         chain.exists = False
         chain.was_deleted = True
         chain.has_max_state_epoch = False
-        chain.snapshot_offset = NOWHERE
-        chain.orphan_offset = NOWHERE
-        chain.suspect_offset = NOWHERE
-        chain.archiving_at = NOWHERE
+        chain.snapshot_offset = NO_OFFSET
+        chain.orphan_offset = NO_OFFSET
+        chain.suspect_offset = NO_OFFSET
+        chain.archiving_at = NO_OFFSET
         return 0
     inverted = row.fault & Fault.INVERTED_RANGE != 0
     sets_start = not chain.exists or (
@@ -323,10 +323,10 @@ def fold_record(row, chain):
     )
     if sets_start:
         chain.start_advanced_at = row.timestamp
-        chain.first_delivery_at = NOWHERE
+        chain.first_delivery_at = NO_OFFSET
     if not is_cold(row):
         chain.last_consumed_at = row.timestamp
-        if chain.first_delivery_at == NOWHERE and row.batch_count > 0:
+        if chain.first_delivery_at == NO_OFFSET and row.batch_count > 0:
             chain.first_delivery_at = row.timestamp
     chain.max_leader_epoch = max(chain.max_leader_epoch, row.leader_epoch) if chain.exists else row.leader_epoch
     if row.kind == Kind.SNAPSHOT:
@@ -336,8 +336,8 @@ def fold_record(row, chain):
         chain.has_max_state_epoch = True
         chain.state_epoch = row.state_epoch
         chain.snapshot_offset = row.offset
-        chain.orphan_offset = NOWHERE
-        chain.suspect_offset = row.offset if inverted else NOWHERE
+        chain.orphan_offset = NO_OFFSET
+        chain.suspect_offset = row.offset if inverted else NO_OFFSET
         chain.updates = 0
     else:
         chain.updates += 1

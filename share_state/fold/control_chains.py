@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from share_state.fold.chains import NOWHERE
+from share_state.fold.chains import NO_OFFSET
 from share_state.fold.interval_merge import ACQUIRED, AVAILABLE, is_terminal
 from share_state.jit.compile import allocating_kernel, inlined, kernel
 from share_state.kafka.control_records import (
@@ -186,7 +186,7 @@ INITIAL_CONTROL_CHAIN = np.zeros(1, CONTROL_CHAIN)[0]
 """The row of a share group before its first record."""
 for _name in CONTROL_CHAIN.names or ():
     if _name.endswith(("_offset", "_at")):
-        INITIAL_CONTROL_CHAIN[_name] = NOWHERE
+        INITIAL_CONTROL_CHAIN[_name] = NO_OFFSET
 
 FOLD_NOTE = np.dtype(
     [
@@ -222,7 +222,7 @@ def is_superseded(records: ControlRecords, groups: int) -> np.ndarray:
     of_group = rows["group"] >= 0
     checkpoint = of_group & (rows["kind"] == ControlKind.CHECKPOINT) & (rows["fault"] & UNREADABLE_CONTROL_FAULTS == 0)
     # The extra row is for records of no known group. Rows are in log order, so the last checkpoint of a group wins.
-    latest = np.full(groups + 1, NOWHERE, np.int64)
+    latest = np.full(groups + 1, NO_OFFSET, np.int64)
     latest[rows["group"][checkpoint]] = rows["offset"][checkpoint]
     return ~of_group | (rows["offset"] < latest[rows["group"]])
 
@@ -278,7 +278,7 @@ def starts_in_log(chains, ends, batches, log_start):
 def _follow(rows, order, starts, strict, chains, applied):
     """Choose the records of each group to fold, and update its chain except for the ranges."""
     for group in range(len(chains)):
-        base, previous = starts[group], np.int64(NOWHERE)
+        base, previous = starts[group], np.int64(NO_OFFSET)
         for place in range(starts[group], starts[group + 1]):
             row = rows[order[place]]
             applied[order[place]], previous = follow_link(row, chains[group], previous, strict)
@@ -290,7 +290,7 @@ def _follow(rows, order, starts, strict, chains, applied):
             row = rows[order[place]]
             if row.fault & UNREADABLE_CONTROL_FAULTS == 0:
                 chains[group].last_consumed_at = row.timestamp
-        if not strict and chains[group].stopped_offset != NOWHERE:
+        if not strict and chains[group].stopped_offset != NO_OFFSET:
             _skip_other_branches(rows, order, base, starts[group + 1], applied, chains[group])
 
 
@@ -341,14 +341,14 @@ def follow_link(row, chain, previous, strict):
     is_readable = row.fault & UNREADABLE_CONTROL_FAULTS == 0
     if is_readable and row.kind == ControlKind.CHECKPOINT:
         chain.exists = True
-        chain.orphan_offset = chain.stopped_offset = NOWHERE
+        chain.orphan_offset = chain.stopped_offset = NO_OFFSET
         chain.epoch = row.epoch
         chain.snapshot_offset = chain.last_offset = row.offset
         chain.deltas = chain.followers = 0
-        chain.doubt_offset = row.offset if row.fault & SUSPECT_CONTROL_FAULTS else NOWHERE
+        chain.doubt_offset = row.offset if row.fault & SUSPECT_CONTROL_FAULTS else NO_OFFSET
         return True, row.offset
     if not chain.exists:
-        if is_readable and chain.orphan_offset == NOWHERE:
+        if is_readable and chain.orphan_offset == NO_OFFSET:
             chain.orphan_offset = row.offset
         return False, previous
     chain.followers += 1
@@ -357,9 +357,9 @@ def follow_link(row, chain, previous, strict):
         return False, previous
     if is_stale(row, chain):
         return False, previous
-    if chain.stopped_offset == NOWHERE and (row.epoch != chain.epoch or row.back_offset != previous):
+    if chain.stopped_offset == NO_OFFSET and (row.epoch != chain.epoch or row.back_offset != previous):
         chain.stopped_offset = row.offset
-    if strict and chain.stopped_offset != NOWHERE:
+    if strict and chain.stopped_offset != NO_OFFSET:
         return False, row.offset
     chain.last_offset = row.offset
     chain.deltas += 1
@@ -399,8 +399,8 @@ def _fold(rows, tuples, order, starts, applied, chains, notes, out, ends):
 def _note_progress(row, chain, before):
     if chain.start_offset != before:
         chain.start_advanced_at = row.timestamp
-        chain.first_delivery_at = row.timestamp if chain.end_offset > chain.start_offset else NOWHERE
-    elif chain.first_delivery_at == NOWHERE and row.tuple_count > 0:
+        chain.first_delivery_at = row.timestamp if chain.end_offset > chain.start_offset else NO_OFFSET
+    elif chain.first_delivery_at == NO_OFFSET and row.tuple_count > 0:
         chain.first_delivery_at = row.timestamp
 
 
@@ -436,7 +436,7 @@ def find_mismatches(records: ControlRecords, times: np.ndarray) -> np.ndarray:
 def _find_mismatches(rows, tuples, order, starts, initial, times, mismatches):
     count, applied, pair = 0, np.zeros(len(rows), np.bool_), np.empty(2, CONTROL_CHAIN)
     for group in range(len(times)):
-        pair[0], previous, base = initial[0], np.int64(NOWHERE), np.int64(NOWHERE)
+        pair[0], previous, base = initial[0], np.int64(NO_OFFSET), np.int64(NO_OFFSET)
         for place in range(starts[group], starts[group + 1]):
             row, chain = rows[order[place]], pair[0]
             if row.fault & UNREADABLE_CONTROL_FAULTS == 0 and row.kind == ControlKind.CHECKPOINT:
@@ -445,7 +445,7 @@ def _find_mismatches(rows, tuples, order, starts, initial, times, mismatches):
                 else:
                     pair[1], applied[order[place]] = initial[0], True
                     checkpoint_ranges = _state_of(rows, tuples, order, place, place + 1, applied, pair[1])
-                    is_intact = base >= 0 and chain.stopped_offset == NOWHERE and chain.doubt_offset == NOWHERE
+                    is_intact = base >= 0 and chain.stopped_offset == NO_OFFSET and chain.doubt_offset == NO_OFFSET
                     if base >= 0:
                         chain_ranges = _state_of(rows, tuples, order, base, place, applied, chain)
                         _compare(
@@ -461,10 +461,10 @@ def _find_mismatches(rows, tuples, order, starts, initial, times, mismatches):
                     elif base >= 0:
                         mismatches[count].forgotten = 0
                     if base < 0 or chain.start_offset != pair[1].start_offset:
-                        chain.start_advanced_at, chain.first_delivery_at = row.timestamp, NOWHERE
-                    if chain.first_delivery_at == NOWHERE and row.tuple_count > 0:
+                        chain.start_advanced_at, chain.first_delivery_at = row.timestamp, NO_OFFSET
+                    if chain.first_delivery_at == NO_OFFSET and row.tuple_count > 0:
                         chain.first_delivery_at = row.timestamp
-                    if chain.last_consumed_at == NOWHERE:
+                    if chain.last_consumed_at == NO_OFFSET:
                         chain.last_consumed_at = row.timestamp
                     _copy_times(chain, times[group])
                     times[group].snapshot_offset = row.offset

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.errors import InputError
-from share_state.fold.chains import NOWHERE, Chains
+from share_state.fold.chains import NO_OFFSET, Chains
 from share_state.fold.control_chains import (
     CONTROL_CHAIN,
     INITIAL_CONTROL_CHAIN,
@@ -189,14 +189,14 @@ class _ControlLogFold:
     def __init__(self, log: LogPartition, window: Window) -> None:
         self.log, self.window = log, window
         self.groups, self.observations = GroupTable(), LogObservations()
-        self.next_offset, self.losses = NOWHERE, Losses()
+        self.next_offset, self.losses = NO_OFFSET, Losses()
         self.damage_is_open, self.torn_is_open = False, False
         self.has_valid_batches = False
         self.pending: list[ControlRecords] = []
         self.links, self.faulty = [np.zeros(0, LINK)], [np.zeros(0, CONTROL_RECORD)]
         self.mismatches, self.times = [np.zeros(0, MISMATCH)], np.zeros(0, CONTROL_CHAIN)
         self.skipped: dict[int, int] = {}
-        self.unflagged, self.newest_time, self.data_end = 0, NOWHERE, NOWHERE
+        self.unflagged, self.newest_time, self.data_end = 0, NO_OFFSET, NO_OFFSET
         self.pending_rows, self.prune_at = 0, _PENDING
 
     def prepare(self, part: Chunk) -> Chunk:
@@ -229,10 +229,10 @@ class _ControlLogFold:
         else:
             self._note_damage(part, in_window, is_valid)
         self.newest_time = max(
-            self.newest_time, int(batches["max_timestamp"][in_window & is_valid].max(initial=NOWHERE))
+            self.newest_time, int(batches["max_timestamp"][in_window & is_valid].max(initial=NO_OFFSET))
         )
         data = in_window & is_valid & (batches["attributes"] & CONTROL == 0)
-        self.data_end = max(self.data_end, int(batches["last_offset"][data].max(initial=NOWHERE - 1)) + 1)
+        self.data_end = max(self.data_end, int(batches["last_offset"][data].max(initial=NO_OFFSET - 1)) + 1)
         selected = in_window[records["batch"]] & self.window.counts(records)
         decoded = decode_control_records(part.data, records[selected], self.groups)
         # A record without a readable group may be the newest record of any group.
@@ -304,12 +304,12 @@ class _ControlLogFold:
 
     def finish(self, options: ControlOptions, limits: Limits) -> FoldedControlLog:
         self.note_open_damage()
-        last_lost_offset = max(self.losses.offsets, default=NOWHERE)
+        last_lost_offset = max(self.losses.offsets, default=NO_OFFSET)
         records, groups = self._prune(), self.groups.names()
         links = np.concatenate(self.links)
         folded = fold_control(records, len(groups), strict=options.mode == STRICT, times=self.times)
         rows = folded.chains
-        suspect = (rows["stopped_offset"] != NOWHERE) | (rows["doubt_offset"] != NOWHERE)
+        suspect = (rows["stopped_offset"] != NO_OFFSET) | (rows["doubt_offset"] != NO_OFFSET)
         # A delta names its predecessor, so damage before the newest record of a group shows as a broken link.
         suspect |= last_lost_offset > rows["newest_offset"]
         subscriptions = options.subscriptions
@@ -433,7 +433,7 @@ def _contradicted(
     is_checkpoint = (links_at_checkpoints["kind"] == ControlKind.CHECKPOINT) & (
         links_at_checkpoints["fault"] & UNREADABLE_CONTROL_FAULTS == 0
     )
-    epochs = np.where(is_checkpoint, links_at_checkpoints["epoch"], NOWHERE).tolist()
+    epochs = np.where(is_checkpoint, links_at_checkpoints["epoch"], NO_OFFSET).tolist()
     checkpoints = dict(
         zip(
             links_at_checkpoints["offset"].tolist(),
@@ -461,7 +461,7 @@ def _ignored(
     """The groups without a subscription, and how many records that their states need are below the cutoff."""
     snapshot_offsets = rows["snapshot_offset"][links["group"]]
     lost = links["group"][
-        (snapshot_offsets != NOWHERE) & (links["offset"] >= snapshot_offsets) & (links["offset"] < (earliest or 0))
+        (snapshot_offsets != NO_OFFSET) & (links["offset"] >= snapshot_offsets) & (links["offset"] < (earliest or 0))
     ]
     numbers, lost_records = np.flatnonzero(~counts), np.bincount(lost, minlength=len(groups))
     names = groups.take(pa.array(numbers)).to_pylist()

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.fold.chains import NOWHERE, Chains
+from share_state.fold.chains import NO_OFFSET, Chains
 from share_state.fold.control_chains import (
     CONTROL_CHAIN,
     FOLD_NOTE,
@@ -147,7 +147,7 @@ class _ControlLogReader:
 
     def suspect_at_end(self) -> np.ndarray:
         chains = self._replay.groups
-        lost = max(self._losses.offsets, default=NOWHERE)
+        lost = max(self._losses.offsets, default=NO_OFFSET)
         return chains["exists"] & (_is_suspect(chains) | (lost > chains["newest_offset"]))
 
     def windows(self, states: RecordStates) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -157,7 +157,7 @@ class _ControlLogReader:
 
 
 def _is_suspect(chains: np.ndarray) -> np.ndarray:
-    return (chains["stopped_offset"] != NOWHERE) | (chains["doubt_offset"] != NOWHERE)
+    return (chains["stopped_offset"] != NO_OFFSET) | (chains["doubt_offset"] != NO_OFFSET)
 
 
 class ControlReplay:
@@ -189,7 +189,7 @@ class ControlReplay:
         """
         new = len(selected) - len(self.groups)
         self.groups = np.concatenate((self.groups, np.full(new, INITIAL_CONTROL_CHAIN, CONTROL_CHAIN)))
-        self._previous = np.concatenate((self._previous, np.full(new, NOWHERE)))
+        self._previous = np.concatenate((self._previous, np.full(new, NO_OFFSET)))
         self._ranges += [np.zeros(0, STATE_BATCH)] * new
         self._since_checkpoint += [concat_control_records([])] * new
         rows, filled = records.rows, 0

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.fold.chains import NOWHERE, Chains
+from share_state.fold.chains import NO_OFFSET, Chains
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def cutoff(chains: Chains, suspect: np.ndarray, *, hidden: bool = False) -> Cuto
         KIP-932, ESO.
     """
     snapshots = chains.chains["snapshot_offset"]
-    with_snapshot = np.flatnonzero(snapshots != NOWHERE)
+    with_snapshot = np.flatnonzero(snapshots != NO_OFFSET)
     limiting_row = int(with_snapshot[np.argmin(snapshots[with_snapshot])]) if len(with_snapshot) else None
     offset = int(snapshots[limiting_row]) if limiting_row is not None else chains.last_snapshot_record
     other_offsets = snapshots[with_snapshot][snapshots[with_snapshot] != offset]
@@ -55,7 +55,7 @@ def cutoff(chains: Chains, suspect: np.ndarray, *, hidden: bool = False) -> Cuto
     )
     # Kafka's offsets manager tracks only snapshots: it would delete a state that has none.
     orphans = chains.chains["orphan_offset"]
-    endangered_count = int(((orphans != NOWHERE) & (orphans < offset)).sum())
+    endangered_count = int(((orphans != NO_OFFSET) & (orphans < offset)).sum())
     reasons = []
     if suspect.any():
         reasons.append(f"{int(suspect.sum())} share-partitions cannot be trusted since their latest snapshot")

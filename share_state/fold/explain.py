@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from share_state.fold.chains import NOWHERE
+from share_state.fold.chains import NO_OFFSET
 from share_state.fold.dialect import Dialect, LogReader, dialect_of
 from share_state.fold.group_replay import GroupReplay
 from share_state.fold.interval_merge import ACKNOWLEDGED, ARCHIVED
@@ -124,8 +124,8 @@ class Explanation:
     first_gap_start: int | None = None
     is_suspect: bool = False
     records: int = 0
-    last_offset: int = NOWHERE
-    last_timestamp: int = NOWHERE
+    last_offset: int = NO_OFFSET
+    last_timestamp: int = NO_OFFSET
 
     @property
     def since(self) -> Touch | None:
@@ -190,7 +190,7 @@ def _unreadable(
     for at in np.flatnonzero(np.append(selected, False)[view.numbers] & ~view.is_readable).tolist():
         row = rows[at]
         yield int(view.numbers[at]), Touch(
-            int(row["offset"]), int(row["timestamp"]), dialect.kinds[row["kind"]], False, False, (), NOWHERE,
+            int(row["offset"]), int(row["timestamp"]), dialect.kinds[row["kind"]], False, False, (), NO_OFFSET,
             nothing, nothing,
         )  # fmt: skip
 

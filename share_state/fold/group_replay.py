@@ -58,7 +58,6 @@ class ShareGroup:
         epoch_time, assignment_time: ms, when the epoch was recorded and the assignment computed; 0 if unknown.
         assignment_epoch: epoch of its target assignment, -1 for none, None without a record.
         targets: member id -> target assignment.
-        topic_sizes: topic name -> number of partitions; only 4.0 writes it.
         is_early: whether 4.0 wrote the group; its assignor assigns every partition to all members.
         last_offset, last_time: offset and timestamp in ms of its latest record.
 
@@ -75,7 +74,6 @@ class ShareGroup:
     assignment_time: int = 0
     members: dict[str, ShareMember] = field(default_factory=dict)
     targets: dict[str, TopicPartitions] = field(default_factory=dict)
-    topic_sizes: dict[str, int] = field(default_factory=dict)
     is_early: bool = False
     last_offset: int = -1
     last_time: int = 0
@@ -245,8 +243,6 @@ class GroupReplay(ReplayedGroups):
             member = group.members[key.member_id]
             member.member_epoch = member.previous_member_epoch = NOT_JOINED
             member.assigned = {}
-        elif record.type == GroupRecordType.SHARE_PARTITION_METADATA:
-            group.topic_sizes = {}
 
     def _delete_group(self, group: ShareGroup, record: GroupRecord) -> None:
         if group.members or group.targets or group.assignment_epoch not in (None, NOT_JOINED):
@@ -287,7 +283,6 @@ class GroupReplay(ReplayedGroups):
         fields = read.fields
         match record.type:
             case GroupRecordType.SHARE_PARTITION_METADATA:
-                group.topic_sizes = {one["topic_name"]: one["num_partitions"] for one in fields["topics"]}
                 self.names.update({one["topic_id"]: one["topic_name"] for one in fields["topics"]})
             case GroupRecordType.SHARE_MEMBER:
                 member = group.member(key.member_id)

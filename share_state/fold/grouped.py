@@ -4,7 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.fold.chains import NOWHERE, Chains
+from share_state.errors import InputError
+from share_state.fold.chains import NO_OFFSET, Chains
 from share_state.fold.control_chains import fold_control
 from share_state.fold.control_records import CONTROL_RECORDS, ControlRecordDialect
 from share_state.fold.share_group_state import ShareGroupState
@@ -33,8 +34,14 @@ def fold_group(records: pa.Table) -> pa.Table:
         records: columns of `decoded_records`, in any order.
     Returns:
         Its row of `share_partition_state`; no row if it has no state.
+    Raises:
+        InputError: if a column is missing, or control records are of several topics.
     Source: Kafka ShareCoordinatorShard.replay; KIP-932 draft, recovery.
     """
+    if missing := [name for name in table_schema("decoded_records").names if name not in records.column_names]:
+        raise InputError(
+            f"fold_group: no column {', '.join(missing)}; give those of decoded_records, see share_state.read"
+        )
     records = records.filter(pc.field("kind") != "skipped")
     if not len(records) or records["group_id"][0].as_py() is None:
         return table_schema("share_partition_state").empty_table()
@@ -44,6 +51,8 @@ def fold_group(records: pa.Table) -> pa.Table:
         for name in _KEY
     }
     if key["dialect"][0].as_py() == CONTROL_RECORDS:
+        if len(pc.unique(records["topic"])) > 1:
+            raise InputError("fold_group: control records of several topics in a group; group by topic, too")
         return _fold_control(records, key)
     rows, batches = _rows(records, STATE_RECORD, ShareGroupState())
     rows["layout"] = _codes(records["layout"], _LAYOUTS)
@@ -52,7 +61,7 @@ def fold_group(records: pa.Table) -> pa.Table:
     chains = Chains()
     chains.apply(StateRecords(rows, batches), 1)
     live = existing_chains(chains)
-    suspect = live.chains["suspect_offset"] != NOWHERE
+    suspect = live.chains["suspect_offset"] != NO_OFFSET
     key = {name: column[: len(live.chains)] for name, column in key.items()}
     number = records["state_partition"][0].as_py()
     return state_table(live, key, number, suspect, pa.nulls(len(live.chains), pa.int64()))
@@ -63,9 +72,9 @@ def _fold_control(records: pa.Table, key: dict[str, pa.Array]) -> pa.Table:
     rows["epoch"] = records["snapshot_epoch"].fill_null(0).to_numpy()
     folded = fold_control(ControlRecords(rows, tuples), 1)
     live = existing_chains(Chains(folded.chains, folded.ends, folded.batches))
-    suspect = (live.chains["stopped_offset"] != NOWHERE) | (live.chains["doubt_offset"] != NOWHERE)
+    suspect = (live.chains["stopped_offset"] != NO_OFFSET) | (live.chains["doubt_offset"] != NO_OFFSET)
     key = {name: column[: len(live.chains)] for name, column in key.items()}
-    states = control_state_table(live, key, live.chains["start_offset"].copy(), suspect, NOWHERE)
+    states = control_state_table(live, key, live.chains["start_offset"].copy(), suspect, NO_OFFSET)
     place = states.schema.get_field_index("topic_end_offset")
     return states.set_column(place, "topic_end_offset", pa.nulls(len(states), pa.int64()))
 

@@ -20,13 +20,14 @@ from share_state.fold.group_replay import (
     StatePartitions,
     TopicPartitions,
 )
-from share_state.kafka.group_records import read_group_records, record_types
-from share_state.kafka.record_batches import CHUNK_SIZE, BatchStatus, Chunk
+from share_state.fold.log_stats import BATCH_FAULTS
+from share_state.kafka.group_records import GroupRecordType, read_group_records, record_types
+from share_state.kafka.record_batches import BatchStatus, Chunk
 from share_state.kafka.state_records import Fault
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition, group_partition_of, infer_group_partition_count
-from share_state.sources.segments import RecordIndex, index_records, read_into
+from share_state.sources.segments import RecordIndex, index_records, read_chunks, read_into
 from share_state.sources.topics import Topics
 
 
@@ -114,17 +115,6 @@ def _offset(offset: int) -> int | None:
 def rows_to_table(name: str, rows: Iterable[dict[str, Any]]) -> pa.Table:
     """Build a declared table from its rows."""
     return pa.Table.from_pylist(list(rows), schema=table_schema(name))
-
-
-_BATCH_FAULTS = {
-    BatchStatus.CRC_MISMATCH: ("CRC_MISMATCH", "the CRC does not match; the batch was left out, take another copy"),
-    BatchStatus.MAGIC_UNSUPPORTED: ("MAGIC_UNSUPPORTED", "not a batch of format version 2; it was left out"),
-    BatchStatus.MALFORMED: ("BATCH_MALFORMED", "the batch's lengths and counts do not fit its bytes; it was left out"),
-    BatchStatus.TRUNCATED: ("TORN_TAIL", "the file ends inside a batch; the batches before it were read"),
-    BatchStatus.UNREADABLE: ("LOG_UNREADABLE", "no batch where one is expected; take another copy"),
-    BatchStatus.CONFLICT: ("DUPLICATE_OFFSET_CONFLICT", "another copy has other bytes at these offsets; left out"),
-    BatchStatus.UNREPLICATED: ("UNREPLICATED_TAIL", "above the high watermark, and another copy replaces it; left out"),
-}
 
 
 @dataclass(slots=True)
@@ -235,7 +225,6 @@ def fold_groups(
     window: Window | None = None,
     *,
     partition_count: int | None = None,
-    chunk: int = CHUNK_SIZE,
 ) -> FoldedGroups:
     """Replay partitions of `__consumer_offsets`.
 
@@ -243,13 +232,12 @@ def fold_groups(
         logs: log partitions from `find_group_logs`; copies of one log partition are merged by offset.
         window: selects records of every log; all by default.
         partition_count: number of partitions of the topic; by default `infer_group_partition_count`.
-        chunk: bytes of segments in memory at a time.
     Raises:
         InputError: if a segment cannot be read.
     Source: Kafka CoordinatorLoaderImpl.doLoad, GroupMetadataManager.replay.
     """
     counts: dict[int, int] = {}
-    replays = [_replay(log, window or Window(), chunk, counts) for log in logs]
+    replays = [_replay(log, window or Window(), counts) for log in logs]
     places = [
         (replay.partition, group_id)
         for replay in replays
@@ -267,6 +255,28 @@ def fold_groups(
     for replay in sorted(replays, key=lambda one: one.partition if one.partition is not None else -1):
         _add(folded, replay)
     return folded
+
+
+_NAMING_TYPES = (GroupRecordType.SHARE_PARTITION_METADATA, GroupRecordType.SHARE_STATE_PARTITIONS)
+
+
+def read_topic_names(log: LogPartition, window: Window | None = None) -> dict[str, str]:
+    """The topic names in the records of share groups, by topic id; the latest name of each topic.
+
+    Args:
+        log: a log partition from `find_group_logs`.
+        window: selects records; all by default.
+    Raises:
+        InputError: if a segment cannot be read.
+    """
+    replay = GroupReplay(partition=log.partition)
+    for part in read_chunks(log, merge=True):
+        records = index_records(part, log.log_start_offset, window or Window()).records
+        types = record_types(part.data, records)
+        naming = np.isin(types, _NAMING_TYPES) & ~np.isin(records["offset"], [*part.faults])
+        for record in read_group_records(part.data, records[naming], types[naming]):
+            replay.apply(record)
+    return replay.names
 
 
 def _add(folded: FoldedGroups, replay: GroupReplay) -> None:
@@ -294,8 +304,8 @@ def _rank(group: ShareGroup, folded: FoldedGroups) -> tuple[bool, bool, int]:
     return group.is_live, is_own_partition, group.last_time
 
 
-def _replay(log: LogPartition, window: Window, chunk: int, counts: dict[int, int]) -> GroupReplay:
-    run = read_into(partial(_GroupLogFold, log, window), log, chunk=chunk)
+def _replay(log: LogPartition, window: Window, counts: dict[int, int]) -> GroupReplay:
+    run = read_into(partial(_GroupLogFold, log, window), log)
     run.replay.finish(has_offsets=log.has_offsets)
     for record_type, count in run.counts.items():
         counts[record_type] = counts.get(record_type, 0) + count
@@ -339,7 +349,7 @@ def _note_unread(replay: GroupReplay, part: Chunk) -> None:
 def _note_batches(replay: GroupReplay, log: LogPartition, part: Chunk) -> None:
     for row in np.flatnonzero(part.batches["status"] != BatchStatus.VALID):
         batch = part.batches[row]
-        code, text = _BATCH_FAULTS[BatchStatus(int(batch["status"]))]
+        code, text = BATCH_FAULTS[int(batch["status"])]
         where = f"{log.segments[batch['segment']].path}, position {batch['file_position']}"
         reason = f" ({part.errors[int(row)]})" if int(row) in part.errors else ""
         replay.faults.append(

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.fold.archiving import ArchivingRanges
-from share_state.fold.chains import NOWHERE, Chains
+from share_state.fold.chains import NO_OFFSET, Chains
 from share_state.fold.checkpoint import FoldCheckpoint
 from share_state.fold.cutoff import cutoff
 from share_state.fold.interval_merge import effective_starts
@@ -187,13 +187,13 @@ class _LogFold:
         self.keys = checkpoint.keys if checkpoint else KeyTable()
         self.chains = checkpoint.chains if checkpoint else Chains()
         self.extent = checkpoint.extent if checkpoint else LogExtent()
-        self.last_lost_offset = checkpoint.last_lost_offset if checkpoint else NOWHERE
+        self.last_lost_offset = checkpoint.last_lost_offset if checkpoint else NO_OFFSET
         self.observations = LogObservations(
             counts=checkpoint.counts if checkpoint else LogCounts(), resume_status=resume_status
         )
         self.last: np.void | None = None
-        self.next_offset = self.observations.read_before = self.mark.next_offset if self.mark else NOWHERE
-        self.newest_time = self.mark.newest_time if self.mark else NOWHERE
+        self.next_offset = self.observations.read_before = self.mark.next_offset if self.mark else NO_OFFSET
+        self.newest_time = self.mark.newest_time if self.mark else NO_OFFSET
         self.folded_from = self.mark.folded_from if self.mark else self._first_offset()
         self.previous_starts = np.zeros(0, np.int64)
         if self.previous is not None:
@@ -204,7 +204,7 @@ class _LogFold:
             is_whole = self.folded_from == 0
             groups, resumed = archiving_groups, self.next_offset
             self.archiving_ranges = ArchivingRanges(groups, self.chains, resumed, is_whole=is_whole)
-        self.archiving = (NOWHERE, NOWHERE)
+        self.archiving = (NO_OFFSET, NO_OFFSET)
         if checkpoint:
             self.archiving = (checkpoint.archiving_since, checkpoint.archiving_time)
         self.context_fold = (
@@ -223,7 +223,7 @@ class _LogFold:
         self.spare_buffer = self.buffer if cores == 1 else RECORD_BUFFERS.acquire()
         self.min_fold_size = chunk * CHUNKS_PER_FOLD
         self.fold_size = max(self.min_fold_size, self.chains.size)
-        self.losses = Losses([] if self.last_lost_offset == NOWHERE else [self.last_lost_offset])
+        self.losses = Losses([] if self.last_lost_offset == NO_OFFSET else [self.last_lost_offset])
 
     def _first_offset(self) -> int:
         return max(self.log.log_start_offset, self.window.from_offset or 0)
@@ -341,8 +341,8 @@ class _LogFold:
 
     def _mark(self) -> ResumePoint | None:
         """Where a later audit resumes; where this audit resumed if it found no valid batch."""
-        suspect = self.chains.chains["suspect_offset"] != NOWHERE
-        is_sound = self.last_lost_offset == NOWHERE and not suspect.any()
+        suspect = self.chains.chains["suspect_offset"] != NO_OFFSET
+        is_sound = self.last_lost_offset == NO_OFFSET and not suspect.any()
         last, topic_id = self.last, self.log.topic_id or (self.mark.topic_id if self.mark else None)
         if last is None:
             start = self.log.log_start_offset
@@ -379,7 +379,7 @@ class _LogFold:
 
     def _complete_since(self) -> int | None:
         """`FoldedLog.complete_since`; a log whose start has moved may have lost records of an earlier time."""
-        if self.archiving_ranges is None or self.last_lost_offset != NOWHERE or self.broken_since:
+        if self.archiving_ranges is None or self.last_lost_offset != NO_OFFSET or self.broken_since:
             return None
         if self.folded_from == 0 == self.log.log_start_offset:
             return 0
@@ -398,7 +398,7 @@ class _LogFold:
         self.extent.forget_before(first)
         complete_since = self._complete_since()
         if self.last_lost_offset < first:
-            self.last_lost_offset = NOWHERE
+            self.last_lost_offset = NO_OFFSET
         checkpoint = None
         if (mark := self._mark()) is not None:
             counts, lost = self.observations.counts, self.last_lost_offset
@@ -408,12 +408,12 @@ class _LogFold:
         if self.log.partition is not None:
             self.observations.place_keys(key_hashes(self.keys), self.log.partition, state_partitions)
         chains, numbers = existing_chains(self.chains), np.flatnonzero(self.chains.chains["exists"])
-        suspect = chains.chains["suspect_offset"] != NOWHERE
+        suspect = chains.chains["suspect_offset"] != NO_OFFSET
         suspect |= self.last_lost_offset > chains.chains["snapshot_offset"]
         key = key_columns(self.keys, numbers, topics)
         topic_ends, encoded = topics.end_of(key["topic_id"], key["partition"]), dictionary_encoded(key)
-        unreadable = self.chains.chains["suspect_offset"] != NOWHERE
-        hidden = self.last_lost_offset != NOWHERE or bool((unreadable & ~self.chains.chains["exists"]).any())
+        unreadable = self.chains.chains["suspect_offset"] != NO_OFFSET
+        hidden = self.last_lost_offset != NO_OFFSET or bool((unreadable & ~self.chains.chains["exists"]).any())
         limit = cutoff(chains, suspect, hidden=hidden)
         # The whole batch that contains the log start offset is folded, but its records before that are not counted.
         redundant = self.extent.records_before(limit.offset) - self.extent.records_before(first) if limit.offset else 0
@@ -478,7 +478,7 @@ class _LogFold:
             checkpoint=checkpoint,
             previous_starts=self._previous_starts_by_key()[numbers],
             archiving=self.archiving,
-            first_lost_offset=min(self.losses.offsets, default=NOWHERE),
+            first_lost_offset=min(self.losses.offsets, default=NO_OFFSET),
             archiving_ranges=self.archiving_ranges
             and self.archiving_ranges.table(self.keys, topics, self.log.partition or 0),
             complete_since=complete_since,

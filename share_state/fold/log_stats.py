@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from share_state.fold.chains import NOWHERE, Chains
+from share_state.fold.chains import NO_OFFSET, Chains
 from share_state.fold.limits import Limits
 from share_state.jit.compile import kernel
 from share_state.kafka.buffers import concat_rows
@@ -29,6 +29,23 @@ NO_PREVIOUS_START = -2
 FINDINGS_KEPT = 1000
 """Findings of one rule, severity and log partition that are kept individually; one more finding counts the others."""
 
+BATCH_FAULTS: dict[int, tuple[str, str]] = {
+    BatchStatus.CRC_MISMATCH: ("CRC_MISMATCH", "the CRC does not match; the batch was left out, take another copy"),
+    BatchStatus.MAGIC_UNSUPPORTED: ("MAGIC_UNSUPPORTED", "not a batch of format version 2; it was left out"),
+    BatchStatus.MALFORMED: ("BATCH_MALFORMED", "the batch's lengths and counts do not fit its bytes; it was left out"),
+    BatchStatus.TRUNCATED: ("TORN_TAIL", "the file ends inside a batch; the batches before it were read"),
+    BatchStatus.UNREADABLE: ("LOG_UNREADABLE", "no batch where one is expected; take another copy"),
+    BatchStatus.CONFLICT: (
+        "DUPLICATE_OFFSET_CONFLICT",
+        "another copy has other bytes at these offsets; it was left out",
+    ),
+    BatchStatus.UNREPLICATED: (
+        "UNREPLICATED_TAIL",
+        "above the high watermark of this copy, and another copy replaces it in a later leader epoch; it was left out",
+    ),
+}
+"""Status of an invalid batch -> the rule that reports it, and what it means."""
+
 _COUNTED = Fault.UNKNOWN_TYPE | Fault.UNKNOWN_TAG
 
 
@@ -44,9 +61,9 @@ class LogCounts:
     """
 
     layouts: dict[int, int] = field(default_factory=dict)
-    transactional: tuple[int, int] = (NOWHERE, 0)
+    transactional: tuple[int, int] = (NO_OFFSET, 0)
     unknown_types: dict[int, tuple[int, int]] = field(default_factory=dict)
-    unknown_tags: tuple[int, int] = (NOWHERE, 0)
+    unknown_tags: tuple[int, int] = (NO_OFFSET, 0)
 
     def take(self, batches: np.ndarray, summary: BatchSummary, records: StateRecords) -> None:
         """Count the irregularities of a chunk.
@@ -74,7 +91,7 @@ class LogCounts:
             )
             untyped = counted[counted["fault"] & Fault.UNKNOWN_TYPE != 0]
             for kind in np.unique(untyped["type"]).tolist():
-                seen = self.unknown_types.get(kind, (NOWHERE, 0))
+                seen = self.unknown_types.get(kind, (NO_OFFSET, 0))
                 self.unknown_types[kind] = _add_occurrences(seen, untyped["offset"][untyped["type"] == kind])
 
 
@@ -122,7 +139,7 @@ class LogObservations:
     misplaced: tuple[np.ndarray, np.ndarray] = (np.zeros(0, np.int64), np.zeros(0, np.int64))
     key_modulus: int = 0
     resume_status: ResumeStatus | None = None
-    read_before: int = NOWHERE
+    read_before: int = NO_OFFSET
 
     def place_keys(self, hashes: np.ndarray, partition: int, state_partitions: int | None) -> None:
         """Find the share-partitions that belong to another state partition; `hashes` is from `key_hashes`."""

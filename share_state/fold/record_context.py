@@ -14,7 +14,15 @@ from typing import Any, Protocol
 import numpy as np
 from numba import from_dtype, types
 
-from share_state.fold.chains import NOWHERE, PREFETCH_DISTANCE, REPLACED, Chains, fold_record, is_cold, prefetch_batches
+from share_state.fold.chains import (
+    NO_OFFSET,
+    PREFETCH_DISTANCE,
+    REPLACED,
+    Chains,
+    fold_record,
+    is_cold,
+    prefetch_batches,
+)
 from share_state.fold.interval_map import (
     UNCOVERED,
     count_covered,
@@ -179,7 +187,7 @@ def _selected(
 _INITIAL_CONTEXT = np.zeros(1, RECORD_CONTEXT)
 for _name in ("start_before", "start_after", "end_after", "timestamp_before", "left_offset", "contradicted_offset",
               "archiving_passed_offset"):  # fmt: skip
-    _INITIAL_CONTEXT[_name] = NOWHERE
+    _INITIAL_CONTEXT[_name] = NO_OFFSET
 for _name in ("left_from", "left_to", "contradicted_from", "contradicted_to"):
     _INITIAL_CONTEXT[_name] = UNCOVERED
 
@@ -196,7 +204,7 @@ class ContextFold:
         *,
         log_start_offset: int = 0,
         limits: Limits = Limits(),  # noqa: B008  frozen
-        archiving: tuple[int, int] = (NOWHERE, NOWHERE),
+        archiving: tuple[int, int] = (NO_OFFSET, NO_OFFSET),
     ) -> None:
         """Begin a log partition.
 
@@ -229,7 +237,7 @@ class ContextFold:
             limit_rows: int64, `Limits.group_rows` of the groups of these share-partitions; by default 0 for each.
             lost: offsets from which records are missing or unreadable, in any order.
         """
-        if self.archiving[0] == NOWHERE:
+        if self.archiving[0] == NO_OFFSET:
             self.archiving = _first_archiving(records)
         limits = rule_limits(self.limits, self.log_start_offset, self.archiving[0])
         limit_rows = np.zeros(keys, np.int64) if limit_rows is None else limit_rows
@@ -243,7 +251,7 @@ class ContextFold:
 def _first_archiving(records: StateRecords) -> tuple[int, int]:
     archiving = np.flatnonzero(records.batches["state"] == ARCHIVING)
     if not len(archiving):
-        return NOWHERE, NOWHERE
+        return NO_OFFSET, NO_OFFSET
     ends = np.cumsum(records.rows["batch_count"])
     first = records.rows[np.searchsorted(ends, archiving[0], side="right")]
     return int(first["offset"]), int(first["timestamp"])
@@ -400,7 +408,7 @@ def advance(row, batches, chain, buffer, size, finished, context):
     context.is_cold = existed and is_cold(row)
     context.is_initial = row.kind == Kind.SNAPSHOT and (not existed or _is_initialize_request(row))
     before = chain.start_offset
-    archiving = first_archiving(buffer, size, before, LARGEST_OFFSET) if chain.archiving_at != NOWHERE else NOWHERE
+    archiving = first_archiving(buffer, size, before, LARGEST_OFFSET) if chain.archiving_at != NO_OFFSET else NO_OFFSET
     replaces = fold_record(row, chain) == REPLACED
     if not chain.exists:
         return np.int64(0), np.int64(0)
@@ -428,10 +436,10 @@ def advance(row, batches, chain, buffer, size, finished, context):
         if row.delivery_complete_count > finished:
             context.gaps_after = context.end_after - start - count_covered(buffer, size, start)
     context.terminal_after = finished
-    if archiving != NOWHERE or _holds_archiving(row, batches):
+    if archiving != NO_OFFSET or _holds_archiving(row, batches):
         first = first_archiving(buffer, size, start, LARGEST_OFFSET)
         if first != archiving:
-            chain.archiving_at = row.timestamp if first != NOWHERE else np.int64(NOWHERE)
+            chain.archiving_at = row.timestamp if first != NO_OFFSET else np.int64(NO_OFFSET)
     return size, finished
 
 
@@ -448,7 +456,7 @@ def _set_before(chain, context):
     context.timestamp_before = chain.last_timestamp
     context.exists_before = chain.exists
     context.was_deleted = chain.was_deleted and not chain.exists
-    context.is_suspect |= chain.suspect_offset != NOWHERE
+    context.is_suspect |= chain.suspect_offset != NO_OFFSET
     if not chain.exists:
         return
     context.start_before = chain.start_offset
@@ -458,7 +466,7 @@ def _set_before(chain, context):
     context.state_epoch_before = chain.state_epoch
     context.leader_epoch_before = chain.leader_epoch
     context.complete_count_before = chain.delivery_complete_count
-    context.rests_on_snapshot = chain.snapshot_offset != NOWHERE
+    context.rests_on_snapshot = chain.snapshot_offset != NO_OFFSET
 
 
 @inlined

@@ -12,7 +12,7 @@ from enum import IntEnum
 import numpy as np
 import pyarrow as pa
 
-from share_state.fold.chains import CHAIN, NOWHERE, Chains, group_by_key
+from share_state.fold.chains import CHAIN, NO_OFFSET, Chains, group_by_key
 from share_state.fold.interval_map import count_terminal, ensure_capacity, has_capacity
 from share_state.fold.interval_merge import effective_starts, end_offsets
 from share_state.fold.log import FoldedLog, decode_log, fold_log
@@ -123,14 +123,14 @@ class _StateLogReader:
         return state_table(chains, key, self.log.partition, self._suspect(states), topic_ends)
 
     def _suspect(self, states: RecordStates) -> np.ndarray:
-        lost = np.array([NOWHERE, *sorted(self._losses.offsets)])
+        lost = np.array([NO_OFFSET, *sorted(self._losses.offsets)])
         lost_by_then = lost[np.searchsorted(lost, states.rows["offset"], side="right") - 1]
-        return (states.chains["suspect_offset"] != NOWHERE) | (lost_by_then > states.chains["snapshot_offset"])
+        return (states.chains["suspect_offset"] != NO_OFFSET) | (lost_by_then > states.chains["snapshot_offset"])
 
     def suspect_at_end(self) -> np.ndarray:
         chains = self._replay.chains.chains
-        lost = max(self._losses.offsets, default=NOWHERE)
-        return chains["exists"] & ((chains["suspect_offset"] != NOWHERE) | (lost > chains["snapshot_offset"]))
+        lost = max(self._losses.offsets, default=NO_OFFSET)
+        return chains["exists"] & ((chains["suspect_offset"] != NO_OFFSET) | (lost > chains["snapshot_offset"]))
 
     def windows(self, states: RecordStates) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         starts = states.chains["start_offset"].copy()

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.fold.chains import NOWHERE, Chains
+from share_state.fold.chains import NO_OFFSET, Chains
 from share_state.fold.interval_merge import (
     ACKNOWLEDGED,
     ARCHIVED,
@@ -190,7 +190,7 @@ def state_table(
         "max_state_epoch": pa.array(rows["max_state_epoch"].copy(), mask=~rows["has_max_state_epoch"]),
         "updates_since_snapshot": pa.array(rows["updates"].astype(np.int32)),
         "snapshot_offset": pa.array(
-            rows["snapshot_offset"].copy(), mask=(rows["snapshot_offset"] == NOWHERE) | (not has_offsets)
+            rows["snapshot_offset"].copy(), mask=(rows["snapshot_offset"] == NO_OFFSET) | (not has_offsets)
         ),
         "last_offset": pa.array(rows["last_offset"].copy(), mask=np.full(count, not has_offsets)),
         "suspect": pa.array(suspect),
@@ -233,11 +233,16 @@ def sizes_before(chains: Chains) -> np.ndarray:
     return chains.ends + np.arange(len(chains.ends))
 
 
+def state_name(state: int) -> str:
+    """Name of a delivery state."""
+    return STATE_NAMES.get(state, f"UNKNOWN({state})")
+
+
 def in_flight_table(key: dict[str, pa.Array], tile_ends: np.ndarray, rows: np.ndarray) -> pa.Table:
     """Build the table `in_flight` from key columns and the result of `tiles`."""
     owner = pa.array(np.repeat(np.arange(len(tile_ends) - 1), np.diff(tile_ends)))
     state = rows["state"].copy()
-    names = [STATE_NAMES.get(code, f"UNKNOWN({code})") for code in range(-128, 128)]
+    names = list(map(state_name, range(-128, 128)))
     columns = {name: column.take(owner) for name, column in key.items()} | {
         "first_offset": pa.array(rows["first"].copy()),
         "last_offset": pa.array(rows["last"].copy()),

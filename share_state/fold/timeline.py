@@ -9,7 +9,7 @@ from share_state.fold.dialect import LogReader, dialect_of
 from share_state.fold.options import FoldOptions, SharePartitionFilter
 from share_state.fold.states import RecordStates, batch_lists, declared_table, fault_names, to_timestamps
 from share_state.schema.declarations import table_schema
-from share_state.sources.as_of import AsOfPoint, Window, as_of_window
+from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition
 
 TIMELINE = "timeline"
@@ -20,8 +20,6 @@ def timeline_tables(
     window: Window | None = None,
     key_filter: SharePartitionFilter | None = None,
     options: FoldOptions | None = None,
-    *,
-    as_of: AsOfPoint | None = None,
 ) -> Iterator[pa.Table]:
     """The table `timeline` of a log, in pieces.
 
@@ -30,7 +28,6 @@ def timeline_tables(
         window: selects records; all by default.
         key_filter: selects share-partitions; all by default.
         options: names of topics; the mode of control records.
-        as_of: in place of a window: an offset, a time or its ISO 8601 text; later records are left out.
     Returns:
         Columns of schemas/tables/timeline.yaml, one row per readable record. The state is null after a tombstone and
         before the first checkpoint. The rows of one share-partition are in log order.
@@ -39,7 +36,7 @@ def timeline_tables(
     Source: Kafka ShareCoordinatorShard.replay; KIP-932 draft, recovery.
     """
     key_filter, dialect = key_filter or SharePartitionFilter(), dialect_of(log)
-    reader = dialect.open(log, window or as_of_window(as_of), options or FoldOptions())
+    reader = dialect.open(log, window or Window(), options or FoldOptions())
     if not reader.may_match(key_filter):
         return
     kinds, selected = pa.array(dialect.kinds), np.zeros(0, bool)

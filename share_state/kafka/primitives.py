@@ -113,7 +113,7 @@ def _library() -> Path:
     ):
         for library in sorted(extension.parent.parent.glob(pattern)):
             return library
-    raise SetupError(f"{extension.parent}: google-crc32c has no C library here; install it from a wheel")
+    raise SetupError(f"{extension.parent}: google-crc32c is installed without its C library; install it from a wheel")
 
 
 # Cached kernels refer to the function by name, so the library must be loaded before any kernel.

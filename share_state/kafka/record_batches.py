@@ -47,9 +47,9 @@ class Stop(IntEnum):
     """Why `frame_batches` stopped."""
 
     DONE = 0  # at the end of the bytes
-    NEED_MORE = 1  # the last batch continues behind the bytes
+    NEED_MORE = 1  # the last batch continues after the bytes
     ZEROS = 2  # only zero bytes follow, as at the end of a preallocated file
-    BROKEN = 3  # no batch header can be read here
+    BROKEN = 3  # the bytes are no batch header
     ENOUGH = 4  # the table is full or enough bytes are framed
 
 
@@ -214,7 +214,7 @@ def _fill_partial_header(batch, data, at, size):
 def find_valid_batch(data, start, end):
     """Position of the first batch in [start, end) with a correct CRC, or -1.
 
-    Used after bytes that cannot be framed: batches behind a wrong length still count.
+    Used after bytes that cannot be framed: batches after a wrong length still count.
     """
     budget = _MAX_CHECKSUM_RATIO * (end - start)
     for at in range(start, end - HEADER_SIZE + 1):

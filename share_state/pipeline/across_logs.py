@@ -1,5 +1,6 @@
 """Rules that need several logs, judged by the driver: groups and dead letters against state, keys split over logs."""
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,14 +13,21 @@ import pyarrow.compute as pc
 from share_state.config.inputs import HISTORY, JUDGE_NONE
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import CLAIM_TABLES, GROUP_TABLES
+from share_state.errors import InputError
 from share_state.fold.archiving import RANGES, merge_ranges
 from share_state.fold.dead_letters import LETTERS, LOST, NEVER, MatchedLetters, ReadLetters, match_letters, read_letters
-from share_state.fold.groups import FoldedGroups, add_topic_names, fold_groups, partition_counts_by_name
+from share_state.fold.groups import (
+    FoldedGroups,
+    add_topic_names,
+    fold_groups,
+    partition_counts_by_name,
+    read_topic_names,
+)
 from share_state.fold.states import KEY, key_texts, split_keys
 from share_state.fold.sticky import FoldedSticky, fold_sticky
 from share_state.fold.timeline import TIMELINE
 from share_state.kafka.classic_groups import read_generations
-from share_state.pipeline.plan import FoldPlan, GroupInput
+from share_state.pipeline.plan import FoldPlan, GroupInput, names_unknown
 from share_state.pipeline.result import DEAD_LETTERS_NOTE, RunResult
 from share_state.pipeline.sink import Sink
 from share_state.pipeline.task import FINDINGS, IN_FLIGHT, LOG, STATE
@@ -32,6 +40,8 @@ from share_state.schema.declarations import table_schema
 from share_state.sources.dead_letters import DeadLetterSource
 from share_state.sources.discovery import STATE_TOPIC
 from share_state.sources.kafka_client import KAFKA_FORM
+
+_LOG = logging.getLogger("share_state")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +155,20 @@ def read_groups(plan: FoldPlan) -> tuple[GroupSide | None, FoldPlan]:
     return GroupSide(plan.groups, folded, sticky), replace(plan, topics=topics, groups=None)
 
 
+def name_topics(plan: FoldPlan) -> FoldPlan:
+    """A plan without its group side, with the topic names that the groups hold added to those given.
+
+    A log that cannot be read is noted.
+    """
+    names = dict[str, str]()
+    for log in plan.groups.logs if plan.groups else ():
+        try:
+            names |= read_topic_names(log, plan.window)
+        except InputError as error:
+            _LOG.info("%s", names_unknown(error))
+    return replace(plan, topics=add_topic_names(plan.topics, names), groups=None)
+
+
 @dataclass(frozen=True, slots=True)
 class DriverSide:
     """What the driver reads in addition to the logs that tasks fold.
@@ -223,7 +247,7 @@ def judge_across_logs(
     Returns:
         The result with these findings counted, and a run_id of all sides; the rows of the driver.
     """
-    result, found = _judge_states(side.groups, plan, result, sink, now_ms)
+    result, found = _settle_across_logs(side.groups, plan, result, sink, now_ms)
     tables = side.groups.tables() if side.groups else {}
     if side.letters is None:
         return result, DriverRows(found, tables)
@@ -355,30 +379,49 @@ class StreamLetters:
         return judged.findings
 
 
-def _judge_states(
+def _settle_across_logs(
     side: GroupSide | None, plan: FoldPlan, result: RunResult, sink: Sink, now_ms: int | None
 ) -> tuple[RunResult, list[pa.Table]]:
     """Judge keys with state in several logs, and the group side; as `judge_across_logs`."""
-    numbers = [log.partition for log in plan.logs if log.topic == STATE_TOPIC]
-    known = [number for number in numbers if number is not None]
-    count, modulus = plan.state_partitions, result.key_modulus
-    # With no number of state partitions could two of them be the one that a key hashes to.
-    is_mixed = modulus % count > 0 if count else 0 < modulus <= max(known, default=0)
-    is_mixed |= len(numbers) > max(1, len(known))
-    if side is None and not is_mixed:
+    modulus = result.key_modulus
+    if side is None and not _is_mixed(plan, modulus):
         return result, []
-    states = sink.read(STATE, [LOG, *STATE_COLUMNS])
-    split = split_keys(states if is_mixed else states.slice(0, 0), count)
-    strays = key_texts(split.filter(pc.field("home") != pc.field("state_partition")), "state_partition")
-    states = _settle(split, states)
-    found = [] if side is None else [side.judge(states, plan, now_ms)]
-    split_findings = findings(Scope.STATES, split, plan.severities)
+    split, found = judge_states(side, plan, sink.read(STATE, [LOG, *STATE_COLUMNS]), modulus, now_ms)
     for table in (STATE, IN_FLIGHT, TIMELINE) if len(split) else ():
         sink.settle(table, {*split[LOG].to_pylist()}, partial(_settle, split))
-    found.insert(0, split_findings)
     counted = result.with_driver_rows(found, side.tables() if side else None)
+    strays = key_texts(split.filter(pc.field("home") != pc.field("state_partition")), "state_partition")
     settled = replace(counted, share_partitions=result.share_partitions - len(strays), strays=tuple(strays.to_pylist()))
     return settled, found
+
+
+def _is_mixed(plan: FoldPlan, modulus: int) -> bool:
+    """Whether a log may hold keys of another; `modulus` is the `key_modulus` of all logs."""
+    numbers = [log.partition for log in plan.logs if log.topic == STATE_TOPIC]
+    known, count = [number for number in numbers if number is not None], plan.state_partitions
+    if len(numbers) > max(1, len(known)):
+        return True
+    # With no number of state partitions could two of them be the one that a key hashes to.
+    return modulus % count > 0 if count else 0 < modulus <= max(known, default=0)
+
+
+def judge_states(
+    side: GroupSide | None, plan: FoldPlan, states: pa.Table, modulus: int, now_ms: int | None
+) -> tuple[pa.Table, list[pa.Table]]:
+    """Apply the rules that need the states of all logs: keys with state in several of them, groups against state.
+
+    Args:
+        side, plan, now_ms: as of `judge_across_logs`.
+        states: live share-partitions, at least LOG and STATE_COLUMNS.
+        modulus: `key_modulus` of all logs.
+    Returns:
+        `split_keys`; the findings, their run_id still null.
+    """
+    split = split_keys(states if _is_mixed(plan, modulus) else states.slice(0, 0), plan.state_partitions)
+    found = [] if plan.judging == JUDGE_NONE else [findings(Scope.STATES, split, plan.severities)]
+    if side is not None:
+        found.append(side.judge(_settle(split, states), plan, now_ms))
+    return split, found
 
 
 def known_times(

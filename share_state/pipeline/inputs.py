@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,7 +21,7 @@ from share_state.sources.discovery import (
     find_topic_logs,
 )
 from share_state.sources.dump_text import dump_logs, is_dump_text
-from share_state.sources.kafka_client import KAFKA_FORM, KAFKA_WANTED, SCHEME, bootstrap_servers
+from share_state.sources.kafka_client import ADDRESS_HINT, KAFKA_FORM, SCHEME, bootstrap_servers
 from share_state.sources.object_stores import (
     InputPath,
     expand_paths,
@@ -45,6 +46,8 @@ HEAD_SIZE = 1 << 20
 
 _PARQUET = b"PAR1"
 _NOT_DATA = ("_", ".")
+_CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+"""Ending of a name -> how the file is compressed, for Arrow and Spark alike."""
 
 SortedLogs = tuple[list[LogPartition], set[str]]
 """Log partitions, and the topics whose rows are left out."""
@@ -250,7 +253,7 @@ def find_cluster_address(inputs: Sequence[str], form: str = AUTO) -> str | None:
     clusters = [given for given in inputs if given.startswith(SCHEME)]
     if not clusters:
         if form == KAFKA_FORM:
-            raise InputError(f"{' '.join(inputs)}: not the address of a cluster; {KAFKA_WANTED}")
+            raise InputError(f"{' '.join(inputs)}: not the address of a cluster; {ADDRESS_HINT}")
         return None
     if form not in (AUTO, KAFKA_FORM):
         raise InputError(f"{clusters[0]}: a cluster is not read as {form}; leave --format out")
@@ -322,10 +325,28 @@ def _format_of(path: InputPath) -> str | None:
             if next(path.rglob("*.log"), None) is not None:
                 return SEGMENTS
         files = data_files(path)
-        head = read_head(files[0], HEAD_SIZE) if files else b""
+        head = _read_content(files[0]) if files else b""
     except OSError:
         return None
-    return next((name for name, format in FORMATS.items() if format.matches(head)), None)
+    name = next((name for name, format in FORMATS.items() if format.matches(head)), None)
+    if name not in (None, "table") and _codec_of(files[0]) is not None:
+        raise InputError(f"{files[0]}: {FORMATS[name].label}, compressed as a file; decompress it first")
+    return name
+
+
+def _codec_of(file: InputPath) -> str | None:
+    return next((codec for ending, codec in _CODECS.items() if file.name.endswith(ending)), None)
+
+
+def _read_content(file: InputPath) -> bytes:
+    """The first bytes of a file; of one whose name says that it is compressed, those of its content."""
+    head, codec = read_head(file, HEAD_SIZE), _codec_of(file)
+    if codec is None:
+        return head
+    content, stream = list[bytes](), pa.CompressedInputStream(pa.BufferReader(head), codec)
+    with suppress(OSError):  # the head ends inside a block
+        content += (stream.read(HEAD_SIZE // 16) for _ in range(16))
+    return b"".join(content)
 
 
 def _text_files(paths: Sequence[str], matches: Callable[[bytes], bool]) -> list[InputPath]:
@@ -380,7 +401,7 @@ def find_table_logs(given: ExportPaths, topics: Sequence[str] = (STATE_TOPIC,)) 
             data = data_files(path)
             if not data:
                 raise InputError(f"{path}: no data files; give a folder of Parquet or JSON files, or a Delta table")
-            head = read_head(data[0], HEAD_SIZE)
+            head = _read_content(data[0])
             if head.startswith(_PARQUET):
                 files += list_table_files(data, path)
             elif _is_json_table(head):

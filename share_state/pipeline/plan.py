@@ -51,7 +51,6 @@ from share_state.sources.discovery import (
     STATE_TOPIC,
     LogPartition,
     infer_partition_count,
-    infer_state_partition_count,
 )
 from share_state.sources.resume import ResumeStatus
 from share_state.sources.share_snapshots import ShareSnapshotEntry, read_share_snapshots
@@ -271,11 +270,17 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
     _check_one_layout(logs)
     _check_as_of(spec, names, logs)
     windows, index = _windows(spec, names, logs), spec.control_records.index
-    groups = None if spec.groups is None else _group_input(spec.groups, spec.group_frame, exports, sorter)
+    notes = [f"{' '.join(paths)}: {note}" for paths, export in exports for note in export.notes]
+    try:
+        groups = None if spec.groups is None else _group_input(spec.groups, spec.group_frame, exports, sorter)
+    except InputError as error:
+        if not spec.names_only or (spec.groups and spec.groups.paths):
+            raise
+        groups = None
+        notes.append(names_unknown(error))
     if groups is not None:
         groups = replace(groups, logs=tuple(map(bounded, groups.logs)))
-    notes = [f"{' '.join(paths)}: {note}" for paths, export in exports for note in export.notes]
-    if (warning := _partition_count_warning(groups, names)) is not None:
+    if not spec.names_only and (warning := _partition_count_warning(groups, names)) is not None:
         notes.append(warning)
     limits = spec.limits.to_limits()
     of_groups = {} if spec.judge == JUDGE_NONE else _group_limits_of(spec.sources, notes)
@@ -288,7 +293,7 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
         topics=topics or next((export.topics for _, export in exports if export.topics is not None), Topics()),
         state_partitions=spec.state_partitions
         or next((export.state_partitions for _, export in exports if export.state_partitions is not None), None)
-        or infer_state_partition_count(logs),
+        or infer_partition_count(logs, STATE_TOPIC),
         control=ControlOptions(
             mode=spec.control_records.mode,
             subscriptions=read_subscriptions(spec.control_records.subscriptions),
@@ -354,6 +359,11 @@ def _needed(sorter: RowSorter | None) -> RowSorter:
     return sorter
 
 
+def names_unknown(error: InputError) -> str:
+    """The note about a log of groups that is not read for the names of topics."""
+    return f"{error}; without it, topics that only it names are shown by their ids"
+
+
 def _group_input(
     given: GroupSettings, frame: Any, exports: Sequence[_Export], sorter: RowSorter | None
 ) -> GroupInput | None:
@@ -380,7 +390,7 @@ def _group_input(
 
 def _partition_count_warning(groups: GroupInput | None, names: FieldNames) -> str | None:
     """A warning if the number of partitions of `__consumer_offsets` is unknown: some groups are then not reported."""
-    if groups is None or groups.partitions is not None or infer_partition_count(groups.logs) is not None:
+    if groups is None or groups.partitions is not None or infer_partition_count(groups.logs, GROUP_TOPIC) is not None:
         return None
     numbers = listed(log.partition for log in groups.logs if log.partition is not None)
     found = f"found partition {numbers}" if numbers else "found records"

@@ -34,7 +34,8 @@ RESULTS = (STATE, IN_FLIGHT, FINDINGS)
 """Tables that every fold fills."""
 
 WATCHED, CARRIED = "share_partition_history", "carried_share_partitions"
-"""Tables that an audit fills too; rows of WATCHED are incomplete, since their time and verdict depend on every log."""
+"""Tables of an audit, CARRIED also of a reconstruct from which a stream may go on; rows of WATCHED are incomplete,
+since their time and verdict depend on every log."""
 
 CUTOFF, SUMMARY, LOG = "cutoff", "summary", "log"
 
@@ -149,9 +150,10 @@ def run_task(plan: FoldPlan, output: OutputSpec, log: LogPartition) -> Iterator[
         made[RANGES] = [folded.archiving_ranges]
     if plan.resumed is not None:
         made[WATCHED] = history_pieces(folded)
-        if isinstance(folded, FoldedLog) and folded.checkpoint is not None:
-            made[CARRIED] = checkpoint_share_partitions(log.name, folded.checkpoint)
-            summary |= {"carried": checkpoint_row(log.name, folded.checkpoint)["carried"]}
+    checkpoint = folded.checkpoint if isinstance(folded, FoldedLog) else None
+    if checkpoint is not None and CARRIED in output.tables:
+        made[CARRIED] = checkpoint_share_partitions(log.name, checkpoint)
+        summary |= {"carried": checkpoint_row(log.name, checkpoint)["carried"]}
     pieces = {name: made[name] for name in output.tables if name in made}
     staged = [] if output.staging is None else _stage(pieces, output.staging, plan.cores_of(log))
     for name, tables in ({} if output.staging else pieces).items():

@@ -1,4 +1,4 @@
-"""What an audit left in a warehouse, as plain data: the page, the metrics and the console all show an `AuditReport`.
+"""The latest audit of a warehouse as plain data: page, metrics and console show an `AuditReport`.
 
 `read_report` reads the tables of the latest audit in four steps: findings by share-partition and rule, a survey of all
 live share-partitions that picks those which need attention, the details of these, and the remaining tables.
@@ -69,7 +69,7 @@ _RANGE = ("first_offset", "last_offset", "record_count", "state", "delivery_coun
 _AUDIT = ("run_id", "time", "start_offset", "lag", "verdict")
 _FINDING = ("rule", "severity", "count", "new", "open", "offset", "message")
 _COUNTS = {"errors": pa.int64(), "warnings": pa.int64()}
-_GRAVEST_FIRST = [*ascending("gravity"), *descending("new", "open", "count"), *ascending("rule")]
+_MOST_SEVERE_FIRST = [*ascending("severity_rank"), *descending("new", "open", "count"), *ascending("rule")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +99,11 @@ class BrokenRule:
 
 
 def _summarize_findings(tables: CommittedTables, acknowledged: Sequence[Acknowledged]) -> pa.Table:
-    """Count the findings of each share-partition, rule and severity; the gravest and newest first.
+    """Count the findings of each share-partition, rule and severity; the most severe and newest first.
 
     Returns:
         IDENTITY_COLUMNS, rule, severity; topic_id, topic, state_partition, offset and message of the worst finding;
-        count, new, open and failing (bigint); gravity (0 for an error).
+        count, new, open and failing (bigint); severity_rank (0 for an error).
     """
     by = [*IDENTITY_COLUMNS, "rule", "severity"]
     worst = dict.fromkeys(("topic_id", "topic", "state_partition", "offset", "message"), "first")
@@ -111,9 +111,9 @@ def _summarize_findings(tables: CommittedTables, acknowledged: Sequence[Acknowle
     found = group_pieces(_finding_pieces(tables, acknowledged), by, worst | sums | {"size": "max"})
     if found is None:
         return pa.schema([(name, pa.string()) for name in by]).empty_table()
-    gravity = pc.index_in(found["severity"], pa.array(SEVERITIES))
-    order = [*_GRAVEST_FIRST, *descending("size"), *ascending(*IDENTITY_COLUMNS)]
-    return found.append_column("gravity", gravity).sort_by(order).drop_columns("size")
+    severity_rank = pc.index_in(found["severity"], pa.array(SEVERITIES))
+    order = [*_MOST_SEVERE_FIRST, *descending("size"), *ascending(*IDENTITY_COLUMNS)]
+    return found.append_column("severity_rank", severity_rank).sort_by(order).drop_columns("size")
 
 
 def _finding_pieces(tables: CommittedTables, acknowledged: Sequence[Acknowledged]) -> Iterator[pa.Table]:
@@ -159,9 +159,9 @@ def _identities(tables: CommittedTables | None) -> pa.Array:
 
 
 def _identity(rows: pa.Table) -> pa.Array:
-    """What findings are about, as text: rule and share-partition; and the offset, if it stays the same every night."""
-    stays = pc.or_(rows["settled"], pc.is_null(rows["group_id"]))
-    place = pc.if_else(stays, rows["offset"], pa.scalar(None, pa.int64()))
+    """What findings are about, as text: rule and share-partition; and the offset, if it is the same in every audit."""
+    is_stable = pc.or_(rows["settled"], pc.is_null(rows["group_id"]))
+    place = pc.if_else(is_stable, rows["offset"], pa.scalar(None, pa.int64()))
     return _joined([rows[name] for name in (*IDENTITY_COLUMNS, "rule", "state_partition")] + [place])
 
 
@@ -174,9 +174,9 @@ def _joined(columns: Iterable[pa.ChunkedArray]) -> pa.Array:
 def _acknowledged(rows: pa.Table, acknowledged: Sequence[Acknowledged]) -> pa.Array:
     found = pa.array(np.zeros(len(rows), bool))
     for one in acknowledged:
-        wanted = {"rule": one.rule, "group_id": one.group, "partition": one.partition}
-        wanted["state_partition"] = one.state_partition
-        conditions = [pc.equal(rows[name], value) for name, value in wanted.items() if value is not None]
+        fields = {"rule": one.rule, "group_id": one.group, "partition": one.partition}
+        fields["state_partition"] = one.state_partition
+        conditions = [pc.equal(rows[name], value) for name, value in fields.items() if value is not None]
         if one.topic is not None:
             conditions.append(pc.or_kleene(pc.equal(rows["topic"], one.topic), pc.equal(rows["topic_id"], one.topic)))
         found = pc.or_(found, pc.fill_null(reduce(pc.and_kleene, conditions), False).combine_chunks())
@@ -212,17 +212,17 @@ def _sizes(evidence: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _list_broken_rules(summary: pa.Table) -> tuple[BrokenRule, ...]:
-    """The findings by rule: the gravest first, then the newest, then the most frequent."""
+    """The findings by rule: the most severe first, then the newest, then the most frequent."""
     if not summary.num_rows:
         return ()
     known = registered()
     sums = dict.fromkeys(("count", *_NUMBERS), "sum")
-    rules = group_rows(summary, ["rule", "severity"], sums | {"gravity": "min"})
+    rules = group_rows(summary, ["rule", "severity"], sums | {"severity_rank": "min"})
     broken = []
-    for row in rules.sort_by(_GRAVEST_FIRST).to_pylist():
+    for row in rules.sort_by(_MOST_SEVERE_FIRST).to_pylist():
         code, severity = row["rule"], row["severity"]
         of_rule = summary.filter((pc.field("rule") == code) & (pc.field("severity") == severity))
-        examples = of_rule.slice(0, _MAX_EXAMPLES).drop_columns(["gravity", "topic_key"]).to_pylist()
+        examples = of_rule.slice(0, _MAX_EXAMPLES).drop_columns(["severity_rank", "topic_key"]).to_pylist()
         statement = known[code].statement if code in known else ""
         numbers = {name: row[name] for name in ("count", *_NUMBERS)}
         broken.append(BrokenRule(code, severity, statement=statement, examples=tuple(examples), **numbers))
@@ -295,7 +295,7 @@ def _needing_attention(rows: pa.Table) -> pa.Table:
     has_error, is_ok = pc.greater(rows["errors"], 0), pc.equal(rows["verdict"], VERDICTS[-1])
     other = pc.if_else(has_error, ERROR, pc.if_else(rows["suspect"], SUSPECT, WARNING))
     verdict = pc.binary_join_element_wise(rows["verdict"].cast(pa.string()), pc.if_else(has_error, f"+{ERROR}", ""), "")
-    # An error and a suspect state are graver than STALL; the ranks of verdicts are whole numbers.
+    # An error and a suspect state rank before STALL; the ranks of verdicts are whole numbers.
     stall = VERDICTS.index("STALL")
     own = pc.if_else(pc.equal(other, SUSPECT), stall - 0.4, JUST_WORSE_THAN_OK + 0.2)
     rank = pc.if_else(is_ok, own, verdict_rank(rows))
@@ -316,7 +316,7 @@ class FlaggedSharePartition:
         now: as the latest audit saw it; the columns of `_Survey.worst`.
         state: its row of share_partition_state without state_batches; None if it has none.
         ranges: in flight, from the start offset on, at most 2000; now["ranges"] is how many there are.
-        findings: its findings by rule, the gravest first, at most 12: rule, severity, count, new, open; offset and
+        findings: its findings by rule, the most severe first, at most 12: rule, severity, count, new, open; offset and
             message of the worst.
         history: its last 200 audits, the oldest first: run_id, time, start_offset, lag, verdict.
     """
@@ -348,16 +348,16 @@ def _read_flagged(tables: CommittedTables, worst: pa.Table, summary: pa.Table) -
     """Read what the tables hold about the share-partitions of `_Survey.worst`, in this order."""
     if not worst.num_rows:
         return ()
-    wanted = number_rows(worst)
+    selected = number_rows(worst)
     columns = [name for name in table_schema("share_partition_state").names if name != "state_batches"]
-    states = _read_first(tables, "share_partition_state", columns, wanted, descending("last_offset"), 1)
-    ranges = _read_first(tables, "in_flight", _RANGE, wanted, ascending("first_offset"), _MAX_RANGES)
-    audits = _read_first(tables, HISTORY_TABLE, _AUDIT, wanted, descending("time"), _MAX_AUDITS)
+    states = _read_first(tables, "share_partition_state", columns, selected, descending("last_offset"), 1)
+    ranges = _read_first(tables, "in_flight", _RANGE, selected, ascending("first_offset"), _MAX_RANGES)
+    audits = _read_first(tables, HISTORY_TABLE, _AUDIT, selected, descending("time"), _MAX_AUDITS)
     findings: dict[int, list[dict[str, Any]]] = {}
     if summary.num_rows:
-        places = wanted.select([*IDENTITY_COLUMNS, "place"])
+        places = selected.select([*IDENTITY_COLUMNS, "place"])
         rows = summary.join(places, keys=list(IDENTITY_COLUMNS), join_type="inner")
-        findings = _rows_by_place(_first_of_each(rows, _GRAVEST_FIRST, _MAX_FINDINGS), _FINDING)
+        findings = _rows_by_place(_first_of_each(rows, _MOST_SEVERE_FIRST, _MAX_FINDINGS), _FINDING)
     return tuple(
         FlaggedSharePartition(
             now=now,
@@ -374,14 +374,14 @@ def _read_first(
     tables: CommittedTables,
     table: str,
     columns: Sequence[str],
-    wanted: pa.Table,
+    selected: pa.Table,
     order: Sequence[tuple[str, str]],
     most: int,
 ) -> dict[int, list[dict[str, Any]]]:
-    """The first `most` rows, in an order, of each wanted share-partition, by its place."""
+    """The first `most` rows, in an order, of each selected share-partition, by its place."""
     first = list[pa.Table]()
-    for piece in tables.batches(table, list(dict.fromkeys((*KEY_COLUMNS, *columns))), prefilter(wanted)):
-        rows = select_share_partitions(piece, wanted)
+    for piece in tables.batches(table, list(dict.fromkeys((*KEY_COLUMNS, *columns))), prefilter(selected)):
+        rows = select_share_partitions(piece, selected)
         if rows.num_rows:
             first = [_first_of_each(pa.concat_tables([*first, null_unknown(rows)]), order, most)]
     return _rows_by_place(first[0], columns) if first else {}
@@ -458,7 +458,7 @@ class AuditReport:
         flagged: the share-partitions that need attention, the worst first, up to a limit.
         flagged_left_out: how many more there are.
         groups: of the flagged share-partitions.
-        findings: by rule and severity, the gravest first.
+        findings: by rule and severity, the most severe first.
         cutoffs: rows of the table `cutoff` with limited_by_topic, the name if it is known: unsafe ones first, then by
             the records that they hold back.
         poison: offsets on which all deliveries fail.
@@ -491,14 +491,14 @@ class AuditReport:
 
     @property
     def by_severity(self) -> dict[str, int]:
-        """Severity -> number of open findings, the gravest first; all are there even with 0."""
+        """Severity -> number of open findings, the most severe first; all are there even with 0."""
         return {one: sum(rule.open for rule in self.findings if rule.severity == one) for one in SEVERITIES}
 
     @property
     def failing(self) -> int:
         """The number of findings at or above `fail_on` that make the exit code 1."""
-        graver = () if self.fail_on == OFF else SEVERITIES[: SEVERITIES.index(self.fail_on) + 1]
-        return sum(rule.failing for rule in self.findings if rule.severity in graver)
+        severities = () if self.fail_on == OFF else SEVERITIES[: SEVERITIES.index(self.fail_on) + 1]
+        return sum(rule.failing for rule in self.findings if rule.severity in severities)
 
     @property
     def failing_verdicts(self) -> int:
@@ -563,7 +563,7 @@ def read_report(
 
 def _name_topics(tables: CommittedTables, cutoffs: pa.Table) -> pa.Table:
     """Append limited_by_topic, the name of the topic in limited_by_topic_id."""
-    wanted = pc.field("topic_id").isin(cutoffs["limited_by_topic_id"].unique()) & pc.field("topic").is_valid()
-    named = tables.read("share_partition_state", wanted, ["topic_id", "topic"])
+    where = pc.field("topic_id").isin(cutoffs["limited_by_topic_id"].unique()) & pc.field("topic").is_valid()
+    named = tables.read("share_partition_state", where, ["topic_id", "topic"])
     place = pc.index_in(cutoffs["limited_by_topic_id"], named["topic_id"].combine_chunks())
     return cutoffs.append_column("limited_by_topic", named["topic"].combine_chunks().take(place.combine_chunks()))

@@ -31,7 +31,7 @@ _VERDICTS = {
     "REWIND": (
         ERROR,
         "the start offset is lower than an earlier audit saw, so finished records are delivered again",
-        "Ask whether the group's offsets were reset or the group was created anew; if not, state was lost.",
+        "Check whether the group's offsets were reset or the group was recreated; if not, state was lost.",
     ),
     "STOP": (
         ERROR,
@@ -85,7 +85,7 @@ def headline(report: AuditReport) -> str:
     if unsafe := sum(not row["safe"] for row in report.cutoffs):
         wrong.append(pluralize(unsafe, "unsafe cutoff"))
     if flagged:
-        return ", ".join([f"{flagged:,} of {total} {'needs' if flagged == 1 else 'need'} a look", *wrong])
+        return ", ".join([f"{flagged:,} of {total} {'needs' if flagged == 1 else 'need'} attention", *wrong])
     fine = f"all {total} are OK" if report.live > 1 else total
     return ", ".join([fine, *(wrong or ["no errors, no warnings"])])
 
@@ -105,7 +105,7 @@ def show_command(warehouse: str, row: Mapping[str, Any]) -> str | None:
 
 
 def _all_advice(report: AuditReport) -> Iterator[Advice]:
-    """In the order of `AuditReport.flagged`: an error is graver than STALL."""
+    """In the order of `AuditReport.flagged`: an error is more severe than STALL."""
     yield from _verdict_advice(report, "REWIND")
     yield from _verdict_advice(report, "STOP")
     yield from islice(_rule_advice(report, ERROR), 3)
@@ -227,7 +227,7 @@ def _print_flagged(report: AuditReport, width: int) -> None:
     columns = ["STATUS", "GROUP", "TOPIC", "PARTITION", *numeric, "WHY"]
     _print_fitted(columns, rows, width, ("PARTITION", *numeric))
     if more := len(report.flagged) + report.flagged_left_out - len(rows):
-        print_line(f"... and {pluralize(more, 'more share-partition')} that need a look")
+        print_line(f"... and {pluralize(more, 'more share-partition')} that need attention")
 
 
 def _print_rules(report: AuditReport, width: int) -> None:

@@ -201,7 +201,7 @@ def check_report_path(path: str) -> None:
     """
     folder = Path(path).parent
     if Path(path).is_dir():
-        raise ReportError(f"{path}: a folder is here; give the name of a file")
+        raise ReportError(f"{path}: is a folder; give the name of a file")
     if not folder.is_dir():
         raise ReportError(f"{path}: the folder {folder} does not exist; create it, or give another file")
     if not os.access(path if _is_special(path) else Path(path).resolve().parent, os.W_OK):

@@ -1,4 +1,4 @@
-"""Prints what `cutoff`, `reconstruct` and `simulate` found, and writes the offsets for kafka-delete-records.sh."""
+"""Prints the results of several commands (`cutoff` and others), and writes offsets for kafka-delete-records.sh."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -65,13 +65,13 @@ def print_cutoffs(rows: Sequence[Mapping[str, Any]]) -> None:
 def print_verification(compared: int | None, differing: Sequence[str]) -> None:
     """Print whether folding again, without the records before each cutoff, gives the same state."""
     if compared is None:
-        print_line("nothing may be cleaned, so there is nothing to prove")
+        print_line("no log has a cutoff, so there is nothing to verify")
     elif not differing:
         print_line(
-            f"proved: what is at or after the cutoff folds to the same state, for all {compared:,} share-partitions"
+            f"verified: the records at or after the cutoff fold to the same state for all {compared:,} share-partitions"
         )
         print_line(
-            "(compared: every column but max_leader_epoch and max_state_epoch, which a broker forgets with the records)"
+            "(compared: all columns except max_leader_epoch and max_state_epoch, which depend on deleted records)"
         )
     else:
         print_line(f"NOT SAFE: {len(differing):,} of {compared:,} share-partitions change: {', '.join(differing[:5])}")
@@ -97,12 +97,14 @@ def write_delete_records(path: str, rows: Sequence[Mapping[str, Any]]) -> int:
         InputError: if a cutoff belongs to a log whose partition number is not known.
         ReportError: if the file cannot be written.
     """
-    chosen = [row for row in rows if row["safe"] and (row["cutoff_offset"] or 0) > row["log_start_offset"]]
-    if any(row["partition"] is None for row in chosen):
+    deletable = [row for row in rows if row["safe"] and (row["cutoff_offset"] or 0) > row["log_start_offset"]]
+    if any(row["partition"] is None for row in deletable):
         raise InputError(
             f"{path}: not written: a log's number is not known; keep its folder name __share_group_state-N"
         )
-    entries = [{"topic": row["topic"], "partition": row["partition"], "offset": row["cutoff_offset"]} for row in chosen]
+    entries = [
+        {"topic": row["topic"], "partition": row["partition"], "offset": row["cutoff_offset"]} for row in deletable
+    ]
     write_report(path, json.dumps({"partitions": entries, "version": 1}, indent=2) + "\n")
     return len(entries)
 
@@ -145,27 +147,31 @@ def print_findings(findings: Sequence[Mapping[str, Any]]) -> None:
         print_line(f"{found['severity']}: {found['rule']}, {count}. What should hold: {statement}")
 
 
-def simulation_json(made: "Simulation") -> dict[str, Any]:
+def simulation_json(result: "Simulation") -> dict[str, Any]:
     """A simulation as plain data."""
     return {
-        "folder": str(made.folder),
-        "events": made.events,
-        "records": made.records,
-        "share_partitions": made.share_partitions,
-        "faults": [json.loads(planted.to_json()) for planted in made.planted],
-        "mismatches": [json.loads(mismatch.to_json()) for mismatch in made.mismatches],
+        "folder": str(result.folder),
+        "events": result.events,
+        "records": result.records,
+        "share_partitions": result.share_partitions,
+        "faults": [json.loads(planted.to_json()) for planted in result.planted],
+        "mismatches": [json.loads(mismatch.to_json()) for mismatch in result.mismatches],
     }
 
 
-def print_simulation(made: "Simulation") -> None:
+def print_simulation(result: "Simulation") -> None:
     """Print the size of a simulation and, per planted fault, the finding that it must cause."""
-    print_line(f"{made.events:,} events left {made.records:,} records of {made.share_partitions:,} share-partitions")
-    if made.planted:
-        rows = [[one.fault, one.finding, f"{one.log[0]}-{one.log[1]}", one.offset, one.group] for one in made.planted]
+    print_line(
+        f"{result.events:,} events left {result.records:,} records of {result.share_partitions:,} share-partitions"
+    )
+    if result.planted:
+        rows = [[one.fault, one.finding, f"{one.log[0]}-{one.log[1]}", one.offset, one.group] for one in result.planted]
         print_table(["FAULT", "CAUSES", "LOG", "OFFSET", "GROUP"], rows, numeric=("OFFSET",))
-    if made.mismatches:
-        print_line(f"logged outcomes that the simulation contradicts (OUTCOME_MISMATCH): {len(made.mismatches):,}")
-        rows = [[*astuple(one)] for one in made.mismatches]
+    if result.mismatches:
+        print_line(f"logged outcomes that the simulation contradicts (OUTCOME_MISMATCH): {len(result.mismatches):,}")
+        rows = [[*astuple(one)] for one in result.mismatches]
         columns = ("LINE", "REQUEST", "GROUP", "TOPIC-ID", "PARTITION", "LOGGED", "SIMULATED", "REASON")
         print_table(columns, rows, numeric=("LINE", "PARTITION"))
-    print_line(f"logs, events and the truth are in {made.folder}: `share-state audit {made.folder} --out WAREHOUSE`")
+    print_line(
+        f"logs, events and the truth are in {result.folder}: `share-state audit {result.folder} --out WAREHOUSE`"
+    )

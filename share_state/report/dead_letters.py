@@ -28,14 +28,14 @@ class DeadLetterSummary:
         rows: by group_id and reason: letters, duplicates and lost; those with most lost first, up to a limit.
         left_out: how many rows more there are.
         letters, lost: in total.
-        picture: both over time; None if all are of one time.
+        chart: both over time; None if all are of one time.
     """
 
     rows: tuple[Mapping[str, Any], ...]
     left_out: int
     letters: int
     lost: int
-    picture: Markup | None
+    chart: Markup | None
 
 
 def summarize_dead_letters(tables: CommittedTables) -> DeadLetterSummary | None:
@@ -79,7 +79,7 @@ def summarize_dead_letters(tables: CommittedTables) -> DeadLetterSummary | None:
         left_out=max(0, len(rows) - _MOST_ROWS),
         letters=len(letters),
         lost=pc.sum(lost["record_count"]).as_py() or 0,
-        picture=_over_time({"written": (letters["timestamp"], None), "lost": (times, lost["record_count"])}),
+        chart=_over_time({"written": (letters["timestamp"], None), "lost": (times, lost["record_count"])}),
     )
 
 

@@ -12,8 +12,9 @@ from typing import Any
 import pyarrow as pa
 
 from share_state.delta.reader import CommittedTables, key_filter
-from share_state.fold.interval_merge import ACKNOWLEDGED, ARCHIVED, STATE_NAMES
+from share_state.fold.interval_merge import ACKNOWLEDGED, ARCHIVED
 from share_state.fold.options import SharePartitionFilter
+from share_state.fold.states import state_name
 from share_state.pipeline.executor import LocalExecutor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.task import OutputSpec
@@ -126,33 +127,33 @@ def _kind(was: RangeState, is_now: RangeState) -> str:
     return PASSED if is_now is BELOW else CHANGED
 
 
-def read_warehouses(warehouses: Sequence[str], chosen: SharePartitionFilter) -> list[StateTables]:
+def read_warehouses(warehouses: Sequence[str], selection: SharePartitionFilter) -> list[StateTables]:
     """The states that the last runs of warehouses committed.
 
     Raises:
         InputError: if the filter matches a share-partition in none of them.
         WarehouseError: if there is none, or a table cannot be read.
     """
-    opened, where = [CommittedTables(one) for one in warehouses], key_filter(*astuple(chosen))
+    opened, where = [CommittedTables(one) for one in warehouses], key_filter(*astuple(selection))
     found = [(tables.read(_TABLES[0], where), tables.read(_TABLES[1], where)) for tables in opened]
     if not any(len(states) for states, _ in found):
-        check_known(opened, chosen)
+        check_known(opened, selection)
     return found
 
 
-def fold_exports(plans: Sequence[FoldPlan], chosen: SharePartitionFilter) -> list[StateTables]:
+def fold_exports(plans: Sequence[FoldPlan], selection: SharePartitionFilter) -> list[StateTables]:
     """The states that an export folds to at several points, the latest last.
 
     Raises:
         InputError: if a segment cannot be read, or the filter matches no share-partition at the last point.
     """
-    executor, where, found = LocalExecutor(), key_filter(*astuple(chosen)), list[StateTables]()
+    executor, where, found = LocalExecutor(), key_filter(*astuple(selection)), list[StateTables]()
     for plan in plans:
         tables = executor.returned_tables(executor.fold(plan, OutputSpec(_TABLES)), _TABLES)
         states, in_flight = (tables[name] if where is None else tables[name].filter(where) for name in _TABLES)
         found.append((states, in_flight))
     if not any(len(states) for states, _ in found):
-        plans[-1].check(chosen)
+        plans[-1].check(selection)
     return found
 
 
@@ -204,7 +205,7 @@ def _range_state(row: Mapping[str, Any]) -> RangeState:
     if row["gap"]:
         return "gap", False
     state = row["delivery_state"]
-    return f"{STATE_NAMES.get(state, f'UNKNOWN({state})')} ({row['delivery_count']})", state in (ACKNOWLEDGED, ARCHIVED)
+    return f"{state_name(state)} ({row['delivery_count']})", state in (ACKNOWLEDGED, ARCHIVED)
 
 
 def _compare(
@@ -235,7 +236,7 @@ def print_differences(found: Mapping[str, Any]) -> None:
     """Print the result of `compare_states`: one line per share-partition, then its changed ranges."""
     changed = found["changed"]
     if not changed:
-        print_line(f"nothing is different in {pluralize(found['share_partitions'], 'share-partition')}")
+        print_line(f"no difference in {pluralize(found['share_partitions'], 'share-partition')}")
         return
     rows = []
     for row in changed:

@@ -15,9 +15,10 @@ from share_state.fold.explain import (
     assignment_history,
     explain,
 )
-from share_state.fold.groups import add_topic_names, fold_groups, to_datetime, topic_names
-from share_state.fold.interval_merge import ACKNOWLEDGED, ACQUIRED, ARCHIVING, STATE_NAMES
+from share_state.fold.groups import add_topic_names, read_topic_names, to_datetime, topic_names
+from share_state.fold.interval_merge import ACKNOWLEDGED, ACQUIRED, ARCHIVING
 from share_state.fold.options import SharePartitionFilter
+from share_state.fold.states import state_name
 from share_state.pipeline.plan import FoldPlan
 from share_state.report.console import UNKNOWN, escape_unprintable, format_time, print_line, print_table
 from share_state.sources.discovery import LogPartition, find_group_logs, group_partition_of
@@ -59,7 +60,7 @@ def explain_offset(
         offset: of the topic-partition.
         delivery_limit: of the group; by default what the plan holds about it.
     Returns:
-        Plain data: the share-partition; `records` in log order (what each says, the offset's state before and after,
+        Plain data: the share-partition; `records` in log order (contents, the offset's state before and after,
         deliveries so far, members that had the partition); the offset's state now; `sentence`;
         and, if the plan has dead-letter topics, `dead_letters` of the offset.
     Raises:
@@ -69,15 +70,16 @@ def explain_offset(
         raise InputError(f"--offset {offset}: give an offset from 0 on")
     group_logs = _group_logs(plan, inputs)
     if topic not in topic_names(plan.topics).values() and group_logs:
-        plan = replace(plan, topics=add_topic_names(plan.topics, fold_groups(group_logs).names))
-    chosen = SharePartitionFilter(group, topic, partition)
+        names = [item for log in group_logs for item in read_topic_names(log).items()]
+        plan = replace(plan, topics=add_topic_names(plan.topics, dict(names)))
+    selection = SharePartitionFilter(group, topic, partition)
     found: list[Explanation] = []
-    for logs in _likely_first(plan, chosen):
+    for logs in _likely_first(plan, selection):
         found = found or [
-            one for log in logs for one in explain(log, plan.window_of(log), chosen, offset, plan.fold_options(log))
+            one for log in logs for one in explain(log, plan.window_of(log), selection, offset, plan.fold_options(log))
         ]
     if not found:
-        plan.check(chosen)
+        plan.check(selection)
     # A topic that was deleted and created again has one name and two ids; only the newer is alive.
     latest, *others = sorted(found, key=lambda one: one.last_timestamp, reverse=True)
     assignments = AssignmentHistory()
@@ -102,14 +104,14 @@ def _group_logs(plan: FoldPlan, inputs: Sequence[str]) -> list[LogPartition]:
         return []
 
 
-def _likely_first(plan: FoldPlan, chosen: SharePartitionFilter) -> list[list[LogPartition]]:
+def _likely_first(plan: FoldPlan, selection: SharePartitionFilter) -> list[list[LogPartition]]:
     """The logs in which the coordinator keeps the share-partition, then the others."""
     if not plan.state_partitions:
         return [list(plan.logs)]
-    ids = [topic_id for topic_id, name in topic_names(plan.topics).items() if name == chosen.topic]
+    ids = [topic_id for topic_id, name in topic_names(plan.topics).items() if name == selection.topic]
     homes = {
-        group_partition_of(f"{chosen.group_id}:{topic_id}:{chosen.partition}", plan.state_partitions)
-        for topic_id in (*ids, chosen.topic)
+        group_partition_of(f"{selection.group_id}:{topic_id}:{selection.partition}", plan.state_partitions)
+        for topic_id in (*ids, selection.topic)
     }
     likely = [log for log in plan.logs if log.partition in homes]
     return [likely, [log for log in plan.logs if log.partition not in homes]]
@@ -176,27 +178,23 @@ def _record_json(touch: Touch, deliveries: int, assignments: AssignmentHistory) 
 
 
 def _contents(touch: Touch) -> str:
-    """What a record says about the offset's range and SPSO."""
+    """The ranges of a record that contain the offset, and its SPSO, as text."""
     if not touch.is_readable:
         return "cannot be read"
     if touch.kind == "tombstone":
         return "deleted"
-    said = [
-        f"{first if first == last else f'{first}-{last}'} {_state_name(state)} ({count})"
+    parts = [
+        f"{first if first == last else f'{first}-{last}'} {state_name(state)} ({count})"
         for first, last, state, count in touch.ranges
     ]
-    said += [f"SPSO {touch.recorded_start}"] if touch.recorded_start != -1 else []
-    return f"{'unchanged: ' if touch.is_cold else ''}{', '.join(said) or 'no range, no SPSO'}"
-
-
-def _state_name(code: int) -> str:
-    return STATE_NAMES.get(code, f"UNKNOWN({code})")
+    parts += [f"SPSO {touch.recorded_start}"] if touch.recorded_start != -1 else []
+    return f"{'unchanged: ' if touch.is_cold else ''}{', '.join(parts) or 'no range, no SPSO'}"
 
 
 def _describe(standing: Standing) -> str:
     if standing.state is None:
         return _PLACES[standing.place]
-    return f"{_state_name(standing.state)} ({standing.delivery_count})"
+    return f"{state_name(standing.state)} ({standing.delivery_count})"
 
 
 def summary_sentence(explanation: Explanation, limit: DeliveryLimit) -> str:

@@ -1,6 +1,6 @@
-"""The page that people open after a nightly audit: one HTML file with inline pictures, which refers to nothing else.
+"""The page that people open after a nightly audit: one HTML file with inline charts, which refers to nothing else.
 
-Pictures of a share-partition show what is in flight, and its start offset and lag over the kept audits.
+The charts of a share-partition show what is in flight, and its start offset and lag over the kept audits.
 """
 
 from collections.abc import Mapping, Sequence
@@ -117,11 +117,11 @@ def trend_svg(audits: Rows) -> Markup | None:
     up = 22 - 20 * (values - values.min()) / spread if spread else np.full(len(values), 12.0)
     points = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(across, up, strict=True))
     first, last = (audits[place]["behind"] or 0 for place in (0, -1))
-    said = f"Over {len(audits)} audits from {first:,} to {last:,} records behind."
+    description = f"Over {len(audits)} audits from {first:,} to {last:,} records behind."
     return Markup(
         '<svg class="trend" viewBox="0 0 100 24" role="img" aria-label="{}"><polyline points="{}" fill="none" '
         'stroke="currentColor" stroke-width="1.5"/><circle cx="{:.1f}" cy="{:.1f}" r="2" fill="currentColor"/></svg>'
-    ).format(said, points, across[-1], up[-1])
+    ).format(description, points, across[-1], up[-1])
 
 
 def _card(report: AuditReport, one: FlaggedSharePartition, name: str) -> _Card:
@@ -270,9 +270,9 @@ def _draw_line(axes: Axes, title: str, column: str, rows: Rows, begin: datetime)
     axes.plot(across, up, color=INK, linewidth=0.8, drawstyle="steps-post")
     verdicts = np.array([row["verdict"] for row in rows])
     for verdict in dict.fromkeys(verdicts.tolist()):
-        chosen = verdicts == verdict
+        has_verdict = verdicts == verdict
         marker, (colour, size) = _MARKERS.get(verdict, "D"), ("#009e73", 3) if verdict == "OK" else ("#d55e00", 6)
-        axes.plot(across[chosen], up[chosen], marker, color=colour, ms=size, mec=INK, mew=0.4, label=verdict)
+        axes.plot(across[has_verdict], up[has_verdict], marker, color=colour, ms=size, mec=INK, mew=0.4, label=verdict)
     axes.set_ylabel(title, fontsize=8)
     axes.margins(y=0.18)
     integer_ticks(axes.yaxis, origin, most=3)

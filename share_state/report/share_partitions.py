@@ -53,15 +53,15 @@ def add_topic_key(rows: pa.Table) -> pa.Table:
     return rows.append_column("topic_key", pc.coalesce(rows["topic_id"], rows["topic"]))
 
 
-def check_known(warehouses: Iterable[CommittedTables], chosen: SharePartitionFilter) -> None:
+def check_known(warehouses: Iterable[CommittedTables], selection: SharePartitionFilter) -> None:
     """Refuse a filter that matches nothing that warehouses have state of or that a group lists.
 
     Raises:
         InputError: naming the nearest that are known.
     """
     columns = {"share_groups": KEY_COLUMNS[1:2], "share_group_partitions": KEY_COLUMNS[1:], STATE: KEY_COLUMNS[1:]}
-    known = [tables.read(name, columns=wanted) for tables in warehouses for name, wanted in columns.items()]
-    chosen.check(pa.concat_tables(known, promote_options="default"))
+    known = [tables.read(name, columns=names) for tables in warehouses for name, names in columns.items()]
+    selection.check(pa.concat_tables(known, promote_options="default"))
 
 
 def plain_run(run: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,9 +95,9 @@ def left_join(rows: pa.Table, other: pa.Table | None, columns: dict[str, pa.Data
     return rows.join(other.select([*IDENTITY_COLUMNS, *columns]), keys=list(IDENTITY_COLUMNS), join_type="left outer")
 
 
-def prefilter(wanted: pa.Table) -> pc.Expression:
+def prefilter(selected: pa.Table) -> pc.Expression:
     """A filter for readers that keeps at least the rows of some share-partitions (columns group_id and partition)."""
-    groups, partitions = wanted["group_id"].unique(), wanted["partition"].unique()
+    groups, partitions = selected["group_id"].unique(), selected["partition"].unique()
     return pc.field("group_id").isin(groups) & pc.field("partition").isin(partitions)
 
 
@@ -106,16 +106,16 @@ def number_rows(rows: pa.Table) -> pa.Table:
     return rows.append_column("place", pa.array(np.arange(rows.num_rows)))
 
 
-def select_share_partitions(rows: pa.Table, wanted: pa.Table) -> pa.Table:
+def select_share_partitions(rows: pa.Table, selected: pa.Table) -> pa.Table:
     """The rows of some share-partitions.
 
     Args:
         rows: with KEY_COLUMNS.
-        wanted: with IDENTITY_COLUMNS and place, a number.
+        selected: with IDENTITY_COLUMNS and place, a number.
     Returns:
         Their rows with the column place, in any order.
     """
-    places = wanted.select([*IDENTITY_COLUMNS, "place"])
+    places = selected.select([*IDENTITY_COLUMNS, "place"])
     return add_topic_key(rows).join(places, keys=list(IDENTITY_COLUMNS), join_type="inner")
 
 
@@ -163,31 +163,31 @@ def group_rows(rows: pa.Table, by: Sequence[str], aggregates: Mapping[str, str])
     """Group the rows of a table; as `group_pieces`."""
     # The first value of a group counts even if it is null.
     options = {"first": pc.ScalarAggregateOptions(skip_nulls=False)}
-    wanted = [(column, how, options.get(how)) for column, how in aggregates.items()]
-    grouped = rows.group_by(list(by), use_threads=False).aggregate(wanted)
+    requests = [(column, how, options.get(how)) for column, how in aggregates.items()]
+    grouped = rows.group_by(list(by), use_threads=False).aggregate(requests)
     names = [f"{column}_{how}" for column, how in aggregates.items()]
     return grouped.select([*by, *names]).rename_columns([*by, *aggregates])
 
 
-def latest_share_partitions(tables: CommittedTables, latest: pc.Expression, wanted: pa.Table) -> pa.Table:
+def latest_share_partitions(tables: CommittedTables, latest: pc.Expression, selected: pa.Table) -> pa.Table:
     """Some live share-partitions as the latest audit saw them.
 
     Args:
         tables: of the warehouse.
         latest: from `latest_audit_filter`.
-        wanted: with IDENTITY_COLUMNS, one row per share-partition.
+        selected: with IDENTITY_COLUMNS, one row per share-partition.
     Returns:
         Columns of schemas/tables/share_partition_history.yaml, then available, acquired, acknowledged, archiving and
-        archived: records in flight (gaps are available); ranges: how many; topic_key; place: the row in `wanted`.
+        archived: records in flight (gaps are available); ranges: how many; topic_key; place: the row in `selected`.
         Those of in-flight records are null if the start offset is not initialised. In any order.
     Raises:
         WarehouseError: if a table is gone.
     """
-    numbered = number_rows(wanted)
-    chosen = prefilter(numbered)
-    found = tables.read(HISTORY_TABLE, latest & chosen, table_schema(HISTORY_TABLE).names)
+    numbered = number_rows(selected)
+    of_selected = prefilter(numbered)
+    found = tables.read(HISTORY_TABLE, latest & of_selected, table_schema(HISTORY_TABLE).names)
     rows = select_share_partitions(with_unreported_verdicts(tables, found).drop_columns("topic_key"), numbered)
-    in_flight = group_pieces(records_by_state(tables, chosen), IDENTITY_COLUMNS, dict.fromkeys(IN_FLIGHT, "sum"))
+    in_flight = group_pieces(records_by_state(tables, of_selected), IDENTITY_COLUMNS, dict.fromkeys(IN_FLIGHT, "sum"))
     rows = left_join(rows, in_flight, IN_FLIGHT)
     is_uninitialised = pc.less(rows["start_offset"], 0)
     for name in IN_FLIGHT:

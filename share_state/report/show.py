@@ -76,7 +76,7 @@ def print_state(
     states = _read_states(tables, where, [*KEY_COLUMNS, "leader_epoch", "suspect", *_LAG])
     if not states.num_rows:
         check_known([tables], SharePartitionFilter(group, topic, partition))
-        print_line("no share-partition here")
+        print_line("no share-partitions")
         return
     rows = left_join(
         add_topic_key(states), _sum_in_flight(tables, where), {"in_flight": pa.int64(), "states": pa.string()}
@@ -222,7 +222,7 @@ def print_groups(found: Mapping[str, Any], *, group: str | None, members: bool) 
     if not found["read"]:
         print_line("the input has no logs of __consumer_offsets, so members and epochs of groups are unknown")
     if not found["groups"]:
-        print_line("no share group here")
+        print_line("no share groups")
         return
     rows = [[row[name] for name in _GROUP_COLUMNS.values()] for row in found["groups"]]
     print_table([*_GROUP_COLUMNS], rows, numeric=_GROUP_COLUMNS.keys() - {"GROUP", "STATE"})

@@ -7,7 +7,7 @@ with the input that `group_context` defines; `sticky` the rules over classic con
 over dead-letter topics.
 """
 
-from share_state.rules import (
+from share_state.rules import (  # noqa: F401  importing them registers their rules
     chains,
     control_chains,
     control_records,
@@ -21,29 +21,3 @@ from share_state.rules import (
     state_batches,
     sticky,
 )
-from share_state.rules.findings import judge, judge_records
-from share_state.rules.registry import ERROR, INFO, OFF, SEVERITIES, WARNING, Rule, registered
-
-__all__ = [
-    "ERROR",
-    "INFO",
-    "OFF",
-    "SEVERITIES",
-    "WARNING",
-    "Rule",
-    "chains",
-    "control_chains",
-    "control_records",
-    "dead_letters",
-    "epochs",
-    "group_members",
-    "groups",
-    "judge",
-    "judge_records",
-    "operations",
-    "record_batches",
-    "records",
-    "registered",
-    "state_batches",
-    "sticky",
-]

@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
-from share_state.fold.chains import NOWHERE
+from share_state.fold.chains import NO_OFFSET
 from share_state.fold.log import FoldedLog
 from share_state.fold.record_context import ContextChunk
 from share_state.kafka.state_records import Kind
@@ -29,10 +29,12 @@ from share_state.rules.registry import (
     Scope.STATE_LOG,
     severity=ERROR,
     source="Kafka ShareCoordinatorShard.initializeState, generateShareStateRecord",
-    statement="The first record of a share-partition is a snapshot.",
 )
 def orphan_update(folded: FoldedLog) -> Breaches:
-    """Live share-partitions without a snapshot; a warning if the log does not begin at offset 0."""
+    """The first record of a share-partition is a snapshot.
+
+    A warning if the log does not begin at offset 0.
+    """
     rows = np.flatnonzero(_is_orphan(folded))
     chains = folded.chains.chains[rows]
     partial = folded.folded_from > 0
@@ -49,18 +51,15 @@ def orphan_update(folded: FoldedLog) -> Breaches:
 def _is_orphan(folded: FoldedLog) -> np.ndarray:
     """bool, one per live share-partition: whether it begins with an update and no record is missing before it."""
     orphans = folded.chains.chains["orphan_offset"]
-    return (orphans != NOWHERE) & ((folded.first_lost_offset == NOWHERE) | (orphans < folded.first_lost_offset))
+    return (orphans != NO_OFFSET) & ((folded.first_lost_offset == NO_OFFSET) | (orphans < folded.first_lost_offset))
 
 
-@rule(
-    "BASE_LOST",
-    Scope.STATE_LOG,
-    severity=ERROR,
-    source="Kafka ShareCoordinatorService.performRecordPruning",
-    statement="The log still holds the latest snapshot of every live share-partition.",
-)
+@rule("BASE_LOST", Scope.STATE_LOG, severity=ERROR, source="Kafka ShareCoordinatorService.performRecordPruning")
 def base_lost(folded: FoldedLog) -> Breaches:
-    """Live share-partitions whose snapshot is before the log start offset that the broker recorded."""
+    """The log still holds the latest snapshot of every live share-partition.
+
+    Only the log start offset that a broker recorded proves that it is lost.
+    """
     rows = np.flatnonzero(_is_orphan(folded) & ~folded.chains.chains["was_deleted"])
     if not len(rows) or not folded.log.start_is_recorded:
         return NOTHING
@@ -71,15 +70,9 @@ def base_lost(folded: FoldedLog) -> Breaches:
     )
 
 
-@rule(
-    "STATE_SUSPECT",
-    Scope.STATE_LOG,
-    severity=WARNING,
-    source="Kafka ShareCoordinatorShard.replay",
-    statement="Every record since a share-partition's latest snapshot can be read.",
-)
+@rule("STATE_SUSPECT", Scope.STATE_LOG, severity=WARNING, source="Kafka ShareCoordinatorShard.replay")
 def state_suspect(folded: FoldedLog) -> Breaches:
-    """Share-partitions whose row may be wrong because records since their latest snapshot are missing or unreadable."""
+    """Every record since a share-partition's latest snapshot can be read."""
     rows = np.flatnonzero(folded.suspect)
     chains = folded.chains.chains[rows]
     since = np.maximum(chains["suspect_offset"], folded.last_lost_offset)
@@ -98,14 +91,12 @@ def state_suspect(folded: FoldedLog) -> Breaches:
 # Rules that compare a record with the state before it.
 
 
-@record_rule(
-    "COLD_SNAPSHOT_MISMATCH",
-    severity=ERROR,
-    source="Kafka ShareCoordinatorShard.snapshotColdPartitions",
-    statement="The snapshot of an idle share-partition repeats its state exactly.",
-)
+@record_rule("COLD_SNAPSHOT_MISMATCH", severity=ERROR, source="Kafka ShareCoordinatorShard.snapshotColdPartitions")
 def cold_snapshot_mismatch(record, context):
-    """Cold snapshots that differ from the state before them, if that state begins with a snapshot and is readable."""
+    """The snapshot of an idle share-partition repeats its state exactly.
+
+    Judged if the state before it begins with a snapshot and can be read.
+    """
     if not context.is_cold or not context.rests_on_snapshot or context.is_suspect:
         return False
     return (
@@ -138,14 +129,12 @@ def _(records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
     )
 
 
-@record_rule(
-    "SNAPSHOT_MISMATCH",
-    severity=ERROR,
-    source="Kafka ShareCoordinatorShard.generateShareStateRecord",
-    statement="A snapshot holds the state before it, merged with one request.",
-)
+@record_rule("SNAPSHOT_MISMATCH", severity=ERROR, source="Kafka ShareCoordinatorShard.generateShareStateRecord")
 def snapshot_mismatch(record, context):
-    """Snapshots that lower or omit an offset, or hold one below their start: a record before them is missing."""
+    """A snapshot holds the state before it, merged with one request.
+
+    If it lowers or omits an offset, or holds one below its start, a record before it is missing.
+    """
     return (
         record.kind == Kind.SNAPSHOT
         and continues(record, context)
@@ -177,14 +166,12 @@ def _first_contradiction(contexts: np.ndarray) -> pa.Array:
     return pa.array(texts, pa.string())
 
 
-@record_rule(
-    "TERMINAL_STATE_LEFT",
-    severity=ERROR,
-    source="Kafka RecordState.validateTransition",
-    statement="An acknowledged or archived offset keeps its state, and an archiving one can only become archived.",
-)
+@record_rule("TERMINAL_STATE_LEFT", severity=ERROR, source="Kafka RecordState.validateTransition")
 def terminal_state_left(context):
-    """Records that move an offset out of a terminal state: it may be delivered or counted twice."""
+    """An acknowledged or archived offset keeps its state, and an archiving one can only become archived.
+
+    Otherwise an offset may be delivered or counted twice.
+    """
     return context.left_offset >= 0 and not context.is_suspect
 
 
@@ -194,14 +181,12 @@ def _(_records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
     return message("offset ", offsets, " was ", old, " and becomes ", new, left_offset=offsets, before=old, found=new)
 
 
-@record_rule(
-    "STATE_AFTER_DELETE",
-    severity=WARNING,
-    source="Kafka ShareCoordinatorShard.deleteState, initializeState",
-    statement="The first record after a tombstone is a snapshot that initializes the share-partition again.",
-)
+@record_rule("STATE_AFTER_DELETE", severity=WARNING, source="Kafka ShareCoordinatorShard.deleteState, initializeState")
 def state_after_delete(record, context):
-    """Records that recreate a deleted share-partition without initializing it: a broker loads them as its state."""
+    """The first record after a tombstone is a snapshot that initializes the share-partition again.
+
+    A broker loads any other record as the state.
+    """
     initializes = record.kind == Kind.SNAPSHOT and record.batch_count == 0 and record.leader_epoch == 0
     return context.was_deleted and not context.is_suspect and record.kind != Kind.TOMBSTONE and not initializes
 
@@ -214,14 +199,12 @@ def _(records: np.ndarray, _contexts: np.ndarray, _: ContextChunk) -> Message:
     )
 
 
-@record_rule(
-    "TOMBSTONE_WITHOUT_STATE",
-    severity=INFO,
-    source="Kafka ShareCoordinatorShard.deleteState",
-    statement="A tombstone deletes a share-partition that has state.",
-)
+@record_rule("TOMBSTONE_WITHOUT_STATE", severity=INFO, source="Kafka ShareCoordinatorShard.deleteState")
 def tombstone_without_state(record, context, limits):
-    """Tombstones of share-partitions without a record in the log, if the log was read from offset 0."""
+    """A tombstone deletes a share-partition that has state.
+
+    If the log does not begin at offset 0, the state may have been in deleted records.
+    """
     return (
         record.kind == Kind.TOMBSTONE
         and not context.exists_before

@@ -1,25 +1,23 @@
 """Rules over the chains of control records of the KIP-932 draft: links between deltas, and checkpoint epochs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from share_state.fold.chains import NOWHERE
+from share_state.fold.chains import NO_OFFSET
 from share_state.fold.control_chains import ControlChains, fold_control
 from share_state.fold.control_log import LINK, FoldedControlLog
 from share_state.kafka.control_records import EPOCH_MODULUS, UNREADABLE_CONTROL_FAULTS, ControlKind
-from share_state.rules.registry import ERROR, WARNING, Breaches, GroupBreach, Scope, listed, rule
-
-_Check = TypeVar("_Check", bound=Callable[[FoldedControlLog], Breaches | list[GroupBreach]])
+from share_state.rules.registry import ERROR, WARNING, Breaches, Column, Scope, listed, rule
 
 
-def control_rule(code: str, severity: str, source: str, statement: str) -> Callable[[_Check], _Check]:
-    """Register a rule over a folded log partition of control records; arguments as for `rule`."""
-    return rule(code, Scope.CONTROL_LOG, severity=severity, source=source, statement=statement)
+def at_records(rows: np.ndarray, *pieces: Column, severity: np.ndarray | None = None, **evidence: Column) -> Breaches:
+    """One breach per control record, given as rows of CONTROL_RECORD or LINK; the rest as of Breaches."""
+    key = rows["group"].astype(np.int64)
+    return Breaches(rows["offset"].copy(), pieces, key=key, evidence=evidence, severity=severity)
 
 
 # Links. Only deltas after the latest checkpoint of their group are judged: the predecessors of older deltas may be
@@ -47,7 +45,7 @@ def _bad_links(folded: FoldedControlLog) -> tuple[np.ndarray, np.ndarray, np.nda
     """
     rows = _deltas(folded, _SAME)
     rows = rows[np.argsort(rows["group"], kind="stable")]
-    previous = np.concatenate(([NOWHERE], rows["offset"]))[:-1]
+    previous = np.concatenate(([NO_OFFSET], rows["offset"]))[:-1]
     first = np.concatenate(([True], rows["group"][1:] != rows["group"][:-1]))[: len(rows)]
     previous[first] = folded.all_chains.chains["snapshot_offset"][rows["group"][first]]
     bad = rows["back_offset"] != previous
@@ -87,23 +85,13 @@ def _links_of(folded: FoldedControlLog, kind: str) -> tuple[np.ndarray, np.ndarr
 
 
 def _links(rows: np.ndarray, previous: np.ndarray, text: str, **evidence: np.ndarray | pa.Array) -> Breaches:
-    back = rows["back_offset"].copy()
-    return Breaches(
-        rows["offset"].copy(),
-        ("the delta names ", back, f" as its predecessor, {text}; the record before it is at offset ", previous),
-        key=rows["group"].astype(np.int64),
-        evidence={"back_offset": back, "expected": previous, **evidence},
-    )
+    back, after = rows["back_offset"].copy(), f" as its predecessor, {text}; the record before it is at offset "
+    return at_records(rows, "the delta names ", back, after, previous, back_offset=back, expected=previous, **evidence)
 
 
-@control_rule(
-    "BROKEN_CHAIN",
-    ERROR,
-    "KIP-932 draft, ShareDelta BackOffset",
-    "Every delta refers to the previous control record of its group.",
-)
+@rule("BROKEN_CHAIN", Scope.CONTROL_LOG, severity=ERROR, source="KIP-932 draft, ShareDelta BackOffset")
 def broken_chain(folded: FoldedControlLog) -> Breaches:
-    """Deltas whose predecessor is not in the log, or is not the record that they refer to."""
+    """Every delta refers to the previous control record of its group."""
     rows, previous, referenced = _links_of(folded, "missing")
     is_known = referenced["group"] >= 0
     base = folded.all_chains.chains["snapshot_offset"][rows["group"]]
@@ -113,43 +101,35 @@ def broken_chain(folded: FoldedControlLog) -> Breaches:
     return _links(rows, previous, "which it does not follow", reason=pa.array(reason, pa.string()))
 
 
-@control_rule(
-    "FORWARD_BACK_OFFSET", ERROR, "KIP-932 draft, ShareDelta BackOffset", "A delta refers to an earlier offset."
-)
+@rule("FORWARD_BACK_OFFSET", Scope.CONTROL_LOG, severity=ERROR, source="KIP-932 draft, ShareDelta BackOffset")
 def forward_back_offset(folded: FoldedControlLog) -> Breaches:
-    """Deltas that refer to themselves or a later record."""
+    """A delta refers to an earlier offset."""
     rows, previous, _ = _links_of(folded, "forward")
     return _links(rows, previous, "which is not an earlier offset")
 
 
-@control_rule(
-    "CROSS_GROUP", ERROR, "KIP-932 draft, ShareDelta BackOffset", "A delta refers to a record of its own group."
-)
+@rule("CROSS_GROUP", Scope.CONTROL_LOG, severity=ERROR, source="KIP-932 draft, ShareDelta BackOffset")
 def cross_group(folded: FoldedControlLog) -> Breaches:
-    """Deltas that refer to another group's record."""
+    """A delta refers to a record of its own group."""
     rows, previous, referenced = _links_of(folded, "group")
     return _links(
         rows, previous, "a record of another group", named_group=folded.groups.take(pa.array(referenced["group"]))
     )
 
 
-@control_rule(
-    "CROSS_EPOCH",
-    ERROR,
-    "KIP-932 draft, ShareDelta BackOffset",
-    "A delta refers to a record of its own checkpoint epoch.",
-)
+@rule("CROSS_EPOCH", Scope.CONTROL_LOG, severity=ERROR, source="KIP-932 draft, ShareDelta BackOffset")
 def cross_epoch(folded: FoldedControlLog) -> Breaches:
-    """Deltas that refer to a record of another checkpoint's chain."""
+    """A delta refers to a record of its own checkpoint epoch."""
     rows, previous, referenced = _links_of(folded, "epoch")
     return _links(rows, previous, "a record of another epoch", named_epoch=referenced["epoch"].copy())
 
 
-@control_rule("FORK", ERROR, "KIP-932 draft, ShareDelta BackOffset", "No two deltas refer to the same record.")
+@rule("FORK", Scope.CONTROL_LOG, severity=ERROR, source="KIP-932 draft, ShareDelta BackOffset")
 def fork(folded: FoldedControlLog) -> Breaches:
-    """The second and later deltas with the same predecessor: two leaders wrote, or one leader wrote twice.
+    """No two deltas refer to the same record.
 
-    The fold stops before them in mode strict, and follows the branch of the newest delta in mode best-effort.
+    Otherwise two leaders wrote, or one leader wrote twice. The fold stops before the second delta in mode strict,
+    and follows the branch of the newest delta in mode best-effort.
     """
     rows, previous, _ = _links_of(folded, "fork")
     differing = pa.nulls(0, pa.string())
@@ -190,30 +170,25 @@ def _differing(folds: Sequence[ControlChains], group: int) -> str:
 # Epochs.
 
 
-@control_rule(
-    "STALE_EPOCH", WARNING, "KIP-932 draft, checkpoint epoch", "No delta of an older epoch follows a checkpoint."
-)
+@rule("STALE_EPOCH", Scope.CONTROL_LOG, severity=WARNING, source="KIP-932 draft, checkpoint epoch")
 def stale_epoch(folded: FoldedControlLog) -> Breaches:
-    """Deltas of an earlier checkpoint, which a replaced leader wrote; they are not folded."""
+    """No delta of an older epoch follows a checkpoint.
+
+    A replaced leader wrote it; it is not folded.
+    """
     return _epochs(folded, _deltas(folded, _STALE), "an older epoch; it was left out")
 
 
-@control_rule(
-    "FUTURE_EPOCH", ERROR, "KIP-932 draft, checkpoint epoch", "Every delta belongs to a checkpoint that is in the log."
-)
+@rule("FUTURE_EPOCH", Scope.CONTROL_LOG, severity=ERROR, source="KIP-932 draft, checkpoint epoch")
 def future_epoch(folded: FoldedControlLog) -> Breaches:
-    """Deltas of a checkpoint that is missing: the chain is incomplete."""
+    """Every delta belongs to a checkpoint that is in the log."""
     return _epochs(folded, _deltas(folded, _FUTURE), "a checkpoint that is missing")
 
 
 def _epochs(folded: FoldedControlLog, rows: np.ndarray, text: str) -> Breaches:
-    latest = folded.all_chains.chains["epoch"][rows["group"]]
-    return Breaches(
-        rows["offset"].copy(),
-        ("the delta's epoch ", rows["epoch"].copy(), f" is of {text}; the latest checkpoint has epoch ", latest),
-        key=rows["group"].astype(np.int64),
-        evidence={"epoch": rows["epoch"].copy(), "checkpoint_epoch": latest},
-    )
+    epoch, latest = rows["epoch"].copy(), folded.all_chains.chains["epoch"][rows["group"]]
+    pieces = ("the delta's epoch ", epoch, f" is of {text}; the latest checkpoint has epoch ", latest)
+    return at_records(rows, *pieces, epoch=epoch, checkpoint_epoch=latest)
 
 
 def _epoch_steps(folded: FoldedControlLog) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -226,35 +201,22 @@ def _epoch_steps(folded: FoldedControlLog) -> tuple[np.ndarray, np.ndarray, np.n
     return later, earlier, (later["epoch"] - earlier) % EPOCH_MODULUS
 
 
-@control_rule(
-    "EPOCH_GAP",
-    WARNING,
-    "KIP-932 draft, checkpoint epoch",
-    "The checkpoint epoch of a group increases by exactly one, from 65535 to 0.",
-)
+@rule("EPOCH_GAP", Scope.CONTROL_LOG, severity=WARNING, source="KIP-932 draft, checkpoint epoch")
 def epoch_gap(folded: FoldedControlLog) -> Breaches:
-    """Checkpoints whose epoch neither equals nor follows the epoch of the checkpoint before them."""
+    """The checkpoint epoch of a group increases by exactly one, from 65535 to 0."""
     rows, earlier, step = _epoch_steps(folded)
     gap = (step != 0) & (step != 1)
     return _steps(rows[gap], earlier[gap], missing=step[gap] - 1)
 
 
-@control_rule(
-    "EPOCH_REPEAT",
-    WARNING,
-    "KIP-932 draft, checkpoint epoch",
-    "No two consecutive checkpoints of a group have the same epoch.",
-)
+@rule("EPOCH_REPEAT", Scope.CONTROL_LOG, severity=WARNING, source="KIP-932 draft, checkpoint epoch")
 def epoch_repeat(folded: FoldedControlLog) -> Breaches:
-    """Checkpoints with the same epoch as the checkpoint before them."""
+    """No two consecutive checkpoints of a group have the same epoch."""
     rows, earlier, step = _epoch_steps(folded)
     return _steps(rows[step == 0], earlier[step == 0])
 
 
 def _steps(rows: np.ndarray, earlier: np.ndarray, **evidence: np.ndarray) -> Breaches:
-    return Breaches(
-        rows["offset"].copy(),
-        ("the checkpoint has epoch ", rows["epoch"].copy(), ", the one before it ", earlier),
-        key=rows["group"].astype(np.int64),
-        evidence={"epoch": rows["epoch"].copy(), "previous_epoch": earlier, **evidence},
-    )
+    epoch = rows["epoch"].copy()
+    pieces = ("the checkpoint has epoch ", epoch, ", the one before it ", earlier)
+    return at_records(rows, *pieces, epoch=epoch, previous_epoch=earlier, **evidence)

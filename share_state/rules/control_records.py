@@ -7,23 +7,24 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from share_state.fold.chains import NOWHERE
+from share_state.fold.chains import NO_OFFSET
 from share_state.fold.control_log import FoldedControlLog
 from share_state.fold.states import CONTROL_RECORDS
 from share_state.kafka.control_records import UNREADABLE_CONTROL_FAULTS, ControlFault
-from share_state.rules.control_chains import control_rule
-from share_state.rules.registry import ERROR, INFO, WARNING, Breaches, Column, GroupBreach
+from share_state.rules.control_chains import at_records
+from share_state.rules.registry import ERROR, INFO, WARNING, Breaches, GroupBreach, Scope, rule
 from share_state.sources.share_snapshots import ShareSnapshotEntry
 
 # Deleted records.
 
 
-@control_rule(
-    "ORPHAN_DELTA", WARNING, "KIP-932 draft, ShareCheckpoint", "The first control record of a group is a checkpoint."
-)
+@rule("ORPHAN_DELTA", Scope.CONTROL_LOG, severity=WARNING, source="KIP-932 draft, ShareCheckpoint")
 def orphan_delta(folded: FoldedControlLog) -> Breaches:
-    """Groups with deltas but no checkpoint: they have no state and, with a subscription, hold the cutoff back."""
-    rows = np.flatnonzero(folded.all_chains.chains["orphan_offset"] != NOWHERE)
+    """The first control record of a group is a checkpoint.
+
+    Groups without a checkpoint have no state and, with a subscription, hold the cutoff back.
+    """
+    rows = np.flatnonzero(folded.all_chains.chains["orphan_offset"] != NO_OFFSET)
     offsets = folded.all_chains.chains["orphan_offset"][rows].copy()
     return Breaches(
         offsets,
@@ -33,14 +34,12 @@ def orphan_delta(folded: FoldedControlLog) -> Breaches:
     )
 
 
-@control_rule(
-    "BASE_LOST",
-    ERROR,
-    "KIP-932 draft, earliest scannable offset",
-    "The log still holds the latest checkpoint of every group.",
-)
+@rule("BASE_LOST", Scope.CONTROL_LOG, severity=ERROR, source="KIP-932 draft, earliest scannable offset")
 def base_lost(folded: FoldedControlLog) -> list[GroupBreach]:
-    """Groups whose checkpoint is deleted, according to their deltas, the index, the last audit or subscriptions."""
+    """The log still holds the latest checkpoint of every group.
+
+    It is deleted according to the deltas, the index, the last audit or subscriptions.
+    """
     chains, start = folded.all_chains.chains, folded.log.log_start_offset
     orphans, links = chains["orphan_offset"], folded.links
     first = links[(links["offset"] == orphans[links["group"]]) & (links["back_offset"] < start)]
@@ -89,14 +88,12 @@ def _identity(folded: FoldedControlLog, group: str, offset: int | None) -> dict[
     }
 
 
-@control_rule(
-    "SPSO_BELOW_LOG_START",
-    WARNING,
-    "KIP-932, share-partition start offset",
-    "No share-partition starts before the log start offset.",
-)
+@rule("SPSO_BELOW_LOG_START", Scope.CONTROL_LOG, severity=WARNING, source="KIP-932, share-partition start offset")
 def spso_below_log_start(folded: FoldedControlLog) -> Breaches:
-    """Share-partitions with unread records that retention deleted: a leader moves their start to the log start."""
+    """No share-partition starts before the log start offset.
+
+    If retention deleted unread records, a leader moves the start to the log start.
+    """
     recorded, effective = folded.chains.chains["start_offset"].copy(), folded.leader_starts()
     rows = np.flatnonzero(effective > recorded)
     return Breaches(
@@ -108,14 +105,12 @@ def spso_below_log_start(folded: FoldedControlLog) -> Breaches:
     )  # fmt: skip
 
 
-@control_rule(
-    "LONG_CHAIN",
-    WARNING,
-    "KIP-932 draft, ShareCheckpoint",
-    "No more control records follow a checkpoint than configured (limits.chain_length).",
-)
+@rule("LONG_CHAIN", Scope.CONTROL_LOG, severity=WARNING, source="KIP-932 draft, ShareCheckpoint")
 def long_chain(folded: FoldedControlLog) -> Breaches:
-    """Groups with too few checkpoints: a new leader has to read many records, and the cutoff does not advance."""
+    """No more control records follow a checkpoint than configured (limits.chain_length).
+
+    Otherwise a new leader has to read many records, and the cutoff does not advance.
+    """
     chains, longest = folded.all_chains.chains, folded.limits.chain_length
     rows = np.flatnonzero(chains["exists"] & (chains["followers"] > longest))
     base, followers = chains["snapshot_offset"][rows].copy(), chains["followers"][rows].copy()
@@ -127,18 +122,16 @@ def long_chain(folded: FoldedControlLog) -> Breaches:
     )
 
 
-@control_rule(
-    "STATE_SUSPECT",
-    WARNING,
-    "KIP-932 draft, ShareDelta BackOffset",
-    "Every control record since a group's latest checkpoint is in the log, can be read and refers to its predecessor.",
-)
+@rule("STATE_SUSPECT", Scope.CONTROL_LOG, severity=WARNING, source="KIP-932 draft, ShareDelta BackOffset")
 def state_suspect(folded: FoldedControlLog) -> Breaches:
-    """Share-partitions whose row may be wrong; in mode strict it is the state of the valid part of the chain."""
+    """Every control record since a group's latest checkpoint is in the log, can be read and refers to its predecessor.
+
+    In mode strict, the row has the state of the valid part of the chain.
+    """
     rows = folded.numbers[folded.suspect[folded.numbers]]
     chains = folded.all_chains.chains[rows]
     stopped, doubt = chains["stopped_offset"], chains["doubt_offset"]
-    since = np.where(stopped != NOWHERE, stopped, np.where(doubt != NOWHERE, doubt, folded.last_lost_offset))
+    since = np.where(stopped != NO_OFFSET, stopped, np.where(doubt != NO_OFFSET, doubt, folded.last_lost_offset))
     return Breaches(
         since,
         ("the state may be wrong from offset ", since, f" on; the mode {folded.options.mode} folded up to offset ",
@@ -148,16 +141,11 @@ def state_suspect(folded: FoldedControlLog) -> Breaches:
     )  # fmt: skip
 
 
-@control_rule(
-    "STALE_INDEX",
-    WARNING,
-    "KIP-932 draft, share snapshot file",
-    "The share snapshot file names the latest checkpoint of every group.",
-)
+@rule("STALE_INDEX", Scope.CONTROL_LOG, severity=WARNING, source="KIP-932 draft, share snapshot file")
 def stale_index(folded: FoldedControlLog) -> list[GroupBreach]:
-    """Entries of the share snapshot file that differ from the log, and groups without an entry; the log decides.
+    """The share snapshot file names the latest checkpoint of every group.
 
-    The severity is info if an entry only lacks the newest deltas.
+    The log decides. Info if an entry only lacks the newest deltas.
     """
     if folded.options.index is None:
         return []
@@ -191,14 +179,12 @@ def _place_of(entry: ShareSnapshotEntry | None) -> str:
     return f"checkpoint {entry.checkpoint_offset} of epoch {entry.checkpoint_epoch}, last record {entry.last_offset}"
 
 
-@control_rule(
-    "CUTOFF_PINNED",
-    INFO,
-    "KIP-932 draft, log cleaning",
-    "No single share-partition keeps many records from being deleted (limits.pinned_records).",
-)
+@rule("CUTOFF_PINNED", Scope.CONTROL_LOG, severity=INFO, source="KIP-932 draft, log cleaning")
 def cutoff_pinned(folded: FoldedControlLog) -> list[GroupBreach]:
-    """The group that holds the cutoff back, if it has no checkpoint or many records could be cleaned without it."""
+    """No single share-partition keeps many records from being deleted (limits.pinned_records).
+
+    Reports the group that holds the cutoff back, also if it has no checkpoint.
+    """
     (row,) = folded.cutoff.to_pylist()
     earliest, pinned, group = folded.earliest, row["pinned_records"], row["limited_by_group"]
     if group is None or (earliest.offset is not None and pinned < max(folded.limits.pinned_records, 1)):
@@ -218,30 +204,22 @@ def cutoff_pinned(folded: FoldedControlLog) -> list[GroupBreach]:
 # Single records.
 
 
-def _each(rows: np.ndarray, *message: Column, severity: np.ndarray | None = None, **evidence: Column) -> Breaches:
-    """One breach per control record."""
-    key = rows["group"].astype(np.int64)
-    return Breaches(rows["offset"].copy(), message, key=key, evidence=evidence, severity=severity)
-
-
 def _with_fault(folded: FoldedControlLog, fault: int) -> np.ndarray:
     return folded.faulty[folded.faulty["fault"] & fault != 0]
 
 
-@control_rule("KEY_MALFORMED", ERROR, "Kafka ControlRecordType.parse", "Every control record has a version and a type.")
+@rule("KEY_MALFORMED", Scope.CONTROL_LOG, severity=ERROR, source="Kafka ControlRecordType.parse")
 def key_malformed(folded: FoldedControlLog) -> Breaches:
-    """Control records whose key is shorter than 4 bytes."""
-    return _each(_with_fault(folded, ControlFault.KEY_MALFORMED), "the key of a control record cannot be read")
+    """Every control record has a version and a type."""
+    return at_records(_with_fault(folded, ControlFault.KEY_MALFORMED), "the key of a control record cannot be read")
 
 
-@control_rule(
-    "VALUE_MALFORMED",
-    ERROR,
-    "KIP-932 draft, ShareCheckpoint, ShareDelta",
-    "Every checkpoint and delta is read to its last byte.",
-)
+@rule("VALUE_MALFORMED", Scope.CONTROL_LOG, severity=ERROR, source="KIP-932 draft, ShareCheckpoint, ShareDelta")
 def value_malformed(folded: FoldedControlLog) -> Breaches:
-    """Values that are not exactly a checkpoint or delta; a warning if no group can be read."""
+    """Every checkpoint and delta is read to its last byte.
+
+    A warning if no group can be read.
+    """
     rows = _with_fault(folded, UNREADABLE_CONTROL_FAULTS)
     severity = np.where(rows["group"] < 0, WARNING, ERROR).astype(object)
     text = np.where(
@@ -249,47 +227,54 @@ def value_malformed(folded: FoldedControlLog) -> Breaches:
         "bytes that are not in the layout follow the value; the record was left out",
         "the value is not a checkpoint or delta; the record was left out",
     )
-    return _each(rows, pa.array(text), severity=severity, type=rows["type"].copy())
+    return at_records(rows, pa.array(text), severity=severity, type=rows["type"].copy())
 
 
-@control_rule(
-    "INVERTED_RANGE", ERROR, "KIP-932 draft, ShareDelta States", "Every tuple ends at or after its first offset."
-)
+@rule("INVERTED_RANGE", Scope.CONTROL_LOG, severity=ERROR, source="KIP-932 draft, ShareDelta States")
 def inverted_range(folded: FoldedControlLog) -> Breaches:
-    """Records with a tuple that is inverted or has impossible offsets; the tuple was left out."""
-    return _each(_with_fault(folded, ControlFault.INVERTED_RANGE), "a tuple ends before it begins; it was left out")
+    """Every tuple ends at or after its first offset.
+
+    Another tuple is left out.
+    """
+    return at_records(
+        _with_fault(folded, ControlFault.INVERTED_RANGE), "a tuple ends before it begins; it was left out"
+    )
 
 
-@control_rule("PERSISTED_ACQUIRED", WARNING, "KIP-932 draft, delivery states", "The state Acquired is never written.")
+@rule("PERSISTED_ACQUIRED", Scope.CONTROL_LOG, severity=WARNING, source="KIP-932 draft, delivery states")
 def persisted_acquired(folded: FoldedControlLog) -> Breaches:
-    """Records with a tuple in state 1; it counts as available, with one delivery less."""
-    return _each(
+    """The state Acquired is never written.
+
+    It counts as available, with one delivery less.
+    """
+    return at_records(
         _with_fault(folded, ControlFault.PERSISTED_ACQUIRED), "a tuple is acquired; it was folded as available"
     )
 
 
-@control_rule("UNKNOWN_DELIVERY_STATE", WARNING, "KIP-932 draft, delivery states", "The state of a tuple is 0, 2 or 4.")
+@rule("UNKNOWN_DELIVERY_STATE", Scope.CONTROL_LOG, severity=WARNING, source="KIP-932 draft, delivery states")
 def unknown_delivery_state(folded: FoldedControlLog) -> Breaches:
-    """Records with a tuple in a state that the draft does not define; it was folded, and is not terminal."""
-    return _each(
+    """The state of a tuple is 0, 2 or 4.
+
+    A tuple in another state is folded, and is not terminal.
+    """
+    return at_records(
         _with_fault(folded, ControlFault.UNKNOWN_STATE), "a tuple is in a state that the draft does not define"
     )
 
 
-@control_rule("DELIVERY_COUNT_INVALID", WARNING, "KIP-932 draft, ShareDelta States", "No delivery count is negative.")
+@rule("DELIVERY_COUNT_INVALID", Scope.CONTROL_LOG, severity=WARNING, source="KIP-932 draft, ShareDelta States")
 def delivery_count_invalid(folded: FoldedControlLog) -> Breaches:
-    """Records with a tuple with a negative delivery count."""
-    return _each(_with_fault(folded, ControlFault.NEGATIVE_COUNT), "a tuple has a negative delivery count")
+    """No delivery count is negative."""
+    return at_records(_with_fault(folded, ControlFault.NEGATIVE_COUNT), "a tuple has a negative delivery count")
 
 
-@control_rule(
-    "DELIVERY_COUNT_OVER_LIMIT",
-    WARNING,
-    "Kafka group.share.delivery.count.limit",
-    "No delivery count exceeds the limit of its group (limits.delivery_count, limits.groups).",
-)
+@rule("DELIVERY_COUNT_OVER_LIMIT", Scope.CONTROL_LOG, severity=WARNING, source="Kafka group.share.delivery.count.limit")
 def delivery_count_over_limit(folded: FoldedControlLog) -> Breaches:
-    """Records since the latest checkpoints with a tuple above the limit; the message has the first such tuple."""
+    """No delivery count exceeds the limit of its group (limits.delivery_count, limits.groups).
+
+    Judges the records since the latest checkpoints; the message has the first such tuple.
+    """
     rows, tuples = folded.records.rows, folded.records.tuples
     # The extra entry is for number -1: a record of no group, which is not folded.
     limits = np.append(folded.limits.of_groups("delivery_count", folded.groups), np.iinfo(np.int64).max)[rows["group"]]
@@ -297,84 +282,72 @@ def delivery_count_over_limit(folded: FoldedControlLog) -> Breaches:
     owner, first = np.unique(np.searchsorted(rows["tuples"], over, "right") - 1, return_index=True)
     tuples_over, count = tuples[over[first]].copy(), tuples["count"][over[first]]
     text = ("the tuple ", tuples_over["first"].copy(), "-", tuples_over["last"].copy(), " was delivered ", count)
-    return _each(rows[owner], *text, " times; the limit is ", limits[owner], delivery_count=count)
+    return at_records(rows[owner], *text, " times; the limit is ", limits[owner], delivery_count=count)
 
 
-@control_rule(
+@rule(
     "START_OFFSET_INVALID",
-    WARNING,
-    "KIP-932 draft, ShareCheckpoint StartOffset, EndOffset",
-    "A checkpoint's start offset is neither negative nor after its end offset.",
+    Scope.CONTROL_LOG,
+    severity=WARNING,
+    source="KIP-932 draft, ShareCheckpoint StartOffset, EndOffset",
 )
 def start_offset_invalid(folded: FoldedControlLog) -> Breaches:
-    """Checkpoints with an impossible window."""
+    """A checkpoint's start offset is neither negative nor after its end offset."""
     rows = _with_fault(folded, ControlFault.WINDOW_INVALID)
     start, end = rows["start_offset"].copy(), rows["end_offset"].copy()
-    return Breaches(rows["offset"].copy(), ("the checkpoint's window is from ", start, " to ", end),
-                  key=rows["group"].astype(np.int64), evidence={"start_offset": start, "end_offset": end})  # fmt: skip
+    return at_records(rows, "the checkpoint's window is from ", start, " to ", end, start_offset=start, end_offset=end)
 
 
-@control_rule("OVERLAP_IN_DELTA", WARNING, "KIP-932 draft, ShareDelta States", "The tuples of a record do not overlap.")
+@rule("OVERLAP_IN_DELTA", Scope.CONTROL_LOG, severity=WARNING, source="KIP-932 draft, ShareDelta States")
 def overlap_in_delta(folded: FoldedControlLog) -> Breaches:
-    """Records that hold an offset twice; the later tuple counts."""
-    return _each(_with_fault(folded, ControlFault.OVERLAP), "tuples of the record overlap; the later one counts")
+    """The tuples of a record do not overlap.
+
+    If they do, the later tuple counts.
+    """
+    return at_records(_with_fault(folded, ControlFault.OVERLAP), "tuples of the record overlap; the later one counts")
 
 
 # Irregularities found while folding.
 
 
-@control_rule(
-    "CHECKPOINT_MISMATCH",
-    WARNING,
-    "KIP-932 draft, ShareCheckpoint",
-    "A checkpoint holds the state of the chain before it: what was finished stays finished.",
-)
+@rule("CHECKPOINT_MISMATCH", Scope.CONTROL_LOG, severity=WARNING, source="KIP-932 draft, ShareCheckpoint")
 def checkpoint_mismatch(folded: FoldedControlLog) -> Breaches:
-    """Checkpoints whose start moved back, or that lack acknowledged or archived offsets: these are delivered again."""
+    """A checkpoint holds the state of the chain before it: what was finished stays finished.
+
+    Otherwise finished offsets are delivered again.
+    """
     rows = folded.mismatches
     first, forgotten = rows["first_forgotten"].copy(), rows["forgotten"].copy()
     before, start = rows["start_before"].copy(), rows["start_offset"].copy()
-    return Breaches(
-        rows["offset"].copy(),
-        ("the checkpoint lacks ", forgotten, " finished offsets, the first is ", first,
-         "; it starts at ", start, ", the chain before it at ", before),
-        key=rows["group"].astype(np.int64),
-        evidence={"offsets": forgotten, "first_offset": first, "start_offset": start, "previous_start_offset": before},
+    return at_records(
+        rows, "the checkpoint lacks ", forgotten, " finished offsets, the first is ", first, "; it starts at ", start,
+        ", the chain before it at ", before,
+        offsets=forgotten, first_offset=first, start_offset=start, previous_start_offset=before,
     )  # fmt: skip
 
 
-@control_rule(
-    "BELOW_START",
-    INFO,
-    "KIP-932 draft, ShareDelta States",
-    "No tuple is below the start offset of its share-partition.",
-)
+@rule("BELOW_START", Scope.CONTROL_LOG, severity=INFO, source="KIP-932 draft, ShareDelta States")
 def below_start(folded: FoldedControlLog) -> Breaches:
-    """Records with tuples below the start, which are ignored."""
+    """No tuple is below the start offset of its share-partition.
+
+    Such tuples are ignored.
+    """
     rows = np.flatnonzero(folded.all_chains.notes["below_start"] > 0)
     counts = folded.all_chains.notes["below_start"][rows].copy()
-    return Breaches(
-        folded.records.rows["offset"][rows].copy(),
-        (counts, " offsets of the record lie before the start and were ignored"),
-        key=folded.records.rows["group"][rows].astype(np.int64),
-        evidence={"offsets": counts},
-    )
+    text = " offsets of the record lie before the start and were ignored"
+    return at_records(folded.records.rows[rows], counts, text, offsets=counts)
 
 
-@control_rule(
-    "UNCOVERED_GAP",
-    WARNING,
-    "KIP-932 draft, ShareDelta States",
-    "A delta that extends the window covers every offset up to its new end.",
-)
+@rule("UNCOVERED_GAP", Scope.CONTROL_LOG, severity=WARNING, source="KIP-932 draft, ShareDelta States")
 def uncovered_gap(folded: FoldedControlLog) -> Breaches:
-    """Deltas that omit offsets between the previous end and their last tuple; these become available with count 0."""
+    """A delta that extends the window covers every offset up to its new end.
+
+    Offsets that it omits become available with count 0.
+    """
     rows = np.flatnonzero(folded.all_chains.notes["hole_offsets"] > 0)
     notes = folded.all_chains.notes[rows]
     first, last = notes["hole_first"].copy(), notes["hole_last"].copy()
-    return Breaches(
-        folded.records.rows["offset"][rows].copy(),
-        ("the delta omits offsets ", first, " to ", last, "; they were folded as available"),
-        key=folded.records.rows["group"][rows].astype(np.int64),
-        evidence={"first_missing": first, "last_missing": last, "offsets": notes["hole_offsets"].copy()},
-    )
+    return at_records(
+        folded.records.rows[rows], "the delta omits offsets ", first, " to ", last, "; they were folded as available",
+        first_missing=first, last_missing=last, offsets=notes["hole_offsets"].copy(),
+    )  # fmt: skip

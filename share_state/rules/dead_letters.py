@@ -43,10 +43,12 @@ def _about_letters(letters: pa.Table, which: str) -> list[GroupBreach]:
     Scope.DEAD_LETTERS,
     severity=ERROR,
     source="KIP-1191; Kafka SharePartition, DefaultShareGroupDLQManager",
-    statement="Each offset that leaves ARCHIVING has a dead letter.",
 )
 def dead_letter_lost(audited: AuditedDeadLetters) -> list[GroupBreach]:
-    """Offsets that were archived although the write to the dead-letter topic failed."""
+    """Each offset that leaves ARCHIVING has a dead letter.
+
+    Otherwise the write to the dead-letter topic failed.
+    """
     text = (
         "{record_count_sum:,} offsets left ARCHIVING without a dead letter, from {first_offset_min} to "
         "{last_offset_max}: table lost_dead_letters"
@@ -56,14 +58,13 @@ def dead_letter_lost(audited: AuditedDeadLetters) -> list[GroupBreach]:
 
 
 @rule(
-    "DEAD_LETTER_DUPLICATE",
-    Scope.DEAD_LETTERS,
-    severity=INFO,
-    source="KIP-1191; Kafka SharePartition.maybeInitialize",
-    statement="An offset that is archived once has one dead letter.",
+    "DEAD_LETTER_DUPLICATE", Scope.DEAD_LETTERS, severity=INFO, source="KIP-1191; Kafka SharePartition.maybeInitialize"
 )
 def dead_letter_duplicate(audited: AuditedDeadLetters) -> list[GroupBreach]:
-    """Dead letters that were written again, as by the next leader of a share-partition."""
+    """An offset that is archived once has one dead letter.
+
+    The next leader of a share-partition may write one again.
+    """
     return _about_letters(audited.letters.filter(pc.field("duplicate")), "have one already")
 
 
@@ -72,20 +73,19 @@ def dead_letter_duplicate(audited: AuditedDeadLetters) -> list[GroupBreach]:
     Scope.DEAD_LETTERS,
     severity=WARNING,
     source="KIP-1191; Kafka SharePartition, ShareGroupDLQManager.enqueue",
-    statement="Each dead letter is of an offset that the state log shows in ARCHIVING or ARCHIVED.",
 )
 def dead_letter_unexpected(audited: AuditedDeadLetters) -> list[GroupBreach]:
-    """Dead letters of offsets that were never archived, where the state log would show it."""
+    """Each dead letter is of an offset that the state log shows in ARCHIVING or ARCHIVED.
+
+    Judged where the state log would show it.
+    """
     return _about_letters(audited.letters.filter(pc.field("archived") == pa.scalar(False)), "were never archived")
 
 
-@rule(
-    "DLQ_UNUSABLE",
-    Scope.DEAD_LETTERS,
-    severity=WARNING,
-    source="KIP-1191; Kafka ShareGroupDLQStateManager",
-    statement="The dead-letter topic of a share group exists or can be created, accepts dead letters and has leaders.",
-)
+@rule("DLQ_UNUSABLE", Scope.DEAD_LETTERS, severity=WARNING, source="KIP-1191; Kafka ShareGroupDLQStateManager")
 def dlq_unusable(audited: AuditedDeadLetters) -> list[GroupBreach]:
-    """Share groups of a live cluster whose rejected records are archived without a dead letter."""
+    """The dead-letter topic of a share group exists or can be created, accepts dead letters and has leaders.
+
+    Otherwise rejected records are archived without a dead letter. Only of live clusters.
+    """
     return [GroupBreach(f"its dead letters cannot be written: {why}", group) for group, why in audited.unusable.items()]

@@ -9,13 +9,13 @@ from share_state.rules.registry import ERROR, INFO, WARNING, Message, continues,
 
 
 @record_rule(
-    "SNAPSHOT_EPOCH_GAP",
-    severity=ERROR,
-    source="Kafka ShareCoordinatorShard.generateShareStateRecord, initializeState",
-    statement="Each snapshot of a share-partition increments the snapshot epoch by one, from 0 for the first.",
+    "SNAPSHOT_EPOCH_GAP", severity=ERROR, source="Kafka ShareCoordinatorShard.generateShareStateRecord, initializeState"
 )
 def snapshot_epoch_gap(record, context, limits):
-    """Snapshots whose epoch is not the epoch before plus one: a record is missing, or there were two writers."""
+    """Each snapshot of a share-partition increments the snapshot epoch by one, from 0 for the first.
+
+    Otherwise a record is missing, or there were two writers.
+    """
     if record.kind != Kind.SNAPSHOT or context.is_suspect:
         return False
     if context.exists_before:
@@ -31,14 +31,9 @@ def _(records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
     return message("the snapshot has epoch ", found, ", expected ", expected, found=found, expected=expected)
 
 
-@record_rule(
-    "UPDATE_EPOCH_MISMATCH",
-    severity=ERROR,
-    source="Kafka ShareCoordinatorShard.generateShareStateRecord",
-    statement="An update has the epoch of the snapshot before it.",
-)
+@record_rule("UPDATE_EPOCH_MISMATCH", severity=ERROR, source="Kafka ShareCoordinatorShard.generateShareStateRecord")
 def update_epoch_mismatch(record, context):
-    """Updates with another epoch than the snapshot before them, unless records since that snapshot are unreadable."""
+    """An update has the epoch of the snapshot before it."""
     return (
         record.kind == Kind.UPDATE
         and context.exists_before
@@ -59,10 +54,12 @@ def _(records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
     "STATE_EPOCH_REGRESSION",
     severity=ERROR,
     source="Kafka ShareCoordinatorShard.generateShareStateRecord, initializeState",
-    statement="The state epoch of a share-partition's snapshots never decreases.",
 )
 def state_epoch_regression(record, context):
-    """Snapshots with a lower state epoch than the state before them: a fenced group coordinator wrote them."""
+    """The state epoch of a share-partition's snapshots never decreases.
+
+    A fenced group coordinator writes a lower one.
+    """
     return (
         record.kind == Kind.SNAPSHOT
         and context.exists_before
@@ -77,14 +74,12 @@ def _(records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
     return message("the snapshot has state epoch ", found, ", the state before it ", before, found=found, before=before)
 
 
-@record_rule(
-    "LEADER_EPOCH_REGRESSION",
-    severity=WARNING,
-    source="Kafka ShareCoordinatorShard.maybeGetWriteStateError",
-    statement="The leader epoch of a share-partition decreases only when it is initialized.",
-)
+@record_rule("LEADER_EPOCH_REGRESSION", severity=WARNING, source="Kafka ShareCoordinatorShard.maybeGetWriteStateError")
 def leader_epoch_regression(record, context):
-    """Records with a lower leader epoch than the state before them: a fenced partition leader wrote them."""
+    """The leader epoch of a share-partition decreases only when it is initialized.
+
+    A fenced partition leader writes a lower one.
+    """
     # An update with leader epoch -1 does not change it.
     unchanged = record.kind == Kind.UPDATE and record.leader_epoch == -1
     return continues(record, context) and not unchanged and record.leader_epoch < context.leader_epoch_before
@@ -100,10 +95,9 @@ def _(records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
     "START_OFFSET_INVALID",
     severity=WARNING,
     source="Kafka ShareCoordinatorShard, PartitionFactory.UNINITIALIZED_START_OFFSET",
-    statement="A start offset is 0 or more, or -1 for none.",
 )
 def start_offset_invalid(record):
-    """Start offsets below -1."""
+    """A start offset is 0 or more, or -1 for none."""
     return record.kind != Kind.TOMBSTONE and record.start_offset < -1
 
 
@@ -116,10 +110,12 @@ def _(records: np.ndarray, _contexts: np.ndarray, _: ContextChunk) -> Message:
     "START_OFFSET_REGRESSION",
     severity=ERROR,
     source="KIP-932, share-partition start offset; Kafka SharePartition.maybeUpdateCachedStateAndOffsets",
-    statement="The start offset of a share-partition decreases only when it is initialized.",
 )
 def start_offset_regression(record, context):
-    """Start offsets below the one before, in the same state epoch: finished records may be delivered again."""
+    """The start offset of a share-partition decreases only when it is initialized.
+
+    Otherwise finished records may be delivered again.
+    """
     if not continues(record, context) or record.start_offset >= context.start_before:
         return False
     if record.kind == Kind.UPDATE:
@@ -138,10 +134,9 @@ def _(records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
     "TIMESTAMP_REGRESSION",
     severity=INFO,
     source="Kafka ShareCoordinatorShard.generateShareStateRecord, snapshotColdPartitions",
-    statement="The timestamps of a share-partition's records and snapshots never decrease.",
 )
 def timestamp_regression(record, context):
-    """Records older than their predecessor, and snapshots written before their creation or their predecessor."""
+    """The timestamps of a share-partition's records and snapshots never decrease."""
     if record.timestamp < context.timestamp_before:
         return True
     return record.kind == Kind.SNAPSHOT and (
@@ -168,18 +163,13 @@ def _(records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
     return message(pa.array(what, pa.string()), difference, pa.array(than, pa.string()), milliseconds=difference)
 
 
-@record_rule(
-    "DELIVERY_COMPLETE_COUNT_MISMATCH",
-    severity=INFO,
-    source="KIP-1226, delivery complete count",
-    statement="The delivery complete count is the number of offsets from the start offset on that are acknowledged or"
-    " archived.",
-)
+@record_rule("DELIVERY_COMPLETE_COUNT_MISMATCH", severity=INFO, source="KIP-1226, delivery complete count")
 def delivery_complete_count_mismatch(record, context):
-    """Counts that are impossible, that became unknown, or that differ from the ranges: the reported lag is wrong.
+    """The delivery complete count is the number of offsets from the start offset on that are acknowledged or archived.
 
-    A leader counts before it writes, so a count may include writes in flight; a count that stays off is wrong. It also
-    counts offsets that it finishes without a state batch: offsets of aborted transactions for a read_committed group.
+    If it is wrong, the reported lag is wrong. A leader counts before it writes, so a count may include writes in
+    flight. It also counts offsets that it finishes without a state batch: offsets of aborted transactions for a
+    read_committed group.
     """
     found = record.delivery_complete_count
     if record.kind == Kind.TOMBSTONE:

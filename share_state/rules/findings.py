@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.fold.chains import NOWHERE
+from share_state.fold.chains import NO_OFFSET
 from share_state.fold.control_log import FoldedControlLog
 from share_state.fold.log_stats import FINDINGS_KEPT, Folded
 from share_state.fold.record_context import ContextChunk
@@ -54,7 +54,9 @@ def find_breaches(
         if check is None or isinstance(check, Predicate) or overrides.get(code) == OFF:
             continue
         breaches = check(subject)
-        breaches_by_rule.append((code, breaches if isinstance(breaches, Breaches) else _from_group_breaches(breaches)))
+        breaches_by_rule.append(
+            (code, breaches if isinstance(breaches, Breaches) else _from_group_breaches([*breaches]))
+        )
     return [(code, breaches) for code, breaches in breaches_by_rule if len(breaches.offset)]
 
 
@@ -122,7 +124,7 @@ def _breaches_of(
     written = None
     if described.needs_4_4:
         is_sure = (records["offset"] > chunk.rule_limits["written_by_4_4_after"][0]) | (records["timestamp"] < 0)
-        written = np.where(is_sure, NOWHERE, records["timestamp"])
+        written = np.where(is_sure, NO_OFFSET, records["timestamp"])
     return Breaches(
         records["offset"].copy(),
         tuple(map(_contiguous, described.pieces)),
@@ -190,7 +192,7 @@ def judge(
     )
     if not any(breaches.written is not None for _, breaches in breaches_by_rule):
         return table
-    proven = np.full(len(table), NOWHERE)
+    proven = np.full(len(table), NO_OFFSET)
     written = [proven[: len(one.offset)] if one.written is None else one.written for _, one in breaches_by_rule]
     table = table.append_column(WRITTEN, pa.array(np.concatenate(written)))
     return table if with_unproven else drop_unproven(table)
@@ -299,8 +301,8 @@ def drop_unproven(findings: pa.Table, since: int | None = None, why: str = "") -
     """
     if WRITTEN not in findings.schema.names:
         return findings
-    written = findings[WRITTEN].fill_null(NOWHERE).to_numpy()
-    is_sure, is_proven = written == NOWHERE, (written // 1000 > since) if since is not None else written < NOWHERE
+    written = findings[WRITTEN].fill_null(NO_OFFSET).to_numpy()
+    is_sure, is_proven = written == NO_OFFSET, (written // 1000 > since) if since is not None else written < NO_OFFSET
     place, kept = findings.schema.get_field_index("message"), pa.array(is_sure | is_proven)
     suffix = pc.call_function("if_else", [pa.array(is_sure), pa.scalar(""), pa.scalar(why)])
     texts = pc.call_function("binary_join_element_wise", [findings["message"], suffix, pa.scalar("")])

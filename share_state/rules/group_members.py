@@ -1,25 +1,19 @@
 """Rules over the members of share groups, their epochs and assignments, and over faulty records about groups."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from share_state.fold.group_replay import GroupFault, ShareGroup, ShareMember, to_pairs
 from share_state.fold.groups import expected_assignment_sizes, members_per_partition
-from share_state.rules import record_batches, records  # noqa: F401  they declare the rules that apply here, too
+from share_state.fold.log_stats import BATCH_FAULTS
+from share_state.rules import record_batches, records  # noqa: F401  their rules apply to group records, too
 from share_state.rules.group_context import AuditedGroups
-from share_state.rules.registry import ERROR, INFO, WARNING, GroupBreach, Scope, listed, registered, rule
+from share_state.rules.registry import ERROR, INFO, WARNING, GroupBreach, Scope, listed, register, registered, rule
 
 
-@rule(
-    "ASSIGNED_UNINITIALIZED",
-    Scope.GROUPS,
-    severity=WARNING,
-    source="Kafka GroupMetadataManager.shareGroupHeartbeat",
-    statement="Only initialized share-partitions are assigned.",
-)
-def assigned_uninitialized(audited: AuditedGroups) -> list[GroupBreach]:
-    """Share-partitions that are assigned to a member before they have state."""
-    findings = []
+@rule("ASSIGNED_UNINITIALIZED", Scope.GROUPS, severity=WARNING, source="Kafka GroupMetadataManager.shareGroupHeartbeat")
+def assigned_uninitialized(audited: AuditedGroups) -> Iterator[GroupBreach]:
+    """Only initialized share-partitions are assigned."""
     for group, of_group in audited.listed():
         ready = to_pairs(of_group.initialized)
         holders: dict[tuple[str, int], set[str]] = {}
@@ -28,22 +22,13 @@ def assigned_uninitialized(audited: AuditedGroups) -> list[GroupBreach]:
                 holders.setdefault(place, set()).add(member_id)
         for (topic_id, partition), members in sorted(holders.items()):
             text = f"assigned to {len(members)} members, but not initialized"
-            findings.append(
-                GroupBreach(text, group.group_id, topic_id, audited.names.get(topic_id), partition,
-                             offset=of_group.offset, evidence={"members": listed(sorted(members))})
-            )  # fmt: skip
-    return findings
+            yield GroupBreach(text, group.group_id, topic_id, audited.names.get(topic_id), partition,
+                offset=of_group.offset, evidence={"members": listed(sorted(members))})  # fmt: skip
 
 
-@rule(
-    "EPOCH_AHEAD",
-    Scope.GROUPS,
-    severity=WARNING,
-    source="KIP-932, member epoch",
-    statement="No member's epoch is ahead of its group's assignment epoch.",
-)
+@rule("EPOCH_AHEAD", Scope.GROUPS, severity=WARNING, source="KIP-932, member epoch")
 def epoch_ahead(audited: AuditedGroups) -> list[GroupBreach]:
-    """Members with a later epoch than their group's assignment."""
+    """No member's epoch is ahead of its group's assignment epoch."""
     return [
         _of_group(group, f"member {member.member_id} is at epoch {member.member_epoch}, the assignment at"
                          f" {group.assignment_epoch}", member=member.member_id)
@@ -53,15 +38,9 @@ def epoch_ahead(audited: AuditedGroups) -> list[GroupBreach]:
     ]  # fmt: skip
 
 
-@rule(
-    "GROUP_OVER_CAP",
-    Scope.GROUPS,
-    severity=WARNING,
-    source="Kafka group.share.max.size",
-    statement="A share group has no more members than group.share.max.size.",
-)
+@rule("GROUP_OVER_CAP", Scope.GROUPS, severity=WARNING, source="Kafka group.share.max.size")
 def group_over_cap(audited: AuditedGroups) -> list[GroupBreach]:
-    """Groups with more members than the coordinator admits."""
+    """A share group has no more members than group.share.max.size."""
     most = audited.limits.members
     return [
         _of_group(group, f"{len(group.members)} members; the limit is {most}", members=len(group.members), cap=most)
@@ -75,10 +54,9 @@ def group_over_cap(audited: AuditedGroups) -> list[GroupBreach]:
     Scope.GROUPS,
     severity=WARNING,
     source="Kafka GroupMetadataManager.shareGroup (GroupIdNotFoundException)",
-    statement="A group id belongs to one group, of one type.",
 )
 def group_type_clash(audited: AuditedGroups) -> list[GroupBreach]:
-    """Group ids of both a share group and a consumer group; a group cannot change its type."""
+    """A group id belongs to one group, of one type."""
     folded = audited.folded
     return [
         _of_group(group, "the log also has a live consumer group with this id")
@@ -87,82 +65,53 @@ def group_type_clash(audited: AuditedGroups) -> list[GroupBreach]:
     ]
 
 
-@rule(
-    "GROUP_EPOCH_REGRESSION",
-    Scope.GROUPS,
-    severity=WARNING,
-    source="KIP-932, group epoch",
-    statement="A group's epoch increases by one with each change.",
-)
-def group_epoch_regression(audited: AuditedGroups) -> list[GroupBreach]:
-    """Group epochs that do not increase by one; an increase by more is info, because the log is compacted."""
-    findings = []
+@rule("GROUP_EPOCH_REGRESSION", Scope.GROUPS, severity=WARNING, source="KIP-932, group epoch")
+def group_epoch_regression(audited: AuditedGroups) -> Iterator[GroupBreach]:
+    """A group's epoch increases by one with each change.
+
+    An increase by more is info, because the log is compacted.
+    """
     for step in audited.folded.epoch_steps:
         jumps = step.after > step.before
         text = f"the group epoch goes from {step.before} to {step.after}"
-        findings.append(
-            GroupBreach(f"{text}: the records between are compacted away" if jumps else text, step.group_id,
-                         offset=step.offset, evidence={"before": step.before, "after": step.after},
-                         severity=INFO if jumps else None)
-        )  # fmt: skip
-    return findings
+        yield GroupBreach(f"{text}: the records between are compacted away" if jumps else text, step.group_id,
+            offset=step.offset, evidence={"before": step.before, "after": step.after},
+            severity=INFO if jumps else None)  # fmt: skip
 
 
-@rule(
-    "ASSIGNMENT_PENDING",
-    Scope.GROUPS,
-    severity=INFO,
-    source="KIP-932, assignment epoch",
-    statement="A group's assignment is of its current epoch.",
-)
-def assignment_pending(audited: AuditedGroups) -> list[GroupBreach]:
-    """Groups with members whose assignment is older than the group epoch: a new assignment is pending."""
-    findings = []
+@rule("ASSIGNMENT_PENDING", Scope.GROUPS, severity=INFO, source="KIP-932, assignment epoch")
+def assignment_pending(audited: AuditedGroups) -> Iterator[GroupBreach]:
+    """A group's assignment is of its current epoch."""
     for group in _live(audited):
         if not group.members or group.epoch is None or (group.assignment_epoch or 0) >= group.epoch:
             continue
         age = audited.time - group.epoch_time
         answered = f"epoch {group.assignment_epoch}" if (group.assignment_epoch or 0) > 0 else "no epoch yet"
         text = f"the assignment is of {answered}, but the group has been at {group.epoch} for {age} ms"
-        findings.append(_of_group(group, text, age_ms=age))
-    return findings
+        yield _of_group(group, text, age_ms=age)
 
 
-@rule(
-    "OVERSHARED",
-    Scope.GROUPS,
-    severity=INFO,
-    source="Kafka SimpleAssignor",
-    statement="No partition has more readers than are needed to give each member one partition.",
-)
-def overshared(audited: AuditedGroups) -> list[GroupBreach]:
-    """Partitions with more readers than are needed to give each member one partition."""
-    findings = []
+@rule("OVERSHARED", Scope.GROUPS, severity=INFO, source="Kafka SimpleAssignor")
+def overshared(audited: AuditedGroups) -> Iterator[GroupBreach]:
+    """No partition has more readers than are needed to give each member one partition."""
     for group in _comparable(audited):
         readers = Counter(place for target in group.targets.values() for place in to_pairs(target))
         most = members_per_partition(len(group.members), len(readers))
-        findings += [
+        yield from [
             GroupBreach(f"{count} members read it; {most} would be enough", group.group_id, topic_id,
                          audited.names.get(topic_id), partition, evidence={"members": count, "sharing": most})
             for (topic_id, partition), count in sorted(readers.items())
             if count > most
         ]  # fmt: skip
-    return findings
 
 
-@rule(
-    "UNBALANCED",
-    Scope.GROUPS,
-    severity=INFO,
-    source="Kafka SimpleAssignor",
-    statement="Members with the same subscription have equal numbers of partitions, plus or minus one.",
-)
-def unbalanced(audited: AuditedGroups) -> list[GroupBreach]:
-    """Groups whose numbers of partitions per member are less equal than Kafka's assignor makes them.
+@rule("UNBALANCED", Scope.GROUPS, severity=INFO, source="Kafka SimpleAssignor")
+def unbalanced(audited: AuditedGroups) -> Iterator[GroupBreach]:
+    """Members with the same subscription have equal numbers of partitions, plus or minus one.
 
-    The assignor of 4.1 is less even than that of 4.2 and later, and the log does not show which one ran.
+    Groups are reported whose numbers differ more than Kafka's assignor makes them. The assignor of 4.1 is less even
+    than that of 4.2 and later, and the log does not show which one ran.
     """
-    findings = []
     for group in _comparable(audited):
         sizes = sorted(len(to_pairs(group.targets.get(member_id, {}))) for member_id in group.members)
         partitions = len({place for target in group.targets.values() for place in to_pairs(target)})
@@ -172,8 +121,7 @@ def unbalanced(audited: AuditedGroups) -> list[GroupBreach]:
         is_uneven = any(abs(size - expected_size) > 1 for size, expected_size in zip(sizes, expected, strict=True))
         if is_uneven or sizes[-1] - sizes[0] > 1:
             text = f"members have {listed(reversed(sizes))} partitions each; expected: {listed(reversed(expected))}"
-            findings.append(_of_group(group, text, most=sizes[-1], least=sizes[0]))
-    return findings
+            yield _of_group(group, text, most=sizes[-1], least=sizes[0])
 
 
 def _live(audited: AuditedGroups) -> list[ShareGroup]:
@@ -209,8 +157,7 @@ def _register(code: str, severity: str, source: str, statement: str) -> None:
     """Register a rule over the faults that `fold_groups` and `fold_sticky` report under its code."""
     harmless = INFO if severity == INFO else WARNING
 
-    @rule(code, Scope.GROUP_RECORDS, severity=severity, source=source, statement=statement)
-    def _(faults: Sequence[GroupFault]) -> list[GroupBreach]:
+    def check(faults: Sequence[GroupFault]) -> list[GroupBreach]:
         return [
             GroupBreach(
                 fault.message,
@@ -222,6 +169,8 @@ def _register(code: str, severity: str, source: str, statement: str) -> None:
             for fault in faults
             if fault.code == code
         ]
+
+    register(code, Scope.GROUP_RECORDS, check, severity, source, statement)
 
 
 _SERDE = "Kafka GroupCoordinatorRecordSerde"
@@ -242,7 +191,6 @@ _register(
     "Kafka GroupMetadataManager.replay",
     "A group is deleted after its members, a member after its assignment.",
 )
-_OF_BATCHES = ("TORN_TAIL", "LOG_UNREADABLE", "CRC_MISMATCH", "MAGIC_UNSUPPORTED", "BATCH_MALFORMED")
-for _code in (*_OF_BATCHES, "DUPLICATE_OFFSET_CONFLICT", "UNREPLICATED_TAIL"):
+for _code, _ in BATCH_FAULTS.values():
     _shared = registered()[_code]
     _register(_code, _shared.severity, _shared.source, _shared.statement)

@@ -19,13 +19,12 @@ from share_state.sources.discovery import group_partition_of
     Scope.GROUPS,
     severity=WARNING,
     source="KIP-932, share coordinator; Kafka GroupCoordinatorService.onPartitionsDeleted, deleteGroups",
-    statement="Every share-partition with state belongs to a live share group.",
 )
 def orphan_share_state(audited: AuditedGroups) -> list[GroupBreach]:
-    """Share-partitions of groups that do not exist.
+    """Every share-partition with state belongs to a live share group.
 
-    Skips groups whose log partition was not read. If the number of partitions is not configured and most groups with
-    state have no record, the export is incomplete, and the rule skips all groups.
+    Skips groups whose log partition was not read. If the number of partitions is not configured and most groups
+    with state have no record, the export is incomplete, and the rule skips all groups.
     """
     folded, stated = audited.folded, audited.stated
     live = folded.live
@@ -37,14 +36,13 @@ def orphan_share_state(audited: AuditedGroups) -> list[GroupBreach]:
 
 
 @rule(
-    "UNINITIALIZED_PARTITION",
-    Scope.GROUPS,
-    severity=WARNING,
-    source="Kafka ShareGroupStatePartitionMetadataValue.json",
-    statement="A group lists every share-partition that has state.",
+    "UNINITIALIZED_PARTITION", Scope.GROUPS, severity=WARNING, source="Kafka ShareGroupStatePartitionMetadataValue.json"
 )
 def uninitialized_partition(audited: AuditedGroups) -> list[GroupBreach]:
-    """Share-partitions that their group does not list; skips groups of 4.0, which list none."""
+    """A group lists every share-partition that has state.
+
+    Skips groups of 4.0, which list none.
+    """
     stated, of_groups = audited.stated, [(group.group_id, listed) for group, listed in audited.listed()]
     listing_groups = {group_id for group_id, _ in of_groups} | {
         group_id
@@ -63,10 +61,9 @@ def uninitialized_partition(audited: AuditedGroups) -> list[GroupBreach]:
     Scope.GROUPS,
     severity=WARNING,
     source="Kafka ShareGroupStatePartitionMetadataValue.json, InitializedTopics",
-    statement="A share-partition that its group lists as initialized has state.",
 )
 def missing_share_state(audited: AuditedGroups) -> list[GroupBreach]:
-    """Share-partitions that a group lists as initialized, without state in `__share_group_state`.
+    """A share-partition that its group lists as initialized has state.
 
     Skips groups without any state, and share-partitions whose state partition was not read.
     """
@@ -87,40 +84,35 @@ def missing_share_state(audited: AuditedGroups) -> list[GroupBreach]:
     Scope.GROUPS,
     severity=WARNING,
     source="Kafka GroupMetadataManager.maybeCreateInitializeShareGroupStateRequest",
-    statement="The state epoch of a share-partition is at most its group's epoch.",
 )
-def state_epoch_ahead_of_group(audited: AuditedGroups) -> list[GroupBreach]:
-    """Share-partitions that were initialized at a later group epoch than their group's."""
+def state_epoch_ahead_of_group(audited: AuditedGroups) -> Iterator[GroupBreach]:
+    """The state epoch of a share-partition is at most its group's epoch.
+
+    The state epoch is the group epoch at which the share-partition was initialized.
+    """
     stated = audited.stated
     epochs = {group_id: group.epoch for group_id, group in audited.folded.live.items() if group.epoch is not None}
     group_epochs = stated.each(epochs, otherwise=np.iinfo(np.int64).max)
-    findings = []
     for row in stated.where(stated.state_epochs > group_epochs):
         state, group = row["state_epoch"], epochs[row["group_id"]]
         text = f"the state is of group epoch {state}, but the group is at {group}"
-        findings.append(_about(row, text, state_epoch=state, group_epoch=group))
-    return findings
+        yield _about(row, text, state_epoch=state, group_epoch=group)
 
 
-@rule(
-    "MISPLACED_GROUP",
-    Scope.GROUPS,
-    severity=WARNING,
-    source="Kafka GroupCoordinatorService.partitionFor",
-    statement="A group's records are in the partition that its id hashes to.",
-)
-def misplaced_group(audited: AuditedGroups) -> list[GroupBreach]:
-    """Groups in a partition where no coordinator looks for them; needs the number of partitions."""
+@rule("MISPLACED_GROUP", Scope.GROUPS, severity=WARNING, source="Kafka GroupCoordinatorService.partitionFor")
+def misplaced_group(audited: AuditedGroups) -> Iterator[GroupBreach]:
+    """A group's records are in the partition that its id hashes to.
+
+    No coordinator looks for it in another one. Needs the number of partitions.
+    """
     count = audited.folded.partition_count
     if count is None:
-        return []
-    findings = []
+        return
     for partition, group_id in audited.folded.places:
         home = group_partition_of(group_id, count)
         if partition is not None and partition != home:
             text = f"the group is in partition {partition} of __consumer_offsets, but belongs to {home} of {count}"
-            findings.append(GroupBreach(text, group_id, evidence={"partition": partition, "belongs_to": home}))
-    return findings
+            yield GroupBreach(text, group_id, evidence={"partition": partition, "belongs_to": home})
 
 
 @rule(
@@ -128,14 +120,15 @@ def misplaced_group(audited: AuditedGroups) -> list[GroupBreach]:
     Scope.GROUPS,
     severity=WARNING,
     source="Kafka GroupMetadataManager.maybeCreateInitializeShareGroupStateRequest",
-    statement="Every partition of a subscribed topic is initialized in time.",
 )
-def missing_init(audited: AuditedGroups) -> list[GroupBreach]:
-    """Partitions of a subscribed topic that are not initialized after the retry time."""
+def missing_init(audited: AuditedGroups) -> Iterator[GroupBreach]:
+    """Every partition of a subscribed topic is initialized in time.
+
+    The time is `retry_ms`.
+    """
     ids: dict[str, list[str]] = {}
     for topic_id, name in audited.names.items():
         ids.setdefault(name, []).append(topic_id)
-    findings = []
     for group, listed in audited.listed():
         age = audited.time - listed.time
         if age <= audited.limits.retry_ms:
@@ -146,11 +139,8 @@ def missing_init(audited: AuditedGroups) -> list[GroupBreach]:
             for partition in range(audited.sizes.get(topic_id, 0)):
                 if (topic_id, partition) not in listed_partitions and topic_id not in listed.deleting:
                     text = f"the topic has {audited.sizes[topic_id]} partitions, but this one is not initialized"
-                    findings.append(
-                        GroupBreach(text, group.group_id, topic_id, audited.names[topic_id], partition,
-                                     offset=listed.offset, evidence={"age_ms": age})
-                    )  # fmt: skip
-    return findings
+                    yield GroupBreach(text, group.group_id, topic_id, audited.names[topic_id], partition,
+                        offset=listed.offset, evidence={"age_ms": age})  # fmt: skip
 
 
 @rule(
@@ -158,20 +148,20 @@ def missing_init(audited: AuditedGroups) -> list[GroupBreach]:
     Scope.GROUPS,
     severity=WARNING,
     source="Kafka ShareGroupStatePartitionMetadataValue.json, InitializingTopics",
-    statement="Requested state is initialized, or requested again, in time.",
 )
-def stuck_initializing(audited: AuditedGroups) -> list[GroupBreach]:
-    """Share-partitions that are still initializing; the age is that of the group's list."""
-    findings = []
+def stuck_initializing(audited: AuditedGroups) -> Iterator[GroupBreach]:
+    """Requested state is initialized, or requested again, in time.
+
+    The time is `retry_ms`, measured from the record of the group's list.
+    """
     for group, listed in audited.listed():
         age = audited.time - listed.time
         if age > audited.limits.retry_ms:
-            findings += [
+            yield from [
                 GroupBreach(f"the share-partition has been initializing for {age} ms", group.group_id, topic_id,
                              audited.names.get(topic_id), partition, offset=listed.offset, evidence={"age_ms": age})
                 for topic_id, partition in sorted(to_pairs(listed.initializing))
             ]  # fmt: skip
-    return findings
 
 
 @rule(
@@ -179,10 +169,12 @@ def stuck_initializing(audited: AuditedGroups) -> list[GroupBreach]:
     Scope.GROUPS,
     severity=WARNING,
     source="Kafka ShareGroupStatePartitionMetadataValue.json, DeletingTopics",
-    statement="The state of a topic that is being deleted is removed in time.",
 )
 def delete_incomplete(audited: AuditedGroups) -> list[GroupBreach]:
-    """State of topics whose deletion began longer ago than the grace time."""
+    """The state of a topic that is being deleted is removed in time.
+
+    The time is `delete_grace_ms`.
+    """
     deleting = {
         (group.group_id, topic_id): audited.time - listed.time
         for group, listed in audited.listed()

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.fold.chains import NOWHERE
+from share_state.fold.chains import NO_OFFSET
 from share_state.fold.interval_merge import ACKNOWLEDGED, ARCHIVED, ARCHIVING, has_terminal_after_start
 from share_state.fold.log import FoldedLog
 from share_state.fold.log_stats import Folded
@@ -19,19 +19,13 @@ _MAX_RANGES = 5
 _MINUTE_MS = 60_000
 
 
-@rule(
-    "ARCHIVING_STUCK",
-    Scope.STATE_LOG,
-    severity=WARNING,
-    source="KIP-1191",
-    statement="An offset in ARCHIVING becomes ARCHIVED once its dead-letter write is done (limits.archiving_seconds).",
-)
+@rule("ARCHIVING_STUCK", Scope.STATE_LOG, severity=WARNING, source="KIP-1191")
 def archiving_stuck(folded: FoldedLog) -> Breaches:
-    """Share-partitions whose first ARCHIVING offset stays in that state for long: the start offset cannot pass it."""
+    """An offset in ARCHIVING becomes ARCHIVED once its dead-letter write is done (limits.archiving_seconds)."""
     chains = folded.chains.chains
     # A fold without rules over records does not know the time; the last record is an upper limit for it.
-    since = np.where(chains["archiving_at"] == NOWHERE, chains["last_timestamp"], chains["archiving_at"])
-    newest = max(folded.newest_time, int(chains["last_timestamp"].max(initial=NOWHERE)))
+    since = np.where(chains["archiving_at"] == NO_OFFSET, chains["last_timestamp"], chains["archiving_at"])
+    newest = max(folded.newest_time, int(chains["last_timestamp"].max(initial=NO_OFFSET)))
     waited = newest - since
     owner = np.repeat(np.arange(len(chains)), np.diff(folded.chains.ends))
     is_late = (waited >= folded.limits.archiving_seconds * 1000) | (newest < 0)
@@ -45,15 +39,12 @@ def archiving_stuck(folded: FoldedLog) -> Breaches:
     return _with_ranges(folded, rows, text, milliseconds=waited)
 
 
-@rule(
-    "POISON_RECORDS",
-    Scope.LOG,
-    severity=WARNING,
-    source="Kafka group.share.delivery.count.limit",
-    statement="No offset is near the delivery limit of its group (limits.delivery_count, limits.groups).",
-)
+@rule("POISON_RECORDS", Scope.LOG, severity=WARNING, source="Kafka group.share.delivery.count.limit")
 def poison_records(folded: Folded) -> Breaches:
-    """Share-partitions with offsets one delivery below the limit, or archived at the limit."""
+    """No offset is near the delivery limit of its group (limits.delivery_count, limits.groups).
+
+    Reports offsets one delivery below the limit, and those archived at the limit.
+    """
     batches, limits = folded.chains.batches, folded.limits_of("delivery_count")
     limit, start = (np.repeat(column, np.diff(folded.chains.ends)) for column in (limits, folded.leader_starts()))
     # Of the offsets before the leader's start, only archived ones are reported.
@@ -116,15 +107,9 @@ def _listed(first: np.ndarray, last: np.ndarray, begin: np.ndarray, ranges: np.n
     return pc.call_function("binary_join_element_wise", [joined, pa.array(more, pa.string()), pa.scalar("")])
 
 
-@rule(
-    "SPSO_STALL",
-    Scope.LOG,
-    severity=WARNING,
-    source="KIP-1222; KIP-932, share-partition start offset",
-    statement="The start offset advances while later offsets finish (limits.stall_minutes).",
-)
+@rule("SPSO_STALL", Scope.LOG, severity=WARNING, source="KIP-1222; KIP-932, share-partition start offset")
 def spso_stall(folded: Folded) -> Breaches:
-    """Share-partitions whose start offset stays for long although consumers finish later offsets."""
+    """The start offset advances while later offsets finish (limits.stall_minutes)."""
     chains, batches = folded.chains.chains, folded.chains.batches
     start = chains["start_offset"].copy()
     stuck = folded.leader_starts() == start
@@ -148,10 +133,12 @@ def spso_stall(folded: Folded) -> Breaches:
     Scope.LOG,
     severity=WARNING,
     source="Kafka SharePartition.canAcquireRecords, group.share.partition.max.record.locks",
-    statement="A share-partition has fewer offsets in flight than its limit (limits.record_locks, limits.groups).",
 )
 def in_flight_limit(folded: Folded) -> Breaches:
-    """Share-partitions that can acquire no more records: the window from the leader's start to the end is full."""
+    """A share-partition has fewer offsets in flight than its limit (limits.record_locks, limits.groups).
+
+    If the window from the leader's start to the end is full, no more records can be acquired.
+    """
     chains, limits = folded.chains, folded.limits_of("record_locks")
     recorded = chains.chains["start_offset"].copy()
     # The recorded start may be one write behind; a leader starts after the finished offsets.
@@ -172,10 +159,12 @@ def in_flight_limit(folded: Folded) -> Breaches:
     Scope.STATE_LOG,
     severity=WARNING,
     source="Kafka share.coordinator.snapshot.update.records.per.snapshot",
-    statement="A snapshot is followed by no more updates than configured (limits.updates_per_snapshot).",
 )
 def long_chain(folded: FoldedLog) -> Breaches:
-    """Share-partitions with too many updates since their snapshot: a load takes long, the cutoff does not advance."""
+    """A snapshot is followed by no more updates than configured (limits.updates_per_snapshot).
+
+    Otherwise a load takes long, and the cutoff does not advance.
+    """
     limits, chains = folded.limits, folded.chains.chains
     # Up to 4.1 the first cycle after a load or a creation has one more.
     allowed = limits.updates_per_snapshot + (limits.writer_version not in _LATER_THAN_4_1)
@@ -195,18 +184,15 @@ def long_chain(folded: FoldedLog) -> Breaches:
     )
 
 
-@rule(
-    "CUTOFF_PINNED",
-    Scope.STATE_LOG,
-    severity=INFO,
-    source="Kafka ShareCoordinatorOffsetsManager",
-    statement="No single share-partition keeps many records from being deleted (limits.pinned_records).",
-)
+@rule("CUTOFF_PINNED", Scope.STATE_LOG, severity=INFO, source="Kafka ShareCoordinatorOffsetsManager")
 def cutoff_pinned(folded: FoldedLog) -> Breaches:
-    """The share-partition whose old snapshot holds the cutoff back, if many records could be deleted without it."""
+    """No single share-partition keeps many records from being deleted (limits.pinned_records).
+
+    Reports the share-partition whose old snapshot holds the cutoff back.
+    """
     (row,) = folded.cutoff.to_pylist()
     snapshots, pinned = folded.chains.chains["snapshot_offset"], row["pinned_records"] or 0
-    rows = np.flatnonzero(snapshots != NOWHERE)
+    rows = np.flatnonzero(snapshots != NO_OFFSET)
     if pinned < max(folded.limits.pinned_records, 1) or not len(rows):
         return NOTHING
     limiting_row = rows[[np.argmin(snapshots[rows])]]

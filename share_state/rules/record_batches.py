@@ -7,22 +7,19 @@ import pyarrow as pa
 
 from share_state.fold.control_log import FoldedControlLog
 from share_state.fold.log import FoldedLog
+from share_state.fold.log_stats import BATCH_FAULTS
 from share_state.kafka.record_batches import BatchStatus
 from share_state.rules.registry import ERROR, INFO, NOTHING, WARNING, Breaches, Scope, rule
 from share_state.sources.resume import ResumeStatus
 
 
-@rule(
-    "TORN_TAIL",
-    Scope.RECORD_BATCHES,
-    severity=WARNING,
-    source="Kafka LogSegment.recover",
-    statement="Every segment ends where a batch ends (preallocated zero bytes aside).",
-)
+@rule("TORN_TAIL", Scope.RECORD_BATCHES, severity=WARNING, source="Kafka LogSegment.recover")
 def torn_tail(folded: FoldedLog | FoldedControlLog) -> Breaches:
-    """Files that end inside a batch, after a crash or a copy during a write; the batches before it are folded."""
-    text = "the file ends inside a batch; the batches before it were read"
-    torn = _with_status(folded, BatchStatus.TRUNCATED, text)
+    """Every segment ends where a batch ends (preallocated zero bytes aside).
+
+    A crash, or a copy during a write, truncates a batch; the batches before it are folded.
+    """
+    torn = _with_status(folded, BatchStatus.TRUNCATED)
     if not len(torn.offset) or torn.settled is None:
         return torn
     # If the bytes end before the offset of the batch, use the next offset at the end of the log.
@@ -34,57 +31,44 @@ def torn_tail(folded: FoldedLog | FoldedControlLog) -> Breaches:
     Scope.RECORD_BATCHES,
     severity=ERROR,
     source="Kafka LogSegment.recover, LogSegment.open (preallocated segments)",
-    statement="A segment begins with a batch, and bytes behind the last batch of the previous audit do, too.",
 )
 def log_unreadable(folded: FoldedLog | FoldedControlLog) -> Breaches:
-    """Files that were overwritten, also with zeros, except for the newest segment if a broker preallocated it."""
+    """A segment begins with a batch, as do the bytes after the last batch that the previous audit read.
+
+    A file that does not was overwritten, perhaps with zeros; a broker may preallocate the newest segment.
+    """
     if folded.observations.resume_status == ResumeStatus.UNREADABLE:
         text = "no batch where the previous audit stopped; the earlier state was kept, take another copy"
         return Breaches(np.array([folded.observations.read_before]), (text,), settled=np.array([False]))
-    text = "no batch where one is expected; take another copy"
-    return _with_status(folded, BatchStatus.UNREADABLE, text)
+    return _with_status(folded, BatchStatus.UNREADABLE)
 
 
-@rule(
-    "CRC_MISMATCH",
-    Scope.RECORD_BATCHES,
-    severity=ERROR,
-    source="Kafka DefaultRecordBatch.ensureValid",
-    statement="The CRC-32C of every batch matches its bytes.",
-)
+@rule("CRC_MISMATCH", Scope.RECORD_BATCHES, severity=ERROR, source="Kafka DefaultRecordBatch.ensureValid")
 def crc_mismatch(folded: FoldedLog | FoldedControlLog) -> Breaches:
-    """Batches whose bytes changed after they were written; none of their records is used."""
-    return _with_status(
-        folded, BatchStatus.CRC_MISMATCH, "the CRC does not match; the batch was left out, take another copy"
-    )
+    """The CRC-32C of every batch matches its bytes.
+
+    The records of a batch with another checksum are not used.
+    """
+    return _with_status(folded, BatchStatus.CRC_MISMATCH)
 
 
-@rule(
-    "MAGIC_UNSUPPORTED",
-    Scope.RECORD_BATCHES,
-    severity=ERROR,
-    source="Kafka RecordBatch.CURRENT_MAGIC_VALUE",
-    statement="Every batch is of format version 2.",
-)
+@rule("MAGIC_UNSUPPORTED", Scope.RECORD_BATCHES, severity=ERROR, source="Kafka RecordBatch.CURRENT_MAGIC_VALUE")
 def magic_unsupported(folded: FoldedLog | FoldedControlLog) -> Breaches:
-    """Batches of a record format other than 2, the only format that brokers with share groups write."""
-    broken = _with_status(folded, BatchStatus.MAGIC_UNSUPPORTED, "not a batch of format version 2; it was left out")
+    """Every batch is of format version 2.
+
+    Brokers with share groups write no other format.
+    """
+    broken = _with_status(folded, BatchStatus.MAGIC_UNSUPPORTED)
     magic = folded.observations.batches["magic"][folded.observations.batches["status"] == BatchStatus.MAGIC_UNSUPPORTED]
     return replace(broken, evidence={**broken.evidence, "magic": magic.copy()})
 
 
 @rule(
-    "BATCH_MALFORMED",
-    Scope.RECORD_BATCHES,
-    severity=ERROR,
-    source="Kafka DefaultRecordBatch, DefaultRecord.readFrom",
-    statement="The lengths and counts in every batch agree with its bytes.",
+    "BATCH_MALFORMED", Scope.RECORD_BATCHES, severity=ERROR, source="Kafka DefaultRecordBatch, DefaultRecord.readFrom"
 )
 def batch_malformed(folded: FoldedLog | FoldedControlLog) -> Breaches:
-    """Batches whose length, record count or compression contradicts their bytes."""
-    return _with_status(
-        folded, BatchStatus.MALFORMED, "the batch's lengths and counts do not fit its bytes; it was left out"
-    )
+    """The lengths and counts in every batch agree with its bytes."""
+    return _with_status(folded, BatchStatus.MALFORMED)
 
 
 @rule(
@@ -92,11 +76,13 @@ def batch_malformed(folded: FoldedLog | FoldedControlLog) -> Breaches:
     Scope.RECORD_BATCHES,
     severity=ERROR,
     source="Kafka UnifiedLog.append, monotonic offsets",
-    statement="If a committed offset occurs twice, both copies have the same bytes.",
 )
 def duplicate_offset_conflict(folded: FoldedLog | FoldedControlLog) -> Breaches:
-    """Batches left out because a batch of a higher leader epoch has other bytes at their offsets."""
-    return _with_status(folded, BatchStatus.CONFLICT, "another copy has other bytes at these offsets; it was left out")
+    """If a committed offset occurs twice, both copies have the same bytes.
+
+    If not, the batch of the higher leader epoch is used.
+    """
+    return _with_status(folded, BatchStatus.CONFLICT)
 
 
 @rule(
@@ -104,14 +90,13 @@ def duplicate_offset_conflict(folded: FoldedLog | FoldedControlLog) -> Breaches:
     Scope.RECORD_BATCHES,
     severity=INFO,
     source="KIP-101, leader epochs; Kafka UnifiedLog.truncateTo",
-    statement="No copy holds batches above its high watermark that a later leader epoch replaced.",
 )
 def unreplicated_tail(folded: FoldedLog | FoldedControlLog) -> Breaches:
-    """Batches that only one broker had when it failed; it truncates them when it starts again."""
-    text = (
-        "above the high watermark of this copy, and another copy replaces it in a later leader epoch; it was left out"
-    )
-    return _with_status(folded, BatchStatus.UNREPLICATED, text)
+    """No copy holds batches above its high watermark that a later leader epoch replaced.
+
+    Only one broker had them when it failed; it truncates them when it starts again.
+    """
+    return _with_status(folded, BatchStatus.UNREPLICATED)
 
 
 @rule(
@@ -119,10 +104,12 @@ def unreplicated_tail(folded: FoldedLog | FoldedControlLog) -> Breaches:
     Scope.STATE_LOG,
     severity=WARNING,
     source="Kafka UnifiedLog.append, monotonic offsets; cleanup.policy=delete of __share_group_state",
-    statement="No offset is missing between the log start and the log end.",
 )
 def offset_gap(folded: FoldedLog) -> Breaches:
-    """Gaps without a damaged batch: a segment was not copied, or records were removed."""
+    """No offset is missing between the log start and the log end.
+
+    A gap without a damaged batch is a segment that was not copied, or removed records.
+    """
     gaps = np.array([(start, end) for start, end, explained in folded.observations.gaps if not explained], np.int64)
     start, end = gaps.reshape(-1, 2).T
     return Breaches(
@@ -133,15 +120,12 @@ def offset_gap(folded: FoldedLog) -> Breaches:
     )
 
 
-@rule(
-    "TRANSACTIONAL_BATCH",
-    Scope.STATE_LOG,
-    severity=WARNING,
-    source="Kafka CoordinatorPartitionWriter",
-    statement="The state topic has no transactional and no control batches.",
-)
+@rule("TRANSACTIONAL_BATCH", Scope.STATE_LOG, severity=WARNING, source="Kafka CoordinatorPartitionWriter")
 def transactional_batch(folded: FoldedLog) -> Breaches:
-    """Batches of a writer other than the share coordinator; their records are folded, as the broker folds them."""
+    """The state topic has no transactional and no control batches.
+
+    The share coordinator writes none; their records are folded, as the broker folds them.
+    """
     first, count = folded.observations.counts.transactional
     if not count:
         return NOTHING
@@ -149,7 +133,7 @@ def transactional_batch(folded: FoldedLog) -> Breaches:
                   evidence={"batches": np.array([count])})  # fmt: skip
 
 
-def _with_status(folded: FoldedLog | FoldedControlLog, status: BatchStatus, consequence: str) -> Breaches:
+def _with_status(folded: FoldedLog | FoldedControlLog, status: BatchStatus) -> Breaches:
     numbers = np.flatnonzero(folded.observations.batches["status"] == status)
     rows = folded.observations.batches[numbers]
     files = pa.array([folded.log.segments[segment].path for segment in rows["segment"]])
@@ -157,7 +141,7 @@ def _with_status(folded: FoldedLog | FoldedControlLog, status: BatchStatus, cons
     position = rows["file_position"].copy()
     return Breaches(
         rows["base_offset"].copy(),
-        (files, ", position ", position, f": {consequence}", why),
+        (files, ", position ", position, f": {BATCH_FAULTS[status][1]}", why),
         evidence={"file": files, "position": position, "bytes": rows["size"].copy()},
         settled=_is_final(folded, rows) if status == BatchStatus.TRUNCATED else numbers < folded.observations.followed,
     )
@@ -181,10 +165,12 @@ def _since_last_audit(folded: FoldedLog, status: ResumeStatus, text: str, *, set
     Scope.STATE_LOG,
     severity=WARNING,
     source="Kafka CreatePartitionsRequest: the partitions of a topic only increase",
-    statement="Every log partition that an earlier audit read is in the input.",
 )
 def log_missing(folded: FoldedLog) -> Breaches:
-    """Log partitions that are no longer in the input; their state from the previous audit is kept."""
+    """Every log partition that an earlier audit read is in the input.
+
+    The state of a missing one is kept.
+    """
     return _since_last_audit(
         folded,
         ResumeStatus.MISSING,
@@ -193,15 +179,12 @@ def log_missing(folded: FoldedLog) -> Breaches:
     )
 
 
-@rule(
-    "LOG_BEHIND",
-    Scope.STATE_LOG,
-    severity=INFO,
-    source="Kafka replication, high watermark",
-    statement="A log partition ends at or after the end that the previous audit read.",
-)
+@rule("LOG_BEHIND", Scope.STATE_LOG, severity=INFO, source="Kafka replication, high watermark")
 def log_behind(folded: FoldedLog) -> Breaches:
-    """Copies of a replica that lags; the state from the previous audit is kept."""
+    """A log partition ends at or after the end that the previous audit read.
+
+    The copy of a replica that lags ends before it; the state from the previous audit is kept.
+    """
     return _since_last_audit(
         folded,
         ResumeStatus.BEHIND,
@@ -210,28 +193,22 @@ def log_behind(folded: FoldedLog) -> Breaches:
     )
 
 
-@rule(
-    "LOG_BEGUN_AGAIN",
-    Scope.STATE_LOG,
-    severity=INFO,
-    source="KIP-516, topic ids",
-    statement="A log partition continues where the previous audit stopped.",
-)
+@rule("LOG_BEGUN_AGAIN", Scope.STATE_LOG, severity=INFO, source="KIP-516, topic ids")
 def log_begun_again(folded: FoldedLog) -> Breaches:
-    """Logs of a recreated topic, which are read from their start; the earlier state is dropped."""
+    """A log partition continues where the previous audit stopped.
+
+    The log of a recreated topic is read from its start; the earlier state is dropped.
+    """
     return _since_last_audit(
         folded, ResumeStatus.RECREATED, "the topic was recreated; its log was read from its start", settled=True
     )
 
 
-@rule(
-    "LOG_DIVERGED",
-    Scope.STATE_LOG,
-    severity=ERROR,
-    source="KIP-101, leader epochs",
-    statement="An offset keeps the bytes that an earlier audit read.",
-)
+@rule("LOG_DIVERGED", Scope.STATE_LOG, severity=ERROR, source="KIP-101, leader epochs")
 def log_diverged(folded: FoldedLog) -> Breaches:
-    """Logs with other bytes where the previous audit stopped, for example after an unclean leader election."""
+    """An offset keeps the bytes that an earlier audit read.
+
+    An unclean leader election, for example, changes them.
+    """
     text = "has other bytes where the previous audit stopped; it was read from its start again"
     return _since_last_audit(folded, ResumeStatus.DIVERGED, text, settled=True)

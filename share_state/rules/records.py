@@ -29,15 +29,12 @@ def _each(rows: np.ndarray, text: Column, severity: np.ndarray | None = None, **
     )
 
 
-@rule(
-    "UNKNOWN_RECORD_TYPE",
-    Scope.STATE_LOG,
-    severity=INFO,
-    source="Kafka ShareCoordinatorRecordSerde",
-    statement="Every record is a ShareSnapshot or a ShareUpdate.",
-)
+@rule("UNKNOWN_RECORD_TYPE", Scope.STATE_LOG, severity=INFO, source="Kafka ShareCoordinatorRecordSerde")
 def unknown_record_type(folded: FoldedLog) -> Breaches:
-    """Record types of a newer release, which are skipped as by the broker: one finding per type."""
+    """Every record is a ShareSnapshot or a ShareUpdate.
+
+    Types of a newer release are skipped, as by the broker: one finding per type.
+    """
     counts_by_type = folded.observations.counts.unknown_types
     if not counts_by_type:
         return NOTHING
@@ -46,15 +43,12 @@ def unknown_record_type(folded: FoldedLog) -> Breaches:
     return Breaches(first.copy(), text, evidence={"type": types, "records": count.copy()})
 
 
-@rule(
-    "UNKNOWN_TAG",
-    Scope.STATE_LOG,
-    severity=INFO,
-    source="KIP-482",
-    statement="No record has a tagged field that is unknown to this version.",
-)
+@rule("UNKNOWN_TAG", Scope.STATE_LOG, severity=INFO, source="KIP-482")
 def unknown_tag(folded: FoldedLog) -> Breaches:
-    """Tagged fields of a newer release, which are ignored as by Kafka."""
+    """No record has a tagged field that is unknown to this version.
+
+    Tags of a newer release are ignored, as by Kafka.
+    """
     first, count = folded.observations.counts.unknown_tags
     return Breaches(np.array([first]), (f"{count} records have unknown tagged fields; this is the first",),
                   evidence={"records": np.array([count])}) if count else NOTHING  # fmt: skip
@@ -65,10 +59,12 @@ def unknown_tag(folded: FoldedLog) -> Breaches:
     Scope.STATE_LOG,
     severity=WARNING,
     source="Kafka ShareSnapshotValue.json, ShareUpdateValue.json of 4.0 and 4.1",
-    statement="All values of a log have one layout: that of 4.0, or that of 4.1 and later.",
 )
 def layout_mixed(folded: FoldedLog) -> Breaches:
-    """A log written by a 4.0 broker and a later one: neither of them can load all of it."""
+    """All values of a log have one layout: that of 4.0, or that of 4.1 and later.
+
+    Neither a 4.0 broker nor a later one can load all of a log with both.
+    """
     layouts = folded.observations.counts.layouts
     if len(layouts) < 2:
         return NOTHING
@@ -78,15 +74,12 @@ def layout_mixed(folded: FoldedLog) -> Breaches:
                   evidence={"first_4.0": np.array([early]), "first_4.1": np.array([current])})  # fmt: skip
 
 
-@rule(
-    "KEY_MALFORMED",
-    Scope.STATE_LOG,
-    severity=ERROR,
-    source="Kafka ShareSnapshotKey.json, ShareUpdateKey.json",
-    statement="Every key is a type, a group id, a topic id and a partition, and nothing more.",
-)
+@rule("KEY_MALFORMED", Scope.STATE_LOG, severity=ERROR, source="Kafka ShareSnapshotKey.json, ShareUpdateKey.json")
 def key_malformed(folded: FoldedLog) -> Breaches:
-    """Keys that cannot be read, and keys with trailing bytes (a warning, because Kafka ignores them)."""
+    """Every key is a type, a group id, a topic id and a partition, and nothing more.
+
+    Trailing bytes are a warning, because Kafka ignores them.
+    """
     rows = _with_fault(folded, Fault.KEY_MALFORMED | Fault.KEY_TRAILING)
     trailing = rows["fault"] & Fault.KEY_TRAILING != 0
     texts = [f"the key cannot be read; {_KEY_TEXT}", "the key has trailing bytes, which Kafka ignores"]
@@ -94,15 +87,12 @@ def key_malformed(folded: FoldedLog) -> Breaches:
     return _each(rows, text, np.where(trailing, WARNING, ERROR).astype(object))
 
 
-@rule(
-    "VALUE_MALFORMED",
-    Scope.STATE_LOG,
-    severity=ERROR,
-    source="Kafka CoordinatorRecordSerde.deserialize",
-    statement="Every value is read to its last byte by one of the known layouts.",
-)
+@rule("VALUE_MALFORMED", Scope.STATE_LOG, severity=ERROR, source="Kafka CoordinatorRecordSerde.deserialize")
 def value_malformed(folded: FoldedLog) -> Breaches:
-    """Values that no layout reads, and values that Kafka reads in spite of a fault: they are folded, with a warning."""
+    """Every value is read to its last byte by one of the known layouts.
+
+    A value that Kafka reads in spite of a fault is folded, with a warning.
+    """
     flaws = {
         Fault.VALUE_MALFORMED: f"the value fits no layout; {_KEY_TEXT}",
         Fault.VALUE_TRAILING: "the value has trailing bytes, which Kafka ignores",
@@ -116,53 +106,38 @@ def value_malformed(folded: FoldedLog) -> Breaches:
     return _each(rows, text, np.where(fatal, ERROR, WARNING).astype(object))
 
 
-@rule(
-    "VALUE_VERSION_UNKNOWN",
-    Scope.STATE_LOG,
-    severity=ERROR,
-    source="Kafka CoordinatorRecordSerde.deserialize",
-    statement="Every value has version 0.",
-)
+@rule("VALUE_VERSION_UNKNOWN", Scope.STATE_LOG, severity=ERROR, source="Kafka CoordinatorRecordSerde.deserialize")
 def value_version_unknown(folded: FoldedLog) -> Breaches:
-    """Values of a version that no release reads."""
+    """Every value has version 0."""
     rows = _with_fault(folded, Fault.VALUE_VERSION)
     return _each(rows, f"the value's version is unknown; {_KEY_TEXT}", version=rows["value_version"].copy())
 
 
-@rule(
-    "UPDATE_TOMBSTONE",
-    Scope.STATE_LOG,
-    severity=ERROR,
-    source="Kafka ShareCoordinatorShard.replay",
-    statement="Only a snapshot key has a null value.",
-)
+@rule("UPDATE_TOMBSTONE", Scope.STATE_LOG, severity=ERROR, source="Kafka ShareCoordinatorShard.replay")
 def update_tombstone(folded: FoldedLog) -> Breaches:
-    """Null values with an update key: replay fails with a NullPointerException."""
+    """Only a snapshot key has a null value.
+
+    Replay of a null value with an update key fails with a NullPointerException.
+    """
     return _each(_with_fault(folded, Fault.UPDATE_TOMBSTONE), f"an update without a value; {_KEY_TEXT}")
 
 
-@rule(
-    "INVERTED_RANGE",
-    Scope.STATE_LOG,
-    severity=ERROR,
-    source="Kafka PersisterStateBatchCombiner",
-    statement="Every range ends at or after its first offset, and before 2^63 - 1.",
-)
+@rule("INVERTED_RANGE", Scope.STATE_LOG, severity=ERROR, source="Kafka PersisterStateBatchCombiner")
 def inverted_range(folded: FoldedLog) -> Breaches:
-    """Records with an inverted range: merging it hangs a broker up to 4.3 and fails the load of 4.4."""
+    """Every range ends at or after its first offset, and before 2^63 - 1.
+
+    Merging another range hangs a broker up to 4.3 and fails the load of 4.4.
+    """
     rows = _with_fault(folded, Fault.INVERTED_RANGE)
     return _each(rows, "a range ends before it begins; it was left out of the state, a broker hangs or fails on it")
 
 
-@rule(
-    "WRONG_PARTITION",
-    Scope.STATE_LOG,
-    severity=ERROR,
-    source="Kafka ShareCoordinatorService.partitionFor",
-    statement="The records of a share-partition are in the state partition that its key hashes to.",
-)
+@rule("WRONG_PARTITION", Scope.STATE_LOG, severity=ERROR, source="Kafka ShareCoordinatorService.partitionFor")
 def wrong_partition(folded: FoldedLog) -> Breaches:
-    """Share-partitions in a state partition where the broker does not look for them."""
+    """The records of a share-partition are in the state partition that its key hashes to.
+
+    The broker does not look for it in another one.
+    """
     stray, belongs = folded.observations.misplaced
     return Breaches(
         folded.all_chains.chains["last_offset"][stray].copy(),
@@ -172,19 +147,13 @@ def wrong_partition(folded: FoldedLog) -> Breaches:
     )
 
 
-@rule(
-    "SPLIT_KEY",
-    Scope.STATES,
-    severity=ERROR,
-    source="Kafka ShareCoordinatorService.partitionFor",
-    statement="All records of a share-partition are in one state partition.",
-)
+@rule("SPLIT_KEY", Scope.STATES, severity=ERROR, source="Kafka ShareCoordinatorService.partitionFor")
 def split_key(split: pa.Table) -> Breaches:
-    """Share-partitions with state in several state partitions, for example after partitions were added to the topic.
+    """All records of a share-partition are in one state partition.
 
-    If the number of state partitions is known, the state in the partition that the key hashes to is used; otherwise all
-    are suspect. They are also suspect if one of the logs has no number: the logs may be parts or copies of one state
-    partition.
+    State is in several of them if partitions were added to the topic. If their number is known, the state in the
+    partition that the key hashes to is used; otherwise all are suspect. They are also suspect if one of the logs
+    has no number: the logs may be parts or copies of one state partition.
     """
     home = split["home"].fill_null(-1).to_numpy()
     consequences = [

@@ -6,6 +6,7 @@ and a function that builds the messages of findings. Any other rule (`rule`) is 
 
 import hashlib
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -18,9 +19,8 @@ import pyarrow as pa
 
 from share_state.errors import DeclarationError
 from share_state.fold.interval_map import UNCOVERED
-from share_state.fold.interval_merge import STATE_NAMES
 from share_state.fold.record_context import BROKEN_BY_BATCH, BROKEN_RULES, ContextChunk
-from share_state.fold.states import SHARE_GROUP_STATE
+from share_state.fold.states import SHARE_GROUP_STATE, state_name
 from share_state.jit.compile import first_class, inlined
 from share_state.kafka.state_records import Kind
 
@@ -118,7 +118,7 @@ class GroupBreach:
     dialect: str | None = SHARE_GROUP_STATE
 
 
-Check = Callable[[Any], "Breaches | list[GroupBreach]"]
+Check = Callable[[Any], "Breaches | Iterable[GroupBreach]"]
 """Takes the subject of its scope: FoldedLog, FoldedControlLog, AuditedGroups, FoldedSticky, or faults of records."""
 
 
@@ -185,40 +185,52 @@ _RULES: dict[str, Rule] = {}
 _Checked = TypeVar("_Checked", bound=Check)
 
 
-def rule(code: str, scope: Scope, *, severity: str, source: str, statement: str) -> Callable[[_Checked], _Checked]:
+def rule(code: str, scope: Scope, *, severity: str, source: str) -> Callable[[_Checked], _Checked]:
     """Register a function as a rule, or as the check of a registered rule in another scope.
 
+    The first paragraph of its docstring is the statement.
+
     Raises:
-        DeclarationError: if the code is registered in this scope, or with another severity in another scope.
+        DeclarationError: if the code is registered in this scope, or with another severity in another scope, or there
+            is no docstring.
     """
 
-    def register(check: _Checked) -> _Checked:
-        _register(code, scope, check, severity, source, statement)
+    def decorate(check: _Checked) -> _Checked:
+        register(code, scope, check, severity, source, _statement(code, check))
         return check
 
-    return register
+    return decorate
 
 
-def record_rule(code: str, *, severity: str, source: str, statement: str) -> Callable[[Any], Predicate]:
-    """Register a condition over single records of `__share_group_state`; see `Predicate`."""
-    return _compiled(code, Scope.RECORD, severity, source, statement)
+def record_rule(code: str, *, severity: str, source: str) -> Callable[[Any], Predicate]:
+    """Register a condition over single records of `__share_group_state`; see `Predicate` and `rule`."""
+    return _compiled(code, Scope.RECORD, severity, source)
 
 
-def state_batch_rule(code: str, *, severity: str, source: str, statement: str) -> Callable[[Any], Predicate]:
-    """Register a condition over single state batches of a record; see `Predicate`."""
-    return _compiled(code, Scope.STATE_BATCH, severity, source, statement)
+def state_batch_rule(code: str, *, severity: str, source: str) -> Callable[[Any], Predicate]:
+    """Register a condition over single state batches of a record; see `Predicate` and `rule`."""
+    return _compiled(code, Scope.STATE_BATCH, severity, source)
 
 
-def _compiled(code: str, scope: Scope, severity: str, source: str, statement: str) -> Callable[[Any], Predicate]:
-    def register(condition: Any) -> Predicate:
+def _compiled(code: str, scope: Scope, severity: str, source: str) -> Callable[[Any], Predicate]:
+    def decorate(condition: Any) -> Predicate:
         predicate = Predicate(condition)
-        _register(code, scope, predicate, severity, source, statement)
+        register(code, scope, predicate, severity, source, _statement(code, condition))
         return predicate
 
-    return register
+    return decorate
 
 
-def _register(code: str, scope: Scope, check: Check | Predicate, severity: str, source: str, statement: str) -> None:
+def _statement(code: str, function: Any) -> str:
+    doc = inspect.getdoc(function)
+    # With -OO, Python drops all docstrings.
+    if doc is None and sys.flags.optimize < 2:
+        raise DeclarationError(f"rule {code} has no statement: its function has no docstring")
+    return (doc or "").partition("\n\n")[0]
+
+
+def register(code: str, scope: Scope, check: Check | Predicate, severity: str, source: str, statement: str) -> None:
+    """Register a check without a docstring of its own; as `rule`."""
     existing = _RULES.get(code, Rule(code, severity, statement, source, {}))
     if scope in existing.checks:
         raise DeclarationError(f"rule {code} is registered twice for {scope}")
@@ -352,11 +364,6 @@ def in_words(values: np.ndarray) -> pa.Array:
 def state_names(states: np.ndarray) -> pa.Array:
     """Names of delivery states."""
     return pa.array([state_name(state) for state in states.tolist()], pa.string())
-
-
-def state_name(state: int) -> str:
-    """Name of a delivery state."""
-    return STATE_NAMES.get(state, f"UNKNOWN({state})")
 
 
 def listed(items: Iterable[object], most: int = 10) -> str:

@@ -23,14 +23,12 @@ from share_state.rules.registry import (
 )
 
 
-@state_batch_rule(
-    "UNKNOWN_DELIVERY_STATE",
-    severity=WARNING,
-    source="Kafka RecordState; KIP-1191 for ARCHIVING",
-    statement="A persisted state is AVAILABLE, ACKNOWLEDGED, ARCHIVED or, from 4.4 on, ARCHIVING.",
-)
+@state_batch_rule("UNKNOWN_DELIVERY_STATE", severity=WARNING, source="Kafka RecordState; KIP-1191 for ARCHIVING")
 def unknown_delivery_state(batch, limits):
-    """State batches in a state that is never persisted: a broker may refuse to load them, or the start gets stuck."""
+    """A persisted state is AVAILABLE, ACKNOWLEDGED, ARCHIVED or, from 4.4 on, ARCHIVING.
+
+    A broker may refuse to load another state, or the start gets stuck.
+    """
     state = batch.state
     is_known = state == AVAILABLE or state == ACKNOWLEDGED or state == ARCHIVED
     return not is_known and not (state == ARCHIVING and limits.writes_archiving)
@@ -44,14 +42,12 @@ def _(_: np.ndarray, batches: np.ndarray, chunk: ContextChunk) -> Message:
     return message("the state batch ", *span(batches), " is in state ", state_names(state), why, state=state)
 
 
-@state_batch_rule(
-    "DELIVERY_COUNT_INVALID",
-    severity=WARNING,
-    source="Kafka InFlightState.tryUpdateState",
-    statement="Offsets that were delivered have a delivery count of 1 or more.",
-)
+@state_batch_rule("DELIVERY_COUNT_INVALID", severity=WARNING, source="Kafka InFlightState.tryUpdateState")
 def delivery_count_invalid(record, batch, limits):
-    """Delivery counts below 0, or 0 for delivered offsets; only 4.1 lowers the count of a released offset."""
+    """Offsets that were delivered have a delivery count of 1 or more.
+
+    Only 4.1 lowers the count of a released offset.
+    """
     if batch.count != 0:
         return batch.count < 0
     if batch.state != AVAILABLE:
@@ -70,14 +66,12 @@ def _(_: np.ndarray, batches: np.ndarray, _chunk: ContextChunk) -> Message:
     )
 
 
-@state_batch_rule(
-    "DELIVERY_COUNT_OVER_LIMIT",
-    severity=WARNING,
-    source="Kafka group.share.delivery.count.limit",
-    statement="No delivery count exceeds the limit of its group (limits.delivery_count, limits.groups).",
-)
+@state_batch_rule("DELIVERY_COUNT_OVER_LIMIT", severity=WARNING, source="Kafka group.share.delivery.count.limit")
 def delivery_count_over_limit(batch, limits):
-    """Delivery counts above the limit: the brokers have another limit than the audit, or a writer ignores it."""
+    """No delivery count exceeds the limit of its group (limits.delivery_count, limits.groups).
+
+    Otherwise the brokers have another limit than the audit, or a writer ignores it.
+    """
     return batch.count > limits.delivery_count
 
 
@@ -90,14 +84,12 @@ def _(records: np.ndarray, batches: np.ndarray, chunk: ContextChunk) -> Message:
     )  # fmt: skip
 
 
-@state_batch_rule(
-    "BATCHES_OVERLAP",
-    severity=WARNING,
-    source="Kafka PersisterStateBatchCombiner",
-    statement="The state batches of a record are in order and do not overlap.",
-)
+@state_batch_rule("BATCHES_OVERLAP", severity=WARNING, source="Kafka PersisterStateBatchCombiner")
 def batches_overlap(batch, previous):
-    """Records whose state batches overlap or are out of order; the greatest value of each offset was folded."""
+    """The state batches of a record are in order and do not overlap.
+
+    If they do, the greatest value of each offset is folded.
+    """
     # INVERTED_RANGE reports ranges that end before they begin.
     return previous.first <= previous.last and batch.first <= batch.last and batch.first <= previous.last
 
@@ -107,14 +99,12 @@ def _(_: np.ndarray, batches: np.ndarray, _chunk: ContextChunk) -> Message:
     return message("the state batch ", *span(batches), " does not begin after the one before it")
 
 
-@state_batch_rule(
-    "BATCH_BELOW_START",
-    severity=WARNING,
-    source="Kafka SharePartition.maybeInitialize",
-    statement="No state batch of a record begins below the record's start offset.",
-)
+@state_batch_rule("BATCH_BELOW_START", severity=WARNING, source="Kafka SharePartition.maybeInitialize")
 def batch_below_start(record, batch):
-    """State batches below the start offset of their record; a leader refuses to load a snapshot with such a batch."""
+    """No state batch of a record begins below the record's start offset.
+
+    A leader refuses to load a snapshot with such a batch.
+    """
     return batch.first < record.start_offset and batch.first <= batch.last
 
 
@@ -134,14 +124,12 @@ def _why_4_4(chunk: ContextChunk, records: np.ndarray | None = None) -> str | pa
     return pa.array(np.where(is_later, why.format("offset", chunk.archiving_since), "").tolist(), pa.string())
 
 
-@record_rule(
-    "START_NOT_CARRIED",
-    severity=WARNING,
-    source="Kafka 4.4 ShareCoordinatorShard.generateShareStateRecord",
-    statement="From 4.4 on every update has the start offset once there is one.",
-)
+@record_rule("START_NOT_CARRIED", severity=WARNING, source="Kafka 4.4 ShareCoordinatorShard.generateShareStateRecord")
 def start_not_carried(record, context, limits):
-    """Updates without a start offset: an older broker, or another writer, still writes."""
+    """From 4.4 on every update has the start offset once there is one.
+
+    Otherwise an older broker, or another writer, still writes.
+    """
     return (
         (record.offset > limits.written_by_4_4_after or not limits.writer_is_known)
         and record.kind == Kind.UPDATE
@@ -158,13 +146,10 @@ def _(records: np.ndarray, contexts: np.ndarray, chunk: ContextChunk) -> Message
 
 
 @record_rule(
-    "COUNT_REGRESSION",
-    severity=WARNING,
-    source="Kafka 4.4 ShareCoordinatorShard.generateShareStateRecord; KIP-1226",
-    statement="From 4.4 on the delivery complete count does not decrease while the start offset stays.",
+    "COUNT_REGRESSION", severity=WARNING, source="Kafka 4.4 ShareCoordinatorShard.generateShareStateRecord; KIP-1226"
 )
 def count_regression(record, context, limits):
-    """Records whose delivery complete count is lower than before at the same start offset."""
+    """From 4.4 on the delivery complete count does not decrease while the start offset stays."""
     return (
         (record.offset > limits.written_by_4_4_after or not limits.writer_is_known)
         and continues(record, context)
@@ -181,14 +166,12 @@ def _(records: np.ndarray, contexts: np.ndarray, chunk: ContextChunk) -> Message
     return Message(pieces, {"found": found, "before": before}, needs_4_4=True)
 
 
-@record_rule(
-    "ARCHIVING_PASSED",
-    severity=WARNING,
-    source="KIP-1191; Kafka 4.4 SharePartition",
-    statement="The start offset does not pass an offset in state ARCHIVING.",
-)
+@record_rule("ARCHIVING_PASSED", severity=WARNING, source="KIP-1191; Kafka 4.4 SharePartition")
 def archiving_passed(record, context, limits):
-    """Records whose start offset passes an ARCHIVING offset: the log does not show the end of its dead-letter write."""
+    """The start offset does not pass an offset in state ARCHIVING.
+
+    Otherwise the log does not show the end of its dead-letter write.
+    """
     return (
         record.offset > limits.written_by_4_4_after and not context.is_suspect and context.archiving_passed_offset >= 0
     )
@@ -203,14 +186,12 @@ def _(_: np.ndarray, contexts: np.ndarray, chunk: ContextChunk) -> Message:
     )  # fmt: skip
 
 
-@state_batch_rule(
-    "BATCHES_NOT_JOINED",
-    severity=INFO,
-    source="Kafka 4.4 PersisterStateBatchCombiner",
-    statement="From 4.4 on no two adjacent state batches of a record have the same state and delivery count.",
-)
+@state_batch_rule("BATCHES_NOT_JOINED", severity=INFO, source="Kafka 4.4 PersisterStateBatchCombiner")
 def batches_not_joined(record, context, batch, previous, limits):
-    """Records with state batches that 4.4 would have joined: an older broker wrote them; harmless."""
+    """From 4.4 on no two adjacent state batches of a record have the same state and delivery count.
+
+    An older broker may write them; this is harmless.
+    """
     return (
         record.offset > limits.written_by_4_4_after
         and batch.first == previous.last + 1

@@ -69,15 +69,12 @@ def at(
     )
 
 
-@rule(
-    "STALE_CLAIM",
-    Scope.CLAIMS,
-    severity=WARNING,
-    source="KIP-341",
-    statement="Members claim partitions of the newest generation that any member names.",
-)
+@rule("STALE_CLAIM", Scope.CLAIMS, severity=WARNING, source="KIP-341")
 def stale_claim(sticky: FoldedSticky) -> list[GroupBreach]:
-    """Claims of an earlier generation than another member's, such as those of a member that left and rejoined."""
+    """Members claim partitions of the newest generation that any member names.
+
+    A member that left and rejoined, for example, claims those of an earlier one.
+    """
     return [
         at(generation, f"{member.member_id} claims {topic}-{partition} as of generation {member.generation}, and others"
                         f" name {generation.newest_claim}", (topic, partition), **_lag(generation, member))
@@ -88,15 +85,9 @@ def stale_claim(sticky: FoldedSticky) -> list[GroupBreach]:
     ]  # fmt: skip
 
 
-@rule(
-    "LOST_TO_NEWER",
-    Scope.CLAIMS,
-    severity=INFO,
-    source="KIP-341",
-    statement="No claim loses to one of a later generation.",
-)
+@rule("LOST_TO_NEWER", Scope.CLAIMS, severity=INFO, source="KIP-341")
 def lost_to_newer(sticky: FoldedSticky) -> list[GroupBreach]:
-    """Claims that lose to a claim of a later generation."""
+    """No claim loses to one of a later generation."""
     return [
         at(generation, f"{claim.member_id} claims {one.topic}-{one.partition} as of generation {claim.generation},"
                         f" and {one.owner} had it in {one.generation}", (one.topic, one.partition),
@@ -107,34 +98,23 @@ def lost_to_newer(sticky: FoldedSticky) -> list[GroupBreach]:
     ]  # fmt: skip
 
 
-@rule(
-    "DOUBLE_CLAIM",
-    Scope.CLAIMS,
-    severity=WARNING,
-    source="KIP-341",
-    statement="At most one member claims a partition of one generation.",
-)
-def double_claim(sticky: FoldedSticky) -> list[GroupBreach]:
-    """Partitions that several members claim for the same, newest generation: nobody keeps them."""
-    findings = []
+@rule("DOUBLE_CLAIM", Scope.CLAIMS, severity=WARNING, source="KIP-341")
+def double_claim(sticky: FoldedSticky) -> Iterator[GroupBreach]:
+    """At most one member claims a partition of one generation.
+
+    If several claim it for the newest generation, none of them keeps it.
+    """
     for generation, one in resolved_of(sticky):
         if one.status == INVALIDATED:
             highest = max(claim.generation for claim in one.losing)
             members = [claim.member_id for claim in one.losing if claim.generation == highest]
             text = f"{listed(members)} claim {one.topic}-{one.partition} as of generation {highest}; nobody keeps it"
-            findings.append(at(generation, text, (one.topic, one.partition), members=listed(members)))
-    return findings
+            yield at(generation, text, (one.topic, one.partition), members=listed(members))
 
 
-@rule(
-    "ORDER_DEPENDENT_OUTCOME",
-    Scope.CLAIMS,
-    severity=WARNING,
-    source="Kafka AbstractStickyAssignor",
-    statement="The previous owner of a partition does not depend on the order of the members.",
-)
+@rule("ORDER_DEPENDENT_OUTCOME", Scope.CLAIMS, severity=WARNING, source="Kafka AbstractStickyAssignor")
 def order_dependent_outcome(sticky: FoldedSticky) -> list[GroupBreach]:
-    """Partitions whose owner depends on the order in which Kafka reads the members."""
+    """The previous owner of a partition does not depend on the order of the members."""
     return [
         at(generation, f"the previous owner of {one.topic}-{one.partition} depends on the order of the members",
             (one.topic, one.partition), members=listed([one.owner or "", *(claim.member_id for claim in one.losing)]))
@@ -143,16 +123,9 @@ def order_dependent_outcome(sticky: FoldedSticky) -> list[GroupBreach]:
     ]  # fmt: skip
 
 
-@rule(
-    "GENERATION_RESET",
-    Scope.CLAIMS,
-    severity=WARNING,
-    source="KIP-341",
-    statement="The generation that a member names never decreases.",
-)
-def generation_reset(sticky: FoldedSticky) -> list[GroupBreach]:
-    """Members that name an earlier generation than before."""
-    findings = []
+@rule("GENERATION_RESET", Scope.CLAIMS, severity=WARNING, source="KIP-341")
+def generation_reset(sticky: FoldedSticky) -> Iterator[GroupBreach]:
+    """The generation that a member names never decreases."""
     latest: dict[tuple[str, tuple[str, str]], int] = {}
     for generation in sticky.sticky:
         for member in generation.members:
@@ -161,44 +134,32 @@ def generation_reset(sticky: FoldedSticky) -> list[GroupBreach]:
             before = latest.get((generation.group_id, member.identity), member.generation)
             if member.generation < before:
                 text = f"{member.member_id} names generation {member.generation} after {before}"
-                findings.append(at(generation, text, None, before=before, after=member.generation))
+                yield at(generation, text, None, before=before, after=member.generation)
             latest[generation.group_id, member.identity] = member.generation
-    return findings
 
 
-@rule(
-    "FALSE_CLAIM",
-    Scope.CLAIMS,
-    severity=WARNING,
-    source="Kafka StickyAssignor.onAssignment",
-    statement="A member was assigned what it claims, in the generation that it names.",
-)
-def false_claim(sticky: FoldedSticky) -> list[GroupBreach]:
-    """Claims to partitions that the member was not assigned in the generation that it names."""
-    findings = []
+@rule("FALSE_CLAIM", Scope.CLAIMS, severity=WARNING, source="Kafka StickyAssignor.onAssignment")
+def false_claim(sticky: FoldedSticky) -> Iterator[GroupBreach]:
+    """A member was assigned what it claims, in the generation that it names."""
     for generation, member, earlier in with_earlier(sticky):
         if earlier is None:
             continue
         earlier_member = next((one for one in earlier.members if one.identity == member.identity), None)
         assigned = set(earlier_member.assigned) if earlier_member else set()
-        findings += [
+        yield from [
             at(generation, f"{member.member_id} claims {topic}-{partition} as of generation {member.generation}, in"
                             " which it was not assigned it", (topic, partition), assigned_at=earlier.offset)
             for topic, partition in member.user_data.claims
             if (topic, partition) not in assigned
         ]  # fmt: skip
-    return findings
 
 
-@rule(
-    "UNVERIFIABLE",
-    Scope.CLAIMS,
-    severity=INFO,
-    source="Kafka StickyAssignor.onAssignment",
-    statement="The log still holds the record of every claimed generation.",
-)
+@rule("UNVERIFIABLE", Scope.CLAIMS, severity=INFO, source="Kafka StickyAssignor.onAssignment")
 def unverifiable(sticky: FoldedSticky) -> list[GroupBreach]:
-    """Members whose claims name a generation that the log no longer holds: they cannot be checked."""
+    """The log still holds the record of every claimed generation.
+
+    Other claims cannot be checked.
+    """
     return [
         at(generation, f"{member.member_id} claims {len(member.user_data.claims)} partitions as of generation"
                         f" {member.generation}, whose record is gone", None, member=member.member_id)
@@ -207,15 +168,9 @@ def unverifiable(sticky: FoldedSticky) -> list[GroupBreach]:
     ]  # fmt: skip
 
 
-@rule(
-    "CLAIM_AHEAD",
-    Scope.CLAIMS,
-    severity=WARNING,
-    source="KIP-341",
-    statement="Claims are of generations before the one that begins.",
-)
+@rule("CLAIM_AHEAD", Scope.CLAIMS, severity=WARNING, source="KIP-341")
 def claim_ahead(sticky: FoldedSticky) -> list[GroupBreach]:
-    """Members that name the generation that is just beginning, or a later one."""
+    """Claims are of generations before the one that begins."""
     return [
         at(generation, f"{member.member_id} names generation {member.generation}, but the group begins"
                         f" {generation.generation}", None, member=member.member_id)
@@ -225,14 +180,10 @@ def claim_ahead(sticky: FoldedSticky) -> list[GroupBreach]:
 
 
 @rule(
-    "GENERATION_MISMATCH",
-    Scope.CLAIMS,
-    severity=INFO,
-    source="Kafka ConsumerProtocolSubscription.json; StickyAssignor",
-    statement="Subscription and user data name the same generation.",
+    "GENERATION_MISMATCH", Scope.CLAIMS, severity=INFO, source="Kafka ConsumerProtocolSubscription.json; StickyAssignor"
 )
 def generation_mismatch(sticky: FoldedSticky) -> list[GroupBreach]:
-    """Members whose subscription and user data name different generations."""
+    """Subscription and user data name the same generation."""
     return [
         at(generation, f"{member.member_id} subscribes as of generation {member.subscription_generation} and claims"
                         f" as of {member.generation}", None, member=member.member_id)
@@ -244,15 +195,9 @@ def generation_mismatch(sticky: FoldedSticky) -> list[GroupBreach]:
     ]  # fmt: skip
 
 
-@rule(
-    "NEW_MEMBER",
-    Scope.CLAIMS,
-    severity=INFO,
-    source="Kafka StickyAssignor.memberData",
-    statement="A member names its previous assignment.",
-)
+@rule("NEW_MEMBER", Scope.CLAIMS, severity=INFO, source="Kafka StickyAssignor.memberData")
 def new_member(sticky: FoldedSticky) -> list[GroupBreach]:
-    """Members that name no earlier assignment."""
+    """A member names its previous assignment."""
     return [
         at(generation, f"{member.member_id} is new: it names no earlier assignment", None, member=member.member_id)
         for generation, member in members_of(sticky)
@@ -265,83 +210,59 @@ def _lag(generation: GroupGeneration, member: ClaimingMember) -> dict[str, objec
     return {"member": member.member_id, "claim_generation": member.generation, "lag": lag}
 
 
-@rule(
-    "DOUBLE_ASSIGNED",
-    Scope.CLAIMS,
-    severity=WARNING,
-    source="KAFKA-7026",
-    statement="A partition is assigned to one member.",
-)
-def double_assigned(sticky: FoldedSticky) -> list[GroupBreach]:
-    """Partitions that the leader assigned to several members: they are read twice."""
-    findings = []
+@rule("DOUBLE_ASSIGNED", Scope.CLAIMS, severity=WARNING, source="KAFKA-7026")
+def double_assigned(sticky: FoldedSticky) -> Iterator[GroupBreach]:
+    """A partition is assigned to one member.
+
+    Otherwise it is read twice.
+    """
     for generation in sticky.generations:
         holders: dict[TopicPartition, list[str]] = {}
         for member in generation.members if generation.protocol != STREAMS else ():
             for place in dict.fromkeys(member.assigned):
                 holders.setdefault(place, []).append(member.member_id)
-        findings += [
+        yield from [
             at(generation, f"{topic}-{partition} is assigned to {listed(members)}", (topic, partition),
                 members=listed(members))
             for (topic, partition), members in sorted(holders.items())
             if len(members) > 1
         ]  # fmt: skip
-    return findings
 
 
-@rule(
-    "MOVED",
-    Scope.CLAIMS,
-    severity=INFO,
-    source="KIP-54",
-    statement="A partition stays with the member that had it.",
-)
-def moved(sticky: FoldedSticky) -> list[GroupBreach]:
-    """Partitions that were assigned to another member than their previous owner."""
-    findings = []
+@rule("MOVED", Scope.CLAIMS, severity=INFO, source="KIP-54")
+def moved(sticky: FoldedSticky) -> Iterator[GroupBreach]:
+    """A partition stays with the member that had it."""
     for generation in sticky.sticky:
         owners = {
             (one.topic, one.partition): one.owner for one in sticky.resolved[generation.group_id, generation.offset]
         }
         owned = sum(owner is not None for owner in owners.values())
         kept = sum(owners.get(place) == member.member_id for member in generation.members for place in member.assigned)
-        findings += [
+        yield from [
             at(generation, f"{topic}-{partition} goes from {owners[topic, partition]} to {member.member_id}",
                 (topic, partition), kept=kept, owned=owned, stickiness=f"{kept / owned:.3f}")
             for member in generation.members
             for topic, partition in member.assigned
             if owners.get((topic, partition)) not in (None, member.member_id)
         ]  # fmt: skip
-    return findings
 
 
-@rule(
-    "UNFAIR_ASSIGNMENT",
-    Scope.CLAIMS,
-    severity=INFO,
-    source="KIP-54",
-    statement="Members with the same subscription get equal numbers of partitions, plus or minus one.",
-)
-def unfair_assignment(sticky: FoldedSticky) -> list[GroupBreach]:
-    """Generations in which members with the same subscription got unequal numbers of partitions."""
-    findings = []
+@rule("UNFAIR_ASSIGNMENT", Scope.CLAIMS, severity=INFO, source="KIP-54")
+def unfair_assignment(sticky: FoldedSticky) -> Iterator[GroupBreach]:
+    """Members with the same subscription get equal numbers of partitions, plus or minus one."""
     for generation in sticky.sticky:
         sizes = sorted((len(set(member.assigned)) for member in generation.members), reverse=True)
         if generation.has_equal_subscriptions and sizes[0] - sizes[-1] > 1:
             text = f"members got {listed(sizes)} partitions each"
-            findings.append(at(generation, text, None, most=sizes[0], least=sizes[-1]))
-    return findings
+            yield at(generation, text, None, most=sizes[0], least=sizes[-1])
 
 
-@rule(
-    "UNPARSEABLE_USER_DATA",
-    Scope.CLAIMS,
-    severity=WARNING,
-    source="Kafka StickyAssignor.memberData",
-    statement="User data of the sticky assignor can be read.",
-)
+@rule("UNPARSEABLE_USER_DATA", Scope.CLAIMS, severity=WARNING, source="Kafka StickyAssignor.memberData")
 def unparseable_user_data(sticky: FoldedSticky) -> list[GroupBreach]:
-    """User data of the sticky assignor that no version can read; Kafka treats such a member as without claims."""
+    """User data of the sticky assignor can be read.
+
+    Kafka treats other members as without claims.
+    """
     return [
         at(generation, f"the user data of {member.member_id} cannot be read: {member.user_data.flaw}", None,
             member=member.member_id)
@@ -350,15 +271,12 @@ def unparseable_user_data(sticky: FoldedSticky) -> list[GroupBreach]:
     ]  # fmt: skip
 
 
-@rule(
-    "TRAILING_BYTES",
-    Scope.CLAIMS,
-    severity=INFO,
-    source="Kafka StickyAssignor.memberData",
-    statement="User data is read to its last byte.",
-)
+@rule("TRAILING_BYTES", Scope.CLAIMS, severity=INFO, source="Kafka StickyAssignor.memberData")
 def trailing_bytes(sticky: FoldedSticky) -> list[GroupBreach]:
-    """User data with trailing bytes, which Kafka ignores."""
+    """User data is read to its last byte.
+
+    Kafka ignores trailing bytes.
+    """
     return [
         at(generation, f"{member.user_data.trailing} bytes after the user data of {member.member_id}", None,
             member=member.member_id)
@@ -372,15 +290,16 @@ def trailing_bytes(sticky: FoldedSticky) -> list[GroupBreach]:
     Scope.CLAIMS,
     severity=WARNING,
     source="Kafka ConsumerPartitionAssignor.subscriptionUserData",
-    statement="Assignors without state send no user data.",
 )
-def unexpected_user_data(sticky: FoldedSticky) -> list[GroupBreach]:
-    """User data of an assignor without state; info for an assignor that is not Kafka's and may have state."""
-    findings = []
+def unexpected_user_data(sticky: FoldedSticky) -> Iterator[GroupBreach]:
+    """Assignors without state send no user data.
+
+    Info for an assignor that is not Kafka's and may have state.
+    """
     for generation in sticky.generations:
         if generation.is_sticky or not generation.is_consumer or generation.protocol == STREAMS:
             continue
-        findings += [
+        yield from [
             GroupBreach(
                 f"{member.member_id} has {len(member.subscription.user_data)} bytes of user data under the assignor"
                 f" {generation.protocol}",
@@ -391,18 +310,14 @@ def unexpected_user_data(sticky: FoldedSticky) -> list[GroupBreach]:
             for member in generation.members
             if member.subscription and member.subscription.user_data
         ]  # fmt: skip
-    return findings
 
 
-@rule(
-    "UNKNOWN_TOPIC",
-    Scope.CLAIMS,
-    severity=INFO,
-    source="Kafka AbstractStickyAssignor",
-    statement="Members claim partitions of topics that exist and that the group subscribes to.",
-)
+@rule("UNKNOWN_TOPIC", Scope.CLAIMS, severity=INFO, source="Kafka AbstractStickyAssignor")
 def unknown_topic(sticky: FoldedSticky) -> list[GroupBreach]:
-    """Claims to topics that no member subscribes to, or that do not exist; they are ignored."""
+    """Members claim partitions of topics that exist and that the group subscribes to.
+
+    Other claims are ignored.
+    """
     return [
         at(generation, f"{member.member_id} claims {count} partitions of {topic}, which has no subscriber or does"
                         " not exist", (topic, None), member=member.member_id)
@@ -412,15 +327,9 @@ def unknown_topic(sticky: FoldedSticky) -> list[GroupBreach]:
     ]  # fmt: skip
 
 
-@rule(
-    "PARTITION_OUT_OF_RANGE",
-    Scope.CLAIMS,
-    severity=WARNING,
-    source="Kafka AbstractStickyAssignor",
-    statement="Members claim partitions that their topic has.",
-)
+@rule("PARTITION_OUT_OF_RANGE", Scope.CLAIMS, severity=WARNING, source="Kafka AbstractStickyAssignor")
 def partition_out_of_range(sticky: FoldedSticky) -> list[GroupBreach]:
-    """Claims to partitions that their topic does not have."""
+    """Members claim partitions that their topic has."""
     sizes = sticky.sizes or {}
     return [
         at(generation, f"{member.member_id} claims {topic}-{partition}, but the topic has {sizes[topic]} partitions",
@@ -431,27 +340,18 @@ def partition_out_of_range(sticky: FoldedSticky) -> list[GroupBreach]:
     ]  # fmt: skip
 
 
-@rule(
-    "MALFORMED_SUBSCRIPTION",
-    Scope.CLAIMS,
-    severity=WARNING,
-    source="Kafka ConsumerProtocol.deserializeSubscription",
-    statement="Every subscription can be read.",
-)
+@rule("MALFORMED_SUBSCRIPTION", Scope.CLAIMS, severity=WARNING, source="Kafka ConsumerProtocol.deserializeSubscription")
 def malformed_subscription(sticky: FoldedSticky) -> list[GroupBreach]:
-    """Subscriptions that cannot be read: the claims of the member are unknown."""
+    """Every subscription can be read.
+
+    Otherwise the claims of the member are unknown.
+    """
     return _flaws(sticky, "MALFORMED_SUBSCRIPTION")
 
 
-@rule(
-    "MALFORMED_ASSIGNMENT",
-    Scope.CLAIMS,
-    severity=WARNING,
-    source="Kafka ConsumerProtocol.deserializeAssignment",
-    statement="Every assignment can be read.",
-)
+@rule("MALFORMED_ASSIGNMENT", Scope.CLAIMS, severity=WARNING, source="Kafka ConsumerProtocol.deserializeAssignment")
 def malformed_assignment(sticky: FoldedSticky) -> list[GroupBreach]:
-    """Assignments that cannot be read."""
+    """Every assignment can be read."""
     return _flaws(sticky, "MALFORMED_ASSIGNMENT")
 
 

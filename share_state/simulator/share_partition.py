@@ -427,7 +427,7 @@ class Acknowledgement:
     def _acknowledge(self, batch: InFlightBatch, runs: list[OffsetRun], segment: AckSegment) -> AckError | None:
         if segment.type is AckType.RENEW:
             if not self._settings.renews:
-                return _invalid_state("locks may not be renewed here (share.renew.acknowledge.enable)")
+                return _invalid_state("the group does not allow renewals (share.renew.acknowledge.enable)")
             lock_seq = self._locks.next_lock_seq()
             for run in runs:
                 run.deadline, run.lock_seq = self._deadline, lock_seq

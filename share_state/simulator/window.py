@@ -333,7 +333,7 @@ class Window:
             return False
         batch = self.batches[i]
         if batch.per_offset and batch.last < self.start_offset:
-            # The log start passed a batch tracked per offset: Kafka's lookup of the start fails here too.
+            # The log start passed a batch tracked per offset: Kafka's lookup of the start fails as well.
             return False
         at = min(self.start_offset, batch.last)
         return next(batch.overlapping(at, at)).is_terminal

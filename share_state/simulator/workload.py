@@ -158,7 +158,7 @@ BEHAVIOURS = (
     Behaviour("stalled", "a member that renews the lock of one record for minutes while others go on",
               members=2, renews_for_ms=6 * _MINUTE, leader_moves_every_ms=0),
     Behaviour("recreated", "a group that is deleted and created again", deleted_every_ms=3 * _MINUTE),
-    Behaviour("altered", "a group whose offsets are set back, and whose unread records retention deletes",
+    Behaviour("altered", "a group whose offsets are reset to lower ones, and whose unread records retention deletes",
               offsets_reset_every_ms=2 * _MINUTE, log_start_moves_every_ms=90 * _SECOND),
     Behaviour("dead-letters", "a group whose failing records go to a dead letter queue",
 

@@ -231,8 +231,8 @@ def _of_table(batch: pa.RecordBatch) -> tuple[pa.Table, int]:
     columns = []
     for header in HEADERS:
         places = np.full(len(batch), -1, np.int64)
-        chosen = np.flatnonzero(np.asarray(pc.fill_null(pc.equal(names, f"__dlq.errors.{header}"), False)))
-        places[row_of[chosen]] = chosen
+        matching = np.flatnonzero(np.asarray(pc.fill_null(pc.equal(names, f"__dlq.errors.{header}"), False)))
+        places[row_of[matching]] = matching
         columns.append(values.take(pa.array(places, mask=places < 0)))
     times = pa.array(timestamp_ms(batch["timestamp"]))
     return dead_letters(columns, batch["topic"].cast(pa.string()), batch["partition"], batch["offset"], times)

@@ -477,27 +477,20 @@ def find_logs_of_dialect(inputs: Sequence[str], dialect: str) -> list[LogPartiti
             raise no_state_topic from None
 
 
-def infer_state_partition_count(logs: Sequence[LogPartition]) -> int | None:
-    """Number of partitions of the state topic; None if the logs do not run from 0 without a gap.
-
-    Only folders of segments include partitions without records.
-    """
-    numbers = sorted(log.partition for log in logs if log.partition is not None and log.topic == STATE_TOPIC)
-    is_complete = all(log.source is None for log in logs) and numbers == list(range(len(logs)))
-    return len(numbers) if numbers and is_complete else None
-
-
-def infer_partition_count(logs: Sequence[LogPartition]) -> int | None:
+def infer_partition_count(logs: Sequence[LogPartition], topic: str) -> int | None:
     """Number of partitions of a topic; None if the logs do not run from 0 without a gap.
 
-    Only folders of segments include partitions without records. Partition 0 alone may be the first of many.
+    Only folders of segments include partitions without records. Partition 0 of `__consumer_offsets` alone may be the
+    first of many.
 
     Args:
-        logs: all log partitions in the input.
+        logs: all log partitions in the input; logs of other topics leave the number unknown.
+        topic: STATE_TOPIC or GROUP_TOPIC.
     """
-    numbers = sorted({log.partition for log in logs if log.partition is not None})
-    is_complete = all(log.source is None for log in logs) and numbers == list(range(len(numbers)))
-    return len(numbers) if len(numbers) > 1 and is_complete else None
+    numbers = sorted(log.partition for log in logs if log.partition is not None and log.topic == topic)
+    least = 1 if topic == STATE_TOPIC else 2
+    is_complete = all(log.source is None for log in logs) and numbers == list(range(len(logs)))
+    return len(numbers) if len(numbers) >= least and is_complete else None
 
 
 def infer_group_partition_count(logs: Sequence[LogPartition], places: Sequence[tuple[int | None, str]]) -> int | None:
@@ -509,6 +502,6 @@ def infer_group_partition_count(logs: Sequence[LogPartition], places: Sequence[t
         logs: all log partitions in the input.
         places: (partition, group id) of every group in them.
     """
-    count = infer_partition_count(logs)
+    count = infer_partition_count(logs, GROUP_TOPIC)
     matching = sum(group_partition_of(group_id, count) == partition for partition, group_id in places) if count else 0
     return count if 2 * matching > len(places) else None

@@ -280,7 +280,7 @@ def dump_logs(
             if other_topics
             else "no line begins with `Dumping `"
         )
-        raise InputError(f"{files[0]}: nothing of {topics[0]} is dumped here ({reason})")
+        raise InputError(f"{files[0]}: no dump of {topics[0]} in this text ({reason})")
     logs = []
     for (rank, partition, _), segments in sorted(by_log.items()):
         ordered = tuple(sorted(segments, key=lambda segment: segment.base_offset))

@@ -141,7 +141,7 @@ KAFKA_FORM = "kafka"
 """The `--format` of a running cluster."""
 
 _BROKER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s\[\]:/,@]+):(\d{1,5})")
-KAFKA_WANTED = "give kafka://HOST:PORT, or several brokers of one cluster with commas between them"
+ADDRESS_HINT = "give kafka://HOST:PORT, or several brokers of one cluster with commas between them"
 """What to give for an address, in messages."""
 
 
@@ -158,5 +158,5 @@ def bootstrap_servers(address: str) -> str:
     for broker in brokers.split(","):
         match = _BROKER.fullmatch(broker)
         if not address.startswith(SCHEME) or match is None or not 0 < int(match[2]) <= 0xFFFF:
-            raise InputError(f"{address}: not the address of a cluster; {KAFKA_WANTED}")
+            raise InputError(f"{address}: not the address of a cluster; {ADDRESS_HINT}")
     return brokers

@@ -128,7 +128,7 @@ def resume(log: LogPartition, point: ResumePoint) -> tuple[LogPartition, ResumeS
 
 
 def _discontinuity(log: LogPartition, point: ResumePoint, statuses: set[_ReplicaStatus]) -> ResumeStatus | None:
-    """Why a log may not continue the log read earlier, or None; at least one of its copies reaches the point."""
+    """Why a log may not continue the log read earlier, or None; at least one of its copies contains the point."""
     if log.log_start_offset > point.next_offset:
         return ResumeStatus.CLEANED
     if statuses == {_ReplicaStatus.DIFFERS}:

@@ -135,14 +135,14 @@ def _check_columns(schema: pa.Schema, columns: Columns, file: TableFile) -> None
         "topic": (columns.topic, is_text, "text"),
         "timestamp": (columns.timestamp, _is_time, "a timestamp or milliseconds"),
     }
-    for ours, (name, is_right, wanted) in kinds.items():
+    for ours, (name, is_right, expected) in kinds.items():
         if name not in schema.names:
             if ours in ("topic", "timestamp") or name in file.constants:
                 continue
             existing = ", ".join(schema.names)
             raise InputError(f"{file.path}: no column {name} (columns: {existing}); give --column {ours}=NAME")
         if not is_right(schema.field(name).type):
-            raise InputError(f"{file.path}: column {name} is {schema.field(name).type}, not {wanted}")
+            raise InputError(f"{file.path}: column {name} is {schema.field(name).type}, not {expected}")
 
 
 def _is_bytes(kind: pa.DataType) -> bool:

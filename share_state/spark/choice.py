@@ -97,7 +97,7 @@ def open_place(choice: ExecutorChoice, warehouse: str) -> Iterator[tuple[Executo
 
 def names_schema(warehouse: str) -> bool:
     """Whether a warehouse may be a `catalog.schema`: there is no file or folder of this name."""
-    return re.fullmatch(r"\w+\.\w+", warehouse) is not None and not Path(warehouse).exists()
+    return re.fullmatch(r"\w+(\.\w+)+", warehouse) is not None and not Path(warehouse).exists()
 
 
 def _fits_in_process(plan: FoldPlan) -> bool:

@@ -5,21 +5,26 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial, reduce
-from pathlib import Path
+from math import gcd
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from share_state.delta.reader import CommittedTables, open_dataset, warehouse_errors
 from share_state.delta.warehouse import Warehouse
-from share_state.pipeline.across_logs import GroupSide
+from share_state.fold.timeline import TIMELINE
+from share_state.pipeline.across_logs import GroupSide, judge_states
 from share_state.pipeline.executor import DeltalakeSink
 from share_state.pipeline.plan import FoldPlan, cores_per_log
 from share_state.pipeline.sink import Sink
 from share_state.pipeline.task import (
     CUTOFF,
     FINDINGS,
+    IN_FLIGHT,
+    LOG,
     RESULTS,
     STATE,
     SUMMARY,
@@ -27,15 +32,31 @@ from share_state.pipeline.task import (
     PerLog,
     balance_tasks,
     run_task,
+    timeline_batches,
 )
 from share_state.rules.group_context import STATE_COLUMNS
 from share_state.schema.declarations import table_schema
-from share_state.sources.discovery import LogPartition, Segment
+from share_state.sources.discovery import STATE_TOPIC, LogPartition, Segment
 from share_state.sources.kafka_client import KAFKA_FORM
+from share_state.sources.object_stores import absolute_address
 from share_state.spark.inputs import FrameRows, described, local_address, map_frame
 from share_state.spark.sink import SparkSink, missing_support
 
 _LOG = logging.getLogger("share_state")
+
+_SPLIT = "split"
+_SPLIT_KEYS = pa.schema(
+    [
+        ("group_id", pa.string()),
+        ("topic_id", pa.string()),
+        ("partition", pa.int32()),
+        ("state_partition", pa.int32()),
+        (LOG, pa.string()),
+        ("is_stray", pa.bool_()),
+        ("is_doubtful", pa.bool_()),
+    ]
+)
+"""A share-partition with state in several logs: whether another log is its own, and whether that is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,24 +103,36 @@ class SparkExecutor:
         of_executor = int(context.getConf().get("spark.executor.cores") or context.defaultParallelism)
         plan = replace(plan, cores=cores_per_log(plan.logs, context.defaultParallelism, of_executor))
         if plan.resumed is not None:
-            files = {name: tuple(map(_absolute_path, one.files)) for name, one in plan.resumed.items()}
+            files = {name: tuple(map(absolute_address, one.files)) for name, one in plan.resumed.items()}
             plan = replace(plan, resumed={n: replace(one, files=files[n]) for n, one in plan.resumed.items()})
         return self.map_logs(plan, partial(run_task, plan, output), output.schema)
 
     def returned_tables(self, rows: DataFrame, tables: Sequence[str]) -> dict[str, DataFrame]:
         """Tables that `fold` returned, by name; Spark folds once for all of them and keeps the rows."""
         rows = rows.cache() if len(tables) > 1 else rows
-        return {name: rows.filter(f"{name} IS NOT NULL").select(f"{name}.*") for name in tables}
+        return {name: _rows_of(rows, name) for name in tables}
 
     def result_tables(self, plan: FoldPlan, side: GroupSide | None = None) -> dict[str, DataFrame]:
         """Every table that `reconstruct` writes, by name; Spark folds once, when one of them is first used."""
         rows = self.fold(plan, OutputSpec(RESULTS))
         tables = self.returned_tables(rows, (*RESULTS, CUTOFF))
-        if side is None:
+        has_several = _has_several_logs(plan)
+        if side is None and not has_several:
             return tables
-        findings = tables[FINDINGS].unionByName(_judge_groups(rows, side, plan))
-        of_groups = {name: self.spark.createDataFrame(table) for name, table in side.tables().items()}
-        return tables | {FINDINGS: findings} | of_groups
+        judged = _judge_states(rows, side, plan).cache()
+        if has_several:
+            tables |= {name: _settle(_rows_of(rows, name, LOG), name, judged, LOG) for name in (STATE, IN_FLIGHT)}
+        tables[FINDINGS] = tables[FINDINGS].unionByName(_rows_of(judged, FINDINGS))
+        of_groups = {} if side is None else side.tables()
+        return tables | {name: self.spark.createDataFrame(table) for name, table in of_groups.items()}
+
+    def timeline(self, plan: FoldPlan) -> DataFrame:
+        """The states after every record of a plan; if it has several logs, their last states are folded, too."""
+        rows = self.map_logs(plan, partial(timeline_batches, plan), table_schema(TIMELINE))
+        if not _has_several_logs(plan):
+            return rows
+        states = self.fold(replace(plan, timeline=None), OutputSpec((STATE,)))
+        return _settle(rows, TIMELINE, _judge_states(states, None, plan), "state_partition")
 
     def collect(self, rows: DataFrame) -> pa.Table:
         """Rows as an Arrow table in this process."""
@@ -118,29 +151,71 @@ class SparkExecutor:
             yield sink
 
 
-def _absolute_path(path: str) -> str:
-    return path if "://" in path else str(Path(path).absolute())
-
-
 def _absolute(segment: Segment) -> Segment:
-    return replace(segment, path=_absolute_path(segment.path))
+    return replace(segment, path=absolute_address(segment.path))
 
 
-def _judge_groups(rows: DataFrame, side: GroupSide, plan: FoldPlan) -> DataFrame:
-    """The findings of the group side, judged in one task when they are used; `rows` of `SparkExecutor.fold`."""
-    findings, columns = table_schema(FINDINGS), table_schema(STATE)
-    empty = pa.schema([columns.field(name) for name in STATE_COLUMNS]).empty_table()
+def _rows_of(rows: DataFrame, name: str, *more: str) -> DataFrame:
+    """The rows of one table, which is a column of structs."""
+    return rows.where(sql.col(name).isNotNull()).select(f"{name}.*", *more)
+
+
+def _has_several_logs(plan: FoldPlan) -> bool:
+    """Whether a key may have state in several logs."""
+    return sum(log.topic == STATE_TOPIC for log in plan.logs) > 1
+
+
+def _judge_states(rows: DataFrame, side: GroupSide | None, plan: FoldPlan) -> DataFrame:
+    """Apply the rules that need the states of all logs, in one task, when it is used.
+
+    Args:
+        rows: of `SparkExecutor.fold`.
+        side, plan: as of `judge_states`.
+    Returns:
+        A column of structs each: `_SPLIT` with the columns of `_SPLIT_KEYS`, and FINDINGS.
+    """
+    names, findings = [LOG, *STATE_COLUMNS], table_schema(FINDINGS)
+    states = pa.schema([*table_schema(STATE), (LOG, pa.string())])
+    empty = pa.schema([states.field(name) for name in names]).empty_table()
+    schema = pa.schema([(_SPLIT, pa.struct(list(_SPLIT_KEYS))), (FINDINGS, pa.struct(list(findings)))])
 
     def judge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        states, newest = [empty], 0
+        states, newest, modulus = [empty], 0, 0
         for batch in batches:
             newest = max([newest, *batch["newest_time"].drop_null().to_pylist()])
-            own = pa.Table.from_struct_array(batch[STATE].drop_null())
-            states.append(own.select(list(STATE_COLUMNS)).cast(empty.schema))
-        yield from side.judge(pa.concat_tables(states), plan, newest).cast(findings).to_batches()
+            modulus = gcd(modulus, *batch["key_modulus"].drop_null().to_pylist())
+            own = pa.Table.from_batches([batch.filter(batch["dialect"].is_valid())])
+            states.append(own.select(names).cast(empty.schema))
+        split, found = judge_states(side, plan, pa.concat_tables(states), modulus, newest)
+        is_stray = pc.fill_null(pc.not_equal(split["home"], split["state_partition"]), False)
+        split = split.append_column("is_stray", is_stray).append_column("is_doubtful", split["home"].is_null())
+        for name, table, columns in ((_SPLIT, split, _SPLIT_KEYS), *((FINDINGS, one, findings) for one in found)):
+            for batch in table.select(columns.names).cast(columns).to_batches():
+                structs = {name: batch.to_struct_array()}
+                arrays = [structs.get(field.name, pa.nulls(len(batch), field.type)) for field in schema]
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-    chosen = rows.select(STATE, f"{SUMMARY}.newest_time")
-    return chosen.coalesce(1).mapInArrow(judge, from_arrow_schema(findings))
+    chosen = rows.where(sql.col(STATE).isNotNull() | sql.col(SUMMARY).isNotNull()).select(
+        LOG, *(f"{STATE}.{name}" for name in STATE_COLUMNS), f"{SUMMARY}.newest_time", f"{SUMMARY}.key_modulus"
+    )
+    return chosen.repartition(1).mapInArrow(judge, from_arrow_schema(schema))
+
+
+def _settle(rows: DataFrame, table: str, judged: DataFrame, log: str) -> DataFrame:
+    """Leave out states of keys that belong to another log, and mark those as suspect that may; as `settle_tables`.
+
+    Args:
+        rows: of the table.
+        table: its name.
+        judged: of `_judge_states`.
+        log: the column of the rows that tells logs apart.
+    """
+    key = ["group_id", "topic_id", "partition", log]
+    split = sql.broadcast(_rows_of(judged, _SPLIT).select(*key, "is_stray", "is_doubtful"))
+    rows = rows.join(split, key, "left").where("is_stray IS NOT TRUE")
+    if "suspect" in rows.columns:
+        rows = rows.withColumn("suspect", sql.expr("suspect OR is_doubtful IS TRUE"))
+    return rows.select(*table_schema(table).names)
 
 
 def run_tasks(

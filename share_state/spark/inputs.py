@@ -9,7 +9,6 @@ from functools import cache, partial, reduce
 from io import BufferedReader, TextIOWrapper
 from itertools import chain, groupby, islice, pairwise
 from operator import itemgetter
-from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
@@ -40,14 +39,23 @@ from share_state.kafka.state_records import LARGEST_OFFSET
 from share_state.pipeline.inputs import SortedLogs, data_files
 from share_state.pipeline.task import PerLog, balance_tasks
 from share_state.sources.discovery import GROUP_TOPIC, LogPartition, Segment
-from share_state.sources.object_stores import READ_SIZE, SCHEMES, StorePath, parquet_source, read_error
+from share_state.sources.object_stores import (
+    READ_SIZE,
+    SCHEMES,
+    StorePath,
+    absolute_address,
+    parquet_source,
+    read_error,
+)
 from share_state.sources.table_plan import list_table_files, missing_topic_message, parquet_errors
 from share_state.sources.tables import NO_TIME, Columns, Rows, arrow_rows, rows_in_chunks, timestamp_ms
 from share_state.spark.session import reason
 
 _OURS = ("key", "value", "topic", "partition", "offset", "timestamp")
 _OPTIONAL = ("topic", "timestamp")
-_FILE, _WRONG, _TASK = "__file", "__wrong", "__task"
+_FRAME = "the DataFrame"
+_FILE, _WRONG, _TASK, _CORRUPT = "__file", "__wrong", "__task", "__corrupt"
+_KEEP_CORRUPT = {"columnNameOfCorruptRecord": _CORRUPT}
 _UNION = partial(DataFrame.unionByName, allowMissingColumns=True)
 _LARGEST = {"partition": INT32_MAX, "offset": LARGEST_OFFSET - 1}
 
@@ -77,7 +85,7 @@ class SparkSorter:
 
     def sort_frame(self, frame: DataFrame, columns: Columns, topics: Sequence[str]) -> SortedLogs:
         """Sort the rows of a DataFrame."""
-        return _sorted_logs(_normalised(frame, columns, "the DataFrame"), "the DataFrame", topics)
+        return _sorted_logs(_normalised(frame, columns, _FRAME), _FRAME, topics)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,7 +130,7 @@ class FrameRows:
 
 def local_address(path: str) -> str:
     """A path as Spark finds it whatever the default file system is; an address stays as it is."""
-    return path if "://" in path else f"file://{Path(path).absolute()}"
+    return path if "://" in path else f"file://{absolute_address(path)}"
 
 
 def missing_client(session: SparkSession, root: str) -> str | None:
@@ -226,17 +234,20 @@ def _sorted_logs(ours: DataFrame, name: str, topics: Sequence[str]) -> SortedLog
     )
     with described(ours.sparkSession, f"share_state: find the log partitions of {name}"):
         try:
-            rows = [row for row in found.collect() if row.topic is not None]
+            collected = found.collect()
         except PySparkException as error:
             # What a task says of its file.
             if (said := re.search(r"share_state\.errors\.InputError: (.*)", str(error))) is None:
                 raise
             raise InputError(said[1]) from None
+    rows = [row for row in collected if row.topic is not None]
     of_topics = {topic: [row for row in rows if row.topic == topic] for topic in topics}
-    for row in chain.from_iterable(of_topics.values()):
+    # What is wrong with a row without topic, partition and offset is that its line is cut.
+    for row in chain(*of_topics.values(), (row for row in collected if row.topic is row.partition is None)):
         if row.wrong is not None:
             where = re.sub("^file:/+", "/", row.wrong.file) or name
-            raise InputError(f"{where}: partition {row.partition}, offset {row.wrong.offset}: {row.wrong.what}")
+            at = "" if row.partition is None else f"partition {row.partition}, offset {row.wrong.offset}: "
+            raise InputError(f"{where}: {at}{row.wrong.what}")
     others = {row.topic for row in rows} - {*topics}
     if not of_topics[topics[0]]:
         raise InputError(f"{name}: {missing_topic_message(topics[0], {row.topic for row in rows})}")
@@ -260,7 +271,8 @@ def _normalised(frame: DataFrame, columns: Columns, label: str) -> DataFrame:
         if name not in types:
             if ours in _OPTIONAL:
                 continue
-            raise InputError(f"{label}: no column {name} (there are {', '.join(types)}); give --column {ours}=NAME")
+            fix = f"give --column {ours}=NAME" if label != _FRAME else f"give columns={{{ours!r}: NAME}}"
+            raise InputError(f"{label}: no column {name} (there are {', '.join(types)}); {fix}")
         given = sql.col(f"`{name}`")
         chosen[ours] = _in_our_type(ours, name, given, types, label)
         if ours in _LARGEST:
@@ -270,6 +282,13 @@ def _normalised(frame: DataFrame, columns: Columns, label: str) -> DataFrame:
             expected = "a time in ISO 8601" if ours == "timestamp" else "padded base64"
             is_wrong = given.isNotNull() & chosen[ours].isNull()
             wrong = sql.when(is_wrong, f"{name} is text but not {expected}").otherwise(wrong)
+    if _CORRUPT in types:
+        what = sql.concat(
+            sql.lit("a line is not whole JSON ("),
+            sql.substring(_CORRUPT, 1, 40),
+            sql.lit("…); export it again, or delete the line"),
+        )
+        wrong = sql.when(sql.col(_CORRUPT).isNotNull(), what).otherwise(wrong)
     renamed = [column.alias(ours) for ours, column in chosen.items()]
     file = sql.col(_FILE) if _FILE in types else sql.input_file_name()
     return frame.select(*renamed, wrong.alias(_WRONG), file.alias(_FILE))
@@ -303,11 +322,12 @@ def _in_our_type(ours: str, name: str, given: Column, types: Mapping[str, DataTy
 
 def _read(session: SparkSession, form: str, path: str, columns: Columns) -> DataFrame:
     """A table; where Spark has no client for its object store, tasks read it with Arrow."""
+    reader = session.read.format(form).options(**_KEEP_CORRUPT if form == "json" else {})
     if "://" not in path:
-        return session.read.format(form).load(local_address(path))
+        return reader.load(local_address(path))
     root, names = StorePath.at(path), astuple(columns)
     if root.store.scheme in SCHEMES and missing_client(session, path) is None:
-        return session.read.format(form).load(path)
+        return reader.load(path)
     if form == "delta":
         kept = pa.schema([_plain(one) for one in foreign_schema(path) if one.name in names])
         return _read_in_tasks(session, [path], partial(scan_foreign, columns=kept.names), kept)
@@ -322,8 +342,8 @@ def _read(session: SparkSession, form: str, path: str, columns: Columns) -> Data
     for constants, group in groupby(sorted(files, key=lambda one: sorted(one[1].items())), itemgetter(1)):
         addresses = [file.path for file, _ in group]
         lines = _read_in_tasks(session, addresses, _lines, pa.schema([("line", pa.string())]))
-        kinds = session.read.json(lines.select("line").rdd.map(itemgetter(0))).schema
-        rows = lines.select(sql.from_json("line", kinds).alias("row"), _FILE).select("row.*", _FILE)
+        kinds = reader.json(lines.select("line").rdd.map(itemgetter(0))).schema
+        rows = lines.select(sql.from_json("line", kinds, _KEEP_CORRUPT).alias("row"), _FILE).select("row.*", _FILE)
         of_folders = {name: sql.lit(int(value) if value.isdecimal() else value) for name, value in constants.items()}
         frames.append(rows.withColumns(of_folders) if of_folders else rows)
     return reduce(_UNION, frames)

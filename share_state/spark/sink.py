@@ -5,6 +5,7 @@ of it. Several tables are committed at a time, and `runs` last.
 """
 
 import math
+import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -36,6 +37,9 @@ from share_state.spark.session import reason
 APP_ID = "share_state"
 """The `txnAppId` of all writes; `txnVersion` counts those to a table."""
 
+_DATABRICKS = "DATABRICKS_RUNTIME_VERSION"
+"""Set in every Python process of a Databricks cluster."""
+
 _WRITERS = 4
 """Tables that are written at a time: most are small, and the driver plans and commits them."""
 
@@ -44,8 +48,8 @@ _ROWS_PER_FILE = 1 << 20
 
 def missing_support(spark: SparkSession, root: str) -> str | None:
     """Why a session cannot write Delta tables to a folder or address; None if it can."""
-    extensions = spark.conf.get("spark.sql.extensions", "") or ""
-    if "delta" not in extensions.lower() and "databricks" not in (spark.conf.get("spark.app.id", "") or ""):
+    # Databricks has Delta without an extension.
+    if "delta" not in (spark.conf.get("spark.sql.extensions", "") or "").lower() and _DATABRICKS not in os.environ:
         return "this Spark session has no Delta"
     return missing_client(spark, root)
 
@@ -59,8 +63,11 @@ def schema_location(spark: SparkSession, schema: str) -> str:
     try:
         rows = spark.sql(f"DESCRIBE SCHEMA {_quoted(schema)}").collect()
     except PySparkException as error:
+        why, catalog = reason(error), schema.partition(".")[0]
+        if why.startswith("Nested databases") and catalog != "spark_catalog":
+            why = f"spark.sql.catalog.{catalog} is not set"
         raise WarehouseError(
-            f"{schema}: no such folder, and no such schema in Spark's catalogs ({reason(error)}); "
+            f"{schema}: no such folder, and no such schema in Spark's catalogs ({why}); "
             "create the schema, or give a path"
         ) from None
     location = next((row[1] for row in rows if row[0] == "Location"), None)

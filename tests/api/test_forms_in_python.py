@@ -244,7 +244,7 @@ def test_a_table_that_spark_must_put_in_order_wants_a_session(spark: SparkSessio
             "this console-json holds no timestamps",
         ),
         (lambda: share_state.reconstruct(STATE, groups="nowhere"), "nowhere"),
-        (lambda: share_state.reconstruct(STATE, groups=DUMP), "nothing of __consumer_offsets is dumped here"),
+        (lambda: share_state.reconstruct(STATE, groups=DUMP), "no dump of __consumer_offsets"),
     ],
 )
 def test_what_cannot_be_used_is_said_in_one_line(call, told: str):

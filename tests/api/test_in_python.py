@@ -127,6 +127,7 @@ def test_an_offset_is_explained_in_a_sentence_and_a_row_a_record():
         (lambda: share_state.explain(DLQ, "nobody", "t0", 0, 0), "group nobody: not here; the nearest"),
         (lambda: share_state.reconstruct(DLQ, topics="missing.json"), "missing.json: cannot be read .*a JSON file of"),
         (lambda: share_state.reconstruct(5), "paths=5: give a path, several paths, or a DataFrame"),
+        (lambda: share_state.reconstruct(pa.table({"key": ["k"]})), r"paths is a Table: pass spark.createDataFrame\("),
         (lambda: share_state.reconstruct([5]), r"paths=\[5\]: give a path"),
         (lambda: share_state.reconstruct(DLQ, groups=5), "groups=5: give a path"),
         (lambda: share_state.reconstruct(DLQ, rules=["x"]), r"rules=\['x'\]: give a dictionary as in"),

@@ -33,7 +33,7 @@ def audit(capfd: pytest.CaptureFixture[str], folder: Path, batches: list[Batch],
 
 
 def verdicts(report: Mapping[str, Any]) -> dict[str, str]:
-    """Group -> verdict of the share-partitions that need a look."""
+    """Group -> verdict of the share-partitions that need attention."""
     return {one["now"]["group_id"]: one["now"]["verdict"] for one in report["troubled"]}
 
 

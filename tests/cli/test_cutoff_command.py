@@ -39,7 +39,7 @@ def test_the_table_says_what_json_says(light: Command):
     names = ["topic", "partition", "cutoff_offset", "log_start_offset", "log_end_offset", "redundant_records"]
     assert [row[:6] for row in cells] == [[str(row[name]) for name in names] for row in rows]
     assert {row[7] for row in cells} == {"yes"}
-    assert "proved" in said.out
+    assert "verified: " in said.out
     assert "55 share-partitions" in said.out
 
 
@@ -127,7 +127,7 @@ def test_a_log_with_nothing_to_clean_says_so(light: Command, tmp_path: Path):
     log_of(tmp_path, Batch([Record(key(), snapshot())]).written())
     said = light("cutoff", tmp_path, "--verify")
     assert said.code == 0
-    assert "nothing may be cleaned" in said.out
+    assert "nothing to verify" in said.out
     assert said.table[1][2] == "-"
 
 
@@ -138,3 +138,16 @@ def test_topics_have_the_names_that_the_groups_of_the_export_give(light: Command
 def test_a_count_that_the_log_does_not_hold_is_null_in_an_explanation(light: Command):
     said = light("explain", CHAOS, "--group=g3", "--topic=t0", "--partition=2", "--offset=470", "--json")
     assert json.loads(said.out)["records"][0]["delivery_complete_count"] is None
+
+
+def test_an_unreadable_log_of_groups_costs_only_the_names_of_topics(light: Command, tmp_path: Path):
+    for log in CHAOS.glob("__share_group_state-*"):
+        (tmp_path / log.name).symlink_to(log)
+    (tmp_path / f"__consumer_offsets-0/{0:020}.log").mkdir(parents=True)
+    said = light("cutoff", tmp_path, "--json")
+    assert said.code == 0
+    assert "cannot be read" in said.err
+    assert "topics that only it names are shown by their ids" in said.err
+    rows = light("cutoff", CHAOS, "--json").json["cutoff"]
+    assert {row["limited_by_topic"] for row in rows} != {None}
+    assert said.json["cutoff"] == [row | {"limited_by_topic": None} for row in rows]

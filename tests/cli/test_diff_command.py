@@ -46,7 +46,7 @@ def test_warehouses_made_as_of_two_points_differ_as_the_export_does(light: Comma
     found = light("diff", tmp_path / "a", tmp_path / "b", "--json").json
     assert found == light("diff", CHAOS, *POINTS, "--json").json
     same = light("diff", tmp_path / "a", tmp_path / "a")
-    assert same.out == f"nothing is different in {len(_starts(EARLIER))} share-partitions\n"
+    assert same.out == f"no difference in {len(_starts(EARLIER))} share-partitions\n"
 
 
 def test_the_table_says_what_moved(light: Command):

@@ -152,7 +152,7 @@ def test_before_the_first_record_the_groups_have_no_state(light: Command, tmp_pa
     for cut in (["--as-of-time", "2001-01-01"], [f"--as-of-offset={number}=0" for number in range(3)]):
         said = light("reconstruct", CHAOS, "--out", tmp_path / "w", *cut, "--json")
         assert (said.code, said.json["records"], said.json["share_partitions"]) == (0, 0, 0)
-        assert light("show", tmp_path / "w").out == "no share-partition here\n"
+        assert light("show", tmp_path / "w").out == "no share-partitions\n"
 
 
 @pytest.mark.parametrize("command", ["reconstruct", "audit"])
@@ -182,7 +182,7 @@ def test_an_empty_log_is_an_empty_state(light: Command, tmp_path: Path):
     (folder / f"{0:020}.log").touch()
     said = light("reconstruct", folder, "--out", tmp_path / "w", "--json")
     assert (said.code, said.json["share_partitions"]) == (0, 0)
-    assert light("show", tmp_path / "w").out == "no share-partition here\n"
+    assert light("show", tmp_path / "w").out == "no share-partitions\n"
 
 
 def test_a_table_that_cannot_be_written_leaves_the_last_good_run(light: Command, chaos: Path, tmp_path: Path):

@@ -210,7 +210,7 @@ def test_the_log_folder_itself_is_no_place_for_tables(light: Command, tmp_path: 
     assert contents(tmp_path) == before
 
 
-@pytest.mark.parametrize(("file", "why"), [("missing/offsets.json", "does not exist"), (".", "a folder is here")])
+@pytest.mark.parametrize(("file", "why"), [("missing/offsets.json", "does not exist"), (".", "is a folder")])
 def test_a_file_of_offsets_that_cannot_be_written_is_refused(light: Command, tmp_path: Path, file: str, why: str):
     said = light("cutoff", DATA / "4.3.1/chaos", "--delete-records", tmp_path / file)
     _refused(said, why)

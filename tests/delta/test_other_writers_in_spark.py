@@ -102,10 +102,12 @@ def test_mapped_columns_keep_their_names_and_clustering_is_refused_by_name(spark
         f"VACUUM {history} RETAIN 168 HOURS",
     ):
         spark.sql(change)
+    (vector,) = (warehouse / HISTORY).glob("deletion_vector_*.bin")
     kept = sizes(warehouse)
     written = audit(tmp_path / "logs", warehouse, tasks=SparkExecutor(spark))
     assert {**sizes(warehouse)} == {**kept, written.run_id: written.share_partitions}
     assert spark.table(history).count() == sizes(warehouse).total()
+    assert vector.exists()
     feed = spark.read.option("readChangeFeed", "true").option("startingVersion", versions(warehouse)[HISTORY])
     assert feed.format("delta").load(str(warehouse / HISTORY)).count() == written.share_partitions
     fields = spark.table(state).schema

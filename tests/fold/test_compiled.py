@@ -26,7 +26,7 @@ from share_state.fold.timeline import timeline_tables
 from share_state.fold.log import fold_log
 from share_state.fold.dialect import verify_cutoff
 from share_state.fold.timeline import decoded_tables
-from share_state.rules import judge, judge_records
+from share_state.rules.findings import judge, judge_records
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import find_logs
 from share_state.sources.discovery import find_topic_logs

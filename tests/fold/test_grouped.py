@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from share_state.errors import InputError
 from share_state.fold.control_log import fold_control_log
 from share_state.fold.grouped import FOLD_GROUP_SCHEMA, fold_group
 from share_state.fold.log import fold_log
@@ -70,3 +71,13 @@ def test_no_records_and_unreadable_ones_have_no_state(tmp_path: Path):
 def test_the_schema_is_that_of_the_table():
     declared = table_schema("share_partition_state")
     assert pa.schema(list(arrow_type(f"struct<{FOLD_GROUP_SCHEMA.replace('`', '')}>"))).equals(declared)
+
+
+def test_records_without_a_column_or_of_several_topics_are_refused():
+    records = table_schema("decoded_records").empty_table()
+    with pytest.raises(InputError, match="fold_group: no column kind, fault; give those of decoded_records"):
+        fold_group(records.drop_columns(["kind", "fault"]))
+    row = {"dialect": "control_records", "group_id": "g", "partition": 0, "offset": 0, "kind": "delta"}
+    two = pa.Table.from_pylist([row | {"topic": "a"}, row | {"topic": "b"}], records.schema)
+    with pytest.raises(InputError, match="control records of several topics in a group; group by topic, too"):
+        fold_group(two)

@@ -18,7 +18,7 @@ from share_state.config.inputs import OPTIONS, input_spec
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import Warehouse
 from share_state.errors import NothingCommittedError
-from share_state.fold.chains import NOWHERE
+from share_state.fold.chains import NO_OFFSET
 from share_state.fold.log import FoldedLog, fold_log
 from share_state.pipeline import audit as audit_module
 from share_state.pipeline import result as result_module
@@ -87,8 +87,8 @@ def _folded_tables(folded: FoldedLog) -> Tables:
 def _is_sound(folded: FoldedLog) -> bool:
     """Whether the fold lacks nothing before the point where the next one resumes."""
     left = folded.checkpoint
-    return left is not None and left.last_lost_offset == NOWHERE and not (
-        left.chains.chains["suspect_offset"] != NOWHERE
+    return left is not None and left.last_lost_offset == NO_OFFSET and not (
+        left.chains.chains["suspect_offset"] != NO_OFFSET
     ).any()  # fmt: skip
 
 

@@ -113,6 +113,22 @@ def test_tables_in_python_and_timelines_are_settled_too(tmp_path: Path, state_pa
     assert sorted(map(str, on_disk)) == sorted(map(str, rows.to_pylist()))
 
 
+@pytest.mark.parametrize("state_partitions", by_profile([COUNT], [None, COUNT]))
+def test_lazy_dataframes_are_those_tables(spark: SparkSession, tmp_path: Path, state_partitions: int | None):
+    split(tmp_path, state_partitions, "reconstruct")
+    plan = FoldPlan(find_logs([str(tmp_path)]), state_partitions=state_partitions, timeline=SharePartitionFilter())
+    here, there = LocalExecutor().result_tables(plan), SparkExecutor(spark).result_tables(plan)
+    whole = pa.concat_tables([table for log in plan.logs for table in timeline_tables(log)])
+    here, there = (
+        here | {"timeline": settle_timeline(whole, state_partitions)},
+        there | {"timeline": SparkExecutor(spark).timeline(plan)},
+    )
+    assert "SPLIT_KEY" in here["findings"]["rule"].to_pylist()
+    for name, table in here.items():
+        rows = there[name].toArrow().cast(table.schema)
+        assert sorted(map(repr, rows.to_pylist())) == sorted(map(repr, table.to_pylist())), name
+
+
 def test_where_the_count_is_unknown_both_are_suspect(tmp_path: Path):
     result, tables = split(tmp_path, None, "reconstruct")
     rows = {(row["partition"], row["state_partition"]): row["suspect"] for row in tables["share_partition_state"]}

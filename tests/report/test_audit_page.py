@@ -26,7 +26,7 @@ def parsed(text: str) -> ParsedPage:
 
 def test_the_headline_says_what_is_wrong(troubled: AuditReport, parsed: ParsedPage):
     head = parsed.texts[""]
-    assert f"{len(troubled.flagged)} of {troubled.live} share-partitions need a look" in head
+    assert f"{len(troubled.flagged)} of {troubled.live} share-partitions need attention" in head
     assert "1 error, 44 warnings, 1 unsafe cutoff" in head
     assert "1 finding at or above “error”: the run exits with 1." in head
     assert "audit of prod-eu" in head
@@ -181,7 +181,7 @@ def test_the_file_is_there_whole_or_not_at_all(troubled: AuditReport, text: str,
 def test_a_place_that_cannot_be_written_is_one_line(troubled: AuditReport, tmp_path: Path):
     with pytest.raises(ReportError, match=r"the folder .* does not exist; create it, or give another file"):
         write_page(str(tmp_path / "no" / "report.html"), troubled)
-    with pytest.raises(ReportError, match="a folder is here; give the name of a file"):
+    with pytest.raises(ReportError, match="is a folder; give the name of a file"):
         write_page(str(tmp_path), troubled)
 
 

@@ -48,13 +48,13 @@ def test_the_worst_share_partitions_and_the_gravest_rules_are_named(
     worst = [line.split()[0] for line in lines if line.split()[0] in ("REWIND+error", "STOP", "suspect", "STALL")]
     assert worst == ["REWIND+error", "STOP", "suspect", "STALL", "STALL"]
     assert "54,000" in next(line for line in lines if line.startswith("REWIND"))
-    assert any("and 11 more share-partitions that need a look" in line for line in lines)
+    assert any("and 11 more share-partitions that need attention" in line for line in lines)
     severities = [line.split()[0] for line in lines if line.split()[0] in ("error", "warning", "info")]
     assert severities == ["error", "warning", "warning", "warning", "warning", "info"]
     assert "note: the log of partition 4 <began> again" in lines
     at = next(number for number, line in enumerate(lines) if line.startswith("next: "))
     assert lines[at].startswith("next: 1 share-partition with REWIND: the start offset is lower")
-    assert lines[at + 1].startswith("      Ask whether the group's offsets were reset")
+    assert lines[at + 1].startswith("      Check whether the group's offsets were reset")
     assert "--group billing --topic kT5v0sG1RCqQ0m7yq0nXaw --partition 3" in lines[at + 2]
     (cleaned,) = [line for line in lines if line.startswith("cutoff: ")]
     assert "1 of them unsafe" in cleaned

@@ -180,6 +180,6 @@ def test_a_file_that_cannot_be_written_is_one_line_and_the_old_one_stays(trouble
         write_metrics(str(tmp_path / "nowhere" / "x.prom"), troubled, 100)
     place = tmp_path / "x.prom"
     place.mkdir()
-    with pytest.raises(ReportError, match="a folder is here"):
+    with pytest.raises(ReportError, match="is a folder"):
         write_metrics(str(place), troubled, 100)
     assert list(tmp_path.iterdir()) == [place]

@@ -11,7 +11,7 @@ from share_state.errors import DeclarationError
 from share_state.fold.log import fold_log
 from share_state.fold.states import SHARE_GROUP_STATE
 from share_state.rules.findings import judge
-from share_state.rules.registry import ERROR, INFO, NOTHING, OFF, SEVERITIES, WARNING, Scope, registered, rule
+from share_state.rules.registry import ERROR, INFO, NOTHING, OFF, SEVERITIES, WARNING, Breaches, Scope, registered, rule
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import LogPartition, find_logs
 from share_state.sources.topics import Topics
@@ -133,11 +133,16 @@ def test_every_rule_says_what_must_hold_and_where_that_comes_from():
         assert declared.source
 
 
+def _nothing(_: object) -> Breaches:
+    """Nothing is broken."""
+    return NOTHING
+
+
 def test_a_code_is_registered_once():
     with pytest.raises(DeclarationError, match="TORN_TAIL is registered twice"):
-        rule("TORN_TAIL", Scope.RECORD_BATCHES, severity=WARNING, source="x", statement="Y.")(lambda _: NOTHING)
+        rule("TORN_TAIL", Scope.RECORD_BATCHES, severity=WARNING, source="x")(_nothing)
     with pytest.raises(DeclarationError, match="TORN_TAIL is warning and error"):
-        rule("TORN_TAIL", Scope.GROUPS, severity=ERROR, source="x", statement="Y.")(lambda _: [])
+        rule("TORN_TAIL", Scope.GROUPS, severity=ERROR, source="x")(_nothing)
 
 
 def _hash(group: str, partition: int) -> int:

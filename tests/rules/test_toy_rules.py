@@ -19,6 +19,7 @@ from share_state.rules.groups import judge_groups, judge_sticky
 from share_state.rules.registry import (
     ERROR,
     INFO,
+    NOTHING,
     OFF,
     WARNING,
     Breaches,
@@ -39,7 +40,7 @@ from tests.fold.groups.group_writer import folded as folded_groups
 from tests.rules.histories import ACKNOWLEDGED, log_with, snapshot, update
 
 RECORDS = (snapshot(), update([(0, 1, ACKNOWLEDGED, 1), (3, 4, ACKNOWLEDGED, 2)], count=4), update(count=4))
-TOY = {"severity": INFO, "source": "KIP-932", "statement": "Nothing is a toy."}
+TOY = {"severity": INFO, "source": "KIP-932"}
 
 
 @pytest.fixture
@@ -62,6 +63,7 @@ def _findings(folder: Path, severities: dict[str, str] | None = None) -> list[di
 def _register_over_records() -> None:
     @record_rule("TOY_RECORD", **TOY)
     def toy_record(record, context, limits):
+        """Nothing is a toy."""
         return record.offset == 2 and context.exists_before and limits.delivery_count == 5
 
     @toy_record.message
@@ -70,6 +72,7 @@ def _register_over_records() -> None:
 
     @state_batch_rule("TOY_BATCH", **TOY)
     def toy_batch(batch, previous):
+        """Nothing is a toy."""
         return batch.first > previous.last + 1
 
     @toy_batch.message
@@ -99,6 +102,7 @@ def test_an_unregistered_rule_is_not_evaluated(toys: None, tmp_path: Path):
 
 
 def _at_offset_1(_: FoldedLog | FoldedControlLog) -> Breaches:
+    """Nothing is a toy."""
     return Breaches(np.array([1]), ("a toy",))
 
 
@@ -117,6 +121,7 @@ def test_a_rule_over_a_log_of_control_records_fires(toys: None, tmp_path: Path, 
 
 
 def _one_group(_: AuditedGroups | FoldedSticky | list) -> list[GroupBreach]:
+    """Nothing is a toy."""
     return [GroupBreach("a toy", "G1", evidence={"n": 1})]
 
 
@@ -132,15 +137,34 @@ def test_a_rule_over_groups_fires(toys: None, tmp_path: Path, scope: Scope):
     assert {(row["message"], row["group_id"], row["severity"]) for row in toys_found} == {("a toy", "G1", INFO)}
 
 
+def _never(record):
+    """Nothing is a toy."""
+    return False
+
+
+def test_the_first_paragraph_of_the_docstring_is_the_statement(toys: None):
+    @rule("TOY", Scope.STATE_LOG, **TOY)
+    def toy(_: FoldedLog) -> Breaches:
+        """Nothing is a toy.
+
+        Of wood, for example.
+        """
+        return Breaches(np.array([1]), ("a toy",))
+
+    assert registered()["TOY"].statement == "Nothing is a toy."
+    with pytest.raises(DeclarationError, match="TOY_LAMBDA has no statement"):
+        rule("TOY_LAMBDA", Scope.STATE_LOG, **TOY)(lambda _: NOTHING)
+
+
 @pytest.mark.parametrize("register", [record_rule, state_batch_rule])
 def test_a_toy_rule_has_one_severity(toys: None, register: Callable[..., Any]):
-    register("TOY", **TOY)(lambda record: False)
+    register("TOY", **TOY)(_never)
     with pytest.raises(DeclarationError, match="TOY is info and warning"):
-        rule("TOY", Scope.STATE_LOG, severity=WARNING, source="x", statement="Y.")(_at_offset_1)
+        rule("TOY", Scope.STATE_LOG, severity=WARNING, source="x")(_at_offset_1)
 
 
 def test_no_more_rules_over_records_than_bits(toys: None):
     for number in range(64):
-        record_rule(f"TOY_{number}", **TOY)(lambda record: False)
+        record_rule(f"TOY_{number}", **TOY)(_never)
     with pytest.raises(DeclarationError, match="at most 63"):
         _ = judge_records.broken_rules

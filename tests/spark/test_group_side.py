@@ -19,7 +19,13 @@ from share_state.pipeline.plan import FoldPlan, GroupInput
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.pipeline.result import RunResult
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import find_group_logs, find_logs, group_partition_of, infer_state_partition_count
+from share_state.sources.discovery import (
+    STATE_TOPIC,
+    find_group_logs,
+    find_logs,
+    group_partition_of,
+    infer_partition_count,
+)
 from share_state.sources.topics import read_topics
 from tests.fold.groups.described import scenarios
 from tests.fold.groups.group_writer import (
@@ -51,7 +57,7 @@ def work_of(source: Path, **options: object) -> FoldPlan:
     partitions = options.pop("group_partitions", None)
     claims = options.pop("claims", HISTORY)
     groups = GroupInput(beside, partitions, claims) if beside else None
-    return FoldPlan(logs, groups=groups, **({"state_partitions": infer_state_partition_count(logs)} | options))
+    return FoldPlan(logs, groups=groups, **({"state_partitions": infer_partition_count(logs, STATE_TOPIC)} | options))
 
 
 @pytest.fixture

@@ -320,6 +320,8 @@ def test_a_schema_whose_location_cannot_be_read_is_refused_in_one_line(
         assert run(["reconstruct", str(export), "--out", "spark_catalog.away", "--quiet"]) == 2
         (line,) = (line for line in capfd.readouterr().err.splitlines() if line.startswith("share-state: "))
         assert "/proc/1/lake" in line
+        assert run(["reconstruct", str(export), "--out", "glue.lake", "--quiet"]) == 2
+        assert "no such schema in Spark's catalogs (spark.sql.catalog.glue is not set)" in capfd.readouterr().err
     finally:
         spark.sql("DROP SCHEMA away")
 

@@ -125,8 +125,8 @@ def to_arrow(table: Any, columns: tuple[str, ...], name: str) -> pa.Table:
     if names is None or missing:
         lacks = f"it lacks {', '.join(missing)}" if names is not None else f"this is a {type(table).__name__}"
         raise ShareStateError(f"{name}: {lacks}; give the table `{name}`, of Arrow or Spark")
-    chosen = table.select(list(columns)) if isinstance(table, pa.Table) else table.select(*columns).toArrow()
-    return chosen.combine_chunks()
+    selected = table.select(list(columns)) if isinstance(table, pa.Table) else table.select(*columns).toArrow()
+    return selected.combine_chunks()
 
 
 def share_partition_name(row: dict[str, Any]) -> str:
@@ -195,21 +195,23 @@ def save(chart: Chart, path: str | Path) -> Path:
 
 
 def check_suffix(path: str | Path) -> Path:
-    """The path; raises ShareStateError if its name does not end as `save` needs it."""
+    """The path; raises ShareStateError if `save` does not support its suffix."""
     path = Path(path)
     if path.suffix not in SUFFIXES:
-        raise ShareStateError(f"{path}: pictures are written as {', '.join(SUFFIXES)}; give a name that ends so")
+        raise ShareStateError(
+            f"{path}: charts are written as {', '.join(SUFFIXES)}; give a name with one of these suffixes"
+        )
     return path
 
 
 def _chart_page(chart: Chart) -> str:
-    # The heading of the page can show every character; the one of the picture cannot.
+    # The heading of the page can show every character; that of the chart cannot.
     chart.title.set_visible(False)
     try:
-        picture = inline_svg(chart, "chart", chart.says)
+        svg = inline_svg(chart, "chart", chart.says)
     finally:
         chart.title.set_visible(True)
-    return TEMPLATES.get_template("chart.html").render(heading=chart.heading, picture=picture, says=chart.says)
+    return TEMPLATES.get_template("chart.html").render(heading=chart.heading, svg=svg, says=chart.says)
 
 
 def inline_svg(figure: Figure, name: str, description: str) -> Markup:
@@ -218,7 +220,7 @@ def inline_svg(figure: Figure, name: str, description: str) -> Markup:
     Args:
         figure: without text from outside: group ids belong into the page, which escapes them.
         name: unique in the page; ids begin with it.
-        description: what the picture shows, for people who cannot see it.
+        description: what the figure shows, for people who cannot see it.
     Returns:
         One `svg` element that fills the width of its place.
     """

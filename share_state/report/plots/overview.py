@@ -167,35 +167,35 @@ def _cutoff_label(row: dict[str, Any]) -> str:
     return escape_missing_glyphs(label)
 
 
-def draw_plot(what: str, plan: FoldPlan, chosen: SharePartitionFilter, delivery_limit: int | None) -> Chart:
+def draw_plot(what: str, plan: FoldPlan, selection: SharePartitionFilter, delivery_limit: int | None) -> Chart:
     """Fold logs and draw one chart of them.
 
     Args:
         what, plan: one of PLOTS, and the log partitions.
-        chosen: the share-partitions; exactly one for a chart over time; for the cutoff those whose logs are shown.
+        selection: the share-partitions; exactly one for a chart over time; for the cutoff those whose logs are shown.
         delivery_limit: of the group, for deliveries.
     Raises:
         ShareStateError: if there is no such chart, or nothing to draw.
         InputError: if a segment cannot be read.
     """
     if what not in PLOTS:
-        raise ShareStateError(f"plot {what}: no such picture; give one of {', '.join(PLOTS)}")
+        raise ShareStateError(f"plot {what}: no such chart; give one of {', '.join(PLOTS)}")
     if what in ("window", "offsets"):
-        plan = replace(plan, timeline=chosen)
+        plan = replace(plan, timeline=selection)
         states = [(log, table) for log in plan.logs for table in plan.states_of(log)]
         if not states:
-            plan.check(chosen)
+            plan.check(selection)
         timeline = pa.concat_tables([table_schema("timeline").empty_table(), *(table for _, table in states)])
         newest = max((plan.fold(log).newest_time for log in {log for log, table in states if len(table)}), default=-1)
         until = datetime.fromtimestamp(newest / 1000, UTC) if newest >= 0 else None
         return (window if what == "window" else offsets)(timeline, until=until)
-    executor, where = LocalExecutor(), key_filter(chosen.group_id, chosen.topic, chosen.partition)
+    executor, where = LocalExecutor(), key_filter(selection.group_id, selection.topic, selection.partition)
     name = IN_FLIGHT if what == "deliveries" else CUTOFF if where is None else STATE
     rows = executor.fold(plan, OutputSpec((name,) if name != CUTOFF else ()))
     tables = executor.returned_tables(rows, (name, CUTOFF))
     shown = tables[name] if where is None else tables[name].filter(where)
     if not len(shown) and where is not None:
-        plan.check(chosen)
+        plan.check(selection)
     if what == "deliveries":
         return deliveries(shown, limit=delivery_limit)
     of_logs = tables[CUTOFF] if where is None else tables[CUTOFF].filter(_logs_of(shown))

@@ -39,7 +39,7 @@ MAX_TIMES, MAX_OFFSETS = 400, 400
 """Cells of a window."""
 
 MAX_COUNT = 3
-"""Delivery counts from here on share a style."""
+"""Delivery counts from this one on share a style."""
 
 _COUNTS = MAX_COUNT + 1
 _NOT_IN_FLIGHT, _UNCOVERED = -1, 0
@@ -47,7 +47,7 @@ _DAY = 86_400
 _TAIL = 0.03
 """Share of the time axis after the last record, which shows the last state."""
 
-# Labels by the unit that changes from tick to tick (years to seconds); the date stands once, at the end of the axis.
+# Labels by the unit that changes from tick to tick (years to seconds); the date appears once, at the end of the axis.
 _TICK_FORMATS = ["%Y", "%Y-%m", "%m-%d", "%m-%d %H:%M", "%H:%M", "%H:%M:%S.%f"]
 _DATE_FORMATS = ["", "%Y", "%Y", "%Y", "%Y-%m-%d", "%Y-%m-%d"]
 
@@ -59,7 +59,7 @@ class History:
     Attributes:
         name: of the share-partition.
         times: float64, days since 1970 (UTC) of each record; never decreasing.
-        newest: time of the log's newest record, in the same unit, or of the last one here if that is not given.
+        newest: time of the log's newest record, in the same unit, or of the last row if that is not given.
         until: the end of the time axis.
         start, end: int64 SPSO and SPEO after each record; -1 if it has none.
         topic_end: end offset of the topic-partition; None if unknown.
@@ -93,8 +93,8 @@ def read_history(timeline: Any, *more: str, until: datetime | None = None) -> Hi
     Raises:
         ShareStateError: if it is no timeline, is empty, or holds several share-partitions.
     """
-    wanted = (*KEY_COLUMNS, "offset", "timestamp", "start_offset", "end_offset", "topic_end_offset", *more)
-    rows = to_arrow(timeline, wanted, "timeline").sort_by("offset")
+    columns = (*KEY_COLUMNS, "offset", "timestamp", "start_offset", "end_offset", "topic_end_offset", *more)
+    rows = to_arrow(timeline, columns, "timeline").sort_by("offset")
     keys = rows.select(list(KEY_COLUMNS)).group_by(list(KEY_COLUMNS), use_threads=False).aggregate([]).to_pylist()
     if len(keys) != 1:
         found = f"{len(keys):,} share-partitions" if keys else "it has no rows"
@@ -149,7 +149,7 @@ class Tile:
 def tiles(history: History, origin: int, end: int) -> Iterator[Tile]:
     """The styles that occur from offset `origin` to `end`, exclusive, each with its cells.
 
-    With more than MAX_TIMES records or MAX_OFFSETS range borders, a cell stands for several of them and shows the last
+    With more than MAX_TIMES records or MAX_OFFSETS range borders, a cell covers several of them and shows the last
     record of its time and the offset at its middle. The history has the column state_batches.
     """
     records, times = _choose_records(history)
@@ -177,8 +177,8 @@ def _choose_records(history: History) -> tuple[np.ndarray, np.ndarray]:
 def _choose_borders(states: pa.ListArray, history: History, origin: int, end: int) -> np.ndarray:
     """Borders of the offset cells minus the origin: the borders of all ranges if these are few enough."""
     flat = states.flatten()
-    first, behind = flat.field("first_offset").to_numpy(), flat.field("last_offset").to_numpy() + 1
-    borders = np.unique(np.concatenate((first, behind, history.start, history.end, [origin, end])))
+    first, end_offset = flat.field("first_offset").to_numpy(), flat.field("last_offset").to_numpy() + 1
+    borders = np.unique(np.concatenate((first, end_offset, history.start, history.end, [origin, end])))
     borders = borders[(borders >= origin) & (borders <= end)] - origin
     if len(borders) <= MAX_OFFSETS + 1:
         return borders
@@ -256,7 +256,7 @@ def window(timeline: Any, *, until: datetime | None = None) -> Chart:
         _set_axes(axes, history, origin)
         chart.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=8, handleheight=1.4)
     chart.says = (
-        f"{history.period} offsets were {', '.join(map(_tile_label, shown))}; at the end the window reaches from "
+        f"{history.period} offsets were {', '.join(map(_tile_label, shown))}; at the end the window is from "
         f"{history.start[-1]:,} to {history.end[-1]:,}."
     )
     return chart

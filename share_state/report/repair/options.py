@@ -1,4 +1,4 @@
-"""What is wrong with a share-partition, in a sentence, and what can be done about it, in order of harm."""
+"""What is wrong with a share-partition, in a sentence, and the options to fix it, in order of harm."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -105,7 +105,7 @@ class _Advisor:
         if trouble == "STATE_SUSPECT":
             log = f"__share_group_state-{self.status.row['state_partition']}"
             text = f"Do not act on this state, it cannot be trusted: {self.status.troubles[trouble]}."
-            what = f"Export {log} again, from every replica, and make the plan from all copies."
+            what = f"Export {log} again, from every replica, and create the plan from all copies."
             return self._repair(trouble, text, None, [Option("EXPORT_AGAIN", NOTHING, what), self.ask_broker()])
         try:
             self.loaded = self._rehearse()
@@ -149,8 +149,8 @@ class _Advisor:
         return rehearsal.effect()
 
     def _sentence(self) -> str:
-        """What the finding or verdict says, and where that leaves SPSO."""
-        said, start, lag = next(iter(self.status.troubles.values())), self.now.start_offset, self.now.lag
+        """The message of the finding or verdict, and what SPSO waits for."""
+        message, start, lag = next(iter(self.status.troubles.values())), self.now.start_offset, self.now.lag
         waits = "nothing is in flight"
         if self.waiting is not None:
             first, last, state, count = self.waiting
@@ -158,7 +158,7 @@ class _Advisor:
             limit = f"{'at least ' * (self.group in self.found.observed)}{self.settings.delivery_count_limit}"
             waits += f", {state.name}" + f" after delivery {count} of {limit}" * (count > 0)
         behind = "the lag is unknown" if lag is None else f"the lag is {pluralize(lag, 'record')}"
-        return f"{said}; SPSO is {format_number(start)} and {waits}; {behind}."
+        return f"{message}; SPSO is {format_number(start)} and {waits}; {behind}."
 
     def ask_broker(self) -> Option:
         what = "Compare with the start offset that the broker has in memory."
@@ -174,8 +174,8 @@ class _Advisor:
         finished = [one for one in self.status.ranges if one.delivery_state in TERMINAL and one.last_offset >= start]
         again = tuple((max(one.first_offset, start), one.last_offset) for one in finished)
         what = (
-            f"Set SPSO to {start:,}, where it is, once the group is empty: the state after it, which no leader can "
-            "load, is forgotten, and what is finished there is delivered again."
+            f"Set SPSO to {start:,}, where it is, once the group is empty. This discards the state after it, which no "
+            "leader can load: finished records there are delivered again."
         )
         command = self.tools.move_start(self.group, self.topic, self.partition, start)
         effect = replace(rehearsal.effect(), delivered_again=again)
@@ -183,7 +183,7 @@ class _Advisor:
 
     def ask_for_group(self) -> Option:
         what = (
-            "Ask whether the group exists. If it does, its log was not read, and nothing is wrong; if not, brokers "
+            "Check whether the group exists. If it does, its log was not read, and nothing is wrong; if not, brokers "
             "refuse to delete or reset its offsets."
         )
         return Option("ASK_BROKER", NOTHING, what, self.tools.describe(self.group, "state"))
@@ -193,8 +193,8 @@ class _Advisor:
         if not self.release.has_initialize or epoch <= NEW_GROUP_EPOCH:
             return None
         what = (
-            f"Leave it, and use another group id: this state is of epoch {epoch:,}. A group that is created anew "
-            "begins below that. Until its epoch has passed it, brokers neither initialize nor delete this state."
+            f"Leave it, and use another group id: this state has epoch {epoch:,}, and a recreated group starts at a "
+            "lower one. Until its epoch is higher, brokers neither initialize nor delete this state."
         )
         return Option("LEAVE", NOTHING, what)
 
@@ -202,8 +202,8 @@ class _Advisor:
         if not self.release.has_initialize or (self.status.row["state_epoch"] or 0) > NEW_GROUP_EPOCH:
             return None
         what = (
-            "If nobody uses the group any more, create it anew by joining it, which forgets this state, and delete it. "
-            "If it is used, start its consumers instead: share.auto.offset.reset decides where they begin."
+            "If the group is no longer used, recreate it by joining it, which discards this state, and delete it. If "
+            "it is used, start its consumers instead: share.auto.offset.reset decides where they begin."
         )
         join, delete = self.tools.recreate_group(self.group, self.topic), self.tools.delete_group(self.group)
         return Option("RECREATE_GROUP", DELETES, what, f"{join}\n{delete}", effect=self._effect(Rehearsal.delete))
@@ -227,8 +227,8 @@ class _Advisor:
         if "STALL" in self.status.troubles and moved and now and now - moved > takes:
             return None
         what = (
-            "Wait: while consumers fetch, what SPSO waits for is accepted, or archived after its last delivery. "
-            "The effect is that of the worst case: every delivery times out (locks of "
+            "Wait: while consumers fetch, the records that SPSO waits for are accepted, or archived after their last "
+            "delivery. The effect shows the worst case: every delivery times out (locks of "
             f"{self.settings.record_lock_duration_ms // 1000} s, which consumers may renew)."
         )
         return Option("WAIT", NOTHING, what, until=self._after(takes), effect=effect)
@@ -242,7 +242,7 @@ class _Advisor:
         return Option("WAIT", NOTHING, what, until=until, effect=effect)
 
     def wait_for_consumers(self) -> Option | None:
-        what = "Wait: consumers are given these records again; one that can skip what it knows loses nothing."
+        what = "Wait: consumers receive these records again; those that skip records they have processed lose nothing."
         return Option("WAIT", NOTHING, what, effect=self._effect(Rehearsal.accept_everything))
 
     def wait_for_snapshot(self) -> Option | None:
@@ -257,8 +257,8 @@ class _Advisor:
 
     def start_consumers(self) -> Option:
         what = (
-            "Start consumers of the group, or find out why those that it has do not acknowledge: the command lists "
-            "them. The effect is that of the first fetches, all accepted."
+            "Start consumers of the group, or find out why its consumers do not acknowledge: the command lists them. "
+            "The effect shows the first fetches, all accepted."
         )
         return Option(
             "START_CONSUMERS",
@@ -292,16 +292,18 @@ class _Advisor:
         return Option("RESTART_LEADER", AGAIN, what, effect=self._effect(Rehearsal.finish_dead_letters))
 
     def upgrade(self) -> Option | None:
-        """Later brokers resume what waits in ARCHIVING, and can move or delete state."""
+        """Later brokers resume records in ARCHIVING, and can move or delete state."""
         if self.settings.has_dead_letter_queue and self.release.archiving != "resumed":
             what = (
-                f"Upgrade to {LATEST.name}: {self.release.name} never resumes what waits in ARCHIVING. The next leader "
-                "sends it to the dead-letter queue, and archives it."
+                f"Upgrade to {LATEST.name}: {self.release.name} never resumes records in ARCHIVING. The next leader "
+                "sends them to the dead-letter queue, and archives them."
             )
             return Option("UPGRADE", SETTINGS, what, effect=self._effect(Rehearsal.finish_dead_letters, LATEST))
         if self.release.has_initialize:
             return None
-        what = f"Upgrade: {self.release.name} has no command that moves or deletes the state of a group, 4.1 has."
+        what = (
+            f"Upgrade: {self.release.name} has no command that moves or deletes state of a group; 4.1 and later have."
+        )
         return Option("UPGRADE", SETTINGS, what)
 
     def raise_delivery_limit(self) -> Option | None:
@@ -313,7 +315,7 @@ class _Advisor:
         effect = self._effect(lambda rehearsal: rehearsal.fail_delivery(first, last), delivery_count_limit=raised)
         what = (
             f"Raise the delivery limit from {limit} to {raised}, to keep these records while consumers are fixed. "
-            "The effect is that of one more delivery, which fails."
+            "The effect shows one more delivery, which fails."
         )
         return self._limit("delivery.count.limit", raised, what, effect)
 
@@ -327,7 +329,7 @@ class _Advisor:
         effect = self._effect(lambda rehearsal: rehearsal.deliver(begin, last), max_record_locks=raised)
         what = f"Raise the limit of in-flight records from {limit:,} to {raised:,}; SPSO waits as before."
         if known is None:
-            what += " The end of the topic is unknown: the effect is that of enough new records."
+            what += " The end of the topic is unknown: the effect assumes enough new records."
         return self._limit("partition.max.record.locks", raised, what, effect)
 
     def _limit(self, config: str, value: int, what: str, effect: Effect) -> Option:
@@ -349,8 +351,8 @@ class _Advisor:
         if self.release.name < _GROUP_LIMITS_SINCE:
             return None
         what = (
-            f"Forbid consumers to renew locks ({_GROUP_LIMITS_SINCE} and later): a record that one of them keeps is "
-            "released when its lock expires."
+            f"Disallow lock renewals ({_GROUP_LIMITS_SINCE} and later): a record that a consumer keeps is released "
+            "when its lock expires."
         )
         command = self.tools.configure_group(self.group, "share.renew.acknowledge.enable=false")
         return Option("FORBID_RENEWALS", SETTINGS, what, command)
@@ -358,14 +360,14 @@ class _Advisor:
     def restart_consumers(self) -> Option:
         what = (
             "Stop all consumers of the group until the command shows it as Empty, and start them again: locks are "
-            "released, records are delivered again. The effect is that of members that leave and hold every record."
+            "released, records are delivered again. The effect shows members that leave while they hold every record."
         )
         effect = self._effect(Rehearsal.leave)
         harm = SKIPS if effect.skipped else AGAIN
         return Option("RESTART_CONSUMERS", harm, what, self.tools.describe(self.group, "state"), effect=effect)
 
     def move_past_waiting(self) -> Option | None:
-        """Move SPSO behind what it waits for, and behind what is finished or hopeless after that."""
+        """Move SPSO past the records that it waits for, and past finished or hopeless ones after them."""
         if self.waiting is None:
             return None
         target, hopeless = self.waiting[1] + 1, {(one.first_offset, one.last_offset) for one in self._failing()}
@@ -375,19 +377,19 @@ class _Advisor:
                 break
             if last >= target and (is_done or (first, last) in hopeless):
                 target = last + 1
-        return self._move_to(target, "past what it waits for")
+        return self._move_to(target, "past the records that it waits for")
 
     def move_back_to_audited(self) -> Option | None:
         target = self.status.previous_start or 0
-        return self._move_to(target, "to where it was") if target > self.loaded.partition.start_offset else None
+        return self._move_to(target, "back to where it was") if target > self.loaded.partition.start_offset else None
 
     def _move_to(self, target: int, where: str) -> Option | None:
         if not self.release.has_initialize:
             return None
         effect = self._effect(lambda rehearsal: rehearsal.initialize(target))
         what = (
-            f"Move SPSO {where}, to {target:,}, once the group is empty: brokers refuse it before. The state after "
-            "that offset is forgotten: what is finished there is delivered again. What is skipped has no dead letter."
+            f"Move SPSO {where}, to {target:,}, once the group is empty: brokers refuse it earlier. This discards the "
+            "state after that offset: finished records there are delivered again. Skipped records get no dead letter."
         )
         command = self.tools.move_start(self.group, self.topic, self.partition, target)
         return Option("MOVE_START", SKIPS if effect.skipped else AGAIN, what, command, effect=effect)
@@ -397,9 +399,8 @@ class _Advisor:
         if end is None or end <= self.loaded.partition.start_offset or self.release.name < "4.2":
             return None
         what = (
-            "Give up everything up to the end of the topic-partition, once the group is empty. This is what "
-            "kafka-share-groups.sh can do: it resets to times, not to offsets. The effect is that of the end at "
-            f"{end:,}."
+            "Skip to the end of the topic-partition, once the group is empty: kafka-share-groups.sh resets to times, "
+            f"not to offsets. The effect assumes the end at {end:,}."
         )
         command = self.tools.reset_to_latest(self.group, self.topic, self.partition)
         effect = self._effect(lambda rehearsal: rehearsal.initialize(end))
@@ -409,9 +410,9 @@ class _Advisor:
         if not self.release.has_initialize:
             return None
         what = (
-            f"If nobody reads {self.status.name} in this group any more, delete its state, in all partitions, once the "
-            "group is empty. If it comes back, share.auto.offset.reset decides: latest skips what is not finished, "
-            "earliest delivers again what is."
+            f"If the group no longer reads {self.status.name}, delete its state in all partitions, once the group is "
+            "empty. If it reads it again, share.auto.offset.reset decides: latest skips unfinished records, earliest "
+            "delivers finished ones again."
         )
         command = self.tools.delete_offsets(self.group, self.topic)
         return Option("DELETE_OFFSETS", DELETES, what, command, effect=self._effect(Rehearsal.delete))
@@ -419,7 +420,7 @@ class _Advisor:
     def delete_group(self) -> Option | None:
         if not self.release.has_initialize:
             return None
-        what = "If nobody uses the group any more, delete it with the state of all its topics, once it is empty."
+        what = "If the group is no longer used, delete it with the state of all its topics, once it is empty."
         return Option(
             "DELETE_GROUP", DELETES, what, self.tools.delete_group(self.group), effect=self._effect(Rehearsal.delete)
         )

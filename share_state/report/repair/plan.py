@@ -35,10 +35,10 @@ _VARIABLES = {
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RepairPlan:
-    """Options for the share-partitions in trouble; carrying them out is up to the reader.
+    """Options for the share-partitions in trouble; the reader carries them out.
 
     Attributes:
-        repairs: the gravest first.
+        repairs: the most severe first.
         survey: what they are about, and how many more are in trouble.
     """
 

@@ -34,9 +34,9 @@ class Effect:
         in_flight: delivery state -> offsets between them.
         lag: in records; None if the end of the topic is unknown.
         cutoff: of the state partition, once its records are written.
-        skipped: offsets that are not finished, and that nobody is given any more.
-        delivered_again: offsets that are finished, and that are delivered again with delivery count 1.
-        seconds: that it takes at most while consumers fetch; 0 if it is immediate.
+        skipped: unfinished offsets that are not delivered any more.
+        delivered_again: finished offsets that are delivered again with delivery count 1.
+        seconds: how long it takes at most while consumers fetch; 0 if it is immediate.
     """
 
     start_offset: int | None
@@ -124,12 +124,12 @@ class Rehearsal:
         return True
 
     def fail_deliveries(self, last: int) -> None:
-        """Deliver [SPSO, last] until nothing of it waits."""
+        """Deliver [SPSO, last] until none of it is available."""
         while self.partition.start_offset <= last and self.fail_delivery(self.partition.start_offset, last):
             pass
 
     def accept_everything(self) -> None:
-        """Members are given everything in flight, and accept it."""
+        """Members acquire everything in flight, and accept it."""
         self._loses_nothing = True
         last = self.partition.end_offset - 1
         self.deliver(self.partition.start_offset, last)
@@ -145,7 +145,7 @@ class Rehearsal:
         self.load()
 
     def finish_dead_letters(self) -> None:
-        """A new leader sends what waits in ARCHIVING to the dead-letter queue again, and archives it."""
+        """A new leader sends the records in ARCHIVING to the dead-letter queue again, and archives them."""
         self._loses_nothing = True
         for letter in self.load():
             self.persist(self.partition.dead_letter_answered(letter))

@@ -58,12 +58,12 @@ TROUBLES = (
     "DELETE_INCOMPLETE",
     "CUTOFF_PINNED",
 )
-"""Verdicts and rules that mean trouble, the gravest first. SPSO_STALL counts as STALL, its verdict."""
+"""Verdicts and rules that mean trouble, the most severe first. SPSO_STALL counts as STALL, its verdict."""
 
 _RULES = {code: code for code in TROUBLES if code not in (*VERDICTS, "POISON_RECORDS", "UNLOADABLE")} | {
     "SPSO_STALL": "STALL"
 }
-"""Rule -> trouble. Poison records that are archived trouble nobody any more: those that wait are looked up."""
+"""Rule -> trouble. Archived poison records need no action, so only those that wait are looked up."""
 
 _BROKEN_CHAIN = ("ORPHAN_UPDATE", "BASE_LOST", "SPLIT_KEY", "SNAPSHOT_EPOCH_GAP", "UPDATE_EPOCH_MISMATCH")
 """Rules that make a state suspect, unless a later snapshot replaced what they are about."""
@@ -86,7 +86,7 @@ class SharePartitionStatus:
         row: its row of share_partition_state; verdict, reason and moved_time of the latest audit, null if unknown.
         ranges: in flight, ascending, from the start offset to the end; gaps are AVAILABLE with delivery count 0.
         gaps: first offsets of the ranges that no batch covers.
-        troubles: code of TROUBLES -> message of its finding, or reason of its verdict; the gravest first.
+        troubles: code of TROUBLES -> message of its finding, or reason of its verdict; the most severe first.
         archiving_ms: for which its first offset in ARCHIVING waits; 0 if none does for long.
         cutoff: the row of `cutoff` of its log partition.
         previous_start: where a leader would have started at the audit before; None if it is unknown.
@@ -111,12 +111,12 @@ class Survey:
     """The share-partitions in trouble.
 
     Attributes:
-        found: the gravest first.
+        found: the most severe first.
         left_out: how many more there are.
         limits: of the cluster and its groups.
         observed: groups whose delivery limit is at least that of `limits`: their log exceeds the configured one.
         releases: that may have written the log, ascending.
-        time: up to which durations are measured: of the newest record, or of the audit by the clock on the wall.
+        time: up to which durations are measured: of the newest record, or the time of the audit.
         inputs: what was read.
     """
 
@@ -213,14 +213,14 @@ def survey(
         _with_ranges(tables, where & ~known, "UNLOADABLE", "in a state that no release knows"),
     ]
     findings = pa.concat_tables(found, promote_options="default")
-    rows = left_join(rows, _gravest(findings), {"gravest": pa.int32()})
+    rows = left_join(rows, _worst(findings), {"worst": pa.int32()})
     verdict = pc.index_in(rows["verdict"], pa.array(TROUBLES))
     suspect = pc.if_else(rows["suspect"], pa.scalar(0, pa.int32()), pa.scalar(None, pa.int32()))
-    rows = rows.append_column("rank", pc.min_element_wise(verdict, rows["gravest"], suspect))
+    rows = rows.append_column("rank", pc.min_element_wise(verdict, rows["worst"], suspect))
     rows = rows.filter(pc.is_valid(rows["rank"])).sort_by([*ascending("rank"), *ascending(*KEY_COLUMNS)])
-    wanted = number_rows(rows.slice(0, most)).combine_chunks()
+    selected = number_rows(rows.slice(0, most)).combine_chunks()
     return Survey(
-        tuple(_statuses(tables, wanted, findings)),
+        tuple(_statuses(tables, selected, findings)),
         max(0, len(rows) - most),
         limits,
         observed,
@@ -290,28 +290,28 @@ def _with_ranges(tables: CommittedTables, where: pc.Expression, trouble: str, te
     return found.append_column("message", pa.array(texts, pa.string())).drop_columns("record_count")
 
 
-def _gravest(findings: pa.Table) -> pa.Table | None:
+def _worst(findings: pa.Table) -> pa.Table | None:
     if not len(findings):
         return None
     found = findings.group_by(list(IDENTITY_COLUMNS), use_threads=False).aggregate([("trouble", "min")])
-    return found.rename_columns([*IDENTITY_COLUMNS, "gravest"])
+    return found.rename_columns([*IDENTITY_COLUMNS, "worst"])
 
 
-def _statuses(tables: CommittedTables, wanted: pa.Table, findings: pa.Table) -> Iterator[SharePartitionStatus]:
-    if not len(wanted):
+def _statuses(tables: CommittedTables, selected: pa.Table, findings: pa.Table) -> Iterator[SharePartitionStatus]:
+    if not len(selected):
         return
-    ranges, said = dict[int, list[dict[str, Any]]](), dict[int, list[dict[str, Any]]]()
-    in_flight = tables.read("in_flight", prefilter(wanted), (*KEY_COLUMNS, *_RANGE))
-    for held, rows in ((ranges, in_flight), (said, findings.drop_columns("topic_key"))):
-        for row in select_share_partitions(rows, wanted).to_pylist():
-            held.setdefault(row["place"], []).append(row)
+    ranges, reported = dict[int, list[dict[str, Any]]](), dict[int, list[dict[str, Any]]]()
+    in_flight = tables.read("in_flight", prefilter(selected), (*KEY_COLUMNS, *_RANGE))
+    for by_place, rows in ((ranges, in_flight), (reported, findings.drop_columns("topic_key"))):
+        for row in select_share_partitions(rows, selected).to_pylist():
+            by_place.setdefault(row["place"], []).append(row)
     cutoffs = {
         row["partition"]: row for row in tables.read("cutoff").to_pylist() if row["dialect"] == SHARE_GROUP_STATE
     }
-    previous = _previous_starts(tables, wanted)
-    for place, row in enumerate(wanted.to_pylist()):
+    previous = _previous_starts(tables, selected)
+    for place, row in enumerate(selected.to_pylist()):
         own = sorted(ranges.get(place, ()), key=lambda one: one["first_offset"])
-        of_rules = {TROUBLES[one["trouble"]]: one for one in said.get(place, ())}
+        of_rules = {TROUBLES[one["trouble"]]: one for one in reported.get(place, ())}
         troubles = {code: one["message"] for code, one in of_rules.items()}
         if row["verdict"] in TROUBLES:
             troubles[row["verdict"]] = row["reason"]
@@ -333,9 +333,9 @@ def _statuses(tables: CommittedTables, wanted: pa.Table, findings: pa.Table) -> 
         )
 
 
-def _previous_starts(tables: CommittedTables, wanted: pa.Table) -> dict[int, int]:
+def _previous_starts(tables: CommittedTables, selected: pa.Table) -> dict[int, int]:
     """Place -> effective start offset at the audit before, of share-partitions that were rewound."""
-    rewound = wanted.filter(pc.equal(wanted["verdict"], "REWIND"))
+    rewound = selected.filter(pc.equal(selected["verdict"], "REWIND"))
     if not len(rewound):
         return {}
     earlier = prefilter(rewound) & ~latest_audit_filter(tables)
@@ -345,7 +345,7 @@ def _previous_starts(tables: CommittedTables, wanted: pa.Table) -> dict[int, int
 
 
 def _state(code: int) -> DeliveryState:
-    # A code that no release writes stays a number, which no leader loads.
+    # A code that no release writes remains a number, which no leader loads.
     return DeliveryState(code) if code in set(DeliveryState) else code  # type: ignore[return-value]
 
 

@@ -8,7 +8,7 @@ import pytest
 from share_state.errors import DeclarationError, InputError
 from share_state.fold.control_log import FoldedControlLog, fold_control_log
 from share_state.rules.findings import judge
-from share_state.rules.registry import ERROR, NOTHING, OFF, Scope, registered, rule
+from share_state.rules.registry import ERROR, OFF, Scope, registered, rule
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition, find_topic_logs
 from tests.fold.control_records.logs import at, checkpoint, control, delta, log_of, user_data
@@ -245,10 +245,11 @@ def test_a_code_of_both_dialects_is_one_rule():
 
 
 def test_a_rule_is_not_registered_twice():
+    check = registered()["BROKEN_CHAIN"].checks[Scope.CONTROL_LOG]
     with pytest.raises(DeclarationError, match="registered twice"):
-        rule("BROKEN_CHAIN", Scope.CONTROL_LOG, severity=ERROR, source="", statement="")(lambda _: NOTHING)
+        rule("BROKEN_CHAIN", Scope.CONTROL_LOG, severity=ERROR, source="")(check)
     with pytest.raises(DeclarationError, match="one default severity"):
-        rule("BROKEN_CHAIN", Scope.STATE_LOG, severity="info", source="", statement="")(lambda _: NOTHING)
+        rule("BROKEN_CHAIN", Scope.STATE_LOG, severity="info", source="")(check)
 
 
 def test_an_unknown_mode_and_kafkas_own_topics_are_refused(tmp_path: Path):

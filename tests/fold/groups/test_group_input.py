@@ -10,7 +10,7 @@ from share_state.config.inputs import OPTIONS, input_spec
 from share_state.config.loading import settings_for
 from share_state.errors import InputError
 from share_state.fold.groups import FoldedGroups
-from share_state.pipeline.across_logs import read_groups
+from share_state.pipeline.across_logs import name_topics, read_groups
 from share_state.pipeline.inputs import adjacent_group_logs
 from share_state.pipeline.plan import FoldPlan, GroupInput, build_plan
 from share_state.rules.group_context import AuditedGroups, GroupLimits
@@ -84,6 +84,22 @@ def test_inputs_without_groups_have_none(exports: Path):
         shutil.rmtree(place)
     assert found(exports) == []
     assert read_groups(FoldPlan(find_logs([str(exports)])))[0] is None
+
+
+def test_a_log_of_groups_that_vanishes_is_noted_where_only_names_are_read(
+    exports: Path, caplog: pytest.LogCaptureFixture
+):
+    spec = input_spec(OPTIONS, sources=[{"path": str(exports)}], groups={}, names_only=True)
+    plan = build_plan(spec, OPTIONS)
+    assert plan.groups is not None
+    for log in plan.groups.logs:
+        for segment in log.segments:
+            Path(segment.path).unlink()
+    with caplog.at_level("INFO", "share_state"):
+        assert name_topics(plan).groups is None
+    assert [record.message.count("shown by their ids") for record in caplog.records] == [1] * len(plan.groups.logs)
+    with pytest.raises(InputError):
+        read_groups(plan)
 
 
 def test_the_same_bytes_are_described_the_same_wherever_and_whenever_they_were_copied(exports: Path, tmp_path: Path):

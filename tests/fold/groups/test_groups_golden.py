@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from share_state.fold.groups import FoldedGroups, add_topic_names, fold_groups
+from share_state.fold.groups import FoldedGroups, add_topic_names, fold_groups, read_topic_names
 from share_state.fold.log import fold_log
 from share_state.fold.states import compute_lags
 from share_state.sources.as_of import Window
@@ -41,6 +41,12 @@ def test_groups_have_the_state_members_and_epochs_that_the_broker_told(scenario)
         assert (unknown if row["assignment_epoch"] is None else row["assignment_epoch"]) == told[
             "targetAssignmentEpoch"
         ]
+
+
+@by_scenario
+def test_topic_names_alone_are_those_of_the_folded_groups(scenario):
+    names = dict(item for log in find_group_logs([str(scenario.folder)]) for item in read_topic_names(log).items())
+    assert names == folded(scenario).names
 
 
 @by_scenario

@@ -21,7 +21,7 @@ def light(capfd: pytest.CaptureFixture[str]) -> Command:
 @pytest.mark.parametrize(
     ("what", "options", "says"),
     [
-        ("window", ONE, "at the end the window reaches from 0 to 227"),
+        ("window", ONE, "at the end the window is from 0 to 227"),
         ("offsets", ONE, "the start offset stayed at 0"),
         ("deliveries", ONE, "delivered once"),
         ("deliveries", (), "delivered once"),
@@ -56,8 +56,8 @@ def test_the_picture_of_a_stall_ends_with_the_log(light: Command, tmp_path: Path
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("heatmap", str(DLQ), "--out", "x.png"), "plot heatmap: no such picture"),
-        (("cutoff", str(DLQ), "--out", "x.gif"), "pictures are written as"),
+        (("heatmap", str(DLQ), "--out", "x.png"), "plot heatmap: no such chart"),
+        (("cutoff", str(DLQ), "--out", "x.gif"), "charts are written as"),
         (("window", str(DLQ), "--out", "x.png"), "48 share-partitions; choose one"),
         *(
             ((what, str(DLQ), "--group", "nobody", "--out", "x.png"), "group nobody: not here; the nearest of 9 are")

@@ -24,6 +24,7 @@ from share_state.spark.inputs import SparkSorter
 from tests.cli.commands import Command, say
 from tests.profiles import EXECUTORS, IN_SPARK
 from tests.sources.formats.tables import BY_KEY, SIZES, shuffled, table_of, tables_of, write
+from tests.sources.object_stores.test_s3_forms import json_lines
 from tests.truth import DATA
 
 EXPORT = DATA / "4.3.1/chaos"
@@ -63,9 +64,17 @@ def _same(told: list[LogPartition], logs: list[LogPartition]) -> None:
 
 def test_json_lines_with_base64(spark: SparkSession, frame: DataFrame, logs: list[LogPartition], tmp_path: Path):
     texts = frame.withColumns({name: base64(col(name)) for name in ("key", "value")})
-    texts.select(to_json(struct("*")).alias("value")).repartition(3).write.text(str(tmp_path / "rows"))
+    texts.select(to_json(struct("*")).alias("value")).repartition(3).write.text(str(tmp_path / "rows"), "gzip")
     assert read_export(ExportPaths([str(tmp_path / "rows")], sorter=SparkSorter(spark))).notes[0].endswith("table)")
     _same(_found(spark, tmp_path / "rows"), logs)
+
+
+def test_a_line_of_json_that_is_cut_ends_the_run(spark: SparkSession, table: pa.Table, tmp_path: Path):
+    rows = json_lines(table.slice(0, 9), tmp_path / "rows.json")
+    rows.write_text(rows.read_text()[:-30])
+    message = rf"^{rows}: a line is not whole JSON \({{.*…\); export it again, or delete the line$"
+    with pytest.raises(InputError, match=message):
+        _found(spark, rows)
 
 
 def test_a_delta_table_is_read_without_spark(frame: DataFrame, logs: list[LogPartition], tmp_path: Path):
@@ -202,7 +211,7 @@ def test_a_table_is_cut_and_its_columns_are_named(command: Command, table: pa.Ta
     [
         (["--as-of-offset", "0=5"], "--as-of-offset 0=5: console-json holds no offsets"),
         (["--as-of-time", "2026-11-21"], "--as-of-time: this console-json holds no timestamps"),
-        (["--format", "dump-log"], "nothing of __share_group_state is dumped here"),
+        (["--format", "dump-log"], "no dump of __share_group_state"),
         (["--format", "segments"], "not a log segment"),
         (["--format", "kafka"], "not the address of a cluster"),
         (["--format", "avro"], "--format avro: give one of"),

@@ -1,5 +1,6 @@
 """What is no form of export is refused in one line that names the file and the place."""
 
+import gzip
 import json
 import re
 import time
@@ -140,8 +141,8 @@ def _late_record(text: str) -> str:
         (DUMP.replace("key: {", "key: what {"), rf"byte {_line(3)}: the key is neither JSON nor"),
         (DUMP.replace('{"type":"0"', '{"type":"x"'), rf"byte {_line(3)}: type x of the key"),
         ("Dumping x/00000000000000000000.log\n" + DUMP[_line(3) :], r"byte 35: a record before any batch"),
-        ("nothing of the kind", "nothing of __share_group_state is dumped here"),
-        (DUMP.replace("__share_group_state-0", "orders-0"), r"nothing of .* dumped here \(found segments of orders\)"),
+        ("nothing of the kind", "no dump of __share_group_state"),
+        (DUMP.replace("__share_group_state-0", "orders-0"), r"no dump of .* in this text \(found segments of orders\)"),
     ],
 )
 def test_dumped_text_that_is_none(text: str, pattern: str, tmp_path: Path):
@@ -254,3 +255,10 @@ def test_json_of_something_else_is_not_taken_for_the_consoles(tmp_path: Path):
     path = tmp_path / "topics.json"
     path.write_text(json.dumps({"topics": [{"name": "a"}]}))
     assert detect_format([str(path)]) != "console-json"
+
+
+def test_a_text_that_is_compressed_as_a_file(tmp_path: Path):
+    path = tmp_path / "dump.txt.gz"
+    path.write_bytes(gzip.compress((DATA / "4.3.1/happy/dump-log-__share_group_state-2.txt").read_bytes()))
+    with pytest.raises(InputError, match=f"^{path}: the text of kafka-dump-log, compressed as a file; decompress it"):
+        detect_format([str(path)])

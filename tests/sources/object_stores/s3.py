@@ -73,7 +73,7 @@ def put(address: str, source: Path, key: str) -> str:
     files = [source] if source.is_file() else [file for file in sorted(source.rglob("*")) if file.is_file()]
     for file in files:
         name = key if file == source else f"{key}/{file.relative_to(source).as_posix()}"
-        with there.open_output_stream(f"{BUCKET}/{name}") as stream:
+        with there.open_output_stream(f"{BUCKET}/{name}", compression=None) as stream:
             stream.write(file.read_bytes())
     return f"s3://{BUCKET}/{key}"
 

@@ -114,12 +114,15 @@ def test_a_delta_table_with_deleted_rows_goes_through_spark(
     is_same(found(put(s3, Path(place), "tables/deleted"), SparkSorter(no_disk)), logs)
 
 
-def test_json_lines_go_through_spark(
+def test_compressed_json_lines_go_through_spark(
     no_disk: SparkSession, s3: str, table: pa.Table, logs: list[LogPartition], tmp_path: Path
 ):
-    for log in logs:
+    for log, (ending, codec) in zip(logs, {"gz": "gzip", "zst": "zstd", "bz2": "bz2"}.items(), strict=True):
         own = shuffled(table.filter(pa.compute.field("partition") == log.partition))
-        json_lines(own.drop_columns("partition"), tmp_path / f"rows/partition={log.partition}/part-0.json")
+        plain = json_lines(own.drop_columns("partition"), tmp_path / f"rows/partition={log.partition}/part-0.json")
+        with pa.output_stream(f"{plain}.{ending}", compression=codec) as stream:
+            stream.write(plain.read_bytes())
+        plain.unlink()
     told = found(put(s3, tmp_path / "rows", "tables/json"), SparkSorter(no_disk))
     assert [log.partition for log in told] == [log.partition for log in logs]
     for one, other in zip(told, logs, strict=True):
@@ -178,6 +181,10 @@ def test_a_flaw_of_a_table_is_told_by_the_address_of_its_file(
     address = put(s3, json_lines(flawed, tmp_path / "flawed.json"), "tables/flawed.json")
     with pytest.raises(InputError, match=f"^{address}: partition 0, offset -3: offset is null or negative"):
         found(address, SparkSorter(no_disk))
+    cut = json_lines(table.slice(0, 5), tmp_path / "cut.json")
+    cut.write_text(cut.read_text()[:-30])
+    with pytest.raises(InputError, match=f"^{put(s3, cut, 'tables/cut.json')}: a line is not whole JSON"):
+        found(f"s3://{BUCKET}/tables/cut.json", SparkSorter(no_disk))
 
 
 def test_a_damaged_table_is_told_by_its_address(
