@@ -139,7 +139,7 @@ def cutoff(
     spark = _session(paths, spark)
     plan = _plan(paths, spark=spark, groups=(), **options)  # pyright: ignore[reportCallIssue]
     executor = executor_of(spark)
-    limits = executor.returned_tables(executor.fold(plan, OutputSpec()), (CUTOFF,))[CUTOFF]
+    limits = executor.returned_tables(executor.fold(plan, OutputSpec(())), (CUTOFF,))[CUTOFF]
     return limits if spark is not None else limits.sort_by([("topic", "ascending"), ("partition", "ascending")])
 
 

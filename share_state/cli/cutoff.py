@@ -85,7 +85,7 @@ def cutoff(
         progress = Progress(quiet=running.quiet)
         opened = open_executor(choice, plan, progress, writes_tables=False)
         with opened as executor, progress("read and fold"):
-            result = summarize(executor.collect(executor.fold(plan, OutputSpec())), tuple(inputs), {})
+            result = summarize(executor.collect(executor.fold(plan, OutputSpec(()))), tuple(inputs), {})
         progress.close()
     if index is not None and not spec.has_as_of:
         write_share_snapshots(index, result.index, accept=accept)

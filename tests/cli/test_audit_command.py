@@ -132,9 +132,9 @@ def test_two_runs_at_once_the_second_is_told_who_holds_the_warehouse(light: Comm
 def test_a_killed_audit_bars_nobody_and_leaves_nothing_to_believe(share_state: Command, tmp_path: Path):
     command = [sys.executable, "-m", "share_state", "audit", str(CHAOS), "--out", str(tmp_path / "lake")]
     victim = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-    # As soon as the first table is begun.
+    # As soon as the first rows are staged.
     until = time.monotonic() + 120
-    while not list((tmp_path / "lake").glob("*/*.parquet")) and victim.poll() is None and time.monotonic() < until:
+    while not list((tmp_path / "lake").glob("*/*.arrows")) and victim.poll() is None and time.monotonic() < until:
         time.sleep(0.02)
     os.killpg(victim.pid, signal.SIGKILL)
     victim.wait()
@@ -142,6 +142,7 @@ def test_a_killed_audit_bars_nobody_and_leaves_nothing_to_believe(share_state: C
         assert "no warehouse here" in share_state("show", tmp_path / "lake").err
     done = share_state("audit", CHAOS, "--out", tmp_path / "lake")
     assert done.code == 0
+    assert not [*(tmp_path / "lake").rglob("*.arrows")]
     undisturbed = share_state("audit", CHAOS, "--out", tmp_path / "undisturbed")
     assert undisturbed.code == 0
     for table in ("share_partition_state", "in_flight", "findings", "cutoff", "share_partition_history"):
