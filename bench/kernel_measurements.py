@@ -20,7 +20,7 @@ from bench.inputs import Export, Shape, crcs, generate, parquet_of, user_log
 from bench.kafka_baseline import DATA
 from bench.report import Bound, Item, Table
 from bench.runner import Pass, Settings
-from share_state.delta.files import ROW_GROUP_SIZE, TableFiles
+from share_state.delta.warehouse import Warehouse
 from share_state.fold.chains import Chains
 from share_state.fold.control_log import fold_control_log
 from share_state.fold.log import fold_log
@@ -228,8 +228,8 @@ def _stages(log: LogPartition) -> dict[str, float]:
     whole = _seconds(time.process_time, lambda: make_tables(fold_log(log)))
     parquet = 0.0
     for name, pieces in (("share_partition_state", folded.state_pieces), ("in_flight", folded.in_flight_pieces)):
-        batches = [batch for piece in pieces for batch in piece.to_batches(max_chunksize=ROW_GROUP_SIZE)]
-        with TemporaryDirectory(dir=DATA) as scratch:
-            parquet += _seconds(time.process_time, partial(TableFiles(scratch).write, name, batches))
+        tables = list(pieces)
+        with TemporaryDirectory(dir=DATA) as scratch, Warehouse(scratch) as lake:
+            parquet += _seconds(time.process_time, partial(lake.replace, name, tables))
     rest = {"rest of fold_log: gaps, faults, cutoff": whole - sum(stages.values())}
     return stages | rest | {"fold_log": whole, "Parquet, not part of it": parquet}

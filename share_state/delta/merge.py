@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.delta.files import ROW_GROUP_SIZE
 from share_state.delta.reader import (
     list_files,
     needs_scan,
@@ -28,9 +27,7 @@ GONE = "gone"
 """Column of changed rows: the row with this key is no longer in the table."""
 
 
-def merged_rows(
-    existing: "DeltaTable", table: str, place: str, rows: pa.Table, key: Sequence[str]
-) -> Iterator[pa.RecordBatch]:
+def merged_rows(existing: "DeltaTable", table: str, place: str, rows: pa.Table, key: Sequence[str]) -> list[pa.Table]:
     """The rows of a table whose key no other rows have, then of those others the ones that are not GONE.
 
     Args:
@@ -39,21 +36,18 @@ def merged_rows(
         place: its folder.
         rows: the others: the columns of the table, and GONE.
         key: names of columns; empty for no row of the table.
-    Yields:
-        Batches with texts encoded as dictionaries, which are read, filtered and written faster.
     """
     names, left = table_schema(table).names, table_schema(table).empty_table()
     if key and needs_scan(existing):
         left = pa.concat_tables([left, *scan(existing, table, names, None)])
     elif paths := [f"{place}/{file['path']}" for file in list_files(existing)] if key else []:
+        # Texts as dictionaries are read and filtered faster.
         left = open_dataset(table, paths, encoded=True).to_table()
     if key:
         found, counts = _key_runs(left, key)
         is_left = pc.invert(pc.is_in(found, _key_runs(rows, key)[0])).to_numpy(zero_copy_only=False)
         left = left.filter(pa.array(np.repeat(is_left, counts)))
-    for part in (left, rows.filter(pc.invert(rows[GONE]))):
-        whole = pa.table([_encoded(part[one.name], one.type) for one in table_schema(table)], names)
-        yield from whole.to_batches(max_chunksize=ROW_GROUP_SIZE)
+    return [left, rows.filter(pc.invert(rows[GONE]))]
 
 
 def _key_runs(rows: pa.Table, key: Sequence[str]) -> tuple[pa.Array, np.ndarray]:
@@ -69,12 +63,9 @@ def _key_runs(rows: pa.Table, key: Sequence[str]) -> tuple[pa.Array, np.ndarray]
     return joined, np.diff(np.append(first, len(rows)))
 
 
-def _encoded(column: pa.ChunkedArray, kind: pa.DataType | None = None) -> pa.Array:
-    """A column in one piece, as a dictionary if it is text, else of some type."""
+def _encoded(column: pa.ChunkedArray) -> pa.Array:
+    """A column in one piece, as a dictionary if it is text."""
     whole = column.combine_chunks()
-    if pa.types.is_dictionary(whole.type):
-        return whole
-    whole = whole if kind is None else whole.cast(kind)
     return whole.dictionary_encode() if pa.types.is_string(whole.type) else whole
 
 

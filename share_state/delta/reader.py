@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow.fs import FileSystem, LocalFileSystem
+from pyarrow.fs import FileSystem, FileType, LocalFileSystem
 
 from share_state.errors import InputError, NothingCommittedError, WarehouseError, disk_error
 from share_state.schema.declarations import table_schema
@@ -49,6 +49,13 @@ def open_filesystem(place: str) -> tuple[FileSystem, str]:
         return LocalFileSystem(), str(Path(place).absolute())
     store, rest = parse_address(place)
     return store.file_system, f"{store.root}{rest}"
+
+
+def delete_folder(place: str) -> None:
+    """Delete a folder and all that it holds, if it exists."""
+    filesystem, path = open_filesystem(place)
+    if filesystem.get_file_info(path).type == FileType.Directory:
+        filesystem.delete_dir(path)
 
 
 @contextmanager

@@ -10,24 +10,25 @@ import json
 import os
 import re
 import socket
-import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow.fs import FileSelector
 
-from share_state.delta.files import File, TableFiles
 from share_state.delta.merge import is_merged, merge_errors, merged_rows, opened, transaction, vacuum
 from share_state.delta.reader import (
     COMMITTED,
     REPORTED,
     CommittedTables,
     damaged_files,
+    delete_folder,
     list_files,
     needs_scan,
     open_dataset,
@@ -37,6 +38,7 @@ from share_state.delta.reader import (
     scan,
     warehouse_errors,
 )
+from share_state.delta.staging import STAGING_PREFIX, Staging
 from share_state.errors import InputError, WarehouseError
 from share_state.schema import declarations
 from share_state.schema.declarations import stored_schema, table_schema
@@ -176,6 +178,8 @@ def warehouse_lock(root: str, command: str) -> Iterator[None]:
         try:
             with warehouse_errors(root):
                 (path / _LOCK_HOLDER).write_text(json.dumps(holder), encoding="utf-8")
+                for staged in path.glob(f"{STAGING_PREFIX}*"):
+                    delete_folder(str(staged))  # of a run that was killed
             yield
         finally:
             (path / _LOCK_HOLDER).unlink(missing_ok=True)
@@ -242,10 +246,11 @@ class Commit:
 
 
 class Warehouse:
-    """Commits the tables of one run; a context manager that deletes the run's uncommitted files on exit.
+    """Writes the tables of one run; a context manager that deletes on exit what the run staged, and what failed.
 
     Attributes:
-        files: writes files into the tables' folders, here or in tasks.
+        root: path or address.
+        staging: for rows that tasks make before all are known.
         versions: table -> the Delta version that this run committed.
     """
 
@@ -256,23 +261,22 @@ class Warehouse:
             root: folder, or address in an object store.
             folders: table -> its folder there if it differs from the table's name; "" is the root itself.
         """
-        self.files = TableFiles(root if "://" in root else str(Path(root).absolute()), folders=folders or {})
+        self.root, self._folders = root if "://" in root else str(Path(root).absolute()), folders or {}
+        self.staging = Staging(self.root)
         self.versions: dict[str, int] = {}
         self._missing, self._is_begun = missing_folders(root), False
-        self._new, self._committed, self._runs_version = set[str](), set[str](), self._version("runs")
+        self._new, self._runs_version = set[str](), self._version("runs")
 
     def __enter__(self) -> "Warehouse":
         return self
 
     def __exit__(self, failed: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        # Tasks that Spark tried again, and runs that failed, leave files that no commit names.
         with suppress(*((OSError, InputError) if failed else ())):
+            delete_folder(self.staging.folder)
             if failed and "runs" not in self.versions:
                 # No reader has seen tables that begin with this run.
                 for table in self._new:
-                    filesystem, folder = open_filesystem(self.files.folder(table))
-                    filesystem.delete_dir(folder)
-            self.files.discard(self.files.folders or ALL_TABLES, frozenset(self._committed))
+                    delete_folder(self.folder(table))
         if error and "runs" in self.versions:
             error.add_note("the run is committed")
         if failed:
@@ -280,16 +284,21 @@ class Warehouse:
                 for folder in self._missing:
                     folder.rmdir()
 
-    def replace(self, table: str, files: Iterable[File]) -> None:
-        """Replace all rows of a table by those of some files.
+    def folder(self, table: str) -> str:
+        """Path or address of a table."""
+        name = self._folders.get(table, table)
+        return f"{self.root}/{name}" if name else self.root
+
+    def replace(self, table: str, rows: Iterable[pa.Table]) -> None:
+        """Replace all rows of a table.
 
         Args:
             table: its name.
-            files: written by `self.files`.
+            rows: read piece by piece while they are written.
         Raises:
             WarehouseError: if the table has other columns, or another run has committed meanwhile.
         """
-        self._commit_files(table, files, None)
+        self._write(table, rows, None)
 
     def merge(self, table: str, rows: pa.Table, key: Sequence[str], application: str, batch: int) -> None:
         """Replace the rows whose key some rows have by those of them that are not GONE; as `replace`.
@@ -303,26 +312,26 @@ class Warehouse:
             key: columns; empty to replace all rows.
             application, batch: Delta's txnAppId and txnVersion; batches increase.
         """
-        place = self.files.folder(table)
+        place = self.folder(table)
         with merge_errors(place):
             existing = opened(place)
             self.versions[table] = existing.version()
             if is_merged(existing, application, batch) or (key and not len(rows)):
                 return
-            written = self.files.write(table, merged_rows(existing, table, place, rows, key))
-        self._commit_files(table, written, None, transaction(application, batch))
+            merged = merged_rows(existing, table, place, rows, key)
+        self._write(table, merged, None, transaction(application, batch))
 
-    def append(self, table: str, files: Iterable[File], replaced_runs: Collection[str]) -> None:
-        """Add the rows of some files to a table, and remove those of some runs.
+    def append(self, table: str, rows: Iterable[pa.Table], replaced_runs: Collection[str]) -> None:
+        """Add rows to a table, and remove those of some runs.
 
         Args:
             table: one with the column run_id.
-            files: written by `self.files`.
+            rows: as of `replace`.
             replaced_runs: ids of the runs whose rows are removed; where it names any, then also those of the new rows.
         Raises:
             WarehouseError: if the table has other columns, or another run has committed meanwhile.
         """
-        self._commit_files(table, files, replaced_runs)
+        self._write(table, rows, replaced_runs)
 
     def run_rows(self, row: Mapping[str, Any]) -> pa.Table:
         """The row of `runs` that commits the run: with the time and the versions of the tables that are committed.
@@ -342,19 +351,18 @@ class Warehouse:
             row: as of `run_rows`.
             expired: ids of runs whose rows are removed.
         """
-        rows = self.run_rows(row)
-        self.append("runs", self.files.write("runs", rows.to_batches()), {row["run_id"], *expired})
+        self.append("runs", [self.run_rows(row)], {row["run_id"], *expired})
 
     def mark_reported(self) -> None:
         """Set the status of all audits to reported: their reports are written and their exit code is decided."""
-        runs = CommittedTables(self.files.root, "audit").runs.filter(pc.field("status") == COMMITTED)
+        runs = CommittedTables(self.root, "audit").runs.filter(pc.field("status") == COMMITTED)
         status = pa.repeat(REPORTED, len(runs))
         rows = runs.set_column(runs.schema.get_field_index("status"), runs.schema.field("status"), status)
-        self.append("runs", self.files.write("runs", rows.to_batches()), set(rows["run_id"].to_pylist()))
+        self.append("runs", [rows], set(rows["run_id"].to_pylist()))
 
     def run_ids(self, table: str) -> set[str]:
         """The runs that have rows in a table."""
-        existing = open_table(self.files.folder(table))
+        existing = open_table(self.folder(table))
         if existing is None:
             return set()
         files = list_files(existing)
@@ -365,7 +373,8 @@ class Warehouse:
             return {
                 one for rows in scan(existing, table, ["run_id"], None) for one in rows["run_id"].unique().to_pylist()
             }
-        return set(self.files.read(table, [file["path"] for file in files], ["run_id"])["run_id"].to_pylist())
+        paths = [f"{self.folder(table)}/{file['path']}" for file in files]
+        return set(open_dataset(table, paths).to_table(["run_id"])["run_id"].to_pylist()) if paths else set()
 
     def maintain(self, days: int, tables: Iterable[str] = ALL_TABLES) -> None:
         """Compact small files of the history, and delete files that no table version of the last `days` days names.
@@ -374,8 +383,14 @@ class Warehouse:
         """
         from deltalake.exceptions import DeltaError  # noqa: PLC0415  slow to import
 
+        filesystem, root = open_filesystem(self.root)
+        for found in filesystem.get_file_info(FileSelector(root, allow_not_found=True)):
+            if found.base_name.startswith(STAGING_PREFIX):
+                times = [file.mtime for file in filesystem.get_file_info(FileSelector(found.path))]
+                if all(time < datetime.now(UTC) - timedelta(days=days) for time in times):
+                    filesystem.delete_dir(found.path)
         for table in tables:
-            path = self.files.folder(table)
+            path = self.folder(table)
             try:
                 if (existing := open_table(path)) is None:
                     continue
@@ -397,7 +412,7 @@ class Warehouse:
         """
         if table == "runs" and self._version(table) != self._runs_version:
             raise self._overtaken()
-        vacuum(self.files.folder(table), sorted(kept))
+        vacuum(self.folder(table), sorted(kept))
         if table == "runs":
             self._runs_version = self._version(table)
 
@@ -413,7 +428,7 @@ class Warehouse:
         """
         from deltalake.exceptions import DeltaError  # noqa: PLC0415  slow to import
 
-        path = self.files.folder(table)
+        path = self.folder(table)
         if (table == "runs" or not self._is_begun) and self._version("runs") != self._runs_version:
             raise self._overtaken()
         self._is_begun = True
@@ -435,74 +450,47 @@ class Warehouse:
         self.versions[table] = version
         self._runs_version = version if table == "runs" else self._runs_version
 
-    def _commit_files(
+    def _write(
         self,
         table: str,
-        files: Iterable[File],
+        rows: Iterable[pa.Table],
         replaced_runs: Collection[str] | None,
         properties: "CommitProperties | None" = None,
     ) -> None:
         from deltalake import CommitProperties, Schema, write_deltalake  # noqa: PLC0415  slow to import
-        from deltalake.exceptions import CommitFailedError  # noqa: PLC0415
+        from deltalake.exceptions import CommitFailedError, DeltaError  # noqa: PLC0415
         from deltalake.schema import Field  # noqa: PLC0415
-        from deltalake.transaction import AddAction, create_table_with_add_actions  # noqa: PLC0415
 
         with self.commit(table, replaced_runs) as one:
-            files, existing, now = self.files.merge(table, list(files)), one.existing, int(time.time() * 1000)
-            additions = [AddAction(file["path"], file["size"], {}, now, True, file["stats"]) for file in files]
-            if existing is None:
-                schema, doc = Schema.from_arrow(stored_schema(table)), declarations.table(table)[0]
-                options = delta_storage_options(one.path)
-                create_table_with_add_actions(one.path, schema, additions, description=doc, storage_options=options)
-                self._committed |= {file["path"] for file in files}
-                return
-            if one.missing:
-                fields = (
-                    field for field in Schema.from_arrow(stored_schema(table)).fields if field.name in one.missing
-                )
-                existing.alter.add_columns([Field(f.name, f.type, nullable=True, metadata=f.metadata) for f in fields])
-                existing.update_incremental()
-                one.version = existing.version()
-            mode = "overwrite" if one.replaces_all or one.replaced_runs else "append"
-            try:
-                if one.replaced_runs or _is_checked(table, existing):
-                    # delta-rs rewrites the rows of others, with their columns, and evaluates constraints.
+            existing, schema, doc = one.existing, stored_schema(table), declarations.table(table)[0]
+            options: dict[str, Any] = {"storage_options": delta_storage_options(one.path), "description": doc}
+            if existing is not None:
+                if one.missing:
+                    added = (field for field in Schema.from_arrow(schema).fields if field.name in one.missing)
+                    existing.alter.add_columns([Field(f.name, f.type, metadata=f.metadata) for f in added])
+                    existing.update_incremental()
+                    one.version = existing.version()
+                schema = pa.schema(existing.schema())
+                options = {"mode": "overwrite" if one.replaces_all or one.replaced_runs else "append"}
+                options["commit_properties"] = properties or CommitProperties(max_commit_retries=0)
+                if one.replaced_runs:
                     names = ", ".join(f"'{name}'" for name in one.replaced_runs)
-                    where = {"predicate": f"run_id IN ({names})"} if one.replaced_runs else {}
-                    rows, once = (
-                        self._rows(table, files, existing),
-                        properties or CommitProperties(max_commit_retries=0),
-                    )
-                    write_deltalake(existing, rows, mode=mode, commit_properties=once, **where)  # pyright: ignore[reportArgumentType,reportCallIssue]
-                else:
-                    existing.create_write_transaction(
-                        [*additions], mode, existing.schema(), commit_properties=properties
-                    )
-                    self._committed |= {file["path"] for file in files}
+                    options["predicate"] = f"run_id IN ({names})"
+            stream = _RowStream(rows, schema)
+            try:
+                write_deltalake(one.path if existing is None else existing, stream.reader, **options)
             except CommitFailedError as error:
                 if "Unsupported table features" in str(error) or "append-only" in str(error):
                     raise
                 raise self._overtaken() from None
-
-    def _rows(self, table: str, files: Sequence[File], existing: "DeltaTable") -> pa.RecordBatchReader:
-        """The rows of files, with the columns of the existing table in its order."""
-        schema = pa.schema([field.remove_metadata() for field in pa.schema(existing.schema())])
-        paths = [f"{self.files.folder(table)}/{file['path']}" for file in files]
-
-        def batches() -> Iterator[pa.RecordBatch]:
-            for batch in open_dataset(table, paths).to_batches() if paths else ():
-                columns = [
-                    batch[one.name].cast(one.type) if one.name in batch.schema.names else pa.nulls(len(batch), one.type)
-                    for one in schema
-                ]
-                yield pa.RecordBatch.from_arrays(columns, schema=schema)
-
-        return pa.RecordBatchReader.from_batches(schema, batches())
+            except DeltaError as error:
+                # delta-rs reports an error of the rows as one of its own.
+                raise stream.error or error from None
 
     def _version(self, table: str) -> int | None:
         from deltalake.exceptions import DeltaError  # noqa: PLC0415  slow to import
 
-        path = self.files.folder(table)
+        path = self.folder(table)
         try:
             existing = open_table(path)
         except DeltaError as error:
@@ -510,9 +498,7 @@ class Warehouse:
         return None if existing is None else existing.version()
 
     def _overtaken(self) -> WarehouseError:
-        return WarehouseError(
-            f"{self.files.root}: another run committed here meanwhile; this one did not, run it again"
-        )
+        return WarehouseError(f"{self.root}: another run committed here meanwhile; this one did not, run it again")
 
 
 def _missing_columns(table: str, path: str, existing: "DeltaTable") -> list[str]:
@@ -543,16 +529,31 @@ def _is_same(declared: pa.Field, found: pa.Field) -> bool:
     )
 
 
-def _is_checked(name: str, table: "DeltaTable") -> bool:
-    """Whether a table has what only a writer of rows honours: constraints, NOT NULL of others or mapped columns."""
-    settings = table.metadata().configuration
-    if any(name.startswith("delta.constraints.") for name in settings):
-        return True
-    if settings.get("delta.columnMapping.mode", "none") != "none":
-        return True
-    own = {one.name for one in stored_schema(name) if not one.nullable}
-    fields = table.schema().fields
-    return any("delta.invariants" in one.metadata or not (one.nullable or one.name in own) for one in fields)
+class _RowStream:
+    """Rows with the columns of a table, in its order; those that the rows lack are null.
+
+    Attributes:
+        reader: of the rows; texts are encoded as dictionaries if the first rows have them so, which is faster to write.
+        error: what their source raised.
+    """
+
+    def __init__(self, rows: Iterable[pa.Table], schema: pa.Schema) -> None:
+        pieces = iter(rows)
+        first = next(pieces, schema.empty_table())
+        encoded = {one.name: one.type for one in first.schema if pa.types.is_dictionary(one.type)}
+        self._schema = pa.schema([one.with_type(encoded.get(one.name, one.type)) for one in schema])
+        self.error: Exception | None = None
+        self.reader = pa.RecordBatchReader.from_batches(self._schema, self._batches(chain((first,), pieces)))
+
+    def _batches(self, pieces: Iterator[pa.Table]) -> Iterator[pa.RecordBatch]:
+        try:
+            for rows in pieces:
+                given = {name: rows[name] for name in rows.column_names}
+                columns = [given.get(one.name, pa.nulls(len(rows), one.type)) for one in self._schema]
+                yield from pa.table(columns, self._schema.names).cast(self._schema).to_batches()
+        except Exception as error:
+            self.error = error
+            raise
 
 
 def _unusable(path: str, error: Exception) -> WarehouseError:

@@ -11,10 +11,11 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -23,7 +24,7 @@ from numba.core import event
 from rich.console import Console
 from rich.status import Status
 
-from share_state.delta.files import FILE_SCHEMA, File, TableFiles
+from share_state.delta.staging import STAGED_SCHEMA, StagedFile, Staging
 from share_state.delta.warehouse import Warehouse
 from share_state.pipeline.across_logs import GroupSide, settle_tables
 from share_state.pipeline.plan import FoldPlan, available_cores, cores_per_log
@@ -39,8 +40,6 @@ from share_state.pipeline.task import (
     FinishRows,
     OutputSpec,
     PerLog,
-    finalize_staged,
-    read_staged,
     returned_table,
     run_task,
 )
@@ -132,7 +131,7 @@ class LocalExecutor:
         Raises:
             InputError: if a segment cannot be read, or the input holds no valid batch.
         """
-        rows = self.fold(plan, OutputSpec(returned=RESULTS))
+        rows = self.fold(plan, OutputSpec(RESULTS))
         check_batches(rows)
         tables = settle_tables(plan, rows, self.returned_tables(rows, (*RESULTS, CUTOFF)))
         if side is None:
@@ -145,83 +144,95 @@ class LocalExecutor:
         return rows
 
     def open_sink(self, tables: Warehouse) -> AbstractContextManager[Sink]:
-        """Files that the threads write, committed with delta-rs."""
-        return nullcontext(FileSink(tables, self))
+        """The writer of deltalake."""
+        return closing(DeltalakeSink(tables, self))
 
 
-class FileSink:
-    """Tasks write Parquet files into the folders of the tables; the driver commits them with delta-rs."""
+class DeltalakeSink:
+    """Tasks stage their rows below the output of the run; this process writes them to the tables with deltalake."""
 
     def __init__(self, tables: Warehouse, executor: Executor[Any]) -> None:
-        """Begin; the executor's tasks write."""
+        """Begin; the executor's tasks stage."""
         self.tables, self._executor = tables, executor
-        self._files = defaultdict[str, list[File]](list)
+        self._staged = defaultdict[str, list[StagedFile]](list)
+        self._changes = defaultdict[str, list[tuple[Collection[str] | None, FinishRows]]](list)
+        self._added = defaultdict[str, list[Iterable[pa.Table]]](list)
+        # delta-rs encodes a table in one thread.
+        self._threads, self._commits = ThreadPoolExecutor(available_cores()), list[Future[None]]()
+
+    def close(self) -> None:
+        """Wait for commits that have begun, and drop the others."""
+        self._threads.shutdown(cancel_futures=True)
 
     def fold(self, plan: FoldPlan, written: Sequence[str], staged: Sequence[str]) -> pa.Table:
         """Fold every log partition."""
-        output = OutputSpec(written=tuple(written), staged=tuple(staged), files=self.tables.files)
+        output = OutputSpec((*written, *staged), incomplete=tuple(staged), staging=self.tables.staging)
         rows = self._executor.collect(self._executor.fold(plan, output))
         for summary in rows[SUMMARY].drop_null().to_pylist():
-            for file in summary["files"]:
-                self._files[file["table"]].append(file | {LOG: summary["log"]})
+            for file in summary["staged"]:
+                self._staged[file["table"]].append(file | {LOG: summary["log"]})
         return rows
 
     def write(self, table: str, plan: FoldPlan, per_log: LogRows) -> int:
         """Replace a table by what a function makes of every log partition."""
-        write = partial(_write_log, self.tables.files, table, partial(per_log, plan))
-        files = self._executor.collect(self._executor.map_logs(plan, write, FILE_SCHEMA)).to_pylist()
-        self.tables.replace(table, files)
+        stage = partial(_stage_log, self.tables.staging, table, partial(per_log, plan))
+        files = self._executor.collect(self._executor.map_logs(plan, stage, STAGED_SCHEMA)).to_pylist()
+        self.tables.replace(table, chain.from_iterable(map(self.tables.staging.read, files)))
         return sum(file["rows"] for file in files)
 
     def count(self, table: str) -> int:
         """How many rows of a table the fold made."""
-        return sum(file["rows"] for file in self._files[table])
+        return sum(file["rows"] for file in self._staged[table])
 
     def read(self, table: str, columns: Sequence[str] | None = None) -> pa.Table:
         """Rows of a table that the fold made."""
         names, schema = [*(columns or table_schema(table).names)], pa.schema([*table_schema(table), (LOG, pa.string())])
-        pieces = [pa.schema([schema.field(name) for name in names]).empty_table()]
-        for file in self._files[table]:
-            rows = self.tables.files.read(table, [file["path"]], [name for name in names if name != LOG])
-            rows = rows.append_column(LOG, pa.repeat(file[LOG], len(rows))) if LOG in names else rows
-            pieces.append(rows.select(names))
-        return pa.concat_tables(pieces)
+        schema = pa.schema([schema.field(name) for name in names])
+        pieces = (
+            rows.append_column(LOG, pa.repeat(file[LOG], len(rows))).select(names).cast(schema)
+            for file in self._staged[table]
+            for rows in self.tables.staging.read(file, [name for name in names if name != LOG])
+        )
+        return pa.concat_tables([schema.empty_table(), *pieces])
 
     def take(self, table: str) -> pa.Table:
         """Read the staged rows of a table; their files are deleted with the attempt."""
-        rows = read_staged(self.tables.files, self._files.pop(table, []))
-        return pa.concat_tables([table_schema(table).empty_table(), *rows])
+        rows = self.read(table)
+        del self._staged[table]
+        return rows
 
     def settle(self, table: str, logs: Collection[str], change: FinishRows) -> None:
-        """Rewrite the files of some log partitions."""
-        files, settled = self.tables.files, list[File]()
-        for file in self._files[table]:
-            if file[LOG] not in logs:
-                settled.append(file)
-                continue
-            rows = files.read(table, [file["path"]])
-            rows = change(rows.append_column(LOG, pa.repeat(file[LOG], len(rows)))).drop_columns([LOG])
-            settled += files.write(table, rows.to_batches())
-        self._files[table] = settled
+        """Change the rows of some log partitions when they are written."""
+        self._changes[table].append((logs, change))
 
     def finish(self, table: str, finish: FinishRows) -> None:
-        """Write the staged rows of a table as its files."""
-        self._files[table] = finalize_staged(self.tables.files, self._files[table], finish)
+        """Complete the rows of a table when they are written."""
+        self._changes[table].append((None, finish))
 
     def add(self, table: str, rows: Iterable[pa.Table]) -> None:
-        """Write rows that the driver made."""
-        self._files[table] += self.tables.files.write(table, (batch for one in rows for batch in one.to_batches()))
+        """Add rows that the driver makes; they are read when they are written."""
+        self._added[table].append(rows)
 
     def replace(self, table: str) -> None:
-        """Replace a table by its files here."""
-        self.tables.replace(table, self._files[table])
+        """Begin to replace a table by its rows here."""
+        self._commits.append(self._threads.submit(self.tables.replace, table, self._rows(table)))
 
     def append(self, table: str, replaced_runs: Collection[str]) -> None:
-        """Append the files here to a table, and remove the rows of some runs."""
-        self.tables.append(table, self._files[table], replaced_runs)
+        """Begin to append to a table its rows here, and to remove those of some runs."""
+        self._commits.append(self._threads.submit(self.tables.append, table, self._rows(table), replaced_runs))
+
+    def _rows(self, table: str) -> Iterator[pa.Table]:
+        for file in self._staged[table]:
+            changes = [change for logs, change in self._changes[table] if logs is None or file[LOG] in logs]
+            for rows in self.tables.staging.read(file):
+                with_log = rows.append_column(LOG, pa.repeat(file[LOG], len(rows))) if changes else rows
+                yield reduce(lambda made, change: change(made), changes, with_log)
+        yield from chain.from_iterable(self._added[table])
 
     def commit_run(self, row: Mapping[str, Any], expired: Collection[str] = ()) -> None:
-        """Commit the run."""
+        """Wait for the other tables, and commit the run."""
+        for one in self._commits:
+            one.result()
         self.tables.commit_run(row, expired)
 
     def maintain(self, days: int) -> None:
@@ -229,9 +240,9 @@ class FileSink:
         self.tables.maintain(days)
 
 
-def _write_log(files: TableFiles, table: str, per_log: PerLog, log: LogPartition) -> Iterator[pa.RecordBatch]:
-    if written := files.write(table, per_log(log)):
-        yield pa.RecordBatch.from_pylist(written, schema=FILE_SCHEMA)
+def _stage_log(staging: Staging, table: str, per_log: PerLog, log: LogPartition) -> Iterator[pa.RecordBatch]:
+    if staged := staging.write(table, per_log(log)):
+        yield pa.RecordBatch.from_pylist(staged, schema=STAGED_SCHEMA)
 
 
 def judge_folded_groups(rows: pa.Table, side: GroupSide, plan: FoldPlan) -> pa.Table:

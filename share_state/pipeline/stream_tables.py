@@ -332,8 +332,7 @@ class StreamTables:
         return rows.set_column(run_id, "run_id", pa.repeat(self.run.query, len(rows)))
 
     def _replace(self, table: str, rows: pa.Table) -> None:
-        written = self._warehouse.files.write(table, rows.combine_chunks().to_batches())
-        self._warehouse.replace(table, written)
+        self._warehouse.replace(table, [rows])
 
     def _stale_rows(self, changes: Sequence[LogChanges], topics: Topics) -> pa.Table:
         """Rows of `share_partition_state` that did not change, but whose topic has another end or name now."""
@@ -362,7 +361,7 @@ class StreamTables:
             self._warehouse.vacuum(table, kept)
 
     def _place(self, table: str) -> str:
-        return self._warehouse.files.folder(table)
+        return self._warehouse.folder(table)
 
     def _begin_history(self) -> None:
         """Create `share_partition_history`, or remove the rows of earlier streams; those of audits stay."""

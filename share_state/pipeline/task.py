@@ -1,7 +1,6 @@
-"""The work of one task: fold and judge one log partition, and return, write or stage each table.
+"""The work of one task: fold and judge one log partition, and return or stage the rows of each table.
 
-Rows that need a value of the whole run (its run_id, its newest timestamp) are staged where they are made, and finalized
-when the value is known.
+Rows that need a value of the whole run (its run_id, its newest timestamp) are completed when it is known.
 """
 
 import hashlib
@@ -10,15 +9,12 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import partial
-from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.delta.files import FILE_TYPE, ROW_GROUP_SIZE, File, TableFiles
-from share_state.delta.reader import open_filesystem, warehouse_errors
+from share_state.delta.staging import STAGED_SCHEMA, StagedFile, Staging
 from share_state.fold.archiving import RANGES
 from share_state.fold.checkpoint import checkpoint_row, checkpoint_share_partitions
 from share_state.fold.history import FIRST_DELIVERY_AT, LOG_TIME, PREVIOUS_START, history_pieces
@@ -31,73 +27,15 @@ from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import LogPartition
 
 FinishRows = Callable[[pa.Table], pa.Table]
-"""The rows of a table from staged rows."""
-
-
-def write_staged(files: TableFiles, table: str, batches: Iterable[pa.RecordBatch]) -> list[File]:
-    """Write rows to a file in the folder of their table that no commit names.
-
-    Args:
-        files: of this run.
-        table: its name.
-        batches: all of one schema, which may differ from the table's.
-    Returns:
-        The file; none if there is no row.
-    Raises:
-        WarehouseError: if it cannot be written.
-    """
-    rows = (batch for batch in batches if batch.num_rows)
-    first, count = next(rows, None), 0
-    if first is None:
-        return []
-    name, sink = files.new_file(table, "arrows")
-    with warehouse_errors(files.folder(table)), sink:
-        with pa.ipc.new_stream(sink, first.schema) as stream:
-            for batch in chain((first,), rows):
-                stream.write_batch(batch)
-                count += batch.num_rows
-        size = sink.tell()
-    return [{"table": table, "path": name, "size": size, "rows": count, "stats": None}]
-
-
-def read_staged(files: TableFiles, staged: Sequence[File]) -> Iterator[pa.Table]:
-    """The rows of staged files, some thousand at a time.
-
-    Raises:
-        WarehouseError: if a file cannot be read.
-    """
-    for file in staged:
-        address = f"{files.folder(file['table'])}/{file['path']}"
-        with warehouse_errors(address):
-            filesystem, path = open_filesystem(address)
-            with filesystem.open_input_stream(path) as source, pa.ipc.open_stream(source) as stream:
-                for batch in stream:
-                    yield pa.Table.from_batches([batch])
-
-
-def finalize_staged(files: TableFiles, staged: Sequence[File], finish: FinishRows) -> list[File]:
-    """Write staged rows of one table as files of that table.
-
-    Args:
-        files: of the run that staged them.
-        staged: files of `write_staged`.
-        finish: completes their rows, some thousand at a time.
-    Raises:
-        WarehouseError: if a file cannot be read or written.
-    """
-    if not staged:
-        return []
-    ready = (finish(rows) for rows in read_staged(files, staged))
-    return files.write(staged[0]["table"], (batch for table in ready for batch in table.to_batches()))
-
+"""The rows of a table from incomplete ones."""
 
 STATE, IN_FLIGHT, FINDINGS = "share_partition_state", "in_flight", "findings"
 RESULTS = (STATE, IN_FLIGHT, FINDINGS)
 """Tables that every fold fills."""
 
 WATCHED, CARRIED = "share_partition_history", "carried_share_partitions"
-"""Tables of an audit, CARRIED also of a reconstruct from which a stream may go on; rows of WATCHED are staged, since
-their time and verdict depend on every log."""
+"""Tables of an audit, CARRIED also of a reconstruct from which a stream may go on; rows of WATCHED are incomplete,
+since their time and verdict depend on every log."""
 
 CUTOFF, SUMMARY, LOG = "cutoff", "summary", "log"
 
@@ -109,6 +47,7 @@ PerLog = Callable[[LogPartition], Iterator[pa.RecordBatch]]
 """Yields the rows that a task makes from one log partition."""
 
 ROWS_A_BATCH = 20_000
+_ROWS_STAGED_A_BATCH = 128 << 10
 
 _INDEX = [
     ("group", pa.string()),
@@ -137,13 +76,13 @@ SUMMARIES = pa.schema(
         ("newest_time", pa.int64()),
         ("complete_since", pa.int64()),
         ("carried", pa.string()),
-        ("files", pa.list_(FILE_TYPE)),
+        ("staged", pa.list_(pa.struct(list(STAGED_SCHEMA)))),
         ("returned", pa.list_(pa.struct([("table", pa.string()), ("rows", pa.int64())]))),
     ]
 )
 """Schema of the summary of a log partition."""
 
-_STAGED_COLUMNS = {
+_COLUMNS_TO_FINISH = {
     FINDINGS: [pa.field(WRITTEN, pa.int64())],
     WATCHED: [
         pa.field(PREVIOUS_START, pa.int64()),
@@ -151,24 +90,22 @@ _STAGED_COLUMNS = {
         pa.field(LOG_TIME, pa.int64()),
     ],
 }
-"""Columns of staged rows beside those of their table."""
+"""Columns of incomplete rows beside those of their table."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
-    """Which tables a task returns, writes or stages.
+    """Which tables a task makes, and where their rows go.
 
     Attributes:
-        returned: tables whose rows the task returns; staged ones with the columns that finalizing them needs.
-        written: tables whose files it writes.
-        staged: tables whose rows it stages.
-        files: where it writes and stages; None if it only returns rows.
+        tables: their names.
+        incomplete: those of them whose rows have the columns that finishing them needs.
+        staging: where the task stages the rows; None to return them.
     """
 
-    returned: tuple[str, ...] = ()
-    written: tuple[str, ...] = ()
-    staged: tuple[str, ...] = ()
-    files: TableFiles | None = None
+    tables: tuple[str, ...]
+    incomplete: tuple[str, ...] = ()
+    staging: Staging | None = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -176,13 +113,15 @@ class OutputSpec:
 
         Each row sets the name and either the column of one table, or `cutoff` and `summary`.
         """
-        schemas = {name: self.schema_of(name) for name in (*self.returned, CUTOFF)} | {SUMMARY: SUMMARIES}
+        returned = self.tables if self.staging is None else ()
+        schemas = {name: self.schema_of(name) for name in (*returned, CUTOFF)} | {SUMMARY: SUMMARIES}
         columns = [pa.field(name, pa.struct(list(columns))) for name, columns in schemas.items()]
         return pa.schema([pa.field(LOG, pa.string()), *columns])
 
     def schema_of(self, table: str) -> pa.Schema:
-        """The columns of a returned table."""
-        return pa.schema([*table_schema(table), *(_STAGED_COLUMNS.get(table, ()) if table in self.staged else ())])
+        """The columns of the rows of a table."""
+        more = _COLUMNS_TO_FINISH.get(table, ()) if table in self.incomplete else ()
+        return pa.schema([*table_schema(table), *more])
 
 
 def run_task(plan: FoldPlan, output: OutputSpec, log: LogPartition) -> Iterator[pa.RecordBatch]:
@@ -190,7 +129,7 @@ def run_task(plan: FoldPlan, output: OutputSpec, log: LogPartition) -> Iterator[
 
     Args:
         plan: how to fold it.
-        output: which tables to return, write or stage.
+        output: which tables to make.
         log: the log partition.
     Yields:
         Batches of `output.schema`; the row with the summary comes last.
@@ -204,7 +143,7 @@ def run_task(plan: FoldPlan, output: OutputSpec, log: LogPartition) -> Iterator[
     made: dict[str, Iterable[pa.Table]] = {
         STATE: digest.of_each(folded.state_pieces),
         IN_FLIGHT: folded.in_flight_pieces,
-        FINDINGS: [findings if FINDINGS in output.staged else drop_unproven(findings)],
+        FINDINGS: [findings if FINDINGS in output.incomplete else drop_unproven(findings)],
         TIMELINE: plan.states_of(log),
     }
     if isinstance(folded, FoldedLog) and folded.archiving_ranges is not None:
@@ -212,36 +151,33 @@ def run_task(plan: FoldPlan, output: OutputSpec, log: LogPartition) -> Iterator[
     if plan.resumed is not None:
         made[WATCHED] = history_pieces(folded)
     checkpoint = folded.checkpoint if isinstance(folded, FoldedLog) else None
-    if checkpoint is not None and CARRIED in (*output.returned, *output.written):
+    if checkpoint is not None and CARRIED in output.tables:
         made[CARRIED] = checkpoint_share_partitions(log.name, checkpoint)
         summary |= {"carried": checkpoint_row(log.name, checkpoint)["carried"]}
-    for name in output.returned:
-        for batch in _to_batches(made.pop(name, ()), ROWS_A_BATCH):
+    pieces = {name: made[name] for name in output.tables if name in made}
+    staged = [] if output.staging is None else _stage(pieces, output.staging, plan.cores_of(log))
+    for name, tables in ({} if output.staging else pieces).items():
+        for batch in _to_batches(tables, ROWS_A_BATCH):
             returned[name] += batch.num_rows
             yield _row_of(schema, log.name, {name: batch.to_struct_array()})
-    files = _written(made, output, plan.cores_of(log))
-    deque(made.get(STATE, ()), maxlen=0)
+    if STATE not in pieces:
+        deque(made[STATE], maxlen=0)
     digest.take(folded.cutoff)
     limits = folded.cutoff.combine_chunks().to_batches()[0].to_struct_array()
-    summary |= {"digest": digest.text, "files": files}
+    summary |= {"digest": digest.text, "staged": staged}
     summary |= {"returned": [{"table": name, "rows": count} for name, count in returned.items()]}
     summaries = pa.array([summary], pa.struct(list(SUMMARIES)))
     yield _row_of(schema, log.name, {CUTOFF: limits, SUMMARY: summaries})
 
 
-def _written(made: dict[str, Iterable[pa.Table]], output: OutputSpec, cores: int) -> list[File]:
-    """Write and stage tables, as many at a time as there are cores, and remove them from `made`."""
-    if output.files is None:
-        return []
-    stage = partial(write_staged, output.files)
-    writers = dict.fromkeys(output.written, output.files.write) | dict.fromkeys(output.staged, stage)
+def _stage(pieces: Mapping[str, Iterable[pa.Table]], staging: Staging, cores: int) -> list[StagedFile]:
+    """Stage tables, as many at a time as there are cores."""
     with ThreadPoolExecutor(cores) as threads:
-        written = [
-            threads.submit(write, name, _to_batches(made.pop(name), ROW_GROUP_SIZE))
-            for name, write in writers.items()
-            if name in made
+        staged = [
+            threads.submit(staging.write, name, _to_batches(tables, _ROWS_STAGED_A_BATCH))
+            for name, tables in pieces.items()
         ]
-        return [file for one in written for file in one.result()]
+        return [file for one in staged for file in one.result()]
 
 
 def _to_batches(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.RecordBatch]:
@@ -253,7 +189,7 @@ def returned_table(rows: pa.Table, table: str) -> pa.Table:
 
     Args:
         rows: of `OutputSpec.schema`.
-        table: one of `OutputSpec.returned`, or CUTOFF.
+        table: one of `OutputSpec.tables`, or CUTOFF.
     """
     schema = table_schema(table)
     structs = (chunk.drop_null() for chunk in rows[table].chunks)

@@ -149,7 +149,7 @@ def fold_exports(plans: Sequence[FoldPlan], selection: SharePartitionFilter) -> 
     """
     executor, where, found = LocalExecutor(), key_filter(*astuple(selection)), list[StateTables]()
     for plan in plans:
-        tables = executor.returned_tables(executor.fold(plan, OutputSpec(returned=_TABLES)), _TABLES)
+        tables = executor.returned_tables(executor.fold(plan, OutputSpec(_TABLES)), _TABLES)
         states, in_flight = (tables[name] if where is None else tables[name].filter(where) for name in _TABLES)
         found.append((states, in_flight))
     if not any(len(states) for states, _ in found):

@@ -54,7 +54,7 @@ _ERROR_TEXTS = {
     r"|Connection (refused|reset)|error sending request|UNAVAILABLE": (
         "the store cannot be reached, or closed the connection; check the network and the endpoint, then retry"
     ),
-    r"HTTP status 5\d\d|SLOW_DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE": ("the store fails to answer; retry later"),
+    r"HTTP status 5\d\d|SLOW_DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE": ("the store does not respond; retry later"),
 }
 """Pattern of a store's message -> reason and fix; the first match is used."""
 
@@ -384,7 +384,7 @@ class StorePath:
         return PurePosixPath(str(self).removeprefix(str(folder)).lstrip("/"))
 
     def is_relative_to(self, address: str) -> bool:
-        """Whether it is this address or lies below it."""
+        """Whether it is this address or below it."""
         return f"{self}/".startswith(f"{address.rstrip('/')}/")
 
     def match(self, address: str) -> bool:

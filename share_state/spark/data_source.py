@@ -155,10 +155,10 @@ class ShareGroupStateReader(DataSourceReader):
             yield from decoded_batches(self.plan, log)
             return
         returned = () if self.table == CUTOFF else (self.table,)
-        for batch in fold_batches(self.plan, OutputSpec(returned=returned), log):
+        for batch in fold_batches(self.plan, OutputSpec(returned), log):
             yield from returned_table(pa.Table.from_batches([batch]), self.table).to_batches()
 
     def _judge_groups(self) -> Iterator[pa.RecordBatch]:
         assert self.side is not None
-        rows = LocalExecutor().fold(replace(self.plan, judging=JUDGE_NONE), OutputSpec(returned=(STATE,)))
+        rows = LocalExecutor().fold(replace(self.plan, judging=JUDGE_NONE), OutputSpec((STATE,)))
         yield from judge_folded_groups(rows, self.side, self.plan).to_batches()

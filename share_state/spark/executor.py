@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from math import gcd
@@ -17,7 +17,7 @@ from share_state.delta.reader import CommittedTables, open_dataset, warehouse_er
 from share_state.delta.warehouse import Warehouse
 from share_state.fold.timeline import TIMELINE
 from share_state.pipeline.across_logs import GroupSide, judge_states
-from share_state.pipeline.executor import FileSink
+from share_state.pipeline.executor import DeltalakeSink
 from share_state.pipeline.plan import FoldPlan, cores_per_log
 from share_state.pipeline.sink import Sink
 from share_state.pipeline.task import (
@@ -114,7 +114,7 @@ class SparkExecutor:
 
     def result_tables(self, plan: FoldPlan, side: GroupSide | None = None) -> dict[str, DataFrame]:
         """Every table that `reconstruct` writes, by name; Spark folds once, when one of them is first used."""
-        rows = self.fold(plan, OutputSpec(returned=RESULTS))
+        rows = self.fold(plan, OutputSpec(RESULTS))
         tables = self.returned_tables(rows, (*RESULTS, CUTOFF))
         has_several = _has_several_logs(plan)
         if side is None and not has_several:
@@ -131,7 +131,7 @@ class SparkExecutor:
         rows = self.map_logs(plan, partial(timeline_batches, plan), table_schema(TIMELINE))
         if not _has_several_logs(plan):
             return rows
-        states = self.fold(replace(plan, timeline=None), OutputSpec(returned=(STATE,)))
+        states = self.fold(replace(plan, timeline=None), OutputSpec((STATE,)))
         return _settle(rows, TIMELINE, _judge_states(states, None, plan), "state_partition")
 
     def collect(self, rows: DataFrame) -> pa.Table:
@@ -141,16 +141,14 @@ class SparkExecutor:
 
     @contextmanager
     def open_sink(self, tables: Warehouse) -> Iterator[Sink]:
-        """Spark's own Delta writer, if the session has one for the place; else files that the tasks write."""
-        if (missing := missing_support(self.spark, tables.files.root)) is not None:
-            _LOG.info("%s: tasks write the files of the tables, and delta-rs commits them", missing)
-            yield FileSink(tables, self)
-            return
-        sink = SparkSink(tables, self, self.spark, self.schema)
-        try:
+        """Spark's own Delta writer, if the session has one for the place; else that of deltalake."""
+        if (missing := missing_support(self.spark, tables.root)) is not None:
+            _LOG.info("%s: deltalake writes the tables, from rows that the tasks stage there", missing)
+            sink = DeltalakeSink(tables, self)
+        else:
+            sink = SparkSink(tables, self, self.spark, self.schema)
+        with closing(sink):
             yield sink
-        finally:
-            sink.close()
 
 
 def _absolute(segment: Segment) -> Segment:

@@ -241,12 +241,21 @@ def start(
     for name, value in settings.items():
         builder = builder.config(name, value)
     try:
-        return builder.getOrCreate()
+        spark = builder.getOrCreate()
+        # Reading one checks the types of all.
+        spark.conf.get("spark.sql.session.timeZone")
     except (PySparkException, Py4JError) as error:
         # The value of a setting may be a secret.
         given = " and ".join(["--master " + master, *(f"--spark-conf {name}" for name in conf or ())])
-        hint = "" if is_local(master) else "; check that the master can be reached"
-        raise ShareStateError(f"Spark does not start with {given}: {reason(error)}{hint}") from error
+        why = reason(error)
+        if "GATEWAY_EXITED" in why:
+            why += " The lines before say why"
+        elif not is_local(master):
+            why += "; check that the master can be reached"
+        if (left := SparkSession.getActiveSession()) is not None:
+            left.stop()
+        raise ShareStateError(f"Spark does not start with {given}: {why}") from error
+    return spark
 
 
 def _operator_settings() -> dict[str, str]:

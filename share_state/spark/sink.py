@@ -22,6 +22,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from share_state.delta.reader import delete_folder
 from share_state.delta.warehouse import ALL_TABLES, Commit, Warehouse
 from share_state.errors import DiskFullError, WarehouseError, disk_error
 from share_state.pipeline.executor import Executor
@@ -87,7 +88,7 @@ class SparkSink:
     ) -> None:
         """Begin; the executor runs in the session, which has Delta; the schema, if any, lies at the warehouse."""
         self.tables, self._executor, self._spark, self._schema = tables, executor, spark, schema
-        self._output, self._rows, self._counts = OutputSpec(), None, Counter[str]()
+        self._output, self._rows, self._counts = OutputSpec(()), None, Counter[str]()
         self._changed = dict[str, DataFrame]()
         self._added = defaultdict[str, list[pa.Table]](list)
         self._threads, self._commits = ThreadPoolExecutor(_WRITERS), list[Future[None]]()
@@ -101,7 +102,7 @@ class SparkSink:
 
     def fold(self, plan: FoldPlan, written: Sequence[str], staged: Sequence[str]) -> pa.Table:
         """Fold every log partition in one job, and keep its rows in Spark."""
-        self._output = OutputSpec(returned=(*written, *staged), staged=tuple(staged))
+        self._output = OutputSpec((*written, *staged), incomplete=tuple(staged))
         self._rows = self._executor.fold(plan, self._output).persist(StorageLevel.MEMORY_AND_DISK)
         with described(self._spark, "share_state: read and fold log partitions"):
             rows = self._rows.where(sql.col(SUMMARY).isNotNull()).toArrow()
@@ -135,7 +136,7 @@ class SparkSink:
 
     def settle(self, table: str, logs: Collection[str], change: FinishRows) -> None:
         """Change the rows of some log partitions."""
-        if table in self._output.returned:
+        if table in self._output.tables:
             given, made = pa.schema([*table_schema(table), (LOG, pa.string())]), self._made(table, LOG)
             changed = _mapped(made.where(sql.col(LOG).isin(sorted(logs))), given, change, given)
             self._changed[table] = made.where(~sql.col(LOG).isin(sorted(logs))).unionByName(changed)
@@ -170,7 +171,7 @@ class SparkSink:
                 self.tables.maintain(days, [table])
             except WarehouseError:
                 check = "spark.databricks.delta.retentionDurationCheck.enabled"
-                with _spark_errors(self.tables.files.folder(table)):
+                with _spark_errors(self.tables.folder(table)):
                     before = self._spark.conf.get(check, "true")
                     self._spark.conf.set(check, "false")
                     self._spark.sql(f"VACUUM {self._name(table)} RETAIN {24 * days} HOURS")
@@ -180,7 +181,7 @@ class SparkSink:
         """A table as SQL names it."""
         if self._schema is not None:
             return f"{_quoted(self._schema)}.{table}"
-        return f"delta.`{local_address(self.tables.files.folder(table)).replace('`', '``')}`"
+        return f"delta.`{local_address(self.tables.folder(table)).replace('`', '``')}`"
 
     def _made(self, table: str, *more: str) -> DataFrame:
         """The rows of a table that the fold made."""
@@ -208,7 +209,7 @@ class SparkSink:
                     self._spark.sql(f"CREATE TABLE {name} USING delta LOCATION '{local_address(one.path)}'")
                 if one.existing is None:
                     # Spark creates no table where files are, such as those of a run that was killed.
-                    self.tables.files.clear(table)
+                    delete_folder(one.path)
                 if (change := _definition(name, table, one)) is not None:
                     self._spark.sql(change)
                     one.version += 1

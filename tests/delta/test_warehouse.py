@@ -1,6 +1,7 @@
-"""Files that tasks write and commits that name them: what Delta's own readers then see, and what goes."""
+"""Commits of rows to Delta tables: what Delta's own readers then see, and what goes."""
 
 from collections import Counter
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -9,10 +10,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from share_state.delta import reader
-from share_state.delta.files import TableFiles
 from share_state.delta.reader import CommittedTables, open_table
+from share_state.delta.staging import Staging
 from share_state.delta.warehouse import Warehouse
-from share_state.errors import WarehouseError
+from share_state.errors import DiskFullError, WarehouseError
 from share_state.schema.declarations import table_schema
 
 
@@ -24,7 +25,7 @@ def runs(*names: str) -> pa.Table:
 
 def added(root: Path, rows: pa.Table, gone: set[str]) -> dict[str, int]:
     with Warehouse(str(root)) as tables:
-        tables.append("runs", tables.files.write("runs", rows.to_batches()), gone)
+        tables.append("runs", [rows], gone)
         return tables.versions
 
 
@@ -52,9 +53,9 @@ def test_rows_that_share_a_file_with_those_of_a_run_that_goes_stay(tmp_path: Pat
 
 def test_rows_take_the_place_of_all_others_and_may_be_none(tmp_path: Path):
     with Warehouse(str(tmp_path)) as tables:
-        tables.replace("runs", tables.files.write("runs", runs("a", "b").to_batches()))
+        tables.replace("runs", [runs("a"), runs("b")])
         assert tables.versions == {"runs": 0}
-        tables.replace("runs", tables.files.write("runs", runs("c").to_batches()))
+        tables.replace("runs", [runs("c")])
         assert tables.versions == {"runs": 1}
     assert seen(tmp_path) == ["c"]
     with Warehouse(str(tmp_path)) as tables:
@@ -70,22 +71,37 @@ def test_statistics_are_those_of_the_rows(tmp_path: Path):
     assert (file["min.command"], file["null_count.command"]) == (None, 2)
 
 
-def test_what_is_not_committed_goes_and_what_others_wrote_stays(tmp_path: Path):
-    other = TableFiles(str(tmp_path)).write("findings", [_finding()])
+def test_what_is_staged_goes_and_what_others_staged_stays(tmp_path: Path):
+    other = Staging(str(tmp_path))
+    other.write("findings", _finding().to_batches())
     with Warehouse(str(tmp_path)) as tables:
-        (kept,) = tables.files.write("runs", runs("a").to_batches())
-        tables.files.write("runs", runs("a").to_batches())
-        tables.files.write("findings", [_finding()])
-        tables.append("runs", [kept], set())
-    assert parquet(tmp_path, "runs") == {kept["path"]}
-    assert parquet(tmp_path, "findings") == {file["path"] for file in other}
+        staged = [*tables.staging.write("runs", runs("a").to_batches()), *tables.staging.write("findings", [])]
+        tables.append("runs", (rows for file in staged for rows in tables.staging.read(file)), set())
+    assert {file.name for file in tmp_path.iterdir()} == {"runs", Path(other.folder).name}
+    assert seen(tmp_path) == ["a"]
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["a table", "no table"])
+def test_an_error_of_the_rows_stays_what_it_is_and_nothing_changes(tmp_path: Path, is_there: bool):
+    """delta-rs would report it as an error of Delta."""
+
+    def rows() -> Iterator[pa.Table]:
+        yield runs("b")
+        raise DiskFullError("no space left")
+
+    if is_there:
+        added(tmp_path, runs("a"), set())
+    with pytest.raises(DiskFullError, match="no space left"), Warehouse(str(tmp_path)) as tables:
+        tables.append("runs", rows(), set())
+    assert (seen(tmp_path) == ["a"]) if is_there else not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("was_there", [True, False])
 def test_a_run_that_fails_leaves_no_folder(tmp_path: Path, was_there: bool):
     root = tmp_path if was_there else tmp_path / "new" / "warehouse"
     with pytest.raises(ZeroDivisionError), Warehouse(str(root)) as tables:
-        tables.files.write("findings", [_finding()])
+        tables.staging.write("findings", _finding().to_batches())
+        tables.replace("findings", [_finding()])
         raise ZeroDivisionError
     assert list(tmp_path.iterdir()) == []
 
@@ -111,7 +127,7 @@ def test_a_table_of_an_earlier_version_gains_the_columns_it_lacks(tmp_path: Path
 
 def test_a_table_is_opened_once_however_often_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with Warehouse(str(tmp_path)) as tables:
-        tables.replace("findings", tables.files.write("findings", pa.Table.from_batches([_finding()]).to_batches()))
+        tables.replace("findings", [_finding()])
         tables.commit_run(runs("a").to_pylist()[0])
     opened = Counter[str]()
 
@@ -127,6 +143,6 @@ def test_a_table_is_opened_once_however_often_it_is_read(tmp_path: Path, monkeyp
     assert opened == {"runs": 1, "findings": 1}
 
 
-def _finding() -> pa.RecordBatch:
+def _finding() -> pa.Table:
     row = {"rule": "TORN_TAIL", "severity": "warning", "message": "a file ends inside a batch", "run_id": "a"}
-    return pa.RecordBatch.from_pylist([row], schema=table_schema("findings"))
+    return pa.Table.from_pylist([row], schema=table_schema("findings"))

@@ -312,11 +312,13 @@ def test_history_older_than_it_is_to_be_kept_goes(tasks: Executor, tmp_path: Pat
         return run_audit(lambda _: nullcontext(tasks), work, str(tmp_path / "w"), history_days=history_days)
 
     _, second = audited(90), audited(90)
-    left_by_a_kill = tmp_path / "w/findings/part-left.parquet"
-    left_by_a_kill.write_bytes(b"half a file")
-    os.utime(left_by_a_kill, (1, 1))
+    left_by_a_kill = [tmp_path / "w/findings/part-left.parquet", tmp_path / "w/.staged-left/runs-left.arrows"]
+    left_by_a_kill[1].parent.mkdir()
+    for file in left_by_a_kill:
+        file.write_bytes(b"half a file")
+        os.utime(file, (1, 1))
     third = audited(0)
-    assert not left_by_a_kill.exists()
+    assert not any(file.exists() for file in left_by_a_kill)
     tables = CommittedTables(str(tmp_path / "w"))
     assert set(tables.runs["run_id"].to_pylist()) == {second.run_id, third.run_id}
     assert set(tables.read("share_partition_history")["run_id"].to_pylist()) == {second.run_id, third.run_id}

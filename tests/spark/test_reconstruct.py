@@ -60,7 +60,7 @@ def _work(*inputs: Path | str) -> FoldPlan:
 
 
 def _outcome(tasks: Executor, work: FoldPlan) -> RunResult:
-    return summarize(tasks.collect(tasks.fold(work, OutputSpec())), (), {})
+    return summarize(tasks.collect(tasks.fold(work, OutputSpec(()))), (), {})
 
 
 def _folded(work: FoldPlan) -> dict[str, pa.Table]:
@@ -190,7 +190,7 @@ def test_tables_of_a_run_that_never_finished_are_not_shown(spark: SparkSession, 
     half = {name: table_schema(name).empty_table() for name in ("share_partition_state", "in_flight", "findings")}
     with Warehouse(str(folder)) as tables:
         for name, table in half.items():
-            tables.replace(name, tables.files.write(name, table.to_batches()))
+            tables.replace(name, [table])
     assert spark.read.format("delta").load(str(folder / "share_partition_state")).count() == 0
     assert _read(folder) == before
 
@@ -216,7 +216,7 @@ def test_a_table_of_someone_else_is_not_replaced(tasks: Executor, spark: SparkSe
 
 def _states(spark: SparkSession, work: FoldPlan) -> list[tuple]:
     executor = SparkExecutor(spark)
-    frame = executor.returned_tables(executor.fold(work, OutputSpec(returned=(STATE,))), [STATE])[STATE]
+    frame = executor.returned_tables(executor.fold(work, OutputSpec((STATE,))), [STATE])[STATE]
     return sorted(map(tuple, frame.drop("state_partition").toArrow().to_pandas().astype(str).to_numpy().tolist()))
 
 

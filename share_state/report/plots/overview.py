@@ -191,7 +191,7 @@ def draw_plot(what: str, plan: FoldPlan, selection: SharePartitionFilter, delive
         return (window if what == "window" else offsets)(timeline, until=until)
     executor, where = LocalExecutor(), key_filter(selection.group_id, selection.topic, selection.partition)
     name = IN_FLIGHT if what == "deliveries" else CUTOFF if where is None else STATE
-    rows = executor.fold(plan, OutputSpec(returned=(name,) if name != CUTOFF else ()))
+    rows = executor.fold(plan, OutputSpec((name,) if name != CUTOFF else ()))
     tables = executor.returned_tables(rows, (name, CUTOFF))
     shown = tables[name] if where is None else tables[name].filter(where)
     if not len(shown) and where is not None:

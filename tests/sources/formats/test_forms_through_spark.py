@@ -165,7 +165,7 @@ def test_texts_are_reconstructed(command: Command, form: str, tmp_path: Path):
 def test_texts_are_folded_in_tasks(spark: SparkSession, form: str):
     plan = build_plan(input_spec(OPTIONS, sources=[{"path": str(TEXTS[form]), "format": form}]), OPTIONS)
     executor = SparkExecutor(spark)
-    rows = executor.fold(plan, OutputSpec(returned=(STATE, FINDINGS)))
+    rows = executor.fold(plan, OutputSpec((STATE, FINDINGS)))
     found = executor.returned_tables(rows, [STATE, FINDINGS])
     assert found[FINDINGS].count() == 0
     assert found[STATE].count() == len(fold_log(*plan.logs).states) > 0

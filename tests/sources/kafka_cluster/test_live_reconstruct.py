@@ -42,7 +42,7 @@ def test_a_partition_is_a_task_and_no_secret_is_in_its_plan(
     spark: SparkSession, worked: Workload, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     live = read_cluster(f"kafka://{worked.broker.secured}", properties_of(worked.broker, "auditor", tmp_path))
-    frame = SparkExecutor(spark).fold(FoldPlan(logs=live.logs), OutputSpec(returned=RESULTS))
+    frame = SparkExecutor(spark).fold(FoldPlan(logs=live.logs), OutputSpec(RESULTS))
     assert frame.rdd.getNumPartitions() == live.state_partitions == 3
     frame.explain("extended")
     shown = "".join(capfd.readouterr()) + repr(live)

@@ -97,12 +97,13 @@ def test_a_run_that_was_overtaken_does_not_commit(s3: str, light: Command):
     there = f"s3://{BUCKET}/lakes/two"
     assert light("reconstruct", HAPPY, "--out", there).code == 0
     with pytest.raises(WarehouseError, match="another run committed here meanwhile"), Warehouse(there) as late:
-        files = late.files.write("runs", CommittedTables(there).runs.to_batches())
+        runs = CommittedTables(there).runs
+        late.staging.write("runs", runs.to_batches())
         assert light("reconstruct", CHAOS, "--out", there).code == 0
-        late.append("runs", files, set())
+        late.append("runs", [runs], set())
     assert len(CommittedTables(there).runs) == 2
     left = client(s3).get_file_info(_below(f"{BUCKET}/lakes/two"))
-    assert not [file for file in left if late.files.attempt in file.base_name]
+    assert not [file for file in left if late.staging.attempt in file.path]
 
 
 @pytest.mark.parametrize(
