@@ -1,4 +1,4 @@
-"""Kafka share-group state, read from exported logs: what a notebook calls (docs/python.md), loaded on first use."""
+"""Kafka share-group state from exported logs: the Python API (docs/python.md), imported on first use."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from share_state.spark.data_source import register
     from share_state.spark.session import start as session
 
-_HOMES = {
+_MODULES = {
     "api.calls": ("Explained", "cutoff", "explain", "read", "reconstruct", "repair", "timeline"),
     "api.tables": ("Tables",),
     "fold.grouped": ("FOLD_GROUP_SCHEMA", "fold_group"),
@@ -53,10 +53,10 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: neither Spark nor matplotlib nor a kernel is loaded for who does not call it."""
-    for home, names in _HOMES.items():
+    """Import on first use, so that callers do not load Spark, matplotlib or kernels that they do not need."""
+    for module, names in _MODULES.items():
         if name in names:
-            return getattr(import_module(f"share_state.{home}"), name)
+            return getattr(import_module(f"share_state.{module}"), name)
     if name == "session":
         return import_module("share_state.spark.session").start
     if name == "plots":
@@ -65,5 +65,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """With the names that are loaded when they are called."""
+    """Include the names that are imported on first use."""
     return sorted({*globals(), *__all__})

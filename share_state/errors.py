@@ -1,10 +1,10 @@
-"""The one exception tree. A message is the whole line that the person who typed the command reads."""
+"""Exceptions of the package. A message is the one line that a command prints."""
 
 from typing import Any
 
 
 def printable(name: str | int) -> str:
-    """A name as it can stand in a message, which is one line whatever the name is made of."""
+    """A name for a message of one line: its `repr` if it has unprintable characters."""
     return str(name) if str(name).isprintable() else repr(name)
 
 
@@ -25,11 +25,11 @@ class PrunedError(InputError):
 
 
 class WarehouseError(ShareStateError):
-    """Raised when the place for the tables cannot be used, or holds something else."""
+    """Raised when the folder or address of the tables cannot be used, or holds something else."""
 
 
 class NothingCommittedError(WarehouseError):
-    """Raised when no run was ever committed in the place that is read."""
+    """Raised when a warehouse has no committed run."""
 
 
 class SetupError(ShareStateError):
@@ -37,18 +37,18 @@ class SetupError(ShareStateError):
 
 
 class DeclarationError(ShareStateError):
-    """Raised when a file under schemas/ does not say what a table or a record is."""
+    """Raised when the declaration of a table, a record or a rule is invalid."""
 
 
 class DiskFullError(ShareStateError):
-    """Raised when the disk, or the quota, of a place to write to is full."""
+    """Raised when a disk is full or a quota is exceeded."""
 
 
 _DISK_FULL = ("No space left on device", "Disk quota exceeded", "File too large")
 
 
 def disk_error(place: str, error: Exception) -> Exception:
-    """A DiskFullError with the place if that is what an OSError says; else the same error."""
+    """Convert an error to DiskFullError if it reports a full disk; other errors are returned unchanged."""
     # Errors of deltalake and pyarrow hold the reason as text only.
     reason = next((reason for reason in _DISK_FULL if reason in str(error)), None)
     return (

@@ -1,4 +1,4 @@
-"""What a notebook calls: `reconstruct`, `cutoff`, `timeline`, `explain`, `repair` and `read`."""
+"""The Python API: `reconstruct`, `cutoff`, `timeline`, `explain`, `repair` and `read`."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -197,7 +197,7 @@ def timeline(
         group: only this share group.
         topic: only this topic, by name (if `topics` or the groups hold it) or id.
         partition: only this partition of the topic.
-        spark: a session; without one the states are made in this process: select share-partitions of large logs.
+        spark: a session; without one this process computes the states: select share-partitions of large logs.
         options: as of `reconstruct`.
     Returns:
         One row per record, columns of schemas/tables/timeline.yaml; offsets in records, times in UTC. An Arrow table

@@ -1,4 +1,4 @@
-"""`share-state cutoff`: what may be deleted, and a proof that it may."""
+"""`share-state cutoff`: which records can be deleted, and the verification of that."""
 
 from dataclasses import replace
 from typing import Annotated, Any
@@ -43,7 +43,7 @@ def cutoff(
         str | None, typer.Option("--delete-records", metavar="FILE", help="Write the JSON for kafka-delete-records.sh.")
     ] = None,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Prove the cutoff: fold again without the records before it, and compare.")
+        bool, typer.Option("--verify", help="Verify the cutoff: fold again without the records before it, and compare.")
     ] = False,
     ignore_uncheckpointed: Annotated[
         bool,

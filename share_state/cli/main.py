@@ -1,4 +1,4 @@
-"""`share-state`: loads the module of the command, runs it, and turns what went wrong into one line and an exit code."""
+"""`share-state`: imports the module of the command, runs it, and converts errors to one line and an exit code."""
 
 import ctypes
 import gc
@@ -27,7 +27,7 @@ DONE, FOUND, UNUSABLE, UNEXPECTED = 0, 1, 2, 3
 """Exit codes: done; done, with findings at or above --fail-on; unusable call or input; unexpected failure."""
 
 _INTERRUPTED, _TERMINATED = 130, 143
-"""Exit codes after SIGINT and SIGTERM, as of a shell: 128 and the number of the signal."""
+"""Exit codes after SIGINT and SIGTERM, as in a shell: 128 plus the number of the signal."""
 
 _NOTHING_COMMITTED = "stopped; nothing was committed"
 
@@ -73,7 +73,7 @@ def top(
 
 
 class Stopped(BaseException):
-    """Raised where the command is when SIGINT or SIGTERM arrives, so that it deletes what it has not committed."""
+    """Raised in the running command on SIGINT or SIGTERM, so that it deletes uncommitted files."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -203,7 +203,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _as_written(message: str, given: Sequence[str]) -> str:
-    """A message that begins with a path, with the path as the person wrote it: `./x/` instead of `x`."""
+    """A message with the path at its start as the user wrote it: `./x/` instead of `x`."""
     for argument in given:
         plain = os.path.normpath(argument)
         if plain != argument and message.startswith(plain):
@@ -213,7 +213,7 @@ def _as_written(message: str, given: Sequence[str]) -> str:
 
 
 def _describe_usage_error(error: Any, given: Sequence[str]) -> str:
-    """A call that typer refuses, in one line: the option, its value and what may be given, or where that is listed."""
+    """A call that typer refuses, in one line: the option, its value and valid values, or where they are listed."""
     reason, option = str(error.message), next(iter(getattr(getattr(error, "param", None), "opts", ())), "")
     for begin, fix in {"a valid integer": "a whole number", "greater than or equal to ": "at least "}.items():
         if reason.startswith(begin := f"Input should be {begin}"):
@@ -243,7 +243,7 @@ def _name_logs_afresh(given: Sequence[str]) -> list[str]:
 
 
 def _error_of_task(error: Exception) -> str | None:
-    """The message of a ShareStateError that a Spark task raised, which Spark returns as text in an error of its own."""
+    """The message of a ShareStateError from a Spark task, which Spark returns as text in its own error."""
     for line in reversed(str(error).splitlines()):
         for name in ("InputError", "PrunedError", "WarehouseError"):
             marker = f"share_state.errors.{name}: "

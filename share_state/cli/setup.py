@@ -72,13 +72,13 @@ def _fold(log: LogPartition) -> None:
     judge(folded)
     verify_cutoff(folded, Window(), FoldOptions())
     fold_log(log, cores=_CORES)
-    for made in (timeline_tables(log), decoded_tables(log, Window()), read_chunks(log, merge=True)):
-        _run(made)
+    for pieces in (timeline_tables(log), decoded_tables(log, Window()), read_chunks(log, merge=True)):
+        _run(pieces)
     _run(folded.state_pieces)
     _run(folded.in_flight_pieces)
-    if (carried := folded.checkpoint) is not None:
-        row = checkpoint_row(log.name, carried)["carried"]
-        share_partitions = pa.concat_tables(checkpoint_share_partitions(log.name, carried))
+    if (checkpoint := folded.checkpoint) is not None:
+        row = checkpoint_row(log.name, checkpoint)["carried"]
+        share_partitions = pa.concat_tables(checkpoint_share_partitions(log.name, checkpoint))
         fold_log(log, restore=lambda: restore_checkpoint(row, share_partitions), judge=judge_records)
 
 
@@ -99,8 +99,8 @@ def _made(folder: Path, data: bytes) -> LogPartition:
     return _only_log(folder)
 
 
-def _run(made: Iterable[object]) -> None:
-    deque(made, maxlen=0)
+def _run(pieces: Iterable[object]) -> None:
+    deque(pieces, maxlen=0)
 
 
 @command("share-state setup")

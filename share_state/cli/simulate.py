@@ -78,7 +78,7 @@ def simulate(
 
     The share-partition state machine makes the histories; they are written as real segments.
     """
-    made = simulated(
+    simulation = simulated(
         Path(out),
         events=None if events is None else Path(events),
         requests=None if requests is None else Path(requests),
@@ -97,5 +97,5 @@ def simulate(
         prunes=prune,
         traces=trace,
     )
-    console.print_json(simulation_json(made)) if as_json else print_simulation(made)
-    raise Exit(FOUND if made.mismatches else DONE)
+    console.print_json(simulation_json(simulation)) if as_json else print_simulation(simulation)
+    raise Exit(FOUND if simulation.mismatches else DONE)

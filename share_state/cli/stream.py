@@ -41,12 +41,14 @@ from share_state.pipeline.across_logs import StreamLetters
 from share_state.pipeline.executor import LOCAL_MASTER, Progress
 from share_state.pipeline.inputs import find_cluster_address, find_dead_letters
 from share_state.pipeline.plan import ask_group_limits
+from share_state.pipeline.resume import INITIAL, open_stream
 from share_state.pipeline.stream import StreamFold
-from share_state.pipeline.stream_tables import INITIAL, StreamRun, StreamTables, open_stream
+from share_state.pipeline.stream_tables import StreamRun, StreamTables
 from share_state.report import console
 from share_state.report.cutoff import print_stream
 from share_state.report.prometheus import StreamMetrics, StreamProgress, serve_metrics
 from share_state.sources.kafka_client import read_client_properties
+from share_state.sources.object_stores import absolute_address
 from share_state.sources.topics import Topics, read_topics
 from share_state.spark.choice import names_schema
 
@@ -96,7 +98,7 @@ def _cluster(address: str, properties: str | None, limits: Limits) -> tuple[Call
 
 
 def _starting(run: StreamRun) -> str:
-    """The offsets from which a stream of a cluster continues an audit, as JSON."""
+    """The offsets from which a stream of a cluster continues another run, as JSON."""
     return json.dumps({"topic_id": run.begun_from, "next": {k.rpartition("-")[2]: v for k, v in run.progress.items()}})
 
 
@@ -177,7 +179,7 @@ def stream(
     from share_state.spark.session import session  # noqa: PLC0415  imports Spark
     from share_state.spark.stream import StreamSpec, run_stream  # noqa: PLC0415
 
-    inputs = (source if "://" in source else str(Path(source).absolute()),)
+    inputs = (absolute_address(source),)
     announce_compiling()
     with warehouse_lock(out, "stream"):
         run, folder = open_stream(out, checkpoint, inputs)
@@ -186,10 +188,7 @@ def stream(
         starting = None if run.begun_from is None else _starting(run)
         options = {"rules": ",".join(judging.rule or ()), "checkpoint": checkpoint}
         options |= {"dead_letters": ",".join(dead_letters)} if dead_letters else {}
-        opening = StreamTables(
-            out, run, options=options, topics=known, severities=spec.rules, limits=limits, letters=letters
-        )
-        with opening as tables:
+        with StreamTables(out, run, fold, options=options, topics=known, letters=letters) as tables:
             what = StreamSpec(
                 inputs[0],
                 folder,

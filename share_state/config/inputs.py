@@ -126,10 +126,11 @@ class LimitSettings(Section):
         default=_KAFKA.stall_minutes,
         gt=0,
         allow_inf_nan=False,
-        description="minutes that a start offset may stay while later offsets finish",
+        description="minutes that a start offset may stay unchanged while later offsets finish",
     )
     pinned_records: Count = Field(
-        default=_KAFKA.pinned_records, description="records that one share-partition may keep from deletion, unreported"
+        default=_KAFKA.pinned_records,
+        description="records that one share-partition may keep from deletion before it is reported",
     )
     writer_version: Release | None = Field(
         default=None, description="Kafka release that wrote the log; default: inferred from the log"
@@ -138,10 +139,10 @@ class LimitSettings(Section):
         default=_KAFKA.archiving_seconds,
         ge=0,
         allow_inf_nan=False,
-        description="seconds that an offset may stay in ARCHIVING, unreported",
+        description="seconds that an offset may stay in ARCHIVING before it is reported",
     )
     groups: dict[str, GroupConfig] = Field(
-        default={}, description="share groups with limits of their own; a live cluster is asked for them"
+        default={}, description="share groups with limits of their own; those of a live cluster are read from it"
     )
     batch_bytes: Count = Field(
         default=_KAFKA.batch_bytes,

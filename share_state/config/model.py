@@ -98,7 +98,7 @@ class AuditSettings(Section):
     """
 
     cluster: str = Field(
-        default="", description="name of the cluster in reports and metrics; its warehouse takes no other"
+        default="", description="name of the cluster in reports and metrics; a warehouse belongs to one cluster"
     )
     sources: list[Source] = Field(min_length=1, description="exports that the audit reads, as one input")
     warehouse: PathText = Field(description="folder, address or, on Spark, `catalog.schema` of the Delta tables")
@@ -113,7 +113,7 @@ class AuditSettings(Section):
         default=[], description="exports of the dead-letter topics, or the address of a cluster; none by default"
     )
     dead_letters_copied_last: bool = Field(
-        default=False, description="the exports in `dead_letters` are made after those in `sources`"
+        default=False, description="whether the exports in `dead_letters` were made after those in `sources`"
     )
     clock: Clock = Field(
         default="log",

@@ -15,18 +15,16 @@ import pyarrow.compute as pc
 from share_state.delta.warehouse import GROUP_TABLES, Warehouse, repair_history
 from share_state.errors import WarehouseError
 from share_state.fold.archiving import RANGES
-from share_state.fold.checkpoint import with_input
 from share_state.fold.history import add_verdicts
 from share_state.fold.states import SHARE_GROUP_STATE
 from share_state.pipeline.across_logs import judge_across_logs, read_driver_side
 from share_state.pipeline.executor import Executor, Progress
 from share_state.pipeline.plan import FoldPlan
-from share_state.pipeline.reconstruct import finish_findings, replace_tables
+from share_state.pipeline.reconstruct import carried_logs, finish_findings, replace_tables
 from share_state.pipeline.result import KEPT_NOTES, RunResult, run_row, summarize
-from share_state.pipeline.resume import COMMAND, LastAudit, is_unchanged, resume_plan
+from share_state.pipeline.resume import COMMAND, LastRun, is_unchanged, resume_plan
 from share_state.pipeline.task import CARRIED, FINDINGS, IN_FLIGHT, STATE, WATCHED
 from share_state.rules.registry import OFF
-from share_state.schema.declarations import table_schema
 from share_state.sources.resume import READ_FROM_START, digest_of_logs
 
 _LOG = logging.getLogger("share_state")
@@ -87,7 +85,7 @@ def run_audit(
     lost = repair_history(warehouse)
     # Opened before the last audit is read, so that a run that commits meanwhile is noticed.
     tables = Warehouse(warehouse)
-    last = LastAudit.of(warehouse)
+    last = LastRun.of(warehouse)
     known = last and last.cluster
     if known and cluster and known != cluster:
         raise WarehouseError(f"{warehouse}: holds cluster {known}, not {cluster}; give each cluster its own warehouse")
@@ -139,7 +137,7 @@ def run_audit(
             )
             sink.finish(WATCHED, finish)
         with progress("commit"):
-            made = {"cutoff": result.cutoff, "carried_logs": _carried_logs(result, plan), **rows.tables}
+            made = {"cutoff": result.cutoff, "carried_logs": carried_logs(result, plan), **rows.tables}
             replace_tables(sink, (FINDINGS, *_WRITTEN), made)
             sink.append(WATCHED, tables.run_ids(WATCHED) - kept | {result.run_id})
             sink.commit_run(run_row(result, COMMAND, inputs, fingerprint, started, cluster or None), expired)
@@ -148,7 +146,7 @@ def run_audit(
     return result
 
 
-def _noted_from(plan: FoldPlan, last: LastAudit | None) -> int:
+def _noted_from(plan: FoldPlan, last: LastRun | None) -> int:
     """`DriverSide.noted_from`: audits without dead letters, and those from before the table, note no ranges."""
     if last is None or not _resumed_partitions(plan):
         return 0
@@ -158,14 +156,14 @@ def _noted_from(plan: FoldPlan, last: LastAudit | None) -> int:
     return 0 if newest is None else int(newest.timestamp() * 1000)
 
 
-def _has_same_options(last: LastAudit, options: Mapping[str, str], notes: list[str]) -> bool:
+def _has_same_options(last: LastRun, options: Mapping[str, str], notes: list[str]) -> bool:
     """Whether the last audit had the same options and notes."""
     before = last.tables.run
     own = [note for note in before["notes"] if note != NOTHING_NEW and not note.startswith(KEPT_NOTES)]
     return options == dict(before["options"]) and notes == own
 
 
-def _has_other_rules(last: LastAudit, options: Mapping[str, str]) -> bool:
+def _has_other_rules(last: LastRun, options: Mapping[str, str]) -> bool:
     """Whether limits or severities differ from those of the last audit."""
     before, now = ({key: value for key, value in one.items() if key.startswith(("limits", "rules"))}
                    for one in (dict(last.tables.run["options"]), options))  # fmt: skip
@@ -178,7 +176,7 @@ def _resumed_partitions(plan: FoldPlan) -> set[int | None]:
     return {log.partition for log in plan.logs if points and points[log.name].status not in READ_FROM_START}
 
 
-def _settled(plan: FoldPlan, last: LastAudit | None, kept: set[str]) -> Iterable[pa.Table]:
+def _settled(plan: FoldPlan, last: LastRun | None, kept: set[str]) -> Iterable[pa.Table]:
     """The findings of earlier audits about records that are not read again."""
     if last is None:
         return []
@@ -193,16 +191,7 @@ def _settled(plan: FoldPlan, last: LastAudit | None, kept: set[str]) -> Iterable
     return last.tables.batches(FINDINGS, where=stays)
 
 
-def _carried_logs(result: RunResult, plan: FoldPlan) -> pa.Table:
-    rows = []
-    for name, row in result.carried.items():
-        found = plan.resumed[name].found if plan.resumed else None
-        carried = row if found is None else with_input(row, partial(digest_of_logs, [found]))
-        rows.append({"log": name, "next_offset": result.progress[name], "carried": carried})
-    return pa.Table.from_pylist(rows, schema=table_schema("carried_logs"))
-
-
-def _nothing_new(last: LastAudit, notes: list[str]) -> RunResult:
+def _nothing_new(last: LastRun, notes: list[str]) -> RunResult:
     before, cutoff = last.tables.run, last.tables.read("cutoff")
     log_time = before["log_time"]
     return RunResult(

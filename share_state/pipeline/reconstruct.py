@@ -7,16 +7,22 @@ from typing import Any
 
 import pyarrow as pa
 
+from share_state.config.inputs import JUDGE_ALL
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import Warehouse, check_warehouse_path
 from share_state.errors import NothingCommittedError
+from share_state.fold.checkpoint import with_input
 from share_state.fold.timeline import TIMELINE
 from share_state.pipeline.across_logs import judge_across_logs, read_driver_side
 from share_state.pipeline.executor import Executor, Progress
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.result import RunResult, keep_proven, run_row, summarize
 from share_state.pipeline.sink import Sink
-from share_state.pipeline.task import FINDINGS, IN_FLIGHT, STATE, decoded_batches
+from share_state.pipeline.task import CARRIED, FINDINGS, IN_FLIGHT, STATE, decoded_batches
+from share_state.schema.declarations import table_schema
+from share_state.sources.as_of import Window
+from share_state.sources.discovery import STATE_TOPIC
+from share_state.sources.resume import digest_of_logs
 
 DECODED_RECORDS = "decoded_records"
 
@@ -47,7 +53,8 @@ def run_reconstruct(
         WarehouseError: if another table is in the way.
     """
     progress, started = progress or Progress(), datetime.now(UTC)
-    written = (IN_FLIGHT, STATE, *((TIMELINE,) if plan.timeline is not None else ()))
+    is_whole = _is_whole(plan)
+    written = (IN_FLIGHT, STATE, *((TIMELINE,) if plan.timeline is not None else ()), *((CARRIED,) if is_whole else ()))
     with progress("read the groups"):
         side, plan = read_driver_side(plan)
     with Warehouse(warehouse) as tables, executor.open_sink(tables) as sink:
@@ -60,9 +67,27 @@ def run_reconstruct(
             finish_findings(sink, result, rows.findings)
         row = run_row(result, "reconstruct", inputs, options or {}, started)
         with progress("commit"):
-            replace_tables(sink, (FINDINGS, *written), {"cutoff": result.cutoff, **rows.tables})
+            made = {"carried_logs": carried_logs(result, plan)} if is_whole else {}
+            replace_tables(sink, (FINDINGS, *written), {"cutoff": result.cutoff, **made, **rows.tables})
             sink.commit_run(row)
     return result
+
+
+def _is_whole(plan: FoldPlan) -> bool:
+    """Whether a stream may go on from the result: every rule applies to every record of logs with known offsets."""
+    if plan.judging != JUDGE_ALL or plan.windows or plan.window != Window():
+        return False
+    return all(log.topic == STATE_TOPIC and log.partition is not None and log.has_offsets for log in plan.logs)
+
+
+def carried_logs(result: RunResult, plan: FoldPlan) -> pa.Table:
+    """The table `carried_logs` of a run that folded a plan."""
+    rows = []
+    for name, row in result.carried.items():
+        found = plan.resumed[name].found if plan.resumed else None
+        carried = row if found is None else with_input(row, partial(digest_of_logs, [found]))
+        rows.append({"log": name, "next_offset": result.progress[name], "carried": carried})
+    return pa.Table.from_pylist(rows, schema=table_schema("carried_logs"))
 
 
 def audit_note(warehouse: str) -> str | None:

@@ -36,7 +36,7 @@ class RunResult:
         index: log partition -> entries of its share snapshot file (control records only).
         compared: share-partitions folded again without the records before the cutoff; None unless `verify` is set.
         differing: those of them whose state differs.
-        carried: log partition -> its row of `carried_logs` (audits only).
+        carried: log partition -> its row of `carried_logs`, if a later run may go on from it.
         log_time: ms, timestamp of the newest record of the whole input (audits only).
         archiving: log partition, offset and timestamp (ms) of the first record that only 4.4 or later writes; None if
             there is none, or rules over records were not evaluated.

@@ -1,6 +1,8 @@
-"""Resumes from the last audit of a warehouse: what is left to read of each log partition, and what changed."""
+"""Resumes from the last run of a warehouse: an audit reads what is new in the logs, a stream begins there."""
 
+import logging
 import re
+import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -8,15 +10,18 @@ from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
+from pyarrow.fs import FileSelector, FileSystem
 
 from share_state.config.inputs import JUDGE_ALL
-from share_state.delta.reader import CommittedTables
-from share_state.errors import InputError, NothingCommittedError
+from share_state.delta.reader import CommittedTables, open_filesystem, warehouse_errors
+from share_state.errors import InputError, NothingCommittedError, WarehouseError
 from share_state.fold.checkpoint import resume_point_of
 from share_state.fold.log import decode_log
 from share_state.kafka.share_partition_keys import KeyTable, key_hashes
-from share_state.pipeline.plan import FoldPlan, ResumedLog
-from share_state.pipeline.task import STATE
+from share_state.pipeline.plan import FoldPlan, ResumedLog, read_checkpoint
+from share_state.pipeline.stream import state_bytes
+from share_state.pipeline.stream_tables import StreamRun, last_stream_run
+from share_state.pipeline.task import CARRIED, CUTOFF, FINDINGS, STATE
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import (
     STATE_TOPIC,
@@ -25,6 +30,7 @@ from share_state.sources.discovery import (
     infer_partition_count,
     join_copies,
 )
+from share_state.sources.object_stores import absolute_address
 from share_state.sources.resume import ResumePoint, ResumeStatus, digest_of_logs, resume
 from share_state.sources.segments import without_obsolete_copies
 
@@ -46,12 +52,19 @@ ALL_LOGS = "all"
 """In place of names of log partitions that are to be read from their start."""
 
 _NAME = re.compile(rf"{STATE_TOPIC}-(\d+)")
-_CHECKPOINTS = "carried_share_partitions"
+
+INITIAL = "initial"
+"""Folder of the initial states in that of the checkpoint of a stream."""
+_WAREHOUSE = "share_state_warehouse"
+"""File in that folder with the path or address of the warehouse."""
+_QUERY_ID = "[0-9a-f]{16}"
+
+_LOG = logging.getLogger("share_state")
 
 
 @dataclass(frozen=True, slots=True)
-class LastAudit:
-    """The last audit that a warehouse committed.
+class LastRun:
+    """The last audit that a warehouse committed, or the last run of another command.
 
     Attributes:
         tables: its tables.
@@ -66,14 +79,14 @@ class LastAudit:
     is_vacuumed: bool = False
 
     @classmethod
-    def of(cls, warehouse: str) -> "LastAudit | None":
-        """The last audit of a warehouse; None if there is none.
+    def of(cls, warehouse: str, command: str | None = COMMAND) -> "LastRun | None":
+        """The last run of a command, by default of `audit`, None for any; None if there is none.
 
         Raises:
             WarehouseError: if the warehouse cannot be read.
         """
         try:
-            tables = CommittedTables(warehouse, COMMAND)
+            tables = CommittedTables(warehouse, command)
         except NothingCommittedError:
             return None
         if tables.lack_files():
@@ -95,7 +108,7 @@ class LastAudit:
         return kept, set(self.tables.runs["run_id"].to_pylist()) - kept
 
 
-def resume_plan(plan: FoldPlan, last: LastAudit | None, afresh: Collection[str] = ()) -> tuple[FoldPlan, list[str]]:
+def resume_plan(plan: FoldPlan, last: LastRun | None, afresh: Collection[str] = ()) -> tuple[FoldPlan, list[str]]:
     """Plan how to read what the last audit has not read.
 
     Args:
@@ -134,7 +147,7 @@ def resume_plan(plan: FoldPlan, last: LastAudit | None, afresh: Collection[str] 
         statuses[name] = ResumeStatus.MISSING
     if plan.state_partitions == infer_partition_count(plan.logs, STATE_TOPIC):
         plan = replace(plan, state_partitions=infer_partition_count(logs, STATE_TOPIC))
-    files = last.tables.files(_CHECKPOINTS) if points and last else []
+    files = last.tables.files(CARRIED) if points and last else []
     is_control = any(log.topic != STATE_TOPIC for log in logs)
     states = last.tables.files(STATE) if is_control and last is not None and not last.is_vacuumed else []
     resumed = dict[str, ResumedLog]()
@@ -197,7 +210,7 @@ def _missing(
     found: Sequence[LogPartition],
     statuses: Mapping[str, ResumeStatus],
     points: Mapping[str, ResumePoint | None],
-    last: LastAudit | None,
+    last: LastRun | None,
 ) -> list[str]:
     """The log partitions that the last audit read and that are missing now, unless they belong to an earlier topic."""
     gone = sorted((last.logs if last else {}).keys() - {log.name for log in found})
@@ -214,3 +227,87 @@ def _empty_log(name: str, point: ResumePoint | None, next_offset: int) -> LogPar
     start = point.log_start_offset if point is not None else next_offset
     number = int(name.rpartition("-")[2])
     return LogPartition(STATE_TOPIC, number, (Segment(f"{name}/gone", start, 0),), start)
+
+
+def open_stream(warehouse: str, checkpoint: str, inputs: tuple[str, ...]) -> tuple[StreamRun, str]:
+    """Resume the stream of a warehouse and a checkpoint if both hold it; else begin a new one, and log why.
+
+    Args:
+        warehouse: folder of the tables.
+        checkpoint: folder of the stream's checkpoints, each in a folder that is named by the query.
+        inputs: of the stream.
+    Returns:
+        What it has committed, and the folder of its checkpoint.
+    Raises:
+        WarehouseError: if the checkpoint is of a stream of other inputs, or of another warehouse.
+    """
+    run = last_stream_run(warehouse)
+    place = absolute_address(warehouse)
+    with warehouse_errors(checkpoint):
+        filesystem, folder = open_filesystem(checkpoint)
+        listed = filesystem.get_file_info(FileSelector(folder, allow_not_found=True))
+        known = [info.base_name for info in listed if re.fullmatch(_QUERY_ID, info.base_name)]
+        if strangers := [info.base_name for info in listed if info.base_name not in known]:
+            raise WarehouseError(f"{checkpoint}: holds something else ({strangers[0]}); give an empty folder")
+        if run is not None and run.query in known:
+            if run.inputs != inputs:
+                raise WarehouseError(
+                    f"{checkpoint}: is of a stream of {' '.join(run.inputs)}; give another --checkpoint and --out"
+                )
+            return run, f"{checkpoint.rstrip('/')}/{run.query}"
+        for name in known:
+            if (other := _warehouse_of(filesystem, f"{folder}/{name}")) not in (None, place):
+                raise WarehouseError(f"{checkpoint}: is of the stream that writes {other}; give another --checkpoint")
+        if run is not None:
+            _LOG.info("%s: the checkpoint of the stream in %s is gone; it starts anew", checkpoint, warehouse)
+        elif known:
+            _LOG.info("%s: the tables of the stream in %s are gone; it starts anew", warehouse, checkpoint)
+        for name in known:
+            filesystem.delete_dir(f"{folder}/{name}")
+        query = uuid.uuid4().hex[:16]
+        filesystem.create_dir(f"{folder}/{query}", recursive=True)
+        with filesystem.open_output_stream(f"{folder}/{query}/{_WAREHOUSE}") as file:
+            file.write(place.encode())
+    folder = f"{checkpoint.rstrip('/')}/{query}"
+    return _begin_from_last_run(warehouse, folder, StreamRun(query, inputs=inputs)), folder
+
+
+def _warehouse_of(filesystem: FileSystem, folder: str) -> str | None:
+    """The warehouse of the stream whose checkpoint is in a folder; None if an earlier version began it."""
+    try:
+        with filesystem.open_input_stream(f"{folder}/{_WAREHOUSE}") as file:
+            return file.read().decode()
+    except FileNotFoundError:
+        return None
+
+
+def _begin_from_last_run(warehouse: str, folder: str, run: StreamRun) -> StreamRun:
+    """The stream with the state of the last run of a warehouse in files of `folder`, if a fold can go on from that.
+
+    That is an audit, or a reconstruct of every record.
+    """
+    last = LastRun.of(warehouse, None)
+    if last is None or not last.checkpoints or last.logs.keys() != dict(last.tables.run["progress"]).keys():
+        return run
+    if {"WRONG_PARTITION", "SPLIT_KEY"} & {*last.tables.read(FINDINGS, columns=["rule"])["rule"].to_pylist()}:
+        # Its tables have rows of keys that belong to another log partition, which a stream leaves out.
+        return run
+    place, topic_ids = f"{folder}/{INITIAL}", set[str]()
+    files = [file["path"] for file in last.tables.files(CARRIED)]
+    with warehouse_errors(place):
+        filesystem, path = open_filesystem(place)
+        filesystem.create_dir(path, recursive=True)
+        for name, row in last.checkpoints.items():
+            found = read_checkpoint(row, files, name)
+            # A stream has no segments, in which to resume at a position.
+            found.mark = replace(found.mark, segment=-1, position=-1, size=0)
+            topic_ids.add(found.mark.topic_id or "")
+            with filesystem.open_output_stream(f"{path}/{name.rpartition('-')[2]}") as stored:
+                stored.write(state_bytes(name, found))
+    cutoffs = last.tables.read(CUTOFF, columns=["topic", "partition", "live_share_partitions"]).to_pylist()
+    live = {f"{row['topic']}-{row['partition']}": row["live_share_partitions"] for row in cutoffs}
+    latest = f"{last.tables.run['command']} {last.tables.run['run_id']}"
+    _LOG.info("%s: begins with the state of its %s", warehouse, latest)
+    notes = (f"began with the state of {latest}",)
+    topic_id = topic_ids.pop() if len(topic_ids) == 1 else ""
+    return replace(run, progress=last.logs, share_partitions=live, notes=notes, begun_from=topic_id)

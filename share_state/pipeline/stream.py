@@ -210,7 +210,7 @@ class StreamFold:
     has_dead_letters: bool = False
 
     def initial(self, partition: int) -> bytes | None:
-        """The state of a log partition before the first record that the stream reads: that of an audit, if any.
+        """The state of a log partition before the first record that the stream reads: that of an earlier run, if any.
 
         Raises:
             WarehouseError: if an object store refuses.
@@ -281,8 +281,8 @@ class StreamFold:
         folding, has_changed = self.apply(state, partition, rows, facts)
         return self.finish(folding) if has_changed else (None, None)
 
-    def judge_at(self, state: bytes, partition: int, now: int) -> "LogChanges":
-        """The findings and verdicts of a state at a time, in ms: what waits too long is found without a record."""
+    def judge_at(self, state: bytes, partition: int, now: int | None = None) -> "LogChanges":
+        """The findings and verdicts of a state at a time (`apply`): what waits too long is found without a record."""
         folding, _ = self.apply(state, partition, EMPTY_ROWS, LogFacts(), now)
         _, changes = self.finish(folding, is_by_clock=True)
         changes.tables = {name: changes.tables[name] for name in (FINDINGS, WATCHED)}
@@ -327,7 +327,10 @@ class Folding:
 
 
 def _changed_rows(folding: Folding, *, is_by_clock: bool) -> dict[str, pa.Table]:
-    """The rows of `share_partition_state`, `in_flight` and `share_partition_history` that differ from those before."""
+    """The rows of `share_partition_state`, `in_flight` and `share_partition_history` that differ from those before.
+
+    Not those of keys that belong to another log partition, where the coordinator looks for them.
+    """
     folded, before = folding.folded, folding.before
     keys, chains = folded.keys, folded.all_chains
     old_keys, old = (before.keys, before.chains) if before else (KeyTable(), Chains())
@@ -342,31 +345,34 @@ def _changed_rows(folding: Folding, *, is_by_clock: bool) -> dict[str, pa.Table]
     is_same_log = before is not None and folding.status == ResumeStatus.GROWN
     is_all = not is_same_log or before is None or before.last_lost_offset != folded.last_lost_offset
     changed = np.ones(len(keys), bool) if is_all else ~known | (last != NO_OFFSET)
-    live = np.flatnonzero(changed & chains.chains["exists"])
+    is_here = np.ones(len(keys), bool)
+    is_here[folded.observations.misplaced[0]] = False
+    exists = chains.chains["exists"] & is_here
+    live = np.flatnonzero(changed & exists)
     selected, key = _taken(chains, live), key_columns(keys, live, Topics())
     suspect = folded.suspect[np.searchsorted(folded.numbers, live)]
     ends = pa.nulls(len(live), pa.int64())
     states = state_table(selected, key, folded.log.partition, suspect, ends)
     ranges = in_flight_table(dictionary_encoded(key), *window_tiles(selected))
-    exists_now = np.append(chains.chains["exists"], False)[place]
-    gone = key_columns(old_keys, np.flatnonzero(old.chains["exists"] & ~exists_now), Topics())
+    existed = old.chains["exists"] & np.append(is_here, True)[place]
+    gone = key_columns(old_keys, np.flatnonzero(existed & ~np.append(exists, False)[place]), Topics())
     # The rows of these share-partitions are replaced, maybe by none.
-    replaced = np.flatnonzero(old.chains["exists"] & np.append(changed, True)[place])
+    replaced = np.flatnonzero(existed & np.append(changed, True)[place])
     gone["state_partition"] = pa.repeat(pa.scalar(folded.log.partition, pa.int32()), len(gone["group_id"]))
     return {
         STATE: _with_gone(states, gone),
         IN_FLIGHT: _with_gone(ranges, key_columns(old_keys, replaced, Topics())),
-        WATCHED: _watched(folded, None if is_by_clock else live, gone),
+        WATCHED: _watched(folded, np.flatnonzero(exists) if is_by_clock else live, gone),
     }
 
 
-def _watched(folded: FoldedLog, live: np.ndarray | None, gone: dict[str, pa.Array]) -> pa.Table:
-    """Rows of `history_pieces`, all or of some numbers, with COMPLETE and GONE."""
+def _watched(folded: FoldedLog, live: np.ndarray, gone: dict[str, pa.Array]) -> pa.Table:
+    """Rows of `history_pieces` of some numbers, with COMPLETE and GONE."""
     rows = pa.concat_tables(history_pieces(folded))
     declared = table_schema(WATCHED)
     rows = rows.cast(pa.schema([*declared, *(one for one in rows.schema if one.name not in declared.names)]))
     rows = rows.append_column(COMPLETE, pa.array(folded.chains.chains["delivery_complete_count"].copy()))
-    if live is not None:
+    if len(live) < len(rows):
         rows = rows.take(pa.array(np.searchsorted(folded.numbers, live)))
     return _with_gone(rows, gone)
 

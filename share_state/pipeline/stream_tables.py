@@ -6,22 +6,18 @@ has one row of `runs`, which each micro-batch replaces. Imports no Spark.
 
 import json
 import logging
-import re
 import time
-import uuid
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from operator import itemgetter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow.fs import FileSelector, FileSystem
 
 from share_state.delta.merge import (
     GONE,
@@ -29,20 +25,16 @@ from share_state.delta.merge import (
     merged_batch,
     restore_version,
 )
-from share_state.delta.reader import CommittedTables, open_filesystem, warehouse_errors
+from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import DEAD_LETTER_TABLES, Warehouse
-from share_state.errors import NothingCommittedError, ShareStateError, WarehouseError
+from share_state.errors import NothingCommittedError, ShareStateError
 from share_state.fold.archiving import RANGES
 from share_state.fold.history import LOG_TIME, add_verdicts
-from share_state.fold.limits import Limits
 from share_state.fold.states import SHARE_GROUP_STATE, compute_lags, key_texts
 from share_state.pipeline.across_logs import StreamLetters
-from share_state.pipeline.plan import read_checkpoint
 from share_state.pipeline.result import DEAD_LETTERS_NOTE, RunResult, keep_proven, run_row
-from share_state.pipeline.resume import COMMAND as AUDIT
-from share_state.pipeline.resume import LastAudit
-from share_state.pipeline.stream import COMPLETE, KEYS, LogChanges, state_bytes
-from share_state.pipeline.task import CARRIED, CUTOFF, FINDINGS, IN_FLIGHT, STATE, WATCHED
+from share_state.pipeline.stream import COMPLETE, KEYS, LogChanges, StreamFold
+from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE, WATCHED
 from share_state.rules.findings import cap_findings
 from share_state.rules.registry import OFF, Scope, registered
 from share_state.schema.declarations import table_schema
@@ -52,10 +44,6 @@ _LOG = logging.getLogger("share_state")
 
 COMMAND = "stream"
 _UNREADABLE = "LOG_UNREADABLE"
-INITIAL = "initial"
-"""Folder of the initial states in that of the checkpoint."""
-_WAREHOUSE = "share_state_warehouse"
-"""File in that folder with the path or address of the warehouse."""
 
 _IS_OF_LETTERS = pc.field("rule").isin([code for code, one in registered().items() if Scope.DEAD_LETTERS in one.checks])
 """Of rows of `findings`."""
@@ -64,7 +52,6 @@ _COMPARED = ["rule", "severity", "group_id", "topic_id", "topic", "partition", "
 _TABLES = (FINDINGS, IN_FLIGHT, STATE, CUTOFF, WATCHED)
 _KEPT_SECONDS = 600.0
 """How long readers may read the files of replaced rows."""
-_QUERY_ID = "[0-9a-f]{16}"
 _QUERY, _BATCH, _COMPLETE = "query", "batch", "complete_times"
 """Options of the row of `runs`: which stream wrote it, its latest micro-batch, and StreamRun.complete."""
 
@@ -83,7 +70,7 @@ class StreamRun:
         share_partitions: log partition -> live share-partitions.
         notes, inputs: of its row of `runs`.
         complete: log partition -> as RunResult.complete_times; empty without dead letters.
-        begun_from: topic id of the logs of the audit whose state it begins with, "" if unknown; None if it begins anew.
+        begun_from: topic id of the logs of the run whose state it begins with, "" if unknown; None if it begins anew.
     """
 
     query: str
@@ -142,11 +129,10 @@ class StreamTables:
         self,
         warehouse: str,
         run: StreamRun,
+        fold: StreamFold = StreamFold(),  # noqa: B008  frozen
         *,
         options: Mapping[str, str] | None = None,
         topics: Callable[[], Topics] = Topics,
-        severities: Mapping[str, str] | None = None,
-        limits: Limits | None = None,
         cluster: str | None = None,
         letters: StreamLetters | None = None,
     ) -> None:
@@ -155,19 +141,16 @@ class StreamTables:
         Args:
             warehouse: folder of the tables; the caller holds its lock.
             run: what the stream has committed; with no batch, its first micro-batch replaces all tables.
+            fold: of the stream.
             options, cluster: for the `runs` row.
             topics: the names and end offsets of topics that are known now.
-            severities: rule -> severity or "off".
-            limits: of the cluster, for the verdicts.
             letters: the dead letters; None for none.
         """
-        self.run, self._options, self._topics = run, dict(options or {}), topics
-        self._severities, self._limits = severities or {}, limits or Limits()
+        self.run, self._fold, self._options, self._topics = run, fold, dict(options or {}), topics
         self._cluster, self._started, self._root = cluster, datetime.now(UTC), warehouse
         self._warehouse, self._letters = Warehouse(warehouse), letters
         self.committed: float | None = None
         self._known: Topics | None = None
-        self._initial = table_schema(WATCHED).empty_table()
         self._committed_at, self._vacuumed_at = list[tuple[float, dict[str, int]]](), time.monotonic()
         self.findings = table_schema(FINDINGS).empty_table()
 
@@ -180,16 +163,22 @@ class StreamTables:
             self._begin_letters(None)
             return self
         committed = CommittedTables(self._root)
-        self._warehouse.versions |= {name: committed.versions[name] for name in _TABLES}
         if self.run.batch < 0:
-            self._initial = committed.read(WATCHED, pc.field("run_id") == committed.run["run_id"])
-            for table in _TABLES:
+            for table in _TABLES[:-1]:
                 # A stream that was killed in its first micro-batch may have changed them.
                 self._warehouse.versions[table] = restore_version(self._place(table), committed.versions[table])
+            self._begin_history()
+        else:
+            self._warehouse.versions |= {name: committed.versions[name] for name in _TABLES}
         # A micro-batch that was killed may have committed this table alone; it is repeated.
         committed.versions[FINDINGS] = merged_batch(self._place(FINDINGS), self.run.query)[1]
-        self.findings = committed.read(FINDINGS)
+        self.findings = found = committed.read(FINDINGS)
+        if self.run.batch < 0:
+            # What was found in the groups would stay as it is.
+            self.findings = found.filter(pc.field("state_partition").is_valid() | _IS_OF_LETTERS)
         self._begin_letters(committed)
+        if len(self.findings) < len(found):
+            self._replace(FINDINGS, self.findings)
         return self
 
     def _begin_table(self, table: str) -> None:
@@ -242,6 +231,7 @@ class StreamTables:
             for table in (IN_FLIGHT, STATE, CUTOFF, WATCHED)
         }
         merged[STATE].append(stale)
+        merged[WATCHED] += [_named(rows, topics) for rows in self._initial_history(merged[WATCHED])]
         merged[WATCHED] = self._judged(merged[WATCHED], stale)
         with ThreadPoolExecutor(len(merged)) as threads:
             deque(threads.map(lambda one: self._merge(one[0], batch, one[1]), merged.items()), maxlen=0)
@@ -377,10 +367,17 @@ class StreamTables:
     def _begin_history(self) -> None:
         """Create `share_partition_history`, or remove the rows of earlier streams; those of audits stay."""
         try:
-            runs = CommittedTables(self._root).runs.filter(pc.field("command") == COMMAND)["run_id"].to_pylist()
+            kept = CommittedTables(self._root).runs.filter(pc.field("command") != COMMAND)["run_id"].to_pylist()
         except NothingCommittedError:
-            runs = []
-        self._warehouse.append(WATCHED, [], set(runs))
+            kept = []
+        self._warehouse.append(WATCHED, [], self._warehouse.run_ids(WATCHED) - {*kept})
+
+    def _initial_history(self, changed: Sequence[pa.Table]) -> Iterator[pa.Table]:
+        """Rows of `share_partition_history` of what the first micro-batch leaves as another run left it."""
+        numbers = [int(log.rpartition("-")[2]) for log in self.run.progress] if self.run.batch < 0 else []
+        for number in numbers:
+            if (state := self._fold.initial(number)) is not None:
+                yield _not_in(changed, self._fold.judge_at(state, number).tables[WATCHED])
 
     def _judged(self, changed: Sequence[pa.Table], stale: pa.Table) -> list[pa.Table]:
         """Changed rows of `share_partition_history`: of the fold, with lag and verdict; of topics with other ends."""
@@ -389,12 +386,8 @@ class StreamTables:
             lag = compute_lags(rows["topic_end_offset"], rows["start_offset"], rows[COMPLETE])
             given = rows.drop_columns([COMPLETE, GONE]).set_column(rows.schema.get_field_index("lag"), "lag", lag)
             until = min(clock, max(pc.max(rows[LOG_TIME]).as_py() or 0, self.run.log_time or 0))
-            judged = add_verdicts(given, time=until, run_id=self.run.query, limits=self._limits, clock=clock)
+            judged = add_verdicts(given, time=until, run_id=self.run.query, limits=self._fold.limits, clock=clock)
             own.append(judged.cast(table_schema(WATCHED)).append_column(GONE, rows[GONE]))
-        if self.run.batch < 0 and len(self._initial):
-            column = self._initial.schema.get_field_index("run_id")
-            of_stream = pa.repeat(self.run.query, len(self._initial))
-            own.append(_not_in(own, _kept(self._initial.set_column(column, "run_id", of_stream))))
         if len(stale):
             lags = compute_lags(stale["topic_end_offset"], stale["start_offset"], stale[COMPLETE])
             rows = CommittedTables(self._root).read(WATCHED, pc.field("run_id") == self.run.query)
@@ -429,7 +422,7 @@ class StreamTables:
             self._warehouse.versions[FINDINGS] = version
             return
         new = [keep_proven(one.tables[FINDINGS], archiving) for one in changes if FINDINGS in one.tables]
-        new += [_unreadable(one.problems, self._severities) for one in changes if one.problems]
+        new += [_unreadable(one.problems, self._fold.severities) for one in changes if one.problems]
         if not new and of_letters is None:
             return
         rows = self._of_run(_named(pa.concat_tables([self.findings.slice(0, 0), *new]), topics))
@@ -476,87 +469,6 @@ def _unreadable(problems: Sequence[str], severities: Mapping[str, str]) -> pa.Ta
     about = {"rule": _UNREADABLE, "severity": severity, "dialect": SHARE_GROUP_STATE, "settled": True, "evidence": []}
     rows = [about | {"message": problem} for problem in problems if severity != OFF]
     return pa.Table.from_pylist(rows, table_schema(FINDINGS))
-
-
-def open_stream(warehouse: str, checkpoint: str, inputs: tuple[str, ...]) -> tuple[StreamRun, str]:
-    """Resume the stream of a warehouse and a checkpoint if both hold it; else begin a new one, and log why.
-
-    Args:
-        warehouse: folder of the tables.
-        checkpoint: folder of the stream's checkpoints, each in a folder that is named by the query.
-        inputs: of the stream.
-    Returns:
-        What it has committed, and the folder of its checkpoint.
-    Raises:
-        WarehouseError: if the checkpoint is of a stream of other inputs, or of another warehouse.
-    """
-    run = last_stream_run(warehouse)
-    place = warehouse if "://" in warehouse else str(Path(warehouse).absolute())
-    with warehouse_errors(checkpoint):
-        filesystem, folder = open_filesystem(checkpoint)
-        listed = filesystem.get_file_info(FileSelector(folder, allow_not_found=True))
-        known = [info.base_name for info in listed if re.fullmatch(_QUERY_ID, info.base_name)]
-        if strangers := [info.base_name for info in listed if info.base_name not in known]:
-            raise WarehouseError(f"{checkpoint}: holds something else ({strangers[0]}); give an empty folder")
-        if run is not None and run.query in known:
-            if run.inputs != inputs:
-                raise WarehouseError(
-                    f"{checkpoint}: is of a stream of {' '.join(run.inputs)}; give another --checkpoint and --out"
-                )
-            return run, f"{checkpoint.rstrip('/')}/{run.query}"
-        for name in known:
-            if (other := _warehouse_of(filesystem, f"{folder}/{name}")) not in (None, place):
-                raise WarehouseError(f"{checkpoint}: is of the stream that writes {other}; give another --checkpoint")
-        if run is not None:
-            _LOG.info("%s: the checkpoint of the stream in %s is gone; it starts anew", checkpoint, warehouse)
-        elif known:
-            _LOG.info("%s: the tables of the stream in %s are gone; it starts anew", warehouse, checkpoint)
-        for name in known:
-            filesystem.delete_dir(f"{folder}/{name}")
-        query = uuid.uuid4().hex[:16]
-        filesystem.create_dir(f"{folder}/{query}", recursive=True)
-        with filesystem.open_output_stream(f"{folder}/{query}/{_WAREHOUSE}") as file:
-            file.write(place.encode())
-    folder = f"{checkpoint.rstrip('/')}/{query}"
-    return _begin_from_audit(warehouse, folder, StreamRun(query, inputs=inputs)), folder
-
-
-def _warehouse_of(filesystem: FileSystem, folder: str) -> str | None:
-    """The warehouse of the stream whose checkpoint is in a folder; None if an earlier version began it."""
-    try:
-        with filesystem.open_input_stream(f"{folder}/{_WAREHOUSE}") as file:
-            return file.read().decode()
-    except FileNotFoundError:
-        return None
-
-
-def _begin_from_audit(warehouse: str, folder: str, run: StreamRun) -> StreamRun:
-    """The stream with the state of the audit that a warehouse holds, if its latest run is one, in files of `folder`."""
-    try:
-        latest = CommittedTables(warehouse).run
-    except NothingCommittedError:
-        return run
-    last = LastAudit.of(warehouse) if latest["command"] == AUDIT else None
-    if last is None or not last.checkpoints:
-        return run
-    place, topic_ids = f"{folder}/{INITIAL}", set[str]()
-    files = [file["path"] for file in last.tables.files(CARRIED)]
-    with warehouse_errors(place):
-        filesystem, path = open_filesystem(place)
-        filesystem.create_dir(path, recursive=True)
-        for name, row in last.checkpoints.items():
-            found = read_checkpoint(row, files, name)
-            # A stream has no segments, in which to resume at a position.
-            found.mark = replace(found.mark, segment=-1, position=-1, size=0)
-            topic_ids.add(found.mark.topic_id or "")
-            with filesystem.open_output_stream(f"{path}/{name.rpartition('-')[2]}") as stored:
-                stored.write(state_bytes(name, found))
-    cutoffs = last.tables.read(CUTOFF, columns=["topic", "partition", "live_share_partitions"]).to_pylist()
-    live = {f"{row['topic']}-{row['partition']}": row["live_share_partitions"] for row in cutoffs}
-    _LOG.info("%s: begins with the state of its last audit (run %s)", warehouse, latest["run_id"])
-    notes = (f"began with the state of audit {latest['run_id']}",)
-    topic_id = topic_ids.pop() if len(topic_ids) == 1 else ""
-    return replace(run, progress=last.logs, share_partitions=live, notes=notes, begun_from=topic_id)
 
 
 def _complete_times(

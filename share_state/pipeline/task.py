@@ -96,7 +96,8 @@ RESULTS = (STATE, IN_FLIGHT, FINDINGS)
 """Tables that every fold fills."""
 
 WATCHED, CARRIED = "share_partition_history", "carried_share_partitions"
-"""Tables that an audit fills too; rows of WATCHED are staged, since their time and verdict depend on every log."""
+"""Tables of an audit, CARRIED also of a reconstruct from which a stream may go on; rows of WATCHED are staged, since
+their time and verdict depend on every log."""
 
 CUTOFF, SUMMARY, LOG = "cutoff", "summary", "log"
 
@@ -210,9 +211,10 @@ def run_task(plan: FoldPlan, output: OutputSpec, log: LogPartition) -> Iterator[
         made[RANGES] = [folded.archiving_ranges]
     if plan.resumed is not None:
         made[WATCHED] = history_pieces(folded)
-        if isinstance(folded, FoldedLog) and folded.checkpoint is not None:
-            made[CARRIED] = checkpoint_share_partitions(log.name, folded.checkpoint)
-            summary |= {"carried": checkpoint_row(log.name, folded.checkpoint)["carried"]}
+    checkpoint = folded.checkpoint if isinstance(folded, FoldedLog) else None
+    if checkpoint is not None and CARRIED in (*output.returned, *output.written):
+        made[CARRIED] = checkpoint_share_partitions(log.name, checkpoint)
+        summary |= {"carried": checkpoint_row(log.name, checkpoint)["carried"]}
     for name in output.returned:
         for batch in _to_batches(made.pop(name, ()), ROWS_A_BATCH):
             returned[name] += batch.num_rows

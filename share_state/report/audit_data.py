@@ -1,4 +1,4 @@
-"""What an audit left in a warehouse, as plain data: the page, the metrics and the console all show an `AuditReport`.
+"""The latest audit of a warehouse as plain data: page, metrics and console show an `AuditReport`.
 
 `read_report` reads the tables of the latest audit in four steps: findings by share-partition and rule, a survey of all
 live share-partitions that picks those which need attention, the details of these, and the remaining tables.
@@ -159,9 +159,9 @@ def _identities(tables: CommittedTables | None) -> pa.Array:
 
 
 def _identity(rows: pa.Table) -> pa.Array:
-    """What findings are about, as text: rule and share-partition; and the offset, if it stays the same every night."""
-    stays = pc.or_(rows["settled"], pc.is_null(rows["group_id"]))
-    place = pc.if_else(stays, rows["offset"], pa.scalar(None, pa.int64()))
+    """What findings are about, as text: rule and share-partition; and the offset, if it is the same in every audit."""
+    is_stable = pc.or_(rows["settled"], pc.is_null(rows["group_id"]))
+    place = pc.if_else(is_stable, rows["offset"], pa.scalar(None, pa.int64()))
     return _joined([rows[name] for name in (*IDENTITY_COLUMNS, "rule", "state_partition")] + [place])
 
 

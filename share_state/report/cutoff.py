@@ -1,4 +1,4 @@
-"""Prints what `cutoff`, `reconstruct` and `simulate` found, and writes the offsets for kafka-delete-records.sh."""
+"""Prints the results of several commands (`cutoff` and others), and writes offsets for kafka-delete-records.sh."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -147,27 +147,31 @@ def print_findings(findings: Sequence[Mapping[str, Any]]) -> None:
         print_line(f"{found['severity']}: {found['rule']}, {count}. What should hold: {statement}")
 
 
-def simulation_json(made: "Simulation") -> dict[str, Any]:
+def simulation_json(result: "Simulation") -> dict[str, Any]:
     """A simulation as plain data."""
     return {
-        "folder": str(made.folder),
-        "events": made.events,
-        "records": made.records,
-        "share_partitions": made.share_partitions,
-        "faults": [json.loads(planted.to_json()) for planted in made.planted],
-        "mismatches": [json.loads(mismatch.to_json()) for mismatch in made.mismatches],
+        "folder": str(result.folder),
+        "events": result.events,
+        "records": result.records,
+        "share_partitions": result.share_partitions,
+        "faults": [json.loads(planted.to_json()) for planted in result.planted],
+        "mismatches": [json.loads(mismatch.to_json()) for mismatch in result.mismatches],
     }
 
 
-def print_simulation(made: "Simulation") -> None:
+def print_simulation(result: "Simulation") -> None:
     """Print the size of a simulation and, per planted fault, the finding that it must cause."""
-    print_line(f"{made.events:,} events left {made.records:,} records of {made.share_partitions:,} share-partitions")
-    if made.planted:
-        rows = [[one.fault, one.finding, f"{one.log[0]}-{one.log[1]}", one.offset, one.group] for one in made.planted]
+    print_line(
+        f"{result.events:,} events left {result.records:,} records of {result.share_partitions:,} share-partitions"
+    )
+    if result.planted:
+        rows = [[one.fault, one.finding, f"{one.log[0]}-{one.log[1]}", one.offset, one.group] for one in result.planted]
         print_table(["FAULT", "CAUSES", "LOG", "OFFSET", "GROUP"], rows, numeric=("OFFSET",))
-    if made.mismatches:
-        print_line(f"logged outcomes that the simulation contradicts (OUTCOME_MISMATCH): {len(made.mismatches):,}")
-        rows = [[*astuple(one)] for one in made.mismatches]
+    if result.mismatches:
+        print_line(f"logged outcomes that the simulation contradicts (OUTCOME_MISMATCH): {len(result.mismatches):,}")
+        rows = [[*astuple(one)] for one in result.mismatches]
         columns = ("LINE", "REQUEST", "GROUP", "TOPIC-ID", "PARTITION", "LOGGED", "SIMULATED", "REASON")
         print_table(columns, rows, numeric=("LINE", "PARTITION"))
-    print_line(f"logs, events and the truth are in {made.folder}: `share-state audit {made.folder} --out WAREHOUSE`")
+    print_line(
+        f"logs, events and the truth are in {result.folder}: `share-state audit {result.folder} --out WAREHOUSE`"
+    )

@@ -60,7 +60,7 @@ def explain_offset(
         offset: of the topic-partition.
         delivery_limit: of the group; by default what the plan holds about it.
     Returns:
-        Plain data: the share-partition; `records` in log order (what each says, the offset's state before and after,
+        Plain data: the share-partition; `records` in log order (contents, the offset's state before and after,
         deliveries so far, members that had the partition); the offset's state now; `sentence`;
         and, if the plan has dead-letter topics, `dead_letters` of the offset.
     Raises:
@@ -178,17 +178,17 @@ def _record_json(touch: Touch, deliveries: int, assignments: AssignmentHistory) 
 
 
 def _contents(touch: Touch) -> str:
-    """What a record says about the offset's range and SPSO."""
+    """The ranges of a record that contain the offset, and its SPSO, as text."""
     if not touch.is_readable:
         return "cannot be read"
     if touch.kind == "tombstone":
         return "deleted"
-    said = [
+    parts = [
         f"{first if first == last else f'{first}-{last}'} {state_name(state)} ({count})"
         for first, last, state, count in touch.ranges
     ]
-    said += [f"SPSO {touch.recorded_start}"] if touch.recorded_start != -1 else []
-    return f"{'unchanged: ' if touch.is_cold else ''}{', '.join(said) or 'no range, no SPSO'}"
+    parts += [f"SPSO {touch.recorded_start}"] if touch.recorded_start != -1 else []
+    return f"{'unchanged: ' if touch.is_cold else ''}{', '.join(parts) or 'no range, no SPSO'}"
 
 
 def _describe(standing: Standing) -> str:

@@ -117,11 +117,11 @@ def trend_svg(audits: Rows) -> Markup | None:
     up = 22 - 20 * (values - values.min()) / spread if spread else np.full(len(values), 12.0)
     points = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(across, up, strict=True))
     first, last = (audits[place]["behind"] or 0 for place in (0, -1))
-    said = f"Over {len(audits)} audits from {first:,} to {last:,} records behind."
+    description = f"Over {len(audits)} audits from {first:,} to {last:,} records behind."
     return Markup(
         '<svg class="trend" viewBox="0 0 100 24" role="img" aria-label="{}"><polyline points="{}" fill="none" '
         'stroke="currentColor" stroke-width="1.5"/><circle cx="{:.1f}" cy="{:.1f}" r="2" fill="currentColor"/></svg>'
-    ).format(said, points, across[-1], up[-1])
+    ).format(description, points, across[-1], up[-1])
 
 
 def _card(report: AuditReport, one: FlaggedSharePartition, name: str) -> _Card:

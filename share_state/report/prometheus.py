@@ -272,7 +272,7 @@ def _topic_names(rows: pa.Table) -> pa.ChunkedArray:
 
 @dataclass(frozen=True, slots=True)
 class StreamProgress:
-    """What Spark says of the latest micro-batch.
+    """Progress of the latest micro-batch, according to Spark.
 
     Attributes:
         seconds: how long it took.
@@ -284,7 +284,7 @@ class StreamProgress:
 
 
 class StreamMetrics(Collector):
-    """Reads the tables when Prometheus asks, once per micro-batch."""
+    """Reads the tables when Prometheus scrapes, once per micro-batch."""
 
     def __init__(
         self,
@@ -309,7 +309,7 @@ class StreamMetrics(Collector):
         self._lock, self._batch, self._of_tables = Lock(), -1, list[Metric]()
 
     def describe(self) -> list[Metric]:
-        """Nothing: the tables are not read before Prometheus asks."""
+        """Nothing: the tables are read only when Prometheus scrapes."""
         return []
 
     def collect(self) -> Iterator[Metric]:
@@ -339,7 +339,7 @@ def serve_metrics(port: int, metrics: StreamMetrics) -> Callable[[], None]:
     """Serve metrics at a port, at /metrics.
 
     Returns:
-        What ends it.
+        A function that stops the server.
     Raises:
         ReportError: if the port is taken.
     """

@@ -67,12 +67,12 @@ class BrokerOffsets:
 
 
 def fetch_broker_offsets(address: str, properties: str | None, groups: Collection[str] = ()) -> BrokerOffsets:
-    """Ask a cluster for the offsets of all share groups.
+    """Request the offsets of all share groups from a cluster.
 
     Args:
         address: `kafka://host:port[,host:port…]`.
         properties: path of a properties file, as for `--command-config` of Kafka's tools.
-        groups: share groups to ask for in addition to those that the broker lists.
+        groups: share groups to request in addition to those that the broker lists.
     Raises:
         InputError: if no broker answers, access is denied, or there is no `__share_group_state`.
         SetupError: if Java or the jars of Kafka's client are missing.
@@ -97,7 +97,7 @@ def list_share_group_offsets(
 
 
 def fetch_group_limits(address: str, properties: str | None) -> dict[str, dict[str, int]]:
-    """Ask a cluster for the limits that share groups set for themselves.
+    """Request the limits that share groups set for themselves.
 
     Args:
         address, properties: as for `fetch_broker_offsets`.
@@ -150,7 +150,7 @@ _DLQ_SHARE_VERSION = 2
 
 
 def fetch_dead_letter_topics(address: str, properties: str | None) -> DeadLetterTopics:
-    """Ask a cluster for its dead-letter topics, and which share groups cannot use theirs.
+    """Request the dead-letter topics of a cluster, and which share groups cannot use theirs.
 
     Args:
         address, properties: as for `fetch_broker_offsets`.

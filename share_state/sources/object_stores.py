@@ -54,7 +54,7 @@ _ERROR_TEXTS = {
     r"|Connection (refused|reset)|error sending request|UNAVAILABLE": (
         "the store cannot be reached, or closed the connection; check the network and the endpoint, then retry"
     ),
-    r"HTTP status 5\d\d|SLOW_DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE": ("the store fails to answer; retry later"),
+    r"HTTP status 5\d\d|SLOW_DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE": ("the store does not respond; retry later"),
 }
 """Pattern of a store's message -> reason and fix; the first match is used."""
 
@@ -384,7 +384,7 @@ class StorePath:
         return PurePosixPath(str(self).removeprefix(str(folder)).lstrip("/"))
 
     def is_relative_to(self, address: str) -> bool:
-        """Whether it is this address or lies below it."""
+        """Whether it is this address or below it."""
         return f"{self}/".startswith(f"{address.rstrip('/')}/")
 
     def match(self, address: str) -> bool:
@@ -495,6 +495,11 @@ def to_path(text: str) -> InputPath:
     if "://" not in text:
         return Path(text)
     return Path(unquote(text.removeprefix(_LOCAL))) if text.startswith(_LOCAL) else StorePath.at(text)
+
+
+def absolute_address(text: str) -> str:
+    """A path from the root of the file system; an address stays as it is."""
+    return text if "://" in text else str(Path(text).absolute())
 
 
 def expand_paths(text: str) -> list[InputPath]:

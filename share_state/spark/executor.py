@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from math import gcd
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -39,6 +38,7 @@ from share_state.rules.group_context import STATE_COLUMNS
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import STATE_TOPIC, LogPartition, Segment
 from share_state.sources.kafka_client import KAFKA_FORM
+from share_state.sources.object_stores import absolute_address
 from share_state.spark.inputs import FrameRows, described, local_address, map_frame
 from share_state.spark.sink import SparkSink, missing_support
 
@@ -103,7 +103,7 @@ class SparkExecutor:
         of_executor = int(context.getConf().get("spark.executor.cores") or context.defaultParallelism)
         plan = replace(plan, cores=cores_per_log(plan.logs, context.defaultParallelism, of_executor))
         if plan.resumed is not None:
-            files = {name: tuple(map(_absolute_path, one.files)) for name, one in plan.resumed.items()}
+            files = {name: tuple(map(absolute_address, one.files)) for name, one in plan.resumed.items()}
             plan = replace(plan, resumed={n: replace(one, files=files[n]) for n, one in plan.resumed.items()})
         return self.map_logs(plan, partial(run_task, plan, output), output.schema)
 
@@ -153,12 +153,8 @@ class SparkExecutor:
             sink.close()
 
 
-def _absolute_path(path: str) -> str:
-    return path if "://" in path else str(Path(path).absolute())
-
-
 def _absolute(segment: Segment) -> Segment:
-    return replace(segment, path=_absolute_path(segment.path))
+    return replace(segment, path=absolute_address(segment.path))
 
 
 def _rows_of(rows: DataFrame, name: str, *more: str) -> DataFrame:

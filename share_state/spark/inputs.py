@@ -9,7 +9,6 @@ from functools import cache, partial, reduce
 from io import BufferedReader, TextIOWrapper
 from itertools import chain, groupby, islice, pairwise
 from operator import itemgetter
-from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
@@ -40,7 +39,14 @@ from share_state.kafka.state_records import LARGEST_OFFSET
 from share_state.pipeline.inputs import SortedLogs, data_files
 from share_state.pipeline.task import PerLog, balance_tasks
 from share_state.sources.discovery import GROUP_TOPIC, LogPartition, Segment
-from share_state.sources.object_stores import READ_SIZE, SCHEMES, StorePath, parquet_source, read_error
+from share_state.sources.object_stores import (
+    READ_SIZE,
+    SCHEMES,
+    StorePath,
+    absolute_address,
+    parquet_source,
+    read_error,
+)
 from share_state.sources.table_plan import list_table_files, missing_topic_message, parquet_errors
 from share_state.sources.tables import NO_TIME, Columns, Rows, arrow_rows, rows_in_chunks, timestamp_ms
 from share_state.spark.session import reason
@@ -124,7 +130,7 @@ class FrameRows:
 
 def local_address(path: str) -> str:
     """A path as Spark finds it whatever the default file system is; an address stays as it is."""
-    return path if "://" in path else f"file://{Path(path).absolute()}"
+    return path if "://" in path else f"file://{absolute_address(path)}"
 
 
 def missing_client(session: SparkSession, root: str) -> str | None:

@@ -23,10 +23,15 @@ from share_state.pipeline.executor import LocalExecutor
 from share_state.pipeline.inputs import find_dead_letters
 from share_state.pipeline.plan import build_plan
 from share_state.pipeline.reconstruct import run_reconstruct
+from share_state.pipeline.resume import INITIAL, open_stream
 from share_state.pipeline.stream import LogChanges, LogFacts, StreamFold
-from share_state.pipeline.stream_tables import INITIAL, StreamRun, StreamTables, last_stream_run, open_stream
+from share_state.pipeline.stream_tables import StreamRun, StreamTables, last_stream_run
+from share_state.sources.discovery import STATE_TOPIC, group_partition_of
 from share_state.sources.topics import read_topics
+from tests.kafka.batches import Batch, consecutive, in_bytes, log_of
+from tests.pipeline.test_split_keys import KEY
 from tests.profiles import by_profile
+from tests.rules.histories import ARCHIVED, AVAILABLE, snapshot, tombstone, update
 from tests.sources.formats.tables import found, table_of, write
 from tests.truth import DATA
 
@@ -60,7 +65,7 @@ class Stream:
     def write(self, batches: Sequence[list[LogChanges]], first: int = 0, **more: Any) -> None:
         """Write micro-batches in one process."""
         run = last_stream_run(self.lake) or StreamRun("a-stream")
-        with StreamTables(self.lake, run, **more) as tables:
+        with StreamTables(self.lake, run, self.fold, **more) as tables:
             for number, changes in enumerate(batches, first):
                 tables.write(number, changes)
             tables.match_letters()
@@ -143,21 +148,100 @@ def test_a_stream_goes_on_after_its_vacuum(tmp_path: Path, monkeypatch: pytest.M
         assert len([*Path(stream.lake, name).glob("*.parquet")]) <= 2
 
 
-def test_a_stream_begins_with_the_state_of_an_audit(tmp_path: Path):
-    logs = found(DATA / "4.4.0/chaos")
-    records, lake = table_of(logs), tmp_path / "lake"
-    cut = {log.partition: len(records.filter(pc.field("partition") == log.partition)) // 2 for log in logs}
-    begin = pa.concat_tables([records.filter(pc.field("partition") == log).slice(0, at) for log, at in cut.items()])
-    write(begin, tmp_path / "begin.parquet")
-    assert command(["audit", str(tmp_path / "begin.parquet"), "--out", str(lake), "--quiet"]) in (0, 1)
+def _first_halves(records: pa.Table) -> pa.Table:
+    """The first half of each log."""
+    logs = [records.filter(pc.field("partition") == number) for number in records["partition"].unique().to_pylist()]
+    return pa.concat_tables([log.slice(0, len(log) // 2) for log in logs])
+
+
+@pytest.mark.parametrize("earlier", ["audit", "reconstruct"])
+@pytest.mark.parametrize("scenario", by_profile(["4.4.0/chaos"], SCENARIOS))
+def test_a_stream_begins_with_the_state_of_an_earlier_run(
+    scenario: str, earlier: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    """What that run has read is no longer in the log."""
+    records, lake = table_of(found(DATA / scenario)), tmp_path / "lake"
+    begin = _first_halves(records)
+    given = str(write(begin, tmp_path / "begin.parquet"))
+    assert command([earlier, given, "--out", str(lake), "--quiet"]) in (0, 1)
+    next_offsets = dict(CommittedTables(str(lake)).run["progress"])
+    rest = records.filter(
+        pc.greater_equal(
+            records["offset"],
+            pa.array([next_offsets[f"{STATE_TOPIC}-{number}"] for number in records["partition"].to_pylist()]),
+        )
+    )
     stream = Stream(lake)
-    run, folder = open_stream(str(lake), str(tmp_path / "checkpoint"), ("a folder",))
+    with caplog.at_level("INFO", "share_state"):
+        run, folder = open_stream(str(lake), str(tmp_path / "checkpoint"), ("a folder",))
+    assert f"{lake}: begins with the state of its {earlier}" in caplog.text
     stream.fold = replace(stream.fold, initial_states=f"{folder}/{INITIAL}")
-    with StreamTables(str(lake), run) as tables:
-        for number, part in enumerate(pieces(records, 300)):
+    with StreamTables(str(lake), run, stream.fold) as tables:
+        for number, part in enumerate(pieces(rest, 300)):
             tables.write(number, stream.fold_rows(part))
     assert tables_in(lake) == reconstructed(records, tmp_path)
-    assert tables.run.records == len(records) - len(begin)
+    assert tables.run.records == len(rest)
+    anew = Stream(tmp_path / "anew")
+    anew.write([anew.fold_rows(begin), anew.fold_rows(rest)])
+    assert _history(lake) == _history(tmp_path / "anew")
+
+
+def _history(lake: Path) -> list[str]:
+    """The rows of `share_partition_history` of a stream; verdicts depend on when they are judged."""
+    tables = CommittedTables(str(lake))
+    rows = tables.read("share_partition_history", pc.field("run_id") == tables.run["run_id"])
+    return sorted(map(str, rows.drop_columns(["run_id", "time", "verdict", "reason"]).to_pylist()))
+
+
+def test_what_a_reconstruct_found_in_the_groups_is_not_found_for_ever(tmp_path: Path):
+    """A stream reads no groups."""
+    folder, lake = tmp_path / "in", tmp_path / "lake"
+    shutil.copytree(DATA / "4.4.0/chaos", folder)
+    for path in folder.glob("__share_group_state-*/*.log"):
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 4])
+    assert command(["reconstruct", str(folder), "--out", str(lake), "--quiet"]) in (0, 1)
+    before = CommittedTables(str(lake)).read("findings")
+    assert "MISSING_SHARE_STATE" in before["rule"].to_pylist()
+    stream = Stream(lake)
+    run, place = open_stream(str(lake), str(tmp_path / "checkpoint"), ("a folder",))
+    stream.fold = replace(stream.fold, initial_states=f"{place}/{INITIAL}")
+    with StreamTables(str(lake), run, stream.fold) as tables:
+        tables.write(0, [LogChanges("", problems=["x.parquet: cannot be read"])])
+    rules = CommittedTables(str(lake)).read("findings")["rule"].to_pylist()
+    kept = before.filter(pc.field("state_partition").is_valid())["rule"].to_pylist()
+    assert sorted(rules) == sorted([*kept, "LOG_UNREADABLE"])
+
+
+@pytest.mark.parametrize("more", [["--as-of-offset", "0=9"], ["--judge", "state"]], ids=" ".join)
+def test_a_stream_begins_anew_after_a_reconstruct_of_less(more: list[str], tmp_path: Path):
+    records = table_of(found(DATA / "4.3.1/happy"))
+    begin = str(write(records, tmp_path / "begin.parquet"))
+    assert command(["reconstruct", begin, "--out", str(tmp_path / "lake"), *more, "--quiet"]) in (0, 1)
+    run, _ = open_stream(str(tmp_path / "lake"), str(tmp_path / "checkpoint"), ())
+    assert run == StreamRun(run.query)
+
+
+def test_of_a_key_in_two_state_partitions_the_state_that_the_coordinator_loads_is_in_the_tables(tmp_path: Path):
+    """That a key is split needs the states of all logs, which no micro-batch has; one of them is WRONG_PARTITION."""
+    count = 3
+    home = group_partition_of(f"{KEY[0]}:{KEY[1]}:0", count)
+    stray, third = (home + 1) % count, (home + 2) % count
+    histories = {
+        stray: [snapshot([(0, 9, AVAILABLE, 1)]), update([(0, 3, ARCHIVED, 1)])],
+        home: [snapshot([(50, 59, AVAILABLE, 2)], start=50), update(start=51)],
+        third: [tombstone(partition=7)],
+    }
+    for number, own in histories.items():
+        log_of(tmp_path / "logs", in_bytes(consecutive([Batch([one]) for one in own])), partition=number)
+    records = table_of(found(tmp_path / "logs"))
+    stream, facts = Stream(tmp_path / "lake"), LogFacts(0, None, count)
+    logs = (records.filter(pc.field("partition") == number) for number in (home, stray, third))
+    stream.write([stream.fold_rows(log, facts) for log in logs])
+    expected = reconstructed(records, tmp_path, state_partitions=count)
+    split = {row for row in expected["findings"] if "SPLIT_KEY" in row}
+    assert len(split) == 2
+    assert any("WRONG_PARTITION" in row for row in expected["findings"])
+    assert tables_in(stream.lake) == expected | {"findings": sorted({*expected["findings"]} - split)}
 
 
 def test_a_log_that_was_created_again_or_pruned_is_judged_once(tmp_path: Path):

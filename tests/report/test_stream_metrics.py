@@ -1,5 +1,6 @@
 """The metrics that a stream serves are those of the tables that it has committed."""
 
+import subprocess
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -10,21 +11,26 @@ from share_state.fold.limits import Limits
 from share_state.pipeline.stream_tables import StreamRun, StreamTables
 from share_state.report.prometheus import StreamMetrics, StreamProgress, serve_metrics
 from tests.pipeline.test_stream_tables import Stream, pieces
+from tests.report.test_prometheus_rules import PROMTOOL
 from tests.sources.formats.tables import found, table_of
 from tests.sources.kafka_cluster.broker import free_ports
 from tests.truth import DATA
 
 
-def _samples(port: int) -> dict[str, dict[str, float]]:
-    """Metric -> sum of its samples by group."""
+def scraped(port: int) -> dict[str, dict[str, float]]:
+    """Metric -> sum of its samples by group; promtool accepts what was scraped, where there is one."""
     with urlopen(f"http://127.0.0.1:{port}/metrics") as response:
-        sums = dict[str, dict[str, float]]()
-        for family in text_string_to_metric_families(response.read().decode()):
-            for sample in family.samples:
-                of_metric = sums.setdefault(sample.name.removeprefix("share_state_"), {})
-                group = sample.labels.get("group_id", "")
-                of_metric[group] = of_metric.get(group, 0) + sample.value
-        return sums
+        text = response.read().decode()
+    if PROMTOOL is not None:
+        done = subprocess.run([PROMTOOL, "check", "metrics"], input=text, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    sums = dict[str, dict[str, float]]()
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            of_metric = sums.setdefault(sample.name.removeprefix("share_state_"), {})
+            group = sample.labels.get("group_id", "")
+            of_metric[group] = of_metric.get(group, 0) + sample.value
+    return sums
 
 
 def test_a_scrape_shows_the_latest_micro_batch(tmp_path: Path):
@@ -36,10 +42,10 @@ def test_a_scrape_shows_the_latest_micro_batch(tmp_path: Path):
         metrics = StreamMetrics(tables, lambda: progress, warehouse=stream.lake, limits=Limits(), most=2)
         stop = serve_metrics(port, metrics)
         try:
-            assert _samples(port)["stream_micro_batch"] == {"": -1}
+            assert scraped(port)["stream_micro_batch"] == {"": -1}
             for number, changes in enumerate(batches):
                 tables.write(number, changes)
-            seen = _samples(port)
+            seen = scraped(port)
         finally:
             stop()
     rows = CommittedTables(stream.lake).read("in_flight").to_pylist()

@@ -20,7 +20,7 @@ from share_state.pipeline.audit import NOTHING_NEW, run_audit
 from share_state.pipeline.executor import Executor, LocalExecutor
 from share_state.pipeline.plan import FoldPlan
 from share_state.pipeline.result import RunResult
-from share_state.pipeline.resume import LastAudit
+from share_state.pipeline.resume import LastRun
 from share_state.rules.findings import count_findings
 from share_state.sources.discovery import find_logs
 from share_state.spark.executor import SparkExecutor
@@ -211,8 +211,8 @@ def test_a_warehouse_that_cannot_be_read_is_not_taken_for_a_new_one(run: Audit, 
     run(DATA / "4.3.1/happy")
     (tmp_path / "warehouse/runs/_delta_log" / f"{0:020}.json").write_text("no JSON")
     with pytest.raises(WarehouseError, match="cannot be read"):
-        LastAudit.of(str(tmp_path / "warehouse"))
-    assert LastAudit.of(str(tmp_path / "nothing")) is None
+        LastRun.of(str(tmp_path / "warehouse"))
+    assert LastRun.of(str(tmp_path / "nothing")) is None
 
 
 @driver_alone

@@ -17,7 +17,7 @@ from share_state.pipeline.audit import NOTHING_NEW, run_audit
 from share_state.pipeline.executor import Executor
 from share_state.pipeline.plan import build_plan
 from share_state.pipeline.result import RunResult
-from share_state.pipeline.resume import LastAudit, resume_plan
+from share_state.pipeline.resume import LastRun, resume_plan
 from share_state.sources.discovery import LogPartition, find_logs
 from share_state.sources.resume import ResumeStatus
 from tests.profiles import by_profile, driver_alone
@@ -92,7 +92,7 @@ def test_a_warehouse_of_segments_takes_a_table_anew(run, rows: pa.Table, tmp_pat
     of_segments = contents(tmp_path / "lake")
     table = write(rows, tmp_path / "rows.parquet")
     settings = settings_for([str(table)], str(tmp_path / "lake"), [PARTITIONS])
-    plan, notes = resume_plan(build_plan(settings.input_spec(), KEYS), LastAudit.of(settings.warehouse))
+    plan, notes = resume_plan(build_plan(settings.input_spec(), KEYS), LastRun.of(settings.warehouse))
     assert {known.status for known in (plan.resumed or {}).values()} == {ResumeStatus.NEW}
     assert notes == []
     run(table)

@@ -14,6 +14,7 @@ import pytest
 from share_state.cli.main import run
 from share_state.pipeline.stream_tables import last_stream_run
 from tests.pipeline.test_stream_tables import pieces, reconstructed, tables_in
+from tests.processes import die_with_parent
 from tests.profiles import by_profile
 from tests.sources.formats.tables import found, table_of, write
 from tests.truth import DATA
@@ -26,8 +27,21 @@ def _command(folder: Path, *more: str) -> list[str]:
     return ["stream", str(folder / "in"), *places, *more, "--quiet"]
 
 
+def _check_second_runs(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """While a stream runs, no other one takes its warehouse or its checkpoint."""
+    capfd.readouterr()
+    same = _command(folder, "--once")
+    other = [str(folder / "other") if word == str(folder / "lake") else word for word in same]
+    assert [run(same), run(other)] == [2, 2]
+    first, second = capfd.readouterr().err.splitlines()
+    assert "locked by `share-state stream`, process " in first
+    assert f"is of the stream that writes {folder / 'lake'}; give another --checkpoint" in second
+
+
 @pytest.mark.usefixtures("spark")
-def test_killed_at_any_micro_batch_a_stream_leaves_the_tables_of_a_reconstruct(tmp_path: Path):
+def test_killed_at_any_micro_batch_a_stream_leaves_the_tables_of_a_reconstruct(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
     records, draw = table_of(found(DATA / "4.4.0/chaos")), random.Random(7)
     for number, part in enumerate(pieces(records, max(1, len(records) // (20 * KILLS)))):
         # Spark takes in files by their modification time, in milliseconds, and a disk may be faster.
@@ -37,10 +51,11 @@ def test_killed_at_any_micro_batch_a_stream_leaves_the_tables_of_a_reconstruct(t
         before = last_stream_run(str(tmp_path / "lake"))
         with (
             (tmp_path / "stderr").open("wb") as errors,
-            subprocess.Popen(command, stderr=errors, start_new_session=True) as victim,
+            subprocess.Popen(command, stderr=errors, start_new_session=True, preexec_fn=die_with_parent) as victim,  # noqa: PLW1509
         ):
             while victim.poll() is None and last_stream_run(str(tmp_path / "lake")) == before:
                 time.sleep(0.1)
+            _check_second_runs(tmp_path, capfd)
             time.sleep(draw.uniform(0, 2))
             os.killpg(victim.pid, signal.SIGKILL)
         assert victim.returncode == -signal.SIGKILL, (tmp_path / "stderr").read_text()

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from share_state.cli.main import run
@@ -15,6 +16,11 @@ from tests.truth import DATA
 @pytest.mark.usefixtures("spark")
 def test_a_growing_folder_is_taken_in_where_the_last_run_stopped(tmp_path: Path):
     records = table_of(found(DATA / "4.4.0/dlq"))
+    # One record cannot be decoded: the stream reads on, and that is a finding.
+    undecodable = records["offset"][len(records) - 30].as_py()
+    is_it = pa.array([number == len(records) - 30 for number in range(len(records))])
+    values = pc.if_else(is_it, pa.scalar(b"\0\0\1"), records["value"].combine_chunks())
+    records = records.set_column(records.schema.get_field_index("value"), "value", values)
     parts = list(pieces(records, 40))
     begin, rest = pa.concat_tables(parts[:2]), pa.concat_tables(parts[2:])
     write(begin, tmp_path / "in/a.parquet")
@@ -25,6 +31,8 @@ def test_a_growing_folder_is_taken_in_where_the_last_run_stopped(tmp_path: Path)
     write(pa.concat_tables([rest, begin.slice(7, 30)]), tmp_path / "in/day=2/b.parquet")
     assert run([*stream, "--once", "--quiet"]) in (0, 1)
     assert tables_in(tmp_path / "lake") == reconstructed(records, tmp_path)
+    rows = CommittedTables(str(tmp_path / "lake")).read("findings").to_pylist()
+    assert undecodable in [row["offset"] for row in rows if row["rule"] == "VALUE_MALFORMED"]
     (tmp_path / "in/c.parquet").write_bytes(b"not a table")
     assert run([*stream, "--once", "--quiet"]) == 1
     tables = CommittedTables(str(tmp_path / "lake"))

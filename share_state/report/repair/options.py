@@ -1,4 +1,4 @@
-"""What is wrong with a share-partition, in a sentence, and what can be done about it, in order of harm."""
+"""What is wrong with a share-partition, in a sentence, and the options to fix it, in order of harm."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -149,8 +149,8 @@ class _Advisor:
         return rehearsal.effect()
 
     def _sentence(self) -> str:
-        """What the finding or verdict says, and where that leaves SPSO."""
-        said, start, lag = next(iter(self.status.troubles.values())), self.now.start_offset, self.now.lag
+        """The message of the finding or verdict, and what SPSO waits for."""
+        message, start, lag = next(iter(self.status.troubles.values())), self.now.start_offset, self.now.lag
         waits = "nothing is in flight"
         if self.waiting is not None:
             first, last, state, count = self.waiting
@@ -158,7 +158,7 @@ class _Advisor:
             limit = f"{'at least ' * (self.group in self.found.observed)}{self.settings.delivery_count_limit}"
             waits += f", {state.name}" + f" after delivery {count} of {limit}" * (count > 0)
         behind = "the lag is unknown" if lag is None else f"the lag is {pluralize(lag, 'record')}"
-        return f"{said}; SPSO is {format_number(start)} and {waits}; {behind}."
+        return f"{message}; SPSO is {format_number(start)} and {waits}; {behind}."
 
     def ask_broker(self) -> Option:
         what = "Compare with the start offset that the broker has in memory."

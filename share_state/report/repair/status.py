@@ -300,18 +300,18 @@ def _worst(findings: pa.Table) -> pa.Table | None:
 def _statuses(tables: CommittedTables, selected: pa.Table, findings: pa.Table) -> Iterator[SharePartitionStatus]:
     if not len(selected):
         return
-    ranges, said = dict[int, list[dict[str, Any]]](), dict[int, list[dict[str, Any]]]()
+    ranges, reported = dict[int, list[dict[str, Any]]](), dict[int, list[dict[str, Any]]]()
     in_flight = tables.read("in_flight", prefilter(selected), (*KEY_COLUMNS, *_RANGE))
-    for held, rows in ((ranges, in_flight), (said, findings.drop_columns("topic_key"))):
+    for by_place, rows in ((ranges, in_flight), (reported, findings.drop_columns("topic_key"))):
         for row in select_share_partitions(rows, selected).to_pylist():
-            held.setdefault(row["place"], []).append(row)
+            by_place.setdefault(row["place"], []).append(row)
     cutoffs = {
         row["partition"]: row for row in tables.read("cutoff").to_pylist() if row["dialect"] == SHARE_GROUP_STATE
     }
     previous = _previous_starts(tables, selected)
     for place, row in enumerate(selected.to_pylist()):
         own = sorted(ranges.get(place, ()), key=lambda one: one["first_offset"])
-        of_rules = {TROUBLES[one["trouble"]]: one for one in said.get(place, ())}
+        of_rules = {TROUBLES[one["trouble"]]: one for one in reported.get(place, ())}
         troubles = {code: one["message"] for code, one in of_rules.items()}
         if row["verdict"] in TROUBLES:
             troubles[row["verdict"]] = row["reason"]
@@ -345,7 +345,7 @@ def _previous_starts(tables: CommittedTables, selected: pa.Table) -> dict[int, i
 
 
 def _state(code: int) -> DeliveryState:
-    # A code that no release writes stays a number, which no leader loads.
+    # A code that no release writes remains a number, which no leader loads.
     return DeliveryState(code) if code in set(DeliveryState) else code  # type: ignore[return-value]
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import pytest
 from confluent_kafka import KafkaException
@@ -20,6 +21,7 @@ from confluent_kafka.admin import AdminClient
 
 from share_state.errors import SetupError
 from share_state.sources import jars
+from tests.processes import die_with_parent
 
 PASSWORDS = {"auditor": "auditor-s3cret", "stranger": "stranger-s3cret"}
 """SASL users of the secured listener; the stranger may see nothing."""
@@ -69,8 +71,7 @@ def running(
     said = folder / "broker.out"
     with ExitStack() as stack:
         out = stack.enter_context(said.open("ab"))
-        process = subprocess.Popen([*java, "kafka.Kafka", str(settings)], stdout=out, stderr=subprocess.STDOUT)
-        stack.callback(_stop, process)
+        stack.callback(_stop, process := _start([*java, "kafka.Kafka", str(settings)], out))
         _wait_for(broker, process, said)
         yield broker
 
@@ -90,8 +91,7 @@ def joined(folder: Path, first: Broker, *, release: str) -> Iterator[None]:
         formatting = ["kafka.tools.StorageTool", "format", f"--cluster-id={cluster[1]}", "-c", str(settings)]
         subprocess.run([*java, *formatting], check=True, capture_output=True)
     with (folder / "broker.out").open("ab") as out, ExitStack() as stack:
-        process = subprocess.Popen([*java, "kafka.Kafka", str(settings)], stdout=out, stderr=subprocess.STDOUT)
-        stack.callback(_stop, process)
+        stack.callback(_stop, _start([*java, "kafka.Kafka", str(settings)], out))
         yield
 
 
@@ -167,6 +167,10 @@ def _settings(broker: Broker, ports: list[int]) -> str:
         "group.share.min.heartbeat.interval.ms": 1000,
     }
     return "".join(f"{name}={value}\n" for name, value in settings.items())
+
+
+def _start(command: list[str], out: IO[bytes]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, preexec_fn=die_with_parent)  # noqa: PLW1509
 
 
 def _wait_for(broker: Broker, process: subprocess.Popen[bytes], said: Path) -> None:

@@ -99,6 +99,18 @@ def _audited(address: str, lake: Path) -> CommittedTables:
         assert time.monotonic() < end, "dead letters are still being written"
 
 
+def _check_stream(address: str, folder: Path, audited: CommittedTables) -> None:
+    """What a stream that goes on from its checkpoint says of dead letters is what an audit says."""
+    places = ["--out", str(folder / "live"), "--checkpoint", str(folder / "checkpoint")]
+    letters = ["--dead-letters", f"kafka://{address}"]
+    assert run(["stream", f"kafka://{address}", *places, *letters, "--once", "--quiet"]) in (0, 1)
+    tables = CommittedTables(str(folder / "live"))
+    for name in ("dead_letters", "lost_dead_letters"):
+        assert sorted(map(str, tables.read(name).to_pylist())) == sorted(map(str, audited.read(name).to_pylist()))
+    assert _unusable(tables) == _unusable(audited)
+
+
+@pytest.mark.usefixtures("spark")
 def test_exactly_the_records_whose_dead_letters_failed_are_lost(
     broker: Broker, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):
@@ -111,10 +123,11 @@ def test_exactly_the_records_whose_dead_letters_failed_are_lost(
         _reject_some(address, group)
     # The topic of the first group stops accepting dead letters, and accepts them again.
     for value in ("false", "true"):
-        _audited(address, tmp_path / "lake")
+        _check_stream(address, tmp_path, _audited(address, tmp_path / "lake"))
         _set(admin, ConfigResource.Type.TOPIC, "dlq.turns", **{enabled: value})
         _reject_some(address, "turns")
     tables = _audited(address, tmp_path / "lake")
+    _check_stream(address, tmp_path, tables)
     always = {(group, offset) for group in ("refused", "missing") for offset in (1, 4, 7)}
     assert _lost(tables) == always | {("turns", offset) for offset in (10, 13, 16)}
     letters = tables.read("dead_letters").to_pylist()

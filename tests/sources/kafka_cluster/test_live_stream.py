@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
@@ -21,8 +22,10 @@ from share_state.pipeline.plan import build_plan
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.sources.discovery import STATE_TOPIC
 from share_state.spark.data_source import register
+from tests.processes import die_with_parent
 from tests.profiles import by_profile, nightly
-from tests.sources.kafka_cluster.broker import running
+from tests.report.test_stream_metrics import scraped
+from tests.sources.kafka_cluster.broker import free_ports, running
 from tests.sources.kafka_cluster.workload import (
     A_PARTITION,
     ACCEPT,
@@ -71,14 +74,32 @@ def _await_pruning(lake: Path) -> None:
 
 
 @contextmanager
-def _streaming(address: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "share_state", "stream", f"kafka://{address}", "--trigger", "1s"]
+def _streaming(address: str, folder: Path, *more: str) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "share_state", "stream", f"kafka://{address}", "--trigger", "1s", *more]
     command += ["--out", str(folder / "lake"), "--checkpoint", str(folder / "checkpoint")]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=(folder / "stderr").open("ab")) as stream:
+    with (
+        (folder / "stderr").open("ab") as errors,
+        subprocess.Popen(
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            preexec_fn=die_with_parent,  # noqa: PLW1509
+        ) as stream,
+    ):
         try:
             yield stream
         finally:
             stream.send_signal(signal.SIGTERM)
+
+
+def _write_undecodable(address: str) -> None:
+    """Write a value that ends early to the state topic, as only a client of this name may."""
+    producer = Producer({"bootstrap.servers": address, "client.id": "__admin_client", "log_level": 0})
+    plan = build_plan(input_spec(OPTIONS, sources=[{"path": f"kafka://{address}"}]), OPTIONS)
+    log = next(one for one in plan.logs if one.source.end_offset > one.log_start_offset)
+    *_, batch = log.source.batches(log)
+    producer.produce(STATE_TOPIC, key=batch["key"][-1].as_py(), value=b"\0\0\1", partition=log.partition)
+    assert producer.flush(_PATIENCE) == 0
 
 
 @pytest.mark.usefixtures("spark")
@@ -98,7 +119,11 @@ def test_a_stream_follows_share_groups_through_pruning_restart_and_recreation(tm
     place.mkdir()
     with ExitStack() as first, ExitStack() as at_work:
         broker = first.enter_context(running(place, share_coordinator_state_topic_prune_interval_ms=5000))
-        with share_consumers_at_work(broker), _streaming(broker.address, tmp_path) as stream:
+        (port,) = free_ports(1)
+        with (
+            share_consumers_at_work(broker),
+            _streaming(broker.address, tmp_path, "--prometheus-port", str(port)) as stream,
+        ):
             kafka = {"bootstrap.servers": broker.address, "log_level": 0}
             _await_equal(broker.address, tmp_path, "a workload")
             admin = AdminClient(kafka)
@@ -118,8 +143,13 @@ def test_a_stream_follows_share_groups_through_pruning_restart_and_recreation(tm
             with ExitStack() as more:
                 consume(kafka, more, "latest", ["orders"], A_PARTITION, lambda _: ACCEPT)
             _await_equal(broker.address, tmp_path, "a topic that was recreated")
+            _write_undecodable(broker.address)
+            _await_equal(broker.address, tmp_path, "a record that cannot be decoded")
             rules = CommittedTables(str(tmp_path / "lake")).read("findings")["rule"].to_pylist()
-            assert RECREATED in rules
+            assert {RECREATED, "VALUE_MALFORMED"} <= {*rules}
+            metrics = scraped(port)
+            assert metrics["stream_behind_records"] == {"": 0}
+            assert metrics["group_in_flight_records"].keys() >= {"latest"}
             assert stream.poll() is None
         assert stream.wait(_PATIENCE) == -signal.SIGTERM or stream.returncode == 143
 
