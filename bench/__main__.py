@@ -24,8 +24,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     measurements, settings = (parser.add_argument_group(name) for name in ("measurements", "settings"))
     for one in MEASUREMENTS:
-        action = argparse.BooleanOptionalAction if one.by_default else "store_true"
-        measurements.add_argument(f"--{one.name}", action=action, default=None, help=one.summary)
+        measurements.add_argument(f"--{one.name}", action=argparse.BooleanOptionalAction, help=one.summary)
     for option in (option for kind in _DECLARED for option in fields(kind)):
         if text := option.metadata.get("help"):
             if option.default is False:

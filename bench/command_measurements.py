@@ -1,6 +1,5 @@
 """Measurements of whole commands, from the shell to committed tables, start-up included."""
 
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -48,9 +47,8 @@ def _measure_size(shape: Shape, warm_ups: int, runs: int, *options: str) -> _Siz
 
     def command(states: Path) -> CommandRun:
         # The memory that a replay has just released costs the first run up to a second.
-        return typical(
-            [run_on_export("reconstruct", export, *_FOLD_ONLY, *options, states=states) for _ in range(runs)]
-        )
+        call = partial(run_on_export, "reconstruct", export, *_FOLD_ONLY, *options, states=states)
+        return typical([call() for _ in range(runs)])
 
     ours = replay(runner.fold_process)
     kafka, run, check = runner.check_states(export.title, partial(replay, runner.kafka_process), command)
@@ -64,7 +62,6 @@ def _sizes_table(sizes: Sequence[_Size]) -> Table:
             **{f"  {phase}, s": f"{seconds:.1f}" for phase, seconds in one.run.phases.items()},
             "shell to printed result, s": f"{one.run.wall_s:.1f}",
             f"{runner.KAFKA}'s replay, warm, s": f"{one.kafka.wall_s:.1f}",
-            "  times shorter": f"{one.kafka.wall_s / one.run.wall_s:.2f}",
             "CPU s of all its processes": f"{one.run.cpu_s:.1f}",
             "CPU s of decode + fold alone, warm": f"{one.ours.cpu_s:.1f}",
             f"CPU s of {runner.KAFKA}'s replay, warm": f"{one.kafka.cpu_s:.1f}",
@@ -95,46 +92,25 @@ def end_to_end(settings: Settings, *bounds: Bound) -> Iterator[Item]:
     executor = runner.IN_SPARK if settings.in_spark else ()
     sizes = [_measure_size(shape, settings.warm_ups, 3, *executor) for shape in shapes]
     yield _sizes_table(sizes)
-    if settings.in_spark:
-        for one in sizes:
-            times, records = one.kafka.wall_s / one.run.wall_s, one.export.shape.records
-            bound = in_spark[records >= _MANY_RECORDS]
-            yield bound.check(times, f"{one.run.wall_s:.1f} s, {times:.1f} times", records=records)
-            yield one.check
-        return
-    start_up_cpu = {}
+    start_up_cpu, count = {}, settings.log.partitions
+    nearly_empty = generate(Shape(records=20 * count, keys=10 * count, partitions=count))
     for is_in_spark, options in ((False, ()), (True, runner.IN_SPARK)):
-        steps = _start_up(settings.log.partitions, settings.runs, options)
+        # A first run fills the page cache.
+        run = typical([run_on_export("reconstruct", nearly_empty, *options) for _ in range(settings.runs + 1)][1:])
+        steps = {**run.phases, "shell to printed result": run.wall_s, "CPU s of all its processes": run.cpu_s}
         title = f"start-up, over next to nothing, {'in' if options else 'without'} Spark, median of {settings.runs}"
-        yield Table(title, ("step", "s|.2f"), list(steps.items()))
-        start_up_cpu[is_in_spark] = steps["CPU s of all its processes"]
+        yield Table(title, ("step", "s|.2f"), list(steps.items()), run)
+        start_up_cpu[is_in_spark] = run.cpu_s
     for one in sizes:
         spent, start_up, records = one.run.cpu_s, start_up_cpu[one.run.is_in_spark], one.export.shape.records
         times, share = one.kafka.wall_s / one.run.wall_s, spent / one.kafka.cpu_s
         measured = f"({spent:.1f} - {start_up:.1f}) / {one.ours.cpu_s:.1f} CPU s"
         yield kernel_cpu.check((spent - start_up) / one.ours.cpu_s, measured, records=records)
-        yield kafka_wall.check(times, f"{one.run.wall_s:.1f} s, {times:.1f} times", records=records)
+        wall = in_spark[records >= _MANY_RECORDS] if settings.in_spark else kafka_wall
+        yield wall.check(times, f"{one.run.wall_s:.1f} s, {times:.1f} times", records=records)
         yield kafka_cpu.check(share, f"{spent:.1f} / {one.kafka.cpu_s:.1f} CPU s, {share:.2f}", records=records)
         yield one.check
     yield _worst_memory(memory, [(one.export, one.run) for one in sizes])
-
-
-def _start_up(partitions: int, runs: int, options: Sequence[str]) -> dict[str, float]:
-    """Medians of the seconds of each step over a few records per log partition; a first run fills the page cache."""
-    export = generate(Shape(records=20 * partitions, keys=10 * partitions, partitions=partitions))
-    timed = []
-    for _ in range(runs + 1):
-        with TemporaryDirectory(dir=DATA) as scratch:
-            clock, arguments = f"{scratch}/clock.json", (str(export.folder), "--out", f"{scratch}/warehouse")
-            run = run_command("reconstruct", *arguments, *options, module=("bench.start_up_clock", clock))
-            steps = json.loads(Path(clock).read_text())
-        phases = {phase: seconds for phase, seconds in run.phases.items() if phase != _START_UP[-1]}
-        if options:
-            steps["session and context"] = phases.pop("start Spark") - steps["start the JVM"]
-        steps |= phases
-        steps["settings, plan, summary, exit"] = run.wall_s - sum(steps.values())
-        timed.append(steps | {"shell to printed result": run.wall_s, "CPU s of all its processes": run.cpu_s})
-    return {step: median(one[step] for one in timed[1:]) for step in timed[0]}
 
 
 def _worst_memory(bound: Bound, runs: Sequence[tuple[Export, CommandRun]]) -> Claim:
@@ -186,23 +162,19 @@ def _many_keys(megabytes: int) -> Export:
 
 
 def nightly(settings: Settings, history: Bound, rules: Bound) -> Iterator[Item]:
-    """Audit few new bytes behind a short and a long history; audit and judge everything, compared with folding it."""
+    """Audit few new bytes behind a short and a long history; fold everything with and without rules."""
     executor = runner.IN_SPARK if settings.in_spark else ()
     exports = [generate(Shape(records=records)) for records in (_SHORT_HISTORY, 10 * _SHORT_HISTORY)]
     sides = by_turns([partial(_second_night, export, executor) for export in exports], settings.runs)
     ratio, (short, long) = median(b / a for a, b in zip(*sides, strict=True)), map(median, sides)
     old = [(export.bytes - export.shape.partitions * _NEW_BYTES) / 1e6 for export in exports]
     yield history.check(ratio, f"{long:.1f} s / {short:.1f} s, {ratio:.2f}", short=old[0], long=old[1])
-    commands = (("reconstruct",), ("reconstruct", *_FOLD_ONLY), ("audit",))
     for export in (exports[1], _many_keys(_MANY_KEYS_MB)):
-        calls = [partial(run_on_export, name, export, *options, *executor) for name, *options in commands]
+        calls = [partial(run_on_export, "reconstruct", export, *options, *executor) for options in ((), _FOLD_ONLY)]
         runs = by_turns(calls, settings.runs)
-        sides = zip(map(" ".join, commands), runs, strict=True)
-        rows = [(name, median(one.cpu_s for one in side), median(one.wall_s for one in side)) for name, side in sides]
-        title = f"{export.shape.keys:,} share-partitions, all of them read, median of {settings.runs} by turns"
-        yield Table(title, ("command", "CPU s|.1f", "wall s|.1f"), rows, runs)
-        ratio = runner.median_ratio(*runs[:2])
-        yield rules.check(ratio, f"{ratio:.2f}", keys=export.shape.keys)
+        judged, folded = (median(one.cpu_s for one in side) for side in runs)
+        ratio = runner.median_ratio(*runs)
+        yield rules.check(ratio, f"{judged:.1f} / {folded:.1f} CPU s, {ratio:.2f}", keys=export.shape.keys)
 
 
 def _second_night(export: Export, executor: Sequence[str]) -> float:

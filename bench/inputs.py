@@ -52,8 +52,6 @@ class Shape:
     ranges: int = option(30, "ranges in flight per share-partition, once its window is full")
     partitions: int = option(8, "partitions of the state topic")
     codec: str = option("none", "none, gzip, snappy, lz4 or zstd")
-    minus_one: float = option(0.0, "share of writes that omit the start offset, as writers before 4.4 may")
-    tombstones: float = option(0.0, "share of records that delete their share-partition")
 
 
 @dataclass(frozen=True, slots=True)

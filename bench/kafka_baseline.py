@@ -1,9 +1,7 @@
-"""Kafka's side: the Java programs of bench/java, compiled against the classes of Kafka 4.4.0."""
+"""Kafka's side: the Java programs of bench/java, which `java` compiles against the classes of Kafka 4.4.0."""
 
 import os
 import shutil
-import subprocess
-from functools import cache
 from pathlib import Path
 
 from share_state.errors import ShareStateError
@@ -26,22 +24,12 @@ def java_command(program: str, *arguments: str, options: tuple[str, ...] = _BROK
     """Return the command line of `Generate` or `Replay`, under these options of the JVM.
 
     Raises:
-        BenchError: if there is no JDK, or the programs do not compile.
+        BenchError: if there is no JDK.
     """
-    return ["java", *options, "-cp", _class_path(), program, *arguments]
-
-
-@cache
-def _class_path() -> str:
-    """Compile the programs, once per run."""
     if shutil.which("javac") is None:
-        raise BenchError("no `javac` on the PATH; the benchmark compiles Java programs: install a Java 17 JDK")
-    class_path, classes = os.pathsep.join(map(str, jars.jars(jars.KAFKA))), DATA / "classes"
-    compiler = ["javac", "-cp", class_path, "-d", str(classes), *map(str, SOURCES.glob("*.java"))]
-    result = subprocess.run(compiler, capture_output=True, text=True, check=False)
-    if result.returncode:
-        raise BenchError(f"bench/java does not compile: {last_error(result.stderr)}")
-    return f"{classes}{os.pathsep}{class_path}"
+        raise BenchError("no `javac` on the PATH; `java` compiles the benchmark's programs: install a Java 17 JDK")
+    class_path = os.pathsep.join(map(str, jars.jars(jars.KAFKA)))
+    return ["java", *options, "-cp", class_path, str(SOURCES / f"{program}.java"), *arguments]
 
 
 def last_error(text: str) -> str:

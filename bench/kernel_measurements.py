@@ -10,17 +10,14 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from bench import runner
 from bench.fold_process import make_tables
 from bench.inputs import Export, Shape, crcs, generate, parquet_of, user_log
-from bench.kafka_baseline import DATA
 from bench.report import Bound, Item, Table
 from bench.runner import Pass, Settings
-from share_state.delta.warehouse import Warehouse
 from share_state.fold.chains import Chains
 from share_state.fold.control_log import fold_control_log
 from share_state.fold.log import fold_log
@@ -46,8 +43,8 @@ def comparison(settings: Settings, per_core: Bound) -> Iterator[Item]:
             *sides, check = runner.replay_by_turns(kafka, ours, export, settings.warm_ups, settings.runs)
         ratio = runner.median_ratio(*sides)
         rows = [(*_side(runner.KAFKA, export, sides[0]), "1"), (*_side(runner.OURS, export, sides[1]), ratio)]
-        columns = ("side", "records/s|,.0f", "MB/s|,.0f", "records per CPU s|,.0f", "CPU s|.2f", "of the thread|.2f")
-        columns += ("spread|.2f", "peak memory, MB|.0f", "ratio per core|.1f")
+        columns = ("side", "records/s|,.0f", "MB/s|,.0f", "records per CPU s|,.0f", "CPU s|.2f", "spread|.2f")
+        columns += ("peak memory, MB|.0f", "ratio per core|.1f")
         yield Table(f"decode + fold: {export.title}", columns, rows, sides)
         yield per_core.check(ratio, f"{ratio:.1f}", records=export.shape.records, batch=batch)
         yield check
@@ -56,13 +53,13 @@ def comparison(settings: Settings, per_core: Bound) -> Iterator[Item]:
 def _side(name: str, export: Export, passes: Sequence[Pass]) -> tuple[float | str, ...]:
     shown, times = runner.typical(passes), [one.cpu_s for one in passes]
     speeds = (shown.records / shown.wall_s, export.bytes / shown.wall_s / 1e6, shown.records / shown.cpu_s)
-    return name, *speeds, shown.cpu_s, shown.thread_cpu_s, max(times) / min(times), passes[-1].peak_bytes / 1e6
+    return name, *speeds, shown.cpu_s, max(times) / min(times), passes[-1].peak_bytes / 1e6
 
 
 def matrix(settings: Settings, *bounds: Bound) -> Iterator[Item]:
     """Replay logs of several ranges in flight, batch sizes and codecs with both sides, and read and checksum them."""
     *per_core, packed, cached, uncached = bounds
-    scale, rows, floors = settings.matrix_share, [], []
+    scale, rows = settings.matrix_share, []
     small = [replace(one, records=int(one.records * scale), keys=max(1, int(one.keys * scale))) for one in _MATRIX]
     shapes = [replace(shape, batch_size=size) for shape in small for size in (1, 5, 20, 500)]
     shapes += [replace(small[1], batch_size=20, codec=codec) for codec in ("gzip", "snappy", "lz4", "zstd")]
@@ -79,14 +76,12 @@ def matrix(settings: Settings, *bounds: Bound) -> Iterator[Item]:
             ratio = runner.median_ratio(of_kafka, of_ours)
             measured[shape] = ratio, own_s / crc_s, disk_s / crc_disk_s
             name = (f"{shape.ranges}", shape.batch_size, shape.codec)
-            rows.append((*name, shape.records, shape.keys, export.bytes / 1e6, kafka_s, own_s, ratio))
-            floors.append((*name, own_s, crc_s, own_s / crc_s, disk_s, crc_disk_s, disk_s / crc_disk_s))
-    columns = ("ranges", "a batch", "codec")
-    sizes = ("records|,", "keys|,", "MB|.0f", f"{runner.KAFKA}|.2f", "share_state|.3f", "times Kafka|.1f")
-    yield Table("decode + fold, CPU s", (*columns, *sizes), rows)
-    times = ("share_state|.3f", "read + CRC|.3f", "times|.1f")
+            crc = crc_s, own_s / crc_s, disk_s, crc_disk_s, disk_s / crc_disk_s
+            rows.append((*name, shape.records, shape.keys, export.bytes / 1e6, kafka_s, own_s, ratio, *crc))
+    columns = ("ranges", "a batch", "codec", "records|,", "keys|,", "MB|.0f", f"{runner.KAFKA}|.2f")
+    columns += ("share_state|.3f", "times Kafka|.1f", "CRC|.3f", "times|.1f", "disk|.3f", "CRC|.3f", "times|.1f")
     title = "decode + fold, and reading and checksumming the same bytes, CPU s, then wall s from the disk"
-    yield Table(title, (*columns, *times, *times), floors)
+    yield Table(title, columns, rows)
     plain = {shape: values for shape, values in measured.items() if shape.codec == "none"}
     for ranges, bound in zip((1, 30, 200), per_core, strict=True):
         worst, at = min((values[0], _name(shape)) for shape, values in plain.items() if shape.ranges == ranges)
@@ -181,14 +176,10 @@ def by_cores(export: Export, runs: int, scaling: Bound) -> Iterator[Item]:
         sides = (partial(fold, one), partial(fold, one, cores), lambda: max(threads.map(fold, processes)))
         runner.by_turns(sides, 1)
         one_s, all_s, each_s = map(median, runner.by_turns(sides, runs))
-    rows = [
-        (label, logs * export.bytes / 1e6, wall_s, logs * export.bytes / wall_s / 1e6)
-        for label, logs, wall_s in (("1", 1, one_s), (f"{cores}", 1, all_s), ("1 each, at once", cores, each_s))
-    ]
-    columns = ("cores", "MB|,.0f", "wall s|.2f", "MB/s|,.0f")
-    yield Table("decode + fold of one hot log partition", columns, rows)
     faster, given = one_s / all_s, cores * one_s / each_s
-    yield scaling.check(faster / given, f"{faster:.2f} / {given:.2f}", cores=cores)
+    yield scaling.check(
+        faster / given, f"{faster:.2f} / {given:.2f}, {one_s:.2f} s by one core, {all_s:.2f} s by all", cores=cores
+    )
 
 
 def profile(settings: Settings) -> Iterator[Item]:
@@ -226,10 +217,5 @@ def _stages(log: LogPartition) -> dict[str, float]:
         "tables": _seconds(time.process_time, lambda: make_tables(folded)),
     }
     whole = _seconds(time.process_time, lambda: make_tables(fold_log(log)))
-    parquet = 0.0
-    for name, pieces in (("share_partition_state", folded.state_pieces), ("in_flight", folded.in_flight_pieces)):
-        tables = list(pieces)
-        with TemporaryDirectory(dir=DATA) as scratch, Warehouse(scratch) as lake:
-            parquet += _seconds(time.process_time, partial(lake.replace, name, tables))
     rest = {"rest of fold_log: gaps, faults, cutoff": whole - sum(stages.values())}
-    return stages | rest | {"fold_log": whole, "Parquet, not part of it": parquet}
+    return stages | rest | {"fold_log": whole}

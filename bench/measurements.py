@@ -50,7 +50,9 @@ MEASUREMENTS = (
     Measurement("comparison", "decode + fold, compared with Kafka's replay", comparison, (PER_CORE,), by_default=True),
     Measurement("small-export", "`share-state reconstruct` on 10 MB", small_export, (SMALL_EXPORT,), by_default=True),
     Measurement("user-log", "a 1 GB user log, compared with a CRC pass", read_user_log, (USER_LOG,), by_default=True),
-    Measurement("nightly", "audits behind two lengths of history, and of everything", nightly, (HISTORY, RULES)),
+    Measurement(
+        "nightly", "audits behind two lengths of history, and rules over everything", nightly, (HISTORY, RULES)
+    ),
     Measurement("table", "the compared log as a Parquet table", table, (TABLE,)),
     Measurement(
         "matrix",

@@ -10,6 +10,7 @@ import os
 import subprocess
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -69,6 +70,16 @@ def _sample(command: int, ended: threading.Event, peaks: dict[str, int], sampled
                 peaks[kind] = max(peaks.get(kind, 0), peak_memory(process.pid))
                 if kind == "worker" and process_kind(process.parent()) == "worker":
                     sampled_cpu[process.pid] = sum(process.cpu_times()[:2])
+
+
+def cpu_seconds(root: psutil.Process) -> Counter[str]:
+    """CPU seconds so far by kind of process, the root is `command`; those that have ended count with their parents."""
+    seconds = Counter[str]()
+    for one in (root, *root.children(recursive=True)):
+        with suppress(psutil.Error):
+            kind, times = "command" if one == root else process_kind(one), one.cpu_times()
+            seconds[kind] += sum(times[:4])
+    return seconds
 
 
 def process_kind(process: psutil.Process | None) -> str:

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -49,13 +48,12 @@ class Settings:
 class Pass:
     """One replay of an export by one side; `tables_s` of its wall seconds build tables, which Kafka does not.
 
-    CPU seconds are of the process, and of the replaying thread alone; peak memory is VmHWM since the process started.
+    CPU seconds are of the process; peak memory is VmHWM since it started.
     """
 
     records: int
     wall_s: float
     cpu_s: float
-    thread_cpu_s: float
     peak_bytes: int
     tables_s: float = 0.0
 
@@ -147,12 +145,12 @@ class CommandRun(TreeUsage):
         return self.peak_bytes.get("worker" if self.is_in_spark else "command", 0)
 
 
-def run_command(*arguments: str, module: Sequence[str] = ("share_state",)) -> CommandRun:
-    """Run `share-state` with these arguments, or another module; raises BenchError if it does not exit with 0."""
+def run_command(*arguments: str) -> CommandRun:
+    """Run `share-state` with these arguments; raises BenchError if it does not exit with 0."""
     with TemporaryDirectory(dir=DATA) as scratch, Path(scratch, "errors").open("w+") as errors:
         phases = Path(scratch, "phases.json")
-        environment = {**os.environ, "SHARE_STATE_PHASES": str(phases), "BENCH_STARTED": str(time.monotonic())}
-        usage = run_tree([sys.executable, "-m", *module, *arguments], environment, errors)
+        environment = {**os.environ, "SHARE_STATE_PHASES": str(phases)}
+        usage = run_tree([sys.executable, "-m", "share_state", *arguments], environment, errors)
         if usage.exit_code:
             errors.seek(0)
             raise BenchError(f"share-state {arguments[0]} exits with {usage.exit_code}: {last_error(errors.read())}")

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 import share_state
 from bench.inputs import generate, parquet_of
 from bench.kafka_baseline import DATA
+from bench.process_tree import cpu_seconds
 from bench.report import Item, Table
 from bench.runner import IN_SPARK, Settings, by_turns
 from share_state.spark.session import session
@@ -37,24 +38,14 @@ def spark_shapes(settings: Settings) -> Iterator[Item]:
         calls = [partial(_seconds, spark, way) for way in ways.values()]
         by_turns(calls, 1)
         sides = by_turns(calls, settings.runs)
-    rows = list[tuple[str | float, ...]]()
+    rows, sizes = list[tuple[str | float, ...]](), (export.shape.records, export.shape.keys)
     for way, side in zip(ways, sides, strict=True):
-        wall_s, cpu_s = map(median, zip(*side, strict=True))
-        rows.append(
-            (way, wall_s, cpu_s, *(n / s for n in (export.shape.records, export.shape.keys) for s in (wall_s, cpu_s)))
-        )
-    columns = (
-        "way",
-        "wall s|.1f",
-        "CPU s|.1f",
-        "records/s|,.0f",
-        "per CPU s|,.0f",
-        "share-partitions/s|,.0f",
-        "per CPU s|,.0f",
-    )
-    yield Table(
-        f"share_state in a Spark session, median of {settings.runs} by turns: {export.title}", columns, rows, sides
-    )
+        spent = tuple(map(median, zip(*side, strict=True)))
+        rows.append((way, *spent, *(size / seconds for size in sizes for seconds in spent)))
+    columns = ["way", "wall s|.1f", "CPU s|.1f"]
+    columns += [f"{heading}|,.0f" for what in ("records/s", "share-partitions/s") for heading in (what, "per CPU s")]
+    title = f"share_state in a Spark session, median of {settings.runs} by turns: {export.title}"
+    yield Table(title, columns, rows, sides)
 
 
 def _grouped(spark: SparkSession, folder: str) -> DataFrame:
@@ -64,15 +55,10 @@ def _grouped(spark: SparkSession, folder: str) -> DataFrame:
 
 def _seconds(spark: SparkSession, way: Callable[[], DataFrame | None]) -> tuple[float, float]:
     """Wall and CPU seconds until every row is there."""
-    begun, cpu_s = monotonic(), _cpu_seconds()
+    own = psutil.Process()
+    begun, cpu_s = monotonic(), cpu_seconds(own).total()
     if (frame := way()) is not None:
         frame.write.format("noop").mode("overwrite").save()
-    spent = monotonic() - begun, _cpu_seconds() - cpu_s
+    spent = monotonic() - begun, cpu_seconds(own).total() - cpu_s
     spark.catalog.clearCache()
     return spent
-
-
-def _cpu_seconds() -> float:
-    """Of this process and all below it; those that have ended count with their parents."""
-    own = psutil.Process()
-    return sum(sum(process.cpu_times()[:4]) for process in (own, *own.children(recursive=True)))

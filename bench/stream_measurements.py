@@ -5,9 +5,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import astuple, dataclass, replace
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from statistics import quantiles
 from tempfile import TemporaryDirectory
@@ -18,7 +19,7 @@ import pyarrow.parquet as pq
 
 from bench.inputs import Export, generate, key_value_tables
 from bench.kafka_baseline import BenchError
-from bench.process_tree import process_kind
+from bench.process_tree import cpu_seconds
 from bench.report import Bound, Item, Table
 from bench.runner import Settings
 from share_state.pipeline.stream_tables import last_stream_run
@@ -29,82 +30,45 @@ _KINDS = {"worker": "read and fold", "jvm": "Spark", "command": "tables"}
 _PATIENCE = 900.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """What was measured of one stream; seconds and MB. `worker`, `jvm` and `command` are CPU seconds a micro-batch."""
-
-    share_partitions: int
-    records_per_s: float
-    records_per_cpu_s: float
-    delay_p50: float
-    delay_p95: float
-    state_mb: float
-    tables_mb: float
-    load: float
-    batch_records: float
-    batch_s: float
-    worker: float
-    jvm: float
-    command: float
-
-
 def stream(settings: Settings, speed: Bound, delay: Bound) -> Iterator[Item]:
     """Streams over logs of few and many share-partitions."""
-    runs = []
+    rows, batches = list[tuple[float | str, ...]](), list[tuple[float | str, ...]]()
     for keys in settings.stream_keys:
-        runs.append(_measure(generate(replace(settings.log, keys=keys)), settings.stream_seconds))
-    columns = ["share-partitions|,", "records/s|,.0f", "records/CPU s|,.0f", "delay p50, s|.2f"]
+        with TemporaryDirectory(prefix="share-state-bench-", ignore_cleanup_errors=True) as scratch:
+            row, batch = _measure(generate(replace(settings.log, keys=keys)), settings.stream_seconds, Path(scratch))
+        rows.append((f"{keys:,}", *row))
+        batches.append((f"{keys:,}", *batch))
+        yield speed.check(row[0], f"{row[0]:,.0f}", keys=keys)
+        yield delay.check(row[3], f"{row[3]:.1f} s", keys=keys)
+    columns = ["share-partitions", "records/s|,.0f", "records/CPU s|,.0f", "delay p50, s|.2f"]
     columns += ["delay p95, s|.2f", "state, MB|.1f", "tables, MB|.1f", "load|.1f"]
-    rows = [(f"{run.share_partitions:,}", *astuple(run)[1 : len(columns)]) for run in runs]
     title = f"A stream: catching up in {_FILES} micro-batches, then {_A_SECOND:,} records/s with a trigger of 1 s"
-    yield Table(title, columns, rows, runs)
-    columns = ["share-partitions|,", "records|,.0f", "s|.2f", *(f"{what}, CPU s|.2f" for what in _KINDS.values())]
-    rows = [(f"{run.share_partitions:,}", *astuple(run)[-len(columns) + 1 :]) for run in runs]
-    yield Table("Where the time of a micro-batch that catches up goes", columns, rows)
-    for run in runs:
-        shown = {"keys": run.share_partitions}
-        yield speed.check(run.records_per_s, f"{run.records_per_s:,.0f}", **shown)
-        yield delay.check(run.delay_p95, f"{run.delay_p95:.1f} s", **shown)
+    yield Table(title, columns, rows, rows)
+    columns = ["share-partitions", "records|,.0f", "s|.2f", *(f"{what}, CPU s|.2f" for what in _KINDS.values())]
+    yield Table("Where the time of a micro-batch that catches up goes", columns, batches, batches)
 
 
-def _measure(export: Export, seconds: int) -> _Run:
-    tables = [table for log in find_logs([str(export.folder)]) for table in _whole(key_value_tables(log))]
-    live = seconds * _A_SECOND
-    kept = [len(table) - live // len(tables) for table in tables]
-    load = os.getloadavg()[0]
-    with TemporaryDirectory(prefix="share-state-bench-", ignore_cleanup_errors=True) as scratch:
-        folder = Path(scratch)
-        for number in range(_FILES):
-            parts = [t.slice(k * number // _FILES, k * (number + 1) // _FILES - k * number // _FILES)
-                     for t, k in zip(tables, kept, strict=True)]  # fmt: skip
-            _append(folder, f"{number:06}", parts)
-        cpu = list[dict[str, float]]()
-        with _stream(folder, "--trigger", "0ms", "--max-files", "1") as process:
-            commits = _commits(folder, sum(kept), lambda: None, lambda: cpu.append(_cpu_seconds(process)))
-        (_, first), *_, (_, last) = commits[1:]
-        records = commits[-1][0] - commits[1][0]
-        batches = records * _FILES / sum(kept)
-        used = {kind: cpu[-1][kind] - cpu[1][kind] for kind in _KINDS}
-        with _stream(folder, "--trigger", "1s"):
-            delays = _follow(folder, [t.slice(k) for t, k in zip(tables, kept, strict=True)], sum(kept))
-        cuts = quantiles(delays, n=20)
-        return _Run(
-            export.shape.keys,
-            records / (last - first),
-            records / sum(used.values()),
-            cuts[9],
-            cuts[18],
-            _size(folder / "checkpoint") / 1e6,
-            _size(folder / "lake") / 1e6,
-            load,
-            records / batches,
-            (last - first) / batches,
-            **{kind: seconds / batches for kind, seconds in used.items()},
-        )
-
-
-def _whole(tables: Iterator[pa.Table]) -> list[pa.Table]:
-    return [pa.concat_tables(tables).combine_chunks()]
+def _measure(export: Export, seconds: int, folder: Path) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Numbers of the stream, and of a micro-batch that catches up, in the order of the tables' columns."""
+    logs, load = find_logs([str(export.folder)]), os.getloadavg()[0]
+    tables = [pa.concat_tables(key_value_tables(log)).combine_chunks() for log in logs]
+    kept = [len(table) - seconds * _A_SECOND // len(tables) for table in tables]
+    for number in range(_FILES):
+        parts = [t.slice(k * number // _FILES, k * (number + 1) // _FILES - k * number // _FILES)
+                 for t, k in zip(tables, kept, strict=True)]  # fmt: skip
+        _append(folder, f"{number:06}", parts)
+    cpu = list[Counter[str]]()
+    with _stream(folder, "--trigger", "0ms", "--max-files", "1") as process:
+        commits = _commits(folder, sum(kept), lambda: None, lambda: cpu.append(cpu_seconds(process)))
+    (before, first), *_, (after, last) = commits[1:]
+    records, took, used = after - before, last - first, [cpu[-1][kind] - cpu[1][kind] for kind in _KINDS]
+    with _stream(folder, "--trigger", "1s"):
+        delays = _follow(folder, [t.slice(k) for t, k in zip(tables, kept, strict=True)], sum(kept))
+    cuts, batches = quantiles(delays, n=20), records * _FILES / sum(kept)
+    files = [[file for file in (folder / part).rglob("*") if file.is_file()] for part in ("checkpoint", "lake")]
+    sizes = (sum(file.stat().st_size for file in part) / 1e6 for part in files)
+    stream_numbers = (records / took, records / sum(used), cuts[9], cuts[18], *sizes, load)
+    return stream_numbers, tuple(number / batches for number in (records, took, *used))
 
 
 def _append(folder: Path, name: str, parts: list[pa.Table]) -> int:
@@ -167,18 +131,3 @@ def _follow(folder: Path, tables: list[pa.Table], before: int) -> list[float]:
 
     commits = _commits(folder, before + sum(map(len, tables)), feed)
     return [next(at for seen, at in commits if seen >= total) - when for total, when in appended]
-
-
-def _cpu_seconds(process: psutil.Process) -> dict[str, float]:
-    """CPU seconds so far by _KINDS, that of the JVM with the processes that it started and that have ended."""
-    seconds = dict.fromkeys(_KINDS, 0.0)
-    for one in (process, *process.children(recursive=True)):
-        with suppress(psutil.Error):
-            kind, times = "command" if one == process else process_kind(one), one.cpu_times()
-            if kind in seconds:
-                seconds[kind] += sum(times[:4] if kind == "jvm" else times[:2])
-    return seconds
-
-
-def _size(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

@@ -1,5 +1,4 @@
 import java.io.IOException;
-import java.nio.ByteBuffer;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
@@ -10,11 +9,9 @@ import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import org.apache.kafka.common.Uuid;
 import org.apache.kafka.common.compress.Compression;
-import org.apache.kafka.common.record.TimestampType;
 import org.apache.kafka.common.record.internal.FileRecords;
 import org.apache.kafka.common.record.internal.MemoryRecords;
-import org.apache.kafka.common.record.internal.MemoryRecordsBuilder;
-import org.apache.kafka.common.record.internal.RecordBatch;
+import org.apache.kafka.common.record.internal.SimpleRecord;
 import org.apache.kafka.common.utils.Utils;
 import org.apache.kafka.coordinator.common.runtime.CoordinatorRecord;
 import org.apache.kafka.coordinator.share.PersisterStateBatchCombiner;
@@ -42,15 +39,9 @@ public final class Generate {
     private static final byte ARCHIVED = 4;
 
     private final Map<String, String> options;
-    private final int targetRanges;
-    private final double tombstones;
-    private final double minusOne;
 
     private Generate(Map<String, String> options) {
         this.options = options;
-        targetRanges = number("ranges");
-        tombstones = Double.parseDouble(options.get("tombstones"));
-        minusOne = Double.parseDouble(options.get("minus_one"));
     }
 
     /** Arguments: name=value for each field of bench.inputs.Shape, and out=FOLDER. */
@@ -78,7 +69,7 @@ public final class Generate {
             now += random.nextInt(3);
             CoordinatorRecord record = one.next(now);
             logs[one.hash % logs.length].append(now, serde.serializeKey(record), serde.serializeValue(record));
-            ranges += one.state == null ? 0 : one.state.stateBatches().size();
+            ranges += one.state.stateBatches().size();
         }
         for (StateLog log : logs) {
             log.flush();
@@ -108,7 +99,6 @@ public final class Generate {
         private final SplittableRandom random;
         private ShareGroupOffset state;
         private boolean readByLeader;
-        private int stateEpoch;
         private int updates;
         private long nextStart;
         private long nextOffset;
@@ -124,11 +114,6 @@ public final class Generate {
             if (state == null) {
                 return initialize(now);
             }
-            if (random.nextDouble() < tombstones) {
-                state = null;
-                return ShareCoordinatorRecordHelpers.newShareStateTombstoneRecord(
-                    key.groupId(), key.topicId(), key.partition());
-            }
             if (!readByLeader || random.nextInt(5000) == 0) {
                 return readByNewLeader();
             }
@@ -136,11 +121,8 @@ public final class Generate {
         }
 
         private CoordinatorRecord initialize(long now) {
-            state = with(0, ++stateEpoch, 0, -1, -1, List.of(), now);
-            readByLeader = false;
-            updates = 0;
-            nextOffset = random.nextInt(1_000_000);
-            nextStart = nextOffset;
+            state = with(0, 1, 0, -1, -1, List.of(), now);
+            nextStart = nextOffset = random.nextInt(1_000_000);
             return snapshot();
         }
 
@@ -148,19 +130,16 @@ public final class Generate {
             readByLeader = true;
             updates++;
             state = with(
-                state.snapshotEpoch(), stateEpoch, state.leaderEpoch() + 1, state.startOffset(),
+                state.snapshotEpoch(), state.stateEpoch(), state.leaderEpoch() + 1, state.startOffset(),
                 state.deliveryCompleteCount(), state.stateBatches(), state.writeTimestamp());
             return update(state.startOffset(), List.of());
         }
 
         private CoordinatorRecord write(long now) {
             List<PersisterStateBatch> acknowledged = acknowledgements();
-            // A writer before 4.4 may omit the start offset, which then stays as it was.
-            boolean startOmitted = state.startOffset() != -1 && random.nextDouble() < minusOne;
-            long start = startOmitted ? state.startOffset() : nextStart;
+            long start = nextStart;
             List<PersisterStateBatch> merged = combine(state.stateBatches(), acknowledged, start);
             int complete = 0;
-            nextStart = start;
             for (PersisterStateBatch batch : merged) {
                 if (batch.deliveryState() != AVAILABLE) {
                     complete += (int) (batch.lastOffset() - batch.firstOffset() + 1);
@@ -170,9 +149,9 @@ public final class Generate {
             boolean isSnapshot = updates == UPDATES_PER_SNAPSHOT;
             updates = isSnapshot ? 0 : updates + 1;
             state = with(
-                state.snapshotEpoch() + (isSnapshot ? 1 : 0), stateEpoch, state.leaderEpoch(), start, complete, merged,
+                state.snapshotEpoch() + (isSnapshot ? 1 : 0), state.stateEpoch(), state.leaderEpoch(), start, complete, merged,
                 isSnapshot ? now : state.writeTimestamp());
-            return isSnapshot ? snapshot() : update(startOmitted ? -1 : start, combine(List.of(), acknowledged, start));
+            return isSnapshot ? snapshot() : update(start, combine(List.of(), acknowledged, start));
         }
 
         private static List<PersisterStateBatch> combine(
@@ -185,7 +164,7 @@ public final class Generate {
             List<PersisterStateBatch> open = unfinished();
             List<PersisterStateBatch> changes = new ArrayList<>();
             int ranges = state.stateBatches().size();
-            int full = 8 * targetRanges / 7; // adjacent ranges join and the start advances: the mean is targetRanges
+            int full = 8 * number("ranges") / 7; // adjacent ranges join and the start advances: the mean is `ranges`
             for (int i = number("batches_per_update"); i > 0; i--) {
                 if (ranges < full || open.isEmpty()) {
                     changes.add(deliver());
@@ -268,42 +247,33 @@ public final class Generate {
         private final Path folder;
         private final Compression compression = Compression.of(options.get("codec")).build();
         private final int batchSize = number("batch_size");
-        private final ByteBuffer buffer = ByteBuffer.allocate(128 * 1024);
-        private MemoryRecordsBuilder batch;
+        private final List<SimpleRecord> batch = new ArrayList<>();
         private FileRecords segment;
         private long nextOffset;
-        private int pending;
 
         StateLog(Path folder) {
             this.folder = folder;
         }
 
         void append(long timestamp, byte[] key, byte[] value) throws IOException {
-            if (pending == 0) {
-                buffer.clear();
-                batch = MemoryRecords.builder(
-                    buffer, RecordBatch.CURRENT_MAGIC_VALUE, compression, TimestampType.CREATE_TIME, nextOffset,
-                    RecordBatch.NO_TIMESTAMP, RecordBatch.NO_PRODUCER_ID, RecordBatch.NO_PRODUCER_EPOCH,
-                    RecordBatch.NO_SEQUENCE, false, 0);
-            }
-            batch.append(timestamp, key, value);
-            pending++;
-            if (pending == batchSize) {
+            batch.add(new SimpleRecord(timestamp, key, value));
+            if (batch.size() == batchSize) {
                 flush();
             }
         }
 
         void flush() throws IOException {
-            if (pending == 0) {
+            if (batch.isEmpty()) {
                 return;
             }
-            MemoryRecords built = batch.build();
+            SimpleRecord[] records = batch.toArray(SimpleRecord[]::new);
+            MemoryRecords built = MemoryRecords.withRecords(nextOffset, compression, 0, records);
             if (segment == null || segment.sizeInBytes() + built.sizeInBytes() > SEGMENT_BYTES) {
                 segment = FileRecords.open(folder.resolve(String.format("%020d.log", nextOffset)).toFile());
             }
             segment.append(built);
-            nextOffset += pending;
-            pending = 0;
+            nextOffset += records.length;
+            batch.clear();
         }
     }
 }

@@ -3,7 +3,6 @@ import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStreamReader;
 import java.lang.management.ManagementFactory;
-import java.lang.management.ThreadMXBean;
 import java.lang.reflect.Field;
 import java.nio.ByteBuffer;
 import java.nio.file.Files;
@@ -38,8 +37,7 @@ import org.apache.kafka.timeline.SnapshotRegistry;
  * CoordinatorLoaderImpl around Kafka's serde and ShareCoordinatorShard, one thread, one state partition after the other.
  *
  * <p>Each line of standard input is a folder, a tab, and a file or nothing. The answer is one line of JSON; the process
- * stays, so that later passes run warm. CPU time is taken of the replaying thread and of the whole process (garbage
- * collection and JIT compilation included). The file receives a line per live share-partition, while no clock runs.
+ * stays, so that later passes run warm. CPU time is of the whole process, with garbage collection and JIT compilation. The file receives a line per live share-partition, while no clock runs.
  */
 public final class Replay {
     private static final String TOPIC = "__share_group_state";
@@ -49,7 +47,6 @@ public final class Replay {
 
     private static final OperatingSystemMXBean PROCESS =
         (OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
-    private static final ThreadMXBean THREADS = ManagementFactory.getThreadMXBean();
 
     private final ShareCoordinatorConfig config =
         new ShareCoordinatorConfig(new AbstractConfig(ShareCoordinatorConfig.CONFIG_DEF, Map.of(), false));
@@ -68,16 +65,13 @@ public final class Replay {
 
     private String pass(Path folder, String statesFile) throws Exception {
         long wall = 0;
-        long processCpu = 0;
-        long threadCpu = 0;
+        long cpu = 0;
         List<String> states = new ArrayList<>();
         for (Path log : list(folder, TOPIC + "-\\d+")) {
             long wallBefore = System.nanoTime();
-            long processBefore = PROCESS.getProcessCpuTime();
-            long threadBefore = THREADS.getCurrentThreadCpuTime();
+            long cpuBefore = PROCESS.getProcessCpuTime();
             ShareCoordinatorShard shard = load(log);
-            threadCpu += THREADS.getCurrentThreadCpuTime() - threadBefore;
-            processCpu += PROCESS.getProcessCpuTime() - processBefore;
+            cpu += PROCESS.getProcessCpuTime() - cpuBefore;
             wall += System.nanoTime() - wallBefore;
             if (!statesFile.isEmpty()) {
                 states(shard).forEach((key, state) -> states.add(describe(key, state)));
@@ -87,8 +81,7 @@ public final class Replay {
             Files.write(Path.of(statesFile), states);
         }
         return String.format(
-            "{\"records\": %d, \"wall_s\": %.6f, \"cpu_s\": %.6f, \"thread_cpu_s\": %.6f}",
-            records, wall / 1e9, processCpu / 1e9, threadCpu / 1e9);
+            "{\"records\": %d, \"wall_s\": %.6f, \"cpu_s\": %.6f}", records, wall / 1e9, cpu / 1e9);
     }
 
     /** Key, scalars and ranges; combined with nothing, the ranges of a replayed snapshot come out in canonical form. */
@@ -109,12 +102,10 @@ public final class Replay {
         TopicPartition partition = new TopicPartition(TOPIC, number);
         LogContext context = new LogContext();
         SnapshotRegistry registry = new SnapshotRegistry(context);
-        ShareCoordinatorShard.Builder builder = new ShareCoordinatorShard.Builder(config);
-        builder.withSnapshotRegistry(registry).withLogContext(context).withTime(Time.SYSTEM)
-            .withCoordinatorMetrics(metrics).withTopicPartition(partition);
-        ShareCoordinatorShard shard = builder.build();
-        SnapshottableCoordinator<ShareCoordinatorShard, CoordinatorRecord> coordinator =
-            new SnapshottableCoordinator<>(context, registry, shard, partition);
+        ShareCoordinatorShard shard = new ShareCoordinatorShard.Builder(config)
+            .withSnapshotRegistry(registry).withLogContext(context).withTime(Time.SYSTEM)
+            .withCoordinatorMetrics(metrics).withTopicPartition(partition).build();
+        var coordinator = new SnapshottableCoordinator<>(context, registry, shard, partition);
 
         ByteBuffer buffer = ByteBuffer.allocate(LOAD_BUFFER);
         long current = 0;
@@ -140,10 +131,7 @@ public final class Replay {
                         }
                     }
                     if (used == 0) {
-                        if (slice.sizeInBytes() < buffer.capacity()) {
-                            throw new IOException(segment + ": the file ends inside a batch");
-                        }
-                        buffer = ByteBuffer.allocate(2 * buffer.capacity());
+                        throw new IOException(segment + ": the file ends inside a batch, or one is too large");
                     }
                     position += used;
                 }
