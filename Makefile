@@ -15,6 +15,9 @@ TIMED = echo "$(1) ..."; begun=$$(date +%s); { $(2); } && echo "  done in $$(($$
 PROMTOOL = d=$$(mktemp -d) && { (cd $$d && apt-get download prometheus && dpkg-deb -x prometheus_*.deb .) >/dev/null 2>&1 \
 	&& mv $$d/usr/bin/promtool $(BIN)/ || echo "  not to be had: its tests are skipped"; rm -rf $$d; }
 
+# Many containers set it, and every process would then compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint docs bench clean
 

@@ -16,12 +16,30 @@ if TYPE_CHECKING:
 os.environ["NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING"] = "1"
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+LONGEST = (
+    "spark", "test_operator.py", "test_live_repair.py", "test_nights.py", "test_healing.py",
+)  # fmt: skip
+"""The groups of tests that take longest begin first, so that no process has one of them left at its end."""
+_ORDER = {name: place for place, name in enumerate(LONGEST)}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the order of groups; xdist would begin with those of most tests."""
+    config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # xdist reads the groups in the same hook
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     """Of several processes one has the Spark session and the broker, and a file stays with one for its fixtures."""
     for item in items:
-        shares = _asks_for_spark(item) or {"broker", "can_run_broker"} <= {*getattr(item, "fixturenames", ())}
-        item.add_marker(pytest.mark.xdist_group("spark" if shares else item.nodeid.partition("::")[0]))
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
+    yield
+    items.sort(key=lambda item: _ORDER.get(_group(item).rpartition("/")[2], len(_ORDER)))
+
+
+def _group(item: pytest.Item) -> str:
+    shares = _asks_for_spark(item) or {"broker", "can_run_broker"} <= {*getattr(item, "fixturenames", ())}
+    return "spark" if shares else item.nodeid.partition("::")[0]
 
 
 def _asks_for_spark(item: pytest.Item) -> bool:

@@ -2,6 +2,7 @@
 
 import compileall
 import logging
+import sys
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -33,6 +34,7 @@ from share_state.rules.findings import judge, judge_records
 from share_state.simulator.simulation import simulate
 from share_state.sources import jars
 from share_state.sources.as_of import Window
+from share_state.sources.dead_letters import SegmentLetters
 from share_state.sources.discovery import LogPartition, find_logs, find_topic_logs
 from share_state.sources.segments import read_chunks
 from share_state.sources.tables import Rows, concat_table_rows, rows_to_chunk
@@ -59,6 +61,7 @@ def warm_up_kernels(scratch: Path) -> None:
     for log in (replace(none, topic="none"), *find_topic_logs([str(scratch / "many")])):
         fold_control_log(log)
         _run(timeline_tables(log))
+        SegmentLetters([log]).read({})
     checkpoint = ControlRecords(np.zeros(1, CONTROL_RECORD), np.zeros(0, STATE_BATCH))
     _run(ControlReplay().apply(checkpoint, np.ones(1, bool)))
     KeyTable().grow(0)
@@ -121,10 +124,9 @@ def setup(
     """
     from share_state.spark import session  # noqa: PLC0415  imports Spark
 
-    # Many containers set PYTHONDONTWRITEBYTECODE, and every command would then compile all that it imports.
-    compileall.compile_dir(Path(__file__).parents[1], quiet=2)
     timed = partial(_timed, Progress(quiet=quiet))
     timed("compile kernels", compile_kernels)
+    _compile_modules()
     if jars.find_java() is None:
         _LOG.info("no Java found: everything but Spark works; for Spark, install Java 17 and run `share-state setup`")
         return
@@ -138,6 +140,17 @@ def _timed(progress: Progress, phase: str, step: Callable[[], None]) -> None:
     with progress(phase):
         step()
     _LOG.info("%s: %.1f s", phase, progress.seconds[phase])
+
+
+def _compile_modules() -> None:
+    """Compile this package and the modules of others that are loaded by now.
+
+    Many containers set PYTHONDONTWRITEBYTECODE, and every command would then compile all that it imports.
+    """
+    compileall.compile_dir(Path(__file__).parents[1], quiet=2)
+    for source in [getattr(module, "__file__", None) for module in list(sys.modules.values())]:
+        if source and source.endswith(".py"):
+            compileall.compile_file(source, quiet=2)
 
 
 def compile_kernels() -> None:

@@ -150,34 +150,40 @@ def test_a_killed_audit_bars_nobody_and_leaves_nothing_to_believe(share_state: C
         assert sorted(found.to_pylist(), key=repr) == sorted(expected.to_pylist(), key=repr)
 
 
-@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_an_audit_stopped_between_commit_and_report_is_reported_once_by_the_next(
-    light: Command, damaged: Path, tmp_path: Path, stop: signal.Signals
+    light: Command, damaged: Path, tmp_path: Path
 ):
-    lake, pipe = tmp_path / "lake", tmp_path / "metrics"
-    os.mkfifo(pipe)
-    audit = ["audit", str(damaged), "--out", str(lake), "--quiet"]
-    command = [sys.executable, "-m", "share_state", *audit, "--prometheus", str(pipe)]
+    stopped = {stop: tmp_path / stop.name for stop in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM)}
+    audit = ["audit", str(damaged), "--quiet", "--out"]
     # Who starts tests in the background may let them ignore interrupts, and so whatever they start.
     ignored = signal.signal(signal.SIGINT, signal.default_int_handler)
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as victim:
-        signal.signal(signal.SIGINT, ignored)
-        # It waits for a reader of the pipe, after its commit.
-        until = time.monotonic() + 120
-        while not list((lake / "runs/_delta_log").glob("*.json")) and time.monotonic() < until:
-            time.sleep(0.02)
-        time.sleep(1)
+    victims = [_waiting_audit([*audit, str(lake)], tmp_path / f"{lake.name}.pipe") for lake in stopped.values()]
+    signal.signal(signal.SIGINT, ignored)
+    # Each waits for a reader of its pipe, after its commit.
+    until = time.monotonic() + 120
+    while not all([*lake.glob("runs/_delta_log/*.json")] for lake in stopped.values()) and time.monotonic() < until:
+        time.sleep(0.02)
+    time.sleep(1)
+    for (stop, lake), victim in zip(stopped.items(), victims, strict=True):
         victim.send_signal(stop)
         _, said = victim.communicate()
-    if stop != signal.SIGKILL:
-        run_id = CommittedTables(str(lake)).run["run_id"]
-        assert said == f"share-state: stopped; run {run_id} is committed, and the next audit reports it\n"
-    assert CommittedTables(str(lake)).run["status"] == "committed"
-    first = light(*audit, "--json")
-    errors = [(one["rule"], one["new"], one["failing"]) for one in first.json["findings"] if one["severity"] == "error"]
-    assert (first.code, errors) == (1, [("CRC_MISMATCH", 1, 1)])
-    assert CommittedTables(str(lake)).runs["status"].to_pylist() == ["reported", "reported"]
-    assert light(*audit).code == 0
+        if stop != signal.SIGKILL:
+            run_id = CommittedTables(str(lake)).run["run_id"]
+            assert said == f"share-state: stopped; run {run_id} is committed, and the next audit reports it\n"
+        assert CommittedTables(str(lake)).run["status"] == "committed"
+        first = light(*audit, lake, "--json")
+        errors = [
+            (one["rule"], one["new"], one["failing"]) for one in first.json["findings"] if one["severity"] == "error"
+        ]
+        assert (first.code, errors) == (1, [("CRC_MISMATCH", 1, 1)])
+        assert CommittedTables(str(lake)).runs["status"].to_pylist() == ["reported", "reported"]
+        assert light(*audit, lake).code == 0
+
+
+def _waiting_audit(audit: list[str], pipe: Path) -> subprocess.Popen[str]:
+    os.mkfifo(pipe)
+    command = [sys.executable, "-m", "share_state", *audit, "--prometheus", str(pipe)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 
 def test_a_verdict_can_fail_the_job(light: Command, tmp_path: Path):

@@ -28,12 +28,14 @@ from share_state.fold.dialect import verify_cutoff
 from share_state.fold.timeline import decoded_tables
 from share_state.rules.findings import judge, judge_records
 from share_state.sources.as_of import Window
+from share_state.sources.dead_letters import SegmentLetters
 from share_state.sources.discovery import find_logs
 from share_state.sources.discovery import find_topic_logs
 from tests.sources.formats.tables import found
+SegmentLetters(find_topic_logs([sys.argv[2]])).read({})
 for log in find_topic_logs([sys.argv[1]]):
     fold_control_log(log), list(timeline_tables(log))
-for log in [*found(sys.argv[2]), *(log for inputs in sys.argv[3:] for log in find_logs(inputs.split(",")))]:
+for log in [*found(sys.argv[3]), *(log for inputs in sys.argv[4:] for log in find_logs(inputs.split(",")))]:
     folded = fold_log(log, state_partitions=3, judge=judge_records)
     judge(folded), verify_cutoff(folded, Window(), FoldOptions()), list(decoded_tables(log, Window()))
 """
@@ -84,7 +86,7 @@ def test_no_fold_has_to_compile_what_set_up_did_not(tmp_path: Path, of_set_up: d
     log_of(tmp_path / "control", [control(0, *written)])
     rows = table_of(find_logs([str(DATA / "4.3.1/chaos")]))
     table = write(rows, tmp_path / "rows.parquet")
-    ran = _kernels(FOLD, *map(str, (tmp_path / "control", table, *sound, damaged, copies)))
+    ran = _kernels(FOLD, *map(str, (tmp_path / "control", DATA / "4.4.0/dead-letters", table, *sound, damaged, copies)))
     assert len(ran) > 10
     assert sorted(set(ran) - set(of_set_up)) == []
     # It was kept, too.

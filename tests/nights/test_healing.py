@@ -6,6 +6,7 @@ import shutil
 from collections import Counter
 from contextlib import nullcontext
 from datetime import UTC, datetime
+from itertools import cycle, product
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -28,6 +29,7 @@ from share_state.report.audit_data import read_report
 from share_state.sources.discovery import find_logs
 from tests.kafka.batches import NOW, Batch, Record, in_bytes
 from tests.log_writer import batch, snapshot, update, write_log_folder
+from tests.profiles import by_profile
 from tests.sources.formats.tables import table_of, write
 from tests.truth import DATA
 
@@ -491,11 +493,13 @@ def _cut_files(folder: Path) -> None:
         file.write_bytes(file.read_bytes()[:-20])
 
 
-@pytest.mark.parametrize("damage", [_remove, _remove_files, _cut_files])
-@pytest.mark.parametrize(
-    "table",
-    ["runs", "share_partition_history", "carried_logs", "carried_share_partitions", "in_flight", "findings", "cutoff"],
-)
+DAMAGES = (_remove, _remove_files, _cut_files)
+TABLES = (
+    "runs", "share_partition_history", "carried_logs", "carried_share_partitions", "in_flight", "findings", "cutoff",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("table", "damage"), by_profile([*zip(TABLES, cycle(DAMAGES))], [*product(TABLES, DAMAGES)]))
 def test_lost_tables_are_made_anew_from_the_logs(tmp_path: Path, table: str, damage: Any):
     write_log_folder(tmp_path / "logs", 0, [batch([snapshot(KEY), update(KEY, [(0, 4, 2, 1)], snapshot_epoch=7)])])
     audit(tmp_path / "logs", tmp_path / "w")

@@ -157,7 +157,7 @@ def _first_halves(records: pa.Table) -> pa.Table:
 @pytest.mark.parametrize("earlier", ["audit", "reconstruct"])
 @pytest.mark.parametrize("scenario", by_profile(["4.4.0/chaos"], SCENARIOS))
 def test_a_stream_begins_with_the_state_of_an_earlier_run(
-    scenario: str, earlier: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    scenario: str, earlier: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ):
     """What that run has read is no longer in the log."""
     records, lake = table_of(found(DATA / scenario)), tmp_path / "lake"
@@ -181,6 +181,12 @@ def test_a_stream_begins_with_the_state_of_an_earlier_run(
             tables.write(number, stream.fold_rows(part))
     assert tables_in(lake) == reconstructed(records, tmp_path)
     assert tables.run.records == len(rest)
+    capfd.readouterr()
+    assert [command(call) for call in (["show", str(lake)], ["groups", str(lake)])] == [0, 0]
+    group = CommittedTables(str(lake)).read("in_flight")["group_id"][0].as_py()
+    assert capfd.readouterr().out.count(group) > 1
+    assert command(["diff", str(tmp_path / "whole"), str(lake)]) == 0
+    assert "no difference in" in capfd.readouterr().out
     anew = Stream(tmp_path / "anew")
     anew.write([anew.fold_rows(begin), anew.fold_rows(rest)])
     assert _history(lake) == _history(tmp_path / "anew")
