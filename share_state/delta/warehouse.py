@@ -42,7 +42,7 @@ from share_state.delta.staging import STAGING_PREFIX, Staging
 from share_state.errors import InputError, WarehouseError
 from share_state.schema import declarations
 from share_state.schema.declarations import stored_schema, table_schema
-from share_state.sources.object_stores import StorePath, delta_storage_options
+from share_state.sources.object_stores import StorePath, absolute_address, delta_storage_options
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
@@ -69,6 +69,8 @@ ALL_TABLES = (*CORE_TABLES, *AUDIT_TABLES, *OPTIONAL_TABLES, *GROUP_TABLES, *CLA
 
 _LOCK = ".lock"
 _LOCK_HOLDER = ".lock.holder.json"
+_BATCH_BYTES = 16 << 20
+"""delta-rs keeps the order of rows within a batch only; most tables are one batch."""
 _HISTORY_TABLES = ("share_partition_history", "runs")
 _MOST_SMALL_FILES, _COMPACTED_BYTES = 16, 16 << 20
 """Small files of many nights become one; such a file is cheap to rewrite when its oldest night expires."""
@@ -261,7 +263,7 @@ class Warehouse:
             root: folder, or address in an object store.
             folders: table -> its folder there if it differs from the table's name; "" is the root itself.
         """
-        self.root, self._folders = root if "://" in root else str(Path(root).absolute()), folders or {}
+        self.root, self._folders = absolute_address(root), folders or {}
         self.staging = Staging(self.root)
         self.versions: dict[str, int] = {}
         self._missing, self._is_begun = missing_folders(root), False
@@ -546,11 +548,17 @@ class _RowStream:
         self.reader = pa.RecordBatchReader.from_batches(self._schema, self._batches(chain((first,), pieces)))
 
     def _batches(self, pieces: Iterator[pa.Table]) -> Iterator[pa.RecordBatch]:
+        waiting, size = list[pa.Table](), 0
         try:
             for rows in pieces:
                 given = {name: rows[name] for name in rows.column_names}
                 columns = [given.get(one.name, pa.nulls(len(rows), one.type)) for one in self._schema]
-                yield from pa.table(columns, self._schema.names).cast(self._schema).to_batches()
+                waiting.append(pa.table(columns, self._schema.names).cast(self._schema))
+                size += waiting[-1].nbytes
+                if size >= _BATCH_BYTES:
+                    yield from pa.concat_tables(waiting).combine_chunks().to_batches()
+                    waiting, size = [], 0
+            yield from pa.concat_tables([self._schema.empty_table(), *waiting]).combine_chunks().to_batches()
         except Exception as error:
             self.error = error
             raise
