@@ -42,7 +42,7 @@ from share_state.delta.staging import STAGING_PREFIX, Staging
 from share_state.errors import InputError, WarehouseError
 from share_state.schema import declarations
 from share_state.schema.declarations import stored_schema, table_schema
-from share_state.sources.object_stores import StorePath, delta_storage_options
+from share_state.sources.object_stores import StorePath, absolute_address, delta_storage_options
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
@@ -261,7 +261,7 @@ class Warehouse:
             root: folder, or address in an object store.
             folders: table -> its folder there if it differs from the table's name; "" is the root itself.
         """
-        self.root, self._folders = root if "://" in root else str(Path(root).absolute()), folders or {}
+        self.root, self._folders = absolute_address(root), folders or {}
         self.staging = Staging(self.root)
         self.versions: dict[str, int] = {}
         self._missing, self._is_begun = missing_folders(root), False
