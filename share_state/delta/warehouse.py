@@ -1,6 +1,6 @@
-"""Writes the Delta tables of a warehouse: checks the place, locks it, and commits files as new table versions.
+"""Writes the Delta tables of a warehouse: checks the place, locks it, and commits rows as new table versions.
 
-A run commits its tables in the order of CORE_TABLES, `runs` last: its row there names the table versions that belong
+A run commits its tables, several at a time, and `runs` last: its row there names the table versions that belong
 together, and readers use no others. A run locks the folder that it writes to. Object stores have no lock: there a run
 refuses to commit if another run has committed since it began.
 """
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
 
 CORE_TABLES = ("findings", "in_flight", "share_partition_state", "cutoff", "runs")
-"""The tables of every run, in the order in which it writes them."""
+"""The tables of every run; `runs` is committed last."""
 
 AUDIT_TABLES = ("share_partition_history", "carried_share_partitions", "carried_logs")
 """The further tables of an audit."""
