@@ -43,7 +43,7 @@ _DATABRICKS = "DATABRICKS_RUNTIME_VERSION"
 _WRITERS = 4
 """Tables that are written at a time: most are small, and the driver plans and commits them."""
 
-_ROWS_PER_FILE = 1 << 18
+_ROWS_PER_FILE = 1 << 20
 
 
 def missing_support(spark: SparkSession, root: str) -> str | None:
