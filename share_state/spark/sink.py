@@ -35,7 +35,7 @@ from share_state.spark.inputs import described, local_address, missing_client
 from share_state.spark.session import reason
 
 APP_ID = "share_state"
-"""The `txnAppId` of all writes; `txnVersion` counts those to a table."""
+"""The `txnAppId` of writes to tables that are there; `txnVersion` counts them."""
 
 _DATABRICKS = "DATABRICKS_RUNTIME_VERSION"
 """Set in every Python process of a Databricks cluster."""
@@ -43,7 +43,8 @@ _DATABRICKS = "DATABRICKS_RUNTIME_VERSION"
 _WRITERS = 4
 """Tables that are written at a time: most are small, and the driver plans and commits them."""
 
-_ROWS_PER_FILE = 1 << 20
+_ROWS_PER_FILE = 1 << 18
+"""A task writes a file, at about 100,000 rows a second."""
 
 
 def missing_support(spark: SparkSession, root: str) -> str | None:
@@ -210,12 +211,21 @@ class SparkSink:
                 if one.existing is None:
                     # Spark creates no table where files are, such as those of a run that was killed.
                     delete_folder(one.path)
-                if (change := _definition(name, table, one)) is not None:
+                change = _definition(name, table, one)
+                if change is not None:
                     self._spark.sql(change)
-                    one.version += 1
+                may_have_rows = self._rows is None or self._counts[table] or self._added[table]
+                if one.existing is None and not may_have_rows:
+                    return
+                one.version += change is not None
+                writer = self._frame(table).writeTo(name)
+                # An append of no rows commits nothing, and rows that are changed may be left out.
+                if one.existing is None and table not in self._changed:
+                    # Delta would run three jobs to look for a number in a table that this run has just created.
+                    writer.append()
+                    return
                 # A write of another run with the same number would leave the version as it is, which `commit` checks.
-                options = {"txnAppId": APP_ID, "txnVersion": str(0 if number is None else number + 1)}
-                writer = self._frame(table).writeTo(name).options(**options)
+                writer.options(txnAppId=APP_ID, txnVersion=str(0 if number is None else number + 1))
                 if one.replaces_all:
                     writer.overwrite(_every_row(table, one))
                 elif one.replaced_runs:
@@ -262,7 +272,7 @@ def _definition(name: str, table: str, one: Commit) -> str | None:
     doc, columns = declarations.table(table)
     if one.existing is None:
         described_columns = ", ".join(f"{_column(column)}" for column in columns)
-        return f"CREATE TABLE IF NOT EXISTS {name} ({described_columns}) USING delta COMMENT {_literal(doc)}"
+        return f"CREATE TABLE {name} ({described_columns}) USING delta COMMENT {_literal(doc)}"
     missing = [_column(column, nullable=True) for column in columns if column.name in one.missing]
     return f"ALTER TABLE {name} ADD COLUMNS ({', '.join(missing)})" if missing else None
 
