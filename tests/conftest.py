@@ -62,7 +62,15 @@ def spark() -> Iterator[SparkSession]:
     """A session as the commands open it, shared by every test that needs one."""
     from share_state.spark.session import start  # noqa: PLC0415  tests without Spark must not wait for it
 
-    session = start("local[2]", {"spark.sql.shuffle.partitions": "2"})
+    # To compile a class for a few rows takes longer than to interpret them. Commands in processes of their own compile.
+    session = start(
+        "local[2]",
+        {
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        },
+    )
     yield session
     session.stop()
 
