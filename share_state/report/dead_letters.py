@@ -46,30 +46,13 @@ def summarize_dead_letters(tables: CommittedTables) -> DeadLetterSummary | None:
     lost = tables.read(_LOST, columns=["group_id", "record_count", "archived_time", "archiving_time"])
     if not len(letters) and not len(lost):
         return None
-    zeros = pa.array(np.zeros(len(lost), np.int64))
-    every = pa.concat_tables(
-        [
-            pa.table(
-                {
-                    "group_id": letters["group_id"],
-                    "reason": letters["reason"],
-                    "letters": pa.array(np.ones(len(letters), np.int64)),
-                    "duplicates": letters["duplicate"].cast(pa.int64()),
-                    "lost": pa.array(np.zeros(len(letters), np.int64)),
-                }
-            ),
-            pa.table(
-                {
-                    "group_id": lost["group_id"],
-                    "reason": pa.nulls(len(lost), pa.string()),
-                    "letters": zeros,
-                    "duplicates": zeros,
-                    "lost": lost["record_count"],
-                }
-            ),
-        ]
-    )
-    sums = [(name, "sum") for name in ("letters", "duplicates", "lost")]
+    written = letters.select(["group_id", "reason"])
+    written = written.append_column("letters", pa.repeat(pa.scalar(1, pa.int64()), len(letters)))
+    written = written.append_column("duplicates", letters["duplicate"].cast(pa.int64()))
+    missing = pa.table({"group_id": lost["group_id"], "lost": lost["record_count"]})
+    every = pa.concat_tables([written, missing], promote_options="default")
+    zero_for_none = pc.ScalarAggregateOptions(min_count=0)
+    sums = [(name, "sum", zero_for_none) for name in ("letters", "duplicates", "lost")]
     rows = every.group_by(["group_id", "reason"]).aggregate(sums).rename_columns(every.schema.names)
     order = [("lost", "descending"), ("letters", "descending"), ("group_id", "ascending"), ("reason", "ascending")]
     rows = rows.sort_by(order)
