@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -49,6 +49,8 @@ _SHARE_PARTITION_METRICS = {
     "end_offset": "Share-partition end offset (SPEO): first offset after the last in-flight range.",
     "lag": "Records behind, as kafka-share-groups.sh counts them; absent if unknown.",
     "poison_records": "Offsets at or one below the delivery limit, or archived by it.",
+    "start_offset_unmoved_seconds": "Time by the log's own clock since the start offset reached its value; absent if "
+    "unknown.",
 }
 _LOG_PARTITION_METRICS = {
     "cutoff_offset": "Records of the log partition before this offset are redundant; absent if none are.",
@@ -150,15 +152,10 @@ class Metrics(Collector):
             return
         rows = latest_share_partitions(self._tables, self._latest, self._worst).sort_by("place")
         rows = rows.append_column("name", _topic_names(rows))
+        unmoved = pc.divide(pc.cast(pc.subtract(rows["time"], rows["moved_time"]), pa.int64()), 1e6)
+        rows = rows.append_column("start_offset_unmoved_seconds", unmoved)
         for name, help_text in _SHARE_PARTITION_METRICS.items():
             yield self._column(f"group_topic_partition_{name}", help_text, rows, name)
-        unmoved = pc.divide(pc.cast(pc.subtract(rows["time"], rows["moved_time"]), pa.int64()), 1e6)
-        yield self._column(
-            "group_topic_partition_start_offset_unmoved_seconds",
-            "Time by the log's own clock since the start offset reached its value; absent if unknown.",
-            rows.append_column("unmoved", unmoved),
-            "unmoved",
-        )
         yield self._in_flight("group_topic_partition", rows)
         is_verdict = {one: pc.cast(pc.equal(rows["verdict"], one), pa.int8()) for one in self._report.verdicts}
         yield self._by_label(
@@ -323,16 +320,19 @@ class StreamMetrics(Collector):
                 except (WarehouseError, OSError):
                     pass
             yield from self._of_tables
-        yield _stream_counter("records", "Records that the stream has folded.", run.records)
-        yield _stream_gauge("micro_batch", "Number of the latest micro-batch with changes.", run.batch)
-        yield _stream_gauge(
-            "last_commit_timestamp_seconds", "When it was committed; absent before.", self._tables.committed
-        )
+        name = "share_state_stream"
+        yield CounterMetricFamily(f"{name}_records", "Records that the stream has folded.", run.records)
+        yield GaugeMetricFamily(f"{name}_micro_batch", "Number of the latest micro-batch with changes.", run.batch)
+        help_text = "When it was committed; absent before."
+        yield GaugeMetricFamily(f"{name}_last_commit_timestamp_seconds", help_text, self._tables.committed)
         if (latest := self._progress()) is not None:
-            yield _stream_gauge("micro_batch_seconds", "How long the latest micro-batch took.", latest.seconds)
-            yield _stream_gauge("behind_records", "Records of the source that are not read yet.", latest.behind)
+            help_text = "How long the latest micro-batch took."
+            yield GaugeMetricFamily(f"{name}_micro_batch_seconds", help_text, latest.seconds)
+            help_text = "Records of the source that are not read yet."
+            yield GaugeMetricFamily(f"{name}_behind_records", help_text, latest.behind)
         newest = None if run.log_time is None else time.time() - run.log_time / 1000
-        yield _stream_gauge("newest_record_age_seconds", "Age of the newest record that was read.", newest)
+        help_text = "Age of the newest record that was read."
+        yield GaugeMetricFamily(f"{name}_newest_record_age_seconds", help_text, newest)
 
 
 def serve_metrics(port: int, metrics: StreamMetrics) -> Callable[[], None]:
@@ -356,16 +356,3 @@ def serve_metrics(port: int, metrics: StreamMetrics) -> Callable[[], None]:
         thread.join()
 
     return stop
-
-
-def _stream_gauge(name: str, text: str, value: Any) -> Metric:
-    family = GaugeMetricFamily(f"share_state_stream_{name}", text)
-    if value is not None:
-        family.add_metric([], value)
-    return family
-
-
-def _stream_counter(name: str, text: str, value: int) -> Metric:
-    family = CounterMetricFamily(f"share_state_stream_{name}", text)
-    family.add_metric([], value)
-    return family
