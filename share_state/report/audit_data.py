@@ -41,6 +41,7 @@ from share_state.report.share_partitions import (
     number_rows,
     plain_run,
     prefilter,
+    rows_by_place,
     select_share_partitions,
     verdict_rank,
     with_unreported_verdicts,
@@ -357,7 +358,7 @@ def _read_flagged(tables: CommittedTables, worst: pa.Table, summary: pa.Table) -
     if summary.num_rows:
         places = selected.select([*IDENTITY_COLUMNS, "place"])
         rows = summary.join(places, keys=list(IDENTITY_COLUMNS), join_type="inner")
-        findings = _rows_by_place(_first_of_each(rows, _MOST_SEVERE_FIRST, _MAX_FINDINGS), _FINDING)
+        findings = rows_by_place(_first_of_each(rows, _MOST_SEVERE_FIRST, _MAX_FINDINGS), _FINDING)
     return tuple(
         FlaggedSharePartition(
             now=now,
@@ -384,7 +385,7 @@ def _read_first(
         rows = select_share_partitions(piece, selected)
         if rows.num_rows:
             first = [_first_of_each(pa.concat_tables([*first, null_unknown(rows)]), order, most)]
-    return _rows_by_place(first[0], columns) if first else {}
+    return rows_by_place(first[0], columns) if first else {}
 
 
 def _first_of_each(rows: pa.Table, order: Sequence[tuple[str, str]], most: int) -> pa.Table:
@@ -393,13 +394,6 @@ def _first_of_each(rows: pa.Table, order: Sequence[tuple[str, str]], most: int) 
     place = rows["place"].to_numpy()
     rank = np.arange(len(place)) - np.searchsorted(place, place)
     return rows.filter(pa.array(rank < most)).combine_chunks()
-
-
-def _rows_by_place(rows: pa.Table, columns: Sequence[str]) -> dict[int, list[dict[str, Any]]]:
-    by_place: dict[int, list[dict[str, Any]]] = {}
-    for place, row in zip(rows["place"].to_pylist(), rows.select(list(columns)).to_pylist(), strict=True):
-        by_place.setdefault(place, []).append(row)
-    return by_place
 
 
 @dataclass(frozen=True, slots=True)

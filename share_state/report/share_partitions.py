@@ -119,6 +119,14 @@ def select_share_partitions(rows: pa.Table, selected: pa.Table) -> pa.Table:
     return add_topic_key(rows).join(places, keys=list(IDENTITY_COLUMNS), join_type="inner")
 
 
+def rows_by_place(rows: pa.Table, columns: Sequence[str]) -> dict[int, list[dict[str, Any]]]:
+    """The rows of each place of `select_share_partitions`, with some columns, in their order."""
+    by_place: dict[int, list[dict[str, Any]]] = {}
+    for place, row in zip(rows["place"].to_pylist(), rows.select(list(columns)).to_pylist(), strict=True):
+        by_place.setdefault(place, []).append(row)
+    return by_place
+
+
 def group_pieces(pieces: Iterable[pa.Table], by: Sequence[str], aggregates: Mapping[str, str]) -> pa.Table | None:
     """Group rows that come in pieces; holds the groups and a few pieces in memory.
 

@@ -251,22 +251,16 @@ class _Advisor:
         if not self.release.has_initialize or not written or is_due:
             return None
         what = "Wait: the coordinator snapshots share-partitions that are idle for five minutes, unless all are."
-        return Option(
-            "WAIT", NOTHING, what, until=written + COLD_SNAPSHOT, effect=self._effect(Rehearsal.write_cold_snapshot)
-        )
+        effect = self._effect(Rehearsal.write_cold_snapshot)
+        return Option("WAIT", NOTHING, what, until=written + COLD_SNAPSHOT, effect=effect)
 
     def start_consumers(self) -> Option:
         what = (
             "Start consumers of the group, or find out why its consumers do not acknowledge: the command lists them. "
             "The effect shows the first fetches, all accepted."
         )
-        return Option(
-            "START_CONSUMERS",
-            NOTHING,
-            what,
-            self.tools.describe(self.group, "members"),
-            effect=self._effect(Rehearsal.accept_everything),
-        )
+        command, effect = self.tools.describe(self.group, "members"), self._effect(Rehearsal.accept_everything)
+        return Option("START_CONSUMERS", NOTHING, what, command, effect=effect)
 
     def check_dead_letter_topic(self) -> Option | None:
         if not self.release.dead_letters:
@@ -343,9 +337,8 @@ class _Advisor:
             what += f" This needs brokers of {_GROUP_LIMITS_SINCE}; earlier ones need {of_brokers}."
         elif value > getattr(_DEFAULTS, f"max_{config.replace('.', '_')}"):
             what += f" The brokers must allow it: group.share.max.{config}."
-        return Option(
-            action, SETTINGS, what, self.tools.configure_group(self.group, f"share.{config}={value}"), effect=effect
-        )
+        command = self.tools.configure_group(self.group, f"share.{config}={value}")
+        return Option(action, SETTINGS, what, command, effect=effect)
 
     def forbid_renewals(self) -> Option | None:
         if self.release.name < _GROUP_LIMITS_SINCE:
@@ -421,9 +414,8 @@ class _Advisor:
         if not self.release.has_initialize:
             return None
         what = "If the group is no longer used, delete it with the state of all its topics, once it is empty."
-        return Option(
-            "DELETE_GROUP", DELETES, what, self.tools.delete_group(self.group), effect=self._effect(Rehearsal.delete)
-        )
+        command, effect = self.tools.delete_group(self.group), self._effect(Rehearsal.delete)
+        return Option("DELETE_GROUP", DELETES, what, command, effect=effect)
 
     def _after(self, span: timedelta) -> datetime | None:
         return None if self.found.time is None else self.found.time + span

@@ -11,14 +11,7 @@ from typing import Any
 from share_state.delta.reader import CommittedTables
 from share_state.errors import ShareStateError
 from share_state.fold.limits import RELEASES, Limits
-from share_state.report.console import (
-    UNKNOWN,
-    format_name,
-    format_number,
-    format_time,
-    pluralize,
-    write_report,
-)
+from share_state.report.console import format_name, format_number, format_time, pluralize, write_report
 from share_state.report.repair.commands import BOOTSTRAP, DEAD_LETTER_TOPIC, LIBRARIES, KafkaTools, quote
 from share_state.report.repair.options import HARM, Option, Repair, repairs
 from share_state.report.repair.rehearsal import Effect, Ranges, count_offsets
@@ -78,7 +71,9 @@ class RepairPlan:
             yield f"**{one.trouble}**: {one.sentence}"
             yield ""
             facts = [
-                f"- also {code}: {_text(text)}" for code, text in one.status.troubles.items() if code != one.trouble
+                f"- also {code}: {format_name(text)}"
+                for code, text in one.status.troubles.items()
+                if code != one.trouble
             ]
             facts += [f"- now: {_state(one.now)}"] if one.now is not None else []
             yield from (*facts, "") if facts else ()
@@ -96,7 +91,8 @@ class RepairPlan:
         first, last = self.survey.releases[0], self.survey.releases[-1]
         writer = first if first == last else f"{first} to {last}, the log does not show which"
         time = f", up to {format_time(self.survey.time)}" if self.survey.time else ""
-        yield f"From {', '.join(map(_text, self.survey.inputs))}{time}; written by Kafka {writer}. Nothing was changed."
+        inputs = ", ".join(map(format_name, self.survey.inputs))
+        yield f"From {inputs}{time}; written by Kafka {writer}. Nothing was changed."
         yield ""
         if not self.repairs:
             yield "No share-partition is in trouble: there is nothing to do."
@@ -195,14 +191,12 @@ def _variables(command: str) -> list[str]:
 
 def _title(one: Repair) -> str:
     row = one.status.row
-    log = f"__share_group_state-{row['state_partition']}"
-    return (
-        f"group {format_name(row['group_id'])}, topic {_text(one.status.name)}, partition {row['partition']} (in {log})"
-    )
+    key = f"group {format_name(row['group_id'])}, topic {format_name(one.status.name)}, partition {row['partition']}"
+    return f"{key} (in __share_group_state-{row['state_partition']})"
 
 
 def _option_lines(option: Option) -> Iterator[str]:
-    yield _text(option.what)
+    yield format_name(option.what)
     if option.until is not None:
         yield f"- until: {format_time(option.until)}"
     if option.effect is None:
@@ -215,9 +209,8 @@ def _option_lines(option: Option) -> Iterator[str]:
 def _state(effect: Effect) -> str:
     cutoff = f"cutoff {format_number(effect.cutoff)}"
     in_flight = ", ".join(f"{count:,} {state}" for state, count in effect.in_flight.items()) or "nothing"
-    lag = UNKNOWN if effect.lag is None else f"{effect.lag:,}"
     window = f"SPSO {format_number(effect.start_offset)}, SPEO {format_number(effect.end_offset)}"
-    return f"{window}, in flight {in_flight}, lag {lag}, {cutoff}"
+    return f"{window}, in flight {in_flight}, lag {format_number(effect.lag)}, {cutoff}"
 
 
 def _ranges(ranges: Ranges) -> str:
@@ -226,7 +219,3 @@ def _ranges(ranges: Ranges) -> str:
     listed = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges[:_MAX_RANGES])
     more = f" and {len(ranges) - _MAX_RANGES:,} more ranges (--json lists all)" if len(ranges) > _MAX_RANGES else ""
     return f"{pluralize(count_offsets(ranges), 'offset')}: {listed}{more}"
-
-
-def _text(text: str) -> str:
-    return format_name(text)

@@ -38,6 +38,7 @@ from share_state.report.share_partitions import (
     number_rows,
     poison_filter,
     prefilter,
+    rows_by_place,
     select_share_partitions,
     with_unreported_verdicts,
 )
@@ -213,10 +214,10 @@ def survey(
         _with_ranges(tables, where & ~known, "UNLOADABLE", "in a state that no release knows"),
     ]
     findings = pa.concat_tables(found, promote_options="default")
-    rows = left_join(rows, _worst(findings), {"worst": pa.int32()})
+    rows = left_join(rows, group_rows(findings, IDENTITY_COLUMNS, {"trouble": "min"}), {"trouble": pa.int32()})
     verdict = pc.index_in(rows["verdict"], pa.array(TROUBLES))
     suspect = pc.if_else(rows["suspect"], pa.scalar(0, pa.int32()), pa.scalar(None, pa.int32()))
-    rows = rows.append_column("rank", pc.min_element_wise(verdict, rows["worst"], suspect))
+    rows = rows.append_column("rank", pc.min_element_wise(verdict, rows["trouble"], suspect))
     rows = rows.filter(pc.is_valid(rows["rank"])).sort_by([*ascending("rank"), *ascending(*KEY_COLUMNS)])
     selected = number_rows(rows.slice(0, most)).combine_chunks()
     return Survey(
@@ -278,33 +279,21 @@ def _with_observed(tables: CommittedTables, where: pc.Expression, limits: Limits
 
 
 def _with_ranges(tables: CommittedTables, where: pc.Expression, trouble: str, text: str) -> pa.Table:
-    """Share-partitions with such ranges in flight, as `_findings`."""
+    """Share-partitions with such ranges in flight: key columns, topic_key, trouble and message, as `_findings`."""
     rows = tables.read("in_flight", where, (*KEY_COLUMNS, "record_count"))
     found = add_topic_key(group_rows(rows, KEY_COLUMNS, {"record_count": "sum"}))
     texts = (f"{pluralize(one, 'offset')} {text}" for one in found["record_count"].to_pylist())
-    columns = {"rule": trouble, "trouble": TROUBLES.index(trouble), "milliseconds": None}
-    kinds = {"trouble": pa.int32()}
-    for name, value in columns.items():
-        constant = pa.repeat(pa.scalar(value, kinds.get(name, pa.string())), len(found))
-        found = found.append_column(name, constant)
+    found = found.append_column("trouble", pa.repeat(pa.scalar(TROUBLES.index(trouble), pa.int32()), len(found)))
     return found.append_column("message", pa.array(texts, pa.string())).drop_columns("record_count")
-
-
-def _worst(findings: pa.Table) -> pa.Table | None:
-    if not len(findings):
-        return None
-    found = findings.group_by(list(IDENTITY_COLUMNS), use_threads=False).aggregate([("trouble", "min")])
-    return found.rename_columns([*IDENTITY_COLUMNS, "worst"])
 
 
 def _statuses(tables: CommittedTables, selected: pa.Table, findings: pa.Table) -> Iterator[SharePartitionStatus]:
     if not len(selected):
         return
-    ranges, reported = dict[int, list[dict[str, Any]]](), dict[int, list[dict[str, Any]]]()
     in_flight = tables.read("in_flight", prefilter(selected), (*KEY_COLUMNS, *_RANGE))
-    for by_place, rows in ((ranges, in_flight), (reported, findings.drop_columns("topic_key"))):
-        for row in select_share_partitions(rows, selected).to_pylist():
-            by_place.setdefault(row["place"], []).append(row)
+    ranges = rows_by_place(select_share_partitions(in_flight, selected), _RANGE)
+    found = select_share_partitions(findings.drop_columns("topic_key"), selected)
+    reported = rows_by_place(found, ("trouble", "message", "milliseconds"))
     cutoffs = {
         row["partition"]: row for row in tables.read("cutoff").to_pylist() if row["dialect"] == SHARE_GROUP_STATE
     }
