@@ -187,7 +187,8 @@ def print_audit(report: AuditReport, written: Sequence[str] = ()) -> None:
         report: from `read_report`.
         written: paths of the report files.
     """
-    run, width = report.run, _console_width()
+    run, console = report.run, Console()
+    width = console.width if console.is_terminal else _FILE_WIDTH
     cluster = f" of {format_name(report.cluster)}" if report.cluster else ""
     read = f"{pluralize(run['records'], 'record')} of {pluralize(run['state_partitions'], 'log partition')}"
     took = f"read in {format_duration(run['started'], run['finished'])}; newest record: {format_time(report.log_time)}"
@@ -259,11 +260,6 @@ def _cutoff_line(report: AuditReport) -> str:
         holder = _shorten(format_name(pinned["limited_by_group"]), 40)
         line += f"; group {holder} alone holds back {pluralize(pinned['pinned_records'], 'more record')}"
     return line
-
-
-def _console_width() -> int:
-    console = Console()
-    return console.width if console.is_terminal else _FILE_WIDTH
 
 
 def _print_fitted(columns: list[str], rows: list[list[str]], width: int, numeric: Sequence[str]) -> None:

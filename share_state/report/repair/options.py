@@ -72,9 +72,6 @@ class Repair:
     check: str
 
 
-UNLOADABLE = "UNLOADABLE"
-
-
 def repairs(found: Survey, tools: KafkaTools) -> tuple[Repair, ...]:
     """What can be done about each share-partition in trouble.
 
@@ -112,7 +109,7 @@ class _Advisor:
         except UnloadableStateError as error:
             text = f"No leader of {self.release.name} can load the state: {error}."
             ways = (self.ask_broker(), self.upgrade(), self.forget_batches())
-            return self._repair(UNLOADABLE, text, None, [one for one in ways if one])
+            return self._repair("UNLOADABLE", text, None, [one for one in ways if one])
         self.now, self.waiting = self.loaded.effect(), self.loaded.first_waiting()
         options = dict[str, Option]()
         # Brokers refuse every command about a group that does not exist.
@@ -265,11 +262,8 @@ class _Advisor:
     def check_dead_letter_topic(self) -> Option | None:
         if not self.release.dead_letters:
             return None
-        commands = (
-            self.tools.describe_config(self.group),
-            self.tools.describe_dead_letter_topic(),
-            self.tools.allow_dead_letters(),
-        )
+        tools = self.tools
+        commands = (tools.describe_config(self.group), tools.describe_dead_letter_topic(), tools.allow_dead_letters())
         what = (
             "Make the dead-letter topic usable before anything sends to it: errors.deadletterqueue.topic.name of the "
             "group (first command) names it, it needs leaders (second), and it must allow share groups (third)."
