@@ -320,19 +320,16 @@ class StreamMetrics(Collector):
                 except (WarehouseError, OSError):
                     pass
             yield from self._of_tables
-        name = "share_state_stream"
-        yield CounterMetricFamily(f"{name}_records", "Records that the stream has folded.", run.records)
-        yield GaugeMetricFamily(f"{name}_micro_batch", "Number of the latest micro-batch with changes.", run.batch)
-        help_text = "When it was committed; absent before."
-        yield GaugeMetricFamily(f"{name}_last_commit_timestamp_seconds", help_text, self._tables.committed)
+        yield CounterMetricFamily("share_state_stream_records", "Records that the stream has folded.", run.records)
+        yield _stream_gauge("micro_batch", "Number of the latest micro-batch with changes.", run.batch)
+        yield _stream_gauge(
+            "last_commit_timestamp_seconds", "When it was committed; absent before.", self._tables.committed
+        )
         if (latest := self._progress()) is not None:
-            help_text = "How long the latest micro-batch took."
-            yield GaugeMetricFamily(f"{name}_micro_batch_seconds", help_text, latest.seconds)
-            help_text = "Records of the source that are not read yet."
-            yield GaugeMetricFamily(f"{name}_behind_records", help_text, latest.behind)
+            yield _stream_gauge("micro_batch_seconds", "How long the latest micro-batch took.", latest.seconds)
+            yield _stream_gauge("behind_records", "Records of the source that are not read yet.", latest.behind)
         newest = None if run.log_time is None else time.time() - run.log_time / 1000
-        help_text = "Age of the newest record that was read."
-        yield GaugeMetricFamily(f"{name}_newest_record_age_seconds", help_text, newest)
+        yield _stream_gauge("newest_record_age_seconds", "Age of the newest record that was read.", newest)
 
 
 def serve_metrics(port: int, metrics: StreamMetrics) -> Callable[[], None]:
@@ -356,3 +353,7 @@ def serve_metrics(port: int, metrics: StreamMetrics) -> Callable[[], None]:
         thread.join()
 
     return stop
+
+
+def _stream_gauge(name: str, text: str, value: float | None) -> Metric:
+    return GaugeMetricFamily(f"share_state_stream_{name}", text, value)
