@@ -17,7 +17,7 @@ os.environ["NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING"] = "1"
 
 
 LONGEST = (
-    "spark", "test_operator.py", "test_live_repair.py", "test_nights.py", "test_healing.py",
+    "spark", "test_operator.py", "test_nights.py", "test_healing.py",
 )  # fmt: skip
 """The groups of tests that take longest begin first, so that no process has one of them left at its end."""
 _ORDER = {name: place for place, name in enumerate(LONGEST)}

@@ -1,6 +1,6 @@
 """How deep the tests go: two profiles of property tests, chosen by the environment variable HYPOTHESIS_PROFILE.
 
-`fast`, the default, is what `make test` runs. `nightly` draws 150 times as many examples and takes hours:
+`fast`, the default, is what `make test` runs. `nightly` draws 300 times as many examples and takes hours:
 
     HYPOTHESIS_PROFILE=nightly .venv/bin/python -m pytest -n 2 --dist loadgroup
 
@@ -23,7 +23,7 @@ PROFILE = os.environ.get("HYPOTHESIS_PROFILE", FAST)
 
 # The first example of a test may compile or load kernels, which says nothing about the test.
 _QUIET = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-settings.register_profile(FAST, max_examples=20, deadline=None, suppress_health_check=_QUIET)
+settings.register_profile(FAST, max_examples=10, deadline=None, suppress_health_check=_QUIET)
 settings.register_profile(NIGHTLY, max_examples=3000, deadline=None, suppress_health_check=_QUIET)
 settings.load_profile(PROFILE)
 

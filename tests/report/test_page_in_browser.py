@@ -14,6 +14,7 @@ import pytest
 
 from share_state.report.audit_data import AuditReport
 from share_state.report.page import write_page
+from tests.profiles import by_profile
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium or google-chrome on the PATH")
@@ -30,7 +31,7 @@ QUIET = (
     "--hide-scrollbars",
     "--proxy-server=127.0.0.1:9",
 )
-WIDTHS = (1280, 900, 400, 360)
+WIDTHS = by_profile((1280, 360), (1280, 900, 400, 360))
 SCHEMES = ("dark", "light")
 SCREEN, HEIGHT = 1600, 9000
 

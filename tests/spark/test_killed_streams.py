@@ -15,7 +15,7 @@ from share_state.cli.main import run
 from share_state.pipeline.stream_tables import last_stream_run
 from tests.pipeline.test_stream_tables import pieces, reconstructed, tables_in
 from tests.processes import die_with_parent
-from tests.profiles import by_profile
+from tests.profiles import by_profile, nightly
 from tests.sources.formats.tables import found, table_of, write
 from tests.truth import DATA
 
@@ -63,7 +63,8 @@ def test_killed_at_any_micro_batch_a_stream_leaves_the_tables_of_a_reconstruct(
     assert tables_in(tmp_path / "lake") == reconstructed(records, tmp_path)
 
 
-@pytest.mark.parametrize("lost", by_profile(["lake/in_flight"], ["checkpoint", "lake", "lake/in_flight"]))
+@nightly("three streams, each begun twice")
+@pytest.mark.parametrize("lost", ["checkpoint", "lake", "lake/in_flight"])
 @pytest.mark.usefixtures("spark")
 def test_a_stream_that_lost_its_checkpoint_or_its_tables_starts_anew(
     lost: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]

@@ -11,6 +11,7 @@ import pytest
 
 import share_state
 from share_state.spark.session import class_archive, java_options, package_settings, scratch_folder
+from tests.profiles import nightly
 from tests.truth import DATA
 
 TWICE = """
@@ -22,6 +23,7 @@ for _ in range(2):
 """
 
 
+@nightly("waits for a session that stops")
 def test_a_session_begins_behind_one_that_still_stops():
     done = subprocess.run([sys.executable, "-c", TWICE], capture_output=True, text=True, check=True)
     first, second = map(str.split, done.stdout.splitlines())

@@ -20,7 +20,7 @@ from share_state.delta.reader import CommittedTables
 from share_state.report.repair.commands import DEAD_LETTER_TOPIC, KafkaTools
 from share_state.simulator.state_records import DurableState, StateKey, StateRecord, encode_record
 from share_state.simulator.types import DeliveryState, StateBatch, find_release
-from tests.profiles import by_profile, nightly
+from tests.profiles import nightly
 from tests.sources.kafka_cluster.broker import Broker, carry_out, properties_of, running
 
 pytestmark = pytest.mark.broker
@@ -191,7 +191,8 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", by_profile(CASES[:1], CASES), ids=lambda case: f"{case.trouble}-{case.action}")
+@nightly("a group, a repair and a minute of waiting for each")
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.trouble}-{case.action}")
 def test_a_group_advances_as_foretold(cluster: Cluster, tmp_path: Path, case: Case) -> None:
     number = CASES.index(case)
     group = Group(cluster, f'-it\'s "g" {number} \té', f"topic.{number}", case.records)

@@ -23,6 +23,7 @@ from share_state.sources.topics import read_subscriptions, read_topics
 from share_state.spark import inputs
 from share_state.spark.inputs import SparkSorter
 from tests.cli.commands import say
+from tests.profiles import nightly
 from tests.sources.formats.tables import BY_KEY, SIZES, shuffled, table_of, tables_of, write
 from tests.sources.object_stores.s3 import BUCKET, put
 from tests.truth import DATA
@@ -102,6 +103,7 @@ def test_a_delta_table(s3: str, table: pa.Table, logs: list[LogPartition], tmp_p
     is_same(found(put(s3, tmp_path / "bronze", "tables/delta bronze")), logs)
 
 
+@nightly("test_forms_through_spark reads one in a folder")
 def test_a_delta_table_with_deleted_rows_goes_through_spark(
     no_disk: SparkSession, s3: str, table: pa.Table, logs: list[LogPartition], tmp_path: Path
 ):
