@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from share_state.errors import InputError
 from share_state.kafka.compression import MAX_BODY_SIZE
-from share_state.sources.object_stores import (
-    InputPath,
-    StorePath,
-    expand_paths,
-    read_error,
-    read_head,
-    to_path,
-)
+from share_state.sources.object_stores import InputPath, StorePath, expand_paths, read_error, read_head, to_path
 
 if TYPE_CHECKING:
     from share_state.kafka.record_batches import Chunk
@@ -182,9 +175,6 @@ class TopicSelector:
     folder: str
 
 
-_STATE = TopicSelector(lambda topic: topic == STATE_TOPIC, STATE_TOPIC, STATE_TOPIC)
-
-
 def find_logs(inputs: Sequence[str]) -> list[LogPartition]:
     """The log partitions of the state topic in the inputs, by partition number.
 
@@ -197,27 +187,37 @@ def find_logs(inputs: Sequence[str]) -> list[LogPartition]:
         InputError: if an input is missing, unreadable, empty, or has no log of the state topic.
     Source: Kafka LogManager (folder and file names), log-start-offset-checkpoint.
     """
-    return _find_logs_of(STATE_TOPIC, inputs, _STATE)
+    return _find_logs_of(STATE_TOPIC, inputs)
 
 
-def _find_logs_of(topic: str, inputs: Sequence[str | InputPath], selector: TopicSelector) -> list[LogPartition]:
+def _find_logs_of(topic: str, inputs: Sequence[str | InputPath]) -> list[LogPartition]:
     """The log partitions of one topic; each folder without a partition number in its name is a separate log."""
-    by_log: dict[tuple[int, str], list[tuple[InputPath, list[InputPath]]]] = {}
-    for folder, files in segment_folders(inputs, selector).items():
-        name = partition_of(folder, selector)
-        by_log.setdefault((name[1], "") if name else (-1, str(folder)), []).append((folder, files))
+    return _find_selected(TopicSelector(lambda name: name == topic, topic, topic), inputs, topic)
+
+
+def _find_selected(
+    selector: TopicSelector, inputs: Sequence[str | InputPath], topic: str | None = None
+) -> list[LogPartition]:
+    """The log partitions of selected topics; a folder that is not named after one is of `topic`, or refused."""
+    by_log: dict[tuple[str, int, str], list[tuple[InputPath, list[InputPath]]]] = {}
+    for folder, files in _segment_folders(inputs, selector).items():
+        if (name := _named_partition(folder, selector)) is not None:
+            log = (*name, "")
+        elif topic is not None:
+            log = (topic, -1, str(folder))
+        else:
+            raise InputError(
+                f"{folder}: not named after {selector.description}; keep segments in their <topic>-N folder"
+            )
+        by_log.setdefault(log, []).append((folder, files))
     return [
-        log_partition(topic, partition if partition >= 0 else None, replicas)
-        for (partition, _), replicas in sorted(by_log.items())
+        _log_partition(name, None if partition < 0 else partition, replicas)
+        for (name, partition, _), replicas in sorted(by_log.items())
     ]
 
 
-def segment_folders(inputs: Sequence[str | InputPath], selector: TopicSelector) -> dict[InputPath, list[InputPath]]:
-    """The segment files in the inputs, by folder.
-
-    Raises:
-        InputError: as for `find_logs`.
-    """
+def _segment_folders(inputs: Sequence[str | InputPath], selector: TopicSelector) -> dict[InputPath, list[InputPath]]:
+    """The segment files in the inputs, by folder."""
     folders: dict[InputPath, dict[InputPath, InputPath]] = {}
     for text in [inputs] if isinstance(inputs, str) else inputs:
         for path in _expand(text, selector):
@@ -227,7 +227,7 @@ def segment_folders(inputs: Sequence[str | InputPath], selector: TopicSelector) 
     return {folder: list(files.values()) for folder, files in folders.items()}
 
 
-def partition_of(folder: InputPath, selector: TopicSelector) -> tuple[str, int] | None:
+def _named_partition(folder: InputPath, selector: TopicSelector) -> tuple[str, int] | None:
     """Topic and partition in the name of a folder; None if the selector does not match."""
     name = _FOLDER_NAME.fullmatch(folder.resolve().name)
     if name is None or not selector.matches(name["topic"]):
@@ -237,45 +237,49 @@ def partition_of(folder: InputPath, selector: TopicSelector) -> tuple[str, int] 
     return name["topic"], int(name["partition"])
 
 
-def log_partition(topic: str, partition: int | None, replicas: list[tuple[InputPath, list[InputPath]]]) -> LogPartition:
+def _log_partition(
+    topic: str, partition: int | None, replicas: list[tuple[InputPath, list[InputPath]]]
+) -> LogPartition:
     """Build a log partition from its replicas: their folders and segment files."""
-    segments, copies = [], list[LogCopy]()
+    segments, copies = list[Segment](), list[LogCopy]()
     for replica, (folder, files) in enumerate(replicas):
-        segments_of_replica = sorted(
-            (_segment(file, replica) for file in files), key=lambda segment: segment.base_offset
-        )
-        segments += segments_of_replica
+        own = [_segment(file, replica) for file in files]
+        segments += own
+        first = min(segment.base_offset for segment in own)
         recorded = _checkpointed(folder, "log-start-offset-checkpoint", topic, partition) or 0
         epochs = (line.split() for line in _lines(folder / "leader-epoch-checkpoint"))
         copies.append(
             LogCopy(
-                log_start_offset=max(segments_of_replica[0].base_offset, recorded),
-                start_is_recorded=recorded > segments_of_replica[0].base_offset,
+                log_start_offset=max(first, recorded),
+                start_is_recorded=recorded > first,
                 high_watermark=_checkpointed(folder, "replication-offset-checkpoint", topic, partition),
                 leader_epochs=tuple((int(words[0]), int(words[1])) for words in epochs if _are_numbers(words, 2)),
             )
         )
-    segments.sort(key=lambda segment: (segment.base_offset, segment.replica))
-    ids = [topic_id for folder, _ in replicas if (topic_id := _topic_id(folder)) is not None]
-    log = LogPartition(topic, partition, tuple(segments), 0, topic_id=ids[0] if ids else None, copies=tuple(copies))
+    topic_id = next((found for folder, _ in replicas if (found := _topic_id(folder)) is not None), None)
+    log = LogPartition(topic, partition, tuple(segments), 0, topic_id=topic_id, copies=tuple(copies))
     return of_copies(log, range(len(copies)))
 
 
 def of_copies(log: LogPartition, numbers: Collection[int]) -> LogPartition:
     """A log partition with only the copies of these numbers."""
-    starts = [(log.copies[number].log_start_offset, log.copies[number].start_is_recorded) for number in numbers]
-    start, is_recorded = min(starts)
-    segments = tuple(segment for segment in log.segments if segment.replica in numbers)
+    copies = [log.copies[number] for number in numbers]
+    start, is_recorded = min((copy.log_start_offset, copy.start_is_recorded) for copy in copies)
+    segments = in_offset_order(segment for segment in log.segments if segment.replica in numbers)
     return replace(log, segments=segments, log_start_offset=start, start_is_recorded=is_recorded)
+
+
+def in_offset_order(segments: Iterable[Segment]) -> tuple[Segment, ...]:
+    """Segments by base offset, those of different replicas side by side."""
+    return tuple(sorted(segments, key=lambda segment: (segment.base_offset, segment.replica)))
 
 
 def join_copies(log: LogPartition, other: LogPartition) -> LogPartition:
     """Join the copies of a log partition from two inputs."""
     count = len(log.copies)
-    segments = [*log.segments, *(replace(one, replica=one.replica + count) for one in other.segments)]
-    segments.sort(key=lambda segment: (segment.base_offset, segment.replica))
+    segments = (*log.segments, *(replace(one, replica=one.replica + count) for one in other.segments))
     copies, topic_id = log.copies + other.copies, log.topic_id or other.topic_id
-    joined = replace(log, segments=tuple(segments), topic_id=topic_id, copies=copies)
+    joined = replace(log, segments=segments, topic_id=topic_id, copies=copies)
     return of_copies(joined, {segment.replica for segment in segments})
 
 
@@ -305,20 +309,17 @@ def _segments_of(path: InputPath, selector: TopicSelector) -> list[InputPath]:
 def _segments_under(folder: InputPath, selector: TopicSelector) -> list[InputPath]:
     searched, level, other_topics = 0, [folder], set[str]()
     if _segment_files([folder]):
-        named = _FOLDER_NAME.fullmatch(folder.name)
-        if named and not selector.matches(named["topic"]):
-            raise InputError(f"{folder}: a log of topic {named['topic']}, not of {selector.description}")
+        topic = _topic_of(folder)
+        if topic is not None and not selector.matches(topic):
+            raise InputError(f"{folder}: a log of topic {topic}, not of {selector.description}")
         return _segment_files([folder])
     for _ in range(_MAX_DEPTH):
         searched += len(level)
-        files = _segment_files(child for child in level if _is_named(child, selector))
+        named = {child: topic for child in level if (topic := _topic_of(child)) is not None}
+        files = _segment_files(child for child, topic in named.items() if selector.matches(topic))
         if files:
             return files
-        other_topics |= {
-            named["topic"]
-            for child in level
-            if (named := _FOLDER_NAME.fullmatch(child.name)) and _segment_files([child])
-        }
+        other_topics |= {topic for child, topic in named.items() if _segment_files([child])}
         level = sorted(child for parent in level for child in parent.iterdir() if child.is_dir())
     instead = f"found logs of {', '.join(sorted(other_topics)[:3])}" if other_topics else "no log segments here"
     raise InputError(
@@ -331,9 +332,10 @@ def _segment_files(folders: Iterable[InputPath]) -> list[InputPath]:
     return [file for folder in folders for file in sorted(folder.iterdir()) if _SEGMENT_NAME.fullmatch(file.name)]
 
 
-def _is_named(folder: InputPath, selector: TopicSelector) -> bool:
+def _topic_of(folder: InputPath) -> str | None:
+    """The topic in the name of a folder."""
     named = _FOLDER_NAME.fullmatch(folder.name)
-    return named is not None and selector.matches(named["topic"])
+    return None if named is None else named["topic"]
 
 
 def _checked_segment(file: InputPath, selector: TopicSelector) -> InputPath:
@@ -399,39 +401,18 @@ _ORDINARY = TopicSelector(lambda topic: not topic.startswith(INTERNAL), "an ordi
 def find_topic_logs(inputs: Sequence[str]) -> list[LogPartition]:
     """The log partitions of ordinary topics in the inputs, by topic and partition.
 
-    A folder with `<topic>-N` folders is read as the log directory of one broker, as by `find_logs`; internal topics
-    (`__cluster_metadata`, `__consumer_offsets`, ...) are skipped.
-
-    Args:
-        inputs: paths of files or folders, or glob patterns.
-    Raises:
-        InputError: if an input is missing, unreadable, empty, or has no log of an ordinary topic.
-    Source: Kafka LogManager (folder and file names), log-start-offset-checkpoint.
+    A folder with `<topic>-N` folders is read as the log directory of one broker; internal topics
+    (`__cluster_metadata`, `__consumer_offsets`, ...) are skipped. Arguments, errors and sources as for `find_logs`.
     """
-    by_log: dict[tuple[str, int], list[tuple[InputPath, list[InputPath]]]] = {}
-    for folder, files in segment_folders(inputs, _ORDINARY).items():
-        name = partition_of(folder, _ORDINARY)
-        if name is None:
-            raise InputError(f"{folder}: not named after an ordinary topic; keep segments in their <topic>-N folder")
-        by_log.setdefault(name, []).append((folder, files))
-    return [log_partition(*name, replicas) for name, replicas in sorted(by_log.items())]
+    return _find_selected(_ORDINARY, inputs)
 
 
 GROUP_TOPIC = "__consumer_offsets"
 
-_GROUPS = TopicSelector(lambda topic: topic == GROUP_TOPIC, GROUP_TOPIC, GROUP_TOPIC)
-
 
 def find_group_logs(inputs: Sequence[str | InputPath]) -> list[LogPartition]:
-    """The log partitions of `__consumer_offsets` in the inputs, by partition number; like `find_logs`.
-
-    Args:
-        inputs: paths of files or folders, or glob patterns.
-    Raises:
-        InputError: if an input is missing, unreadable, empty, or has no log of that topic.
-    Source: Kafka LogManager (folder and file names), GroupCoordinatorService.
-    """
-    return _find_logs_of(GROUP_TOPIC, inputs, _GROUPS)
+    """The log partitions of `__consumer_offsets`, by partition number; arguments and errors as for `find_logs`."""
+    return _find_logs_of(GROUP_TOPIC, inputs)
 
 
 def group_partition_of(group_id: str, partitions: int) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from share_state.kafka.record_batches import HEADER_SIZE, BatchStatus
-from share_state.sources.discovery import LogPartition, Segment
+from share_state.sources.discovery import LogPartition, Segment, in_offset_order
 from share_state.sources.kafka_client import KAFKA_FORM
 from share_state.sources.object_stores import Store, StorePath, StoreUnavailableError, read_error, store_error, to_path
 from share_state.sources.segments import frame_segments
@@ -115,8 +115,7 @@ def resume(log: LogPartition, point: ResumePoint) -> tuple[LogPartition, ResumeS
     statuses = {status for status, _ in located}
     if _ReplicaStatus.HAS_POINT not in statuses and _is_younger(log, point):
         return log, ResumeStatus.RECREATED
-    unread = [segment for _, segments in located for segment in segments]
-    left = replace(log, segments=tuple(sorted(unread, key=lambda segment: (segment.base_offset, segment.replica))))
+    left = replace(log, segments=in_offset_order(segment for _, segments in located for segment in segments))
     if statuses <= {_ReplicaStatus.ENDS_BEFORE, _ReplicaStatus.UNREADABLE}:
         status = ResumeStatus.UNREADABLE if _ReplicaStatus.UNREADABLE in statuses else ResumeStatus.BEHIND
         return replace(left, log_start_offset=point.log_start_offset), status

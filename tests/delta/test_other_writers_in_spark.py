@@ -40,6 +40,7 @@ def table(warehouse: Path, name: str) -> str:
     return f"delta.`{warehouse}/{name}`"
 
 
+@nightly("three audits, and statements of another writer in Spark")
 def test_deleted_rows_stay_deleted_and_no_night_is_written_twice(spark: SparkSession, tmp_path: Path):
     nights, warehouse = grown(DATA / "4.3.1/happy", tmp_path / "logs", 4), tmp_path / "w"
     first, second = audit(next(nights), warehouse), audit(next(nights), warehouse)
