@@ -1,6 +1,7 @@
 """From a description of the input to committed tables; read the modules in this order.
 
 `inputs` finds log partitions, `plan` turns an InputSpec into a FoldPlan, `task` folds and judges one log partition,
-`executor` runs tasks in threads (share_state.spark.executor in Spark), `groups` folds the group side, `result` combines
-the tasks' summaries. `reconstruct` and `audit` are the two runs; `resume` finds what an audit has left to read.
+`executor` runs tasks in threads (share_state.spark.executor in Spark), `across_logs` judges what needs several logs,
+`result` combines the tasks' summaries. `reconstruct` and `audit` are the two runs; `resume` finds what an audit has
+left to read.
 """

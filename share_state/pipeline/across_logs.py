@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import inf
+from math import gcd, inf
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,7 +30,7 @@ from share_state.kafka.classic_groups import read_generations
 from share_state.pipeline.plan import FoldPlan, GroupInput, names_unknown
 from share_state.pipeline.result import DEAD_LETTERS_NOTE, RunResult
 from share_state.pipeline.sink import Sink
-from share_state.pipeline.task import FINDINGS, IN_FLIGHT, LOG, STATE
+from share_state.pipeline.task import FINDINGS, IN_FLIGHT, LOG, STATE, SUMMARY, returned_table
 from share_state.rules.dead_letters import AuditedDeadLetters
 from share_state.rules.findings import findings
 from share_state.rules.group_context import STATE_COLUMNS, AuditedGroups
@@ -97,26 +97,33 @@ class GroupSide:
         return pa.concat_tables([table_schema("findings").empty_table(), *found])
 
 
-def settle_tables(plan: FoldPlan, rows: pa.Table, tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
-    """Keep one state of each key that has state in several state partitions, or mark all as suspect; add SPLIT_KEY.
+def settle_tables(
+    side: GroupSide | None, plan: FoldPlan, rows: pa.Table, tables: Mapping[str, pa.Table]
+) -> dict[str, pa.Table]:
+    """Apply the rules that need the states of all logs; keep one state of a split key, or mark all as suspect.
 
     Args:
-        plan: what was folded.
+        side, plan: as of `judge_states`.
         rows: of `LocalExecutor.fold`.
         tables: the tables of these rows.
     """
-    states, ranges = (
-        tables[name].append_column(LOG, rows[LOG].filter(pc.is_valid(rows[name]))) for name in (STATE, IN_FLIGHT)
-    )
-    split = split_keys(states, plan.state_partitions)
-    if not len(split):
-        return tables
-    found = [] if plan.judging == JUDGE_NONE else [findings(Scope.STATES, split, plan.severities)]
-    return tables | {
-        STATE: _settle(split, states).drop_columns(LOG),
-        IN_FLIGHT: _settle(split, ranges).drop_columns(LOG),
-        FINDINGS: pa.concat_tables([tables[FINDINGS], *found]),
-    }
+    split, found = judge_folded_states(side, plan, rows)
+    changed = (STATE, IN_FLIGHT) if len(split) else ()
+    settled = {name: _settle(split, _with_log(rows, name)).drop_columns(LOG) for name in changed}
+    of_groups = side.tables() if side else {}
+    return {**tables, **settled, FINDINGS: pa.concat_tables([tables[FINDINGS], *found]), **of_groups}
+
+
+def judge_folded_states(side: GroupSide | None, plan: FoldPlan, rows: pa.Table) -> tuple[pa.Table, list[pa.Table]]:
+    """The result of `judge_states` for rows of `LocalExecutor.fold`, which returned STATE."""
+    summaries = rows[SUMMARY].drop_null().to_pylist()
+    newest = max(summary["newest_time"] or 0 for summary in summaries)
+    modulus = gcd(*(summary["key_modulus"] for summary in summaries))
+    return judge_states(side, plan, _with_log(rows, STATE), modulus, newest)
+
+
+def _with_log(rows: pa.Table, table: str) -> pa.Table:
+    return returned_table(rows, table).append_column(LOG, rows[LOG].filter(pc.is_valid(rows[table])))
 
 
 def settle_timeline(timeline: pa.Table, state_partitions: int | None) -> pa.Table:

@@ -32,10 +32,8 @@ from share_state.pipeline.result import check_batches
 from share_state.pipeline.sink import LogRows, Sink
 from share_state.pipeline.task import (
     CUTOFF,
-    FINDINGS,
     LOG,
     RESULTS,
-    STATE,
     SUMMARY,
     FinishRows,
     OutputSpec,
@@ -133,11 +131,7 @@ class LocalExecutor:
         """
         rows = self.fold(plan, OutputSpec(RESULTS))
         check_batches(rows)
-        tables = settle_tables(plan, rows, self.returned_tables(rows, (*RESULTS, CUTOFF)))
-        if side is None:
-            return tables
-        findings = pa.concat_tables([tables[FINDINGS], judge_folded_groups(rows, side, plan)])
-        return tables | {FINDINGS: findings} | side.tables()
+        return settle_tables(side, plan, rows, self.returned_tables(rows, (*RESULTS, CUTOFF)))
 
     def collect(self, rows: pa.Table) -> pa.Table:
         """The same table."""
@@ -243,18 +237,6 @@ class DeltalakeSink:
 def _stage_log(staging: Staging, table: str, per_log: PerLog, log: LogPartition) -> Iterator[pa.RecordBatch]:
     if staged := staging.write(table, per_log(log)):
         yield pa.RecordBatch.from_pylist(staged, schema=STAGED_SCHEMA)
-
-
-def judge_folded_groups(rows: pa.Table, side: GroupSide, plan: FoldPlan) -> pa.Table:
-    """The findings of the group side.
-
-    Args:
-        rows: of `LocalExecutor.fold`, which returned STATE.
-        side: the group side.
-        plan: what was folded.
-    """
-    times = [summary["newest_time"] or 0 for summary in rows[SUMMARY].drop_null().to_pylist()]
-    return side.judge(returned_table(rows, STATE), plan, max(times))
 
 
 _SHOWN_AFTER_SECONDS = 2.0

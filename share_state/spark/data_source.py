@@ -13,8 +13,8 @@ from pyspark.sql.types import StructType
 
 from share_state.config.inputs import ARGUMENTS, JUDGE_ALL, JUDGE_NONE, JUDGE_STATE, input_spec
 from share_state.errors import ShareStateError
-from share_state.pipeline.across_logs import GroupSide, read_groups
-from share_state.pipeline.executor import LocalExecutor, judge_folded_groups
+from share_state.pipeline.across_logs import GroupSide, judge_folded_states, read_groups
+from share_state.pipeline.executor import LocalExecutor
 from share_state.pipeline.inputs import find_cluster_address
 from share_state.pipeline.plan import FoldPlan, build_plan
 from share_state.pipeline.reconstruct import DECODED_RECORDS
@@ -161,4 +161,6 @@ class ShareGroupStateReader(DataSourceReader):
     def _judge_groups(self) -> Iterator[pa.RecordBatch]:
         assert self.side is not None
         rows = LocalExecutor().fold(replace(self.plan, judging=JUDGE_NONE), OutputSpec((STATE,)))
-        yield from judge_folded_groups(rows, self.side, self.plan).to_batches()
+        # SPLIT_KEY belongs to states that no other task of this source settles.
+        *_, of_groups = judge_folded_states(self.side, self.plan, rows)[1]
+        yield from of_groups.to_batches()

@@ -13,17 +13,18 @@ from pyspark.sql import SparkSession
 from share_state.delta.reader import CommittedTables
 from share_state.fold.options import SharePartitionFilter
 from share_state.fold.timeline import timeline_tables
-from share_state.pipeline.across_logs import settle_timeline
+from share_state.pipeline.across_logs import read_groups, settle_timeline
 from share_state.pipeline.audit import run_audit
 from share_state.pipeline.executor import DeltalakeSink, Executor, LocalExecutor
-from share_state.pipeline.plan import FoldPlan
+from share_state.pipeline.plan import FoldPlan, GroupInput
 from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.pipeline.result import RunResult
-from share_state.sources.discovery import find_logs, group_partition_of
+from share_state.sources.discovery import find_group_logs, find_logs, group_partition_of
 from share_state.spark.executor import SparkExecutor
 from tests.kafka.batches import Batch, Record, consecutive, in_bytes, log_of
 from tests.profiles import by_profile
 from tests.rules.histories import AVAILABLE, snapshot, update
+from tests.truth import DATA
 
 COUNT = 3
 OLD, NEW = [(0, 9, AVAILABLE, 1)], [(50, 59, AVAILABLE, 2)]
@@ -127,6 +128,22 @@ def test_lazy_dataframes_are_those_tables(spark: SparkSession, tmp_path: Path, s
     for name, table in here.items():
         rows = there[name].toArrow().cast(table.schema)
         assert sorted(map(repr, rows.to_pylist())) == sorted(map(repr, table.to_pylist())), name
+
+
+def test_groups_are_judged_against_settled_states(tmp_path: Path):
+    """In memory as in a warehouse: the state in the wrong state partition is no second orphan."""
+    split(tmp_path, COUNT, "reconstruct")
+    groups = GroupInput(find_group_logs([str(DATA / "4.4.0/happy")]), partitions=3)
+    plan = FoldPlan(find_logs([str(tmp_path)]), state_partitions=COUNT, groups=groups)
+    run_reconstruct(LocalExecutor(), plan, str(tmp_path / "judged"))
+    committed = CommittedTables(str(tmp_path / "judged")).read("findings").to_pylist()
+    side, plan = read_groups(plan)
+    returned = LocalExecutor().result_tables(plan, side)["findings"].to_pylist()
+    assert sorted(map(repr, returned)) == sorted(repr(row | {"run_id": None}) for row in committed)
+    orphans = [
+        row["state_partition"] for row in returned if row["rule"] == "ORPHAN_SHARE_STATE" and row["partition"] == 0
+    ]
+    assert orphans == [home_of(0)]
 
 
 def test_where_the_count_is_unknown_both_are_suspect(tmp_path: Path):
