@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 os.environ["NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING"] = "1"
 
 
-LONGEST = (
-    "spark", "test_operator.py", "test_nights.py", "test_healing.py",
-)  # fmt: skip
+LONGEST = ("spark", "test_nights.py", "test_healing.py")
 """The groups of tests that take longest begin first, so that no process has one of them left at its end."""
 _ORDER = {name: place for place, name in enumerate(LONGEST)}
 

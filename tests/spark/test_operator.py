@@ -9,6 +9,7 @@ from pathlib import Path
 
 import share_state
 from share_state.sources.discovery import find_logs
+from tests.profiles import nightly
 from tests.sources.formats.tables import shuffled, table_of
 from tests.sources.object_stores.test_s3_forms import json_lines
 from tests.truth import DATA
@@ -43,6 +44,7 @@ print(json.dumps(told))
 """
 
 
+@nightly("two sessions of its own, and three ways to read in the first")
 def test_settings_of_the_operator_win_on_a_cluster_whose_file_system_is_elsewhere(tmp_path: Path):
     conf, work, jvm = tmp_path / "conf", tmp_path / "work", tmp_path / "jvm"
     for folder in (conf, work, jvm):

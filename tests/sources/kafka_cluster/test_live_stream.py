@@ -23,7 +23,7 @@ from share_state.pipeline.reconstruct import run_reconstruct
 from share_state.sources.discovery import STATE_TOPIC
 from share_state.spark.data_source import register
 from tests.processes import die_with_parent
-from tests.profiles import by_profile, nightly
+from tests.profiles import nightly
 from tests.report.test_stream_metrics import scraped
 from tests.sources.kafka_cluster.broker import free_ports, running
 from tests.sources.kafka_cluster.workload import (
@@ -154,7 +154,8 @@ def test_a_stream_follows_share_groups_through_pruning_restart_and_recreation(tm
         assert stream.wait(_PATIENCE) == -signal.SIGTERM or stream.returncode == 143
 
 
-@pytest.mark.parametrize("table", by_profile(["decoded_records"], ["decoded_records", "records"]))
+@nightly("two queries; the stream command reads the same source")
+@pytest.mark.parametrize("table", ["decoded_records", "records"])
 def test_a_query_of_ones_own_reads_the_records_of_a_cluster(
     spark: SparkSession, worked: Workload, table: str, tmp_path: Path
 ):

@@ -116,6 +116,7 @@ def test_a_delta_table_with_deleted_rows_goes_through_spark(
     is_same(found(put(s3, Path(place), "tables/deleted"), SparkSorter(no_disk)), logs)
 
 
+@nightly("test_forms_through_spark reads them in a folder")
 def test_compressed_json_lines_go_through_spark(
     no_disk: SparkSession, s3: str, table: pa.Table, logs: list[LogPartition], tmp_path: Path
 ):
