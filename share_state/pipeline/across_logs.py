@@ -30,7 +30,7 @@ from share_state.kafka.classic_groups import read_generations
 from share_state.pipeline.plan import FoldPlan, GroupInput, names_unknown
 from share_state.pipeline.result import DEAD_LETTERS_NOTE, RunResult
 from share_state.pipeline.sink import Sink
-from share_state.pipeline.task import FINDINGS, IN_FLIGHT, LOG, STATE, SUMMARY, returned_table
+from share_state.pipeline.task import FINDINGS, IN_FLIGHT, LOG, STATE, SUMMARY
 from share_state.rules.dead_letters import AuditedDeadLetters
 from share_state.rules.findings import findings
 from share_state.rules.group_context import STATE_COLUMNS, AuditedGroups
@@ -107,23 +107,25 @@ def settle_tables(
         rows: of `LocalExecutor.fold`.
         tables: the tables of these rows.
     """
-    split, found = judge_folded_states(side, plan, rows)
+    split, found = judge_folded_states(side, plan, rows, tables[STATE])
     changed = (STATE, IN_FLIGHT) if len(split) else ()
-    settled = {name: _settle(split, _with_log(rows, name)).drop_columns(LOG) for name in changed}
+    settled = {name: _settle(split, _with_log(rows, name, tables[name])).drop_columns(LOG) for name in changed}
     of_groups = side.tables() if side else {}
     return {**tables, **settled, FINDINGS: pa.concat_tables([tables[FINDINGS], *found]), **of_groups}
 
 
-def judge_folded_states(side: GroupSide | None, plan: FoldPlan, rows: pa.Table) -> tuple[pa.Table, list[pa.Table]]:
-    """The result of `judge_states` for rows of `LocalExecutor.fold`, which returned STATE."""
+def judge_folded_states(
+    side: GroupSide | None, plan: FoldPlan, rows: pa.Table, states: pa.Table
+) -> tuple[pa.Table, list[pa.Table]]:
+    """The result of `judge_states` for rows of `LocalExecutor.fold` and the table STATE of them."""
     summaries = rows[SUMMARY].drop_null().to_pylist()
     newest = max(summary["newest_time"] or 0 for summary in summaries)
     modulus = gcd(*(summary["key_modulus"] for summary in summaries))
-    return judge_states(side, plan, _with_log(rows, STATE), modulus, newest)
+    return judge_states(side, plan, _with_log(rows, STATE, states), modulus, newest)
 
 
-def _with_log(rows: pa.Table, table: str) -> pa.Table:
-    return returned_table(rows, table).append_column(LOG, rows[LOG].filter(pc.is_valid(rows[table])))
+def _with_log(rows: pa.Table, name: str, table: pa.Table) -> pa.Table:
+    return table.append_column(LOG, rows[LOG].filter(pc.is_valid(rows[name])))
 
 
 def settle_timeline(timeline: pa.Table, state_partitions: int | None) -> pa.Table:

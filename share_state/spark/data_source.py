@@ -162,5 +162,5 @@ class ShareGroupStateReader(DataSourceReader):
         assert self.side is not None
         rows = LocalExecutor().fold(replace(self.plan, judging=JUDGE_NONE), OutputSpec((STATE,)))
         # SPLIT_KEY belongs to states that no other task of this source settles.
-        *_, of_groups = judge_folded_states(self.side, self.plan, rows)[1]
+        *_, of_groups = judge_folded_states(self.side, self.plan, rows, returned_table(rows, STATE))[1]
         yield from of_groups.to_batches()

@@ -62,7 +62,6 @@ def test_settings_of_the_operator_win_on_a_cluster_whose_file_system_is_elsewher
         "spark.sql.shuffle.partitions 99\n"
         "spark.ui.enabled: true\n"
         "spark.ui.port 0\n"
-        "spark.sql.codegen.wholeStage false\nspark.sql.codegen.factoryMode NO_CODEGEN\n"  # as tests/conftest.py
         f"spark.hadoop.fs.defaultFS viewfs://lake/\nspark.hadoop.fs.viewfs.mounttable.lake.link./data file://{conf}\n"
         f"spark.sql.warehouse.dir file://{conf}/tables\n"
     )

@@ -191,7 +191,7 @@ CASES = [
 ]  # fmt: skip
 
 
-@nightly("a group, a repair and a minute of waiting for each")
+@nightly("a group and a repair for each")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.trouble}-{case.action}")
 def test_a_group_advances_as_foretold(cluster: Cluster, tmp_path: Path, case: Case) -> None:
     number = CASES.index(case)
