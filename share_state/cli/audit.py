@@ -97,7 +97,7 @@ def nightly_audit(
                     write_share_snapshots(settings.control_records.index, result.index)
                 with progress("report"):
                     report = _write_reports(settings, plan.limits)
-                    Warehouse(settings.warehouse).mark_reported()
+                    Warehouse(settings.warehouse).mark_reported(report.tables.runs)
             except BaseException as error:
                 error.add_note(f"run {result.run_id} is committed, and the next audit reports it")
                 raise

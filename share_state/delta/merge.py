@@ -113,8 +113,13 @@ def opened(place: str) -> "DeltaTable":
         WarehouseError: if it is gone.
     """
     if (existing := open_table(place)) is None:
-        raise WarehouseError(f"{place}: the table is gone; start the stream again, it then writes all tables anew")
+        raise lost_table(place)
     return existing
+
+
+def lost_table(place: str) -> WarehouseError:
+    """The error about a table that a stream has written before and that is gone."""
+    return WarehouseError(f"{place}: the table is gone; start the stream again, it then writes all tables anew")
 
 
 def transaction(application: str, batch: int) -> "CommitProperties":

@@ -87,6 +87,12 @@ def open_table(place: str, version: int | None = None) -> "DeltaTable | None":
     return None
 
 
+def has_entry(place: str, version: int) -> bool:
+    """Whether the log of a Delta table has the entry of a version; that of the latest version is never cleaned up."""
+    filesystem, folder = open_filesystem(place)
+    return filesystem.get_file_info(f"{folder}/_delta_log/{version:020}.json").is_file
+
+
 def list_files(table: "DeltaTable") -> list[dict[str, Any]]:
     """The Parquet files of a table: path, size_bytes, and min.X, max.X of each column X that has statistics."""
     return pa.table(table.get_add_actions(flatten=True)).to_pylist()

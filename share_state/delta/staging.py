@@ -20,6 +20,9 @@ StagedFile = Mapping[str, Any]
 STAGING_PREFIX = ".staged-"
 """Of the name of a run's folder; readers of tables skip hidden ones."""
 
+_READ_BYTES = 4 << 20
+"""Without a buffer, each column of each batch is a request to an object store."""
+
 
 @dataclass(frozen=True, slots=True)
 class Staging:
@@ -72,6 +75,7 @@ class Staging:
         """
         with warehouse_errors(self.folder):
             filesystem, folder = open_filesystem(self.folder)
-            with filesystem.open_input_stream(f"{folder}/{file['path']}") as source, pa.ipc.open_stream(source) as rows:
+            staged = filesystem.open_input_stream(f"{folder}/{file['path']}", buffer_size=_READ_BYTES)
+            with staged as source, pa.ipc.open_stream(source) as rows:
                 for batch in rows:
                     yield pa.Table.from_batches([batch if columns is None else batch.select(list(columns))])

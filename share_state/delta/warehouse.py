@@ -22,13 +22,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.fs import FileSelector
 
-from share_state.delta.merge import is_merged, merge_errors, merged_rows, opened, transaction, vacuum
+from share_state.delta.merge import is_merged, lost_table, merge_errors, merged_rows, transaction, vacuum
 from share_state.delta.reader import (
     COMMITTED,
     REPORTED,
-    CommittedTables,
     damaged_files,
     delete_folder,
+    has_entry,
     list_files,
     needs_scan,
     open_dataset,
@@ -71,6 +71,8 @@ _LOCK = ".lock"
 _LOCK_HOLDER = ".lock.holder.json"
 _BATCH_BYTES = 16 << 20
 """delta-rs keeps the order of rows within a batch only; most tables are one batch."""
+PROPERTIES = {"delta.checkpointInterval": "10"}
+"""Of every table: who opens it reads a checkpoint of its log and at most 9 entries; by delta-rs' default, up to 99."""
 _HISTORY_TABLES = ("share_partition_history", "runs")
 _MOST_SMALL_FILES, _COMPACTED_BYTES = 16, 16 << 20
 """Small files of many nights become one; such a file is cheap to rewrite when its oldest night expires."""
@@ -267,6 +269,7 @@ class Warehouse:
         self.staging = Staging(self.root)
         self.versions: dict[str, int] = {}
         self._missing, self._is_begun = missing_folders(root), False
+        self._opened: dict[str, DeltaTable] = {}
         self._new, self._runs_version = set[str](), self._version("runs")
 
     def __enter__(self) -> "Warehouse":
@@ -316,7 +319,8 @@ class Warehouse:
         """
         place = self.folder(table)
         with merge_errors(place):
-            existing = opened(place)
+            if (existing := self._table(table)) is None:
+                raise lost_table(place)
             self.versions[table] = existing.version()
             if is_merged(existing, application, batch) or (key and not len(rows)):
                 return
@@ -355,18 +359,22 @@ class Warehouse:
         """
         self.append("runs", [self.run_rows(row)], {row["run_id"], *expired})
 
-    def mark_reported(self) -> None:
-        """Set the status of all audits to reported: their reports are written and their exit code is decided."""
-        runs = CommittedTables(self.root, "audit").runs.filter(pc.field("status") == COMMITTED)
+    def mark_reported(self, runs: pa.Table) -> None:
+        """Set the status of all audits to reported: their reports are written and their exit code is decided.
+
+        Args:
+            runs: the rows of `runs`.
+        """
+        runs = runs.filter((pc.field("command") == "audit") & (pc.field("status") == COMMITTED))
         status = pa.repeat(REPORTED, len(runs))
         rows = runs.set_column(runs.schema.get_field_index("status"), runs.schema.field("status"), status)
         self.append("runs", [rows], set(rows["run_id"].to_pylist()))
 
     def run_ids(self, table: str) -> set[str]:
         """The runs that have rows in a table."""
-        existing = open_table(self.folder(table))
-        if existing is None:
-            return set()
+        return set() if (existing := self._table(table)) is None else self._run_ids(table, existing)
+
+    def _run_ids(self, table: str, existing: "DeltaTable") -> set[str]:
         files = list_files(existing)
         bounds = [(file.get("min.run_id"), file.get("max.run_id")) for file in files]
         if all(least is not None and least == greatest for least, greatest in bounds):
@@ -392,17 +400,19 @@ class Warehouse:
                 if all(time < datetime.now(UTC) - timedelta(days=days) for time in times):
                     filesystem.delete_dir(found.path)
         for table in tables:
-            path = self.folder(table)
             try:
-                if (existing := open_table(path)) is None:
+                if (existing := self._table(table)) is None:
                     continue
-                small = [file for file in list_files(existing) if file["size_bytes"] < _COMPACTED_BYTES // 2]
-                # delta-rs does not compact tables with mapped columns.
-                if table in _HISTORY_TABLES and len(small) > _MOST_SMALL_FILES and not needs_scan(existing):
-                    existing.optimize.compact(target_size=_COMPACTED_BYTES)
+                if table in _HISTORY_TABLES:
+                    _compact(existing)
                 existing.vacuum(retention_hours=24 * days, dry_run=False, full=True, enforce_retention_duration=False)
             except DeltaError as error:
-                raise _unusable(path, error) from None
+                raise _unusable(self.folder(table), error) from None
+
+    def compact_runs(self) -> None:
+        """Compact small files of `runs`, which every run reads, behind a run that writes no other table."""
+        if (existing := self._table("runs")) is not None:
+            _compact(existing)
 
     def vacuum(self, table: str, kept: Collection[int]) -> None:
         """Delete the files of a table that neither its latest version nor one of some others names.
@@ -436,10 +446,10 @@ class Warehouse:
         self._is_begun = True
         try:
             with warehouse_errors(path):
-                existing = open_table(path)
+                existing = self._table(table)
                 if existing is None:
                     self._new.add(table)
-                replaced = replaced_runs and self.run_ids(table) & {*replaced_runs}
+                replaced = replaced_runs and existing and self._run_ids(table, existing) & {*replaced_runs}
                 one = Commit(path, existing, replaced_runs is None, sorted((replaced and replaced_runs) or ()))
                 if existing is not None:
                     one.version, one.missing = existing.version(), _missing_columns(table, path, existing)
@@ -466,12 +476,14 @@ class Warehouse:
         with self.commit(table, replaced_runs) as one:
             existing, schema, doc = one.existing, stored_schema(table), declarations.table(table)[0]
             options: dict[str, Any] = {"storage_options": delta_storage_options(one.path), "description": doc}
+            options["configuration"] = PROPERTIES
             if existing is not None:
                 if one.missing:
                     added = (field for field in Schema.from_arrow(schema).fields if field.name in one.missing)
                     existing.alter.add_columns([Field(f.name, f.type, metadata=f.metadata) for f in added])
-                    existing.update_incremental()
-                    one.version = existing.version()
+                if not PROPERTIES.keys() <= existing.metadata().configuration.keys():
+                    existing.alter.set_table_properties(PROPERTIES)
+                one.version = existing.version()
                 schema = pa.schema(existing.schema())
                 options = {"mode": "overwrite" if one.replaces_all or one.replaced_runs else "append"}
                 options["commit_properties"] = properties or CommitProperties(max_commit_retries=0)
@@ -492,15 +504,36 @@ class Warehouse:
     def _version(self, table: str) -> int | None:
         from deltalake.exceptions import DeltaError  # noqa: PLC0415  slow to import
 
-        path = self.folder(table)
         try:
-            existing = open_table(path)
+            existing = self._table(table)
         except DeltaError as error:
-            raise _unusable(path, error) from None
+            raise _unusable(self.folder(table), error) from None
         return None if existing is None else existing.version()
+
+    def _table(self, table: str) -> "DeltaTable | None":
+        """The latest version of a table; None if there is none.
+
+        Opening a table reads its whole log, so it stays open, and only later entries are read.
+        """
+        place, known = self.folder(table), self._opened.pop(table, None)
+        with warehouse_errors(place):
+            if known is not None and has_entry(place, known.version()):
+                known.update_incremental()
+            else:
+                known = open_table(place)
+        if known is not None:
+            self._opened[table] = known
+        return known
 
     def _overtaken(self) -> WarehouseError:
         return WarehouseError(f"{self.root}: another run committed here meanwhile; this one did not, run it again")
+
+
+def _compact(existing: "DeltaTable") -> None:
+    """Make one file of many small ones; delta-rs cannot if columns are mapped."""
+    small = [file for file in list_files(existing) if file["size_bytes"] < _COMPACTED_BYTES // 2]
+    if len(small) > _MOST_SMALL_FILES and not needs_scan(existing):
+        existing.optimize.compact(target_size=_COMPACTED_BYTES)
 
 
 def _missing_columns(table: str, path: str, existing: "DeltaTable") -> list[str]:

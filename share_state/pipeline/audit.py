@@ -108,6 +108,7 @@ def run_audit(
         with progress("commit"), tables:
             tables.versions |= last.tables.versions
             tables.commit_run(run_row(result, COMMAND, inputs, fingerprint, started, cluster or None))
+            tables.compact_runs()
         return result
     kept, expired = last.runs_since(started - timedelta(days=history_days)) if last else (set[str](), set[str]())
     with progress("read the groups"):

@@ -23,7 +23,7 @@ from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from share_state.delta.reader import delete_folder
-from share_state.delta.warehouse import ALL_TABLES, Commit, Warehouse
+from share_state.delta.warehouse import ALL_TABLES, PROPERTIES, Commit, Warehouse
 from share_state.errors import DiskFullError, WarehouseError, disk_error
 from share_state.pipeline.executor import Executor
 from share_state.pipeline.plan import FoldPlan
@@ -272,7 +272,9 @@ def _definition(name: str, table: str, one: Commit) -> str | None:
     doc, columns = declarations.table(table)
     if one.existing is None:
         described_columns = ", ".join(f"{_column(column)}" for column in columns)
-        return f"CREATE TABLE {name} ({described_columns}) USING delta COMMENT {_literal(doc)}"
+        properties = ", ".join(f"'{key}' = '{value}'" for key, value in PROPERTIES.items())
+        options = f"USING delta COMMENT {_literal(doc)} TBLPROPERTIES ({properties})"
+        return f"CREATE TABLE {name} ({described_columns}) {options}"
     missing = [_column(column, nullable=True) for column in columns if column.name in one.missing]
     return f"ALTER TABLE {name} ADD COLUMNS ({', '.join(missing)})" if missing else None
 

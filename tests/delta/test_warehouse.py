@@ -1,5 +1,7 @@
 """Commits of rows to Delta tables: what Delta's own readers then see, and what goes."""
 
+import json
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -9,7 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from share_state.delta import reader
+from share_state.delta import reader, warehouse
 from share_state.delta.reader import CommittedTables, open_table
 from share_state.delta.staging import Staging
 from share_state.delta.warehouse import Warehouse
@@ -141,6 +143,50 @@ def test_a_table_is_opened_once_however_often_it_is_read(tmp_path: Path, monkeyp
     assert [len(committed.read("findings")) for _ in range(2)] == [1, 1]
     assert committed.files("findings")
     assert opened == {"runs": 1, "findings": 1}
+
+
+def test_a_run_opens_a_table_once_and_then_reads_what_others_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    added(tmp_path, runs("a"), set())
+    opened = Counter[str]()
+
+    def counted(place: str, version: int | None = None) -> DeltaTable | None:
+        opened[Path(place).name] += 1
+        return open_table(place, version)
+
+    monkeypatch.setattr(warehouse, "open_table", counted)
+    with Warehouse(str(tmp_path)) as tables:
+        for name in "bc":
+            tables.append("runs", [runs(name)], {name})
+        assert tables.run_ids("runs") == {"a", "b", "c"}
+        assert opened == {"runs": 1}
+        rows = runs("d")
+        write_deltalake(str(tmp_path / "runs"), rows, mode="append")
+        with pytest.raises(WarehouseError, match="another run committed here meanwhile"):
+            tables.append("runs", [runs("e")], set())
+    assert seen(tmp_path) == ["a", "b", "c", "d"]
+
+
+def test_a_table_that_was_deleted_and_made_again_is_opened_again(tmp_path: Path):
+    with Warehouse(str(tmp_path)) as tables:
+        for _ in range(3):
+            tables.replace("findings", [_finding()])
+        shutil.rmtree(tmp_path / "findings")
+        assert tables.run_ids("findings") == set()
+        tables.replace("findings", [_finding()])
+        assert tables.versions["findings"] == 0
+    assert len(DeltaTable(str(tmp_path / "findings")).to_pyarrow_table()) == 1
+
+
+@pytest.mark.parametrize("made", ["here", "before checkpoints were this frequent"])
+def test_whoever_opens_a_table_reads_few_entries_of_its_log(tmp_path: Path, made: str):
+    if made != "here":
+        write_deltalake(str(tmp_path / "runs"), runs("0"))
+    for night in range(25):
+        added(tmp_path, runs(str(night)), {str(night)})
+    log = tmp_path / "runs/_delta_log"
+    latest = json.loads((log / "_last_checkpoint").read_text())["version"]
+    assert len([file for file in log.glob("*.json") if int(file.stem) > latest]) < 10
+    assert DeltaTable(str(tmp_path / "runs")).metadata().configuration == warehouse.PROPERTIES
 
 
 def _finding() -> pa.Table:

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -96,6 +96,20 @@ def _tell(address: str, what: str, data: bytes) -> None:
 @contextmanager
 def cutting(address: str, after: int) -> Iterator[str]:
     """A way to the server on which an answer ends after so many bytes; its address."""
+    with _between(address, after, list[bytes]()) as between:
+        yield between
+
+
+@contextmanager
+def counting(address: str) -> Iterator[tuple[str, Callable[[], int]]]:
+    """A way to the server that counts requests; its address, and what tells how many there were."""
+    asked = list[bytes]()
+    with _between(address, 1 << 40, asked) as between:
+        yield between, lambda: b"".join(asked).count(b" HTTP/1.1\r\n")
+
+
+@contextmanager
+def _between(address: str, after: int, asked: list[bytes]) -> Iterator[str]:
     listening = socket.create_server(("127.0.0.1", 0))
     host, port = address.removeprefix("http://").split(":")
 
@@ -106,7 +120,7 @@ def cutting(address: str, after: int) -> Iterator[str]:
             except OSError:
                 return
             answering = socket.create_connection((host, int(port)))
-            threading.Thread(target=_forward, args=(asking, answering, 1 << 30), daemon=True).start()
+            threading.Thread(target=_forward, args=(asking, answering, 1 << 40, asked), daemon=True).start()
             threading.Thread(target=_forward, args=(answering, asking, after), daemon=True).start()
 
     threading.Thread(target=serve, daemon=True).start()
@@ -116,11 +130,13 @@ def cutting(address: str, after: int) -> Iterator[str]:
         listening.close()
 
 
-def _forward(source: socket.socket, to: socket.socket, left: int) -> None:
+def _forward(source: socket.socket, to: socket.socket, left: int, seen: list[bytes] | None = None) -> None:
     try:
         while left > 0 and (data := source.recv(min(left, 1 << 16))):
             to.sendall(data)
             left -= len(data)
+            if seen is not None:
+                seen.append(data)
     except OSError:
         pass
     for one in (source, to):

@@ -3,18 +3,20 @@
 from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyarrow.fs import FileSelector
 from pyspark.sql import SparkSession
 
 import share_state
 from share_state.delta.reader import CommittedTables
+from share_state.delta.staging import Staging
 from share_state.delta.warehouse import Warehouse
 from share_state.errors import WarehouseError
 from share_state.pipeline.task import RESULTS
 from tests.cli.commands import Command, say
 from tests.profiles import by_profile
-from tests.sources.object_stores.s3 import BUCKET, checking_who_asks, client, cutting, put
+from tests.sources.object_stores.s3 import BUCKET, checking_who_asks, client, counting, cutting, put
 from tests.truth import DATA
 
 CHAOS, HAPPY = DATA / "4.3.1/chaos", DATA / "4.3.1/happy"
@@ -104,6 +106,17 @@ def test_a_run_that_was_overtaken_does_not_commit(s3: str, light: Command):
     assert len(CommittedTables(there).runs) == 2
     left = client(s3).get_file_info(_below(f"{BUCKET}/lakes/two"))
     assert not [file for file in left if late.staging.attempt in file.path]
+
+
+def test_staged_rows_are_read_in_one_request(s3: str, monkeypatch: pytest.MonkeyPatch):
+    states = share_state.reconstruct(str(CHAOS)).share_partition_state
+    staging = Staging(f"s3://{BUCKET}/lakes/staged")
+    (file,) = staging.write("share_partition_state", states.to_batches(max_chunksize=5))
+    with counting(s3) as (address, requests):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+        assert pa.concat_tables(staging.read(file)).equals(states)
+        # The size of the file, and its bytes.
+        assert requests() == 2
 
 
 @pytest.mark.parametrize(
