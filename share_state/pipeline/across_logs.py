@@ -34,7 +34,7 @@ from share_state.pipeline.task import FINDINGS, IN_FLIGHT, LOG, STATE, SUMMARY
 from share_state.rules.dead_letters import AuditedDeadLetters
 from share_state.rules.findings import findings
 from share_state.rules.group_context import STATE_COLUMNS, AuditedGroups
-from share_state.rules.groups import judge_group_records, judge_groups, judge_sticky
+from share_state.rules.groups import judge_groups, judge_sticky
 from share_state.rules.registry import Scope, listed
 from share_state.schema.declarations import table_schema
 from share_state.sources.dead_letters import DeadLetterSource
@@ -80,7 +80,7 @@ class GroupSide:
         if plan.judging == JUDGE_NONE:
             return table_schema("findings").empty_table()
         if any(window.until_offset is not None for window in plan.windows.values()):
-            found = [judge_group_records(self.folded.faults, plan.severities)]
+            found = [findings(Scope.GROUP_RECORDS, self.folded.faults, plan.severities)]
         else:
             numbers = [log.partition for log in plan.logs if log.topic == STATE_TOPIC]
             audited = AuditedGroups(

@@ -16,6 +16,7 @@ from share_state.rules.registry import (
     Breaches,
     Message,
     Scope,
+    at_share_partitions,
     continues,
     in_words,
     message,
@@ -38,14 +39,10 @@ def orphan_update(folded: FoldedLog) -> Breaches:
     rows = np.flatnonzero(_is_orphan(folded))
     chains = folded.chains.chains[rows]
     partial = folded.folded_from > 0
-    return Breaches(
-        chains["orphan_offset"].copy(),
-        (f"the state begins with an update at {PLACE} ", chains["orphan_offset"].copy(), " that no snapshot precedes",
-         f" (the log begins at {PLACE} {folded.folded_from})" if partial else ""),
-        key=folded.numbers[rows],
-        evidence={"updates": chains["updates"].copy()},
-        severity=np.full(len(rows), WARNING if partial else ERROR, object),
-    )  # fmt: skip
+    first, severity = chains["orphan_offset"].copy(), np.full(len(rows), WARNING if partial else ERROR, object)
+    since = f" (the log begins at {PLACE} {folded.folded_from})" if partial else ""
+    text = (f"the state begins with an update at {PLACE} ", first, " that no snapshot precedes", since)
+    return at_share_partitions(folded, rows, *text, offset=first, severity=severity, updates=chains["updates"].copy())
 
 
 def _is_orphan(folded: FoldedLog) -> np.ndarray:
@@ -63,11 +60,8 @@ def base_lost(folded: FoldedLog) -> Breaches:
     rows = np.flatnonzero(_is_orphan(folded) & ~folded.chains.chains["was_deleted"])
     if not len(rows) or not folded.log.start_is_recorded:
         return NOTHING
-    return Breaches(
-        folded.chains.chains["orphan_offset"][rows].copy(),
-        (f"its latest snapshot is before the log start {folded.log.log_start_offset}: its state is lost",),
-        key=folded.numbers[rows],
-    )
+    text = f"its latest snapshot is before the log start {folded.log.log_start_offset}: its state is lost"
+    return at_share_partitions(folded, rows, text, offset=folded.chains.chains["orphan_offset"][rows])
 
 
 @rule("STATE_SUSPECT", Scope.STATE_LOG, severity=WARNING, source="Kafka ShareCoordinatorShard.replay")
@@ -76,16 +70,9 @@ def state_suspect(folded: FoldedLog) -> Breaches:
     rows = np.flatnonzero(folded.suspect)
     chains = folded.chains.chains[rows]
     since = np.maximum(chains["suspect_offset"], folded.last_lost_offset)
-    return Breaches(
-        since,
-        (
-            f"the state may be wrong: records from {PLACE} ",
-            since,
-            " on are missing or unreadable since its latest snapshot",
-        ),
-        key=folded.numbers[rows],
-        evidence={"snapshot_offset": chains["snapshot_offset"].copy()},
-    )
+    why = " on are missing or unreadable since its latest snapshot"
+    text = (f"the state may be wrong: records from {PLACE} ", since, why)
+    return at_share_partitions(folded, rows, *text, offset=since, snapshot_offset=chains["snapshot_offset"].copy())
 
 
 # Rules that compare a record with the state before it.

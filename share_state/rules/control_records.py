@@ -12,7 +12,7 @@ from share_state.fold.control_log import FoldedControlLog
 from share_state.fold.states import CONTROL_RECORDS
 from share_state.kafka.control_records import UNREADABLE_CONTROL_FAULTS, ControlFault
 from share_state.rules.control_chains import at_records
-from share_state.rules.registry import ERROR, INFO, WARNING, Breaches, GroupBreach, Scope, rule
+from share_state.rules.registry import ERROR, INFO, WARNING, Breaches, GroupBreach, Scope, at_share_partitions, rule
 from share_state.sources.share_snapshots import ShareSnapshotEntry
 
 # Deleted records.
@@ -94,14 +94,13 @@ def spso_below_log_start(folded: FoldedControlLog) -> Breaches:
 
     If retention deleted unread records, a leader moves the start to the log start.
     """
-    recorded, effective = folded.chains.chains["start_offset"].copy(), folded.leader_starts()
+    recorded, effective = folded.chains.chains["start_offset"], folded.leader_starts()
     rows = np.flatnonzero(effective > recorded)
-    return Breaches(
-        folded.chains.chains["snapshot_offset"][rows],
-        ("it starts at ", recorded[rows], f", the log at {folded.log.log_start_offset}; a leader continues from ",
-         effective[rows]),
-        key=folded.numbers[rows],
-        evidence={"start_offset": recorded[rows], "effective_start_offset": effective[rows]},
+    recorded, effective = recorded[rows], effective[rows]
+    log_start = f", the log at {folded.log.log_start_offset}; a leader continues from "
+    return at_share_partitions(
+        folded, rows, "it starts at ", recorded, log_start, effective,
+        offset=folded.chains.chains["snapshot_offset"][rows], start_offset=recorded, effective_start_offset=effective,
     )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -38,26 +38,23 @@ WRITTEN = "written"
 
 def find_breaches(
     scope: Scope, subject: Any, severities: Mapping[str, str] | None = None
-) -> list[tuple[str, Breaches]]:
+) -> Iterator[tuple[str, Breaches]]:
     """Evaluate every rule of a scope that is not off.
 
     Args:
         scope: a scope that is not in COMPILED.
         subject: the argument of the rules of that scope.
         severities: code -> severity, or OFF.
-    Returns:
+    Yields:
         (code, breaches) of the broken rules.
     """
-    overrides, breaches_by_rule = severities or {}, []
     for code, declared in registered().items():
         check = declared.checks.get(scope)
-        if check is None or isinstance(check, Predicate) or overrides.get(code) == OFF:
-            continue
-        breaches = check(subject)
-        breaches_by_rule.append(
-            (code, breaches if isinstance(breaches, Breaches) else _from_group_breaches([*breaches]))
-        )
-    return [(code, breaches) for code, breaches in breaches_by_rule if len(breaches.offset)]
+        if check is not None and not isinstance(check, Predicate) and (severities or {}).get(code) != OFF:
+            found = check(subject)
+            breaches = found if isinstance(found, Breaches) else _from_group_breaches([*found])
+            if len(breaches.offset):
+                yield code, breaches
 
 
 def _from_group_breaches(breaches: Sequence[GroupBreach]) -> Breaches:
@@ -99,10 +96,8 @@ class RecordRules:
         any_broken = int(np.bitwise_or.reduce(chunk.broken))
         for number, (code, scope, predicate) in enumerate(composed.rules):
             if any_broken & (1 << number) and self._severities.get(code) != OFF:
-                rows = np.flatnonzero(chunk.broken & (1 << number))
-                breaches_by_rule.append(
-                    (code, _breaches_of(predicate, scope, chunk, rows, 1 << number, composed.broken_by_batch))
-                )
+                breaches = _breaches_of(predicate, scope, chunk, 1 << number, composed.broken_by_batch)
+                breaches_by_rule.append((code, breaches))
         return _cap(breaches_by_rule)
 
 
@@ -110,9 +105,8 @@ judge_records = RecordRules()
 """All rules over records and state batches, with their own severities."""
 
 
-def _breaches_of(
-    predicate: Predicate, scope: Scope, chunk: ContextChunk, rows: np.ndarray, bit: int, broken_by_batch: Any
-) -> Breaches:
+def _breaches_of(predicate: Predicate, scope: Scope, chunk: ContextChunk, bit: int, broken_by_batch: Any) -> Breaches:
+    rows = np.flatnonzero(chunk.broken & bit)
     records, subject = take_rows(chunk.records, rows), take_rows(chunk.contexts, rows)
     evidence: dict[str, Column] = {}
     if scope == Scope.STATE_BATCH:
@@ -180,13 +174,9 @@ def judge(
         The table `findings` with run_id null.
     """
     dialect_scope = Scope.CONTROL_LOG if isinstance(folded, FoldedControlLog) else Scope.STATE_LOG
-    breaches_by_rule = [
-        *records,
-        *find_breaches(Scope.RECORD_BATCHES, folded, severities),
-        *find_breaches(Scope.LOG, folded, severities),
-        *find_breaches(dialect_scope, folded, severities),
-    ]
-    breaches_by_rule = _cap(breaches_by_rule)
+    scopes = (Scope.RECORD_BATCHES, Scope.LOG, dialect_scope)
+    found = [breaches for scope in scopes for breaches in find_breaches(scope, folded, severities)]
+    breaches_by_rule = _cap([*records, *found])
     table = findings_table(
         breaches_by_rule, severities, lambda breaches: _identity(folded, breaches, topics or Topics())
     )

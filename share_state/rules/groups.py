@@ -1,12 +1,12 @@
 """Rules over share groups and the state of their share-partitions, and the evaluation of all rules over groups."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from share_state.fold.group_replay import GroupFault, TopicPartitions, to_pairs
+from share_state.fold.group_replay import TopicPartitions, to_pairs
 from share_state.fold.sticky import FoldedSticky
 from share_state.rules.findings import findings
 from share_state.rules.group_context import AuditedGroups, Listed
@@ -198,39 +198,13 @@ def _about(row: Mapping[str, Any], message: str, **evidence: int) -> GroupBreach
     return GroupBreach(message, *key, offset=row["last_offset"], evidence=evidence)
 
 
-def judge_group_records(faults: Sequence[GroupFault], severities: Mapping[str, str] | None = None) -> pa.Table:
-    """Evaluate only the rules over records and batches of `__consumer_offsets`.
-
-    Args:
-        faults: reported by `fold_groups` or `fold_sticky`.
-        severities: code -> severity, or OFF, in place of the rule's own.
-    Returns:
-        The table `findings` with run_id null.
-    """
-    return findings(Scope.GROUP_RECORDS, faults, severities)
-
-
 def judge_groups(audited: AuditedGroups, severities: Mapping[str, str] | None = None) -> pa.Table:
-    """Evaluate every rule over share groups and their records.
-
-    Args:
-        audited: the groups, and the state of their share-partitions.
-        severities: code -> severity, or OFF, in place of the rule's own.
-    Returns:
-        The table `findings` with run_id null.
-    """
-    over_records = judge_group_records(audited.folded.faults, severities)
+    """The table `findings` of every rule over share groups and their records; arguments as for `findings`."""
+    over_records = findings(Scope.GROUP_RECORDS, audited.folded.faults, severities)
     return pa.concat_tables([over_records, findings(Scope.GROUPS, audited, severities)])
 
 
 def judge_sticky(sticky: FoldedSticky, severities: Mapping[str, str] | None = None) -> pa.Table:
-    """Evaluate every rule over the claims and assignments of classic consumer groups.
-
-    Args:
-        sticky: result of `fold_sticky`.
-        severities: code -> severity, or OFF, in place of the rule's own.
-    Returns:
-        The table `findings` with run_id null.
-    """
-    over_records = judge_group_records(sticky.faults, severities)
+    """The table `findings` of every rule over claims and assignments of classic consumer groups; as `judge_groups`."""
+    over_records = findings(Scope.GROUP_RECORDS, sticky.faults, severities)
     return pa.concat_tables([over_records, findings(Scope.CLAIMS, sticky, severities)])

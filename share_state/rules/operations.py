@@ -12,7 +12,7 @@ from share_state.fold.log import FoldedLog
 from share_state.fold.log_stats import Folded
 from share_state.fold.states import window_ends
 from share_state.kafka.buffers import range_rows
-from share_state.rules.registry import INFO, NOTHING, PLACE, WARNING, Breaches, Column, Scope, rule
+from share_state.rules.registry import INFO, NOTHING, PLACE, WARNING, Breaches, Column, Scope, at_share_partitions, rule
 
 _LATER_THAN_4_1 = ("4.2", "4.3", "4.4")
 _MAX_RANGES = 5
@@ -69,28 +69,16 @@ def _with_ranges(
     owner = np.searchsorted(chains.ends, rows, "right") - 1
     starts, last = chains.chains["start_offset"][owner], chains.batches["last"][rows]
     is_after_start = last >= starts
-    rows, owner, starts, last = (
-        rows[is_after_start],
-        owner[is_after_start],
-        starts[is_after_start],
-        last[is_after_start],
-    )
+    rows, owner, starts, last = (column[is_after_start] for column in (rows, owner, starts, last))
     first = np.maximum(chains.batches["first"][rows], starts)
     owners_with_ranges, begin, ranges = np.unique(owner, return_index=True, return_counts=True)
     offsets = np.add.reduceat(last - first + 1, begin)
-    return Breaches(
-        chains.chains["last_offset"][owners_with_ranges].copy(),
-        (
-            offsets,
-            np.where(offsets == 1, " offset (", " offsets ("),
-            _listed(first, last, begin, ranges),
-            ") ",
-            *text(owners_with_ranges),
-        ),
-        key=folded.numbers[owners_with_ranges],
-        evidence={"offsets": offsets, "first_offset": first[begin], "ranges": ranges}
-        | {name: column[owners_with_ranges] for name, column in evidence.items()},
-    )
+    noun, lists = np.where(offsets == 1, " offset (", " offsets ("), _listed(first, last, begin, ranges)
+    evidence = {"offsets": offsets, "first_offset": first[begin], "ranges": ranges} | {
+        name: column[owners_with_ranges] for name, column in evidence.items()
+    }
+    pieces = (offsets, noun, lists, ") ", *text(owners_with_ranges))
+    return at_share_partitions(folded, owners_with_ranges, *pieces, **evidence)
 
 
 def _listed(first: np.ndarray, last: np.ndarray, begin: np.ndarray, ranges: np.ndarray) -> pa.Array:
@@ -120,12 +108,8 @@ def spso_stall(folded: Folded) -> Breaches:
     )
     rows = np.flatnonzero(stuck & finished & (start >= 0) & (milliseconds >= folded.limits.stall_minutes * _MINUTE_MS))
     minutes = milliseconds[rows] // _MINUTE_MS
-    return Breaches(
-        chains["last_offset"][rows].copy(),
-        ("the start offset ", start[rows], " has not moved for ", minutes, " minutes while later offsets finished"),
-        key=folded.numbers[rows],
-        evidence={"start_offset": start[rows], "milliseconds": milliseconds[rows]},
-    )
+    text = ("the start offset ", start[rows], " has not moved for ", minutes, " minutes while later offsets finished")
+    return at_share_partitions(folded, rows, *text, start_offset=start[rows], milliseconds=milliseconds[rows])
 
 
 @rule(
@@ -139,19 +123,15 @@ def in_flight_limit(folded: Folded) -> Breaches:
 
     If the window from the leader's start to the end is full, no more records can be acquired.
     """
-    chains, limits = folded.chains, folded.limits_of("record_locks")
-    recorded = chains.chains["start_offset"].copy()
+    limits = folded.limits_of("record_locks")
     # The recorded start may be one write behind; a leader starts after the finished offsets.
     start = folded.leader_starts()
-    width = window_ends(chains) - start
-    rows = np.flatnonzero((recorded >= 0) & (width >= limits))
-    return Breaches(
-        chains.chains["last_offset"][rows].copy(),
-        (width[rows], " offsets are in flight from ", start[rows], " on; at ", limits[rows],
-         " no more are delivered until the first of them finishes"),
-        key=folded.numbers[rows],
-        evidence={"in_flight": width[rows], "start_offset": start[rows]},
-    )  # fmt: skip
+    width = window_ends(folded.chains) - start
+    rows = np.flatnonzero((folded.chains.chains["start_offset"] >= 0) & (width >= limits))
+    width, start = width[rows], start[rows]
+    more = " no more are delivered until the first of them finishes"
+    text = (width, " offsets are in flight from ", start, " on; at ", limits[rows], more)
+    return at_share_partitions(folded, rows, *text, in_flight=width, start_offset=start)
 
 
 @rule(
@@ -169,19 +149,11 @@ def long_chain(folded: FoldedLog) -> Breaches:
     # Up to 4.1 the first cycle after a load or a creation has one more.
     allowed = limits.updates_per_snapshot + (limits.writer_version not in _LATER_THAN_4_1)
     rows = np.flatnonzero((chains["updates"] > allowed) & ~folded.suspect)
-    base, updates = chains["snapshot_offset"][rows].copy(), chains["updates"][rows].copy()
+    base, updates = chains["snapshot_offset"][rows], chains["updates"][rows]
     since = np.where(base >= 0, base, chains["orphan_offset"][rows])
-    return Breaches(
-        chains["last_offset"][rows].copy(),
-        (
-            updates,
-            f" updates follow {PLACE} ",
-            since,
-            f" without a snapshot; the limit is {limits.updates_per_snapshot}",
-        ),
-        key=folded.numbers[rows],
-        evidence={"updates": updates, "snapshot_offset": base},
-    )
+    limit = f" without a snapshot; the limit is {limits.updates_per_snapshot}"
+    text = (updates, f" updates follow {PLACE} ", since, limit)
+    return at_share_partitions(folded, rows, *text, updates=updates, snapshot_offset=base)
 
 
 @rule("CUTOFF_PINNED", Scope.STATE_LOG, severity=INFO, source="Kafka ShareCoordinatorOffsetsManager")
@@ -196,11 +168,8 @@ def cutoff_pinned(folded: FoldedLog) -> Breaches:
     if pinned < max(folded.limits.pinned_records, 1) or not len(rows):
         return NOTHING
     limiting_row = rows[[np.argmin(snapshots[rows])]]
-    at, size, following = snapshots[limiting_row].copy(), row["pinned_bytes"], row["next_cutoff_offset"]
-    return Breaches(
-        at,
-        (f"its snapshot at {PLACE} ", at, f" alone keeps {pinned} records ({size} bytes) from being cleaned;"
-         f" without it the cutoff would be {following}"),
-        key=folded.numbers[limiting_row],
-        evidence={"pinned_records": np.array([pinned]), "pinned_bytes": np.array([size])},
-    )  # fmt: skip
+    at, size = snapshots[limiting_row], row["pinned_bytes"]
+    why = f" alone keeps {pinned} records ({size} bytes) from being cleaned"
+    text = (f"its snapshot at {PLACE} ", at, f"{why}; without it the cutoff would be {row['next_cutoff_offset']}")
+    evidence = {"pinned_records": np.array([pinned]), "pinned_bytes": np.array([size])}
+    return at_share_partitions(folded, limiting_row, *text, offset=at, **evidence)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from share_state.errors import DeclarationError
 from share_state.fold.interval_map import UNCOVERED
+from share_state.fold.log_stats import Folded
 from share_state.fold.record_context import BROKEN_BY_BATCH, BROKEN_RULES, ContextChunk
 from share_state.fold.states import SHARE_GROUP_STATE, state_name
 from share_state.jit.compile import first_class, inlined
@@ -86,6 +87,26 @@ class Breaches:
 
 
 NOTHING = Breaches(np.zeros(0, np.int64), ("",))
+
+
+def at_share_partitions(
+    folded: Folded,
+    rows: np.ndarray,
+    *pieces: Column,
+    offset: np.ndarray | None = None,
+    severity: np.ndarray | None = None,
+    **evidence: Column,
+) -> Breaches:
+    """One breach per live share-partition.
+
+    Args:
+        folded: the folded log partition.
+        rows: rows of `folded.chains.chains`.
+        offset: by default that of the last record of each share-partition.
+        pieces, severity, evidence: as of Breaches.
+    """
+    offset = folded.chains.chains["last_offset"][rows] if offset is None else offset
+    return Breaches(offset, pieces, key=folded.numbers[rows], evidence=evidence, severity=severity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,23 +223,18 @@ def rule(code: str, scope: Scope, *, severity: str, source: str) -> Callable[[_C
     return decorate
 
 
-def record_rule(code: str, *, severity: str, source: str) -> Callable[[Any], Predicate]:
-    """Register a condition over single records of `__share_group_state`; see `Predicate` and `rule`."""
-    return _compiled(code, Scope.RECORD, severity, source)
+def _compiled_rule(scope: Scope, code: str, *, severity: str, source: str) -> Callable[[Any], Predicate]:
+    """Register a condition over single records, or over single state batches of records; see `Predicate` and `rule`."""
 
-
-def state_batch_rule(code: str, *, severity: str, source: str) -> Callable[[Any], Predicate]:
-    """Register a condition over single state batches of a record; see `Predicate` and `rule`."""
-    return _compiled(code, Scope.STATE_BATCH, severity, source)
-
-
-def _compiled(code: str, scope: Scope, severity: str, source: str) -> Callable[[Any], Predicate]:
     def decorate(condition: Any) -> Predicate:
         predicate = Predicate(condition)
         register(code, scope, predicate, severity, source, _statement(code, condition))
         return predicate
 
     return decorate
+
+
+record_rule, state_batch_rule = partial(_compiled_rule, Scope.RECORD), partial(_compiled_rule, Scope.STATE_BATCH)
 
 
 def _statement(code: str, function: Any) -> str:
