@@ -178,7 +178,8 @@ def audit(
         ),
     ] = None,
     fail_on: Annotated[
-        str | None, typer.Option("--fail-on", help="Overrides fail_on: error, warning, info or off.")
+        str | None,
+        typer.Option("--fail-on", callback=check_fail_on, help="Overrides fail_on: error, warning, info or off."),
     ] = None,
     html: Annotated[
         str | None, typer.Option("--html", metavar="FILE", help="Write the page to this file; overrides report.html.")
@@ -197,8 +198,6 @@ def audit(
 
     It resumes where the last audit of the warehouse stopped, and writes the tables, a page and metrics.
     """
-    if fail_on is not None:
-        check_fail_on(fail_on)
     given = {
         "topics": topics,
         "state_partitions": state_partitions,

@@ -15,7 +15,6 @@ from share_state.cli.options import (
     Reading,
     Running,
     Subscriptions,
-    check_fail_on,
     fails,
     open_plan,
     spec_of,
@@ -73,7 +72,6 @@ def cutoff(
     Records before the cutoff of a log partition are redundant. Threads of this process fold the logs; with --master,
     Spark's tasks.
     """
-    check_fail_on(judging.fail_on)
     control = {"subscriptions": subscriptions, "ignore_uncheckpointed": ignore_uncheckpointed, "index": index}
     # Without --topics, the groups of the export name the topics.
     names_only, choice = reading.topics is None, running.choice

@@ -149,10 +149,10 @@ def plot(
     window: what was in flight, over time. offsets: SPSO, SPEO and the topic's end, over time. deliveries: records in
     flight by delivery count. cutoff: what can be deleted of each log.
     """
-    from share_state.report.plots.charts import check_suffix, save  # noqa: PLC0415  matplotlib is slow to import
+    from share_state.report.plots.charts import SUFFIXES, save  # noqa: PLC0415  matplotlib is slow to import
     from share_state.report.plots.overview import draw_plot  # noqa: PLC0415
 
-    check_suffix(out)
+    console.check_suffix(out, SUFFIXES)
     with _open_plan(inputs, reading) as plan:
         chart = draw_plot(what, plan, SharePartitionFilter(group, topic, partition), delivery_limit)
     save(chart, out)

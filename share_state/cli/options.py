@@ -102,8 +102,28 @@ RuleSeverity = Annotated[
         "--rule", metavar="CODE=SEVERITY", help="Set the severity of a rule: error, warning, info or off (repeatable)."
     ),
 ]
+
+
+def check_fail_on(fail_on: str | None) -> str | None:
+    """Refuse an unknown severity; the callback of `--fail-on`.
+
+    Raises:
+        ShareStateError: if it is unknown.
+    """
+    from share_state.rules.registry import OFF, SEVERITIES  # noqa: PLC0415
+
+    if fail_on not in (None, *SEVERITIES, OFF):
+        raise ShareStateError(f"--fail-on {fail_on}: give one of {', '.join((*SEVERITIES, OFF))}")
+    return fail_on
+
+
 FailOn = Annotated[
-    str, typer.Option("--fail-on", help="Lowest severity that makes the exit code 1: error, warning, info or off.")
+    str,
+    typer.Option(
+        "--fail-on",
+        callback=check_fail_on,
+        help="Lowest severity that makes the exit code 1: error, warning, info or off.",
+    ),
 ]
 SparkConf = Annotated[list[str] | None, typer.Option("--spark-conf", metavar="K=V", help="Spark setting (repeatable).")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -214,23 +234,11 @@ def pairs(given: Sequence[str] | None, option: str = "--spark-conf") -> dict[str
     return {name: value for name, _, value in split}
 
 
-def check_fail_on(fail_on: str) -> None:
-    """Refuse an unknown severity.
-
-    Raises:
-        ShareStateError: if it is unknown.
-    """
-    from share_state.rules.registry import OFF, SEVERITIES  # noqa: PLC0415
-
-    if fail_on not in (*SEVERITIES, OFF):
-        raise ShareStateError(f"--fail-on {fail_on}: give one of {', '.join((*SEVERITIES, OFF))}")
-
-
 def fails(by_severity: Mapping[str, int], fail_on: str) -> bool:
     """Whether there are findings at or above a severity."""
-    from share_state.rules.registry import OFF, SEVERITIES  # noqa: PLC0415
+    from share_state.rules.registry import at_or_above  # noqa: PLC0415
 
-    return fail_on != OFF and any(by_severity.get(severity) for severity in SEVERITIES[: SEVERITIES.index(fail_on) + 1])
+    return any(by_severity.get(severity) for severity in at_or_above(fail_on))
 
 
 def spec_of(

@@ -21,7 +21,6 @@ from share_state.cli.options import (
     Reading,
     Running,
     Subscriptions,
-    check_fail_on,
     fails,
     open_plan,
     spec_of,
@@ -67,7 +66,6 @@ def reconstruct(
     """Fold exported logs and write the tables; print a summary."""
     progress, choice = Progress(quiet=running.quiet), running.choice
     selection = _timeline_filter(timeline, group, topic, partition)
-    check_fail_on(judging.fail_on)
     with open_place(choice, out) as (choice, place):
         if (note := audit_note(place)) is not None:
             logging.getLogger("share_state").info("%s", note)

@@ -15,7 +15,7 @@ from share_state.pipeline.executor import Progress
 from share_state.pipeline.inputs import find_cluster_address
 from share_state.report import console
 from share_state.report.repair.commands import KafkaTools
-from share_state.report.repair.plan import check_release, check_suffix, make_plan
+from share_state.report.repair.plan import SUFFIXES, check_release, make_plan
 from share_state.report.repair.status import audited, open_warehouse
 from share_state.sources.kafka_client import bootstrap_servers
 
@@ -53,8 +53,8 @@ def repair(
     It prints options in order of harm, with commands and their simulated effect, and changes nothing.
     """
     if out is not None:
-        check_suffix(out)
-        console.check_report_path(out)
+        console.check_suffix(out, SUFFIXES)
+        console.check_report_paths(out)
     check_release(release)
     progress = Progress(quiet=quiet)
     if (tables := open_warehouse(inputs)) is not None:

@@ -28,7 +28,6 @@ from share_state.cli.options import (
     StatePartitions,
     TopicsFile,
     announce_compiling,
-    check_fail_on,
     fails,
     pairs,
 )
@@ -143,7 +142,6 @@ def stream(
 ) -> None:
     """Keep the tables current while share groups work."""
     progress, milliseconds = Progress(quiet=running.quiet), _milliseconds(trigger)
-    check_fail_on(judging.fail_on)
     check_warehouse_path(out)
     if names_schema(out):
         raise WarehouseError(

@@ -15,9 +15,9 @@ from share_state.cli.options import (
     Partition,
     Topic,
     Warehouse,
-    check_fail_on,
     fails,
 )
+from share_state.fold.options import SharePartitionFilter
 from share_state.report import console
 from share_state.report.show import describe_groups, print_groups, print_state, print_state_json
 
@@ -33,8 +33,11 @@ def show(
     epochs: Annotated[bool, typer.Option("--epochs", help="Also print the leader epoch.")] = False,
 ) -> None:
     """Print offsets, lag and records in flight."""
-    selection = (warehouse, group, topic, partition)
-    print_state_json(*selection) if as_json else print_state(*selection, epochs=epochs, ranges=ranges)
+    selection = SharePartitionFilter(group, topic, partition)
+    if as_json:
+        print_state_json(warehouse, selection)
+    else:
+        print_state(warehouse, selection, epochs=epochs, ranges=ranges)
 
 
 @command("share-state groups /lake/share_state --group orders-app")
@@ -62,7 +65,6 @@ def compare(
     from share_state.report.compare import list_groups, print_comparison  # noqa: PLC0415
     from share_state.sources.kafka_admin import fetch_broker_offsets  # noqa: PLC0415
 
-    check_fail_on(fail_on)
     names = list_groups(warehouse)
     answers = fetch_broker_offsets(cluster, kafka_properties, names)
     found = compare_offsets(warehouse, answers)

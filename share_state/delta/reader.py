@@ -8,8 +8,6 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
-from functools import reduce
-from operator import and_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -396,15 +394,3 @@ class CommittedTables:
             return WarehouseError(str(store_error(f"{self.root}/{table}", why)))
         reason, fix = refusal(why, f"run {self._writer} again")
         return WarehouseError(f"{self.root}/{table}: cannot be read ({reason}); {fix}")
-
-
-def key_filter(group: str | None, topic: str | None, partition: int | None) -> pc.Expression | None:
-    """A filter for rows of a group, a topic (name or id) and a partition, as far as they are given; None if none is."""
-    conditions = []
-    if group is not None:
-        conditions.append(pc.field("group_id") == group)
-    if topic is not None:
-        conditions.append((pc.field("topic") == topic) | (pc.field("topic_id") == topic))
-    if partition is not None:
-        conditions.append(pc.field("partition") == partition)
-    return reduce(and_, conditions) if conditions else None

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import reduce
-from operator import or_
+from operator import and_, or_
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +32,18 @@ class SharePartitionFilter:
     group_id: str | None = None
     topic: str | None = None
     partition: int | None = None
+
+    @property
+    def of_rows(self) -> pc.Expression | None:
+        """The filter for rows of tables; None if it matches all."""
+        conditions = []
+        if self.group_id is not None:
+            conditions.append(pc.field("group_id") == self.group_id)
+        if self.topic is not None:
+            conditions.append((pc.field("topic") == self.topic) | (pc.field("topic_id") == self.topic))
+        if self.partition is not None:
+            conditions.append(pc.field("partition") == self.partition)
+        return reduce(and_, conditions) if conditions else None
 
     def matches(self, keys: KeyTable, topics: Topics) -> np.ndarray:
         """Mask of the matching share-partitions of a log: bool, entry n for number n."""

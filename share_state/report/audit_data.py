@@ -20,6 +20,7 @@ from share_state.config.model import Acknowledged
 from share_state.delta.reader import CommittedTables
 from share_state.errors import WarehouseError
 from share_state.fold.limits import Limits
+from share_state.report.cutoff import name_holders
 from share_state.report.share_partitions import (
     HISTORY_TABLE,
     IDENTITY_COLUMNS,
@@ -47,8 +48,9 @@ from share_state.report.share_partitions import (
     with_unreported_verdicts,
 )
 from share_state.rules.findings import count_findings
-from share_state.rules.registry import ERROR, OFF, SEVERITIES, WARNING, registered
+from share_state.rules.registry import ERROR, SEVERITIES, WARNING, at_or_above, registered
 from share_state.schema.declarations import table_schema
+from share_state.sources.topics import Topics
 
 SUSPECT = "suspect"
 """The status of a share-partition whose state cannot be trusted, and that has no error."""
@@ -491,8 +493,7 @@ class AuditReport:
     @property
     def failing(self) -> int:
         """The number of findings at or above `fail_on` that make the exit code 1."""
-        severities = () if self.fail_on == OFF else SEVERITIES[: SEVERITIES.index(self.fail_on) + 1]
-        return sum(rule.failing for rule in self.findings if rule.severity in severities)
+        return sum(rule.failing for rule in self.findings if rule.severity in at_or_above(self.fail_on))
 
     @property
     def failing_verdicts(self) -> int:
@@ -556,8 +557,6 @@ def read_report(
 
 
 def _name_topics(tables: CommittedTables, cutoffs: pa.Table) -> pa.Table:
-    """Append limited_by_topic, the name of the topic in limited_by_topic_id."""
+    """Append limited_by_topic, as far as the tables show the name."""
     where = pc.field("topic_id").isin(cutoffs["limited_by_topic_id"].unique()) & pc.field("topic").is_valid()
-    named = tables.read("share_partition_state", where, ["topic_id", "topic"])
-    place = pc.index_in(cutoffs["limited_by_topic_id"], named["topic_id"].combine_chunks())
-    return cutoffs.append_column("limited_by_topic", named["topic"].combine_chunks().take(place.combine_chunks()))
+    return name_holders(cutoffs, Topics(tables.read("share_partition_state", where, ["topic_id", "topic"])))

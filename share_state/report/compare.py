@@ -12,12 +12,10 @@ import pyarrow.compute as pc
 
 from share_state.delta.reader import CommittedTables
 from share_state.fold.states import SHARE_GROUP_STATE
-from share_state.kafka.codec import encode
-from share_state.kafka.share_partition_keys import KeyTable, key_hashes
 from share_state.report.console import print_line, print_table
 from share_state.report.share_partitions import plain_run
 from share_state.rules.registry import ERROR, INFO, SEVERITIES, WARNING
-from share_state.schema.declarations import layout
+from share_state.sources.discovery import group_partition_of
 from share_state.sources.topics import Topics
 
 if TYPE_CHECKING:
@@ -35,7 +33,6 @@ STATEMENTS = {
 }
 """Finding -> what must hold."""
 
-_KEY_TYPE_SIZE = 2
 _COMPARED = ("start_offset", "leader_epoch", "lag")
 _NUMERIC = ("PARTITION", "LOG-START", "BROKER-START", "LOG-LAG", "BROKER-LAG")
 
@@ -188,10 +185,8 @@ def _end_offsets(topics: Topics) -> dict[tuple[str, int], int]:
 def _state_partitions(keys: Sequence[ShareKey], names: Mapping[str, str], count: int) -> dict[ShareKey, int]:
     """Where the coordinator keeps share-partitions that the log does not have."""
     ids = {name: topic_id for topic_id, name in names.items()}
-    known = [key for key in keys if key[1] in ids]
-    if not known:
-        return {}
-    fields = [{"group_id": group, "topic_id": ids[topic], "partition": number} for group, topic, number in known]
-    encoded = [encode(layout("share_snapshot_key", "4.1+"), key)[_KEY_TYPE_SIZE:] for key in fields]
-    numbers = key_hashes(KeyTable.of(pa.chunked_array([encoded], pa.binary()))) % count
-    return dict(zip(known, numbers.tolist(), strict=True))
+    return {
+        (group, topic, number): group_partition_of(f"{group}:{ids[topic]}:{number}", count)
+        for group, topic, number in keys
+        if topic in ids
+    }

@@ -30,10 +30,18 @@ _PIECE_ROWS = 10_000
 """Rows that become Python objects at a time."""
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, numeric: Container[str] = ()) -> None:
-    """Print rows below a header, aligned and never cut; the `numeric` columns are right-aligned."""
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, numeric: Container[str] = (), otherwise: str | None = None
+) -> None:
+    """Print rows below a header, aligned and never cut; the `numeric` columns are right-aligned.
+
+    Without rows print `otherwise`, or only the header.
+    """
     # rich.table takes half a millisecond per row.
     cells = [[UNKNOWN if cell is None else escape_unprintable(str(cell)) for cell in row] for row in rows]
+    if not cells and otherwise is not None:
+        print_line(otherwise)
+        return
     widths = [max(map(cell_len, column)) for column in zip(columns, *cells, strict=True)]
 
     def line(texts: Sequence[str]) -> str:
@@ -193,33 +201,34 @@ class ReportError(ShareStateError):
     """Raised if a report cannot be written."""
 
 
-def check_report_path(path: str) -> None:
-    """Refuse a path that no report can be written to.
-
-    Raises:
-        ReportError: if it is a folder, or its folder does not exist or is not writable.
-    """
-    folder = Path(path).parent
-    if Path(path).is_dir():
-        raise ReportError(f"{path}: is a folder; give the name of a file")
-    if not folder.is_dir():
-        raise ReportError(f"{path}: the folder {folder} does not exist; create it, or give another file")
-    if not os.access(path if _is_special(path) else Path(path).resolve().parent, os.W_OK):
-        raise ReportError(f"{path}: the folder {folder} is not writable; allow it, or give another file")
-
-
 def check_report_paths(*paths: str | None) -> None:
     """Refuse paths that no report can be written to, and two reports in one file.
 
     Raises:
-        ReportError: if a path is unusable or given twice.
+        ReportError: if a path is a folder or given twice, or its folder does not exist or is not writable.
     """
     seen = set[Path]()
     for path in filter(None, paths):
-        check_report_path(path)
-        if (target := Path(path).resolve()) in seen and not _is_special(path):
+        folder, target = Path(path).parent, Path(path).resolve()
+        if Path(path).is_dir():
+            raise ReportError(f"{path}: is a folder; give the name of a file")
+        if not folder.is_dir():
+            raise ReportError(f"{path}: the folder {folder} does not exist; create it, or give another file")
+        if not os.access(path if _is_special(path) else target.parent, os.W_OK):
+            raise ReportError(f"{path}: the folder {folder} is not writable; allow it, or give another file")
+        if target in seen and not _is_special(path):
             raise ReportError(f"{path}: is given for two reports; give each its own file")
         seen.add(target)
+
+
+def check_suffix(path: str | Path, suffixes: Sequence[str]) -> None:
+    """Refuse a file whose suffix names no format that it can be written in.
+
+    Raises:
+        ReportError: naming those that do.
+    """
+    if Path(path).suffix not in suffixes:
+        raise ReportError(f"{path}: give a name that ends in {', '.join(suffixes[:-1])} or {suffixes[-1]}")
 
 
 def _is_special(path: str) -> bool:
@@ -235,7 +244,7 @@ def write_report(path: str, text: str) -> None:
     Raises:
         ReportError: if it cannot be written; an existing file stays.
     """
-    check_report_path(path)
+    check_report_paths(path)
     target = Path(path) if _is_special(path) else Path(path).resolve()
     temporary = target if _is_special(path) else Path(f"{target}.{os.getpid()}.tmp")
     try:

@@ -5,13 +5,13 @@ State is compared per share-partition: its scalar columns, and the ranges of off
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
 
-from share_state.delta.reader import CommittedTables, key_filter
+from share_state.delta.reader import CommittedTables
 from share_state.fold.interval_merge import ACKNOWLEDGED, ARCHIVED
 from share_state.fold.options import SharePartitionFilter
 from share_state.fold.states import state_name
@@ -72,17 +72,18 @@ class InFlightWindow:
 
 @dataclass(frozen=True, slots=True)
 class RangeChange:
-    """Offsets first to last, inclusive, that are in another state now.
+    """Offsets that are in another state now.
 
     Attributes:
-        kind: new (in flight now, beyond SPEO before), finished (terminal now), passed (by SPSO, terminal before),
+        first_offset, last_offset: inclusive.
+        change: new (in flight now, beyond SPEO before), finished (terminal now), passed (by SPSO, terminal before),
             changed (in flight before and after), returned (terminal before, in flight now) or gone (beyond SPEO now).
         before, after: names of the states.
     """
 
-    first: int
-    last: int
-    kind: str
+    first_offset: int
+    last_offset: int
+    change: str
     before: str
     after: str
 
@@ -106,12 +107,11 @@ def compare_windows(before: InFlightWindow | None, after: InFlightWindow | None)
     for (first, end), (was, is_now) in zip(pairwise(bounds), states, strict=True):
         if was == is_now:
             continue
-        change = RangeChange(first, end - 1, _kind(was, is_now), was[0], is_now[0])
-        previous = changes[-1] if changes else None
-        if previous and previous.last == first - 1 and (previous.before, previous.after) == (was[0], is_now[0]):
-            change = RangeChange(previous.first, end - 1, change.kind, was[0], is_now[0])
-            changes.pop()
-        changes.append(change)
+        last = changes[-1] if changes else None
+        if last and last.last_offset == first - 1 and (last.before, last.after) == (was[0], is_now[0]):
+            changes[-1] = replace(last, last_offset=end - 1)
+        else:
+            changes.append(RangeChange(first, end - 1, _kind(was, is_now), was[0], is_now[0]))
     return changes
 
 
@@ -134,7 +134,7 @@ def read_warehouses(warehouses: Sequence[str], selection: SharePartitionFilter) 
         InputError: if the filter matches a share-partition in none of them.
         WarehouseError: if there is none, or a table cannot be read.
     """
-    opened, where = [CommittedTables(one) for one in warehouses], key_filter(*astuple(selection))
+    opened, where = [CommittedTables(one) for one in warehouses], selection.of_rows
     found = [(tables.read(_TABLES[0], where), tables.read(_TABLES[1], where)) for tables in opened]
     if not any(len(states) for states, _ in found):
         check_known(opened, selection)
@@ -147,7 +147,7 @@ def fold_exports(plans: Sequence[FoldPlan], selection: SharePartitionFilter) -> 
     Raises:
         InputError: if a segment cannot be read, or the filter matches no share-partition at the last point.
     """
-    executor, where, found = LocalExecutor(), key_filter(*astuple(selection)), list[StateTables]()
+    executor, where, found = LocalExecutor(), selection.of_rows, list[StateTables]()
     for plan in plans:
         tables = executor.returned_tables(executor.fold(plan, OutputSpec(_TABLES)), _TABLES)
         states, in_flight = (tables[name] if where is None else tables[name].filter(where) for name in _TABLES)
@@ -165,7 +165,7 @@ def compare_states(before: StateTables, after: StateTables) -> dict[str, Any]:
     Returns:
         `share_partitions`: how many are compared; `differing`: how many of them differ; `changed`: for each of those
         its key, `change` (appeared, disappeared, changed), `scalars` (column -> [before, after], if they differ) and
-        `ranges` (first_offset, last_offset, record_count, before, after; `change` is the kind of a RangeChange).
+        `ranges` (record_count and the attributes of a RangeChange).
     """
     old, new = (_states_by_key(tables[0]) for tables in (before, after))
     old_ranges, new_ranges = _ranges_by_key(before[1]), _ranges_by_key(after[1])
@@ -216,17 +216,7 @@ def _compare(
     scalars = {name: pair for name, pair in values.items() if pair[0] != pair[1]}
     if old and new and not scalars and not changes:
         return None
-    ranges = [
-        {
-            "first_offset": one.first,
-            "last_offset": one.last,
-            "record_count": one.last - one.first + 1,
-            "change": one.kind,
-            "before": one.before,
-            "after": one.after,
-        }
-        for one in changes
-    ]
+    ranges = [asdict(one) | {"record_count": one.last_offset - one.first_offset + 1} for one in changes]
     kind = "changed" if old and new else "appeared" if new else "disappeared"
     known = new or old or {}
     return {name: known[name] for name in KEY_COLUMNS} | {"change": kind, "scalars": scalars, "ranges": ranges}

@@ -23,6 +23,7 @@ from share_state.pipeline.plan import FoldPlan
 from share_state.report.console import UNKNOWN, escape_unprintable, format_time, print_line, print_table
 from share_state.sources.discovery import LogPartition, find_group_logs, group_partition_of
 
+_EPOCHS = ("snapshot_epoch", "state_epoch", "leader_epoch")
 _PLACES = {
     Place.UNKNOWN: "unknown",
     Place.DELETED: "no state",
@@ -127,13 +128,9 @@ def _explanation_json(
         elif touch.after.place not in (Place.BELOW_START, Place.UNKNOWN):
             deliveries = 0
         records.append(_record_json(touch, deliveries, assignments))
+    key = ("group_id", "topic_id", "topic", "partition", "offset", "log")
     return {
-        "group_id": explanation.group_id,
-        "topic_id": explanation.topic_id,
-        "topic": explanation.topic,
-        "partition": explanation.partition,
-        "offset": explanation.offset,
-        "log": explanation.log,
+        **{name: getattr(explanation, name) for name in key},
         "records": records,
         "place": str(explanation.standing.place),
         "delivery_state": explanation.standing.state,
@@ -167,11 +164,7 @@ def _record_json(touch: Touch, deliveries: int, assignments: AssignmentHistory) 
         "delivery_state": touch.after.state,
         "delivery_count": touch.after.delivery_count,
         "deliveries": deliveries,
-        "start_offset": touch.start_offset,
-        "end_offset": touch.end_offset,
-        "snapshot_epoch": touch.snapshot_epoch,
-        "state_epoch": touch.state_epoch,
-        "leader_epoch": touch.leader_epoch,
+        **{name: getattr(touch, name) for name in ("start_offset", "end_offset", *_EPOCHS)},
         "delivery_complete_count": None if touch.delivery_complete_count == -1 else touch.delivery_complete_count,
         "members": None if members is None else list(members),
     }

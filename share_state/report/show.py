@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.delta.reader import CommittedTables, key_filter
+from share_state.delta.reader import CommittedTables
 from share_state.fold.options import SharePartitionFilter
 from share_state.fold.states import SHARE_GROUP_STATE, compute_lags
 from share_state.report.console import print_json, print_line, print_table, row_pieces
@@ -58,24 +58,22 @@ _LAG = ("topic_end_offset", "start_offset", "delivery_complete_count")
 _BY_KEY = ascending("group_id", "topic", "topic_id", "partition")
 
 
-def print_state_json(warehouse: str, group: str | None, topic: str | None, partition: int | None) -> None:
+def print_state_json(warehouse: str, selection: SharePartitionFilter) -> None:
     """Print the run, the share-partitions with their lag, and the in-flight ranges as JSON."""
-    tables, where = CommittedTables(warehouse), key_filter(group, topic, partition)
+    tables, where = CommittedTables(warehouse), selection.of_rows
     states, ranges = _read_states(tables, where), _read_ranges(tables, where)
     if not states.num_rows:
-        check_known([tables], SharePartitionFilter(group, topic, partition))
+        check_known([tables], selection)
     lists = {"share_partitions": row_pieces(null_unknown(states)), "in_flight": row_pieces(ranges)}
     print_json({"run": plain_run(tables.run)}, lists)
 
 
-def print_state(
-    warehouse: str, group: str | None, topic: str | None, partition: int | None, *, epochs: bool, ranges: bool
-) -> None:
+def print_state(warehouse: str, selection: SharePartitionFilter, *, epochs: bool, ranges: bool) -> None:
     """Print one line per share-partition, and its in-flight ranges if `ranges` is set or there is only one."""
-    tables, where = CommittedTables(warehouse), key_filter(group, topic, partition)
+    tables, where = CommittedTables(warehouse), selection.of_rows
     states = _read_states(tables, where, [*KEY_COLUMNS, "leader_epoch", "suspect", *_LAG])
     if not states.num_rows:
-        check_known([tables], SharePartitionFilter(group, topic, partition))
+        check_known([tables], selection)
         print_line("no share-partitions")
         return
     rows = left_join(
@@ -139,16 +137,13 @@ def _printed_columns(rows: pa.Table) -> pa.Table:
 
 
 def _print_ranges(ranges: pa.Table, *, with_key: bool) -> None:
-    if not ranges.num_rows:
-        print_line("nothing in flight")
-        return
     cells = []
     for row in ranges.to_pylist():
         key = [row["group_id"], row["topic"] or row["topic_id"], row["partition"]] if with_key else []
         row["state"] = f"{row['state']} (gap)" if row["gap"] else row["state"]
         cells.append([*key, *(row[name] for name in _RANGE_COLUMNS.values())])
     columns = [*(["GROUP", "TOPIC", "PARTITION"] if with_key else []), *_RANGE_COLUMNS]
-    print_table(columns, cells, numeric=_NUMERIC)
+    print_table(columns, cells, numeric=_NUMERIC, otherwise="nothing in flight")
 
 
 def describe_groups(warehouse: str, group: str | None = None) -> dict[str, Any]:
@@ -163,15 +158,15 @@ def describe_groups(warehouse: str, group: str | None = None) -> dict[str, Any]:
         InputError: if the group is unknown.
         WarehouseError: if no run has committed there, or a table is gone.
     """
-    tables = CommittedTables(warehouse)
-    where = key_filter(group, None, None)
+    tables, selection = CommittedTables(warehouse), SharePartitionFilter(group)
+    where = selection.of_rows
     # Groups of the draft's control records have no group side.
     is_state_record = pc.field("dialect") == SHARE_GROUP_STATE
     states = _read_states(tables, is_state_record if where is None else is_state_record & where)
     groups, members = (tables.read(name, where) for name in ("share_groups", "share_group_members"))
     listed = tables.read("share_group_partitions", where)
     if not len(groups) + len(states):
-        check_known([tables], SharePartitionFilter(group))
+        check_known([tables], selection)
     return {
         "run": plain_run(tables.run),
         "read": tables.holds("share_groups"),
@@ -235,21 +230,15 @@ def print_groups(found: Mapping[str, Any], *, group: str | None, members: bool) 
 
 
 def _print_share_partitions(rows: Sequence[Mapping[str, Any]]) -> None:
-    if not rows:
-        print_line("no share-partition")
-        return
     columns = ["TOPIC", "PARTITION", "STATUS", "START-OFFSET", "LAG", "MEMBERS"]
     cells = []
     for row in rows:
         place = [row["topic"] or row["topic_id"], row["partition"], row["status"]]
         cells.append([*place, row["start_offset"], row["lag"], ", ".join(row["members"]) or None])
-    print_table(columns, cells, numeric=("PARTITION", "START-OFFSET", "LAG"))
+    print_table(columns, cells, numeric=("PARTITION", "START-OFFSET", "LAG"), otherwise="no share-partition")
 
 
 def _print_members(rows: Sequence[Mapping[str, Any]]) -> None:
-    if not rows:
-        print_line("no members")
-        return
     columns = ["GROUP", "CONSUMER-ID", "CLIENT-ID", "HOST", "EPOCH", "PARTITIONS", "ASSIGNMENT", "TARGET"]
     cells = []
     for row in rows:
@@ -260,4 +249,4 @@ def _print_members(rows: Sequence[Mapping[str, Any]]) -> None:
         )
         member = [row["group_id"], row["member_id"], row["client_id"], row["client_host"], row["member_epoch"]]
         cells.append([*member, len(row["assigned"]), assigned, "same" if target == assigned else target or "nothing"])
-    print_table(columns, cells, numeric=("EPOCH", "PARTITIONS"))
+    print_table(columns, cells, numeric=("EPOCH", "PARTITIONS"), otherwise="no members")

@@ -27,6 +27,13 @@ from share_state.kafka.state_records import Kind
 
 ERROR, WARNING, INFO, OFF = "error", "warning", "info", "off"
 SEVERITIES = (ERROR, WARNING, INFO)
+
+
+def at_or_above(severity: str) -> tuple[str, ...]:
+    """The severities from one on; none for OFF."""
+    return () if severity == OFF else SEVERITIES[: SEVERITIES.index(severity) + 1]
+
+
 NO_KEY = -1
 
 FINDINGS = "findings"

@@ -1,5 +1,7 @@
 """Ranges that stand elsewhere, against offsets looked at one by one."""
 
+from dataclasses import asdict
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,8 +41,8 @@ def _value(window: InFlightWindow, offset: int) -> RangeState:
 @given(windows(), windows())
 def test_ranges_differ_where_offsets_do(before: InFlightWindow | None, after: InFlightWindow | None):
     found = compare_windows(before, after)
-    told = {offset: (one.before, one.after) for one in found for offset in range(one.first, one.last + 1)}
-    assert sum(one.last - one.first + 1 for one in found) == len(told)
+    told = {offset: (one.before, one.after) for one in found for offset in range(one.first_offset, one.last_offset + 1)}
+    assert sum(one.last_offset - one.first_offset + 1 for one in found) == len(told)
     if before is None and after is None:
         assert not found
         return
@@ -55,7 +57,7 @@ def test_ranges_differ_where_offsets_do(before: InFlightWindow | None, after: In
         if was != is_now:
             expected[offset] = was[0], is_now[0]
     assert told == expected
-    assert found == sorted(found, key=lambda one: one.first)
+    assert found == sorted(found, key=lambda one: one.first_offset)
 
 
 def _window(start: int, *tiles: tuple[int, int, RangeState]) -> InFlightWindow:
@@ -73,8 +75,8 @@ def test_each_change_has_its_name():
         RangeChange(20, 22, "new", "beyond SPEO", "AVAILABLE (1)"),
         RangeChange(23, 25, "finished", "beyond SPEO", "ACKNOWLEDGED (1)"),
     ]
-    assert {one.kind for one in compare_windows(after, before)} == {"returned", "changed", "gone"}
-    assert [one.kind for one in compare_windows(None, before)] == ["finished", "new"]
+    assert {one.change for one in compare_windows(after, before)} == {"returned", "changed", "gone"}
+    assert [one.change for one in compare_windows(None, before)] == ["finished", "new"]
 
 
 def test_the_print_merges_neighbours_that_differ_in_counts_only_and_prints_one_offset_as_one_number(
@@ -88,11 +90,7 @@ def test_the_print_merges_neighbours_that_differ_in_counts_only_and_prints_one_o
         (22, 40, ("gap", False)),
     ]
     changes = compare_windows(InFlightWindow(10, 41, before), InFlightWindow(10, 41, after))
-    ranges = [
-        {"first_offset": one.first, "last_offset": one.last, "record_count": one.last - one.first + 1,
-         "change": one.kind, "before": one.before, "after": one.after}
-        for one in changes
-    ]  # fmt: skip
+    ranges = [asdict(one) | {"record_count": one.last_offset - one.first_offset + 1} for one in changes]
     row = {"group_id": "g", "topic": "t", "partition": 0, "change": "changed", "scalars": {}, "ranges": ranges}
     print_differences({"share_partitions": 1, "differing": 1, "changed": [row]})
     lines = capsys.readouterr().out.splitlines()

@@ -23,6 +23,7 @@ from matplotlib.path import Path as Shape
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from share_state.errors import ShareStateError
+from share_state.report.console import check_suffix
 
 if TYPE_CHECKING:
     from matplotlib.typing import RcKeyType
@@ -179,7 +180,8 @@ def save(chart: Chart, path: str | Path) -> Path:
     Raises:
         ShareStateError: if the name ends otherwise, or the file cannot be written.
     """
-    path = check_suffix(path)
+    path = Path(path)
+    check_suffix(path, SUFFIXES)
     try:
         if path.suffix == ".html":
             path.write_text(_chart_page(chart), encoding="utf-8")
@@ -191,16 +193,6 @@ def save(chart: Chart, path: str | Path) -> Path:
         raise ShareStateError(
             f"{path}: cannot be written ({error.strerror}); give a file in a writable folder"
         ) from None
-    return path
-
-
-def check_suffix(path: str | Path) -> Path:
-    """The path; raises ShareStateError if `save` does not support its suffix."""
-    path = Path(path)
-    if path.suffix not in SUFFIXES:
-        raise ShareStateError(
-            f"{path}: charts are written as {', '.join(SUFFIXES)}; give a name with one of these suffixes"
-        )
     return path
 
 

@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 from matplotlib import rc_context
 from matplotlib.patches import Patch
 
-from share_state.delta.reader import key_filter
 from share_state.errors import ShareStateError
 from share_state.fold.options import SharePartitionFilter
 from share_state.fold.states import SHARE_GROUP_STATE
@@ -189,7 +188,7 @@ def draw_plot(what: str, plan: FoldPlan, selection: SharePartitionFilter, delive
         newest = max((plan.fold(log).newest_time for log in {log for log, table in states if len(table)}), default=-1)
         until = datetime.fromtimestamp(newest / 1000, UTC) if newest >= 0 else None
         return (window if what == "window" else offsets)(timeline, until=until)
-    executor, where = LocalExecutor(), key_filter(selection.group_id, selection.topic, selection.partition)
+    executor, where = LocalExecutor(), selection.of_rows
     name = IN_FLIGHT if what == "deliveries" else CUTOFF if where is None else STATE
     rows = executor.fold(plan, OutputSpec((name,) if name != CUTOFF else ()))
     tables = executor.returned_tables(rows, (name, CUTOFF))

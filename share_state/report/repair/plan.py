@@ -138,16 +138,6 @@ class RepairPlan:
         return json.dumps(self.to_json(), ensure_ascii=False, indent=2, default=datetime.isoformat) + "\n"
 
 
-def check_suffix(path: str) -> None:
-    """Refuse a file whose suffix names no format.
-
-    Raises:
-        ShareStateError: naming those that do.
-    """
-    if Path(path).suffix not in SUFFIXES:
-        raise ShareStateError(f"{path}: give a name that ends in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
-
-
 def check_release(release: str | None) -> None:
     """Refuse a release that is unknown; None is inferred.
 

@@ -189,7 +189,7 @@ class Rehearsal:
             in_flight=in_flight,
             lag=None if end is None else max(0, end - partition.start_offset - partition.delivery_complete_count),
             cutoff=self._cutoff(),
-            skipped=() if self._loses_nothing else _ranges(changes, lambda one: one.kind == FINISHED),
+            skipped=() if self._loses_nothing else _ranges(changes, lambda one: one.change == FINISHED),
             delivered_again=_ranges(changes, lambda one: _is_finished(one.before) and not _is_finished(one.after)),
             seconds=-(-self.now_ms // 1000),
         )
@@ -226,7 +226,7 @@ def _is_finished(state: str) -> bool:
 
 def _ranges(changes: Iterable[RangeChange], is_meant: Callable[[RangeChange], bool]) -> Ranges:
     found = list[tuple[int, int]]()
-    for first, last in ((one.first, one.last) for one in changes if is_meant(one)):
+    for first, last in ((one.first_offset, one.last_offset) for one in changes if is_meant(one)):
         if found and found[-1][1] == first - 1:
             found[-1] = (found[-1][0], last)
         else:

@@ -57,7 +57,7 @@ def test_the_picture_of_a_stall_ends_with_the_log(light: Command, tmp_path: Path
     ("arguments", "told"),
     [
         (("heatmap", str(DLQ), "--out", "x.png"), "plot heatmap: no such chart"),
-        (("cutoff", str(DLQ), "--out", "x.gif"), "charts are written as"),
+        (("cutoff", str(DLQ), "--out", "x.gif"), "x.gif: give a name that ends in"),
         (("window", str(DLQ), "--out", "x.png"), "48 share-partitions; choose one"),
         *(
             ((what, str(DLQ), "--group", "nobody", "--out", "x.png"), "group nobody: not here; the nearest of 9 are")

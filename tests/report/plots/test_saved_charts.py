@@ -50,7 +50,7 @@ def test_a_png_and_an_svg_are_what_their_names_say_and_the_same_each_time(stuck:
 
 def test_another_name_or_a_place_that_is_not_there_is_refused(stuck: pa.Table, tmp_path: Path):
     chart = plots.offsets(stuck)
-    with pytest.raises(ShareStateError, match=r"w\.gif: charts are written as \.html, \.svg, \.png"):
+    with pytest.raises(ShareStateError, match=r"w\.gif: give a name that ends in \.html, \.svg or \.png"):
         plots.save(chart, "w.gif")
     with pytest.raises(ShareStateError, match="cannot be written"):
         plots.save(chart, tmp_path / "nowhere" / "w.svg")
