@@ -15,10 +15,10 @@ from share_state.errors import ShareStateError
 from share_state.fold.options import SharePartitionFilter
 from share_state.pipeline.across_logs import name_topics, read_groups, settle_timeline
 from share_state.pipeline.executor import LocalExecutor
-from share_state.pipeline.inputs import AUTO, RowSorter
+from share_state.pipeline.inputs import AUTO
 from share_state.pipeline.plan import FoldPlan, build_plan
 from share_state.pipeline.task import CUTOFF, OutputSpec, decoded_batches, timeline_batches
-from share_state.schema.declarations import table_schema
+from share_state.schema.declarations import arrow_type, table_schema
 from share_state.sources.as_of import AsOf
 from share_state.sources.topics import Topics
 
@@ -162,22 +162,10 @@ class Explained:
         return self.sentence
 
 
-_EXPLAINED = pa.schema(
-    [
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", "UTC")),
-        ("kind", pa.string()),
-        ("said", pa.string()),
-        ("standing", pa.string()),
-        ("changed", pa.bool_()),
-        ("deliveries", pa.int64()),
-        ("start_offset", pa.int64()),
-        ("end_offset", pa.int64()),
-        ("snapshot_epoch", pa.int32()),
-        ("state_epoch", pa.int32()),
-        ("leader_epoch", pa.int32()),
-        ("members", pa.list_(pa.string())),
-    ]
+_EXPLAINED = arrow_type(
+    "struct<offset bigint, timestamp timestamp, kind string, said string, standing string, changed boolean, "
+    "deliveries bigint, start_offset bigint, end_offset bigint, snapshot_epoch int, state_epoch int, leader_epoch int, "
+    "members array<string>>"
 )
 
 
@@ -255,7 +243,7 @@ def explain(
     _check_types(group=group, topic=topic, partition=partition, offset=offset, delivery_limit=delivery_limit)
     plan = _plan(paths, spark=spark, **options)
     found = explain_offset(plan, [], group, topic, partition, offset, delivery_limit)
-    return Explained(found["sentence"], pa.Table.from_pylist(found["records"], schema=_EXPLAINED), found)
+    return Explained(found["sentence"], pa.Table.from_pylist(found["records"], pa.schema(list(_EXPLAINED))), found)
 
 
 def repair(
@@ -370,18 +358,15 @@ def _plan(
         judge=judge,
         names_only=names_only,
     )
-    plan = build_plan(spec, ARGUMENTS, _sorter(_session(groups, _session(paths, spark))))
+    sorter = None
+    if (session := _session(groups, _session(paths, spark))) is not None:
+        from share_state.spark.inputs import SparkSorter  # noqa: PLC0415  imports Spark
+
+        sorter = SparkSorter(session)
+    plan = build_plan(spec, ARGUMENTS, sorter)
     for note in plan.notes:
         _LOG.info("%s", note)
     return plan
-
-
-def _sorter(spark: "SparkSession | None") -> RowSorter | None:
-    if spark is None:
-        return None
-    from share_state.spark.inputs import SparkSorter  # noqa: PLC0415  imports Spark
-
-    return SparkSorter(spark)
 
 
 def _session(given: object, spark: "SparkSession | None") -> "SparkSession | None":

@@ -10,19 +10,15 @@ from typer.exceptions import Exit
 
 from share_state.cli.main import DONE, FOUND, command
 from share_state.cli.options import (
-    ColumnNames,
     CopiedLast,
     DeadLetters,
-    Dialect,
-    Format,
     GroupSide,
     Json,
-    KafkaProperties,
     Quiet,
     RuleSeverity,
+    Source,
     SparkConf,
     StatePartitions,
-    TopicsFile,
     Verbose,
     announce_compiling,
     check_fail_on,
@@ -149,21 +145,17 @@ def audit(
         typer.Argument(metavar="[INPUT]...", help="Log folders, .log files, tables, texts or globs; without --config."),
     ] = None,
     config: Annotated[
-        str | None, typer.Option("--config", metavar="FILE", help="YAML file with the configuration of the audit.")
+        str | None, typer.Option(metavar="FILE", help="YAML file with the configuration of the audit.")
     ] = None,
-    out: Annotated[str | None, typer.Option("--out", metavar="WAREHOUSE", help="Folder of the Delta tables.")] = None,
+    out: Annotated[str | None, typer.Option(metavar="WAREHOUSE", help="Folder of the Delta tables.")] = None,
     sets: Annotated[
         list[str] | None,
         typer.Option(
             "--set", metavar="KEY=VALUE", help="Override a key of the configuration, such as limits.delivery_count=3."
         ),
     ] = None,
-    format: Format = "auto",
-    column: ColumnNames = None,
-    kafka_properties: KafkaProperties = None,
-    dialect: Dialect = "auto",
-    topics: TopicsFile = None,
     *,
+    source: Source,
     side: GroupSide,
     dead_letters: DeadLetters = None,
     dead_letters_copied_last: CopiedLast = False,
@@ -172,23 +164,19 @@ def audit(
     afresh: Annotated[
         list[str] | None,
         typer.Option(
-            "--afresh",
-            metavar="[LOG]...",
-            help="Read these log partitions from their start; without a name, all of them.",
+            metavar="[LOG]...", help="Read these log partitions from their start; without a name, all of them."
         ),
     ] = None,
     fail_on: Annotated[
-        str | None,
-        typer.Option("--fail-on", callback=check_fail_on, help="Overrides fail_on: error, warning, info or off."),
+        str | None, typer.Option(callback=check_fail_on, help="Overrides fail_on: error, warning, info or off.")
     ] = None,
     html: Annotated[
-        str | None, typer.Option("--html", metavar="FILE", help="Write the page to this file; overrides report.html.")
+        str | None, typer.Option(metavar="FILE", help="Write the page to this file; overrides report.html.")
     ] = None,
     prometheus: Annotated[
-        str | None,
-        typer.Option("--prometheus", metavar="FILE", help="Write metrics to this file; overrides report.prometheus."),
+        str | None, typer.Option(metavar="FILE", help="Write metrics to this file; overrides report.prometheus.")
     ] = None,
-    master: Annotated[str | None, typer.Option("--master", help="Spark master; overrides spark.master.")] = None,
+    master: Annotated[str | None, typer.Option(help="Spark master; overrides spark.master.")] = None,
     spark_conf: SparkConf = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -199,7 +187,7 @@ def audit(
     It resumes where the last audit of the warehouse stopped, and writes the tables, a page and metrics.
     """
     given = {
-        "topics": topics,
+        "topics": source.topics,
         "state_partitions": state_partitions,
         "fail_on": fail_on,
         "report.html": html,
@@ -212,12 +200,13 @@ def audit(
     if dead_letters_copied_last:
         given["dead_letters_copied_last"] = "true"
     # Check these values now, so that messages name the option instead of the key.
-    read_as = {"path": "-", "format": format, "dialect": dialect, "columns": pairs(column, "--column")}
+    by_name = pairs(source.column, "--column")
+    read_as = {"path": "-", "format": source.format, "dialect": source.dialect, "columns": by_name}
     severities = input_spec(OPTIONS, sources=[read_as], rules=pairs(rule, "--rule")).rules
     given |= {f"rules.{code}": severity for code, severity in severities.items()}
     given |= {f"spark.conf.{name}": value for name, value in pairs(spark_conf).items()}
-    columns = {f"columns.{name}": theirs for name, theirs in pairs(column, "--column").items()}
-    of_each = {"dialect": dialect, "format": format, "kafka_properties": kafka_properties}
+    columns = {f"columns.{name}": theirs for name, theirs in by_name.items()}
+    of_each = {name: getattr(source, name) for name in ("dialect", "format", "kafka_properties")}
     if side.groups:
         given |= {f"groups.{name}": theirs for name, theirs in columns.items()}
     if inputs or not side.groups:

@@ -39,19 +39,17 @@ from share_state.spark.choice import open_executor
 def cutoff(
     inputs: Inputs,
     delete_records: Annotated[
-        str | None, typer.Option("--delete-records", metavar="FILE", help="Write the JSON for kafka-delete-records.sh.")
+        str | None, typer.Option(metavar="FILE", help="Write the JSON for kafka-delete-records.sh.")
     ] = None,
     verify: Annotated[
         bool, typer.Option("--verify", help="Verify the cutoff: fold again without the records before it, and compare.")
     ] = False,
     ignore_uncheckpointed: Annotated[
-        bool,
-        typer.Option("--ignore-uncheckpointed", help="control_records: ignore groups without a checkpoint."),
+        bool, typer.Option("--ignore-uncheckpointed", help="control_records: ignore groups without a checkpoint.")
     ] = False,
     index: Annotated[
         str | None,
         typer.Option(
-            "--index",
             metavar="DIR",
             help="control_records: check and update the share snapshot files in this folder (not with --as-of-*).",
         ),

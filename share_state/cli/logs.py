@@ -57,7 +57,7 @@ def explain(
 @command("share-state decode /exports/broker-1/__share_group_state-7 | head")
 def decode(
     inputs: Inputs,
-    out: Annotated[str | None, typer.Option("--out", metavar="DIR", help="Write a Delta table to this folder.")] = None,
+    out: Annotated[str | None, typer.Option(metavar="DIR", help="Write a Delta table to this folder.")] = None,
     *,
     reading: Reading,
     running: Running,
@@ -84,12 +84,9 @@ def diff(
     ],
     reading: Reading,
     and_as_of_offset: Annotated[
-        list[str] | None,
-        typer.Option("--and-as-of-offset", metavar="P=OFFSET", help="Offset of the later point; by default the end."),
+        list[str] | None, typer.Option(metavar="P=OFFSET", help="Offset of the later point; by default the end.")
     ] = None,
-    and_as_of_time: Annotated[
-        str | None, typer.Option("--and-as-of-time", metavar="ISO-8601", help="Time of the later point.")
-    ] = None,
+    and_as_of_time: Annotated[str | None, typer.Option(metavar="ISO-8601", help="Time of the later point.")] = None,
     group: Group = None,
     topic: Topic = None,
     partition: Partition = None,
@@ -135,7 +132,7 @@ def _compares_exports(inputs: Sequence[str], earlier: Reading, later: Reading) -
 def plot(
     what: Annotated[str, typer.Argument(metavar="WHAT", help="Chart: window, offsets, deliveries or cutoff.")],
     inputs: Inputs,
-    out: Annotated[str, typer.Option("--out", metavar="FILE", help="The .html, .svg or .png file to write.")],
+    out: Annotated[str, typer.Option(metavar="FILE", help="The .html, .svg or .png file to write.")],
     group: Annotated[str | None, typer.Option(help="The share group.")] = None,
     topic: Annotated[str | None, typer.Option(help="The topic (name or id).")] = None,
     partition: Annotated[int | None, typer.Option(help="The partition of the topic.")] = None,

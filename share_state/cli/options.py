@@ -30,7 +30,6 @@ Inputs = Annotated[
 Out = Annotated[
     str,
     typer.Option(
-        "--out",
         metavar="WAREHOUSE",
         help="Where the Delta tables go: a folder, an address (s3://...) or, on Spark, catalog.schema.",
     ),
@@ -41,66 +40,44 @@ Topic = Annotated[str | None, typer.Option(help="Select this topic (name or id).
 Partition = Annotated[int | None, typer.Option(help="Select this partition.")]
 KafkaProperties = Annotated[
     str | None,
-    typer.Option(
-        "--kafka-properties",
-        metavar="FILE",
-        help="kafka://: client properties, as for --command-config of Kafka's tools.",
-    ),
+    typer.Option(metavar="FILE", help="kafka://: client properties, as for --command-config of Kafka's tools."),
 ]
 Dialect = Annotated[
     str,
     typer.Option(
-        "--dialect",
-        help="Records in the logs: share_group_state, control_records (KIP-932 draft), or auto, by the folder names.",
+        help="Records in the logs: share_group_state, control_records (KIP-932 draft), or auto, by the folder names."
     ),
 ]
 Format = Annotated[
-    str,
-    typer.Option(
-        "--format",
-        help="Format of the input: auto (by content), segments, table, console-json, dump-log or kafka.",
-    ),
+    str, typer.Option(help="Format of the input: auto (by content), segments, table, console-json, dump-log or kafka.")
 ]
 ColumnNames = Annotated[
-    list[str] | None,
-    typer.Option("--column", metavar="NAME=COLUMN", help="table: name of a column in the input, such as key=k."),
+    list[str] | None, typer.Option(metavar="NAME=COLUMN", help="table: name of a column in the input, such as key=k.")
 ]
 TopicsFile = Annotated[
-    str | None,
-    typer.Option("--topics", metavar="FILE", help="JSON file: topic id to name, partition count and end offsets."),
+    str | None, typer.Option(metavar="FILE", help="JSON file: topic id to name, partition count and end offsets.")
 ]
 StatePartitions = Annotated[
     int | None,
     typer.Option(
-        "--state-partitions",
-        metavar="N",
-        min=1,
-        help="Partition count of __share_group_state; by default inferred from the input.",
+        metavar="N", min=1, help="Partition count of __share_group_state; by default inferred from the input."
     ),
 ]
 DeadLetters = Annotated[
     list[str] | None,
-    typer.Option(
-        "--dead-letters", metavar="PATH", help="Export of the dead-letter topics, or kafka://HOST:PORT (repeatable)."
-    ),
+    typer.Option(metavar="PATH", help="Export of the dead-letter topics, or kafka://HOST:PORT (repeatable)."),
 ]
 CopiedLast = Annotated[
     bool, typer.Option("--dead-letters-copied-last", help="The dead-letter topics were copied after the state logs.")
 ]
-Mode = Annotated[
-    str, typer.Option("--mode", help="control_records: strict (fold up to the first broken link) or best-effort.")
-]
+Mode = Annotated[str, typer.Option(help="control_records: strict (fold up to the first broken link) or best-effort.")]
 Subscriptions = Annotated[
     str | None,
-    typer.Option(
-        "--subscriptions", metavar="FILE", help="control_records: JSON file, topic to the groups that subscribe to it."
-    ),
+    typer.Option(metavar="FILE", help="control_records: JSON file, topic to the groups that subscribe to it."),
 ]
 RuleSeverity = Annotated[
     list[str] | None,
-    typer.Option(
-        "--rule", metavar="CODE=SEVERITY", help="Set the severity of a rule: error, warning, info or off (repeatable)."
-    ),
+    typer.Option(metavar="CODE=SEVERITY", help="Set the severity of a rule: error, warning, info or off (repeatable)."),
 ]
 
 
@@ -120,44 +97,39 @@ def check_fail_on(fail_on: str | None) -> str | None:
 FailOn = Annotated[
     str,
     typer.Option(
-        "--fail-on",
-        callback=check_fail_on,
-        help="Lowest severity that makes the exit code 1: error, warning, info or off.",
+        callback=check_fail_on, help="Lowest severity that makes the exit code 1: error, warning, info or off."
     ),
 ]
-SparkConf = Annotated[list[str] | None, typer.Option("--spark-conf", metavar="K=V", help="Spark setting (repeatable).")]
+SparkConf = Annotated[list[str] | None, typer.Option(metavar="K=V", help="Spark setting (repeatable).")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DeliveryLimit = Annotated[
-    int | None,
-    typer.Option("--delivery-limit", metavar="N", min=1, help="Deliveries after which the broker archives a record."),
+    int | None, typer.Option(metavar="N", min=1, help="Deliveries after which the broker archives a record.")
 ]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading(Bundle):
-    """What the input is, and which of its records to read."""
+class Source(Bundle):
+    """What the input is."""
 
     format: Format = "auto"
     column: ColumnNames = None
     kafka_properties: KafkaProperties = None
     dialect: Dialect = "auto"
+    topics: TopicsFile = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading(Source):
+    """What the input is, and which of its records to read."""
+
     as_of_offset: Annotated[
         list[str] | None,
-        typer.Option(
-            "--as-of-offset",
-            metavar="P=OFFSET",
-            help="Ignore records at or after OFFSET of state partition P (repeatable).",
-        ),
+        typer.Option(metavar="P=OFFSET", help="Ignore records at or after OFFSET of state partition P (repeatable)."),
     ] = None
     as_of_time: Annotated[
         str | None,
-        typer.Option(
-            "--as-of-time",
-            metavar="ISO-8601",
-            help="Ignore records with a later timestamp (UTC unless it has an offset).",
-        ),
+        typer.Option(metavar="ISO-8601", help="Ignore records with a later timestamp (UTC unless it has an offset)."),
     ] = None
-    topics: TopicsFile = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +147,6 @@ class GroupSide(Bundle):
     groups: Annotated[
         list[str] | None,
         typer.Option(
-            "--groups",
             metavar="GROUP_INPUT",
             help="Export of __consumer_offsets; by default taken from the input or the folders next to it.",
         ),
@@ -183,10 +154,7 @@ class GroupSide(Bundle):
     group_partitions: Annotated[
         int | None,
         typer.Option(
-            "--group-partitions",
-            metavar="N",
-            min=1,
-            help="Partition count of __consumer_offsets; by default inferred from the input.",
+            metavar="N", min=1, help="Partition count of __consumer_offsets; by default inferred from the input."
         ),
     ] = None
 
@@ -203,9 +171,7 @@ class Judging(Bundle):
 class Running(Bundle):
     """Where a command runs, and what it prints meanwhile."""
 
-    master: Annotated[
-        str | None, typer.Option("--master", help="Spark master; by default local[*] where Spark is needed.")
-    ] = None
+    master: Annotated[str | None, typer.Option(help="Spark master; by default local[*] where Spark is needed.")] = None
     spark_conf: SparkConf = None
     quiet: Quiet = False
     verbose: Verbose = False

@@ -36,10 +36,6 @@ from share_state.report.cutoff import print_reconstruction
 from share_state.report.share_partitions import plain_run
 from share_state.spark.choice import open_executor, open_place
 
-Timeline = Annotated[
-    bool, typer.Option("--timeline", help="Also write the table timeline: the state after every record.")
-]
-
 
 @command("share-state reconstruct /exports/broker-1 --out /lake/share_state")
 def reconstruct(
@@ -52,13 +48,13 @@ def reconstruct(
     side: GroupSide,
     dead_letters: DeadLetters = None,
     dead_letters_copied_last: CopiedLast = False,
-    timeline: Timeline = False,
+    timeline: Annotated[
+        bool, typer.Option("--timeline", help="Also write the table timeline: the state after every record.")
+    ] = False,
     group: Annotated[str | None, typer.Option(help="Limit the timeline to this group.")] = None,
     topic: Annotated[str | None, typer.Option(help="Limit the timeline to this topic (name or id).")] = None,
     partition: Annotated[int | None, typer.Option(help="Limit the timeline to this partition.")] = None,
-    judge: Annotated[
-        str, typer.Option("--judge", help="Rules to apply: all, state (those over folded state) or none.")
-    ] = "all",
+    judge: Annotated[str, typer.Option(help="Rules to apply: all, state (those over folded state) or none.")] = "all",
     judging: Judging,
     running: Running,
     as_json: Json = False,

@@ -26,15 +26,14 @@ def repair(
         list[str],
         typer.Argument(metavar="INPUT...|WAREHOUSE", help="Logs, as for other commands, or the warehouse of an audit."),
     ],
-    group: Annotated[list[str] | None, typer.Option("--group", help="Plan only for this group (repeatable).")] = None,
+    group: Annotated[list[str] | None, typer.Option(help="Plan only for this group (repeatable).")] = None,
     out: Annotated[
-        str | None,
-        typer.Option("--out", metavar="FILE", help="Write the plan to this .md, .sh or .json file."),
+        str | None, typer.Option(metavar="FILE", help="Write the plan to this .md, .sh or .json file.")
     ] = None,
     release: Annotated[
-        str | None, typer.Option("--release", help=f"Release that wrote the log: {', '.join(RELEASES)}; else inferred.")
+        str | None, typer.Option(help=f"Release that wrote the log: {', '.join(RELEASES)}; else inferred.")
     ] = None,
-    most: Annotated[int, typer.Option("--most", metavar="N", min=1, help="Maximum number of share-partitions.")] = 50,
+    most: Annotated[int, typer.Option(metavar="N", min=1, help="Maximum number of share-partitions.")] = 50,
     sets: Annotated[
         list[str] | None,
         typer.Option(

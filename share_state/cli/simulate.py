@@ -20,16 +20,13 @@ _FAULTS = fill(", ".join(sorted(FAULTS)), 46, break_on_hyphens=False)
 
 @command("share-state simulate --out history --seed 7, or --out replay --requests kafka-request.log --release 4.3")
 def simulate(
-    out: Annotated[
-        str, typer.Option("--out", metavar="DIR", help="Folder for the logs and their true state; new or empty.")
-    ],
+    out: Annotated[str, typer.Option(metavar="DIR", help="Folder for the logs and their true state; new or empty.")],
     events: Annotated[
-        str | None, typer.Option("--events", metavar="FILE", help="Play the events of this file (JSON lines).")
+        str | None, typer.Option(metavar="FILE", help="Play the events of this file (JSON lines).")
     ] = None,
     requests: Annotated[
         str | None,
         typer.Option(
-            "--requests",
             metavar="FILE",
             help="Replay the ShareFetch and ShareAcknowledge requests of a broker's request log, and compare the "
             "outcomes with the logged responses; exit code 1 if one differs.",
@@ -45,7 +42,7 @@ def simulate(
     groups: Annotated[int, typer.Option(help="Number of share groups.")] = 8,
     minutes: Annotated[int, typer.Option(help="Simulated minutes.")] = 10,
     dialect: Annotated[
-        str, typer.Option("--dialect", help="Records to write: share_group_state, control_records or both.")
+        str, typer.Option(help="Records to write: share_group_state, control_records or both.")
     ] = "share_group_state",
     faults: Annotated[
         list[str] | None,

@@ -58,7 +58,7 @@ _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 _INPUT = "kafka://HOST:PORT, or a growing folder of Parquet with Spark's Kafka columns."
 Input = Annotated[str, typer.Argument(metavar="INPUT", help=_INPUT)]
 Checkpoint = Annotated[
-    str, typer.Option("--checkpoint", metavar="DIR", help="Folder of the stream's state; each stream needs its own.")
+    str, typer.Option(metavar="DIR", help="Folder of the stream's state; each stream needs its own.")
 ]
 
 
@@ -109,7 +109,7 @@ def stream(
     *,
     once: Annotated[bool, typer.Option("--once", help="Read what is there now, and exit.")] = False,
     trigger: Annotated[
-        str, typer.Option("--trigger", metavar="TIME", help="Time between the starts of micro-batches: 500ms, 10s, 1m.")
+        str, typer.Option(metavar="TIME", help="Time between the starts of micro-batches: 500ms, 10s, 1m.")
     ] = "10s",
     kafka_properties: KafkaProperties = None,
     most_records: Annotated[
@@ -120,17 +120,11 @@ def stream(
         int, typer.Option("--max-files", metavar="N", min=1, help="Folder: maximum number of files in a micro-batch.")
     ] = 1000,
     prometheus_port: Annotated[
-        int | None,
-        typer.Option("--prometheus-port", metavar="N", min=1, max=65535, help="Serve Prometheus metrics on this port."),
+        int | None, typer.Option(metavar="N", min=1, max=65535, help="Serve Prometheus metrics on this port.")
     ] = None,
     prometheus_share_partitions: Annotated[
         int,
-        typer.Option(
-            "--prometheus-share-partitions",
-            metavar="N",
-            min=0,
-            help="Maximum number of share-partitions with own series, the worst first.",
-        ),
+        typer.Option(metavar="N", min=0, help="Maximum number of share-partitions with own series, the worst first."),
     ] = 2000,
     topics: TopicsFile = None,
     state_partitions: StatePartitions = None,
