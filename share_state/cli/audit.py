@@ -6,7 +6,6 @@ from functools import partial
 from typing import Annotated
 
 import typer
-from typer.exceptions import Exit
 
 from share_state.cli.main import DONE, FOUND, command
 from share_state.cli.options import (
@@ -181,7 +180,7 @@ def audit(
     as_json: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
-) -> None:
+) -> int:
     """Nightly job: read what is new, check every rule, report.
 
     It resumes where the last audit of the warehouse stopped, and writes the tables, a page and metrics.
@@ -216,7 +215,7 @@ def audit(
     _, report = nightly_audit(settings, Progress(quiet=quiet), afresh=logs, verbose=verbose)
     written = _written(settings.report, report.live)
     console.print_json(audit_json(report)) if as_json else print_audit(report, written)
-    raise Exit(FOUND if report.failing or report.failing_verdicts else DONE)
+    return FOUND if report.failing or report.failing_verdicts else DONE
 
 
 def _assignments(given: Mapping[str, object]) -> list[str]:

@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
-from typer.exceptions import Exit
 
 from share_state.cli.main import DONE, FOUND, command
 from share_state.cli.options import (
@@ -64,7 +63,7 @@ def cutoff(
     judging: Judging,
     running: Running,
     as_json: Json = False,
-) -> None:
+) -> int:
     """Print which records can be deleted, and whether it is safe.
 
     Records before the cutoff of a log partition are redundant. Threads of this process fold the logs; with --master,
@@ -93,7 +92,7 @@ def cutoff(
         console.print_json(found | {"delete_records": delete_records if named is not None else None})
     else:
         _print(found, result if verify else None, delete_records, named)
-    raise Exit(FOUND if result.differing or fails(result.by_severity, judging.fail_on) else DONE)
+    return FOUND if result.differing or fails(result.by_severity, judging.fail_on) else DONE
 
 
 def _print(found: dict[str, Any], verified: RunResult | None, delete_records: str | None, named: int | None) -> None:

@@ -84,17 +84,20 @@ class Bundle:
     """Base of frozen dataclasses whose fields are options. typer itself has no way to share options of commands."""
 
 
+_Command = Callable[..., int | None]
+"""Returns the exit code; None for DONE."""
+
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only results and errors.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Also print Spark's log, and tracebacks of errors.")]
 
 
-def command(example: str, *, has_clock: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a function as the command of its name; --help shows the example.
+def command(example: str, *, has_clock: bool = False) -> Callable[[_Command], _Command]:
+    """Register a function as the command of its name, which returns the exit code; --help shows the example.
 
     Every command has --quiet and --verbose. With `has_clock`, notes on stderr begin with the time.
     """
 
-    def register(function: Callable[..., None]) -> Callable[..., None]:
+    def register(function: _Command) -> _Command:
         app.command(epilog=f"Example: {example}")(_without_bundles(function, has_clock))
         return function
 
@@ -117,7 +120,7 @@ def _notes_on_stderr(*, quiet: bool, has_clock: bool) -> Iterator[None]:
         log.setLevel(level)
 
 
-def _without_bundles(function: Callable[..., None], has_clock: bool) -> Callable[..., None]:
+def _without_bundles(function: _Command, has_clock: bool) -> _Command:
     """The function with each parameter that is a Bundle replaced by its fields, as typer needs it."""
     hints = get_type_hints(function, include_extras=True)
     bundles = {name: kind for name, kind in hints.items() if inspect.isclass(kind) and issubclass(kind, Bundle)}
@@ -128,7 +131,7 @@ def _without_bundles(function: Callable[..., None], has_clock: bool) -> Callable
     common = [one for one in _fields(_Common) if one.name not in {parameter.name for parameter in parameters}]
     parameters += common
 
-    def run(**given: Any) -> None:
+    def run(**given: Any) -> int | None:
         quiet = given["quiet"]
         for parameter in common:
             del given[parameter.name]
@@ -136,7 +139,7 @@ def _without_bundles(function: Callable[..., None], has_clock: bool) -> Callable
             given[name] = kind(**{field.name: given.pop(field.name) for field in fields(kind)})  # type: ignore[arg-type]
         try:
             with _notes_on_stderr(quiet=quiet, has_clock=has_clock):
-                function(**given)
+                return function(**given)
         except KeyboardInterrupt as interrupt:
             # typer makes an exit code of an interrupt, and drops its notes.
             stopped = Stopped(_INTERRUPTED)

@@ -6,7 +6,6 @@ from dataclasses import asdict, replace
 from typing import Annotated
 
 import typer
-from typer.exceptions import Exit
 
 from share_state.cli.main import DONE, FOUND, command
 from share_state.cli.options import (
@@ -58,7 +57,7 @@ def reconstruct(
     judging: Judging,
     running: Running,
     as_json: Json = False,
-) -> None:
+) -> int:
     """Fold exported logs and write the tables; print a summary."""
     progress, choice = Progress(quiet=running.quiet), running.choice
     selection = _timeline_filter(timeline, group, topic, partition)
@@ -99,7 +98,7 @@ def reconstruct(
         console.print_json(found | {"run": plain_run(CommittedTables(place).run), "seconds": progress.seconds})
     else:
         print_reconstruction(found)
-    raise Exit(FOUND if fails(result.by_severity, judging.fail_on) else DONE)
+    return FOUND if fails(result.by_severity, judging.fail_on) else DONE
 
 
 def _timeline_filter(

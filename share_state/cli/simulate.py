@@ -5,7 +5,6 @@ from textwrap import fill
 from typing import Annotated
 
 import typer
-from typer.exceptions import Exit
 
 from share_state.cli.main import DONE, FOUND, command
 from share_state.cli.options import Json, pairs
@@ -70,7 +69,7 @@ def simulate(
         bool, typer.Option("--trace", help="Also write the result of every event and the state after every record.")
     ] = False,
     as_json: Json = False,
-) -> None:
+) -> int:
     """Write logs of simulated share groups, with their true state.
 
     The share-partition state machine makes the histories; they are written as real segments.
@@ -95,4 +94,4 @@ def simulate(
         traces=trace,
     )
     console.print_json(simulation_json(simulation)) if as_json else print_simulation(simulation)
-    raise Exit(FOUND if simulation.mismatches else DONE)
+    return FOUND if simulation.mismatches else DONE

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer.exceptions import Exit
 
 from share_state.cli.main import DONE, FOUND, command
 from share_state.cli.options import (
@@ -133,7 +132,7 @@ def stream(
     judging: Judging,
     running: Running,
     as_json: Json = False,
-) -> None:
+) -> int:
     """Keep the tables current while share groups work."""
     progress, milliseconds = Progress(quiet=running.quiet), _milliseconds(trigger)
     check_warehouse_path(out)
@@ -219,4 +218,4 @@ def stream(
     progress.close()
     found = result.plain() | {"warehouse": out, "micro_batch": tables.run.batch}
     console.print_json(found) if as_json else print_stream(found)
-    raise Exit(FOUND if fails(result.by_severity, judging.fail_on) else DONE)
+    return FOUND if fails(result.by_severity, judging.fail_on) else DONE

@@ -4,7 +4,6 @@ from collections import Counter
 from typing import Annotated
 
 import typer
-from typer.exceptions import Exit
 
 from share_state.cli.main import DONE, FOUND, command
 from share_state.cli.options import (
@@ -59,7 +58,7 @@ def compare(
     kafka_properties: KafkaProperties = None,
     fail_on: FailOn = "error",
     as_json: Json = False,
-) -> None:
+) -> int:
     """Compare the tables with the offsets of a running cluster."""
     from share_state.report.compare import compare as compare_offsets  # noqa: PLC0415  only this command asks a broker
     from share_state.report.compare import list_groups, print_comparison  # noqa: PLC0415
@@ -69,7 +68,7 @@ def compare(
     answers = fetch_broker_offsets(cluster, kafka_properties, names)
     found = compare_offsets(warehouse, answers)
     console.print_json(found | {"warehouse": warehouse, "cluster": cluster}) if as_json else print_comparison(found)
-    raise Exit(FOUND if fails(Counter(one["severity"] for one in found["findings"]), fail_on) else DONE)
+    return FOUND if fails(Counter(one["severity"] for one in found["findings"]), fail_on) else DONE
 
 
 @command("share-state rules --json")
