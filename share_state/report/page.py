@@ -4,7 +4,6 @@ The charts of a share-partition show what is in flight, and its start offset and
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -34,7 +33,7 @@ from share_state.report.plots.charts import (
     integer_ticks,
     rectangles,
 )
-from share_state.report.share_partitions import DELIVERY_STATES
+from share_state.report.share_partitions import DELIVERY_STATES, ascending, descending
 from share_state.rules.registry import SEVERITIES
 
 Rows = Sequence[Mapping[str, Any]]
@@ -64,19 +63,6 @@ TEMPLATES.filters |= {
     "name": console.format_name,
     "counted": console.pluralize,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class _Card:
-    """What the page shows of a flagged share-partition."""
-
-    about: FlaggedSharePartition
-    states: str
-    window: Markup | None
-    near_start: Markup | None
-    history: Markup | None
-    first_ranges: tuple[Mapping[str, Any], ...]
-    command: str | None
 
 
 def write_page(path: str, report: AuditReport) -> None:
@@ -130,20 +116,21 @@ def trend_svg(audits: Rows) -> Markup | None:
     ).format(description, points, across[-1], up[-1])
 
 
-def _card(report: AuditReport, one: FlaggedSharePartition, name: str) -> _Card:
+def _card(report: AuditReport, one: FlaggedSharePartition, name: str) -> dict[str, Any]:
+    """What the page shows of a flagged share-partition."""
     ranges, now = one.ranges, one.now
     limit = report.limits.of_group("delivery_count", now["group_id"])
     is_dense = len(ranges) > MAX_SINGLE_BARS
     in_flight = {state.lower(): now[state.lower()] for state in DELIVERY_STATES}
-    return _Card(
-        about=one,
-        states=", ".join(f"{count:,} {state}" for state, count in in_flight.items() if count),
-        window=window_svg(ranges, limit, f"{name}w") if ranges else None,
-        near_start=window_svg(ranges[:_RANGES_NEAR_START], limit, f"{name}n") if is_dense else None,
-        history=history_svg(one.history, f"{name}h"),
-        first_ranges=ranges[:_FIRST_RANGES],
-        command=show_command(report.warehouse, now),
-    )
+    return {
+        "about": one,
+        "states": ", ".join(f"{count:,} {state}" for state, count in in_flight.items() if count),
+        "window": window_svg(ranges, limit, f"{name}w") if ranges else None,
+        "near_start": window_svg(ranges[:_RANGES_NEAR_START], limit, f"{name}n") if is_dense else None,
+        "history": history_svg(one.history, f"{name}h"),
+        "first_ranges": ranges[:_FIRST_RANGES],
+        "command": show_command(report.warehouse, now),
+    }
 
 
 def window_svg(ranges: Rows, limit: int, name: str) -> Markup:
@@ -297,31 +284,20 @@ def _set_time_ticks(axes: Axes, times: Sequence[datetime], width: float) -> None
     axes.set_xlabel("time of the log (UTC); one mark per audit")
 
 
-@dataclass(frozen=True, slots=True)
-class _DeadLetters:
-    """What the page shows of dead letters.
+def _summarize_dead_letters(tables: CommittedTables) -> dict[str, Any] | None:
+    """What the page shows of dead letters; None if the audit had no dead-letter topics, or there are none.
 
-    Attributes:
+    Returns:
         rows: by group_id and reason: letters, duplicates and lost; those with most lost first, up to a limit.
         left_out: how many rows more there are.
         letters, lost: in total.
         chart: both over time; None if all are of one time.
     """
-
-    rows: tuple[Mapping[str, Any], ...]
-    left_out: int
-    letters: int
-    lost: int
-    chart: Markup | None
-
-
-def _summarize_dead_letters(tables: CommittedTables) -> _DeadLetters | None:
-    """Summarize the dead letters of an audit; None if it had no dead-letter topics, or there are none."""
     if not tables.holds(_LETTERS):
         return None
     letters = tables.read(_LETTERS, columns=["group_id", "reason", "duplicate", "timestamp"])
     lost = tables.read(_LOST, columns=["group_id", "record_count", "archived_time", "archiving_time"])
-    if not len(letters) and not len(lost):
+    if not len(letters) + len(lost):
         return None
     written = letters.select(["group_id", "reason"])
     written = written.append_column("letters", pa.repeat(pa.scalar(1, pa.int64()), len(letters)))
@@ -331,16 +307,15 @@ def _summarize_dead_letters(tables: CommittedTables) -> _DeadLetters | None:
     zero_for_none = pc.ScalarAggregateOptions(min_count=0)
     sums = [(name, "sum", zero_for_none) for name in ("letters", "duplicates", "lost")]
     rows = every.group_by(["group_id", "reason"]).aggregate(sums).rename_columns(every.schema.names)
-    order = [("lost", "descending"), ("letters", "descending"), ("group_id", "ascending"), ("reason", "ascending")]
-    rows = rows.sort_by(order)
+    rows = rows.sort_by([*descending("lost", "letters"), *ascending("group_id", "reason")])
     times = pc.call_function("coalesce", [lost["archived_time"], lost["archiving_time"]])
-    return _DeadLetters(
-        rows=tuple(rows.slice(0, _MOST_ROWS).to_pylist()),
-        left_out=max(0, len(rows) - _MOST_ROWS),
-        letters=len(letters),
-        lost=pc.sum(lost["record_count"]).as_py() or 0,
-        chart=_dead_letters_svg({"written": (letters["timestamp"], None), "lost": (times, lost["record_count"])}),
-    )
+    return {
+        "rows": rows.slice(0, _MOST_ROWS).to_pylist(),
+        "left_out": max(0, len(rows) - _MOST_ROWS),
+        "letters": len(letters),
+        "lost": pc.sum(lost["record_count"]).as_py() or 0,
+        "chart": _dead_letters_svg({"written": (letters["timestamp"], None), "lost": (times, lost["record_count"])}),
+    }
 
 
 def _dead_letters_svg(series: Mapping[str, tuple[pa.ChunkedArray, pa.ChunkedArray | None]]) -> Markup | None:

@@ -24,14 +24,11 @@ def orphan_delta(folded: FoldedControlLog) -> Breaches:
 
     Groups without a checkpoint have no state and, with a subscription, hold the cutoff back.
     """
-    rows = np.flatnonzero(folded.all_chains.chains["orphan_offset"] != NO_OFFSET)
-    offsets = folded.all_chains.chains["orphan_offset"][rows].copy()
-    return Breaches(
-        offsets,
-        ("the log has no checkpoint of the group before its deltas from offset ", offsets, " on"),
-        key=rows,
-        severity=np.where(folded.earliest.counts[rows], WARNING, INFO).astype(object),
-    )
+    first = folded.all_chains.chains["orphan_offset"]
+    rows = np.flatnonzero(first != NO_OFFSET)
+    text = ("the log has no checkpoint of the group before its deltas from offset ", first[rows], " on")
+    severity = np.where(folded.earliest.counts[rows], WARNING, INFO).astype(object)
+    return Breaches(first[rows], text, key=rows, severity=severity)
 
 
 @rule("BASE_LOST", Scope.CONTROL_LOG, severity=ERROR, source="KIP-932 draft, earliest scannable offset")
@@ -110,15 +107,12 @@ def long_chain(folded: FoldedControlLog) -> Breaches:
 
     Otherwise a new leader has to read many records, and the cutoff does not advance.
     """
-    chains, longest = folded.all_chains.chains, folded.limits.chain_length
-    rows = np.flatnonzero(chains["exists"] & (chains["followers"] > longest))
-    base, followers = chains["snapshot_offset"][rows].copy(), chains["followers"][rows].copy()
-    return Breaches(
-        base,
-        (followers, " control records follow the checkpoint at offset ", base, f" (more than {longest})"),
-        key=rows,
-        evidence={"records": followers, "offsets_to_log_end": folded.next_offset - base},
-    )
+    chains, longest = folded.chains.chains, folded.limits.chain_length
+    rows = np.flatnonzero(chains["followers"] > longest)
+    base, followers = chains["snapshot_offset"][rows], chains["followers"][rows]
+    text = (followers, " control records follow the checkpoint at offset ", base, f" (more than {longest})")
+    size = {"records": followers, "offsets_to_log_end": folded.next_offset - base}
+    return at_share_partitions(folded, rows, *text, offset=base, **size)
 
 
 @rule("STATE_SUSPECT", Scope.CONTROL_LOG, severity=WARNING, source="KIP-932 draft, ShareDelta BackOffset")
@@ -127,17 +121,13 @@ def state_suspect(folded: FoldedControlLog) -> Breaches:
 
     In mode strict, the row has the state of the valid part of the chain.
     """
-    rows = folded.numbers[folded.suspect[folded.numbers]]
-    chains = folded.all_chains.chains[rows]
+    rows = np.flatnonzero(folded.suspect[folded.numbers])
+    chains = folded.chains.chains[rows]
     stopped, doubt = chains["stopped_offset"], chains["doubt_offset"]
     since = np.where(stopped != NO_OFFSET, stopped, np.where(doubt != NO_OFFSET, doubt, folded.last_lost_offset))
-    return Breaches(
-        since,
-        ("the state may be wrong from offset ", since, f" on; the mode {folded.options.mode} folded up to offset ",
-         chains["last_offset"].copy()),
-        key=rows,
-        evidence={"checkpoint_offset": chains["snapshot_offset"].copy()},
-    )  # fmt: skip
+    until = f" on; the mode {folded.options.mode} folded up to offset "
+    text = ("the state may be wrong from offset ", since, until, chains["last_offset"].copy())
+    return at_share_partitions(folded, rows, *text, offset=since, checkpoint_offset=chains["snapshot_offset"].copy())
 
 
 @rule("STALE_INDEX", Scope.CONTROL_LOG, severity=WARNING, source="KIP-932 draft, share snapshot file")

@@ -171,12 +171,8 @@ def log_missing(folded: FoldedLog) -> Breaches:
 
     The state of a missing one is kept.
     """
-    return _since_last_audit(
-        folded,
-        ResumeStatus.MISSING,
-        "not in the input; its share-partitions keep the state from the previous audit",
-        settled=False,
-    )
+    text = "not in the input; its share-partitions keep the state from the previous audit"
+    return _since_last_audit(folded, ResumeStatus.MISSING, text, settled=False)
 
 
 @rule("LOG_BEHIND", Scope.STATE_LOG, severity=INFO, source="Kafka replication, high watermark")
@@ -185,12 +181,8 @@ def log_behind(folded: FoldedLog) -> Breaches:
 
     The copy of a replica that lags ends before it; the state from the previous audit is kept.
     """
-    return _since_last_audit(
-        folded,
-        ResumeStatus.BEHIND,
-        "ends before the previous audit stopped: the replica lags; the earlier state was kept",
-        settled=False,
-    )
+    text = "ends before the previous audit stopped: the replica lags; the earlier state was kept"
+    return _since_last_audit(folded, ResumeStatus.BEHIND, text, settled=False)
 
 
 @rule("LOG_BEGUN_AGAIN", Scope.STATE_LOG, severity=INFO, source="KIP-516, topic ids")
@@ -199,9 +191,8 @@ def log_begun_again(folded: FoldedLog) -> Breaches:
 
     The log of a recreated topic is read from its start; the earlier state is dropped.
     """
-    return _since_last_audit(
-        folded, ResumeStatus.RECREATED, "the topic was recreated; its log was read from its start", settled=True
-    )
+    text = "the topic was recreated; its log was read from its start"
+    return _since_last_audit(folded, ResumeStatus.RECREATED, text, settled=True)
 
 
 @rule("LOG_DIVERGED", Scope.STATE_LOG, severity=ERROR, source="KIP-101, leader epochs")
