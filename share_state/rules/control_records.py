@@ -66,23 +66,17 @@ def _base_lost(
     folded: FoldedControlLog, group: str, text: str, offset: int | None = None, **evidence: int
 ) -> GroupBreach:
     subscribed = (folded.options.subscriptions or {}).get(folded.log.topic, ())
-    return GroupBreach(
-        f"{text}: its state is lost",
-        severity=None if folded.options.subscriptions is None or group in subscribed else INFO,
-        evidence={**evidence, "log_start_offset": folded.log.log_start_offset},
-        **_identity(folded, group, offset),
-    )
+    severity = None if folded.options.subscriptions is None or group in subscribed else INFO
+    more = {**evidence, "log_start_offset": folded.log.log_start_offset}
+    return _of_group(folded, group, f"{text}: its state is lost", offset, severity=severity, evidence=more)
 
 
-def _identity(folded: FoldedControlLog, group: str, offset: int | None) -> dict[str, Any]:
-    """Fields of a GroupBreach that identify a group of the log."""
-    return {
-        "group_id": group,
-        "topic": folded.log.topic,
-        "partition": folded.log.partition,
-        "offset": offset,
-        "dialect": CONTROL_RECORDS,
-    }
+def _of_group(
+    folded: FoldedControlLog, group: str, message: str, offset: int | None = None, **more: Any
+) -> GroupBreach:
+    """A breach about a group of the log; `more` fields as of GroupBreach."""
+    topic, partition = folded.log.topic, folded.log.partition
+    return GroupBreach(message, group, None, topic, partition, offset=offset, dialect=CONTROL_RECORDS, **more)
 
 
 @rule("SPSO_BELOW_LOG_START", Scope.CONTROL_LOG, severity=WARNING, source="KIP-932, share-partition start offset")
@@ -150,13 +144,11 @@ def stale_index(folded: FoldedControlLog) -> list[GroupBreach]:
         is_behind = actual is not None and replace(entry, last_offset=actual.last_offset) == actual
         severity = INFO if is_behind and entry not in disputed else None
         evidence = {"checkpoint_offset": actual.checkpoint_offset} if actual else {}
-        about = _identity(folded, entry.group, entry.checkpoint_offset)
-        breaches.append(GroupBreach(text, evidence=evidence, severity=severity, **about))
+        more = {"evidence": evidence, "severity": severity}
+        breaches.append(_of_group(folded, entry.group, text, entry.checkpoint_offset, **more))
     named = {entry.group for entry in folded.options.index}
     return breaches + [
-        GroupBreach(
-            f"the index has {_place_of(None)}; the log has {_place_of(actual)}", **_identity(folded, group, None)
-        )
+        _of_group(folded, group, f"the index has {_place_of(None)}; the log has {_place_of(actual)}")
         for group, actual in actual_entries.items()
         if group not in named
     ]
@@ -187,7 +179,7 @@ def cutoff_pinned(folded: FoldedControlLog) -> list[GroupBreach]:
     if since is not None:
         evidence["seconds"] = max(0, folded.newest_time // 1000 - int(since.timestamp()))
         text += f"; it was written {timedelta(seconds=evidence['seconds'])} before the newest record of the log"
-    return [GroupBreach(text, evidence=evidence, **_identity(folded, group, earliest.limited_from))]
+    return [_of_group(folded, group, text, earliest.limited_from, evidence=evidence)]
 
 
 # Single records.

@@ -14,6 +14,7 @@ from share_state.fold.chains import NO_OFFSET
 from share_state.fold.control_log import FoldedControlLog
 from share_state.fold.log_stats import FINDINGS_KEPT, Folded
 from share_state.fold.record_context import ContextChunk
+from share_state.fold.states import KEY
 from share_state.jit.compile import kernel
 from share_state.kafka.buffers import take_rows
 from share_state.rules.registry import (
@@ -59,14 +60,16 @@ def find_breaches(
 
 def _from_group_breaches(breaches: Sequence[GroupBreach]) -> Breaches:
     schema = table_schema("findings")
-    names = ("dialect", "group_id", "topic_id", "topic", "partition", "state_partition")
     evidence = [[(name, str(value)) for name, value in one.evidence.items()] for one in breaches]
     return Breaches(
         np.array([-1 if one.offset is None else one.offset for one in breaches], np.int64),
         (pa.array([one.message for one in breaches], pa.string()),),
         evidence=pa.array(evidence, schema.field("evidence").type),
         severity=np.array([one.severity for one in breaches], object),
-        identity={name: pa.array([getattr(one, name) for one in breaches], schema.field(name).type) for name in names},
+        identity={
+            name: pa.array([getattr(one, name) for one in breaches], schema.field(name).type)
+            for name in (*KEY, "state_partition")
+        },
     )
 
 

@@ -16,20 +16,11 @@ import pyarrow.compute as pc
 from share_state.fold.group_replay import ShareGroup, StatePartitions
 from share_state.fold.groups import FoldedGroups, partition_counts_by_id, topic_names
 from share_state.fold.log_stats import dictionary_encoded_column
-from share_state.fold.states import SHARE_GROUP_STATE
+from share_state.fold.states import KEY, SHARE_GROUP_STATE
 from share_state.sources.discovery import group_partition_of
 from share_state.sources.topics import Topics
 
-STATE_COLUMNS = (
-    "dialect",
-    "group_id",
-    "topic_id",
-    "topic",
-    "partition",
-    "state_partition",
-    "state_epoch",
-    "last_offset",
-)
+STATE_COLUMNS = (*KEY, "state_partition", "state_epoch", "last_offset")
 """Columns of `share_partition_state` that the rules need."""
 
 Listed = tuple[str, str, Sequence[int]]

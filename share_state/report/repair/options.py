@@ -10,7 +10,7 @@ from share_state.report.repair.rehearsal import Effect, Rehearsal
 from share_state.report.repair.status import SharePartitionStatus, Survey, can_be_named
 from share_state.simulator.durability import UnloadableStateError
 from share_state.simulator.settings import WIDEST, BrokerConfigs, PartitionSettings
-from share_state.simulator.types import LATEST, DeliveryState, Release, StateBatch, find_release
+from share_state.simulator.types import LATEST, DeliveryState, Release, find_release
 from share_state.simulator.window import TERMINAL
 
 HARM = ("no harm", "settings change", "records may be delivered again", "records are skipped", "state is deleted")
@@ -70,6 +70,11 @@ class Repair:
     now: Effect | None
     options: tuple[Option, ...]
     check: str
+
+    @property
+    def also(self) -> dict[str, str]:
+        """The less severe troubles: code -> message."""
+        return {code: text for code, text in self.status.troubles.items() if code != self.trouble}
 
 
 def repairs(found: Survey, tools: KafkaTools) -> tuple[Repair, ...]:
@@ -204,15 +209,6 @@ class _Advisor:
         )
         join, delete = self.tools.recreate_group(self.group, self.topic), self.tools.delete_group(self.group)
         return Option("RECREATE_GROUP", DELETES, what, f"{join}\n{delete}", effect=self._effect(Rehearsal.delete))
-
-    def _failing(self) -> list[StateBatch]:
-        limit = self.settings.delivery_count_limit
-        waits = (DeliveryState.AVAILABLE, DeliveryState.ACQUIRED)
-        start = self.loaded.partition.start_offset
-        return [
-            one for one in self.status.ranges
-            if one.delivery_state in waits and one.delivery_count >= limit - 1 and one.last_offset >= start
-        ]  # fmt: skip
 
     def wait_for_deliveries(self) -> Option | None:
         """The waiting range finishes at the latest when all its deliveries have failed."""
@@ -357,7 +353,9 @@ class _Advisor:
         """Move SPSO past the records that it waits for, and past finished or hopeless ones after them."""
         if self.waiting is None:
             return None
-        target, hopeless = self.waiting[1] + 1, {(one.first_offset, one.last_offset) for one in self._failing()}
+        target, waits = self.waiting[1] + 1, (DeliveryState.AVAILABLE, DeliveryState.ACQUIRED)
+        failing = self.settings.delivery_count_limit - 1
+        hopeless = {batch[:2] for batch in self.status.ranges if batch[2] in waits and batch[3] >= failing}
         for first, last, state, _ in self.loaded.partition.in_flight_batches():
             is_done = state in (DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED, DeliveryState.ARCHIVING)
             if first > target:

@@ -48,9 +48,8 @@ class RepairPlan:
             row = one.status.row
             key = {name: row[name] for name in ("group_id", "topic_id", "topic", "partition", "state_partition")}
             options = [asdict(option) | {"harm": HARM[option.harm]} for option in one.options]
-            also = {code: text for code, text in one.status.troubles.items() if code != one.trouble}
             found.append(
-                key | {"trouble": one.trouble, "sentence": one.sentence, "also": also,
+                key | {"trouble": one.trouble, "sentence": one.sentence, "also": one.also,
                        "suspect": "STATE_SUSPECT" in one.status.troubles, "now": one.now and asdict(one.now),
                        "options": options, "check": one.check}
             )  # fmt: skip
@@ -70,11 +69,7 @@ class RepairPlan:
             yield ""
             yield f"**{one.trouble}**: {one.sentence}"
             yield ""
-            facts = [
-                f"- also {code}: {format_name(text)}"
-                for code, text in one.status.troubles.items()
-                if code != one.trouble
-            ]
+            facts = [f"- also {code}: {format_name(text)}" for code, text in one.also.items()]
             facts += [f"- now: {_state(one.now)}"] if one.now is not None else []
             yield from (*facts, "") if facts else ()
             for place, option in enumerate(one.options, 1):
@@ -108,12 +103,9 @@ class RepairPlan:
 
     def script(self) -> str:
         """The plan as a script: it prints itself, or runs the option that its argument names."""
-        lines = ["#!/usr/bin/env bash", *(f"# {line}".rstrip() for line in self._head())]
-        lines += [
-            "# `bash plan.sh 1.2` carries out option 1.2 and nothing else, `bash plan.sh 1.check` compares.",
-            "set -eu",
-        ]
-        lines.append('case "${1:-}" in')
+        usage = "# `bash plan.sh 1.2` carries out option 1.2 and nothing else, `bash plan.sh 1.check` compares."
+        head = (f"# {line}".rstrip() for line in self._head())
+        lines = ["#!/usr/bin/env bash", *head, usage, "set -eu", 'case "${1:-}" in']
         for number, one in enumerate(self.repairs, 1):
             for place, option in enumerate(one.options, 1):
                 if option.command:
