@@ -35,7 +35,7 @@ COMMANDS = {
     "reconstruct": "reconstruct",
     "audit": "audit",
     "stream": "stream",
-    "cutoff": "cutoff",
+    "cutoff": "logs",
     "repair": "repair",
     "show": "tables",
     "explain": "logs",
