@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from markupsafe import Markup
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
@@ -25,13 +24,13 @@ from share_state.report.plots.charts import (
     INK,
     OTHER_SHADES,
     OTHER_STYLE,
-    RC_STYLE,
     SHADES,
     STATE_STYLES,
     TEMPLATES,
     inline_svg,
     integer_ticks,
     rectangles,
+    styled,
 )
 from share_state.report.share_partitions import DELIVERY_STATES, ascending, descending
 from share_state.rules.registry import SEVERITIES
@@ -133,6 +132,7 @@ def _card(report: AuditReport, one: FlaggedSharePartition, name: str) -> dict[st
     }
 
 
+@styled
 def window_svg(ranges: Rows, limit: int, name: str) -> Markup:
     """What is in flight: offsets across, one lane per delivery state.
 
@@ -149,17 +149,16 @@ def window_svg(ranges: Rows, limit: int, name: str) -> Markup:
         lanes.setdefault(GAP if one["gap"] else one["state"], []).append(one)
     lanes = {lane: ranges for lane, ranges in lanes.items() if ranges}
     is_dense = len(ranges) > MAX_SINGLE_BARS
-    with rc_context(RC_STYLE):
-        figure, (axes,) = _figure(1, 0.38 * len(lanes), bottom=0.55, top=0.05)
-        for row, (lane, in_lane) in enumerate(lanes.items()):
-            _draw_lane(axes, row, lane, in_lane, (origin, end), limit, is_dense=is_dense)
-        axes.set_xlim(0, end - origin)
-        axes.set_ylim(len(lanes) - 0.5, -0.75)
-        axes.set_yticks(range(len(lanes)), [lane.lower() for lane in lanes])
-        axes.tick_params(axis="y", length=0)
-        axes.spines["right"].set_visible(True)
-        axes.set_xlabel("offset; height: share of the offsets" if is_dense else "offset; ×n: delivered n times")
-        integer_ticks(axes.xaxis, origin)
+    figure, (axes,) = _figure(1, 0.38 * len(lanes), bottom=0.55, top=0.05)
+    for row, (lane, in_lane) in enumerate(lanes.items()):
+        _draw_lane(axes, row, lane, in_lane, (origin, end), limit, is_dense=is_dense)
+    axes.set_xlim(0, end - origin)
+    axes.set_ylim(len(lanes) - 0.5, -0.75)
+    axes.set_yticks(range(len(lanes)), [lane.lower() for lane in lanes])
+    axes.tick_params(axis="y", length=0)
+    axes.spines["right"].set_visible(True)
+    axes.set_xlabel("offset; height: share of the offsets" if is_dense else "offset; ×n: delivered n times")
+    integer_ticks(axes.xaxis, origin)
     sizes = {lane: sum(one["last_offset"] - one["first_offset"] + 1 for one in lanes[lane]) for lane in lanes}
     counts = ", ".join(f"{size:,} {lane.lower()}" for lane, size in sizes.items())
     return inline_svg(figure, name, f"In flight from offset {origin:,} to {end - 1:,}: {counts}.")
@@ -229,6 +228,7 @@ def _covered_shares(left: np.ndarray, right: np.ndarray, length: int) -> tuple[n
     return edges[:-1][some], edges[1:][some], np.minimum(share[some], 1)
 
 
+@styled
 def history_svg(audits: Rows, name: str) -> Markup | None:
     """Start offset and lag over the audits.
 
@@ -245,14 +245,13 @@ def history_svg(audits: Rows, name: str) -> Markup | None:
     lines = [("start offset", "start_offset", known)] + ([("lag (records)", "lag", with_lag)] if with_lag else [])
     begin, first, last = known[0]["time"], known[0]["start_offset"], known[-1]["start_offset"]
     longest = max(len(f"{audit[column]:,}") for _, column, rows in lines for audit in rows)
-    with rc_context(RC_STYLE):
-        left = max(_LEFT, 0.35 + 0.085 * longest)
-        figure, grid = _figure(len(lines), 0.85 * len(lines), bottom=0.5, top=0.3, left=left)
-        for axes, (title, column, rows) in zip(grid, lines, strict=True):
-            _draw_line(axes, title, column, rows, begin)
-        _set_time_ticks(grid[-1], [audit["time"] for audit in known], _WIDTH - left - _RIGHT)
-        handles = [line for line in grid[0].get_lines() if not str(line.get_label()).startswith("_")]
-        figure.legend(handles=handles, loc="upper right", ncols=5, frameon=False, fontsize=8)
+    left = max(_LEFT, 0.35 + 0.085 * longest)
+    figure, grid = _figure(len(lines), 0.85 * len(lines), bottom=0.5, top=0.3, left=left)
+    for axes, (title, column, rows) in zip(grid, lines, strict=True):
+        _draw_line(axes, title, column, rows, begin)
+    _set_time_ticks(grid[-1], [audit["time"] for audit in known], _WIDTH - left - _RIGHT)
+    handles = [line for line in grid[0].get_lines() if not str(line.get_label()).startswith("_")]
+    figure.legend(handles=handles, loc="upper right", ncols=5, frameon=False, fontsize=8)
     return inline_svg(figure, name, f"Over {len(known)} audits the start offset went from {first:,} to {last:,}.")
 
 
@@ -318,6 +317,7 @@ def _summarize_dead_letters(tables: CommittedTables) -> dict[str, Any] | None:
     }
 
 
+@styled
 def _dead_letters_svg(series: Mapping[str, tuple[pa.ChunkedArray, pa.ChunkedArray | None]]) -> Markup | None:
     """Records by time; of each series the timestamps and how many records each counts, None for one."""
     seconds = {name: times.cast(pa.int64()).to_numpy(zero_copy_only=False) / 1e6 for name, (times, _) in series.items()}
@@ -326,20 +326,19 @@ def _dead_letters_svg(series: Mapping[str, tuple[pa.ChunkedArray, pa.ChunkedArra
     if not len(known) or known.min() == known.max():
         return None
     edges, total = np.linspace(known.min(), known.max(), _BINS + 1), np.zeros(_BINS)
-    with rc_context(RC_STYLE):
-        figure, (axes,) = _figure(1, 1.2, bottom=0.45, top=0.05)
-        for name, (_, counts) in series.items():
-            weights = None if counts is None else counts.to_numpy()
-            heights, _ = np.histogram(seconds[name], edges, weights=weights)
-            colour, hatch = _BAR_STYLES[name]
-            axes.bar(edges[:-1], heights, np.diff(edges), total, align="edge", label=name, facecolor=colour,
-                     hatch=hatch, edgecolor=INK, linewidth=0.4)  # fmt: skip
-            total += heights
-        ends = (edges[0], edges[-1])
-        axes.set_xticks(ends, [f"{datetime.fromtimestamp(end, UTC):%d %b %H:%M}" for end in ends])
-        axes.set_xlim(*ends)
-        axes.set_xlabel("time of the log (UTC)")
-        axes.set_ylabel("records", fontsize=8)
-        integer_ticks(axes.yaxis, 0, most=3)
-        axes.legend(ncols=2, frameon=False, fontsize=8)
+    figure, (axes,) = _figure(1, 1.2, bottom=0.45, top=0.05)
+    for name, (_, counts) in series.items():
+        weights = None if counts is None else counts.to_numpy()
+        heights, _ = np.histogram(seconds[name], edges, weights=weights)
+        colour, hatch = _BAR_STYLES[name]
+        axes.bar(edges[:-1], heights, np.diff(edges), total, align="edge", label=name, facecolor=colour,
+                 hatch=hatch, edgecolor=INK, linewidth=0.4)  # fmt: skip
+        total += heights
+    ends = (edges[0], edges[-1])
+    axes.set_xticks(ends, [f"{datetime.fromtimestamp(end, UTC):%d %b %H:%M}" for end in ends])
+    axes.set_xlim(*ends)
+    axes.set_xlabel("time of the log (UTC)")
+    axes.set_ylabel("records", fontsize=8)
+    integer_ticks(axes.yaxis, 0, most=3)
+    axes.legend(ncols=2, frameon=False, fontsize=8)
     return inline_svg(figure, "dead-letters", "Dead letters that were written and that were lost, over time.")

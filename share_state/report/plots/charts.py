@@ -47,6 +47,9 @@ RC_STYLE: "dict[RcKeyType, Any]" = {
 }
 """matplotlib's settings while a figure is made and written; they make the bytes of a figure reproducible."""
 
+styled = rc_context(RC_STYLE)
+"""Decorates what makes or writes a figure."""
+
 GAP = "gap"
 
 STATE_STYLES: dict[str, tuple[str, str]] = {
@@ -144,23 +147,23 @@ class Chart(Figure):
         title: the heading as drawn.
     """
 
+    @styled
     def __init__(self, heading: str, *, width: float = 8.0, height: float = 4.0) -> None:
         """An empty chart with a heading; width and height in inches."""
-        with rc_context(RC_STYLE):
-            super().__init__(figsize=(width, height), layout="constrained", facecolor="white")
-            FigureCanvasAgg(self)
-            self.heading, self.says = heading, ""
-            self.title = self.suptitle(escape_missing_glyphs(heading), fontsize=10.5, x=0.01, ha="left")
+        super().__init__(figsize=(width, height), layout="constrained", facecolor="white")
+        FigureCanvasAgg(self)
+        self.heading, self.says = heading, ""
+        self.title = self.suptitle(escape_missing_glyphs(heading), fontsize=10.5, x=0.01, ha="left")
 
+    @styled
     def draw(self, renderer: Any) -> None:
         """Draw in the common style, whatever a notebook has set."""
-        with rc_context(RC_STYLE):
-            super().draw(renderer)
+        super().draw(renderer)
 
+    @styled
     def savefig(self, fname: Any, **how: Any) -> None:
         """Save as matplotlib does, in the common style."""
-        with rc_context(RC_STYLE):
-            super().savefig(fname, **how)
+        super().savefig(fname, **how)
 
     def _repr_png_(self) -> bytes:
         written = io.BytesIO()
@@ -206,6 +209,7 @@ def _chart_page(chart: Chart) -> str:
     return TEMPLATES.get_template("chart.html").render(heading=chart.heading, svg=svg, says=chart.says)
 
 
+@styled
 def inline_svg(figure: Figure, name: str, description: str) -> Markup:
     """Write a figure as an SVG element for a page.
 
@@ -217,8 +221,7 @@ def inline_svg(figure: Figure, name: str, description: str) -> Markup:
         One `svg` element that fills the width of its place.
     """
     written = io.StringIO()
-    with rc_context(RC_STYLE):
-        FigureCanvasSVG(figure).print_svg(written, metadata=_NO_METADATA)
+    FigureCanvasSVG(figure).print_svg(written, metadata=_NO_METADATA)
     root = ElementTree.fromstring(written.getvalue())
     for parent in list(root.iter()):
         for child in [child for child in parent if _local_name(child.tag) in ("metadata", "style")]:

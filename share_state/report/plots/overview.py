@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from matplotlib import rc_context
 from matplotlib.patches import Patch
 
 from share_state.errors import ShareStateError
@@ -23,12 +22,12 @@ from share_state.report.plots.charts import (
     GAP,
     INK,
     OTHER_STYLE,
-    RC_STYLE,
     STATE_STYLES,
     Chart,
     escape_missing_glyphs,
     integer_ticks,
     share_partition_name,
+    styled,
     to_arrow,
 )
 from share_state.report.plots.share_partition import KEY_COLUMNS, offsets, window
@@ -51,6 +50,7 @@ _UNSAFE = {"facecolor": "#d55e00", "hatch": "xx", "edgecolor": INK, "linewidth":
 _NEEDED = {"facecolor": "#f2f2f2", "edgecolor": INK, "linewidth": 0.6}
 
 
+@styled
 def deliveries(in_flight: Any, *, limit: int | None = None) -> Chart:
     """Records in flight by delivery count, stacked by delivery state.
 
@@ -69,34 +69,33 @@ def deliveries(in_flight: Any, *, limit: int | None = None) -> Chart:
     records = rows["record_count"].to_numpy()
     names = np.where(rows["gap"].to_numpy(zero_copy_only=False), GAP, rows["state"].to_numpy(zero_copy_only=False))
     top = max(int(counts.max(initial=0)), min(limit or 0, _MAX_COUNT))
-    with rc_context(RC_STYLE):
-        axes = chart.subplots()
-        bottom, handles = np.zeros(top + 1), []
-        for name in [*STATE_STYLES, *sorted(set(names.tolist()) - set(STATE_STYLES))]:
-            of_state = names == name
-            if not of_state.any():
-                continue
-            heights = np.bincount(counts[of_state], records[of_state], minlength=top + 1)
-            colour, hatch = STATE_STYLES.get(name, OTHER_STYLE)
-            style = {"facecolor": colour, "hatch": hatch, "edgecolor": INK, "linewidth": 0.6}
-            style |= {"linestyle": "dotted"} if name == GAP else {}
-            axes.bar(np.arange(top + 1), heights, bottom=bottom, width=0.7, **style)
-            handles.append(Patch(**style, label=f"{escape_missing_glyphs(name.lower())} ({int(heights.sum()):,})"))
-            bottom += heights
-        for count in np.flatnonzero(bottom).tolist():
-            axes.text(count, bottom[count], f"{int(bottom[count]):,}", ha="center", va="bottom", fontsize=8)
-        if limit is not None and limit <= top:
-            line = {"color": INK, "linestyle": "dashed", "linewidth": 1.2}
-            handles.append(axes.axvline(limit, zorder=0, label=f"delivery limit ({limit})", **line))
-        axes.set_xticks(range(top + 1), [f"{n}+" if n == _MAX_COUNT else str(n) for n in range(top + 1)])
-        axes.set_xlabel("delivery count (deliveries of a record)")
-        axes.set_ylabel("records in flight")
-        axes.margins(y=0.12)
-        integer_ticks(axes.yaxis, 0)
-        if handles:
-            chart.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
-        else:
-            axes.text(0.5, 0.5, "nothing is in flight", ha="center", transform=axes.transAxes)
+    axes = chart.subplots()
+    bottom, handles = np.zeros(top + 1), []
+    for name in [*STATE_STYLES, *sorted(set(names.tolist()) - set(STATE_STYLES))]:
+        of_state = names == name
+        if not of_state.any():
+            continue
+        heights = np.bincount(counts[of_state], records[of_state], minlength=top + 1)
+        colour, hatch = STATE_STYLES.get(name, OTHER_STYLE)
+        style = {"facecolor": colour, "hatch": hatch, "edgecolor": INK, "linewidth": 0.6}
+        style |= {"linestyle": "dotted"} if name == GAP else {}
+        axes.bar(np.arange(top + 1), heights, bottom=bottom, width=0.7, **style)
+        handles.append(Patch(**style, label=f"{escape_missing_glyphs(name.lower())} ({int(heights.sum()):,})"))
+        bottom += heights
+    for count in np.flatnonzero(bottom).tolist():
+        axes.text(count, bottom[count], f"{int(bottom[count]):,}", ha="center", va="bottom", fontsize=8)
+    if limit is not None and limit <= top:
+        line = {"color": INK, "linestyle": "dashed", "linewidth": 1.2}
+        handles.append(axes.axvline(limit, zorder=0, label=f"delivery limit ({limit})", **line))
+    axes.set_xticks(range(top + 1), [f"{n}+" if n == _MAX_COUNT else str(n) for n in range(top + 1)])
+    axes.set_xlabel("delivery count (deliveries of a record)")
+    axes.set_ylabel("records in flight")
+    axes.margins(y=0.12)
+    integer_ticks(axes.yaxis, 0)
+    if handles:
+        chart.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    else:
+        axes.text(0.5, 0.5, "nothing is in flight", ha="center", transform=axes.transAxes)
     often = {0: "never delivered", 1: "delivered once"}
     parts = [f"{int(bottom[n]):,} {often.get(n, f'delivered {n} times')}" for n in np.flatnonzero(bottom).tolist()]
     chart.says = f"Records in flight: {', '.join(parts)}." if parts else "Nothing is in flight."
@@ -114,6 +113,7 @@ def _common_name(rows: pa.Table) -> str:
     return str(first["group_id"]) if is_common["group_id"] else "all groups"
 
 
+@styled
 def cutoffs(cutoff: Any) -> Chart:
     """The part of each log before its cutoff, which may be cleaned, and the part that must stay.
 
@@ -133,25 +133,24 @@ def cutoffs(cutoff: Any) -> Chart:
     some = f", the {MAX_LOGS} of {len(rows):,} partitions with most to clean" if len(shown) < len(rows) else ""
     chart = Chart(f"cutoff against log{some}", height=1.6 + 0.3 * max(len(shown), 1))
     origin = min((row["log_start_offset"] for row in shown), default=0)
-    with rc_context(RC_STYLE):
-        axes = chart.subplots()
-        for place, row in enumerate(shown):
-            start, end = row["log_start_offset"] - origin, row["log_end_offset"] - origin
-            border = start if row["cutoff_offset"] is None else min(max(row["cutoff_offset"] - origin, start), end)
-            axes.barh(place, end - border, left=border, height=0.62, **_NEEDED)
-            axes.barh(place, border - start, left=start, height=0.62, **(_REDUNDANT if row["safe"] else _UNSAFE))
-            axes.text(end, place, f"  {_cutoff_label(row)}", va="center", fontsize=8)
-        names = [escape_missing_glyphs(f"{row['topic']}-{row['partition']}") for row in shown]
-        axes.set_yticks(range(len(shown)), names)
-        axes.set_ylim(len(shown) - 0.4, -0.6)
-        widest = max((row["log_end_offset"] - origin for row in shown), default=1)
-        axes.set_xlim(0, max(widest, 1) * 1.5)
-        axes.set_xlabel("offset of the log (records)")
-        integer_ticks(axes.xaxis, origin)
-        handles = [Patch(**_REDUNDANT, label="before the cutoff: redundant"), Patch(**_NEEDED, label="must stay")]
-        if not all(row["safe"] for row in shown):
-            handles.append(Patch(**_UNSAFE, label="before the cutoff, but the log cannot be trusted"))
-        chart.legend(handles=handles, loc="outside lower left", ncols=3, frameon=False, fontsize=8)
+    axes = chart.subplots()
+    for place, row in enumerate(shown):
+        start, end = row["log_start_offset"] - origin, row["log_end_offset"] - origin
+        border = start if row["cutoff_offset"] is None else min(max(row["cutoff_offset"] - origin, start), end)
+        axes.barh(place, end - border, left=border, height=0.62, **_NEEDED)
+        axes.barh(place, border - start, left=start, height=0.62, **(_REDUNDANT if row["safe"] else _UNSAFE))
+        axes.text(end, place, f"  {_cutoff_label(row)}", va="center", fontsize=8)
+    names = [escape_missing_glyphs(f"{row['topic']}-{row['partition']}") for row in shown]
+    axes.set_yticks(range(len(shown)), names)
+    axes.set_ylim(len(shown) - 0.4, -0.6)
+    widest = max((row["log_end_offset"] - origin for row in shown), default=1)
+    axes.set_xlim(0, max(widest, 1) * 1.5)
+    axes.set_xlabel("offset of the log (records)")
+    integer_ticks(axes.xaxis, origin)
+    handles = [Patch(**_REDUNDANT, label="before the cutoff: redundant"), Patch(**_NEEDED, label="must stay")]
+    if not all(row["safe"] for row in shown):
+        handles.append(Patch(**_UNSAFE, label="before the cutoff, but the log cannot be trusted"))
+    chart.legend(handles=handles, loc="outside lower left", ncols=3, frameon=False, fontsize=8)
     redundant = int(np.sum(rows["redundant_records"].fill_null(0).to_numpy(), dtype=np.int64))
     logs = "1 log partition" if len(rows) == 1 else f"{len(rows):,} log partitions"
     chart.says = f"{redundant:,} records lie before the cutoffs of {logs}."

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.patches import Patch, PathPatch
@@ -23,13 +22,13 @@ from share_state.report.plots.charts import (
     INK,
     OTHER_SHADES,
     OTHER_STYLE,
-    RC_STYLE,
     SHADES,
     STATE_STYLES,
     Chart,
     integer_ticks,
     rectangles,
     share_partition_name,
+    styled,
     to_arrow,
 )
 
@@ -221,6 +220,7 @@ def _join_cells(cells: np.ndarray, times: np.ndarray, borders: np.ndarray) -> np
     return np.stack(sides, axis=1)
 
 
+@styled
 def window(timeline: Any, *, until: datetime | None = None) -> Chart:
     """The in-flight window: offset by time, coloured by delivery state, darker and denser the more deliveries.
 
@@ -235,26 +235,25 @@ def window(timeline: Any, *, until: datetime | None = None) -> Chart:
     """
     history = read_history(timeline, "state_batches", until=until)
     chart = Chart(f"{history.name}: in flight, offset by time", height=4.6)
-    with rc_context(RC_STYLE):
-        axes = chart.subplots()
-        known = history.start >= 0
-        if not known.any() or history.end[known].max() <= history.start[known].min():
-            axes.text(0.5, 0.5, "nothing was ever in flight", ha="center", transform=axes.transAxes)
-            chart.says = "Nothing was ever in flight."
-            return chart
-        origin, end = int(history.start[known].min()), int(history.end[known].max())
-        shown = list(tiles(history, origin, end))
-        handles = []
-        for tile in shown:
-            style = _tile_style(tile)
-            axes.add_patch(PathPatch(rectangles(*tile.bounds.T), **style))
-            handles.append(Patch(**{**style, "linewidth": 0.5}, label=_tile_label(tile)))
-        for values, label, line in ((history.end, "SPEO", "dashed"), (history.start, "SPSO", "solid")):
-            steps = _steps(values, origin)
-            handles += axes.step(history.edges, steps, where="post", color=INK, ls=line, lw=1.8, label=label)
-        axes.set_ylim(-0.02 * (end - origin), 1.03 * (end - origin))
-        _set_axes(axes, history, origin)
-        chart.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=8, handleheight=1.4)
+    axes = chart.subplots()
+    known = history.start >= 0
+    if not known.any() or history.end[known].max() <= history.start[known].min():
+        axes.text(0.5, 0.5, "nothing was ever in flight", ha="center", transform=axes.transAxes)
+        chart.says = "Nothing was ever in flight."
+        return chart
+    origin, end = int(history.start[known].min()), int(history.end[known].max())
+    shown = list(tiles(history, origin, end))
+    handles = []
+    for tile in shown:
+        style = _tile_style(tile)
+        axes.add_patch(PathPatch(rectangles(*tile.bounds.T), **style))
+        handles.append(Patch(**{**style, "linewidth": 0.5}, label=_tile_label(tile)))
+    for values, label, line in ((history.end, "SPEO", "dashed"), (history.start, "SPSO", "solid")):
+        steps = _steps(values, origin)
+        handles += axes.step(history.edges, steps, where="post", color=INK, ls=line, lw=1.8, label=label)
+    axes.set_ylim(-0.02 * (end - origin), 1.03 * (end - origin))
+    _set_axes(axes, history, origin)
+    chart.legend(handles=handles, loc="outside right upper", frameon=False, fontsize=8, handleheight=1.4)
     chart.says = (
         f"{history.period} offsets were {', '.join(map(_tile_label, shown))}; at the end the window is from "
         f"{history.start[-1]:,} to {history.end[-1]:,}."
@@ -280,6 +279,7 @@ def _tile_label(tile: Tile) -> str:
     return f"{name} ×{tile.count}{' or more' if tile.count == MAX_COUNT else ''}"
 
 
+@styled
 def offsets(timeline: Any, *, until: datetime | None = None) -> Chart:
     """SPSO and SPEO over time; the records between them are in flight.
 
@@ -294,25 +294,24 @@ def offsets(timeline: Any, *, until: datetime | None = None) -> Chart:
     """
     history = read_history(timeline, until=until)
     chart = Chart(f"{history.name}: start and end of the in-flight window", height=3.6)
-    with rc_context(RC_STYLE):
-        axes = chart.subplots()
-        known = history.start >= 0
-        if not known.any():
-            axes.text(0.5, 0.5, "the start offset was never initialised", ha="center", transform=axes.transAxes)
-            chart.says = "The start offset was never initialised."
-            return chart
-        origin = int(history.start[known].min())
-        start, end = _steps(history.start, origin), _steps(history.end, origin)
-        fill = {"facecolor": "#56b4e9", "alpha": 0.35, "linewidth": 0}
-        axes.fill_between(history.edges, start, end, step="post", label="in flight", **fill)
-        axes.step(history.edges, end, where="post", color="#d55e00", ls="dashed", lw=1.6, label="SPEO (end)")
-        axes.step(history.edges, start, where="post", color=INK, lw=1.6, label="SPSO (start)")
-        if history.topic_end is not None:
-            label = "end of the topic"
-            axes.axhline(history.topic_end - origin, color=INK, linestyle="dotted", linewidth=1.2, label=label)
-        axes.margins(y=0.08)
-        _set_axes(axes, history, origin)
-        chart.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    axes = chart.subplots()
+    known = history.start >= 0
+    if not known.any():
+        axes.text(0.5, 0.5, "the start offset was never initialised", ha="center", transform=axes.transAxes)
+        chart.says = "The start offset was never initialised."
+        return chart
+    origin = int(history.start[known].min())
+    start, end = _steps(history.start, origin), _steps(history.end, origin)
+    fill = {"facecolor": "#56b4e9", "alpha": 0.35, "linewidth": 0}
+    axes.fill_between(history.edges, start, end, step="post", label="in flight", **fill)
+    axes.step(history.edges, end, where="post", color="#d55e00", ls="dashed", lw=1.6, label="SPEO (end)")
+    axes.step(history.edges, start, where="post", color=INK, lw=1.6, label="SPSO (start)")
+    if history.topic_end is not None:
+        label = "end of the topic"
+        axes.axhline(history.topic_end - origin, color=INK, linestyle="dotted", linewidth=1.2, label=label)
+    axes.margins(y=0.08)
+    _set_axes(axes, history, origin)
+    chart.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     first, last, end_offset = int(history.start[known][0]), int(history.start[known][-1]), int(history.end[known][-1])
     moved = f"moved from {first:,} to {last:,}" if first != last else f"stayed at {last:,}"
     topic_end = f"; the topic ends at {history.topic_end:,}" if history.topic_end is not None else ""
