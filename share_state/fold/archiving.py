@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from share_state.fold.chains import NO_OFFSET, Chains
 from share_state.fold.interval_merge import ARCHIVED, ARCHIVING
-from share_state.fold.states import KEY, declared_table, key_columns, to_timestamps
+from share_state.fold.states import KEY, declared_table, key_columns, row_texts, to_timestamps
 from share_state.kafka.share_partition_keys import KeyTable
 from share_state.kafka.state_records import LARGEST_OFFSET, UNREADABLE_FAULTS, Kind, StateRecords
 from share_state.schema.declarations import table_schema
@@ -331,9 +331,7 @@ def milliseconds(column: pa.ChunkedArray) -> np.ndarray:
 
 def row_codes(*columns: pa.ChunkedArray) -> np.ndarray:
     """int64, a number for each row: equal for equal rows."""
-    texts = [pc.fill_null(column.cast(pa.string()), "\1") for column in columns]
-    joined = pc.call_function("binary_join_element_wise", [*texts, pa.scalar("\0")])
-    return np.asarray(joined.combine_chunks().dictionary_encode().indices).astype(np.int64)
+    return np.asarray(row_texts(columns).dictionary_encode().indices).astype(np.int64)
 
 
 def merge_ranges(tables: Sequence[pa.Table]) -> pa.Table:

@@ -1,6 +1,6 @@
 """Builds the tables `share_partition_state` and `in_flight` from folded states of both dialects."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -36,6 +36,12 @@ def key_texts(rows: pa.Table, *more: str) -> pa.ChunkedArray:
     """Join group id, topic id, partition and `more` columns of each row to one text; null for control records."""
     texts = [rows[name].cast(pa.string()) for name in ("group_id", "topic_id", "partition", *more)]
     return pc.call_function("binary_join_element_wise", [*texts, pa.scalar(":")])
+
+
+def row_texts(columns: Iterable[pa.ChunkedArray]) -> pa.Array:
+    """Join columns to one text per row, in which null is a value like any other."""
+    texts = [pc.fill_null(column.cast(pa.string()), "\1") for column in columns]
+    return pc.call_function("binary_join_element_wise", [*texts, pa.scalar("\0")]).combine_chunks()
 
 
 def split_keys(states: pa.Table, state_partitions: int | None) -> pa.Table:

@@ -5,7 +5,7 @@ live share-partitions that picks those which need attention, the details of thes
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,6 +20,7 @@ from share_state.config.model import Acknowledged
 from share_state.delta.reader import CommittedTables
 from share_state.errors import WarehouseError
 from share_state.fold.limits import Limits
+from share_state.fold.states import row_texts
 from share_state.report.cutoff import name_holders
 from share_state.report.share_partitions import (
     HISTORY_TABLE,
@@ -72,6 +73,8 @@ _RANGE = ("first_offset", "last_offset", "record_count", "state", "delivery_coun
 _AUDIT = ("run_id", "time", "start_offset", "lag", "verdict")
 _FINDING = ("rule", "severity", "count", "new", "open", "offset", "message")
 _COUNTS = {"errors": pa.int64(), "warnings": pa.int64()}
+_MOST_AFFECTED_FIRST = descending("errors", "poison_records", "waiting_records", "warnings")
+_WORST_FIRST = [*ascending("rank"), *_MOST_AFFECTED_FIRST, *ascending(*KEY_COLUMNS)]
 _MOST_SEVERE_FIRST = [*ascending("severity_rank"), *descending("new", "open", "count"), *ascending("rule")]
 
 
@@ -165,13 +168,7 @@ def _identity(rows: pa.Table) -> pa.Array:
     """What findings are about, as text: rule and share-partition; and the offset, if it is the same in every audit."""
     is_stable = pc.or_(rows["settled"], pc.is_null(rows["group_id"]))
     place = pc.if_else(is_stable, rows["offset"], pa.scalar(None, pa.int64()))
-    return _joined([rows[name] for name in (*IDENTITY_COLUMNS, "rule", "state_partition")] + [place])
-
-
-def _joined(columns: Iterable[pa.ChunkedArray]) -> pa.Array:
-    """Columns as one text, in which null is a value like any other."""
-    texts = [pc.fill_null(column.cast(pa.string()), "") for column in columns]
-    return pc.call_function("binary_join_element_wise", [*texts, pa.scalar("\0")]).combine_chunks()
+    return row_texts([rows[name] for name in (*IDENTITY_COLUMNS, "rule", "state_partition")] + [place])
 
 
 def _acknowledged(rows: pa.Table, acknowledged: Sequence[Acknowledged]) -> pa.Array:
@@ -198,7 +195,7 @@ def _superseded(tables: CommittedTables, rows: pa.Table, is_of_run: pa.ChunkedAr
     columns = [*KEY_COLUMNS, "snapshot_offset", "suspect"]
     states = add_topic_key(tables.read("share_partition_state", prefilter(old), columns))
     trusted = states.filter(pc.and_(pc.invert(states["suspect"]), pc.is_valid(states["snapshot_offset"])))
-    keys, live, known = (_joined(table.select(IDENTITY_COLUMNS)) for table in (rows, states, trusted))
+    keys, live, known = (row_texts(table.select(IDENTITY_COLUMNS).columns) for table in (rows, states, trusted))
     is_live, at = pc.is_in(keys, live), pc.index_in(keys, known)
     snapshot = trusted["snapshot_offset"].combine_chunks().take(at)
     limits = tables.read("cutoff", pc.field("safe"), ["partition", "cutoff_offset"])
@@ -276,7 +273,7 @@ def _survey(tables: CommittedTables, summary: pa.Table, most: int) -> _Survey:
         flagged += found.num_rows
         for row in found.group_by(["rank", "status"]).aggregate([([], "count_all")]).to_pylist():
             statuses[row["rank"], row["status"]] += row["count_all"]
-        worst = [_worst_first(pa.concat_tables([*worst, found])).slice(0, most)]
+        worst = [pa.concat_tables([*worst, found]).sort_by(_WORST_FIRST).slice(0, most)]
     by_verdict = dict.fromkeys(VERDICTS, 0) | dict(sorted(verdicts.items()))
     details = pa.table({})
     if flagged:
@@ -304,11 +301,6 @@ def _needing_attention(rows: pa.Table) -> pa.Table:
     rank = pc.if_else(is_ok, own, verdict_rank(rows))
     rank = pc.if_else(has_error, pc.min_element_wise(rank, stall - 0.5), rank)
     return rows.append_column("status", pc.if_else(is_ok, other, verdict)).append_column("rank", rank)
-
-
-def _worst_first(rows: pa.Table) -> pa.Table:
-    worst = descending("errors", "poison_records", "waiting_records", "warnings")
-    return rows.sort_by([*ascending("rank"), *worst, *ascending(*KEY_COLUMNS)])
 
 
 @dataclass(frozen=True, slots=True)

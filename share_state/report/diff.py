@@ -167,7 +167,8 @@ def compare_states(before: StateTables, after: StateTables) -> dict[str, Any]:
         its key, `change` (appeared, disappeared, changed), `scalars` (column -> [before, after], if they differ) and
         `ranges` (record_count and the attributes of a RangeChange).
     """
-    old, new = (_states_by_key(tables[0]) for tables in (before, after))
+    columns = [*KEY_COLUMNS, *_SCALARS]
+    old, new = ({_identity(row): row for row in states.select(columns).to_pylist()} for states, _ in (before, after))
     old_ranges, new_ranges = _ranges_by_key(before[1]), _ranges_by_key(after[1])
     changed = []
     for key in sorted({*old, *new}, key=str):
@@ -180,10 +181,6 @@ def compare_states(before: StateTables, after: StateTables) -> dict[str, Any]:
 def _identity(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """The key, without the topic's name if it has an id: the name may become known late."""
     return (row["dialect"], row["group_id"], row["topic_id"] or row["topic"], row["partition"])
-
-
-def _states_by_key(rows: pa.Table) -> dict[tuple[Any, ...], dict[str, Any]]:
-    return {_identity(row): row for row in rows.select([*KEY_COLUMNS, *_SCALARS]).to_pylist()}
 
 
 def _ranges_by_key(rows: pa.Table) -> dict[tuple[Any, ...], list[dict[str, Any]]]:

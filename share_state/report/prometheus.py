@@ -7,7 +7,6 @@ kminion's (`kminion_kafka_consumer_group_topic_partition_lag` is `share_state_gr
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -195,14 +194,15 @@ class Metrics(Collector):
 
     def _run(self) -> Iterator[GaugeMetricFamily]:
         report, run = self._report, self._report.run
+        newest = report.log_time.timestamp() if report.log_time is not None else None
         for name, help_text in (("count", "Findings"), ("open", "Open findings")):
             counts = (({"severity": one.severity, "rule": one.rule}, getattr(one, name)) for one in report.findings)
             text = f"{help_text} by severity and rule; rules without findings are absent."
             yield self._family("findings" if name == "count" else "open_findings", text, counts)
         for name, help_text, value in (
-            ("last_success_timestamp_seconds", "When the latest audit committed.", _seconds(run["finished"])),
+            ("last_success_timestamp_seconds", "When the latest audit committed.", run["finished"].timestamp()),
             ("run_duration_seconds", "How long it took.", (run["finished"] - run["started"]).total_seconds()),
-            ("log_timestamp_seconds", "Timestamp of the newest record of its input.", _seconds(report.log_time)),
+            ("log_timestamp_seconds", "Timestamp of the newest record of its input.", newest),
             ("records_read", "Data records that it read.", run["records"]),
         ):
             yield self._family(name, help_text, _present([{}], [value]))
@@ -250,10 +250,6 @@ def _labels(rows: pa.Table) -> list[Labels]:
 
 def _present(labels: Sequence[Labels], values: Sequence[float | None]) -> Iterator[tuple[Labels, float]]:
     return ((of, value) for of, value in zip(labels, values, strict=True) if value is not None)
-
-
-def _seconds(time: datetime | None) -> float | None:
-    return time.astimezone(UTC).timestamp() if time is not None else None
 
 
 def _topic_names(rows: pa.Table) -> pa.ChunkedArray:

@@ -14,7 +14,7 @@ from share_state.fold.chains import NO_OFFSET
 from share_state.fold.control_log import FoldedControlLog
 from share_state.fold.log_stats import FINDINGS_KEPT, Folded
 from share_state.fold.record_context import ContextChunk
-from share_state.fold.states import KEY
+from share_state.fold.states import KEY, row_texts
 from share_state.jit.compile import kernel
 from share_state.kafka.buffers import take_rows
 from share_state.rules.registry import (
@@ -245,8 +245,7 @@ def cap_findings(rows: pa.Table) -> pa.Table:
 
     One more row counts the others, as in `judge`.
     """
-    group = [rows[name].cast(pa.string()).fill_null("") for name in ("rule", "severity", "state_partition", "settled")]
-    names = pc.call_function("binary_join_element_wise", [*group, pa.scalar(":")])
+    names = row_texts(rows.select(["rule", "severity", "state_partition", "settled"]).columns)
     sizes = names.value_counts()
     full = sizes.filter(pc.greater(sizes.field("counts"), FINDINGS_KEPT)).field("values").to_pylist()
     counts, is_dropped, merged = count_findings(rows).to_numpy(), np.zeros(len(rows), bool), dict[int, int]()

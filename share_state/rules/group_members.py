@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from share_state.fold.group_replay import GroupFault, ShareGroup, ShareMember, to_pairs
+from share_state.fold.group_replay import GroupFault, ShareGroup, to_pairs
 from share_state.fold.groups import expected_assignment_sizes, members_per_partition
 from share_state.fold.log_stats import BATCH_FAULTS
 from share_state.rules import record_batches, records  # noqa: F401  their rules apply to group records, too
@@ -33,7 +33,7 @@ def epoch_ahead(audited: AuditedGroups) -> list[GroupBreach]:
         _of_group(group, f"member {member.member_id} is at epoch {member.member_epoch}, the assignment at"
                          f" {group.assignment_epoch}", member=member.member_id)
         for group in _live(audited)
-        for member in _members(group)
+        for _, member in sorted(group.members.items())
         if group.assignment_epoch is not None and member.member_epoch > group.assignment_epoch
     ]  # fmt: skip
 
@@ -126,10 +126,6 @@ def unbalanced(audited: AuditedGroups) -> Iterator[GroupBreach]:
 
 def _live(audited: AuditedGroups) -> list[ShareGroup]:
     return [group for _, group in sorted(audited.folded.live.items())]
-
-
-def _members(group: ShareGroup) -> list[ShareMember]:
-    return [member for _, member in sorted(group.members.items())]
 
 
 def _comparable(audited: AuditedGroups) -> list[ShareGroup]:

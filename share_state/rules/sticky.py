@@ -77,7 +77,9 @@ def stale_claim(sticky: FoldedSticky) -> list[GroupBreach]:
     """
     return [
         at(generation, f"{member.member_id} claims {topic}-{partition} as of generation {member.generation}, and others"
-                        f" name {generation.newest_claim}", (topic, partition), **_lag(generation, member))
+                        f" name {generation.newest_claim}", (topic, partition),
+            member=member.member_id, claim_generation=member.generation,
+            lag=generation.generation - 1 - member.generation)
         for generation in sticky.sticky
         for member in generation.members
         if member.generation < generation.newest_claim
@@ -203,11 +205,6 @@ def new_member(sticky: FoldedSticky) -> list[GroupBreach]:
         for generation, member in members_of(sticky)
         if member.is_new
     ]
-
-
-def _lag(generation: GroupGeneration, member: ClaimingMember) -> dict[str, object]:
-    lag = generation.generation - 1 - member.generation
-    return {"member": member.member_id, "claim_generation": member.generation, "lag": lag}
 
 
 @rule("DOUBLE_ASSIGNED", Scope.CLAIMS, severity=WARNING, source="KAFKA-7026")
