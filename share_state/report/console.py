@@ -236,7 +236,7 @@ def _is_special(path: str) -> bool:
     return path.startswith("/dev/") or (Path(path).exists() and not Path(path).is_file())
 
 
-def write_report(path: str, text: str) -> None:
+def write_report(path: str, content: str | bytes) -> None:
     """Write a report: under a temporary name first, so that readers see the old file or the new one.
 
     A symbolic link stays, and a device or pipe is written to.
@@ -248,7 +248,7 @@ def write_report(path: str, text: str) -> None:
     target = Path(path) if _is_special(path) else Path(path).resolve()
     temporary = target if _is_special(path) else Path(f"{target}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(text, encoding="utf-8", newline="\n")
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
         if temporary != target:
             temporary.replace(target)
     except OSError as error:

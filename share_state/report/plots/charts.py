@@ -23,7 +23,7 @@ from matplotlib.path import Path as Shape
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from share_state.errors import ShareStateError
-from share_state.report.console import check_suffix
+from share_state.report.console import check_suffix, write_report
 
 if TYPE_CHECKING:
     from matplotlib.typing import RcKeyType
@@ -165,10 +165,14 @@ class Chart(Figure):
         """Save as matplotlib does, in the common style."""
         super().savefig(fname, **how)
 
-    def _repr_png_(self) -> bytes:
+    def encode(self, form: str, **how: Any) -> bytes:
+        """The bytes of a file in a format of matplotlib."""
         written = io.BytesIO()
-        self.savefig(written, format="png", dpi=_NOTEBOOK_DPI)
+        self.savefig(written, format=form, **how)
         return written.getvalue()
+
+    def _repr_png_(self) -> bytes:
+        return self.encode("png", dpi=_NOTEBOOK_DPI)
 
     def __str__(self) -> str:
         return repr(self)
@@ -181,21 +185,17 @@ def save(chart: Chart, path: str | Path) -> Path:
     """Write a chart to a file whose name ends in .html, .svg or .png, replacing an existing one; returns its path.
 
     Raises:
-        ShareStateError: if the name ends otherwise, or the file cannot be written.
+        ReportError: if the name ends otherwise, or the file cannot be written; an existing file stays.
     """
     path = Path(path)
     check_suffix(path, SUFFIXES)
-    try:
-        if path.suffix == ".html":
-            path.write_text(_chart_page(chart), encoding="utf-8")
-        elif path.suffix == ".svg":
-            chart.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
-        else:
-            chart.savefig(path, format="png", dpi=_PNG_DPI, metadata={"Description": chart.says})
-    except OSError as error:
-        raise ShareStateError(
-            f"{path}: cannot be written ({error.strerror}); give a file in a writable folder"
-        ) from None
+    if path.suffix == ".html":
+        content = _chart_page(chart).encode()
+    elif path.suffix == ".svg":
+        content = chart.encode("svg", metadata={"Date": None, "Creator": None})
+    else:
+        content = chart.encode("png", dpi=_PNG_DPI, metadata={"Description": chart.says})
+    write_report(str(path), content)
     return path
 
 
