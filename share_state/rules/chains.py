@@ -25,12 +25,7 @@ from share_state.rules.registry import (
 )
 
 
-@rule(
-    "ORPHAN_UPDATE",
-    Scope.STATE_LOG,
-    severity=ERROR,
-    source="Kafka ShareCoordinatorShard.initializeState, generateShareStateRecord",
-)
+@rule("ORPHAN_UPDATE", Scope.STATE_LOG, ERROR, "Kafka ShareCoordinatorShard.initializeState, generateShareStateRecord")
 def orphan_update(folded: FoldedLog) -> Breaches:
     """The first record of a share-partition is a snapshot.
 
@@ -51,7 +46,7 @@ def _is_orphan(folded: FoldedLog) -> np.ndarray:
     return (orphans != NO_OFFSET) & ((folded.first_lost_offset == NO_OFFSET) | (orphans < folded.first_lost_offset))
 
 
-@rule("BASE_LOST", Scope.STATE_LOG, severity=ERROR, source="Kafka ShareCoordinatorService.performRecordPruning")
+@rule("BASE_LOST", Scope.STATE_LOG, ERROR, "Kafka ShareCoordinatorService.performRecordPruning")
 def base_lost(folded: FoldedLog) -> Breaches:
     """The log still holds the latest snapshot of every live share-partition.
 
@@ -64,7 +59,7 @@ def base_lost(folded: FoldedLog) -> Breaches:
     return at_share_partitions(folded, rows, text, offset=folded.chains.chains["orphan_offset"][rows])
 
 
-@rule("STATE_SUSPECT", Scope.STATE_LOG, severity=WARNING, source="Kafka ShareCoordinatorShard.replay")
+@rule("STATE_SUSPECT", Scope.STATE_LOG, WARNING, "Kafka ShareCoordinatorShard.replay")
 def state_suspect(folded: FoldedLog) -> Breaches:
     """Every record since a share-partition's latest snapshot can be read."""
     rows = np.flatnonzero(folded.suspect)
@@ -78,7 +73,7 @@ def state_suspect(folded: FoldedLog) -> Breaches:
 # Rules that compare a record with the state before it.
 
 
-@record_rule("COLD_SNAPSHOT_MISMATCH", severity=ERROR, source="Kafka ShareCoordinatorShard.snapshotColdPartitions")
+@record_rule("COLD_SNAPSHOT_MISMATCH", ERROR, "Kafka ShareCoordinatorShard.snapshotColdPartitions")
 def cold_snapshot_mismatch(record, context):
     """The snapshot of an idle share-partition repeats its state exactly.
 
@@ -116,7 +111,7 @@ def _(records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
     )
 
 
-@record_rule("SNAPSHOT_MISMATCH", severity=ERROR, source="Kafka ShareCoordinatorShard.generateShareStateRecord")
+@record_rule("SNAPSHOT_MISMATCH", ERROR, "Kafka ShareCoordinatorShard.generateShareStateRecord")
 def snapshot_mismatch(record, context):
     """A snapshot holds the state before it, merged with one request.
 
@@ -153,7 +148,7 @@ def _first_contradiction(contexts: np.ndarray) -> pa.Array:
     return pa.array(texts, pa.string())
 
 
-@record_rule("TERMINAL_STATE_LEFT", severity=ERROR, source="Kafka RecordState.validateTransition")
+@record_rule("TERMINAL_STATE_LEFT", ERROR, "Kafka RecordState.validateTransition")
 def terminal_state_left(context):
     """An acknowledged or archived offset keeps its state, and an archiving one can only become archived.
 
@@ -168,7 +163,7 @@ def _(_records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
     return message("offset ", offsets, " was ", old, " and becomes ", new, left_offset=offsets, before=old, found=new)
 
 
-@record_rule("STATE_AFTER_DELETE", severity=WARNING, source="Kafka ShareCoordinatorShard.deleteState, initializeState")
+@record_rule("STATE_AFTER_DELETE", WARNING, "Kafka ShareCoordinatorShard.deleteState, initializeState")
 def state_after_delete(record, context):
     """The first record after a tombstone is a snapshot that initializes the share-partition again.
 
@@ -186,7 +181,7 @@ def _(records: np.ndarray, _contexts: np.ndarray, _: ContextChunk) -> Message:
     )
 
 
-@record_rule("TOMBSTONE_WITHOUT_STATE", severity=INFO, source="Kafka ShareCoordinatorShard.deleteState")
+@record_rule("TOMBSTONE_WITHOUT_STATE", INFO, "Kafka ShareCoordinatorShard.deleteState")
 def tombstone_without_state(record, context, limits):
     """A tombstone deletes a share-partition that has state.
 

@@ -89,7 +89,7 @@ def _links(rows: np.ndarray, previous: np.ndarray, text: str, **evidence: np.nda
     return at_records(rows, "the delta names ", back, after, previous, back_offset=back, expected=previous, **evidence)
 
 
-@rule("BROKEN_CHAIN", Scope.CONTROL_LOG, severity=ERROR, source="KIP-932 draft, ShareDelta BackOffset")
+@rule("BROKEN_CHAIN", Scope.CONTROL_LOG, ERROR, "KIP-932 draft, ShareDelta BackOffset")
 def broken_chain(folded: FoldedControlLog) -> Breaches:
     """Every delta refers to the previous control record of its group."""
     rows, previous, referenced = _links_of(folded, "missing")
@@ -101,14 +101,14 @@ def broken_chain(folded: FoldedControlLog) -> Breaches:
     return _links(rows, previous, "which it does not follow", reason=pa.array(reason, pa.string()))
 
 
-@rule("FORWARD_BACK_OFFSET", Scope.CONTROL_LOG, severity=ERROR, source="KIP-932 draft, ShareDelta BackOffset")
+@rule("FORWARD_BACK_OFFSET", Scope.CONTROL_LOG, ERROR, "KIP-932 draft, ShareDelta BackOffset")
 def forward_back_offset(folded: FoldedControlLog) -> Breaches:
     """A delta refers to an earlier offset."""
     rows, previous, _ = _links_of(folded, "forward")
     return _links(rows, previous, "which is not an earlier offset")
 
 
-@rule("CROSS_GROUP", Scope.CONTROL_LOG, severity=ERROR, source="KIP-932 draft, ShareDelta BackOffset")
+@rule("CROSS_GROUP", Scope.CONTROL_LOG, ERROR, "KIP-932 draft, ShareDelta BackOffset")
 def cross_group(folded: FoldedControlLog) -> Breaches:
     """A delta refers to a record of its own group."""
     rows, previous, referenced = _links_of(folded, "group")
@@ -117,14 +117,14 @@ def cross_group(folded: FoldedControlLog) -> Breaches:
     )
 
 
-@rule("CROSS_EPOCH", Scope.CONTROL_LOG, severity=ERROR, source="KIP-932 draft, ShareDelta BackOffset")
+@rule("CROSS_EPOCH", Scope.CONTROL_LOG, ERROR, "KIP-932 draft, ShareDelta BackOffset")
 def cross_epoch(folded: FoldedControlLog) -> Breaches:
     """A delta refers to a record of its own checkpoint epoch."""
     rows, previous, referenced = _links_of(folded, "epoch")
     return _links(rows, previous, "a record of another epoch", named_epoch=referenced["epoch"].copy())
 
 
-@rule("FORK", Scope.CONTROL_LOG, severity=ERROR, source="KIP-932 draft, ShareDelta BackOffset")
+@rule("FORK", Scope.CONTROL_LOG, ERROR, "KIP-932 draft, ShareDelta BackOffset")
 def fork(folded: FoldedControlLog) -> Breaches:
     """No two deltas refer to the same record.
 
@@ -170,7 +170,7 @@ def _differing(folds: Sequence[ControlChains], group: int) -> str:
 # Epochs.
 
 
-@rule("STALE_EPOCH", Scope.CONTROL_LOG, severity=WARNING, source="KIP-932 draft, checkpoint epoch")
+@rule("STALE_EPOCH", Scope.CONTROL_LOG, WARNING, "KIP-932 draft, checkpoint epoch")
 def stale_epoch(folded: FoldedControlLog) -> Breaches:
     """No delta of an older epoch follows a checkpoint.
 
@@ -179,7 +179,7 @@ def stale_epoch(folded: FoldedControlLog) -> Breaches:
     return _epochs(folded, _deltas(folded, _STALE), "an older epoch; it was left out")
 
 
-@rule("FUTURE_EPOCH", Scope.CONTROL_LOG, severity=ERROR, source="KIP-932 draft, checkpoint epoch")
+@rule("FUTURE_EPOCH", Scope.CONTROL_LOG, ERROR, "KIP-932 draft, checkpoint epoch")
 def future_epoch(folded: FoldedControlLog) -> Breaches:
     """Every delta belongs to a checkpoint that is in the log."""
     return _epochs(folded, _deltas(folded, _FUTURE), "a checkpoint that is missing")
@@ -201,7 +201,7 @@ def _epoch_steps(folded: FoldedControlLog) -> tuple[np.ndarray, np.ndarray, np.n
     return later, earlier, (later["epoch"] - earlier) % EPOCH_MODULUS
 
 
-@rule("EPOCH_GAP", Scope.CONTROL_LOG, severity=WARNING, source="KIP-932 draft, checkpoint epoch")
+@rule("EPOCH_GAP", Scope.CONTROL_LOG, WARNING, "KIP-932 draft, checkpoint epoch")
 def epoch_gap(folded: FoldedControlLog) -> Breaches:
     """The checkpoint epoch of a group increases by exactly one, from 65535 to 0."""
     rows, earlier, step = _epoch_steps(folded)
@@ -209,7 +209,7 @@ def epoch_gap(folded: FoldedControlLog) -> Breaches:
     return _steps(rows[gap], earlier[gap], missing=step[gap] - 1)
 
 
-@rule("EPOCH_REPEAT", Scope.CONTROL_LOG, severity=WARNING, source="KIP-932 draft, checkpoint epoch")
+@rule("EPOCH_REPEAT", Scope.CONTROL_LOG, WARNING, "KIP-932 draft, checkpoint epoch")
 def epoch_repeat(folded: FoldedControlLog) -> Breaches:
     """No two consecutive checkpoints of a group have the same epoch."""
     rows, earlier, step = _epoch_steps(folded)

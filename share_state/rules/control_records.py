@@ -18,7 +18,7 @@ from share_state.sources.share_snapshots import ShareSnapshotEntry
 # Deleted records.
 
 
-@rule("ORPHAN_DELTA", Scope.CONTROL_LOG, severity=WARNING, source="KIP-932 draft, ShareCheckpoint")
+@rule("ORPHAN_DELTA", Scope.CONTROL_LOG, WARNING, "KIP-932 draft, ShareCheckpoint")
 def orphan_delta(folded: FoldedControlLog) -> Breaches:
     """The first control record of a group is a checkpoint.
 
@@ -31,7 +31,7 @@ def orphan_delta(folded: FoldedControlLog) -> Breaches:
     return Breaches(first[rows], text, key=rows, severity=severity)
 
 
-@rule("BASE_LOST", Scope.CONTROL_LOG, severity=ERROR, source="KIP-932 draft, earliest scannable offset")
+@rule("BASE_LOST", Scope.CONTROL_LOG, ERROR, "KIP-932 draft, earliest scannable offset")
 def base_lost(folded: FoldedControlLog) -> list[GroupBreach]:
     """The log still holds the latest checkpoint of every group.
 
@@ -79,7 +79,7 @@ def _of_group(
     return GroupBreach(message, group, None, topic, partition, offset=offset, dialect=CONTROL_RECORDS, **more)
 
 
-@rule("SPSO_BELOW_LOG_START", Scope.CONTROL_LOG, severity=WARNING, source="KIP-932, share-partition start offset")
+@rule("SPSO_BELOW_LOG_START", Scope.CONTROL_LOG, WARNING, "KIP-932, share-partition start offset")
 def spso_below_log_start(folded: FoldedControlLog) -> Breaches:
     """No share-partition starts before the log start offset.
 
@@ -95,7 +95,7 @@ def spso_below_log_start(folded: FoldedControlLog) -> Breaches:
     )  # fmt: skip
 
 
-@rule("LONG_CHAIN", Scope.CONTROL_LOG, severity=WARNING, source="KIP-932 draft, ShareCheckpoint")
+@rule("LONG_CHAIN", Scope.CONTROL_LOG, WARNING, "KIP-932 draft, ShareCheckpoint")
 def long_chain(folded: FoldedControlLog) -> Breaches:
     """No more control records follow a checkpoint than configured (limits.chain_length).
 
@@ -109,7 +109,7 @@ def long_chain(folded: FoldedControlLog) -> Breaches:
     return at_share_partitions(folded, rows, *text, offset=base, **size)
 
 
-@rule("STATE_SUSPECT", Scope.CONTROL_LOG, severity=WARNING, source="KIP-932 draft, ShareDelta BackOffset")
+@rule("STATE_SUSPECT", Scope.CONTROL_LOG, WARNING, "KIP-932 draft, ShareDelta BackOffset")
 def state_suspect(folded: FoldedControlLog) -> Breaches:
     """Every control record since a group's latest checkpoint is in the log, can be read and refers to its predecessor.
 
@@ -124,7 +124,7 @@ def state_suspect(folded: FoldedControlLog) -> Breaches:
     return at_share_partitions(folded, rows, *text, offset=since, checkpoint_offset=chains["snapshot_offset"].copy())
 
 
-@rule("STALE_INDEX", Scope.CONTROL_LOG, severity=WARNING, source="KIP-932 draft, share snapshot file")
+@rule("STALE_INDEX", Scope.CONTROL_LOG, WARNING, "KIP-932 draft, share snapshot file")
 def stale_index(folded: FoldedControlLog) -> list[GroupBreach]:
     """The share snapshot file names the latest checkpoint of every group.
 
@@ -160,7 +160,7 @@ def _place_of(entry: ShareSnapshotEntry | None) -> str:
     return f"checkpoint {entry.checkpoint_offset} of epoch {entry.checkpoint_epoch}, last record {entry.last_offset}"
 
 
-@rule("CUTOFF_PINNED", Scope.CONTROL_LOG, severity=INFO, source="KIP-932 draft, log cleaning")
+@rule("CUTOFF_PINNED", Scope.CONTROL_LOG, INFO, "KIP-932 draft, log cleaning")
 def cutoff_pinned(folded: FoldedControlLog) -> list[GroupBreach]:
     """No single share-partition keeps many records from being deleted (limits.pinned_records).
 
@@ -189,13 +189,13 @@ def _with_fault(folded: FoldedControlLog, fault: int) -> np.ndarray:
     return folded.faulty[folded.faulty["fault"] & fault != 0]
 
 
-@rule("KEY_MALFORMED", Scope.CONTROL_LOG, severity=ERROR, source="Kafka ControlRecordType.parse")
+@rule("KEY_MALFORMED", Scope.CONTROL_LOG, ERROR, "Kafka ControlRecordType.parse")
 def key_malformed(folded: FoldedControlLog) -> Breaches:
     """Every control record has a version and a type."""
     return at_records(_with_fault(folded, ControlFault.KEY_MALFORMED), "the key of a control record cannot be read")
 
 
-@rule("VALUE_MALFORMED", Scope.CONTROL_LOG, severity=ERROR, source="KIP-932 draft, ShareCheckpoint, ShareDelta")
+@rule("VALUE_MALFORMED", Scope.CONTROL_LOG, ERROR, "KIP-932 draft, ShareCheckpoint, ShareDelta")
 def value_malformed(folded: FoldedControlLog) -> Breaches:
     """Every checkpoint and delta is read to its last byte.
 
@@ -211,7 +211,7 @@ def value_malformed(folded: FoldedControlLog) -> Breaches:
     return at_records(rows, pa.array(text), severity=severity, type=rows["type"].copy())
 
 
-@rule("INVERTED_RANGE", Scope.CONTROL_LOG, severity=ERROR, source="KIP-932 draft, ShareDelta States")
+@rule("INVERTED_RANGE", Scope.CONTROL_LOG, ERROR, "KIP-932 draft, ShareDelta States")
 def inverted_range(folded: FoldedControlLog) -> Breaches:
     """Every tuple ends at or after its first offset.
 
@@ -222,7 +222,7 @@ def inverted_range(folded: FoldedControlLog) -> Breaches:
     )
 
 
-@rule("PERSISTED_ACQUIRED", Scope.CONTROL_LOG, severity=WARNING, source="KIP-932 draft, delivery states")
+@rule("PERSISTED_ACQUIRED", Scope.CONTROL_LOG, WARNING, "KIP-932 draft, delivery states")
 def persisted_acquired(folded: FoldedControlLog) -> Breaches:
     """The state Acquired is never written.
 
@@ -233,7 +233,7 @@ def persisted_acquired(folded: FoldedControlLog) -> Breaches:
     )
 
 
-@rule("UNKNOWN_DELIVERY_STATE", Scope.CONTROL_LOG, severity=WARNING, source="KIP-932 draft, delivery states")
+@rule("UNKNOWN_DELIVERY_STATE", Scope.CONTROL_LOG, WARNING, "KIP-932 draft, delivery states")
 def unknown_delivery_state(folded: FoldedControlLog) -> Breaches:
     """The state of a tuple is 0, 2 or 4.
 
@@ -244,13 +244,13 @@ def unknown_delivery_state(folded: FoldedControlLog) -> Breaches:
     )
 
 
-@rule("DELIVERY_COUNT_INVALID", Scope.CONTROL_LOG, severity=WARNING, source="KIP-932 draft, ShareDelta States")
+@rule("DELIVERY_COUNT_INVALID", Scope.CONTROL_LOG, WARNING, "KIP-932 draft, ShareDelta States")
 def delivery_count_invalid(folded: FoldedControlLog) -> Breaches:
     """No delivery count is negative."""
     return at_records(_with_fault(folded, ControlFault.NEGATIVE_COUNT), "a tuple has a negative delivery count")
 
 
-@rule("DELIVERY_COUNT_OVER_LIMIT", Scope.CONTROL_LOG, severity=WARNING, source="Kafka group.share.delivery.count.limit")
+@rule("DELIVERY_COUNT_OVER_LIMIT", Scope.CONTROL_LOG, WARNING, "Kafka group.share.delivery.count.limit")
 def delivery_count_over_limit(folded: FoldedControlLog) -> Breaches:
     """No delivery count exceeds the limit of its group (limits.delivery_count, limits.groups).
 
@@ -266,12 +266,7 @@ def delivery_count_over_limit(folded: FoldedControlLog) -> Breaches:
     return at_records(rows[owner], *text, " times; the limit is ", limits[owner], delivery_count=count)
 
 
-@rule(
-    "START_OFFSET_INVALID",
-    Scope.CONTROL_LOG,
-    severity=WARNING,
-    source="KIP-932 draft, ShareCheckpoint StartOffset, EndOffset",
-)
+@rule("START_OFFSET_INVALID", Scope.CONTROL_LOG, WARNING, "KIP-932 draft, ShareCheckpoint StartOffset, EndOffset")
 def start_offset_invalid(folded: FoldedControlLog) -> Breaches:
     """A checkpoint's start offset is neither negative nor after its end offset."""
     rows = _with_fault(folded, ControlFault.WINDOW_INVALID)
@@ -279,7 +274,7 @@ def start_offset_invalid(folded: FoldedControlLog) -> Breaches:
     return at_records(rows, "the checkpoint's window is from ", start, " to ", end, start_offset=start, end_offset=end)
 
 
-@rule("OVERLAP_IN_DELTA", Scope.CONTROL_LOG, severity=WARNING, source="KIP-932 draft, ShareDelta States")
+@rule("OVERLAP_IN_DELTA", Scope.CONTROL_LOG, WARNING, "KIP-932 draft, ShareDelta States")
 def overlap_in_delta(folded: FoldedControlLog) -> Breaches:
     """The tuples of a record do not overlap.
 
@@ -291,7 +286,7 @@ def overlap_in_delta(folded: FoldedControlLog) -> Breaches:
 # Irregularities found while folding.
 
 
-@rule("CHECKPOINT_MISMATCH", Scope.CONTROL_LOG, severity=WARNING, source="KIP-932 draft, ShareCheckpoint")
+@rule("CHECKPOINT_MISMATCH", Scope.CONTROL_LOG, WARNING, "KIP-932 draft, ShareCheckpoint")
 def checkpoint_mismatch(folded: FoldedControlLog) -> Breaches:
     """A checkpoint holds the state of the chain before it: what was finished stays finished.
 
@@ -307,7 +302,7 @@ def checkpoint_mismatch(folded: FoldedControlLog) -> Breaches:
     )  # fmt: skip
 
 
-@rule("BELOW_START", Scope.CONTROL_LOG, severity=INFO, source="KIP-932 draft, ShareDelta States")
+@rule("BELOW_START", Scope.CONTROL_LOG, INFO, "KIP-932 draft, ShareDelta States")
 def below_start(folded: FoldedControlLog) -> Breaches:
     """No tuple is below the start offset of its share-partition.
 
@@ -319,7 +314,7 @@ def below_start(folded: FoldedControlLog) -> Breaches:
     return at_records(folded.records.rows[rows], counts, text, offsets=counts)
 
 
-@rule("UNCOVERED_GAP", Scope.CONTROL_LOG, severity=WARNING, source="KIP-932 draft, ShareDelta States")
+@rule("UNCOVERED_GAP", Scope.CONTROL_LOG, WARNING, "KIP-932 draft, ShareDelta States")
 def uncovered_gap(folded: FoldedControlLog) -> Breaches:
     """A delta that extends the window covers every offset up to its new end.
 

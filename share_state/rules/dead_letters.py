@@ -38,12 +38,7 @@ def _about_letters(letters: pa.Table, which: str) -> list[GroupBreach]:
     return list(_about(letters, text, ("offset", "count"), ("offset", "min"), ("offset", "max")))
 
 
-@rule(
-    "DEAD_LETTER_LOST",
-    Scope.DEAD_LETTERS,
-    severity=ERROR,
-    source="KIP-1191; Kafka SharePartition, DefaultShareGroupDLQManager",
-)
+@rule("DEAD_LETTER_LOST", Scope.DEAD_LETTERS, ERROR, "KIP-1191; Kafka SharePartition, DefaultShareGroupDLQManager")
 def dead_letter_lost(audited: AuditedDeadLetters) -> list[GroupBreach]:
     """Each offset that leaves ARCHIVING has a dead letter.
 
@@ -57,9 +52,7 @@ def dead_letter_lost(audited: AuditedDeadLetters) -> list[GroupBreach]:
     return list(_about(audited.lost, text, *sums))
 
 
-@rule(
-    "DEAD_LETTER_DUPLICATE", Scope.DEAD_LETTERS, severity=INFO, source="KIP-1191; Kafka SharePartition.maybeInitialize"
-)
+@rule("DEAD_LETTER_DUPLICATE", Scope.DEAD_LETTERS, INFO, "KIP-1191; Kafka SharePartition.maybeInitialize")
 def dead_letter_duplicate(audited: AuditedDeadLetters) -> list[GroupBreach]:
     """An offset that is archived once has one dead letter.
 
@@ -71,8 +64,8 @@ def dead_letter_duplicate(audited: AuditedDeadLetters) -> list[GroupBreach]:
 @rule(
     "DEAD_LETTER_UNEXPECTED",
     Scope.DEAD_LETTERS,
-    severity=WARNING,
-    source="KIP-1191; Kafka SharePartition, ShareGroupDLQManager.enqueue",
+    WARNING,
+    "KIP-1191; Kafka SharePartition, ShareGroupDLQManager.enqueue",
 )
 def dead_letter_unexpected(audited: AuditedDeadLetters) -> list[GroupBreach]:
     """Each dead letter is of an offset that the state log shows in ARCHIVING or ARCHIVED.
@@ -82,7 +75,7 @@ def dead_letter_unexpected(audited: AuditedDeadLetters) -> list[GroupBreach]:
     return _about_letters(audited.letters.filter(pc.field("archived") == pa.scalar(False)), "were never archived")
 
 
-@rule("DLQ_UNUSABLE", Scope.DEAD_LETTERS, severity=WARNING, source="KIP-1191; Kafka ShareGroupDLQStateManager")
+@rule("DLQ_UNUSABLE", Scope.DEAD_LETTERS, WARNING, "KIP-1191; Kafka ShareGroupDLQStateManager")
 def dlq_unusable(audited: AuditedDeadLetters) -> list[GroupBreach]:
     """The dead-letter topic of a share group exists or can be created, accepts dead letters and has leaders.
 

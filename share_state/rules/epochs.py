@@ -8,9 +8,7 @@ from share_state.kafka.state_records import Kind
 from share_state.rules.registry import ERROR, INFO, WARNING, Message, continues, message, record_rule
 
 
-@record_rule(
-    "SNAPSHOT_EPOCH_GAP", severity=ERROR, source="Kafka ShareCoordinatorShard.generateShareStateRecord, initializeState"
-)
+@record_rule("SNAPSHOT_EPOCH_GAP", ERROR, "Kafka ShareCoordinatorShard.generateShareStateRecord, initializeState")
 def snapshot_epoch_gap(record, context, limits):
     """Each snapshot of a share-partition increments the snapshot epoch by one, from 0 for the first.
 
@@ -31,7 +29,7 @@ def _(records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
     return message("the snapshot has epoch ", found, ", expected ", expected, found=found, expected=expected)
 
 
-@record_rule("UPDATE_EPOCH_MISMATCH", severity=ERROR, source="Kafka ShareCoordinatorShard.generateShareStateRecord")
+@record_rule("UPDATE_EPOCH_MISMATCH", ERROR, "Kafka ShareCoordinatorShard.generateShareStateRecord")
 def update_epoch_mismatch(record, context):
     """An update has the epoch of the snapshot before it."""
     return (
@@ -50,11 +48,7 @@ def _(records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
     )
 
 
-@record_rule(
-    "STATE_EPOCH_REGRESSION",
-    severity=ERROR,
-    source="Kafka ShareCoordinatorShard.generateShareStateRecord, initializeState",
-)
+@record_rule("STATE_EPOCH_REGRESSION", ERROR, "Kafka ShareCoordinatorShard.generateShareStateRecord, initializeState")
 def state_epoch_regression(record, context):
     """The state epoch of a share-partition's snapshots never decreases.
 
@@ -74,7 +68,7 @@ def _(records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
     return message("the snapshot has state epoch ", found, ", the state before it ", before, found=found, before=before)
 
 
-@record_rule("LEADER_EPOCH_REGRESSION", severity=WARNING, source="Kafka ShareCoordinatorShard.maybeGetWriteStateError")
+@record_rule("LEADER_EPOCH_REGRESSION", WARNING, "Kafka ShareCoordinatorShard.maybeGetWriteStateError")
 def leader_epoch_regression(record, context):
     """The leader epoch of a share-partition decreases only when it is initialized.
 
@@ -92,9 +86,7 @@ def _(records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
 
 
 @record_rule(
-    "START_OFFSET_INVALID",
-    severity=WARNING,
-    source="Kafka ShareCoordinatorShard, PartitionFactory.UNINITIALIZED_START_OFFSET",
+    "START_OFFSET_INVALID", WARNING, "Kafka ShareCoordinatorShard, PartitionFactory.UNINITIALIZED_START_OFFSET"
 )
 def start_offset_invalid(record):
     """A start offset is 0 or more, or -1 for none."""
@@ -108,8 +100,8 @@ def _(records: np.ndarray, _contexts: np.ndarray, _: ContextChunk) -> Message:
 
 @record_rule(
     "START_OFFSET_REGRESSION",
-    severity=ERROR,
-    source="KIP-932, share-partition start offset; Kafka SharePartition.maybeUpdateCachedStateAndOffsets",
+    ERROR,
+    "KIP-932, share-partition start offset; Kafka SharePartition.maybeUpdateCachedStateAndOffsets",
 )
 def start_offset_regression(record, context):
     """The start offset of a share-partition decreases only when it is initialized.
@@ -131,9 +123,7 @@ def _(records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
 
 
 @record_rule(
-    "TIMESTAMP_REGRESSION",
-    severity=INFO,
-    source="Kafka ShareCoordinatorShard.generateShareStateRecord, snapshotColdPartitions",
+    "TIMESTAMP_REGRESSION", INFO, "Kafka ShareCoordinatorShard.generateShareStateRecord, snapshotColdPartitions"
 )
 def timestamp_regression(record, context):
     """The timestamps of a share-partition's records and snapshots never decrease."""
@@ -163,7 +153,7 @@ def _(records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
     return message(pa.array(what, pa.string()), difference, pa.array(than, pa.string()), milliseconds=difference)
 
 
-@record_rule("DELIVERY_COMPLETE_COUNT_MISMATCH", severity=INFO, source="KIP-1226, delivery complete count")
+@record_rule("DELIVERY_COMPLETE_COUNT_MISMATCH", INFO, "KIP-1226, delivery complete count")
 def delivery_complete_count_mismatch(record, context):
     """The delivery complete count is the number of offsets from the start offset on that are acknowledged or archived.
 

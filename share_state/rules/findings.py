@@ -43,7 +43,7 @@ def find_breaches(
     """Evaluate every rule of a scope that is not off.
 
     Args:
-        scope: a scope that is not in COMPILED.
+        scope: neither RECORD nor STATE_BATCH.
         subject: the argument of the rules of that scope.
         severities: code -> severity, or OFF.
     Yields:

@@ -11,7 +11,7 @@ from share_state.rules.group_context import AuditedGroups
 from share_state.rules.registry import ERROR, INFO, WARNING, GroupBreach, Scope, listed, register, registered, rule
 
 
-@rule("ASSIGNED_UNINITIALIZED", Scope.GROUPS, severity=WARNING, source="Kafka GroupMetadataManager.shareGroupHeartbeat")
+@rule("ASSIGNED_UNINITIALIZED", Scope.GROUPS, WARNING, "Kafka GroupMetadataManager.shareGroupHeartbeat")
 def assigned_uninitialized(audited: AuditedGroups) -> Iterator[GroupBreach]:
     """Only initialized share-partitions are assigned."""
     for group, of_group in audited.listed():
@@ -26,7 +26,7 @@ def assigned_uninitialized(audited: AuditedGroups) -> Iterator[GroupBreach]:
                 offset=of_group.offset, evidence={"members": listed(sorted(members))})  # fmt: skip
 
 
-@rule("EPOCH_AHEAD", Scope.GROUPS, severity=WARNING, source="KIP-932, member epoch")
+@rule("EPOCH_AHEAD", Scope.GROUPS, WARNING, "KIP-932, member epoch")
 def epoch_ahead(audited: AuditedGroups) -> list[GroupBreach]:
     """No member's epoch is ahead of its group's assignment epoch."""
     return [
@@ -38,7 +38,7 @@ def epoch_ahead(audited: AuditedGroups) -> list[GroupBreach]:
     ]  # fmt: skip
 
 
-@rule("GROUP_OVER_CAP", Scope.GROUPS, severity=WARNING, source="Kafka group.share.max.size")
+@rule("GROUP_OVER_CAP", Scope.GROUPS, WARNING, "Kafka group.share.max.size")
 def group_over_cap(audited: AuditedGroups) -> list[GroupBreach]:
     """A share group has no more members than group.share.max.size."""
     most = audited.limits.members
@@ -49,12 +49,7 @@ def group_over_cap(audited: AuditedGroups) -> list[GroupBreach]:
     ]
 
 
-@rule(
-    "GROUP_TYPE_CLASH",
-    Scope.GROUPS,
-    severity=WARNING,
-    source="Kafka GroupMetadataManager.shareGroup (GroupIdNotFoundException)",
-)
+@rule("GROUP_TYPE_CLASH", Scope.GROUPS, WARNING, "Kafka GroupMetadataManager.shareGroup (GroupIdNotFoundException)")
 def group_type_clash(audited: AuditedGroups) -> list[GroupBreach]:
     """A group id belongs to one group, of one type."""
     folded = audited.folded
@@ -65,7 +60,7 @@ def group_type_clash(audited: AuditedGroups) -> list[GroupBreach]:
     ]
 
 
-@rule("GROUP_EPOCH_REGRESSION", Scope.GROUPS, severity=WARNING, source="KIP-932, group epoch")
+@rule("GROUP_EPOCH_REGRESSION", Scope.GROUPS, WARNING, "KIP-932, group epoch")
 def group_epoch_regression(audited: AuditedGroups) -> Iterator[GroupBreach]:
     """A group's epoch increases by one with each change.
 
@@ -79,7 +74,7 @@ def group_epoch_regression(audited: AuditedGroups) -> Iterator[GroupBreach]:
             severity=INFO if jumps else None)  # fmt: skip
 
 
-@rule("ASSIGNMENT_PENDING", Scope.GROUPS, severity=INFO, source="KIP-932, assignment epoch")
+@rule("ASSIGNMENT_PENDING", Scope.GROUPS, INFO, "KIP-932, assignment epoch")
 def assignment_pending(audited: AuditedGroups) -> Iterator[GroupBreach]:
     """A group's assignment is of its current epoch."""
     for group in _live(audited):
@@ -91,7 +86,7 @@ def assignment_pending(audited: AuditedGroups) -> Iterator[GroupBreach]:
         yield _of_group(group, text, age_ms=age)
 
 
-@rule("OVERSHARED", Scope.GROUPS, severity=INFO, source="Kafka SimpleAssignor")
+@rule("OVERSHARED", Scope.GROUPS, INFO, "Kafka SimpleAssignor")
 def overshared(audited: AuditedGroups) -> Iterator[GroupBreach]:
     """No partition has more readers than are needed to give each member one partition."""
     for group in _comparable(audited):
@@ -105,7 +100,7 @@ def overshared(audited: AuditedGroups) -> Iterator[GroupBreach]:
         ]  # fmt: skip
 
 
-@rule("UNBALANCED", Scope.GROUPS, severity=INFO, source="Kafka SimpleAssignor")
+@rule("UNBALANCED", Scope.GROUPS, INFO, "Kafka SimpleAssignor")
 def unbalanced(audited: AuditedGroups) -> Iterator[GroupBreach]:
     """Members with the same subscription have equal numbers of partitions, plus or minus one.
 

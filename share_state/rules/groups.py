@@ -17,8 +17,8 @@ from share_state.sources.discovery import group_partition_of
 @rule(
     "ORPHAN_SHARE_STATE",
     Scope.GROUPS,
-    severity=WARNING,
-    source="KIP-932, share coordinator; Kafka GroupCoordinatorService.onPartitionsDeleted, deleteGroups",
+    WARNING,
+    "KIP-932, share coordinator; Kafka GroupCoordinatorService.onPartitionsDeleted, deleteGroups",
 )
 def orphan_share_state(audited: AuditedGroups) -> list[GroupBreach]:
     """Every share-partition with state belongs to a live share group.
@@ -35,9 +35,7 @@ def orphan_share_state(audited: AuditedGroups) -> list[GroupBreach]:
     return [_about(row, text) for row in stated.where(stated.of_groups(lost))]
 
 
-@rule(
-    "UNINITIALIZED_PARTITION", Scope.GROUPS, severity=WARNING, source="Kafka ShareGroupStatePartitionMetadataValue.json"
-)
+@rule("UNINITIALIZED_PARTITION", Scope.GROUPS, WARNING, "Kafka ShareGroupStatePartitionMetadataValue.json")
 def uninitialized_partition(audited: AuditedGroups) -> list[GroupBreach]:
     """A group lists every share-partition that has state.
 
@@ -57,10 +55,7 @@ def uninitialized_partition(audited: AuditedGroups) -> list[GroupBreach]:
 
 
 @rule(
-    "MISSING_SHARE_STATE",
-    Scope.GROUPS,
-    severity=WARNING,
-    source="Kafka ShareGroupStatePartitionMetadataValue.json, InitializedTopics",
+    "MISSING_SHARE_STATE", Scope.GROUPS, WARNING, "Kafka ShareGroupStatePartitionMetadataValue.json, InitializedTopics"
 )
 def missing_share_state(audited: AuditedGroups) -> list[GroupBreach]:
     """A share-partition that its group lists as initialized has state.
@@ -82,8 +77,8 @@ def missing_share_state(audited: AuditedGroups) -> list[GroupBreach]:
 @rule(
     "STATE_EPOCH_AHEAD_OF_GROUP",
     Scope.GROUPS,
-    severity=WARNING,
-    source="Kafka GroupMetadataManager.maybeCreateInitializeShareGroupStateRequest",
+    WARNING,
+    "Kafka GroupMetadataManager.maybeCreateInitializeShareGroupStateRequest",
 )
 def state_epoch_ahead_of_group(audited: AuditedGroups) -> Iterator[GroupBreach]:
     """The state epoch of a share-partition is at most its group's epoch.
@@ -99,7 +94,7 @@ def state_epoch_ahead_of_group(audited: AuditedGroups) -> Iterator[GroupBreach]:
         yield _about(row, text, state_epoch=state, group_epoch=group)
 
 
-@rule("MISPLACED_GROUP", Scope.GROUPS, severity=WARNING, source="Kafka GroupCoordinatorService.partitionFor")
+@rule("MISPLACED_GROUP", Scope.GROUPS, WARNING, "Kafka GroupCoordinatorService.partitionFor")
 def misplaced_group(audited: AuditedGroups) -> Iterator[GroupBreach]:
     """A group's records are in the partition that its id hashes to.
 
@@ -115,12 +110,7 @@ def misplaced_group(audited: AuditedGroups) -> Iterator[GroupBreach]:
             yield GroupBreach(text, group_id, evidence={"partition": partition, "belongs_to": home})
 
 
-@rule(
-    "MISSING_INIT",
-    Scope.GROUPS,
-    severity=WARNING,
-    source="Kafka GroupMetadataManager.maybeCreateInitializeShareGroupStateRequest",
-)
+@rule("MISSING_INIT", Scope.GROUPS, WARNING, "Kafka GroupMetadataManager.maybeCreateInitializeShareGroupStateRequest")
 def missing_init(audited: AuditedGroups) -> Iterator[GroupBreach]:
     """Every partition of a subscribed topic is initialized in time.
 
@@ -144,10 +134,7 @@ def missing_init(audited: AuditedGroups) -> Iterator[GroupBreach]:
 
 
 @rule(
-    "STUCK_INITIALIZING",
-    Scope.GROUPS,
-    severity=WARNING,
-    source="Kafka ShareGroupStatePartitionMetadataValue.json, InitializingTopics",
+    "STUCK_INITIALIZING", Scope.GROUPS, WARNING, "Kafka ShareGroupStatePartitionMetadataValue.json, InitializingTopics"
 )
 def stuck_initializing(audited: AuditedGroups) -> Iterator[GroupBreach]:
     """Requested state is initialized, or requested again, in time.
@@ -164,12 +151,7 @@ def stuck_initializing(audited: AuditedGroups) -> Iterator[GroupBreach]:
             ]  # fmt: skip
 
 
-@rule(
-    "DELETE_INCOMPLETE",
-    Scope.GROUPS,
-    severity=WARNING,
-    source="Kafka ShareGroupStatePartitionMetadataValue.json, DeletingTopics",
-)
+@rule("DELETE_INCOMPLETE", Scope.GROUPS, WARNING, "Kafka ShareGroupStatePartitionMetadataValue.json, DeletingTopics")
 def delete_incomplete(audited: AuditedGroups) -> list[GroupBreach]:
     """The state of a topic that is being deleted is removed in time.
 

@@ -19,7 +19,7 @@ _MAX_RANGES = 5
 _MINUTE_MS = 60_000
 
 
-@rule("ARCHIVING_STUCK", Scope.STATE_LOG, severity=WARNING, source="KIP-1191")
+@rule("ARCHIVING_STUCK", Scope.STATE_LOG, WARNING, "KIP-1191")
 def archiving_stuck(folded: FoldedLog) -> Breaches:
     """An offset in ARCHIVING becomes ARCHIVED once its dead-letter write is done (limits.archiving_seconds)."""
     chains = folded.chains.chains
@@ -39,7 +39,7 @@ def archiving_stuck(folded: FoldedLog) -> Breaches:
     return _with_ranges(folded, rows, text, milliseconds=waited)
 
 
-@rule("POISON_RECORDS", Scope.LOG, severity=WARNING, source="Kafka group.share.delivery.count.limit")
+@rule("POISON_RECORDS", Scope.LOG, WARNING, "Kafka group.share.delivery.count.limit")
 def poison_records(folded: Folded) -> Breaches:
     """No offset is near the delivery limit of its group (limits.delivery_count, limits.groups).
 
@@ -95,7 +95,7 @@ def _listed(first: np.ndarray, last: np.ndarray, begin: np.ndarray, ranges: np.n
     return pc.call_function("binary_join_element_wise", [joined, pa.array(more, pa.string()), pa.scalar("")])
 
 
-@rule("SPSO_STALL", Scope.LOG, severity=WARNING, source="KIP-1222; KIP-932, share-partition start offset")
+@rule("SPSO_STALL", Scope.LOG, WARNING, "KIP-1222; KIP-932, share-partition start offset")
 def spso_stall(folded: Folded) -> Breaches:
     """The start offset advances while later offsets finish (limits.stall_minutes)."""
     chains, batches = folded.chains.chains, folded.chains.batches
@@ -115,8 +115,8 @@ def spso_stall(folded: Folded) -> Breaches:
 @rule(
     "IN_FLIGHT_LIMIT",
     Scope.LOG,
-    severity=WARNING,
-    source="Kafka SharePartition.canAcquireRecords, group.share.partition.max.record.locks",
+    WARNING,
+    "Kafka SharePartition.canAcquireRecords, group.share.partition.max.record.locks",
 )
 def in_flight_limit(folded: Folded) -> Breaches:
     """A share-partition has fewer offsets in flight than its limit (limits.record_locks, limits.groups).
@@ -134,12 +134,7 @@ def in_flight_limit(folded: Folded) -> Breaches:
     return at_share_partitions(folded, rows, *text, in_flight=width, start_offset=start)
 
 
-@rule(
-    "LONG_CHAIN",
-    Scope.STATE_LOG,
-    severity=WARNING,
-    source="Kafka share.coordinator.snapshot.update.records.per.snapshot",
-)
+@rule("LONG_CHAIN", Scope.STATE_LOG, WARNING, "Kafka share.coordinator.snapshot.update.records.per.snapshot")
 def long_chain(folded: FoldedLog) -> Breaches:
     """A snapshot is followed by no more updates than configured (limits.updates_per_snapshot).
 
@@ -156,7 +151,7 @@ def long_chain(folded: FoldedLog) -> Breaches:
     return at_share_partitions(folded, rows, *text, updates=updates, snapshot_offset=base)
 
 
-@rule("CUTOFF_PINNED", Scope.STATE_LOG, severity=INFO, source="Kafka ShareCoordinatorOffsetsManager")
+@rule("CUTOFF_PINNED", Scope.STATE_LOG, INFO, "Kafka ShareCoordinatorOffsetsManager")
 def cutoff_pinned(folded: FoldedLog) -> Breaches:
     """No single share-partition keeps many records from being deleted (limits.pinned_records).
 

@@ -13,7 +13,7 @@ from share_state.rules.registry import ERROR, INFO, NOTHING, WARNING, Breaches, 
 from share_state.sources.resume import ResumeStatus
 
 
-@rule("TORN_TAIL", Scope.RECORD_BATCHES, severity=WARNING, source="Kafka LogSegment.recover")
+@rule("TORN_TAIL", Scope.RECORD_BATCHES, WARNING, "Kafka LogSegment.recover")
 def torn_tail(folded: FoldedLog | FoldedControlLog) -> Breaches:
     """Every segment ends where a batch ends (preallocated zero bytes aside).
 
@@ -27,10 +27,7 @@ def torn_tail(folded: FoldedLog | FoldedControlLog) -> Breaches:
 
 
 @rule(
-    "LOG_UNREADABLE",
-    Scope.RECORD_BATCHES,
-    severity=ERROR,
-    source="Kafka LogSegment.recover, LogSegment.open (preallocated segments)",
+    "LOG_UNREADABLE", Scope.RECORD_BATCHES, ERROR, "Kafka LogSegment.recover, LogSegment.open (preallocated segments)"
 )
 def log_unreadable(folded: FoldedLog | FoldedControlLog) -> Breaches:
     """A segment begins with a batch, as do the bytes after the last batch that the previous audit read.
@@ -43,7 +40,7 @@ def log_unreadable(folded: FoldedLog | FoldedControlLog) -> Breaches:
     return _with_status(folded, BatchStatus.UNREADABLE)
 
 
-@rule("CRC_MISMATCH", Scope.RECORD_BATCHES, severity=ERROR, source="Kafka DefaultRecordBatch.ensureValid")
+@rule("CRC_MISMATCH", Scope.RECORD_BATCHES, ERROR, "Kafka DefaultRecordBatch.ensureValid")
 def crc_mismatch(folded: FoldedLog | FoldedControlLog) -> Breaches:
     """The CRC-32C of every batch matches its bytes.
 
@@ -52,7 +49,7 @@ def crc_mismatch(folded: FoldedLog | FoldedControlLog) -> Breaches:
     return _with_status(folded, BatchStatus.CRC_MISMATCH)
 
 
-@rule("MAGIC_UNSUPPORTED", Scope.RECORD_BATCHES, severity=ERROR, source="Kafka RecordBatch.CURRENT_MAGIC_VALUE")
+@rule("MAGIC_UNSUPPORTED", Scope.RECORD_BATCHES, ERROR, "Kafka RecordBatch.CURRENT_MAGIC_VALUE")
 def magic_unsupported(folded: FoldedLog | FoldedControlLog) -> Breaches:
     """Every batch is of format version 2.
 
@@ -63,20 +60,13 @@ def magic_unsupported(folded: FoldedLog | FoldedControlLog) -> Breaches:
     return replace(broken, evidence={**broken.evidence, "magic": magic.copy()})
 
 
-@rule(
-    "BATCH_MALFORMED", Scope.RECORD_BATCHES, severity=ERROR, source="Kafka DefaultRecordBatch, DefaultRecord.readFrom"
-)
+@rule("BATCH_MALFORMED", Scope.RECORD_BATCHES, ERROR, "Kafka DefaultRecordBatch, DefaultRecord.readFrom")
 def batch_malformed(folded: FoldedLog | FoldedControlLog) -> Breaches:
     """The lengths and counts in every batch agree with its bytes."""
     return _with_status(folded, BatchStatus.MALFORMED)
 
 
-@rule(
-    "DUPLICATE_OFFSET_CONFLICT",
-    Scope.RECORD_BATCHES,
-    severity=ERROR,
-    source="Kafka UnifiedLog.append, monotonic offsets",
-)
+@rule("DUPLICATE_OFFSET_CONFLICT", Scope.RECORD_BATCHES, ERROR, "Kafka UnifiedLog.append, monotonic offsets")
 def duplicate_offset_conflict(folded: FoldedLog | FoldedControlLog) -> Breaches:
     """If a committed offset occurs twice, both copies have the same bytes.
 
@@ -85,12 +75,7 @@ def duplicate_offset_conflict(folded: FoldedLog | FoldedControlLog) -> Breaches:
     return _with_status(folded, BatchStatus.CONFLICT)
 
 
-@rule(
-    "UNREPLICATED_TAIL",
-    Scope.RECORD_BATCHES,
-    severity=INFO,
-    source="KIP-101, leader epochs; Kafka UnifiedLog.truncateTo",
-)
+@rule("UNREPLICATED_TAIL", Scope.RECORD_BATCHES, INFO, "KIP-101, leader epochs; Kafka UnifiedLog.truncateTo")
 def unreplicated_tail(folded: FoldedLog | FoldedControlLog) -> Breaches:
     """No copy holds batches above its high watermark that a later leader epoch replaced.
 
@@ -102,8 +87,8 @@ def unreplicated_tail(folded: FoldedLog | FoldedControlLog) -> Breaches:
 @rule(
     "OFFSET_GAP",
     Scope.STATE_LOG,
-    severity=WARNING,
-    source="Kafka UnifiedLog.append, monotonic offsets; cleanup.policy=delete of __share_group_state",
+    WARNING,
+    "Kafka UnifiedLog.append, monotonic offsets; cleanup.policy=delete of __share_group_state",
 )
 def offset_gap(folded: FoldedLog) -> Breaches:
     """No offset is missing between the log start and the log end.
@@ -120,7 +105,7 @@ def offset_gap(folded: FoldedLog) -> Breaches:
     )
 
 
-@rule("TRANSACTIONAL_BATCH", Scope.STATE_LOG, severity=WARNING, source="Kafka CoordinatorPartitionWriter")
+@rule("TRANSACTIONAL_BATCH", Scope.STATE_LOG, WARNING, "Kafka CoordinatorPartitionWriter")
 def transactional_batch(folded: FoldedLog) -> Breaches:
     """The state topic has no transactional and no control batches.
 
@@ -160,12 +145,7 @@ def _since_last_audit(folded: FoldedLog, status: ResumeStatus, text: str, *, set
     return Breaches(np.array([folded.first_offset if settled else before]), (text,), settled=np.array([settled]))
 
 
-@rule(
-    "LOG_MISSING",
-    Scope.STATE_LOG,
-    severity=WARNING,
-    source="Kafka CreatePartitionsRequest: the partitions of a topic only increase",
-)
+@rule("LOG_MISSING", Scope.STATE_LOG, WARNING, "Kafka CreatePartitionsRequest: the partitions of a topic only increase")
 def log_missing(folded: FoldedLog) -> Breaches:
     """Every log partition that an earlier audit read is in the input.
 
@@ -175,7 +155,7 @@ def log_missing(folded: FoldedLog) -> Breaches:
     return _since_last_audit(folded, ResumeStatus.MISSING, text, settled=False)
 
 
-@rule("LOG_BEHIND", Scope.STATE_LOG, severity=INFO, source="Kafka replication, high watermark")
+@rule("LOG_BEHIND", Scope.STATE_LOG, INFO, "Kafka replication, high watermark")
 def log_behind(folded: FoldedLog) -> Breaches:
     """A log partition ends at or after the end that the previous audit read.
 
@@ -185,7 +165,7 @@ def log_behind(folded: FoldedLog) -> Breaches:
     return _since_last_audit(folded, ResumeStatus.BEHIND, text, settled=False)
 
 
-@rule("LOG_BEGUN_AGAIN", Scope.STATE_LOG, severity=INFO, source="KIP-516, topic ids")
+@rule("LOG_BEGUN_AGAIN", Scope.STATE_LOG, INFO, "KIP-516, topic ids")
 def log_begun_again(folded: FoldedLog) -> Breaches:
     """A log partition continues where the previous audit stopped.
 
@@ -195,7 +175,7 @@ def log_begun_again(folded: FoldedLog) -> Breaches:
     return _since_last_audit(folded, ResumeStatus.RECREATED, text, settled=True)
 
 
-@rule("LOG_DIVERGED", Scope.STATE_LOG, severity=ERROR, source="KIP-101, leader epochs")
+@rule("LOG_DIVERGED", Scope.STATE_LOG, ERROR, "KIP-101, leader epochs")
 def log_diverged(folded: FoldedLog) -> Breaches:
     """An offset keeps the bytes that an earlier audit read.
 

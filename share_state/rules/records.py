@@ -29,7 +29,7 @@ def _each(rows: np.ndarray, text: Column, severity: np.ndarray | None = None, **
     )
 
 
-@rule("UNKNOWN_RECORD_TYPE", Scope.STATE_LOG, severity=INFO, source="Kafka ShareCoordinatorRecordSerde")
+@rule("UNKNOWN_RECORD_TYPE", Scope.STATE_LOG, INFO, "Kafka ShareCoordinatorRecordSerde")
 def unknown_record_type(folded: FoldedLog) -> Breaches:
     """Every record is a ShareSnapshot or a ShareUpdate.
 
@@ -43,7 +43,7 @@ def unknown_record_type(folded: FoldedLog) -> Breaches:
     return Breaches(first.copy(), text, evidence={"type": types, "records": count.copy()})
 
 
-@rule("UNKNOWN_TAG", Scope.STATE_LOG, severity=INFO, source="KIP-482")
+@rule("UNKNOWN_TAG", Scope.STATE_LOG, INFO, "KIP-482")
 def unknown_tag(folded: FoldedLog) -> Breaches:
     """No record has a tagged field that is unknown to this version.
 
@@ -54,12 +54,7 @@ def unknown_tag(folded: FoldedLog) -> Breaches:
                   evidence={"records": np.array([count])}) if count else NOTHING  # fmt: skip
 
 
-@rule(
-    "LAYOUT_MIXED",
-    Scope.STATE_LOG,
-    severity=WARNING,
-    source="Kafka ShareSnapshotValue.json, ShareUpdateValue.json of 4.0 and 4.1",
-)
+@rule("LAYOUT_MIXED", Scope.STATE_LOG, WARNING, "Kafka ShareSnapshotValue.json, ShareUpdateValue.json of 4.0 and 4.1")
 def layout_mixed(folded: FoldedLog) -> Breaches:
     """All values of a log have one layout: that of 4.0, or that of 4.1 and later.
 
@@ -74,7 +69,7 @@ def layout_mixed(folded: FoldedLog) -> Breaches:
                   evidence={"first_4.0": np.array([early]), "first_4.1": np.array([current])})  # fmt: skip
 
 
-@rule("KEY_MALFORMED", Scope.STATE_LOG, severity=ERROR, source="Kafka ShareSnapshotKey.json, ShareUpdateKey.json")
+@rule("KEY_MALFORMED", Scope.STATE_LOG, ERROR, "Kafka ShareSnapshotKey.json, ShareUpdateKey.json")
 def key_malformed(folded: FoldedLog) -> Breaches:
     """Every key is a type, a group id, a topic id and a partition, and nothing more.
 
@@ -87,7 +82,7 @@ def key_malformed(folded: FoldedLog) -> Breaches:
     return _each(rows, text, np.where(trailing, WARNING, ERROR).astype(object))
 
 
-@rule("VALUE_MALFORMED", Scope.STATE_LOG, severity=ERROR, source="Kafka CoordinatorRecordSerde.deserialize")
+@rule("VALUE_MALFORMED", Scope.STATE_LOG, ERROR, "Kafka CoordinatorRecordSerde.deserialize")
 def value_malformed(folded: FoldedLog) -> Breaches:
     """Every value is read to its last byte by one of the known layouts.
 
@@ -106,14 +101,14 @@ def value_malformed(folded: FoldedLog) -> Breaches:
     return _each(rows, text, np.where(fatal, ERROR, WARNING).astype(object))
 
 
-@rule("VALUE_VERSION_UNKNOWN", Scope.STATE_LOG, severity=ERROR, source="Kafka CoordinatorRecordSerde.deserialize")
+@rule("VALUE_VERSION_UNKNOWN", Scope.STATE_LOG, ERROR, "Kafka CoordinatorRecordSerde.deserialize")
 def value_version_unknown(folded: FoldedLog) -> Breaches:
     """Every value has version 0."""
     rows = _with_fault(folded, Fault.VALUE_VERSION)
     return _each(rows, f"the value's version is unknown; {_KEY_TEXT}", version=rows["value_version"].copy())
 
 
-@rule("UPDATE_TOMBSTONE", Scope.STATE_LOG, severity=ERROR, source="Kafka ShareCoordinatorShard.replay")
+@rule("UPDATE_TOMBSTONE", Scope.STATE_LOG, ERROR, "Kafka ShareCoordinatorShard.replay")
 def update_tombstone(folded: FoldedLog) -> Breaches:
     """Only a snapshot key has a null value.
 
@@ -122,7 +117,7 @@ def update_tombstone(folded: FoldedLog) -> Breaches:
     return _each(_with_fault(folded, Fault.UPDATE_TOMBSTONE), f"an update without a value; {_KEY_TEXT}")
 
 
-@rule("INVERTED_RANGE", Scope.STATE_LOG, severity=ERROR, source="Kafka PersisterStateBatchCombiner")
+@rule("INVERTED_RANGE", Scope.STATE_LOG, ERROR, "Kafka PersisterStateBatchCombiner")
 def inverted_range(folded: FoldedLog) -> Breaches:
     """Every range ends at or after its first offset, and before 2^63 - 1.
 
@@ -132,7 +127,7 @@ def inverted_range(folded: FoldedLog) -> Breaches:
     return _each(rows, "a range ends before it begins; it was left out of the state, a broker hangs or fails on it")
 
 
-@rule("WRONG_PARTITION", Scope.STATE_LOG, severity=ERROR, source="Kafka ShareCoordinatorService.partitionFor")
+@rule("WRONG_PARTITION", Scope.STATE_LOG, ERROR, "Kafka ShareCoordinatorService.partitionFor")
 def wrong_partition(folded: FoldedLog) -> Breaches:
     """The records of a share-partition are in the state partition that its key hashes to.
 
@@ -147,7 +142,7 @@ def wrong_partition(folded: FoldedLog) -> Breaches:
     )
 
 
-@rule("SPLIT_KEY", Scope.STATES, severity=ERROR, source="Kafka ShareCoordinatorService.partitionFor")
+@rule("SPLIT_KEY", Scope.STATES, ERROR, "Kafka ShareCoordinatorService.partitionFor")
 def split_key(split: pa.Table) -> Breaches:
     """All records of a share-partition are in one state partition.
 

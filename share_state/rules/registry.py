@@ -60,9 +60,6 @@ class Scope(StrEnum):
     GROUP_RECORDS = "group records"  # faulty records of `__consumer_offsets`
 
 
-COMPILED = (Scope.RECORD, Scope.STATE_BATCH)
-"""Scopes of the rules that the fold of an audit evaluates."""
-
 Column = str | np.ndarray | pa.Array | pa.ChunkedArray
 """One value per finding, or one text for all of them."""
 
@@ -213,7 +210,7 @@ _RULES: dict[str, Rule] = {}
 _Checked = TypeVar("_Checked", bound=Check)
 
 
-def rule(code: str, scope: Scope, *, severity: str, source: str) -> Callable[[_Checked], _Checked]:
+def rule(code: str, scope: Scope, severity: str, source: str) -> Callable[[_Checked], _Checked]:
     """Register a function as a rule, or as the check of a registered rule in another scope.
 
     The first paragraph of its docstring is the statement.
@@ -230,7 +227,7 @@ def rule(code: str, scope: Scope, *, severity: str, source: str) -> Callable[[_C
     return decorate
 
 
-def _compiled_rule(scope: Scope, code: str, *, severity: str, source: str) -> Callable[[Any], Predicate]:
+def _compiled_rule(scope: Scope, code: str, severity: str, source: str) -> Callable[[Any], Predicate]:
     """Register a condition over single records, or over single state batches of records; see `Predicate` and `rule`."""
 
     def decorate(condition: Any) -> Predicate:

@@ -23,7 +23,7 @@ from share_state.rules.registry import (
 )
 
 
-@state_batch_rule("UNKNOWN_DELIVERY_STATE", severity=WARNING, source="Kafka RecordState; KIP-1191 for ARCHIVING")
+@state_batch_rule("UNKNOWN_DELIVERY_STATE", WARNING, "Kafka RecordState; KIP-1191 for ARCHIVING")
 def unknown_delivery_state(batch, limits):
     """A persisted state is AVAILABLE, ACKNOWLEDGED, ARCHIVED or, from 4.4 on, ARCHIVING.
 
@@ -42,7 +42,7 @@ def _(_: np.ndarray, batches: np.ndarray, chunk: ContextChunk) -> Message:
     return message("the state batch ", *span(batches), " is in state ", state_names(state), why, state=state)
 
 
-@state_batch_rule("DELIVERY_COUNT_INVALID", severity=WARNING, source="Kafka InFlightState.tryUpdateState")
+@state_batch_rule("DELIVERY_COUNT_INVALID", WARNING, "Kafka InFlightState.tryUpdateState")
 def delivery_count_invalid(record, batch, limits):
     """Offsets that were delivered have a delivery count of 1 or more.
 
@@ -66,7 +66,7 @@ def _(_: np.ndarray, batches: np.ndarray, _chunk: ContextChunk) -> Message:
     )
 
 
-@state_batch_rule("DELIVERY_COUNT_OVER_LIMIT", severity=WARNING, source="Kafka group.share.delivery.count.limit")
+@state_batch_rule("DELIVERY_COUNT_OVER_LIMIT", WARNING, "Kafka group.share.delivery.count.limit")
 def delivery_count_over_limit(batch, limits):
     """No delivery count exceeds the limit of its group (limits.delivery_count, limits.groups).
 
@@ -84,7 +84,7 @@ def _(records: np.ndarray, batches: np.ndarray, chunk: ContextChunk) -> Message:
     )  # fmt: skip
 
 
-@state_batch_rule("BATCHES_OVERLAP", severity=WARNING, source="Kafka PersisterStateBatchCombiner")
+@state_batch_rule("BATCHES_OVERLAP", WARNING, "Kafka PersisterStateBatchCombiner")
 def batches_overlap(batch, previous):
     """The state batches of a record are in order and do not overlap.
 
@@ -99,7 +99,7 @@ def _(_: np.ndarray, batches: np.ndarray, _chunk: ContextChunk) -> Message:
     return message("the state batch ", *span(batches), " does not begin after the one before it")
 
 
-@state_batch_rule("BATCH_BELOW_START", severity=WARNING, source="Kafka SharePartition.maybeInitialize")
+@state_batch_rule("BATCH_BELOW_START", WARNING, "Kafka SharePartition.maybeInitialize")
 def batch_below_start(record, batch):
     """No state batch of a record begins below the record's start offset.
 
@@ -124,7 +124,7 @@ def _why_4_4(chunk: ContextChunk, records: np.ndarray | None = None) -> str | pa
     return pa.array(np.where(is_later, why.format("offset", chunk.archiving_since), "").tolist(), pa.string())
 
 
-@record_rule("START_NOT_CARRIED", severity=WARNING, source="Kafka 4.4 ShareCoordinatorShard.generateShareStateRecord")
+@record_rule("START_NOT_CARRIED", WARNING, "Kafka 4.4 ShareCoordinatorShard.generateShareStateRecord")
 def start_not_carried(record, context, limits):
     """From 4.4 on every update has the start offset once there is one.
 
@@ -145,9 +145,7 @@ def _(records: np.ndarray, contexts: np.ndarray, chunk: ContextChunk) -> Message
     return Message(("the update omits the start offset, which is ", before, why), {"before": before}, needs_4_4=True)
 
 
-@record_rule(
-    "COUNT_REGRESSION", severity=WARNING, source="Kafka 4.4 ShareCoordinatorShard.generateShareStateRecord; KIP-1226"
-)
+@record_rule("COUNT_REGRESSION", WARNING, "Kafka 4.4 ShareCoordinatorShard.generateShareStateRecord; KIP-1226")
 def count_regression(record, context, limits):
     """From 4.4 on the delivery complete count does not decrease while the start offset stays."""
     return (
@@ -166,7 +164,7 @@ def _(records: np.ndarray, contexts: np.ndarray, chunk: ContextChunk) -> Message
     return Message(pieces, {"found": found, "before": before}, needs_4_4=True)
 
 
-@record_rule("ARCHIVING_PASSED", severity=WARNING, source="KIP-1191; Kafka 4.4 SharePartition")
+@record_rule("ARCHIVING_PASSED", WARNING, "KIP-1191; Kafka 4.4 SharePartition")
 def archiving_passed(record, context, limits):
     """The start offset does not pass an offset in state ARCHIVING.
 
@@ -186,7 +184,7 @@ def _(_: np.ndarray, contexts: np.ndarray, chunk: ContextChunk) -> Message:
     )  # fmt: skip
 
 
-@state_batch_rule("BATCHES_NOT_JOINED", severity=INFO, source="Kafka 4.4 PersisterStateBatchCombiner")
+@state_batch_rule("BATCHES_NOT_JOINED", INFO, "Kafka 4.4 PersisterStateBatchCombiner")
 def batches_not_joined(record, context, batch, previous, limits):
     """From 4.4 on no two adjacent state batches of a record have the same state and delivery count.
 

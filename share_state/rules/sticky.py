@@ -49,14 +49,7 @@ def where(generation: GroupGeneration) -> dict[str, object]:
 def at(
     generation: GroupGeneration, message: str, place: tuple[str, int | None] | None, **evidence: object
 ) -> GroupBreach:
-    """Build a finding about a generation.
-
-    Args:
-        generation: the generation.
-        message: the message, a sentence.
-        place: topic and partition, or None.
-        evidence: the values behind it.
-    """
+    """Build a finding about a generation, and about `place`, a topic and partition, if it is given."""
     topic, partition = place or (None, None)
     return GroupBreach(
         message,
@@ -69,7 +62,7 @@ def at(
     )
 
 
-@rule("STALE_CLAIM", Scope.CLAIMS, severity=WARNING, source="KIP-341")
+@rule("STALE_CLAIM", Scope.CLAIMS, WARNING, "KIP-341")
 def stale_claim(sticky: FoldedSticky) -> list[GroupBreach]:
     """Members claim partitions of the newest generation that any member names.
 
@@ -87,7 +80,7 @@ def stale_claim(sticky: FoldedSticky) -> list[GroupBreach]:
     ]  # fmt: skip
 
 
-@rule("LOST_TO_NEWER", Scope.CLAIMS, severity=INFO, source="KIP-341")
+@rule("LOST_TO_NEWER", Scope.CLAIMS, INFO, "KIP-341")
 def lost_to_newer(sticky: FoldedSticky) -> list[GroupBreach]:
     """No claim loses to one of a later generation."""
     return [
@@ -100,7 +93,7 @@ def lost_to_newer(sticky: FoldedSticky) -> list[GroupBreach]:
     ]  # fmt: skip
 
 
-@rule("DOUBLE_CLAIM", Scope.CLAIMS, severity=WARNING, source="KIP-341")
+@rule("DOUBLE_CLAIM", Scope.CLAIMS, WARNING, "KIP-341")
 def double_claim(sticky: FoldedSticky) -> Iterator[GroupBreach]:
     """At most one member claims a partition of one generation.
 
@@ -114,7 +107,7 @@ def double_claim(sticky: FoldedSticky) -> Iterator[GroupBreach]:
             yield at(generation, text, (one.topic, one.partition), members=listed(members))
 
 
-@rule("ORDER_DEPENDENT_OUTCOME", Scope.CLAIMS, severity=WARNING, source="Kafka AbstractStickyAssignor")
+@rule("ORDER_DEPENDENT_OUTCOME", Scope.CLAIMS, WARNING, "Kafka AbstractStickyAssignor")
 def order_dependent_outcome(sticky: FoldedSticky) -> list[GroupBreach]:
     """The previous owner of a partition does not depend on the order of the members."""
     return [
@@ -125,7 +118,7 @@ def order_dependent_outcome(sticky: FoldedSticky) -> list[GroupBreach]:
     ]  # fmt: skip
 
 
-@rule("GENERATION_RESET", Scope.CLAIMS, severity=WARNING, source="KIP-341")
+@rule("GENERATION_RESET", Scope.CLAIMS, WARNING, "KIP-341")
 def generation_reset(sticky: FoldedSticky) -> Iterator[GroupBreach]:
     """The generation that a member names never decreases."""
     latest: dict[tuple[str, tuple[str, str]], int] = {}
@@ -140,7 +133,7 @@ def generation_reset(sticky: FoldedSticky) -> Iterator[GroupBreach]:
             latest[generation.group_id, member.identity] = member.generation
 
 
-@rule("FALSE_CLAIM", Scope.CLAIMS, severity=WARNING, source="Kafka StickyAssignor.onAssignment")
+@rule("FALSE_CLAIM", Scope.CLAIMS, WARNING, "Kafka StickyAssignor.onAssignment")
 def false_claim(sticky: FoldedSticky) -> Iterator[GroupBreach]:
     """A member was assigned what it claims, in the generation that it names."""
     for generation, member, earlier in with_earlier(sticky):
@@ -156,7 +149,7 @@ def false_claim(sticky: FoldedSticky) -> Iterator[GroupBreach]:
         ]  # fmt: skip
 
 
-@rule("UNVERIFIABLE", Scope.CLAIMS, severity=INFO, source="Kafka StickyAssignor.onAssignment")
+@rule("UNVERIFIABLE", Scope.CLAIMS, INFO, "Kafka StickyAssignor.onAssignment")
 def unverifiable(sticky: FoldedSticky) -> list[GroupBreach]:
     """The log still holds the record of every claimed generation.
 
@@ -170,7 +163,7 @@ def unverifiable(sticky: FoldedSticky) -> list[GroupBreach]:
     ]  # fmt: skip
 
 
-@rule("CLAIM_AHEAD", Scope.CLAIMS, severity=WARNING, source="KIP-341")
+@rule("CLAIM_AHEAD", Scope.CLAIMS, WARNING, "KIP-341")
 def claim_ahead(sticky: FoldedSticky) -> list[GroupBreach]:
     """Claims are of generations before the one that begins."""
     return [
@@ -181,9 +174,7 @@ def claim_ahead(sticky: FoldedSticky) -> list[GroupBreach]:
     ]  # fmt: skip
 
 
-@rule(
-    "GENERATION_MISMATCH", Scope.CLAIMS, severity=INFO, source="Kafka ConsumerProtocolSubscription.json; StickyAssignor"
-)
+@rule("GENERATION_MISMATCH", Scope.CLAIMS, INFO, "Kafka ConsumerProtocolSubscription.json; StickyAssignor")
 def generation_mismatch(sticky: FoldedSticky) -> list[GroupBreach]:
     """Subscription and user data name the same generation."""
     return [
@@ -197,7 +188,7 @@ def generation_mismatch(sticky: FoldedSticky) -> list[GroupBreach]:
     ]  # fmt: skip
 
 
-@rule("NEW_MEMBER", Scope.CLAIMS, severity=INFO, source="Kafka StickyAssignor.memberData")
+@rule("NEW_MEMBER", Scope.CLAIMS, INFO, "Kafka StickyAssignor.memberData")
 def new_member(sticky: FoldedSticky) -> list[GroupBreach]:
     """A member names its previous assignment."""
     return [
@@ -207,7 +198,7 @@ def new_member(sticky: FoldedSticky) -> list[GroupBreach]:
     ]
 
 
-@rule("DOUBLE_ASSIGNED", Scope.CLAIMS, severity=WARNING, source="KAFKA-7026")
+@rule("DOUBLE_ASSIGNED", Scope.CLAIMS, WARNING, "KAFKA-7026")
 def double_assigned(sticky: FoldedSticky) -> Iterator[GroupBreach]:
     """A partition is assigned to one member.
 
@@ -226,7 +217,7 @@ def double_assigned(sticky: FoldedSticky) -> Iterator[GroupBreach]:
         ]  # fmt: skip
 
 
-@rule("MOVED", Scope.CLAIMS, severity=INFO, source="KIP-54")
+@rule("MOVED", Scope.CLAIMS, INFO, "KIP-54")
 def moved(sticky: FoldedSticky) -> Iterator[GroupBreach]:
     """A partition stays with the member that had it."""
     for generation in sticky.sticky:
@@ -244,7 +235,7 @@ def moved(sticky: FoldedSticky) -> Iterator[GroupBreach]:
         ]  # fmt: skip
 
 
-@rule("UNFAIR_ASSIGNMENT", Scope.CLAIMS, severity=INFO, source="KIP-54")
+@rule("UNFAIR_ASSIGNMENT", Scope.CLAIMS, INFO, "KIP-54")
 def unfair_assignment(sticky: FoldedSticky) -> Iterator[GroupBreach]:
     """Members with the same subscription get equal numbers of partitions, plus or minus one."""
     for generation in sticky.sticky:
@@ -254,7 +245,7 @@ def unfair_assignment(sticky: FoldedSticky) -> Iterator[GroupBreach]:
             yield at(generation, text, None, most=sizes[0], least=sizes[-1])
 
 
-@rule("UNPARSEABLE_USER_DATA", Scope.CLAIMS, severity=WARNING, source="Kafka StickyAssignor.memberData")
+@rule("UNPARSEABLE_USER_DATA", Scope.CLAIMS, WARNING, "Kafka StickyAssignor.memberData")
 def unparseable_user_data(sticky: FoldedSticky) -> list[GroupBreach]:
     """User data of the sticky assignor can be read.
 
@@ -268,7 +259,7 @@ def unparseable_user_data(sticky: FoldedSticky) -> list[GroupBreach]:
     ]  # fmt: skip
 
 
-@rule("TRAILING_BYTES", Scope.CLAIMS, severity=INFO, source="Kafka StickyAssignor.memberData")
+@rule("TRAILING_BYTES", Scope.CLAIMS, INFO, "Kafka StickyAssignor.memberData")
 def trailing_bytes(sticky: FoldedSticky) -> list[GroupBreach]:
     """User data is read to its last byte.
 
@@ -282,12 +273,7 @@ def trailing_bytes(sticky: FoldedSticky) -> list[GroupBreach]:
     ]  # fmt: skip
 
 
-@rule(
-    "UNEXPECTED_USER_DATA",
-    Scope.CLAIMS,
-    severity=WARNING,
-    source="Kafka ConsumerPartitionAssignor.subscriptionUserData",
-)
+@rule("UNEXPECTED_USER_DATA", Scope.CLAIMS, WARNING, "Kafka ConsumerPartitionAssignor.subscriptionUserData")
 def unexpected_user_data(sticky: FoldedSticky) -> Iterator[GroupBreach]:
     """Assignors without state send no user data.
 
@@ -309,7 +295,7 @@ def unexpected_user_data(sticky: FoldedSticky) -> Iterator[GroupBreach]:
         ]  # fmt: skip
 
 
-@rule("UNKNOWN_TOPIC", Scope.CLAIMS, severity=INFO, source="Kafka AbstractStickyAssignor")
+@rule("UNKNOWN_TOPIC", Scope.CLAIMS, INFO, "Kafka AbstractStickyAssignor")
 def unknown_topic(sticky: FoldedSticky) -> list[GroupBreach]:
     """Members claim partitions of topics that exist and that the group subscribes to.
 
@@ -324,7 +310,7 @@ def unknown_topic(sticky: FoldedSticky) -> list[GroupBreach]:
     ]  # fmt: skip
 
 
-@rule("PARTITION_OUT_OF_RANGE", Scope.CLAIMS, severity=WARNING, source="Kafka AbstractStickyAssignor")
+@rule("PARTITION_OUT_OF_RANGE", Scope.CLAIMS, WARNING, "Kafka AbstractStickyAssignor")
 def partition_out_of_range(sticky: FoldedSticky) -> list[GroupBreach]:
     """Members claim partitions that their topic has."""
     sizes = sticky.sizes or {}
@@ -337,7 +323,7 @@ def partition_out_of_range(sticky: FoldedSticky) -> list[GroupBreach]:
     ]  # fmt: skip
 
 
-@rule("MALFORMED_SUBSCRIPTION", Scope.CLAIMS, severity=WARNING, source="Kafka ConsumerProtocol.deserializeSubscription")
+@rule("MALFORMED_SUBSCRIPTION", Scope.CLAIMS, WARNING, "Kafka ConsumerProtocol.deserializeSubscription")
 def malformed_subscription(sticky: FoldedSticky) -> list[GroupBreach]:
     """Every subscription can be read.
 
@@ -346,7 +332,7 @@ def malformed_subscription(sticky: FoldedSticky) -> list[GroupBreach]:
     return _flaws(sticky, "MALFORMED_SUBSCRIPTION")
 
 
-@rule("MALFORMED_ASSIGNMENT", Scope.CLAIMS, severity=WARNING, source="Kafka ConsumerProtocol.deserializeAssignment")
+@rule("MALFORMED_ASSIGNMENT", Scope.CLAIMS, WARNING, "Kafka ConsumerProtocol.deserializeAssignment")
 def malformed_assignment(sticky: FoldedSticky) -> list[GroupBreach]:
     """Every assignment can be read."""
     return _flaws(sticky, "MALFORMED_ASSIGNMENT")
