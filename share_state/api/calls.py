@@ -328,13 +328,8 @@ def _plan(
     names_only: bool = False,
 ) -> FoldPlan:
     """The plan of a call; its notes go to the logger."""
-    _check_types(
-        topics=topics,
-        group_partitions=group_partitions,
-        columns=columns,
-        kafka_properties=kafka_properties,
-        rules=rules,
-    )
+    _check_types(topics=topics, group_partitions=group_partitions)
+    _check_types(columns=columns, kafka_properties=kafka_properties, rules=rules)
     if _is_frame(paths) and (format, dialect, kafka_properties) != (AUTO, AUTO, None):
         raise ShareStateError("a DataFrame has no format, dialect or kafka_properties; leave them out")
     source = {"format": format, "dialect": dialect, "columns": columns}

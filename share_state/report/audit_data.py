@@ -413,16 +413,14 @@ def _read_groups(tables: CommittedTables, flagged: Sequence[FlaggedSharePartitio
         places.setdefault(one.now["group_id"], []).append(place)
     columns = ("group_id", "time", "verdict", "lag", "waiting_records", "archiving_records")
     where = pc.field("group_id").isin(list(places))
-    summed = group_pieces(
-        (
-            rows.append_column(
-                "behind", pc.coalesce(rows["lag"], pc.add(rows[columns[4]], rows[columns[5]]))
-            ).append_column("troubled", pc.cast(pc.not_equal(rows["verdict"], VERDICTS[-1]), pa.int64()))
-            for rows in (tables.batches(HISTORY_TABLE, columns, where) if places else ())
-        ),
-        ["group_id", "time"],
-        {"behind": "sum", "troubled": "sum"},
-    )
+
+    def measured(rows: pa.Table) -> pa.Table:
+        behind = pc.coalesce(rows["lag"], pc.add(rows["waiting_records"], rows["archiving_records"]))
+        troubled = pc.cast(pc.not_equal(rows["verdict"], VERDICTS[-1]), pa.int64())
+        return rows.append_column("behind", behind).append_column("troubled", troubled)
+
+    pieces = map(measured, tables.batches(HISTORY_TABLE, columns, where)) if places else ()
+    summed = group_pieces(pieces, ["group_id", "time"], {"behind": "sum", "troubled": "sum"})
     audits: dict[str, list[dict[str, Any]]] = {name: [] for name in places}
     for row in summed.sort_by("time").to_pylist() if summed is not None else ():
         audits[row["group_id"]].append(row)

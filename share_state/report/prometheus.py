@@ -137,16 +137,10 @@ class Metrics(Collector):
 
     def _share_partitions(self) -> Iterator[GaugeMetricFamily]:
         live = self._report.live
-        yield self._family(
-            "share_partitions",
-            "Live share-partitions by verdict of the audit.",
-            (({"verdict": verdict}, count) for verdict, count in self._report.verdicts.items()),
-        )
-        yield self._family(
-            "share_partitions_without_series",
-            "Live share-partitions that have no series of their own: more than report.prometheus_share_partitions.",
-            [({}, max(0, live - self._most))],
-        )
+        counts = (({"verdict": verdict}, count) for verdict, count in self._report.verdicts.items())
+        yield self._family("share_partitions", "Live share-partitions by verdict of the audit.", counts)
+        text = "Live share-partitions that have no series of their own: more than report.prometheus_share_partitions."
+        yield self._family("share_partitions_without_series", text, [({}, max(0, live - self._most))])
         if self._worst is None or not self._worst.num_rows:
             return
         rows = latest_share_partitions(self._tables, self._latest, self._worst).sort_by("place")
@@ -157,20 +151,11 @@ class Metrics(Collector):
             yield self._column(f"group_topic_partition_{name}", help_text, rows, name)
         yield self._in_flight("group_topic_partition", rows)
         is_verdict = {one: pc.cast(pc.equal(rows["verdict"], one), pa.int8()) for one in self._report.verdicts}
-        yield self._by_label(
-            "group_topic_partition_verdict",
-            "1 for the verdict of the share-partition, 0 for the others.",
-            rows,
-            "verdict",
-            is_verdict,
-        )
+        text = "1 for the verdict of the share-partition, 0 for the others."
+        yield self._by_label("group_topic_partition_verdict", text, rows, "verdict", is_verdict)
         ends = group_rows(rows, ["name", "partition"], {"topic_end_offset": "max"})
-        yield self._column(
-            "topic_partition_high_water_mark",
-            "Next offset of the topic-partition; absent if it is not known.",
-            ends,
-            "topic_end_offset",
-        )
+        text = "Next offset of the topic-partition; absent if it is not known."
+        yield self._column("topic_partition_high_water_mark", text, ends, "topic_end_offset")
 
     def _log_partitions(self) -> Iterator[GaugeMetricFamily]:
         rows = self._report.cutoffs

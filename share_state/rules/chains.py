@@ -103,12 +103,8 @@ def _(records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
     differs = {name: records[now] != contexts[before] for name, (now, before) in compared.items()}
     differs["its ranges"] = contexts["contradicted_offset"] >= 0
     what = [", ".join(name for name, column in differs.items() if column[row]) for row in range(len(records))]
-    return message(
-        "the cold snapshot differs from the state before it in ",
-        pa.array(what, pa.string()),
-        _first_contradiction(contexts),
-        contradicted_offset=contexts["contradicted_offset"],
-    )
+    text, first = "the cold snapshot differs from the state before it in ", _first_contradiction(contexts)
+    return message(text, pa.array(what, pa.string()), first, contradicted_offset=contexts["contradicted_offset"])
 
 
 @record_rule("SNAPSHOT_MISMATCH", ERROR, "Kafka ShareCoordinatorShard.generateShareStateRecord")
@@ -127,11 +123,8 @@ def snapshot_mismatch(record, context):
 
 @snapshot_mismatch.message
 def _(_records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
-    return message(
-        "the snapshot cannot follow from the records before it",
-        _first_contradiction(contexts),
-        contradicted_offset=contexts["contradicted_offset"],
-    )
+    text, first = "the snapshot cannot follow from the records before it", _first_contradiction(contexts)
+    return message(text, first, contradicted_offset=contexts["contradicted_offset"])
 
 
 def _first_contradiction(contexts: np.ndarray) -> pa.Array:

@@ -138,10 +138,7 @@ def timestamp_regression(record, context):
 @timestamp_regression.message
 def _(records: np.ndarray, contexts: np.ndarray, _: ContextChunk) -> Message:
     # If a record has several regressions, the message names the first of these.
-    cases = [
-        records["timestamp"] < contexts["timestamp_before"],
-        records["create_time"] > records["write_time"],
-    ]
+    cases = [records["timestamp"] < contexts["timestamp_before"], records["create_time"] > records["write_time"]]
     later = np.select(cases, [contexts["timestamp_before"], records["create_time"]], contexts["write_time_before"])
     difference = later - np.where(cases[0], records["timestamp"], records["write_time"])
     what = np.where(cases[0], "the record's timestamp is ", "the snapshot was written ")

@@ -19,14 +19,8 @@ def _with_fault(folded: FoldedLog, fault: int) -> np.ndarray:
 def _each(rows: np.ndarray, text: Column, severity: np.ndarray | None = None, **evidence: np.ndarray) -> Breaches:
     if (rows["batches"] > 1).any():
         evidence[FINDINGS] = rows["batches"].copy()
-    return Breaches(
-        rows["offset"].copy(),
-        (text,),
-        key=rows["key"].astype(np.int64),
-        evidence=evidence,
-        severity=severity,
-        settled=np.ones(len(rows), bool),
-    )
+    key, settled = rows["key"].astype(np.int64), np.ones(len(rows), bool)
+    return Breaches(rows["offset"].copy(), (text,), key=key, evidence=evidence, severity=severity, settled=settled)
 
 
 @rule("UNKNOWN_RECORD_TYPE", Scope.STATE_LOG, INFO, "Kafka ShareCoordinatorRecordSerde")
@@ -134,12 +128,9 @@ def wrong_partition(folded: FoldedLog) -> Breaches:
     The broker does not look for it in another one.
     """
     stray, belongs = folded.observations.misplaced
-    return Breaches(
-        folded.all_chains.chains["last_offset"][stray].copy(),
-        ("its key belongs to state partition ", belongs),
-        key=stray,
-        evidence={"belongs_to": belongs},
-    )
+    text = ("its key belongs to state partition ", belongs)
+    last = folded.all_chains.chains["last_offset"][stray]
+    return Breaches(last, text, key=stray, evidence={"belongs_to": belongs})
 
 
 @rule("SPLIT_KEY", Scope.STATES, ERROR, "Kafka ShareCoordinatorService.partitionFor")

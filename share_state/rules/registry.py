@@ -288,14 +288,8 @@ class ComposedRules:
 
 def composed_rules() -> ComposedRules:
     """Compose the registered rules; compiled once per set of rules."""
-    return _compose(
-        tuple(
-            (code, scope, check)
-            for code, declared in _RULES.items()
-            for scope, check in declared.checks.items()
-            if isinstance(check, Predicate)
-        )
-    )
+    checks = [(code, scope, check) for code, declared in _RULES.items() for scope, check in declared.checks.items()]
+    return _compose(tuple((code, scope, check) for code, scope, check in checks if isinstance(check, Predicate)))
 
 
 @lru_cache(maxsize=4)
