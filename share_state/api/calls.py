@@ -167,6 +167,7 @@ _EXPLAINED = arrow_type(
     "deliveries bigint, start_offset bigint, end_offset bigint, snapshot_epoch int, state_epoch int, leader_epoch int, "
     "members array<string>>"
 )
+"""A row of `Explained.records`."""
 
 
 def timeline(
