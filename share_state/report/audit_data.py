@@ -240,27 +240,13 @@ def _count_findings(summary: pa.Table) -> pa.Table | None:
     return group_rows(counted, IDENTITY_COLUMNS, dict.fromkeys(_COUNTS, "sum"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Survey:
-    """All live share-partitions at a glance.
+def _survey(tables: CommittedTables, summary: pa.Table, most: int) -> tuple[pa.Table, dict[str, Any]]:
+    """Survey all live share-partitions.
 
-    Attributes:
-        live: how many there are.
-        verdicts: verdict -> number of share-partitions, the worst first; known verdicts are there even with 0.
-        statuses: status of `FlaggedSharePartition` -> number of share-partitions, the worst first.
-        worst: the worst of those that need attention: columns of `latest_share_partitions`, suspect (boolean), errors
-            and warnings (numbers of findings), status.
-        left_out: how many more need attention.
+    Returns:
+        The worst `most` of those that need attention: columns of `latest_share_partitions`, suspect (boolean), errors
+        and warnings (numbers of findings), status; and live, verdicts, statuses and flagged_left_out of `AuditReport`.
     """
-
-    live: int
-    verdicts: Mapping[str, int]
-    statuses: Mapping[str, int]
-    worst: pa.Table
-    left_out: int
-
-
-def _survey(tables: CommittedTables, summary: pa.Table, most: int) -> _Survey:
     suspects = add_topic_key(tables.read("share_partition_state", pc.field("suspect"), [*KEY_COLUMNS, "suspect"]))
     counts, latest = _count_findings(summary), latest_audit_filter(tables)
     verdicts, statuses, flagged, worst = Counter[str](), Counter[tuple[float, str]](), 0, list[pa.Table]()
@@ -282,7 +268,8 @@ def _survey(tables: CommittedTables, summary: pa.Table, most: int) -> _Survey:
         details = details.sort_by("place").drop_columns("place")
     live = sum(verdicts.values())
     by_status = {status: statuses[rank, status] for rank, status in sorted(statuses)} | {VERDICTS[-1]: live - flagged}
-    return _Survey(live, by_verdict, by_status, details, max(0, flagged - most))
+    counts = {"live": live, "verdicts": by_verdict, "statuses": by_status, "flagged_left_out": max(0, flagged - most)}
+    return details, counts
 
 
 def _needing_attention(rows: pa.Table) -> pa.Table:
@@ -308,7 +295,7 @@ class FlaggedSharePartition:
     """A share-partition that needs attention, with what the tables hold about it.
 
     Attributes:
-        now: as the latest audit saw it; the columns of `_Survey.worst`.
+        now: as the latest audit saw it; the columns of `_survey`.
         state: its row of share_partition_state without state_batches; None if it has none.
         ranges: in flight, from the start offset on, at most 2000; now["ranges"] is how many there are.
         findings: its findings by rule, the most severe first, at most 12: rule, severity, count, new, open; offset and
@@ -340,7 +327,7 @@ class FlaggedSharePartition:
 
 
 def _read_flagged(tables: CommittedTables, worst: pa.Table, summary: pa.Table) -> tuple[FlaggedSharePartition, ...]:
-    """Read what the tables hold about the share-partitions of `_Survey.worst`, in this order."""
+    """Read what the tables hold about the share-partitions of `_survey`, in this order."""
     if not worst.num_rows:
         return ()
     selected = number_rows(worst)
@@ -521,10 +508,10 @@ def read_report(
     tables = CommittedTables(warehouse)
     limits = limits or Limits()
     summary = _summarize_findings(tables, acknowledged)
-    seen = _survey(tables, summary, most)
+    worst, counts = _survey(tables, summary, most)
     cutoffs = _name_topics(tables, tables.read("cutoff")).to_pylist()
     cutoffs.sort(key=lambda row: (bool(row["safe"]), -(row["pinned_records"] or 0), row["partition"]))
-    flagged = _read_flagged(tables, seen.worst, summary)
+    flagged = _read_flagged(tables, worst, summary)
     return AuditReport(
         cluster=cluster,
         warehouse=warehouse,
@@ -532,11 +519,8 @@ def read_report(
         runs=tuple(plain_run(run) for run in tables.runs.to_pylist()),
         limits=limits,
         tables=tables,
-        live=seen.live,
-        verdicts=seen.verdicts,
-        statuses=seen.statuses,
         flagged=flagged,
-        flagged_left_out=seen.left_out,
+        **counts,
         groups=_read_groups(tables, flagged),
         findings=_list_broken_rules(summary),
         cutoffs=tuple(cutoffs),
