@@ -7,6 +7,7 @@ kminion's (`kminion_kafka_consumer_group_topic_partition_lag` is `share_state_gr
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -102,15 +103,10 @@ class Metrics(Collector):
             return
         verdicts = group_rows(topics, ["group_id", "verdict"], {"share_partitions": "sum"}).to_pylist()
         found = {(row["group_id"], row["verdict"]): row["share_partitions"] for row in verdicts}
-        yield self._family(
-            "group_share_partitions",
-            "Live share-partitions of the group by verdict of the audit.",
-            (
-                ({"group_id": group, "verdict": verdict}, found.get((group, verdict), 0))
-                for group in dict.fromkeys(group for group, _ in found)
-                for verdict in self._report.verdicts
-            ),
-        )
+        text = "Live share-partitions of the group by verdict of the audit."
+        pairs = product(dict.fromkeys(group for group, _ in found), self._report.verdicts)
+        counts = (({"group_id": group, "verdict": one}, found.get((group, one), 0)) for group, one in pairs)
+        yield self._family("group_share_partitions", text, counts)
         lags = group_rows(topics, ["group_id", "name"], {"lag": "sum"})
         yield self._column("group_topic_lag", "Records behind, of partitions whose lag is known.", lags, "lag")
         poison = group_rows(topics, ["group_id"], {"poison_records": "sum"})
@@ -193,14 +189,12 @@ class Metrics(Collector):
             yield self._family(name, help_text, _present([{}], [value]))
 
     def _in_flight(self, level: str, rows: pa.Table | None) -> GaugeMetricFamily:
-        counts = {state: rows[state.lower()] for state in DELIVERY_STATES} if rows is not None else {}
-        return self._by_label(
-            f"{level}_in_flight_records",
-            "Records between start and end by delivery state, gaps as available; states without records are absent.",
-            rows if rows is not None else pa.table({}),
-            "state",
-            {state: count for state, count in counts.items() if pc.sum(count).as_py()},
-        )
+        text = "Records between start and end by delivery state, gaps as available; states without records are absent."
+        if rows is None:
+            return self._family(f"{level}_in_flight_records", text, ())
+        counts = {state: rows[state.lower()] for state in DELIVERY_STATES}
+        counts = {state: count for state, count in counts.items() if pc.sum(count).as_py()}
+        return self._by_label(f"{level}_in_flight_records", text, rows, "state", counts)
 
     def _column(self, name: str, help_text: str, rows: pa.Table, column: str) -> GaugeMetricFamily:
         # A start offset of -1 is not initialised, and 4.0 wrote no group sizes.
