@@ -326,7 +326,9 @@ def _dead_letters_svg(series: Mapping[str, tuple[pa.ChunkedArray, pa.ChunkedArra
     if not len(known) or known.min() == known.max():
         return None
     edges, total = np.linspace(known.min(), known.max(), _BINS + 1), np.zeros(_BINS)
-    figure, (axes,) = _figure(1, 1.2, bottom=0.45, top=0.05)
+    figure = Figure(figsize=(_WIDTH, 1.7), facecolor="none", layout="constrained")
+    axes = figure.subplots()
+    axes.set_facecolor("none")
     for name, (_, counts) in series.items():
         weights = None if counts is None else counts.to_numpy()
         heights, _ = np.histogram(seconds[name], edges, weights=weights)
