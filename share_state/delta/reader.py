@@ -228,6 +228,28 @@ def open_dataset(table: str, paths: Sequence[str], *, encoded: bool = False) -> 
     return ds.dataset([open_filesystem(path)[1] for path in paths], schema, form, filesystem)
 
 
+def run_ids(place: str, table: str, existing: "DeltaTable") -> set[str]:
+    """The runs that have rows in a table; of a file that holds one run only the statistics are read.
+
+    Args:
+        place: path or address of its folder.
+        table: its name; it has the column run_id.
+        existing: the table in any version.
+    """
+    files = list_files(existing)
+    is_of_one = [file.get("min.run_id") is not None and file["min.run_id"] == file["max.run_id"] for file in files]
+    found = {file["min.run_id"] for file, is_one in zip(files, is_of_one, strict=True) if is_one}
+    others = [f"{place}/{file['path']}" for file, is_one in zip(files, is_of_one, strict=True) if not is_one]
+    if not others:
+        return found
+    if needs_scan(existing):
+        pieces = scan(existing, table, ["run_id"], None)
+    else:
+        batches = open_dataset(table, others, encoded=True).to_batches(columns=["run_id"], **_SCAN)
+        pieces = (pa.Table.from_batches([batch]) for batch in batches)
+    return found.union(*(piece["run_id"].unique().to_pylist() for piece in pieces))
+
+
 class CommittedTables:
     """The tables of a warehouse in the versions that the latest row of `runs` names.
 
@@ -252,6 +274,7 @@ class CommittedTables:
         self._writer = command or "reconstruct"
         self.versions: dict[str, int] = {}
         self._opened: dict[tuple[str, int | None], DeltaTable | None] = {}
+        self._datasets: dict[tuple[str, int | None], ds.Dataset | None] = {}
         if self._open("runs") is None:
             # Tables do not go into a folder that holds something else, such as the logs.
             is_taken = "://" not in warehouse and Path(warehouse).is_dir() and any(Path(warehouse).iterdir())
@@ -326,9 +349,9 @@ class CommittedTables:
             if needs_scan(opened):
                 yield from (rows for rows in scan(opened, table, chosen, where) if rows.num_rows)
                 return
-            if not (paths := [file["path"] for file in self._files(table, opened)]):
+            if (dataset := self._dataset(table, opened)) is None:
                 return
-            for batch in open_dataset(table, paths).to_batches(columns=chosen, filter=where, **_SCAN):
+            for batch in dataset.to_batches(columns=chosen, filter=where, **_SCAN):
                 if batch.num_rows:
                     yield pa.Table.from_batches([batch])
         except (OSError, StoreUnavailableError, pa.ArrowInvalid, DeltaError) as error:
@@ -348,6 +371,19 @@ class CommittedTables:
                 f"run ALTER TABLE ... DROP FEATURE or REORG TABLE ... APPLY (PURGE) in Spark"
             )
         return self._files(table, opened)
+
+    def run_ids(self, table: str) -> set[str]:
+        """The runs that have rows in a committed table; as `run_ids`."""
+        opened = self._version_of(table)
+        return set() if opened is None else run_ids(f"{self.root}/{table}", table, opened)
+
+    def _dataset(self, table: str, opened: "DeltaTable") -> "ds.Dataset | None":
+        """The files of a table; None if it has none. A dataset that is kept reads the footer of each file once."""
+        key = table, self.versions.get(table)
+        if key not in self._datasets:
+            paths = [file["path"] for file in self._files(table, opened)]
+            self._datasets[key] = open_dataset(table, paths) if paths else None
+        return self._datasets[key]
 
     def _files(self, table: str, opened: "DeltaTable") -> list[dict[str, Any]]:
         return [file | {"path": f"{self.root}/{table}/{file['path']}"} for file in list_files(opened)]

@@ -31,11 +31,10 @@ from share_state.delta.reader import (
     has_entry,
     list_files,
     needs_scan,
-    open_dataset,
     open_filesystem,
     open_table,
     refusal,
-    scan,
+    run_ids,
     warehouse_errors,
 )
 from share_state.delta.staging import STAGING_PREFIX, Staging
@@ -372,19 +371,8 @@ class Warehouse:
 
     def run_ids(self, table: str) -> set[str]:
         """The runs that have rows in a table."""
-        return set() if (existing := self._table(table)) is None else self._run_ids(table, existing)
-
-    def _run_ids(self, table: str, existing: "DeltaTable") -> set[str]:
-        files = list_files(existing)
-        bounds = [(file.get("min.run_id"), file.get("max.run_id")) for file in files]
-        if all(least is not None and least == greatest for least, greatest in bounds):
-            return {least for least, _ in bounds if least is not None}
-        if needs_scan(existing):
-            return {
-                one for rows in scan(existing, table, ["run_id"], None) for one in rows["run_id"].unique().to_pylist()
-            }
-        paths = [f"{self.folder(table)}/{file['path']}" for file in files]
-        return set(open_dataset(table, paths).to_table(["run_id"])["run_id"].to_pylist()) if paths else set()
+        existing = self._table(table)
+        return set() if existing is None else run_ids(self.folder(table), table, existing)
 
     def maintain(self, days: int, tables: Iterable[str] = ALL_TABLES) -> None:
         """Compact small files of the history, and delete files that no table version of the last `days` days names.
@@ -449,7 +437,7 @@ class Warehouse:
                 existing = self._table(table)
                 if existing is None:
                     self._new.add(table)
-                replaced = replaced_runs and existing and self._run_ids(table, existing) & {*replaced_runs}
+                replaced = replaced_runs and existing and run_ids(path, table, existing) & {*replaced_runs}
                 one = Commit(path, existing, replaced_runs is None, sorted((replaced and replaced_runs) or ()))
                 if existing is not None:
                     one.version, one.missing = existing.version(), _missing_columns(table, path, existing)

@@ -215,11 +215,8 @@ def latest_audit_filter(tables: CommittedTables) -> pc.Expression:
     latest = tables.run["run_id"]
     if next(tables.batches("share_partition_state", ["partition"]), None) is None:
         return pc.field("run_id") == latest
-    for run_id in tables.runs["run_id"].to_pylist():
-        where = pc.field("run_id") == run_id
-        if next(tables.batches(HISTORY_TABLE, ["partition"], where), None):
-            return where
-    return pc.field("run_id") == latest
+    written = tables.run_ids(HISTORY_TABLE)
+    return pc.field("run_id") == next((run for run in tables.runs["run_id"].to_pylist() if run in written), latest)
 
 
 def with_unreported_verdicts(tables: CommittedTables, rows: pa.Table) -> pa.Table:
