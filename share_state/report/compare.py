@@ -24,15 +24,6 @@ if TYPE_CHECKING:
 
 SAME, MOVED_ON, DIFFERS = "same", "moved on", "differs"
 
-STATEMENTS = {
-    "BROKER_STATE_DIFFERS": "If nothing was written since the run, the broker's state equals that of the log.",
-    "BROKER_START_BEHIND": "A broker that has written since the run is not behind the log.",
-    "BROKER_STATE_MISSING": "The broker knows every live share-partition of the log.",
-    "LOG_STATE_MISSING": "The log holds every share-partition that the broker knows.",
-    "TOPIC_GONE": "The topic of a live share-partition exists.",
-}
-"""Finding -> what must hold."""
-
 _COMPARED = ("start_offset", "leader_epoch", "lag")
 _NUMERIC = ("PARTITION", "LOG-START", "BROKER-START", "LOG-LAG", "BROKER-LAG")
 
