@@ -186,6 +186,8 @@ def _s3(_store: Store) -> pafs.FileSystem:
         connect_timeout=_CONNECT_SECONDS,
         request_timeout=_RETRY_SECONDS,
         retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
+        # A small file is written with one request instead of the three of a multipart upload.
+        allow_delayed_open=True,
     )
 
 

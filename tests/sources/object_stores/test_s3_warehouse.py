@@ -108,15 +108,16 @@ def test_a_run_that_was_overtaken_does_not_commit(s3: str, light: Command):
     assert not [file for file in left if late.staging.attempt in file.path]
 
 
-def test_staged_rows_are_read_in_one_request(s3: str, monkeypatch: pytest.MonkeyPatch):
+def test_staged_rows_are_written_and_read_in_one_request_each(s3: str, monkeypatch: pytest.MonkeyPatch):
     states = share_state.reconstruct(str(CHAOS)).share_partition_state
     staging = Staging(f"s3://{BUCKET}/lakes/staged")
-    (file,) = staging.write("share_partition_state", states.to_batches(max_chunksize=5))
     with counting(s3) as (address, requests):
         monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+        (file,) = staging.write("share_partition_state", states.to_batches(max_chunksize=5))
+        assert requests() == 1
         assert pa.concat_tables(staging.read(file)).equals(states)
         # The size of the file, and its bytes.
-        assert requests() == 2
+        assert requests() == 3
 
 
 @pytest.mark.parametrize(
