@@ -1,5 +1,5 @@
 """The warehouse of Delta tables, read and written without Spark.
 
-`files` writes rows as Parquet files, also in tasks; `warehouse` locks a warehouse and commits files as table versions;
-`reader` reads what the last run committed, and lists the files of Delta tables that are inputs.
+`reader` reads what the last run committed, and Delta tables that are inputs; `staging` holds rows that tasks make until
+they are committed; `warehouse` locks a warehouse and commits rows as table versions, `merge` changed rows of a stream.
 """

@@ -9,13 +9,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from share_state.delta.reader import (
+    commit_errors,
     list_files,
     needs_scan,
     open_dataset,
     open_table,
-    refusal,
     scan,
-    warehouse_errors,
 )
 from share_state.errors import WarehouseError
 from share_state.schema.declarations import table_schema
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
 
 GONE = "gone"
 """Column of changed rows: the row with this key is no longer in the table."""
+
+_FIX = "start the stream again, it then writes all tables anew"
 
 
 def merged_rows(existing: "DeltaTable", table: str, place: str, rows: pa.Table, key: Sequence[str]) -> list[pa.Table]:
@@ -131,14 +132,11 @@ def transaction(application: str, batch: int) -> "CommitProperties":
 
 @contextmanager
 def merge_errors(place: str) -> Iterator[None]:
-    """Raise what Delta raises as WarehouseError."""
-    from deltalake.exceptions import CommitFailedError, DeltaError  # noqa: PLC0415  slow to import
+    """Raise what Delta raises at a commit of a stream as WarehouseError; other errors as `warehouse_errors`."""
+    from deltalake.exceptions import CommitFailedError  # noqa: PLC0415  slow to import
 
-    try:
-        with warehouse_errors(place):
+    with commit_errors(place, _FIX):
+        try:
             yield
-    except CommitFailedError:
-        raise WarehouseError(f"{place}: another writer committed here meanwhile; start the stream again") from None
-    except DeltaError as error:
-        reason, fix = refusal(error, "start the stream again, it then writes all tables anew")
-        raise WarehouseError(f"{place}: cannot be written ({reason}); {fix}") from None
+        except CommitFailedError:
+            raise WarehouseError(f"{place}: another writer committed here meanwhile; start the stream again") from None

@@ -5,7 +5,7 @@ neither deltalake nor pyarrow.dataset, which are slow to import.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from pathlib import Path
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.fs import FileSystem, FileType, LocalFileSystem
 
-from share_state.errors import InputError, NothingCommittedError, WarehouseError, disk_error
+from share_state.errors import InputError, NothingCommittedError, ShareStateError, WarehouseError, disk_error
 from share_state.schema.declarations import table_schema
 from share_state.sources.object_stores import StoreUnavailableError, delta_storage_options, parse_address, store_error
 
@@ -67,6 +67,44 @@ def warehouse_errors(place: str) -> Iterator[None]:
         raise WarehouseError(str(store_error(place, error))) from None
 
 
+@contextmanager
+def commit_errors(place: str, fix: str) -> Iterator[None]:
+    """Raise what Delta raises at a commit as WarehouseError with the fix; other errors as `warehouse_errors`."""
+    from deltalake.exceptions import DeltaError  # noqa: PLC0415  slow to import
+
+    try:
+        with warehouse_errors(place):
+            yield
+    except DeltaError as error:
+        raise WarehouseError(f"{place}: cannot be written as a Delta table {_refusal(error, fix)}") from None
+
+
+@contextmanager
+def _read_errors(place: str, fix: str, kind: type[ShareStateError]) -> Iterator[None]:
+    """Raise what Delta or a store raises when a table is read as one line with a fix."""
+    from deltalake.exceptions import DeltaError  # noqa: PLC0415  slow to import
+
+    try:
+        yield
+    except (OSError, StoreUnavailableError, pa.ArrowInvalid, DeltaError) as error:
+        reason = _refusal(error, fix)
+        if "://" in place and _LACKING not in reason:
+            raise kind(str(store_error(place, error))) from None
+        raise kind(f"{place}: cannot be read as a Delta table {reason}") from None
+
+
+_LACKING = "it has the Delta features"
+
+
+def _refusal(error: Exception, fix: str) -> str:
+    """Why a table is refused, and the fix; by name if it has features that delta-rs lacks."""
+    reason = str(error).strip().splitlines()[0]
+    if (features := re.search(r"features required: \[(.*)\]", reason)) is None:
+        return f"({reason}); {fix}"
+    names = ", ".join(sorted(features[1].split(", ")))
+    return f"({_LACKING} {names}); remove them in Spark with ALTER TABLE ... DROP FEATURE"
+
+
 def open_table(place: str, version: int | None = None) -> "DeltaTable | None":
     """Open a Delta table; None if there is none.
 
@@ -94,15 +132,6 @@ def has_entry(place: str, version: int) -> bool:
 def list_files(table: "DeltaTable") -> list[dict[str, Any]]:
     """The Parquet files of a table: path, size_bytes, and min.X, max.X of each column X that has statistics."""
     return pa.table(table.get_add_actions(flatten=True)).to_pylist()
-
-
-def refusal(why: Exception | str, fix: str) -> tuple[str, str]:
-    """Why a table is refused, and the fix; by name if it has features that delta-rs lacks."""
-    reason = str(why).strip().splitlines()[0]
-    if (features := re.search(r"features required: \[(.*)\]", reason)) is None:
-        return reason, fix
-    names = ", ".join(sorted(features[1].split(", ")))
-    return f"it has the Delta features {names}", "remove them in Spark with ALTER TABLE ... DROP FEATURE"
 
 
 def needs_scan(table: "DeltaTable") -> bool:
@@ -155,20 +184,12 @@ def list_foreign_files(place: str) -> list[str] | None:
     Raises:
         InputError: if it cannot be read.
     """
-    from deltalake import DeltaTable  # noqa: PLC0415  slow to import
-    from deltalake.exceptions import DeltaError  # noqa: PLC0415
-
-    try:
-        table = DeltaTable(place, storage_options=delta_storage_options(place))
+    with _opened_foreign(place) as table:
         if table.protocol().reader_features or table.protocol().min_reader_version > 1:
             return None
         # delta-rs escapes the address of the table as a URL, but not the names of files; local files have no scheme.
         root = table.table_uri.removeprefix("file://").rstrip("/")
         return [file.removeprefix(root).lstrip("/") for file in table.file_uris()]
-    except (DeltaError, OSError) as error:
-        if "://" in place:
-            raise store_error(place, error) from None
-        raise InputError(f"{place}: cannot be read as a Delta table ({str(error).splitlines()[0]})") from None
 
 
 def foreign_schema(place: str) -> pa.Schema:
@@ -198,15 +219,9 @@ def scan_foreign(
 @contextmanager
 def _opened_foreign(place: str) -> "Iterator[DeltaTable]":
     from deltalake import DeltaTable  # noqa: PLC0415  slow to import
-    from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
-    try:
+    with _read_errors(place, "write it again", InputError):
         yield DeltaTable(place, storage_options=delta_storage_options(place))
-    except (DeltaError, OSError) as error:
-        if isinstance(error, OSError) and "://" in place:
-            raise store_error(place, error) from None
-        reason, fix = refusal(error, "write it again")
-        raise InputError(f"{place}: cannot be read as a Delta table: {reason}; {fix}") from None
 
 
 def open_dataset(table: str, paths: Sequence[str], *, encoded: bool = False) -> "ds.Dataset":
@@ -228,6 +243,35 @@ def open_dataset(table: str, paths: Sequence[str], *, encoded: bool = False) -> 
     return ds.dataset([open_filesystem(path)[1] for path in paths], schema, form, filesystem)
 
 
+def read_rows(
+    place: str,
+    opened: "DeltaTable",
+    table: str,
+    columns: Sequence[str],
+    where: pc.Expression | None = None,
+    files: Sequence[Mapping[str, Any]] | None = None,
+) -> Iterator[pa.Table]:
+    """Read rows of a table in the version that is opened, with Arrow where its files alone tell them.
+
+    Args:
+        place: path or address of its folder.
+        opened: the table.
+        table: name of its declaration.
+        columns: names.
+        where: a filter on rows; files whose statistics exclude it are not read.
+        files: those of `list_files` to read; all by default.
+    Yields:
+        Tables of some ten thousand rows, none of them empty.
+    """
+    pieces: Iterator[pa.Table] = iter(())
+    if needs_scan(opened):
+        pieces = scan(opened, table, columns, where)
+    elif paths := [f"{place}/{file['path']}" for file in (list_files(opened) if files is None else files)]:
+        batches = open_dataset(table, paths).to_batches(columns=list(columns), filter=where, **_SCAN)
+        pieces = (pa.Table.from_batches([batch]) for batch in batches)
+    yield from (rows for rows in pieces if rows.num_rows)
+
+
 def run_ids(place: str, table: str, existing: "DeltaTable") -> set[str]:
     """The runs that have rows in a table; of a file that holds one run only the statistics are read.
 
@@ -236,18 +280,16 @@ def run_ids(place: str, table: str, existing: "DeltaTable") -> set[str]:
         table: its name; it has the column run_id.
         existing: the table in any version.
     """
+
+    def is_of_one(file: Mapping[str, Any]) -> bool:
+        return file.get("min.run_id") is not None and file["min.run_id"] == file["max.run_id"]
+
     files = list_files(existing)
-    is_of_one = [file.get("min.run_id") is not None and file["min.run_id"] == file["max.run_id"] for file in files]
-    found = {file["min.run_id"] for file, is_one in zip(files, is_of_one, strict=True) if is_one}
-    others = [f"{place}/{file['path']}" for file, is_one in zip(files, is_of_one, strict=True) if not is_one]
-    if not others:
-        return found
-    if needs_scan(existing):
-        pieces = scan(existing, table, ["run_id"], None)
-    else:
-        batches = open_dataset(table, others, encoded=True).to_batches(columns=["run_id"], **_SCAN)
-        pieces = (pa.Table.from_batches([batch]) for batch in batches)
-    return found.union(*(piece["run_id"].unique().to_pylist() for piece in pieces))
+    found = {file["min.run_id"] for file in files if is_of_one(file)}
+    if others := [file for file in files if not is_of_one(file)]:
+        for rows in read_rows(place, existing, table, ["run_id"], files=others):
+            found |= {*rows["run_id"].unique().to_pylist()}
+    return found
 
 
 class CommittedTables:
@@ -271,10 +313,9 @@ class CommittedTables:
             WarehouseError: if it cannot be read.
         """
         self.root = warehouse.rstrip("/") if "://" in warehouse else str(Path(warehouse))
-        self._writer = command or "reconstruct"
+        self._fix = f"run {command or 'reconstruct'} again"
         self.versions: dict[str, int] = {}
         self._opened: dict[tuple[str, int | None], DeltaTable | None] = {}
-        self._datasets: dict[tuple[str, int | None], ds.Dataset | None] = {}
         if self._open("runs") is None:
             # Tables do not go into a folder that holds something else, such as the logs.
             is_taken = "://" not in warehouse and Path(warehouse).is_dir() and any(Path(warehouse).iterdir())
@@ -288,7 +329,7 @@ class CommittedTables:
         if not len(self.runs):
             raise NothingCommittedError(f"{warehouse}: no {command} was ever committed here")
         self.run: dict[str, Any] = self.runs.slice(0, 1).to_pylist()[0]
-        self._writer = "the audit" if self.run["command"] == "audit" else self.run["command"]
+        self._fix = f"run {'the audit' if self.run['command'] == 'audit' else self.run['command']} again"
         self.versions = dict(self.run["table_versions"])
 
     def unreported(self) -> "tuple[list[CommittedTables], CommittedTables | None]":
@@ -343,19 +384,9 @@ class CommittedTables:
         if (opened := self._version_of(table)) is None:
             return
         chosen = table_schema(table).names if columns is None else list(columns)
-        from deltalake.exceptions import DeltaError  # noqa: PLC0415  slow to import
-
-        try:
-            if needs_scan(opened):
-                yield from (rows for rows in scan(opened, table, chosen, where) if rows.num_rows)
-                return
-            if (dataset := self._dataset(table, opened)) is None:
-                return
-            for batch in dataset.to_batches(columns=chosen, filter=where, **_SCAN):
-                if batch.num_rows:
-                    yield pa.Table.from_batches([batch])
-        except (OSError, StoreUnavailableError, pa.ArrowInvalid, DeltaError) as error:
-            raise self._unreadable(table, error) from None
+        place = f"{self.root}/{table}"
+        with _read_errors(place, self._fix, WarehouseError):
+            yield from read_rows(place, opened, table, chosen, where)
 
     def files(self, table: str) -> list[dict[str, Any]]:
         """The Parquet files of a committed table as `list_files` describes them, with their full paths.
@@ -377,14 +408,6 @@ class CommittedTables:
         opened = self._version_of(table)
         return set() if opened is None else run_ids(f"{self.root}/{table}", table, opened)
 
-    def _dataset(self, table: str, opened: "DeltaTable") -> "ds.Dataset | None":
-        """The files of a table; None if it has none. A dataset that is kept reads the footer of each file once."""
-        key = table, self.versions.get(table)
-        if key not in self._datasets:
-            paths = [file["path"] for file in self._files(table, opened)]
-            self._datasets[key] = open_dataset(table, paths) if paths else None
-        return self._datasets[key]
-
     def _files(self, table: str, opened: "DeltaTable") -> list[dict[str, Any]]:
         return [file | {"path": f"{self.root}/{table}/{file['path']}"} for file in list_files(opened)]
 
@@ -393,7 +416,7 @@ class CommittedTables:
         if table != "runs" and table not in self.versions:
             return None
         if (found := self._open(table)) is None:
-            raise self._unreadable(table, "it is gone")
+            raise WarehouseError(f"{self.root}/{table}: cannot be read (it is gone); {self._fix}")
         return found
 
     def lack_files(self) -> bool:
@@ -411,10 +434,8 @@ class CommittedTables:
         return self._opened[table, wanted]
 
     def _open_version(self, table: str, wanted: int | None) -> "DeltaTable | None":
-        from deltalake.exceptions import DeltaError  # noqa: PLC0415  slow to import
-
-        try:
-            opened = open_table(f"{self.root}/{table}")
+        with _read_errors(place := f"{self.root}/{table}", self._fix, WarehouseError):
+            opened = open_table(place)
             if opened is not None and wanted is not None and opened.version() != wanted:
                 later = {one["version"]: one["operation"] for one in opened.history() if one["version"] > wanted}
                 # What others did since (DELETE, OPTIMIZE) counts; a WRITE is of a run that is not committed, or later.
@@ -422,11 +443,3 @@ class CommittedTables:
                     wanted += 1
                 opened.load_as_version(wanted)
             return opened
-        except (DeltaError, OSError) as error:
-            raise self._unreadable(table, error) from None
-
-    def _unreadable(self, table: str, why: Exception | str) -> WarehouseError:
-        if isinstance(why, Exception) and "://" in self.root:
-            return WarehouseError(str(store_error(f"{self.root}/{table}", why)))
-        reason, fix = refusal(why, f"run {self._writer} again")
-        return WarehouseError(f"{self.root}/{table}: cannot be read ({reason}); {fix}")

@@ -26,6 +26,7 @@ from share_state.delta.merge import is_merged, lost_table, merge_errors, merged_
 from share_state.delta.reader import (
     COMMITTED,
     REPORTED,
+    commit_errors,
     damaged_files,
     delete_folder,
     has_entry,
@@ -33,7 +34,6 @@ from share_state.delta.reader import (
     needs_scan,
     open_filesystem,
     open_table,
-    refusal,
     run_ids,
     warehouse_errors,
 )
@@ -66,6 +66,7 @@ DEAD_LETTER_TABLES = ("archiving_ranges", "dead_letters", "lost_dead_letters")
 
 ALL_TABLES = (*CORE_TABLES, *AUDIT_TABLES, *OPTIONAL_TABLES, *GROUP_TABLES, *CLAIM_TABLES, *DEAD_LETTER_TABLES)
 
+_FIX = "give an empty folder"
 _LOCK = ".lock"
 _LOCK_HOLDER = ".lock.holder.json"
 _BATCH_BYTES = 16 << 20
@@ -208,12 +209,10 @@ def repair_history(root: str) -> list[str]:
     Raises:
         WarehouseError: if a table cannot be read.
     """
-    from deltalake.exceptions import DeltaError  # noqa: PLC0415  slow to import
-
     notes = []
     for table in _HISTORY_TABLES:
         place = f"{root}/{table}"
-        try:
+        with commit_errors(place, _FIX):
             if (existing := open_table(place)) is None or not (damaged := damaged_files(place, existing)):
                 continue
             filesystem, folder = open_filesystem(place)
@@ -221,8 +220,6 @@ def repair_history(root: str) -> list[str]:
                 if filesystem.get_file_info(f"{folder}/{name}").is_file:
                     filesystem.delete_file(f"{folder}/{name}")
             existing.repair()
-        except DeltaError as error:
-            raise _unusable(place, error) from None
         notes.append(f"{table} lost rows: {len(damaged)} of its files were removed or cut")
     return notes
 
@@ -379,8 +376,6 @@ class Warehouse:
 
         Those are replaced rows and what killed runs left.
         """
-        from deltalake.exceptions import DeltaError  # noqa: PLC0415  slow to import
-
         filesystem, root = open_filesystem(self.root)
         for found in filesystem.get_file_info(FileSelector(root, allow_not_found=True)):
             if found.base_name.startswith(STAGING_PREFIX):
@@ -388,14 +383,12 @@ class Warehouse:
                 if all(time < datetime.now(UTC) - timedelta(days=days) for time in times):
                     filesystem.delete_dir(found.path)
         for table in tables:
-            try:
+            with commit_errors(self.folder(table), _FIX):
                 if (existing := self._table(table)) is None:
                     continue
                 if table in _HISTORY_TABLES:
                     _compact(existing)
                 existing.vacuum(retention_hours=24 * days, dry_run=False, full=True, enforce_retention_duration=False)
-            except DeltaError as error:
-                raise _unusable(self.folder(table), error) from None
 
     def compact_runs(self) -> None:
         """Compact small files of `runs`, which every run reads, behind a run that writes no other table."""
@@ -426,25 +419,20 @@ class Warehouse:
         Raises:
             WarehouseError: if the table has other columns, or another run has committed meanwhile.
         """
-        from deltalake.exceptions import DeltaError  # noqa: PLC0415  slow to import
-
         path = self.folder(table)
         if (table == "runs" or not self._is_begun) and self._version("runs") != self._runs_version:
             raise self._overtaken()
         self._is_begun = True
-        try:
-            with warehouse_errors(path):
-                existing = self._table(table)
-                if existing is None:
-                    self._new.add(table)
-                replaced = replaced_runs and existing and run_ids(path, table, existing) & {*replaced_runs}
-                one = Commit(path, existing, replaced_runs is None, sorted((replaced and replaced_runs) or ()))
-                if existing is not None:
-                    one.version, one.missing = existing.version(), _missing_columns(table, path, existing)
-                yield one
-                version = one.version + 1 if existing is None and one.version < 0 else self._version(table)
-        except DeltaError as error:
-            raise _unusable(path, error) from None
+        with commit_errors(path, _FIX):
+            existing = self._table(table)
+            if existing is None:
+                self._new.add(table)
+            replaced = replaced_runs and existing and run_ids(path, table, existing) & {*replaced_runs}
+            one = Commit(path, existing, replaced_runs is None, sorted((replaced and replaced_runs) or ()))
+            if existing is not None:
+                one.version, one.missing = existing.version(), _missing_columns(table, path, existing)
+            yield one
+            version = one.version + 1 if existing is None and one.version < 0 else self._version(table)
         if version is None or (table != "runs" and version != one.version + 1):
             raise self._overtaken()
         self.versions[table] = version
@@ -490,12 +478,8 @@ class Warehouse:
                 raise stream.error or error from None
 
     def _version(self, table: str) -> int | None:
-        from deltalake.exceptions import DeltaError  # noqa: PLC0415  slow to import
-
-        try:
+        with commit_errors(self.folder(table), _FIX):
             existing = self._table(table)
-        except DeltaError as error:
-            raise _unusable(self.folder(table), error) from None
         return None if existing is None else existing.version()
 
     def _table(self, table: str) -> "DeltaTable | None":
@@ -583,8 +567,3 @@ class _RowStream:
         except Exception as error:
             self.error = error
             raise
-
-
-def _unusable(path: str, error: Exception) -> WarehouseError:
-    reason, fix = refusal(error, "give an empty folder")
-    return WarehouseError(f"{path}: cannot be written as a Delta table ({reason}); {fix}")
