@@ -19,7 +19,7 @@ from share_state.kafka.text_records import (
     encode_state_record,
 )
 from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, LogPartition, Segment
-from share_state.sources.object_stores import InputPath, read_error, to_path
+from share_state.sources.object_stores import InputPath, read_errors, to_path
 from share_state.sources.tables import NO_TIME
 
 _READ_STEP = 1 << 20
@@ -75,10 +75,8 @@ def console_log(files: Sequence[InputPath], topic: str = STATE_TOPIC) -> LogPart
     Raises:
         InputError: if a file cannot be read.
     """
-    try:
+    with read_errors(files[0]):
         segments = tuple(Segment(str(file), 0, file.stat().st_size) for file in files)
-    except OSError as error:
-        raise read_error(str(error.filename), error) from None
     return LogPartition(topic, None, segments, 0, source=ConsoleJson())
 
 
@@ -90,17 +88,14 @@ def is_console_json(head: bytes) -> bool:
 def _records(path: str, topic: str) -> Iterator[tuple[bytes, bytes | None]]:
     """Key and value of each record of a text."""
     read = encode_group_record if topic == GROUP_TOPIC else encode_state_record
-    try:
-        with to_path(path).open("rb") as file:
-            for position, printed in _objects(file, path):
-                try:
-                    if not printed.keys() >= {"key", "value"}:
-                        raise TextRecordError("no key or no value")
-                    yield read(printed["key"], printed["value"])
-                except TextRecordError as error:
-                    raise InputError(f"{path}: byte {position}: not a record of {topic} ({error})") from None
-    except OSError as error:
-        raise read_error(path, error) from None
+    with read_errors(path), to_path(path).open("rb") as file:
+        for position, printed in _objects(file, path):
+            try:
+                if not printed.keys() >= {"key", "value"}:
+                    raise TextRecordError("no key or no value")
+                yield read(printed["key"], printed["value"])
+            except TextRecordError as error:
+                raise InputError(f"{path}: byte {position}: not a record of {topic} ({error})") from None
 
 
 def _reject_constant(text: str) -> NoReturn:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from share_state.errors import InputError
 from share_state.kafka.compression import MAX_BODY_SIZE
-from share_state.sources.object_stores import InputPath, StorePath, expand_paths, read_error, read_head, to_path
+from share_state.sources.object_stores import InputPath, StorePath, expand_paths, read_errors, read_head, to_path
 
 if TYPE_CHECKING:
     from share_state.kafka.record_batches import Chunk
@@ -221,7 +221,9 @@ def _segment_folders(inputs: Sequence[str | InputPath], selector: TopicSelector)
     folders: dict[InputPath, dict[InputPath, InputPath]] = {}
     for text in [inputs] if isinstance(inputs, str) else inputs:
         for path in _expand(text, selector):
-            for file in _segments_of(path, selector):
+            with read_errors(path):
+                files = _segments_under(path, selector) if path.is_dir() else [_checked_segment(path, selector)]
+            for file in files:
                 # A file that is named twice is read once, under its first name.
                 folders.setdefault(file.parent, {}).setdefault(file.resolve(), file)
     return {folder: list(files.values()) for folder, files in folders.items()}
@@ -286,24 +288,13 @@ def join_copies(log: LogPartition, other: LogPartition) -> LogPartition:
 def _expand(text: str | InputPath, selector: TopicSelector) -> list[InputPath]:
     if not isinstance(text, str):
         return [text]
-    try:
+    with read_errors(text):
         matches = expand_paths(text)
-    except OSError as error:
-        raise read_error(text, error) from None
     if [str(match) for match in matches] != [str(to_path(text))]:
         matches = [match for match in matches if match.is_dir() or _SEGMENT_NAME.fullmatch(match.name)]
     if not matches:
         raise InputError(f"{text}: no such file or folder; give the folder that holds {selector.folder}-0")
     return matches
-
-
-def _segments_of(path: InputPath, selector: TopicSelector) -> list[InputPath]:
-    try:
-        return _segments_under(path, selector) if path.is_dir() else [_checked_segment(path, selector)]
-    except OSError as error:
-        raise InputError(
-            f"{error.filename or path}: cannot be read ({error.strerror}); check its permissions"
-        ) from None
 
 
 def _segments_under(folder: InputPath, selector: TopicSelector) -> list[InputPath]:
@@ -351,12 +342,10 @@ def _checked_segment(file: InputPath, selector: TopicSelector) -> InputPath:
 
 def _segment(file: InputPath, replica: int) -> Segment:
     name = _SEGMENT_NAME.fullmatch(file.name)
-    try:
+    with read_errors(file):
         # The listing of a store has the size. A local file is opened, so that missing permissions are reported now.
         first = b"" if name and isinstance(file, StorePath) else read_head(file, 8)
         size = file.stat().st_size
-    except OSError as error:
-        raise read_error(str(file), error) from None
     base_offset = int(name[1]) if name else max(int.from_bytes(first, "big", signed=True), 0)
     return Segment(str(file), base_offset, size, replica)
 

@@ -20,7 +20,7 @@ from share_state.kafka.text_records import (
     encode_state_record,
 )
 from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, LogPartition, Segment
-from share_state.sources.object_stores import InputPath, read_error, to_path
+from share_state.sources.object_stores import InputPath, read_errors, to_path
 from share_state.sources.segments import RepeatedOffsetsError, merge_replicas
 
 _CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
@@ -309,18 +309,15 @@ def _sections(file: InputPath) -> Iterator[tuple[str, int, int]]:
 
 def _lines(segment: Segment) -> Iterator[tuple[int, bytes]]:
     """The lines of a section of a text with their first byte."""
-    try:
-        with to_path(segment.path).open("rb") as file:
-            at = segment.begin
-            file.seek(at)
-            while at < segment.size:
-                line = file.readline(min(segment.size - at, _MAX_LINE))
-                if not line:
-                    return
-                yield at, line
-                at += len(line)
-    except OSError as error:
-        raise read_error(segment.path, error) from None
+    with read_errors(segment.path), to_path(segment.path).open("rb") as file:
+        at = segment.begin
+        file.seek(at)
+        while at < segment.size:
+            line = file.readline(min(segment.size - at, _MAX_LINE))
+            if not line:
+                return
+            yield at, line
+            at += len(line)
 
 
 def _batches(log: LogPartition, number: int, *, skip_records: bool = False) -> Iterator[_Dumped]:

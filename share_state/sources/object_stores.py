@@ -247,12 +247,18 @@ READ_SIZE = 16 << 20
 
 
 @contextmanager
-def _store_errors(address: object) -> Iterator[None]:
-    """Turn errors of a store into an InputError with the address."""
+def read_errors(path: object) -> Iterator[None]:
+    """Convert the errors of a file that cannot be read, or of its store, to one-line errors."""
     try:
         yield
     except (OSError, pa.ArrowException, StoreUnavailableError) as error:
-        raise store_error(str(address), error) from None
+        address = str(path)
+        if "://" in address and not address.startswith(_LOCAL):
+            raise store_error(address, error) from None
+        if not isinstance(error, OSError):
+            raise
+        where, why = error.filename or address, error.strerror or error
+        raise InputError(f"{where}: cannot be read ({why}); check its permissions") from None
 
 
 class FileStat(NamedTuple):
@@ -395,7 +401,7 @@ class StorePath:
         return len(parts) == len(pattern) and all(map(fnmatchcase, parts, pattern))
 
     def open(self, mode: str = "rb", buffering: int = READ_SIZE) -> Any:
-        """Open a file for reading bytes; reads raise OSError, which `read_error` converts.
+        """Open a file for reading bytes; reads raise OSError, which `read_errors` converts.
 
         Args:
             mode: "rb".
@@ -410,7 +416,7 @@ class StorePath:
     def read_bytes(self) -> bytes:
         """The bytes of a small file; cached."""
         if self._content is None:
-            with self.source() as opened, _store_errors(self):
+            with self.source() as opened, read_errors(self):
                 self._content = opened.read()
         return self._content or b""
 
@@ -420,17 +426,17 @@ class StorePath:
 
     def write_text(self, text: str, encoding: str = "utf-8") -> None:
         """Write or replace a small file."""
-        with _store_errors(self), self.store.file_system.open_output_stream(self.inner) as opened:
+        with read_errors(self), self.store.file_system.open_output_stream(self.inner) as opened:
             opened.write(text.encode(encoding))
 
     def source(self) -> pa.NativeFile:
         """Open the file for pyarrow's readers."""
-        with _store_errors(self):
+        with read_errors(self):
             return self.store.file_system.open_input_file(self.inner)
 
     def _known_info(self) -> pafs.FileInfo:
         if self._info is None:
-            with _store_errors(self):
+            with read_errors(self):
                 self._info = self.store.file_system.get_file_info(self.inner)
         return self._info
 
@@ -443,7 +449,7 @@ class StorePath:
 
     def _list(self, *, recursive: bool) -> None:
         selector = pafs.FileSelector(self.inner, recursive=recursive, allow_not_found=True)
-        with _store_errors(self):
+        with read_errors(self):
             listed = self.store.file_system.get_file_info(selector)
         self._children = {}
         for info in sorted(listed, key=lambda info: info.path):
@@ -531,7 +537,7 @@ def read_head(file: InputPath, size: int) -> bytes:
         InputError: if it is a pipe or a device, or a store fails or denies access.
     """
     regular_path(file)
-    with file.open("rb", buffering=0) as opened, _store_errors(file) if isinstance(file, StorePath) else nullcontext():
+    with file.open("rb", buffering=0) as opened, read_errors(file) if isinstance(file, StorePath) else nullcontext():
         return opened.read(size)
 
 
@@ -543,10 +549,3 @@ def parquet_source(text: str) -> "str | pa.NativeFile":
     """
     path = to_path(text)
     return path.source() if isinstance(path, StorePath) else str(path)
-
-
-def read_error(path: str, error: OSError) -> InputError:
-    """Convert the error of a file that cannot be read to a one-line error."""
-    if "://" in path and not path.startswith(_LOCAL):
-        return store_error(path, error)
-    return InputError(f"{path}: cannot be read ({error.strerror or error}); check its permissions")

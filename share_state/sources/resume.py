@@ -8,12 +8,11 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
-import pyarrow as pa
 
 from share_state.kafka.record_batches import HEADER_SIZE, BatchStatus
 from share_state.sources.discovery import LogPartition, Segment, in_offset_order
 from share_state.sources.kafka_client import KAFKA_FORM
-from share_state.sources.object_stores import Store, StorePath, StoreUnavailableError, read_error, store_error, to_path
+from share_state.sources.object_stores import Store, StorePath, read_errors, store_error, to_path
 from share_state.sources.segments import frame_segments
 
 if TYPE_CHECKING:
@@ -196,12 +195,9 @@ def _has_point(segment: Segment, point: ResumePoint) -> bool:
 
 
 def _bytes(segment: Segment, position: int, size: int) -> bytes:
-    try:
-        with to_path(segment.path).open("rb", buffering=0) as file:
-            file.seek(position)
-            return file.read(size)
-    except OSError as error:
-        raise read_error(segment.path, error) from None
+    with read_errors(segment.path), to_path(segment.path).open("rb", buffering=0) as file:
+        file.seek(position)
+        return file.read(size)
 
 
 def digest_of_logs(logs: Sequence[LogPartition]) -> str:
@@ -246,10 +242,8 @@ def _contents(paths: Iterable[str]) -> dict[str, str]:
 
 def _last_written(store: Store, files: Sequence[tuple[str, StorePath]]) -> dict[str, str]:
     """Size and modification time of files of an object store; a hash of the bytes if it has no modification times."""
-    try:
+    with read_errors(files[0][0]):
         infos = store.file_system.get_file_info([identities.inner for _, identities in files])
-    except (OSError, pa.ArrowException, StoreUnavailableError) as error:
-        raise store_error(files[0][0], error) from None
     identities = {}
     for (path, _), info in zip(files, infos, strict=True):
         if not info.is_file:
@@ -259,8 +253,5 @@ def _last_written(store: Store, files: Sequence[tuple[str, StorePath]]) -> dict[
 
 
 def _file_hash(path: str) -> str:
-    try:
-        with to_path(path).open("rb") as opened:
-            return hashlib.file_digest(opened, "sha256").hexdigest()
-    except OSError as error:
-        raise read_error(path, error) from None
+    with read_errors(path), to_path(path).open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()

@@ -30,7 +30,7 @@ from share_state.kafka.record_batches import (
 )
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition, Segment, of_copies
-from share_state.sources.object_stores import READ_SIZE, StorePath, StoreUnavailableError, read_error, to_path
+from share_state.sources.object_stores import READ_SIZE, StorePath, StoreUnavailableError, read_errors, to_path
 
 _MAGIC_AT, _INDEX_ENTRY = 16, 8
 _MIN_SEGMENT_BYTES = 1 << 20
@@ -194,17 +194,14 @@ def load(segment: Segment, position: int, target: np.ndarray) -> int:
         InputError: if the file cannot be read, or has become shorter.
     """
     size = min(len(target), segment.size - position)
-    try:
-        with to_path(segment.path).open("rb", buffering=0) as file:
-            file.seek(position)
-            loaded = 0
-            while loaded < size:
-                count = file.readinto(target.data[loaded:size])
-                if not count:
-                    raise InputError(f"{segment.path}: became shorter while it was read; copy the log folder first")
-                loaded += count
-    except OSError as error:
-        raise read_error(segment.path, error) from None
+    with read_errors(segment.path), to_path(segment.path).open("rb", buffering=0) as file:
+        file.seek(position)
+        loaded = 0
+        while loaded < size:
+            count = file.readinto(target.data[loaded:size])
+            if not count:
+                raise InputError(f"{segment.path}: became shorter while it was read; copy the log folder first")
+            loaded += count
     return size
 
 

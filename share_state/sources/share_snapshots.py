@@ -14,7 +14,7 @@ from pathlib import Path
 
 from share_state.errors import InputError, WarehouseError
 from share_state.sources.discovery import LogPartition
-from share_state.sources.object_stores import InputPath, read_error, regular_path, to_path
+from share_state.sources.object_stores import InputPath, read_errors, regular_path, to_path
 
 _VERSION = "0"
 _UNESCAPED = {"\\\\": "\\", "\\n": "\n", "\\r": "\r"}
@@ -99,9 +99,8 @@ def read_share_snapshot_file(path: InputPath) -> list[ShareSnapshotEntry]:
         InputError: if the file cannot be read or has another format.
     """
     try:
-        lines = regular_path(path).read_text(encoding="utf-8").split("\n")
-    except OSError as error:
-        raise read_error(str(path), error) from None
+        with read_errors(path):
+            lines = regular_path(path).read_text(encoding="utf-8").split("\n")
     except UnicodeDecodeError:
         raise InputError(f"{path}: not a share snapshot file (not UTF-8 text); leave it out") from None
     if lines[0] != _VERSION or len(lines) < 2 or not lines[1].isdecimal():

@@ -14,7 +14,7 @@ from share_state.errors import InputError
 from share_state.kafka.buffers import is_text
 from share_state.kafka.state_records import LARGEST_OFFSET
 from share_state.sources.discovery import STATE_TOPIC, LogPartition, Segment
-from share_state.sources.object_stores import InputPath, parquet_source, read_error
+from share_state.sources.object_stores import InputPath, parquet_source, read_errors
 from share_state.sources.tables import Columns, RowGroup, TableRows, int64_column
 
 MAX_OVERLAP = 256 << 20
@@ -115,7 +115,8 @@ def parquet_errors(path: str) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno is not None:
-            raise read_error(path, error) from None
+            with read_errors(path):
+                raise
         raise InputError(f"{path}: not a complete Parquet file ({_first_line(error)})") from None
     except (pa.ArrowException, ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
         raise InputError(f"{path}: not a complete Parquet file ({_first_line(error)}); write it again") from None

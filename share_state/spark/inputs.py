@@ -45,7 +45,7 @@ from share_state.sources.object_stores import (
     StorePath,
     absolute_address,
     parquet_source,
-    read_error,
+    read_errors,
 )
 from share_state.sources.table_plan import list_table_files, missing_topic_message, parquet_errors
 from share_state.sources.tables import NO_TIME, Columns, Rows, arrow_rows, rows_in_chunks, timestamp_ms
@@ -386,11 +386,8 @@ def _rows_of_parquet(names: Sequence[str], address: str) -> Iterator[pa.RecordBa
 
 def _lines(address: str) -> Iterator[pa.RecordBatch]:
     path = StorePath.at(address)
-    try:
-        # Arrow decompresses by the ending of the name, as Spark does.
-        with path.store.file_system.open_input_stream(path.inner) as stream:
-            text = TextIOWrapper(BufferedReader(stream, READ_SIZE), "utf-8", errors="replace")  # pyright: ignore[reportArgumentType]
-            while lines := list(islice(text, 4096)):
-                yield pa.record_batch({"line": [line for line in lines if not line.isspace()]})
-    except OSError as error:
-        raise read_error(address, error) from None
+    # Arrow decompresses by the ending of the name, as Spark does.
+    with read_errors(address), path.store.file_system.open_input_stream(path.inner) as stream:
+        text = TextIOWrapper(BufferedReader(stream, READ_SIZE), "utf-8", errors="replace")  # pyright: ignore[reportArgumentType]
+        while lines := list(islice(text, 4096)):
+            yield pa.record_batch({"line": [line for line in lines if not line.isspace()]})
