@@ -15,6 +15,7 @@ from share_state.sources.console_text import console_log, is_console_json
 from share_state.sources.discovery import (
     GROUP_TOPIC,
     STATE_TOPIC,
+    Export,
     LogPartition,
     find_group_logs,
     find_logs_of_dialect,
@@ -30,9 +31,8 @@ from share_state.sources.object_stores import (
     to_path,
 )
 from share_state.sources.segments import without_obsolete_copies
-from share_state.sources.table_plan import TableFile, TablePlan, list_table_files, plan_table
+from share_state.sources.table_plan import TableFile, TablePlan, list_table_files, parquet_batches, plan_table
 from share_state.sources.tables import Columns
-from share_state.sources.topics import Topics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -82,27 +82,6 @@ class ExportPaths:
     dialect: str = AUTO
     columns: Mapping[Any, str] = field(default_factory=dict)
     sorter: RowSorter | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Export:
-    """The contents of one export: files or a running cluster.
-
-    Attributes:
-        logs: log partitions of the state topic, or of the topics of control records.
-        groups: partitions of `__consumer_offsets` in the same tables, texts or cluster.
-        notes: facts that the result depends on, one line each.
-        topics: names and end offsets; None if the export does not hold them.
-        state_partitions: number of partitions of the state topic; None if the export does not show it.
-        group_partitions: number of partitions of `__consumer_offsets`; None if the export does not show it.
-    """
-
-    logs: list[LogPartition]
-    groups: tuple[LogPartition, ...] = ()
-    notes: tuple[str, ...] = ()
-    topics: Topics | None = None
-    state_partitions: int | None = None
-    group_partitions: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,14 +184,7 @@ def read_export(given: ExportPaths, format: str = AUTO, kafka_properties: str | 
     if address is not None:
         from share_state.sources.kafka_cluster import read_cluster  # noqa: PLC0415  the client library is an extra
 
-        live = read_cluster(address, kafka_properties)
-        return Export(
-            list(live.logs),
-            live.groups,
-            topics=live.topics,
-            state_partitions=live.state_partitions,
-            group_partitions=live.group_partitions,
-        )
+        return read_cluster(address, kafka_properties)
     name = detect_format(given.paths) if format == AUTO else format
     found = FORMATS[name].find(given)
     if format == AUTO and name != SEGMENTS:
@@ -278,7 +250,6 @@ def find_dead_letters(paths: Sequence[str], properties: str | None) -> "DeadLett
         SegmentLetters,
         TableLetters,
         check_columns,
-        parquet_batches,
     )
 
     if (address := find_cluster_address(paths)) is not None:
@@ -287,11 +258,13 @@ def find_dead_letters(paths: Sequence[str], properties: str | None) -> "DeadLett
         return SegmentLetters(find_topic_logs(paths))
     tables, files = list[Callable[[], Iterator[pa.RecordBatch]]](), list[InputPath]()
     for path in (one for text in paths for one in expand_paths(text)):
-        log, data = path / "_delta_log", data_files(path)
-        is_delta = log.is_dir()
-        tables.append(partial(scan_foreign, str(path), COLUMNS, check_columns) if is_delta
-                      else partial(parquet_batches, data))  # fmt: skip
-        files += sorted(log.glob("*.json"), key=str) if is_delta else data
+        if (log := path / "_delta_log").is_dir():
+            tables.append(partial(scan_foreign, str(path), COLUMNS, check_columns))
+            files += sorted(log.glob("*.json"), key=str)
+        else:
+            data = data_files(path)
+            tables += [partial(parquet_batches, str(file), COLUMNS, check_columns) for file in data]
+            files += data
     return TableLetters(tables, files)
 
 

@@ -37,7 +37,7 @@ from share_state.rules.findings import RecordRules, judge
 from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import STATE_TOPIC, LogPartition
 from share_state.sources.resume import ResumeStatus
-from share_state.sources.tables import Rows, arrow_rows, rows_in_chunks
+from share_state.sources.tables import rows_in_chunks, rows_of_batches
 from share_state.sources.topics import Topics
 
 KEYS = {
@@ -89,15 +89,8 @@ class MicroBatch:
     def chunks(self, log: LogPartition, chunk: int, *, merge: bool) -> Iterator[Chunk]:
         """The records in offset order, each offset once."""
         del log, merge
-        yield from rows_in_chunks(self._parts(), chunk)
-
-    def _parts(self) -> Iterator[tuple[Rows, int]]:
-        at = 0
-        for batch in self.rows.combine_chunks().to_batches(max_chunksize=_ROWS_A_PART):
-            offsets, times = (batch[name].to_numpy() for name in ("offset", "timestamp"))
-            position = np.arange(at, at + len(offsets))
-            yield arrow_rows(batch["key"], batch["value"], offsets, times, 0, position), int(offsets[-1])
-            at += len(offsets)
+        batches = self.rows.combine_chunks().to_batches(max_chunksize=_ROWS_A_PART)
+        yield from rows_in_chunks(rows_of_batches(batches), chunk)
 
 
 @dataclass(frozen=True, slots=True)

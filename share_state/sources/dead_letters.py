@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from share_state.errors import InputError
 from share_state.kafka.dead_letters import DEAD_LETTERS, HEADERS, dead_letters, header_columns
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition, Segment
-from share_state.sources.object_stores import InputPath, parquet_source
+from share_state.sources.object_stores import InputPath
 from share_state.sources.resume import digest_of_logs
 from share_state.sources.segments import index_records, read_chunks
 from share_state.sources.tables import timestamp_ms
@@ -79,9 +78,9 @@ class SegmentLetters:
 
     def read(self, so_far: ReadSoFar) -> DeadLetters:
         """Read the dead letters from where an earlier audit stopped."""
-        tables, others = [DEAD_LETTERS.empty_table()], 0
+        parts = list[_Part]()
         for log in self.logs:
-            begin = max(so_far.get((log.topic, log.partition or 0), 0), log.log_start_offset)
+            begin = max(so_far.get(_place(log), 0), log.log_start_offset)
             following = {one.replica: one.base_offset for one in log.segments}
             kept = []
             for segment in reversed(log.segments):
@@ -92,17 +91,10 @@ class SegmentLetters:
                 found = index_records(part, begin, Window())
                 records = found.records[found.records["offset"] >= begin]
                 columns = header_columns(found.part.data, found.part.batches, records)
-                rows, strangers = dead_letters(
-                    columns,
-                    pa.repeat(log.topic, len(records)),
-                    pa.repeat(log.partition or 0, len(records)),
-                    pa.array(records["offset"].copy()),
-                    pa.array(records["timestamp"].copy()),
-                )
-                tables.append(rows)
-                others += strangers
-        starts = {(log.topic, log.partition or 0): log.log_start_offset for log in self.logs}
-        return DeadLetters(pa.concat_tables(tables), others, starts)
+                topic, partition = (pa.repeat(one, len(records)) for one in _place(log))
+                offset, timestamp = (pa.array(records[name].copy()) for name in ("offset", "timestamp"))
+                parts.append(dead_letters(columns, topic, partition, offset, timestamp))
+        return DeadLetters(*_joined(parts), {_place(log): log.log_start_offset for log in self.logs})
 
     def digest(self) -> str:
         """A hash that changes if the segments change."""
@@ -123,16 +115,14 @@ class TableLetters:
 
     def read(self, so_far: ReadSoFar) -> DeadLetters:
         """Read the dead letters from where an earlier audit stopped."""
-        tables, others, starts = [DEAD_LETTERS.empty_table()], 0, dict[tuple[str, int], int]()
+        parts, starts = list[_Part](), dict[tuple[str, int], int]()
         for batch in (one for open_table in self.tables for one in open_table()):
-            rows, strangers = _of_table(batch)
-            tables.append(rows)
-            others += strangers
+            parts.append(_of_table(batch))
             firsts = pa.table(batch.select(["topic", "partition", "offset"])).group_by(["topic", "partition"])
             for row in firsts.aggregate([("offset", "min")]).to_pylist():
                 place, first = (row["topic"], row["partition"]), int(row["offset_min"])
                 starts[place] = min(starts.get(place, first), first)
-        rows = pa.concat_tables(tables)
+        rows, others = _joined(parts)
         for (topic, partition), offset in so_far.items():
             own = (pc.field("dead_letter_topic") == topic) & (pc.field("dead_letter_partition") == partition)
             rows = rows.filter(~own | (pc.field("dead_letter_offset") >= offset))
@@ -172,12 +162,11 @@ class ClusterLetters:
     def read(self, so_far: ReadSoFar) -> DeadLetters:
         """Read the dead letters from where an earlier audit stopped."""
         logs, topics = self._find()
-        tables, others, starts = [DEAD_LETTERS.empty_table()], 0, dict[tuple[str, int], int]()
+        parts = list[_Part]()
         for log in logs:
             source: Any = log.source
-            place = log.topic, log.partition or 0
-            starts[place] = log.log_start_offset
-            messages = source.messages(replace(log, log_start_offset=max(so_far.get(place, 0), log.log_start_offset)))
+            begin = max(so_far.get(_place(log), 0), log.log_start_offset)
+            messages = source.messages(replace(log, log_start_offset=begin))
             while part := list(islice(messages, _MESSAGES)):
                 columns = {
                     "headers": pa.array([message.headers() for message in part], _HEADERS),
@@ -186,31 +175,15 @@ class ClusterLetters:
                     "offset": pa.array([message.offset() for message in part]),
                     "timestamp": pa.array([message.timestamp()[1] for message in part], pa.timestamp("ms", "UTC")),
                 }
-                rows, strangers = _of_table(pa.RecordBatch.from_pydict(columns))
-                tables.append(rows)
-                others += strangers
-        return DeadLetters(pa.concat_tables(tables), others, starts, topics.topics, topics.unusable, is_live=True)
+                parts.append(_of_table(pa.RecordBatch.from_pydict(columns)))
+        starts = {_place(log): log.log_start_offset for log in logs}
+        return DeadLetters(*_joined(parts), starts, topics.topics, topics.unusable, is_live=True)
 
     def digest(self) -> str:
         """A hash that changes if the topics or their ends change."""
         logs, topics = self._find()
         ends = [(log.name, log.log_start_offset, getattr(log.source, "end_offset", None)) for log in logs]
         return sha256(json.dumps([ends, topics.topics, topics.unusable]).encode()).hexdigest()[:16]
-
-
-def parquet_batches(files: Sequence[InputPath]) -> Iterator[pa.RecordBatch]:
-    """The rows of Parquet files with the columns of Spark's Kafka source.
-
-    Raises:
-        InputError: if a file cannot be read or lacks a column.
-    """
-    for path in files:
-        try:
-            with pq.ParquetFile(parquet_source(str(path))) as file:
-                check_columns(str(path), file.schema_arrow.names)
-                yield from file.iter_batches(columns=list(COLUMNS))
-        except (pa.ArrowException, OSError) as error:
-            raise InputError(f"{path}: cannot be read ({str(error).splitlines()[0]}); write it again") from None
 
 
 def check_columns(path: str, names: Sequence[str]) -> None:
@@ -224,7 +197,19 @@ def check_columns(path: str, names: Sequence[str]) -> None:
         raise InputError(f"{path}: no column {missing[0]}, which dead letters need; {fix}")
 
 
-def _of_table(batch: pa.RecordBatch) -> tuple[pa.Table, int]:
+_Part = tuple[pa.Table, int]
+"""Dead letters, and the number of records that are none."""
+
+
+def _joined(parts: Sequence[_Part]) -> _Part:
+    return pa.concat_tables([DEAD_LETTERS.empty_table(), *(rows for rows, _ in parts)]), sum(one for _, one in parts)
+
+
+def _place(log: LogPartition) -> tuple[str, int]:
+    return log.topic, log.partition or 0
+
+
+def _of_table(batch: pa.RecordBatch) -> _Part:
     lists = batch["headers"]
     pairs, row_of = lists.flatten(), np.asarray(pc.call_function("list_parent_indices", [lists]))
     names, values = pairs.field("key").cast(pa.string()), pairs.field("value").cast(pa.large_binary())

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from share_state.errors import InputError
 from share_state.kafka.compression import MAX_BODY_SIZE
 from share_state.sources.object_stores import InputPath, StorePath, expand_paths, read_errors, read_head, to_path
+from share_state.sources.topics import Topics
 
 if TYPE_CHECKING:
     from share_state.kafka.record_batches import Chunk
@@ -158,6 +159,27 @@ class LogPartition:
     def has_replicas(self) -> bool:
         """Whether segments come from more than one replica and may overlap."""
         return len({segment.replica for segment in self.segments}) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """The contents of one export: files or a running cluster.
+
+    Attributes:
+        logs: log partitions of the state topic, or of the topics of control records.
+        groups: partitions of `__consumer_offsets` in the same tables, texts or cluster.
+        notes: facts that the result depends on, one line each.
+        topics: names and end offsets; None if the export does not hold them.
+        state_partitions: number of partitions of the state topic; None if the export does not show it.
+        group_partitions: number of partitions of `__consumer_offsets`; None if the export does not show it.
+    """
+
+    logs: list[LogPartition]
+    groups: tuple[LogPartition, ...] = ()
+    notes: tuple[str, ...] = ()
+    topics: Topics | None = None
+    state_partitions: int | None = None
+    group_partitions: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

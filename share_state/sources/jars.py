@@ -68,6 +68,17 @@ def find_java() -> str | None:
     return shutil.which("java", path=str(Path(home, "bin")) if home else None)
 
 
+def java() -> str:
+    """Path of the `java` that Spark runs.
+
+    Raises:
+        SetupError: if there is none.
+    """
+    if (found := find_java()) is None:
+        raise SetupError("no `java` on the PATH: install a Java 17 runtime")
+    return found
+
+
 def fetch(name: str) -> None:
     """Fetch a set of jars unless it exists; a failure leaves no partial set.
 
@@ -77,12 +88,10 @@ def fetch(name: str) -> None:
     """
     if folder(name).exists():
         return
-    java, ivy = find_java(), next(_spark_jars().glob("ivy-*.jar"), None)
-    if java is None or ivy is None:
-        raise SetupError("no `java` on the PATH: install a Java 17 runtime")
+    start_ivy = [java(), "-jar", *map(str, _spark_jars().glob("ivy-*.jar"))]
     organisation, module, revision = COORDINATES[name]
     with tempfile.TemporaryDirectory(prefix="share-state-jars-") as scratch:
-        command = [java, "-jar", str(ivy), "-cache", f"{scratch}/cache", "-confs", "default"]
+        command = [*start_ivy, "-cache", f"{scratch}/cache", "-confs", "default"]
         if name == DEAD_LETTER_BROKER:
             ivy_file = Path(scratch, "ivy.xml")
             ivy_file.write_text(_IVY_FILE.format(organisation, module, revision), encoding="utf-8")

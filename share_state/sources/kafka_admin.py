@@ -5,7 +5,6 @@ properties file itself, so no secret is sent over the connection to the JVM.
 """
 
 import os
-import shutil
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import Any
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from py4j.protocol import Py4JJavaError
 
-from share_state.errors import InputError, SetupError
+from share_state.errors import InputError
 from share_state.sources import jars
 from share_state.sources.kafka_client import ClientProperties, bootstrap_servers, read_client_properties
 from share_state.sources.kafka_cluster import Cluster, ClusterOffsets
@@ -110,10 +109,7 @@ def fetch_group_limits(address: str, properties: str | None) -> dict[str, dict[s
     """
     limits = dict[str, dict[str, int]]()
     with _connected(address, read_client_properties(properties)) as (jvm, admin):
-        config = jvm.org.apache.kafka.common.config.ConfigResource
-        group_type = config.Type.GROUP
-        resources = [config(group_type, name) for name in _share_groups(jvm, admin)]
-        for resource, answer in dict(admin.describeConfigs(resources).all().get()).items():
+        for group, answer in _configs(jvm, admin, "GROUP", _share_groups(jvm, admin)).items():
             entries = {limit: answer.get(key) for limit, key in _GROUP_CONFIGS.items()}
             group_limits = {
                 limit: int(entry.value())
@@ -121,7 +117,7 @@ def fetch_group_limits(address: str, properties: str | None) -> dict[str, dict[s
                 if entry is not None and entry.source().name() == "DYNAMIC_GROUP_CONFIG"
             }
             if group_limits:
-                limits[resource.name()] = group_limits
+                limits[group] = group_limits
     return limits
 
 
@@ -160,17 +156,18 @@ def fetch_dead_letter_topics(address: str, properties: str | None) -> DeadLetter
     Source: KIP-1191; Kafka ShareGroupDLQStateManager.ProduceRequestHandler.validateDlqTopic.
     """
     with _connected(address, read_client_properties(properties)) as (jvm, admin):
-        kind = jvm.org.apache.kafka.common.config.ConfigResource.Type
-        of_group = _configs(jvm, admin, kind.GROUP, _share_groups(jvm, admin), f"{_DLQ}topic.name")
+        of_group = _configs(jvm, admin, "GROUP", _share_groups(jvm, admin))
+        named = {group: topic for group, config in of_group.items() if (topic := _value(config, f"{_DLQ}topic.name"))}
         existing = set(admin.listTopics().names().get())
-        enabled = _configs(jvm, admin, kind.TOPIC, existing, f"{_DLQ}group.enable")
+        of_topic = _configs(jvm, admin, "TOPIC", existing)
+        enabled = {name for name, config in of_topic.items() if _value(config, f"{_DLQ}group.enable") == "true"}
         node = admin.describeCluster().nodes().get().iterator().next().idString()
         settings = (f"{_DLQ}topic.name.prefix", f"{_DLQ}auto.create.topics.enable")
-        prefix, creates = (_configs(jvm, admin, kind.BROKER, [node], name).get(node) for name in settings)
+        of_broker = _configs(jvm, admin, "BROKER", [node])[node]
+        prefix, creates = (_value(of_broker, name) for name in settings)
         feature = admin.describeFeatures().featureMetadata().get().finalizedFeatures().get("share.version")
         version = 0 if feature is None else feature.maxVersionLevel()
-        named = {group: topic for group, topic in of_group.items() if topic}
-        topics = sorted({topic for topic, value in enabled.items() if value == "true"} | existing & {*named.values()})
+        topics = sorted(enabled | existing & {*named.values()})
         described = dict(admin.describeTopics(topics).allTopicNames().get())
         leaderless = {
             topic: [one.partition() for one in found.partitions() if one.leader() is None]
@@ -183,7 +180,7 @@ def fetch_dead_letter_topics(address: str, properties: str | None) -> DeadLetter
             return f"share.version is {version}; dead letters need {_DLQ_SHARE_VERSION}"
         if topic.startswith("__"):
             return f"the name of {topic} begins with __"
-        if topic in existing and enabled.get(topic) != "true":
+        if topic in existing - enabled:
             return f"{topic} does not set {_DLQ}group.enable=true"
         if topic not in existing and creates != "true":
             return f"{topic} does not exist, and the brokers do not create it ({settings[1]})"
@@ -197,12 +194,16 @@ def fetch_dead_letter_topics(address: str, properties: str | None) -> DeadLetter
     return DeadLetterTopics(counts, {group: reason for group, reason in found if reason is not None})
 
 
-def _configs(jvm: Any, admin: Any, kind: Any, names: Collection[str], key: str) -> dict[str, str]:
-    """The value of a config, for each resource that has it."""
-    resources = [jvm.org.apache.kafka.common.config.ConfigResource(kind, name) for name in names]
-    answers = dict(admin.describeConfigs(resources).all().get())
-    entries = {resource.name(): answer.get(key) for resource, answer in answers.items()}
-    return {name: entry.value() for name, entry in entries.items() if entry is not None}
+def _configs(jvm: Any, admin: Any, kind: str, names: Collection[str]) -> dict[str, Any]:
+    """The configs of groups, topics or brokers, by name."""
+    resource = jvm.org.apache.kafka.common.config.ConfigResource
+    resources = [resource(getattr(resource.Type, kind), name) for name in names]
+    return {one.name(): config for one, config in dict(admin.describeConfigs(resources).all().get()).items()}
+
+
+def _value(config: Any, key: str) -> str | None:
+    entry = config.get(key)
+    return None if entry is None else entry.value()
 
 
 @contextmanager
@@ -257,11 +258,9 @@ def _admin(jvm: Any, address: str, properties: ClientProperties) -> Any:
 
 @contextmanager
 def _jvm() -> Iterator[Any]:
-    java, class_path = shutil.which("java"), jars.jars(jars.KAFKA_CLIENTS)
-    if java is None:
-        raise SetupError("no `java` on the PATH: install a Java 17 runtime")
+    class_path = os.pathsep.join(map(str, jars.jars(jars.KAFKA_CLIENTS)))
     launched: Any = launch_gateway(
-        classpath=os.pathsep.join(map(str, class_path)), javaopts=_JAVA_OPTIONS, java_path=java,
+        classpath=class_path, javaopts=_JAVA_OPTIONS, java_path=jars.java(),
         die_on_exit=True, enable_auth=True, return_proc=True,
     )  # fmt: skip
     port, token, process = launched

@@ -11,16 +11,16 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, TypeVar
 
-import numpy as np
 import pyarrow as pa
 
 from share_state.errors import InputError, PrunedError, SetupError
 from share_state.kafka.record_batches import CHUNK_SIZE, Chunk
-from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, LogPartition
+from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, Export, LogPartition
 from share_state.sources.kafka_client import KAFKA_FORM, ClientProperties, bootstrap_servers, read_client_properties
-from share_state.sources.tables import arrow_rows, rows_to_chunk
+from share_state.sources.tables import rows_of_batches, rows_to_chunk
 from share_state.sources.topics import Topics
 
 try:
@@ -146,27 +146,19 @@ class PartitionOffsets:
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterOffsets:
-    """Offsets of a cluster at one time.
-
-    Attributes:
-        topic_id: id of the state topic.
-        logs: its partitions, by number.
-        topics: names and end offsets of all topics that are not internal.
-    """
+class TopicOffsets:
+    """The id of a topic, the offsets of its partitions that have a leader, and the number of all its partitions."""
 
     topic_id: str
     logs: tuple[PartitionOffsets, ...]
-    topics: Topics
+    partitions: int
 
 
 @dataclass(frozen=True, slots=True)
-class GroupTopicOffsets:
-    """The number of partitions of `__consumer_offsets`, and the offsets of those that have a leader."""
+class ClusterOffsets(TopicOffsets):
+    """The offsets of the state topic, and names and end offsets of all topics that are not internal, at one time."""
 
-    topic_id: str
-    partitions: int
-    logs: tuple[PartitionOffsets, ...]
+    topics: Topics
 
 
 class Cluster:
@@ -203,53 +195,47 @@ class Cluster:
 
     def fetch_offsets(self) -> ClusterOffsets:
         """Fetch the offsets of the state topic, which must exist, then names and end offsets of the other topics."""
-        state = self._described([STATE_TOPIC])[STATE_TOPIC]
-        logs = self._logs(STATE_TOPIC, state)
+        state = self.fetch_topic_offsets([STATE_TOPIC])[STATE_TOPIC]
         # Fetch the end offsets of the topics last; otherwise a lag could be negative.
-        return ClusterOffsets(topic_id_text(state.topic_id), logs, self.topics())
+        return ClusterOffsets(state.topic_id, state.logs, state.partitions, self.topics())
 
-    def fetch_state_offsets(self) -> tuple[str, tuple[PartitionOffsets, ...]] | None:
-        """Fetch the id of the state topic and the offsets of its partitions; None while there is no such topic."""
-        try:
-            if STATE_TOPIC not in self._admin.list_topics(timeout=TIMEOUT).topics:
-                return None
-        except KafkaException as error:
-            raise client_error(self.address, error, self._errors) from None
-        state = self._described([STATE_TOPIC])[STATE_TOPIC]
-        return topic_id_text(state.topic_id), self._logs(STATE_TOPIC, state)
+    def fetch_state_offsets(self) -> TopicOffsets | None:
+        """Fetch the offsets of the state topic; None while there is no such topic."""
+        return self.fetch_topic_offsets([STATE_TOPIC])[STATE_TOPIC] if STATE_TOPIC in self._list_topics() else None
 
-    def fetch_group_offsets(self) -> GroupTopicOffsets | None:
+    def fetch_group_offsets(self) -> TopicOffsets | None:
         """Fetch the offsets of `__consumer_offsets`; None if this user may not read it or it does not exist."""
         topic = self._described([GROUP_TOPIC]).get(GROUP_TOPIC)
         if topic is None or _admin.AclOperation.READ not in (topic.authorized_operations or ()):
             return None
-        return GroupTopicOffsets(topic_id_text(topic.topic_id), len(topic.partitions), self._logs(GROUP_TOPIC, topic))
+        return self._topic_offsets(GROUP_TOPIC, topic)
 
-    def fetch_topic_offsets(self, names: Sequence[str]) -> dict[str, tuple[PartitionOffsets, ...]]:
+    def fetch_topic_offsets(self, names: Sequence[str]) -> dict[str, TopicOffsets]:
         """Fetch the offsets of topics; those that do not exist and partitions without a leader are left out."""
         described = self._described(names) if names else {}
-        return {name: self._logs(name, topic) for name, topic in described.items()}
+        return {name: self._topic_offsets(name, topic) for name, topic in described.items()}
 
-    def _logs(self, topic: str, described: Any) -> tuple[PartitionOffsets, ...]:
-        """The earliest and latest offsets of the partitions of a topic."""
-        partitions = [(topic, one.id) for one in described.partitions if one.leader is not None]
-        if not partitions:
-            return ()
+    def _topic_offsets(self, name: str, topic: Any) -> TopicOffsets:
+        partitions = [(name, one.id) for one in topic.partitions if one.leader is not None]
         starts = self._offsets(partitions, _admin.OffsetSpec.earliest())
         ends = self._offsets(partitions, _admin.OffsetSpec.latest())
-        return tuple(PartitionOffsets(one[1], starts[one], ends[one]) for one in sorted(starts.keys() & ends.keys()))
+        logs = (PartitionOffsets(one[1], starts[one], ends[one]) for one in sorted(starts.keys() & ends.keys()))
+        return TopicOffsets(topic_id_text(topic.topic_id), tuple(logs), len(topic.partitions))
+
+    def _list_topics(self) -> dict[str, Any]:
+        """The topics that this user may see, by name."""
+        try:
+            return self._admin.list_topics(timeout=TIMEOUT).topics
+        except KafkaException as error:
+            raise client_error(self.address, error, self._errors) from None
 
     def topics(self) -> Topics:
         """Names and end offsets of all topics that this user may see and that are not internal."""
-        try:
-            listed = self._admin.list_topics(timeout=TIMEOUT).topics
-        except KafkaException as error:
-            raise client_error(self.address, error, self._errors) from None
-        names = sorted(name for name, topic in listed.items() if topic.error is None)
+        names = sorted(name for name, topic in self._list_topics().items() if topic.error is None)
         described = {name: topic for name, topic in self._described(names).items() if not topic.is_internal}
         partitions = [(name, partition.id) for name, topic in described.items() for partition in topic.partitions
                       if partition.leader is not None]  # fmt: skip
-        ends = self._offsets(partitions, _admin.OffsetSpec.latest()) if partitions else {}
+        ends = self._offsets(partitions, _admin.OffsetSpec.latest())
         ids = {name: topic_id_text(topic.topic_id) for name, topic in described.items()}
         return Topics(
             pa.table({"topic_id": pa.array(ids.values(), pa.string()), "topic": pa.array(ids.keys(), pa.string())}),
@@ -270,6 +256,8 @@ class Cluster:
 
     def _offsets(self, partitions: Sequence[tuple[str, int]], spec: Any) -> dict[tuple[str, int], int]:
         """The earliest or latest offset of each (topic, partition)."""
+        if not partitions:
+            return {}
         specs = {_kafka.TopicPartition(*one): spec for one in partitions}
         listed = self._admin.list_offsets(
             specs, isolation_level=_kafka.IsolationLevel.READ_UNCOMMITTED, request_timeout=TIMEOUT
@@ -365,9 +353,7 @@ class KafkaSource:
             InputError: if it denies access or stops answering.
         """
         del merge
-        for batch in self.batches(log, chunk):
-            offsets, times = (batch[name].to_numpy() for name in ("offset", "timestamp"))
-            yield rows_to_chunk(arrow_rows(batch["key"], batch["value"], offsets, times, 0, np.arange(len(offsets))))
+        yield from (rows_to_chunk(rows) for rows, _ in rows_of_batches(self.batches(log, chunk)))
 
     def batches(self, log: LogPartition, size: int = CHUNK_SIZE) -> Iterator[pa.RecordBatch]:
         """The records as key, value, offset and timestamp (ms), about `size` bytes at a time; errors as in `chunks`."""
@@ -435,31 +421,14 @@ def _batch(messages: list[Any]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns)
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterInput:
-    """The log partitions of a cluster.
-
-    Attributes:
-        logs: the partitions of the state topic.
-        topics: names and end offsets.
-        state_partitions: number of partitions of the state topic.
-        groups: the partitions of `__consumer_offsets`; none if this user may not read it.
-        group_partitions: number of partitions of that topic, None if it is not read.
-    """
-
-    logs: tuple[LogPartition, ...]
-    topics: Topics
-    state_partitions: int
-    groups: tuple[LogPartition, ...] = ()
-    group_partitions: int | None = None
-
-
-def read_cluster(address: str, properties: str | None = None) -> ClusterInput:
+def read_cluster(address: str, properties: str | None = None) -> Export:
     """The log partitions of a cluster, from their start to their current end.
 
     Args:
         address: `kafka://host:port[,host:port…]`.
         properties: path of a properties file, as for `--command-config` of Kafka's tools.
+    Returns:
+        Without groups if this user may not read `__consumer_offsets`.
     Raises:
         InputError: if no broker answers, access is denied, or there is no `__share_group_state`.
     """
@@ -468,24 +437,13 @@ def read_cluster(address: str, properties: str | None = None) -> ClusterInput:
     # A group lists a share-partition before its state is written, and marks it as deleted before its state is removed.
     # If groups were read after the state, they would list share-partitions that the state does not have yet.
     groups = cluster.fetch_group_offsets()
-    offsets = cluster.fetch_offsets()
-
-    def partition_of(topic: str, topic_id: str, log: PartitionOffsets) -> LogPartition:
-        return LogPartition(
-            topic,
-            log.partition,
-            segments=(),
-            log_start_offset=log.start_offset,
-            start_is_recorded=True,
-            topic_id=topic_id,
-            source=KafkaSource(address, log.end_offset, client_properties),
-        )
-
-    logs = tuple(partition_of(STATE_TOPIC, offsets.topic_id, log) for log in offsets.logs)
+    state = cluster.fetch_offsets()
+    logs = _log_partitions(STATE_TOPIC, state, address, client_properties)
+    export = Export(logs, topics=state.topics, state_partitions=state.partitions)
     if groups is None:
-        return ClusterInput(logs, offsets.topics, len(logs))
-    group_logs = tuple(partition_of(GROUP_TOPIC, groups.topic_id, log) for log in groups.logs)
-    return ClusterInput(logs, offsets.topics, len(logs), group_logs, groups.partitions)
+        return export
+    group_logs = _log_partitions(GROUP_TOPIC, groups, address, client_properties)
+    return replace(export, groups=tuple(group_logs), group_partitions=groups.partitions)
 
 
 def read_topics(address: str, properties: str | None, names: Sequence[str]) -> list[LogPartition]:
@@ -499,10 +457,21 @@ def read_topics(address: str, properties: str | None, names: Sequence[str]) -> l
     """
     client_properties = read_client_properties(properties)
     offsets = Cluster(address, client_properties).fetch_topic_offsets(names)
+    logs = (_log_partitions(name, topic, address, client_properties) for name, topic in sorted(offsets.items()))
+    return list(chain.from_iterable(logs))
+
+
+def _log_partitions(name: str, topic: TopicOffsets, address: str, properties: ClientProperties) -> list[LogPartition]:
+    """The log partitions of a topic, each read up to the end that it has now."""
     return [
         LogPartition(
-            name, log.partition, (), log.start_offset, source=KafkaSource(address, log.end_offset, client_properties)
+            name,
+            log.partition,
+            segments=(),
+            log_start_offset=log.start_offset,
+            start_is_recorded=True,
+            topic_id=topic.topic_id,
+            source=KafkaSource(address, log.end_offset, properties),
         )
-        for name, logs in sorted(offsets.items())
-        for log in logs
+        for log in topic.logs
     ]

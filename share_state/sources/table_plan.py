@@ -1,6 +1,6 @@
 """Plans how to read log partitions from Parquet files: which row groups hold which offsets of which partition."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -120,6 +120,24 @@ def parquet_errors(path: str) -> Iterator[None]:
         raise InputError(f"{path}: not a complete Parquet file ({_first_line(error)})") from None
     except (pa.ArrowException, ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
         raise InputError(f"{path}: not a complete Parquet file ({_first_line(error)}); write it again") from None
+
+
+def parquet_batches(
+    path: str, columns: Sequence[str], check: Callable[[str, Sequence[str]], None] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Read columns of a Parquet file.
+
+    Args:
+        path: path or address.
+        columns: names.
+        check: called with the path and the names of all columns; raises if the file lacks one.
+    Raises:
+        InputError: if it cannot be read.
+    """
+    with parquet_errors(path), pq.ParquetFile(parquet_source(path)) as file:
+        if check is not None:
+            check(path, file.schema_arrow.names)
+        yield from file.iter_batches(columns=list(columns))
 
 
 def _first_line(error: Exception) -> str:

@@ -100,6 +100,22 @@ def arrow_rows(
     return Rows(np.concatenate((key_bytes, value_bytes)), records, np.full(len(offset), file, np.int32), position)
 
 
+def rows_of_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Rows, int]]:
+    """Convert batches of one log partition in offset order, each to its rows and its last offset, which may repeat.
+
+    Args:
+        batches: key, value, offset (int64) and, if the log has times, timestamp.
+    """
+    at = 0
+    for batch in batches:
+        if not (count := batch.num_rows):
+            continue
+        offsets = batch["offset"].to_numpy()
+        times = timestamp_ms(batch["timestamp"]) if "timestamp" in batch.schema.names else np.full(count, NO_TIME)
+        yield arrow_rows(batch["key"], batch["value"], offsets, times, 0, np.arange(at, at + count)), int(offsets[-1])
+        at += count
+
+
 def _spans(column: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The bytes of a column, and the start and size of each row (size -1 for null)."""
     data, ends = column_bytes(column)

@@ -1,7 +1,7 @@
 """Runs a plan in Spark's tasks: each log partition is folded by the task that reads it. Nothing is shuffled."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial, reduce
@@ -39,7 +39,7 @@ from share_state.schema.declarations import table_schema
 from share_state.sources.discovery import STATE_TOPIC, LogPartition, Segment
 from share_state.sources.kafka_client import KAFKA_FORM
 from share_state.sources.object_stores import absolute_address
-from share_state.spark.inputs import FrameRows, described, local_address, map_frame
+from share_state.spark.inputs import FrameRows, described, local_address, map_frame, run_tasks
 from share_state.spark.sink import SparkSink, missing_support
 
 _LOG = logging.getLogger("share_state")
@@ -216,19 +216,6 @@ def _settle(rows: DataFrame, table: str, judged: DataFrame, log: str) -> DataFra
     if "suspect" in rows.columns:
         rows = rows.withColumn("suspect", sql.expr("suspect OR is_doubtful IS TRUE"))
     return rows.select(*table_schema(table).names)
-
-
-def run_tasks(
-    spark: SparkSession, count: int, task: Callable[[int], Iterator[pa.RecordBatch]], schema: pa.Schema
-) -> DataFrame:
-    """Run `task(i)`, which yields batches of `schema`, in `count` Spark tasks."""
-
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch["id"].to_pylist():
-                yield from task(number)
-
-    return spark.range(0, count, 1, max(count, 1)).mapInArrow(run, from_arrow_schema(schema))
 
 
 def committed_frame(spark: SparkSession, tables: CommittedTables, name: str) -> DataFrame:

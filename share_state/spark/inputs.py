@@ -47,8 +47,8 @@ from share_state.sources.object_stores import (
     parquet_source,
     read_errors,
 )
-from share_state.sources.table_plan import list_table_files, missing_topic_message, parquet_errors
-from share_state.sources.tables import NO_TIME, Columns, Rows, arrow_rows, rows_in_chunks, timestamp_ms
+from share_state.sources.table_plan import list_table_files, missing_topic_message, parquet_batches, parquet_errors
+from share_state.sources.tables import Columns, rows_in_chunks, rows_of_batches
 from share_state.spark.session import reason
 
 _OURS = ("key", "value", "topic", "partition", "offset", "timestamp")
@@ -113,19 +113,8 @@ class FrameRows:
     def chunks(self, log: LogPartition, chunk: int, *, merge: bool) -> Iterator[Chunk]:
         """The chunks of a log partition; outside of tasks its rows are collected on the driver."""
         del merge
-        yield from rows_in_chunks(self._parts(log), chunk)
-
-    def _parts(self, log: LogPartition) -> Iterator[tuple[Rows, int]]:
-        """The rows, each part with its last offset, which the next part may repeat."""
-        before = 0
-        for batch in self.read(log) if self.read is not None else ():
-            if not batch.num_rows:
-                continue
-            offsets, count = batch["offset"].to_numpy(), batch.num_rows
-            times = timestamp_ms(batch["timestamp"]) if self.has_times else np.full(count, NO_TIME)
-            position = np.arange(before, before + count)
-            yield arrow_rows(batch["key"], batch["value"], offsets, times, 0, position), int(offsets[-1])
-            before += count
+        if self.read is not None:
+            yield from rows_in_chunks(rows_of_batches(self.read(log)), chunk)
 
 
 def local_address(path: str) -> str:
@@ -328,14 +317,14 @@ def _read(session: SparkSession, form: str, path: str, columns: Columns) -> Data
     root, names = StorePath.at(path), astuple(columns)
     if root.store.scheme in SCHEMES and missing_client(session, path) is None:
         return reader.load(path)
-    if form == "delta":
-        kept = pa.schema([_plain(one) for one in foreign_schema(path) if one.name in names])
-        return _read_in_tasks(session, [path], partial(scan_foreign, columns=kept.names), kept)
-    if form == "parquet":
-        with parquet_errors(path):
-            found = pq.read_schema(parquet_source(path))
+    if form in ("delta", "parquet"):
+        if form == "delta":
+            found, read = foreign_schema(path), scan_foreign
+        else:
+            with parquet_errors(path):
+                found, read = pq.read_schema(parquet_source(path)), parquet_batches
         kept = pa.schema([_plain(one) for one in found if one.name in names])
-        return _read_in_tasks(session, [path], partial(_rows_of_parquet, kept.names), kept)
+        return _read_in_tasks(session, [path], partial(read, columns=kept.names), kept)
     frames = list[DataFrame]()
     files = [(file, {name: file.constants[name] for name in names if name in file.constants})
              for file in list_table_files(data_files(root), root)]  # fmt: skip
@@ -369,19 +358,25 @@ def _read_in_tasks(
     """The rows of files, a task for each, with the address of the file."""
     with_file = schema.append(pa.field(_FILE, pa.string()))
 
+    def read_file(number: int) -> Iterator[pa.RecordBatch]:
+        for rows in read(addresses[number]):
+            columns = [rows[one.name].cast(one.type) for one in schema]
+            yield pa.RecordBatch.from_arrays([*columns, pa.repeat(addresses[number], len(rows))], schema=with_file)
+
+    return run_tasks(session, len(addresses), read_file, with_file)
+
+
+def run_tasks(
+    spark: SparkSession, count: int, task: Callable[[int], Iterator[pa.RecordBatch]], schema: pa.Schema
+) -> DataFrame:
+    """Run `task(i)`, which yields batches of `schema`, in `count` Spark tasks."""
+
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        numbers: Iterator[int] = chain.from_iterable(batch["id"].to_pylist() for batch in batches)
-        for address in (addresses[number] for number in numbers):
-            for rows in read(address):
-                columns = [rows[one.name].cast(one.type) for one in schema]
-                yield pa.RecordBatch.from_arrays([*columns, pa.repeat(address, len(rows))], schema=with_file)
+        for batch in batches:
+            for number in batch["id"].to_pylist():
+                yield from task(number)
 
-    return session.range(0, len(addresses), 1, len(addresses)).mapInArrow(run, from_arrow_schema(with_file))
-
-
-def _rows_of_parquet(names: Sequence[str], address: str) -> Iterator[pa.RecordBatch]:
-    with parquet_errors(address), pq.ParquetFile(parquet_source(address)) as file:
-        yield from file.iter_batches(columns=list(names))
+    return spark.range(0, count, 1, max(count, 1)).mapInArrow(run, from_arrow_schema(schema))
 
 
 def _lines(address: str) -> Iterator[pa.RecordBatch]:

@@ -183,9 +183,9 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         if found is None:
             return None
-        topic_id, logs = found
-        starts = {str(log.partition): log.start_offset for log in logs}
-        return {"topic_id": topic_id, "starts": starts, "next": {str(log.partition): log.end_offset for log in logs}}
+        starts = {str(log.partition): log.start_offset for log in found.logs}
+        ends = {str(log.partition): log.end_offset for log in found.logs}
+        return {"topic_id": found.topic_id, "starts": starts, "next": ends}
 
     def _source(self, end_offset: int) -> Any:
         from share_state.sources.kafka_cluster import KafkaSource  # noqa: PLC0415  needs confluent-kafka

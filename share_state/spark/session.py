@@ -225,8 +225,7 @@ def start(
     """
     while _STOPPING:
         _STOPPING.pop().join()
-    if jars.find_java() is None:
-        raise SetupError("no `java` on the PATH: install a Java 17 runtime")
+    jars.java()  # Spark would say in many lines that there is none
     given = _operator_settings() | dict(conf or {})
     if is_under_spark_submit():
         master = given.get("spark.master", master)

@@ -272,14 +272,13 @@ def _start(spark: SparkSession, spec: StreamSpec, tables: StreamTables, failures
 def _cluster_frame(spark: SparkSession, spec: StreamSpec) -> DataFrame:
     """The packed records of a running cluster."""
     spark.dataSource.register(PackedSource)
-    reader = spark.readStream.format(PACKED_FORMAT)
-    if spec.kafka_properties is not None:
-        reader = reader.option("kafka_properties", spec.kafka_properties)
-    if spec.most_records is not None:
-        reader = reader.option("max_records", spec.most_records)
-    if spec.starting is not None:
-        reader = reader.option("starting", spec.starting)
-    return reader.load(spec.source)
+    options = {
+        "kafka_properties": spec.kafka_properties,
+        "max_records": spec.most_records,
+        "starting": spec.starting,
+    }
+    given = {name: value for name, value in options.items() if value is not None}
+    return spark.readStream.format(PACKED_FORMAT).options(**given).load(spec.source)
 
 
 def _folder_frame(spark: SparkSession, spec: StreamSpec) -> DataFrame:

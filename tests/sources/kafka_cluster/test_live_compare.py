@@ -165,7 +165,7 @@ def test_the_answers_of_brokers_agree_with_their_logs(
         for one in group["offsets"]
         if one["startOffset"] is not None
     ]
-    look = ClusterOffsets("", tuple(PartitionOffsets(number, 0, end) for number, end in ends.items()), topics)
+    look = ClusterOffsets("", tuple(PartitionOffsets(number, 0, end) for number, end in ends.items()), 3, topics)
     found = compare(str(tmp_path / "lake"), BrokerOffsets(answers, look, look))
     print_comparison(found)
     assert len(answers) == 49
