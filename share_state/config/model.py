@@ -133,17 +133,8 @@ class AuditSettings(Section):
 
     def input_spec(self) -> InputSpec:
         """What the audit reads and how it folds it."""
-        return InputSpec(
-            sources=self.sources,
-            topics=self.topics,
-            state_partitions=self.state_partitions,
-            groups=self.groups,
-            dead_letters=self.dead_letters,
-            dead_letters_copied_last=self.dead_letters_copied_last,
-            control_records=self.control_records,
-            rules=self.rules,
-            limits=self.limits,
-        )
+        shared = AuditSettings.model_fields.keys() & InputSpec.model_fields.keys()
+        return InputSpec(**{name: getattr(self, name) for name in shared})
 
     def describe(self) -> dict[str, str]:
         """The settings that differ from their defaults, for the row of a run.
@@ -179,12 +170,8 @@ def _configured(section: Section, above: KeyPath) -> Iterator[tuple[KeyPath, Any
         path, value = (*above, name), getattr(section, name)
         if isinstance(value, Section):
             yield from _configured(value, path)
-        elif isinstance(value, list):
-            for number, item in enumerate(value):
-                inner = (*path, number)
-                yield from _configured(item, inner) if isinstance(item, Section) else [(inner, item)]
-        elif isinstance(value, dict):
-            for key, one in value.items():
+        elif isinstance(value, list | dict):
+            for key, one in value.items() if isinstance(value, dict) else enumerate(value):
                 yield from _configured(one, (*path, key)) if isinstance(one, Section) else [((*path, key), one)]
         elif value is not None and value != field.default:
             yield path, value

@@ -105,12 +105,9 @@ def _refusal(error: Exception, fix: str) -> str:
     return f"({_LACKING} {names}); remove them in Spark with ALTER TABLE ... DROP FEATURE"
 
 
-def open_table(place: str, version: int | None = None) -> "DeltaTable | None":
-    """Open a Delta table; None if there is none.
+def open_table(place: str) -> "DeltaTable | None":
+    """Open the latest version of the Delta table in a folder, given by its path or address; None if there is none.
 
-    Args:
-        place: path or address of its folder.
-        version: of the table; the latest by default.
     Raises:
         WarehouseError: if an object store refuses.
         DeltaError: if the table cannot be read.
@@ -119,7 +116,7 @@ def open_table(place: str, version: int | None = None) -> "DeltaTable | None":
     from deltalake.exceptions import TableNotFoundError  # noqa: PLC0415
 
     with warehouse_errors(place), suppress(TableNotFoundError):
-        return DeltaTable(place, version=version, storage_options=delta_storage_options(place))
+        return DeltaTable(place, storage_options=delta_storage_options(place))
     return None
 
 

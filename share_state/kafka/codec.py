@@ -131,7 +131,7 @@ def _read_one(reader: _Reader, field: WireField, flexible: bool) -> Any:
     if field.fields:
         return _read_fields(reader, field.fields, flexible)
     if field.type == "uuid":
-        return _uuid_text(reader.take(16, field.name))
+        return uuid_text(reader.take(16, field.name))
     if field.type in _NUMBERS:
         return reader.number(field.type, field.name)
     if field.type.endswith("bytes"):
@@ -235,7 +235,8 @@ def _write_bytes(field: WireField, value: Any, flexible: bool, where: str) -> by
     return (encode_uvarint(len(value) + 1, where) if flexible else _number("int32", len(value), where)) + value
 
 
-def _uuid_text(data: bytes) -> str:
+def uuid_text(data: bytes) -> str:
+    """A uuid as Kafka prints it: URL-safe base64 without padding."""
     return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
@@ -244,7 +245,7 @@ def _uuid(text: Any, where: str) -> bytes:
         data = base64.b64decode(f"{text}==", altchars=b"-_", validate=True)
     except ValueError:
         data = b""
-    if _uuid_text(data) != text or len(data) != 16:
+    if uuid_text(data) != text or len(data) != 16:
         raise CodecError(f"{where}: {text!r} is not a uuid of 22 characters")
     return data
 

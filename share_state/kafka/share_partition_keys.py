@@ -57,10 +57,7 @@ class KeyTable:
         """The key bytes, row n for number n."""
         count = len(self)
         offsets, data = self.starts[: count + 1].copy(), self.arena[: self.starts[count]].copy()
-        binary = pa.LargeBinaryArray.from_buffers(
-            pa.large_binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-        )
-        return binary.cast(pa.binary())
+        return binary_texts(offsets, data).cast(pa.binary())
 
     def __len__(self) -> int:
         """Number of share-partitions."""

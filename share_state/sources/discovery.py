@@ -277,7 +277,7 @@ def _log_partition(
                 log_start_offset=max(first, recorded),
                 start_is_recorded=recorded > first,
                 high_watermark=_checkpointed(folder, "replication-offset-checkpoint", topic, partition),
-                leader_epochs=tuple((int(words[0]), int(words[1])) for words in epochs if _are_numbers(words, 2)),
+                leader_epochs=tuple((int(words[0]), int(words[1])) for words in epochs if _are_two_numbers(words)),
             )
         )
     topic_id = next((found for folder, _ in replicas if (found := _topic_id(folder)) is not None), None)
@@ -387,7 +387,7 @@ def _checkpointed(folder: InputPath, name: str, topic: str, partition: int | Non
         return None
     for line in _lines(folder.resolve().parent / name):
         words = line.split()
-        if words[:2] == [topic, str(partition)] and _are_numbers(words[1:], 2):
+        if words[:2] == [topic, str(partition)] and _are_two_numbers(words[1:]):
             return int(words[2])
     return None
 
@@ -399,8 +399,8 @@ def _lines(checkpoint: InputPath) -> list[str]:
     return checkpoint.read_text(encoding="utf-8", errors="replace").splitlines()[2:]
 
 
-def _are_numbers(words: Sequence[str], count: int) -> bool:
-    return len(words) == count and all(word.isdecimal() for word in words)
+def _are_two_numbers(words: Sequence[str]) -> bool:
+    return len(words) == 2 and all(word.isdecimal() for word in words)
 
 
 INTERNAL = "__"

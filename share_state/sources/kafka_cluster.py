@@ -4,7 +4,6 @@
 Needs the extra `share-state[kafka]`; import this module only when an address is given.
 """
 
-import base64
 import re
 import struct
 import time
@@ -17,6 +16,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from share_state.errors import InputError, PrunedError, SetupError
+from share_state.kafka.codec import uuid_text
 from share_state.kafka.record_batches import CHUNK_SIZE, Chunk
 from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, Export, LogPartition
 from share_state.sources.kafka_client import KAFKA_FORM, ClientProperties, bootstrap_servers, read_client_properties
@@ -33,11 +33,6 @@ except ModuleNotFoundError:
 _kafka: Any = confluent_kafka
 _admin: Any = admin
 
-_NEEDED_PERMISSIONS = {
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: "DESCRIBE and READ on the topic",
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "DESCRIBE on the cluster",
-    KafkaError.GROUP_AUTHORIZATION_FAILED: "DESCRIBE on the groups",
-}
 _AUTHENTICATION_ERRORS = {
     KafkaError._AUTHENTICATION,
     KafkaError.SASL_AUTHENTICATION_FAILED,
@@ -58,6 +53,19 @@ _CONNECTION_ERRORS = {
 }
 _DELETED_RECORDS = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
 _UNKNOWN_TOPICS = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+_NOT_AUTHORISED = "not authorised ({}); grant this user DESCRIBE "
+_ERROR_TEXTS = (
+    ({KafkaError.TOPIC_AUTHORIZATION_FAILED}, f"{_NOT_AUTHORISED}and READ on the topic"),
+    ({KafkaError.CLUSTER_AUTHORIZATION_FAILED}, f"{_NOT_AUTHORISED}on the cluster"),
+    ({KafkaError.GROUP_AUTHORIZATION_FAILED}, f"{_NOT_AUTHORISED}on the groups"),
+    (_AUTHENTICATION_ERRORS, "the broker refuses this user ({}); check the properties file"),
+    ({KafkaError._SSL}, "no TLS connection ({}); check ssl.* in the properties file"),
+    (_UNKNOWN_TOPICS, "no such topic; the first use of a share group creates it"),
+    (_DELETED_RECORDS, "the broker deleted records while they were read; run the command again"),
+    (_CONNECTION_ERRORS,
+     "no broker answers ({}); check that it is running, and security.protocol if it requires one"),
+)  # fmt: skip
+"""Codes of librdkafka -> reason and fix, with the place of librdkafka's own text."""
 
 
 class ClientErrors:
@@ -95,22 +103,8 @@ def client_error(where: str, error: KafkaException | KafkaError, earlier: Client
     if code in _CONNECTION_ERRORS and earlier is not None:
         kafka_error = earlier.worst(kafka_error)
         code = kafka_error.code()
-    if code in _NEEDED_PERMISSIONS:
-        return InputError(
-            f"{where}: not authorised ({_plain(kafka_error)}); grant this user {_NEEDED_PERMISSIONS[code]}"
-        )
-    if code in _AUTHENTICATION_ERRORS:
-        return InputError(f"{where}: the broker refuses this user ({_plain(kafka_error)}); check the properties file")
-    if code == KafkaError._SSL:
-        return InputError(f"{where}: no TLS connection ({_plain(kafka_error)}); check ssl.* in the properties file")
-    if code in _UNKNOWN_TOPICS:
-        return InputError(f"{where}: no such topic; the first use of a share group creates it")
-    if code in _DELETED_RECORDS:
-        return InputError(f"{where}: the broker deleted records while they were read; run the command again")
-    if code in _CONNECTION_ERRORS:
-        fix = "check that it is running, and security.protocol if it requires one"
-        return InputError(f"{where}: no broker answers ({_plain(kafka_error)}); {fix}")
-    return InputError(f"{where}: {_plain(kafka_error)}")
+    text = next((text for codes, text in _ERROR_TEXTS if code in codes), "{}")
+    return InputError(f"{where}: {text.format(_plain(kafka_error))}")
 
 
 def _plain(error: Any) -> str:
@@ -286,7 +280,7 @@ class Cluster:
 def topic_id_text(topic_id: Any) -> str:
     """A topic id as Kafka prints it: librdkafka uses another base64 alphabet."""
     halves = topic_id.get_most_significant_bits(), topic_id.get_least_significant_bits()
-    return base64.urlsafe_b64encode(struct.pack(">qq", *halves)).decode().rstrip("=")
+    return uuid_text(struct.pack(">qq", *halves))
 
 
 def _client_settings(address: str, properties: ClientProperties) -> dict[str, Any]:

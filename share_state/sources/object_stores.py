@@ -9,7 +9,7 @@ import glob
 import io
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -178,11 +178,9 @@ def _opened(store: Store, _environment: tuple[tuple[str, str], ...]) -> pafs.Fil
 
 
 def _s3(_store: Store) -> pafs.FileSystem:
-    scheme, separator, host = _s3_endpoint().rstrip("/").rpartition("://")
     return pafs.S3FileSystem(
         region=_s3_region(),
-        endpoint_override=host or None,
-        scheme=scheme if separator else None,
+        **_overriding(_s3_endpoint()),
         connect_timeout=_CONNECT_SECONDS,
         request_timeout=_RETRY_SECONDS,
         retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
@@ -201,14 +199,14 @@ def _s3_region() -> str:
 
 
 def _gs(_store: Store) -> pafs.FileSystem:
-    endpoint = os.environ.get("STORAGE_EMULATOR_HOST", "")
-    scheme, separator, host = endpoint.rstrip("/").rpartition("://")
-    return pafs.GcsFileSystem(
-        anonymous=bool(endpoint),
-        endpoint_override=host or None,
-        scheme=scheme if separator else None,
-        retry_time_limit=timedelta(seconds=_RETRY_SECONDS),
-    )
+    endpoint, limit = os.environ.get("STORAGE_EMULATOR_HOST", ""), timedelta(seconds=_RETRY_SECONDS)
+    return pafs.GcsFileSystem(anonymous=bool(endpoint), retry_time_limit=limit, **_overriding(endpoint))
+
+
+def _overriding(endpoint: str) -> dict[str, Any]:
+    """The arguments for a store at another endpoint, such as http://localhost:9000; "" for the store's own."""
+    scheme, _, host = endpoint.rstrip("/").rpartition("://")
+    return {"endpoint_override": host or None, "scheme": scheme or None}
 
 
 def _abfs(store: Store) -> pafs.FileSystem:
@@ -350,9 +348,7 @@ class StorePath:
 
     def iterdir(self) -> "Iterator[StorePath]":
         """The contents of a folder; lists all levels below it, which costs no more requests than one level."""
-        if self._children is None:
-            self._list(recursive=True)
-        yield from (self._children or {}).values()
+        yield from self._listed(recursive=True)
 
     def names(self) -> "list[str]":
         """The names in a folder; lists this folder only."""
@@ -442,16 +438,17 @@ class StorePath:
 
     def _matching_children(self, pattern: str) -> "list[StorePath]":
         """The children whose names match; lists this folder only."""
-        if self._children is None:
-            self._list(recursive=False)
-        named = [child for child in (self._children or {}).values() if fnmatchcase(child.name, pattern)]
+        named = [child for child in self._listed(recursive=False) if fnmatchcase(child.name, pattern)]
         return [child for child in named if not child.name.startswith(".") or pattern.startswith(".")]
 
-    def _list(self, *, recursive: bool) -> None:
+    def _listed(self, *, recursive: bool) -> "Collection[StorePath]":
+        """The children; unless they are known, they are listed, and all levels below them if `recursive`."""
+        if self._children is not None:
+            return self._children.values()
         selector = pafs.FileSelector(self.inner, recursive=recursive, allow_not_found=True)
         with read_errors(self):
             listed = self.store.file_system.get_file_info(selector)
-        self._children = {}
+        children = self._children = {}
         for info in sorted(listed, key=lambda info: info.path):
             folder = self
             # Some file systems return paths with a leading slash.
@@ -461,6 +458,7 @@ class StorePath:
             child = folder._child(parts[-1], info)
             if recursive and info.type == pafs.FileType.Directory and child._children is None:
                 child._children = {}
+        return children.values()
 
     def _child(self, name: str, info: pafs.FileInfo) -> "StorePath":
         if self._children is None:

@@ -1,7 +1,6 @@
 """The data source `share_group_state` of `spark.read` and SQL; Spark plans it in a Python process beside the driver."""
 
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -22,6 +21,7 @@ from share_state.pipeline.task import CUTOFF, FINDINGS, IN_FLIGHT, STATE, Output
 from share_state.pipeline.task import run_task as fold_batches
 from share_state.schema.declarations import table_schema
 from share_state.sources.kafka_client import KAFKA_FORM
+from share_state.sources.object_stores import absolute_address
 from share_state.spark.kafka_stream import KAFKA_RECORDS, ClusterStreamReader, DecodedStreamReader, reader_options
 
 TABLES = (DECODED_RECORDS, STATE, IN_FLIGHT, CUTOFF, FINDINGS)
@@ -107,10 +107,11 @@ class ShareGroupStateSource(DataSource):
         if not paths:
             raise ShareStateError("option path: none is given; give the folder of a log, or load(PATH)")
         chosen = {name: options[name] for name in _SOURCE_OPTIONS if name in options}
-        group_paths = [_absolute(options["groups"])] if "groups" in options else None
+        group_paths = [absolute_address(options["groups"])] if "groups" in options else None
         spec = input_spec(
             ARGUMENTS,
-            sources=[{"path": _absolute(path)} | chosen for path in paths],
+            # Workers have another working directory.
+            sources=[{"path": absolute_address(path)} | chosen for path in paths],
             as_of_time=options.get("as_of"),
             topics=options.get("topics"),
             groups={"paths": group_paths, "partitions": options.get("group_partitions")},
@@ -119,11 +120,6 @@ class ShareGroupStateSource(DataSource):
             judge=options.get("judge", JUDGE_ALL if self._table == FINDINGS else JUDGE_STATE),
         )
         return build_plan(spec, ARGUMENTS)
-
-
-def _absolute(path: str) -> str:
-    """A path that workers find; relative ones start from the driver's working directory."""
-    return path if "://" in path else os.path.abspath(path)  # noqa: PTH100  globs stay as they are
 
 
 class ShareGroupStateReader(DataSourceReader):

@@ -133,9 +133,9 @@ def test_a_table_is_opened_once_however_often_it_is_read(tmp_path: Path, monkeyp
         tables.commit_run(runs("a").to_pylist()[0])
     opened = Counter[str]()
 
-    def counted(place: str, version: int | None = None) -> DeltaTable | None:
+    def counted(place: str) -> DeltaTable | None:
         opened[Path(place).name] += 1
-        return open_table(place, version)
+        return open_table(place)
 
     monkeypatch.setattr(reader, "open_table", counted)
     committed = CommittedTables(str(tmp_path))
