@@ -255,21 +255,17 @@ class Key:
     meaning: str
 
 
-def keys() -> Iterator[Key]:
-    """Every key in the order of the model; a list before the keys of its items."""
-    yield from _keys(settings_schema(), ())
-
-
-def _keys(section: Mapping[str, Any], above: KeyPath) -> Iterator[Key]:
-    for name, one in section["properties"].items():
+def keys(section: Mapping[str, Any] | None = None, above: KeyPath = ()) -> Iterator[Key]:
+    """Every key of the model, or of a section, in the order of the model; a list before the keys of its items."""
+    for name, one in (section or settings_schema())["properties"].items():
         path = (*above, name)
         if "properties" in one:
-            yield from _keys(one, path)
+            yield from keys(one, path)
             continue
         default = f"`{_plain_yaml(one['default'])}`" if "default" in one else "required"
         yield Key(dotted(path), expected(one), default, variable(path), one["description"])
         if "properties" in one.get("items", {}):
-            yield from _keys(one["items"], (*path, "N"))
+            yield from keys(one["items"], (*path, "N"))
 
 
 def _plain_yaml(default: Any) -> str:

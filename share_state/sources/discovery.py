@@ -5,7 +5,7 @@ draft, and `find_group_logs` for `__consumer_offsets`. A `RecordSource` reads in
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -182,21 +182,6 @@ class Export:
     group_partitions: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TopicSelector:
-    """Selects topics by name.
-
-    Attributes:
-        matches: whether a topic of this name is selected.
-        description: how messages name the selected topics.
-        folder: how messages name their folders, without the partition number.
-    """
-
-    matches: Callable[[str], bool]
-    description: str
-    folder: str
-
-
 def find_logs(inputs: Sequence[str]) -> list[LogPartition]:
     """The log partitions of the state topic in the inputs, by partition number.
 
@@ -212,25 +197,19 @@ def find_logs(inputs: Sequence[str]) -> list[LogPartition]:
     return _find_logs_of(STATE_TOPIC, inputs)
 
 
-def _find_logs_of(topic: str, inputs: Sequence[str | InputPath]) -> list[LogPartition]:
-    """The log partitions of one topic; each folder without a partition number in its name is a separate log."""
-    return _find_selected(TopicSelector(lambda name: name == topic, topic, topic), inputs, topic)
+def _find_logs_of(topic: str | None, inputs: Sequence[str | InputPath]) -> list[LogPartition]:
+    """The log partitions of one topic, or of all ordinary topics.
 
-
-def _find_selected(
-    selector: TopicSelector, inputs: Sequence[str | InputPath], topic: str | None = None
-) -> list[LogPartition]:
-    """The log partitions of selected topics; a folder that is not named after one is of `topic`, or refused."""
+    A folder that is not named after such a topic is a separate log of the one topic; of ordinary topics it is refused.
+    """
     by_log: dict[tuple[str, int, str], list[tuple[InputPath, list[InputPath]]]] = {}
-    for folder, files in _segment_folders(inputs, selector).items():
-        if (name := _named_partition(folder, selector)) is not None:
+    for folder, files in _segment_folders(inputs, topic).items():
+        if (name := _named_partition(folder, topic)) is not None:
             log = (*name, "")
         elif topic is not None:
             log = (topic, -1, str(folder))
         else:
-            raise InputError(
-                f"{folder}: not named after {selector.description}; keep segments in their <topic>-N folder"
-            )
+            raise InputError(f"{folder}: not named after {_ORDINARY}; keep segments in their <topic>-N folder")
         by_log.setdefault(log, []).append((folder, files))
     return [
         _log_partition(name, None if partition < 0 else partition, replicas)
@@ -238,23 +217,32 @@ def _find_selected(
     ]
 
 
-def _segment_folders(inputs: Sequence[str | InputPath], selector: TopicSelector) -> dict[InputPath, list[InputPath]]:
+_ORDINARY = "an ordinary topic"
+"""How messages name the topics whose name does not begin with two underscores, as those of Kafka's internal ones do."""
+
+
+def _is_selected(name: str, topic: str | None) -> bool:
+    """Whether a topic is the given one, or an ordinary one if none is given."""
+    return not name.startswith("__") if topic is None else name == topic
+
+
+def _segment_folders(inputs: Sequence[str | InputPath], topic: str | None) -> dict[InputPath, list[InputPath]]:
     """The segment files in the inputs, by folder."""
     folders: dict[InputPath, dict[InputPath, InputPath]] = {}
     for text in [inputs] if isinstance(inputs, str) else inputs:
-        for path in _expand(text, selector):
+        for path in _expand(text, topic):
             with read_errors(path):
-                files = _segments_under(path, selector) if path.is_dir() else [_checked_segment(path, selector)]
+                files = _segments_under(path, topic) if path.is_dir() else [_checked_segment(path, topic)]
             for file in files:
                 # A file that is named twice is read once, under its first name.
                 folders.setdefault(file.parent, {}).setdefault(file.resolve(), file)
     return {folder: list(files.values()) for folder, files in folders.items()}
 
 
-def _named_partition(folder: InputPath, selector: TopicSelector) -> tuple[str, int] | None:
-    """Topic and partition in the name of a folder; None if the selector does not match."""
+def _named_partition(folder: InputPath, topic: str | None) -> tuple[str, int] | None:
+    """Topic and partition in the name of a folder; None if it is of another topic."""
     name = _FOLDER_NAME.fullmatch(folder.resolve().name)
-    if name is None or not selector.matches(name["topic"]):
+    if name is None or not _is_selected(name["topic"], topic):
         return None
     if int(name["partition"]) > _MAX_PARTITION:
         raise InputError(f"{folder}: a partition number above {_MAX_PARTITION}; rename the folder or leave it out")
@@ -307,7 +295,7 @@ def join_copies(log: LogPartition, other: LogPartition) -> LogPartition:
     return of_copies(joined, {segment.replica for segment in segments})
 
 
-def _expand(text: str | InputPath, selector: TopicSelector) -> list[InputPath]:
+def _expand(text: str | InputPath, topic: str | None) -> list[InputPath]:
     if not isinstance(text, str):
         return [text]
     with read_errors(text):
@@ -315,29 +303,27 @@ def _expand(text: str | InputPath, selector: TopicSelector) -> list[InputPath]:
     if [str(match) for match in matches] != [str(to_path(text))]:
         matches = [match for match in matches if match.is_dir() or _SEGMENT_NAME.fullmatch(match.name)]
     if not matches:
-        raise InputError(f"{text}: no such file or folder; give the folder that holds {selector.folder}-0")
+        raise InputError(f"{text}: no such file or folder; give the folder that holds {topic or '<topic>'}-0")
     return matches
 
 
-def _segments_under(folder: InputPath, selector: TopicSelector) -> list[InputPath]:
-    searched, level, other_topics = 0, [folder], set[str]()
-    if _segment_files([folder]):
-        topic = _topic_of(folder)
-        if topic is not None and not selector.matches(topic):
-            raise InputError(f"{folder}: a log of topic {topic}, not of {selector.description}")
-        return _segment_files([folder])
+def _segments_under(folder: InputPath, topic: str | None) -> list[InputPath]:
+    searched, level, other_topics, wanted = 0, [folder], set[str](), topic or "<topic>"
+    if files := _segment_files([folder]):
+        if (name := _topic_of(folder)) is not None and not _is_selected(name, topic):
+            raise InputError(f"{folder}: a log of topic {name}, not of {topic or _ORDINARY}")
+        return files
     for _ in range(_MAX_DEPTH):
         searched += len(level)
-        named = {child: topic for child in level if (topic := _topic_of(child)) is not None}
-        files = _segment_files(child for child, topic in named.items() if selector.matches(topic))
-        if files:
+        named = {child: name for child in level if (name := _topic_of(child)) is not None}
+        if files := _segment_files(child for child, name in named.items() if _is_selected(name, topic)):
             return files
-        other_topics |= {topic for child, topic in named.items() if _segment_files([child])}
+        other_topics |= {name for child, name in named.items() if _segment_files([child])}
         level = sorted(child for parent in level for child in parent.iterdir() if child.is_dir())
     instead = f"found logs of {', '.join(sorted(other_topics)[:3])}" if other_topics else "no log segments here"
     raise InputError(
-        f"{folder}: {instead} (looked for {selector.folder}-*/*.log in {searched} folder{'s' * (searched != 1)});"
-        f" give the folder that holds {selector.folder}-0"
+        f"{folder}: {instead} (looked for {wanted}-*/*.log in {searched} folder{'s' * (searched != 1)});"
+        f" give the folder that holds {wanted}-0"
     )
 
 
@@ -351,13 +337,13 @@ def _topic_of(folder: InputPath) -> str | None:
     return None if named is None else named["topic"]
 
 
-def _checked_segment(file: InputPath, selector: TopicSelector) -> InputPath:
+def _checked_segment(file: InputPath, topic: str | None) -> InputPath:
     if _SEGMENT_NAME.fullmatch(file.name):
         return file
     head = read_head(file, _MAGIC_AT + 1)
     if len(head) <= _MAGIC_AT or head[_MAGIC_AT] not in (0, 1, 2):
         raise InputError(
-            f"{file}: not a log segment (no record batch at its start); give a .log file of {selector.description}"
+            f"{file}: not a log segment (no record batch at its start); give a .log file of {topic or _ORDINARY}"
         )
     return file
 
@@ -374,10 +360,7 @@ def _segment(file: InputPath, replica: int) -> Segment:
 
 def _topic_id(folder: InputPath) -> str | None:
     """The topic id from partition.metadata in the folder of a log. Source: Kafka PartitionMetadataFile."""
-    metadata = folder / "partition.metadata"
-    if not metadata.is_file():
-        return None
-    match = re.search(r"^topic_id: *(\S+)", metadata.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
+    match = re.search(r"^topic_id: *(\S+)", _text(folder / "partition.metadata"), re.MULTILINE)
     return match[1] if match else None
 
 
@@ -394,28 +377,26 @@ def _checkpointed(folder: InputPath, name: str, topic: str, partition: int | Non
 
 def _lines(checkpoint: InputPath) -> list[str]:
     """The entries of a checkpoint file, which follow its version and their count. Source: Kafka CheckpointFile."""
-    if not checkpoint.is_file():
-        return []
-    return checkpoint.read_text(encoding="utf-8", errors="replace").splitlines()[2:]
+    return _text(checkpoint).splitlines()[2:]
+
+
+def _text(file: InputPath) -> str:
+    """The text of a small file; "" if there is none."""
+    return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
 
 
 def _are_two_numbers(words: Sequence[str]) -> bool:
     return len(words) == 2 and all(word.isdecimal() for word in words)
 
 
-INTERNAL = "__"
-"""Prefix of Kafka's internal topics, where control records of types 5 and 6 have another meaning."""
-
-_ORDINARY = TopicSelector(lambda topic: not topic.startswith(INTERNAL), "an ordinary topic", "<topic>")
-
-
 def find_topic_logs(inputs: Sequence[str]) -> list[LogPartition]:
     """The log partitions of ordinary topics in the inputs, by topic and partition.
 
     A folder with `<topic>-N` folders is read as the log directory of one broker; internal topics
-    (`__cluster_metadata`, `__consumer_offsets`, ...) are skipped. Arguments, errors and sources as for `find_logs`.
+    (`__cluster_metadata`, `__consumer_offsets`, ...), where control records of types 5 and 6 have another meaning, are
+    skipped. Arguments, errors and sources as for `find_logs`.
     """
-    return _find_selected(_ORDINARY, inputs)
+    return _find_logs_of(None, inputs)
 
 
 GROUP_TOPIC = "__consumer_offsets"

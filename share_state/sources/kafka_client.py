@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from share_state.errors import InputError
+from share_state.sources.object_stores import read_errors
 
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _LOGINS = ("PlainLoginModule", "ScramLoginModule")
@@ -98,9 +99,8 @@ def read_client_properties(path: str | None) -> ClientProperties:
     if path is None:
         return ClientProperties()
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); give a file of client properties") from None
+        with read_errors(path, "give a file of client properties"):
+            text = Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise InputError(f"{path}: not text; give a file of client properties, one NAME=VALUE per line") from None
     settings = {}

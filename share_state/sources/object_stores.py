@@ -245,8 +245,13 @@ READ_SIZE = 16 << 20
 
 
 @contextmanager
-def read_errors(path: object) -> Iterator[None]:
-    """Convert the errors of a file that cannot be read, or of its store, to one-line errors."""
+def read_errors(path: object, fix: str = "check its permissions") -> Iterator[None]:
+    """Convert the errors of a file that cannot be read, or of its store, to one-line errors.
+
+    Args:
+        path: path or address.
+        fix: for a local file.
+    """
     try:
         yield
     except (OSError, pa.ArrowException, StoreUnavailableError) as error:
@@ -256,7 +261,7 @@ def read_errors(path: object) -> Iterator[None]:
         if not isinstance(error, OSError):
             raise
         where, why = error.filename or address, error.strerror or error
-        raise InputError(f"{where}: cannot be read ({why}); check its permissions") from None
+        raise InputError(f"{where}: cannot be read ({why}); {fix}") from None
 
 
 class FileStat(NamedTuple):

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from pydantic_core import from_json
 
 from share_state.errors import InputError
-from share_state.sources.object_stores import regular_path, to_path
+from share_state.sources.object_stores import read_errors, regular_path, to_path
 
 _NAMES = pa.schema([("topic_id", pa.string()), ("topic", pa.string())])
 _ENDS = pa.schema([("topic_id", pa.string()), ("partition", pa.int32()), ("end_offset", pa.int64())])
@@ -92,12 +92,11 @@ def read_topics(path: str) -> Topics:
         InputError: if the file is missing or invalid.
     """
     try:
-        document = from_json(regular_path(to_path(path)).read_bytes())
+        with read_errors(path, "give a JSON file of topics"):
+            document = from_json(regular_path(to_path(path)).read_bytes())
         if isinstance(document, list):
             document = {entry.get("topicId", entry.get("topic_id")): entry for entry in document}
         topics = _FILE.validate_python(document)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); give a JSON file of topics") from None
     except ValidationError as error:
         first = error.errors()[0]
         raise InputError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}; {_EXPECTED}") from None
@@ -122,9 +121,8 @@ def read_subscriptions(path: str | None) -> dict[str, list[str]] | None:
     if path is None:
         return None
     try:
-        return TypeAdapter(dict[str, list[str]]).validate_json(regular_path(to_path(path)).read_bytes())
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); --subscriptions needs a JSON file") from None
+        with read_errors(path, "--subscriptions needs a JSON file"):
+            return TypeAdapter(dict[str, list[str]]).validate_json(regular_path(to_path(path)).read_bytes())
     except ValidationError:
         raise InputError(f'{path}: not a JSON file of subscriptions; give {{"<topic>": ["<group>", ...]}}') from None
 
