@@ -52,8 +52,9 @@ class LogRange(InputPartition):
     """The records of one log partition that a micro-batch holds.
 
     Attributes:
-        log: its log partition, from the first offset to read.
-        facts: what is known of it.
+        partition: number of the log partition.
+        next_offset, end_offset: the first offset to read, and the first after the range.
+        facts: what is known of the log.
     """
 
     partition: int

@@ -49,12 +49,8 @@ def scratch_folder(purpose: str) -> Path:
     for found in Path(tempfile.gettempdir()).glob(f"share-state-*-{host}-*-*"):
         owner = re.fullmatch(rf"share-state-[a-z]+-{re.escape(host)}-(\d+)-\w+", found.name)
         with suppress(OSError):
-            if (
-                owner
-                and found.lstat().st_uid == uid
-                and stat.S_ISDIR(found.lstat().st_mode)
-                and _is_gone(int(owner[1]))
-            ):
+            status = found.lstat()
+            if owner and status.st_uid == uid and stat.S_ISDIR(status.st_mode) and _is_gone(int(owner[1])):
                 shutil.rmtree(found, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix=f"share-state-{purpose}-{host}-{os.getpid()}-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

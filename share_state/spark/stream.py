@@ -51,12 +51,11 @@ _PATIENCE = 1
 """Seconds."""
 
 
-def pack_rows(table: pa.Table, facts: LogFacts = LogFacts()) -> Iterator[pa.RecordBatch]:  # noqa: B008  frozen
+def pack_rows(table: pa.Table) -> Iterator[pa.RecordBatch]:
     """Rows of a table with Spark's Kafka columns as rows of PACKED, one per log partition.
 
     Args:
         table: key, value, partition, offset, and maybe topic and timestamp.
-        facts: what the source knows of their logs.
     """
     if "topic" in table.column_names:
         table = table.filter(pc.field("topic").cast(pa.string()) == STATE_TOPIC)
@@ -72,8 +71,7 @@ def pack_rows(table: pa.Table, facts: LogFacts = LogFacts()) -> Iterator[pa.Reco
     rows = pa.table({"key": table["key"], "value": table["value"], "offset": offset, "timestamp": times})
     rows, numbers = rows.filter(is_placed), partition.filter(is_placed).to_numpy()
     for number in np.unique(numbers).tolist():
-        own = rows.filter(pa.array(numbers == number))
-        yield packed_batch(number, facts, own)
+        yield packed_batch(number, LogFacts(), rows.filter(pa.array(numbers == number)))
 
 
 def _problem(text: str) -> pa.RecordBatch:
