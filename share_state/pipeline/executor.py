@@ -10,8 +10,8 @@ import re
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial, reduce
@@ -142,17 +142,21 @@ class LocalExecutor:
         return closing(DeltalakeSink(tables, self))
 
 
-class DeltalakeSink(Sink):
+class DeltalakeSink:
     """Tasks stage their rows below the output of the run; this process writes them to the tables with deltalake."""
 
     def __init__(self, tables: Warehouse, executor: Executor[Any]) -> None:
         """Begin; the executor's tasks stage."""
-        # delta-rs encodes a table in one thread.
-        super().__init__(tables, available_cores())
-        self._executor = executor
+        self.tables, self._executor = tables, executor
         self._staged = defaultdict[str, list[StagedFile]](list)
         self._changes = defaultdict[str, list[tuple[Collection[str] | None, FinishRows]]](list)
         self._added = defaultdict[str, list[Iterable[pa.Table]]](list)
+        # delta-rs encodes a table in one thread.
+        self._threads, self._commits = ThreadPoolExecutor(available_cores()), list[Future[None]]()
+
+    def close(self) -> None:
+        """Wait for commits that have begun, and drop the others."""
+        self._threads.shutdown(cancel_futures=True)
 
     def fold(self, plan: FoldPlan, written: Sequence[str], staged: Sequence[str]) -> pa.Table:
         """Fold every log partition."""
@@ -203,11 +207,13 @@ class DeltalakeSink(Sink):
         """Add rows that the driver makes; they are read when they are written."""
         self._added[table].append(rows)
 
-    def _commit(self, table: str, replaced_runs: Collection[str] | None) -> None:
-        if replaced_runs is None:
-            self.tables.replace(table, self._rows(table))
-        else:
-            self.tables.append(table, self._rows(table), replaced_runs)
+    def replace(self, table: str) -> None:
+        """Begin to replace a table by its rows here."""
+        self._commits.append(self._threads.submit(self.tables.replace, table, self._rows(table)))
+
+    def append(self, table: str, replaced_runs: Collection[str]) -> None:
+        """Begin to append to a table its rows here, and to remove those of some runs."""
+        self._commits.append(self._threads.submit(self.tables.append, table, self._rows(table), replaced_runs))
 
     def _rows(self, table: str) -> Iterator[pa.Table]:
         for file in self._staged[table]:
@@ -216,6 +222,12 @@ class DeltalakeSink(Sink):
                 with_log = rows.append_column(LOG, pa.repeat(file[LOG], len(rows))) if changes else rows
                 yield reduce(lambda made, change: change(made), changes, with_log)
         yield from chain.from_iterable(self._added[table])
+
+    def commit_run(self, row: Mapping[str, Any], expired: Collection[str] = ()) -> None:
+        """Wait for the other tables, and commit the run."""
+        for one in self._commits:
+            one.result()
+        self.tables.commit_run(row, expired)
 
     def maintain(self, days: int) -> None:
         """Compact and vacuum the tables."""

@@ -1,9 +1,7 @@
-"""A `Sink`: the rows of a run are folded by an executor, completed by the driver, and committed by table."""
+"""The `Sink` protocol: the rows of a run are folded by an executor, completed by the driver, and committed by table."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -16,23 +14,15 @@ LogRows = Callable[[FoldPlan, LogPartition], Iterator[pa.RecordBatch]]
 """Makes rows of a table from one log partition."""
 
 
-class Sink(ABC):
-    """The rows of one run before they are committed to the tables of its warehouse, several tables at a time.
+class Sink(Protocol):
+    """The rows of one run before they are committed to the tables of its warehouse.
 
     Attributes:
         tables: the warehouse.
     """
 
-    def __init__(self, tables: Warehouse, threads: int) -> None:
-        """Begin; so many tables are committed at a time."""
-        self.tables = tables
-        self._threads, self._commits = ThreadPoolExecutor(threads), list[Future[None]]()
+    tables: Warehouse
 
-    def close(self) -> None:
-        """Wait for commits that have begun, drop the others, and release the rows."""
-        self._threads.shutdown(cancel_futures=True)
-
-    @abstractmethod
     def fold(self, plan: FoldPlan, written: Sequence[str], staged: Sequence[str]) -> pa.Table:
         """Fold every log partition.
 
@@ -45,8 +35,8 @@ class Sink(ABC):
         Raises:
             InputError: if a segment cannot be read.
         """
+        ...
 
-    @abstractmethod
     def write(self, table: str, plan: FoldPlan, per_log: LogRows) -> int:
         """Replace a table by what a function makes of every log partition, and return the number of rows.
 
@@ -54,30 +44,31 @@ class Sink(ABC):
             InputError: if a segment cannot be read.
             WarehouseError: as of `replace`.
         """
+        ...
 
-    @abstractmethod
     def count(self, table: str) -> int:
         """How many rows of a table the fold made."""
+        ...
 
-    @abstractmethod
     def read(self, table: str, columns: Sequence[str] | None = None) -> pa.Table:
         """Rows of a table that the fold made; by default all columns, LOG only if it is named."""
+        ...
 
-    @abstractmethod
     def take(self, table: str) -> pa.Table:
         """Read the staged rows of a table, which are then dropped."""
+        ...
 
-    @abstractmethod
     def settle(self, table: str, logs: Collection[str], change: FinishRows) -> None:
         """Change the rows of some log partitions; `change` takes and returns rows with the column LOG."""
+        ...
 
-    @abstractmethod
     def finish(self, table: str, finish: FinishRows) -> None:
         """Complete the staged rows of a table, some thousand at a time."""
+        ...
 
-    @abstractmethod
     def add(self, table: str, rows: Iterable[pa.Table]) -> None:
         """Add rows that the driver made."""
+        ...
 
     def replace(self, table: str) -> None:
         """Replace a table by its rows here; may return before that is committed.
@@ -85,15 +76,11 @@ class Sink(ABC):
         Raises:
             WarehouseError: if the table has other columns, or another run has committed meanwhile.
         """
-        self._commits.append(self._threads.submit(self._commit, table, None))
+        ...
 
     def append(self, table: str, replaced_runs: Collection[str]) -> None:
         """Append to a table its rows here, and remove those of some runs; as `Warehouse.append`."""
-        self._commits.append(self._threads.submit(self._commit, table, replaced_runs))
-
-    @abstractmethod
-    def _commit(self, table: str, replaced_runs: Collection[str] | None) -> None:
-        """Append the rows of a table, and remove those of some runs; replace the table if these are None."""
+        ...
 
     def commit_run(self, row: Mapping[str, Any], expired: Collection[str] = ()) -> None:
         """Commit the run, after all other tables; as `Warehouse.commit_run`.
@@ -101,11 +88,8 @@ class Sink(ABC):
         Raises:
             WarehouseError: if a table could not be committed.
         """
-        for one in self._commits:
-            one.result()
-        self.add("runs", [self.tables.run_rows(row)])
-        self._commit("runs", {row["run_id"], *expired})
+        ...
 
-    @abstractmethod
     def maintain(self, days: int) -> None:
         """Compact and vacuum the tables; as `Warehouse.maintain`."""
+        ...

@@ -8,9 +8,11 @@ import math
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial, reduce
+from typing import Any
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
@@ -25,7 +27,7 @@ from share_state.delta.warehouse import ALL_TABLES, PROPERTIES, Commit, Warehous
 from share_state.errors import DiskFullError, WarehouseError, disk_error
 from share_state.pipeline.executor import Executor
 from share_state.pipeline.plan import FoldPlan
-from share_state.pipeline.sink import LogRows, Sink
+from share_state.pipeline.sink import LogRows
 from share_state.pipeline.task import LOG, SUMMARY, FinishRows, OutputSpec
 from share_state.schema import declarations
 from share_state.schema.declarations import table_schema
@@ -79,22 +81,22 @@ def _quoted(name: str) -> str:
     return ".".join(f"`{part}`" for part in name.split("."))
 
 
-class SparkSink(Sink):
+class SparkSink:
     """Keeps the rows of a run as a cached DataFrame, and commits them with Spark's Delta writer."""
 
     def __init__(
         self, tables: Warehouse, executor: Executor[DataFrame], spark: SparkSession, schema: str | None
     ) -> None:
         """Begin; the executor runs in the session, which has Delta; the schema, if any, lies at the warehouse."""
-        super().__init__(tables, _WRITERS)
-        self._executor, self._spark, self._schema = executor, spark, schema
+        self.tables, self._executor, self._spark, self._schema = tables, executor, spark, schema
         self._output, self._rows, self._counts = OutputSpec(()), None, Counter[str]()
         self._changed = dict[str, DataFrame]()
         self._added = defaultdict[str, list[pa.Table]](list)
+        self._threads, self._commits = ThreadPoolExecutor(_WRITERS), list[Future[None]]()
 
     def close(self) -> None:
         """Release the rows; commits that have not begun are dropped."""
-        super().close()
+        self._threads.shutdown(cancel_futures=True)
         if self._rows is not None:
             with suppress(Py4JError):
                 self._rows.unpersist()
@@ -147,6 +149,21 @@ class SparkSink(Sink):
     def add(self, table: str, rows: Iterable[pa.Table]) -> None:
         """Add rows that the driver made."""
         self._added[table] += (one.cast(table_schema(table)) for one in rows if len(one))
+
+    def replace(self, table: str) -> None:
+        """Begin to replace a table by its rows here."""
+        self._commits.append(self._threads.submit(self._commit, table, None))
+
+    def append(self, table: str, replaced_runs: Collection[str]) -> None:
+        """Begin to append to a table its rows here, and to remove those of some runs."""
+        self._commits.append(self._threads.submit(self._commit, table, replaced_runs))
+
+    def commit_run(self, row: Mapping[str, Any], expired: Collection[str] = ()) -> None:
+        """Wait for the other tables, and commit the run."""
+        for one in self._commits:
+            one.result()
+        self.add("runs", [self.tables.run_rows(row)])
+        self._commit("runs", {row["run_id"], *expired})
 
     def maintain(self, days: int) -> None:
         """As `Warehouse.maintain`; Spark vacuums tables with features that delta-rs lacks."""
