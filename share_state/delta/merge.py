@@ -120,7 +120,7 @@ def opened(place: str) -> "DeltaTable":
 
 def lost_table(place: str) -> WarehouseError:
     """The error about a table that a stream has written before and that is gone."""
-    return WarehouseError(f"{place}: the table is gone; start the stream again, it then writes all tables anew")
+    return WarehouseError(f"{place}: the table is gone; {_FIX}")
 
 
 def transaction(application: str, batch: int) -> "CommitProperties":
