@@ -149,9 +149,9 @@ def test_a_run_opens_a_table_once_and_then_reads_what_others_added(tmp_path: Pat
     added(tmp_path, runs("a"), set())
     opened = Counter[str]()
 
-    def counted(place: str, version: int | None = None) -> DeltaTable | None:
+    def counted(place: str) -> DeltaTable | None:
         opened[Path(place).name] += 1
-        return open_table(place, version)
+        return open_table(place)
 
     monkeypatch.setattr(warehouse, "open_table", counted)
     with Warehouse(str(tmp_path)) as tables:
