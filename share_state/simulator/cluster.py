@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from share_state.simulator.coordinator import CoordinatorEntry, ShareCoordinator
-from share_state.simulator.draft import ControlState, DraftWriter, TopicLogs
+from share_state.simulator.draft import ControlState, TopicLogs
 from share_state.simulator.events import Ack, Acquire, Event, EventResult, Prune, write_event
 from share_state.simulator.log_writer import LogWriter, StateTopic, StateTopicSettings, flush_logs
 from share_state.simulator.player import EventPlayer
@@ -170,7 +170,7 @@ class SimulatedCluster:
             self._reload_pruned_partitions(self.state_topic)
             _write_state_truth(self.folder, self.state_topic, self.record_counter)
         if self.topic_logs:
-            _write_control_truth(self.folder, self.topic_logs.writers())
+            _write_control_truth(self.folder, self.topic_logs)
             for (topic, partition), log in self.topic_logs.logs.items():
                 self.note_end_offset(topic, partition, log.log.next_offset)
         self._write_topics()
@@ -302,12 +302,12 @@ def _control_state_row(topic: str, partition: int, group_id: str, state: Control
     }
 
 
-def _write_control_truth(folder: Path, writers: Iterable[tuple[str, int, DraftWriter]]) -> None:
+def _write_control_truth(folder: Path, topics: TopicLogs) -> None:
     """Write the durable state of every group and topic-partition to control-truth.jsonl."""
     rows = [
         _control_state_row(topic, partition, group_id, state)
-        for topic, partition, writer in writers
-        for group_id, state in writer.states.items()
+        for (topic, partition), log in topics.logs.items()
+        for group_id, state in log.writer.states.items()
     ]
     _write_lines(folder / CONTROL_TRUTH, rows)
 

@@ -2,7 +2,7 @@
 
 import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from operator import attrgetter
@@ -278,7 +278,3 @@ class TopicLogs:
             writer = DraftWriter(log, version_prefix=self.version_prefix, observe=state_observer)
             self.logs[topic, partition] = TopicLog(writer)
         return self.logs[topic, partition]
-
-    def writers(self) -> Iterator[tuple[str, int, DraftWriter]]:
-        """Topic, partition and writer of each log."""
-        return ((topic, partition, log.writer) for (topic, partition), log in self.logs.items())

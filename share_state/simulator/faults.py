@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import TypeVar
 
 import google_crc32c
 
-from share_state.simulator.draft import DraftWriter
-from share_state.simulator.log_writer import LogWriter, StateTopic, flush_logs
+from share_state.simulator.cluster import SimulatedCluster
+from share_state.simulator.log_writer import flush_logs
 from share_state.simulator.record_faults import (
     CONTROL_FAULTS,
     STATE_FAULTS,
@@ -26,51 +26,10 @@ from share_state.simulator.record_faults import (
 from share_state.simulator.types import NO_START_OFFSET, SimulationError
 from share_state.sources.discovery import STATE_TOPIC
 
-_LENGTH_AT, _MAGIC_AT, _CRC_AT, _CHECKED_AT, _LAST_DELTA_AT, _TIMESTAMP_AT = 8, 16, 17, 21, 23, 27
+_LENGTH_AT, _MAGIC_AT, _CRC_AT, _CHECKED_AT, _TIMESTAMP_AT = 8, 16, 17, 21, 27
 _LENGTH_OVERHEAD = 12
 _TRANSACTIONAL = 0x10
 _OLD_MAGIC = 1
-
-
-class BatchSpan(NamedTuple):
-    """Byte range of a record batch in its segment, and its first and last offset."""
-
-    begin: int
-    end: int
-    base_offset: int
-    last_offset: int
-
-
-class LogOnDisk:
-    """The valid segments of one log partition."""
-
-    def __init__(self, folder: Path, rng: random.Random) -> None:
-        self.segments = sorted(path for path in folder.glob("*.log") if path.stat().st_size)
-        self.folder, self.rng = folder, rng
-
-    def inner_batch(self) -> tuple[Path, BatchSpan]:
-        """A random batch that is neither the log's first nor its last."""
-        places = [(path, span) for path in self.segments for span in spans(path.read_bytes())][1:-1]
-        if not places:
-            raise SimulationError(f"{self.folder}: has no batch between two others to damage; simulate more")
-        return self.rng.choice(places)
-
-    def last_batch(self) -> tuple[Path, BatchSpan]:
-        """The log's last batch."""
-        if not self.segments:
-            raise SimulationError(f"{self.folder}: has no batch to damage; simulate more")
-        return self.segments[-1], spans(self.segments[-1].read_bytes())[-1]
-
-
-def spans(data: bytes) -> list[BatchSpan]:
-    """The batches of a valid segment."""
-    batches, at = [], 0
-    while at < len(data):
-        base, length = struct.unpack_from(">qi", data, at)
-        end = at + _LENGTH_OVERHEAD + length
-        batches.append(BatchSpan(at, end, base, base + struct.unpack_from(">i", data, at + _LAST_DELTA_AT)[0]))
-        at = end
-    return batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +37,30 @@ class BatchFault(Fault):
     """Damage to a log.
 
     Attributes:
-        damage: damages a log; returns the offset of the damaged batch.
+        damage: returns what takes the place of a batch; None if a whole segment is removed instead.
+        is_at_end: whether it damages the last batch of a log, otherwise a random one between two others.
     """
 
-    damage: Callable[[LogOnDisk], int]
+    damage: Callable[[bytes, random.Random], bytes] | None
+    is_at_end: bool = False
+
+    def apply(self, folder: Path, rng: random.Random) -> int | None:
+        """Damage the valid log in a folder; returns the offset of the damage, None if the log is too short."""
+        segments = sorted(path for path in folder.glob("*.log") if path.stat().st_size)
+        if self.damage is None:
+            if not segments[2:]:
+                return None
+            path = rng.choice(segments[1:-1])
+            path.unlink()
+            return int(path.stem)
+        batches = [(path, begin, end) for path in segments for begin, end in _bounds(path.read_bytes())]
+        batches = batches[-1:] if self.is_at_end else batches[1:-1]
+        if not batches:
+            return None
+        path, begin, end = batches[0] if self.is_at_end else rng.choice(batches)
+        data = path.read_bytes()
+        path.write_bytes(data[:begin] + self.damage(data[begin:end], rng) + data[end:])
+        return struct.unpack_from(">q", data, begin)[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,90 +70,49 @@ class StateBatchFault(BatchFault):
     dialects = StateFault.dialects
 
 
-def _write_at(path: Path, at: int, data: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(at)
-        file.write(data)
+def _bounds(data: bytes) -> Iterator[tuple[int, int]]:
+    """Begin and end of each batch of a valid segment."""
+    begin = 0
+    while begin < len(data):
+        end = begin + _LENGTH_OVERHEAD + struct.unpack_from(">i", data, begin + _LENGTH_AT)[0]
+        yield begin, end
+        begin = end
 
 
-def _flip_byte(log: LogOnDisk) -> int:
-    path, span = log.inner_batch()
-    _write_at(path, span.end - 1, bytes([path.read_bytes()[span.end - 1] ^ 0x40]))
-    return span.base_offset
-
-
-def _truncate_tail(log: LogOnDisk) -> int:
-    path, span = log.last_batch()
-    with path.open("r+b") as file:
-        file.truncate(span.end - log.rng.randint(1, span.end - span.begin - 1))
-    return span.base_offset
-
-
-def _set_old_magic(log: LogOnDisk) -> int:
-    path, span = log.inner_batch()
-    _write_at(path, span.begin + _MAGIC_AT, bytes([_OLD_MAGIC]))
-    return span.base_offset
-
-
-def _corrupt_length(log: LogOnDisk) -> int:
-    path, span = log.inner_batch()
-    _write_at(path, span.begin + _LENGTH_AT, struct.pack(">i", 1))
-    return span.base_offset
-
-
-def _remove_batch(log: LogOnDisk) -> int:
-    path, span = log.inner_batch()
-    data = path.read_bytes()
-    path.write_bytes(data[: span.begin] + data[span.end :])
-    return span.base_offset
-
-
-def _remove_segment(log: LogOnDisk) -> int:
-    inner = log.segments[1:-1]
-    if not inner:
-        raise SimulationError(f"{log.folder}: has no segment between two others to remove; use smaller segments")
-    path = log.rng.choice(inner)
-    path.unlink()
-    return int(path.stem)
-
-
-def _patch_batch(batch: bytes, at: int, data: bytes) -> bytes:
-    """Replace bytes of a batch after its CRC field and update the CRC."""
+def _patched(batch: bytes, at: int, data: bytes) -> bytes:
+    """Replace bytes of a batch; after the CRC field, update the CRC."""
     patched = bytearray(batch)
     patched[at : at + len(data)] = data
-    struct.pack_into(">I", patched, _CRC_AT, google_crc32c.value(bytes(patched[_CHECKED_AT:])))
+    if at >= _CHECKED_AT:
+        struct.pack_into(">I", patched, _CRC_AT, google_crc32c.value(bytes(patched[_CHECKED_AT:])))
     return bytes(patched)
 
 
-def _duplicate_batch(log: LogOnDisk) -> int:
-    path, span = log.last_batch()
-    batch = path.read_bytes()[span.begin : span.end]
+def _duplicated(batch: bytes, _: random.Random) -> bytes:
     (timestamp,) = struct.unpack_from(">q", batch, _TIMESTAMP_AT)
-    with path.open("ab") as file:
-        file.write(_patch_batch(batch, _TIMESTAMP_AT, struct.pack(">q", timestamp + 1)))
-    return span.base_offset
+    return batch + _patched(batch, _TIMESTAMP_AT, struct.pack(">q", timestamp + 1))
 
 
-def _make_transactional(log: LogOnDisk) -> int:
-    path, span = log.inner_batch()
-    batch = path.read_bytes()[span.begin : span.end]
+def _transactional(batch: bytes, _: random.Random) -> bytes:
     (attributes,) = struct.unpack_from(">h", batch, _CHECKED_AT)
-    _write_at(path, span.begin, _patch_batch(batch, _CHECKED_AT, struct.pack(">h", attributes | _TRANSACTIONAL)))
-    return span.base_offset
+    return _patched(batch, _CHECKED_AT, struct.pack(">h", attributes | _TRANSACTIONAL))
 
 
 ALL, BASE_LOST, MISSING_SEGMENT = "all", "base-lost", "missing-segment"
 
 _BATCH_FAULTS = (
-    BatchFault("CRC_MISMATCH", "a flipped bit in a batch", _flip_byte),
-    BatchFault("TORN_TAIL", "a truncated last batch", _truncate_tail),
-    BatchFault("MAGIC_UNSUPPORTED", "a batch of an older format", _set_old_magic),
-    BatchFault("BATCH_MALFORMED", "a batch whose length is wrong", _corrupt_length),
-    StateBatchFault("OFFSET_GAP", "a missing batch", _remove_batch),
-    StateBatchFault("OFFSET_GAP", "a missing segment", _remove_segment),
-    BatchFault("DUPLICATE_OFFSET_CONFLICT", "two different batches with the same offset", _duplicate_batch),
-    StateBatchFault("TRANSACTIONAL_BATCH", "a batch of a transaction", _make_transactional),
-)
+    BatchFault("CRC_MISMATCH", "a flipped bit in a batch", lambda batch, _: batch[:-1] + bytes([batch[-1] ^ 0x40])),
+    BatchFault("TORN_TAIL", "a truncated last batch", lambda batch, rng: batch[: -rng.randint(1, len(batch) - 1)],
+               is_at_end=True),
+    BatchFault("MAGIC_UNSUPPORTED", "a batch of an older format",
+               lambda batch, _: _patched(batch, _MAGIC_AT, bytes([_OLD_MAGIC]))),
+    BatchFault("BATCH_MALFORMED", "a batch whose length is wrong",
+               lambda batch, _: _patched(batch, _LENGTH_AT, struct.pack(">i", 1))),
+    StateBatchFault("OFFSET_GAP", "a missing batch", lambda *_: b""),
+    StateBatchFault("OFFSET_GAP", "a missing segment", None),
+    BatchFault("DUPLICATE_OFFSET_CONFLICT", "two different batches with the same offset", _duplicated, is_at_end=True),
+    StateBatchFault("TRANSACTIONAL_BATCH", "a batch of a transaction", _transactional),
+)  # fmt: skip
 _BASE_LOST = Fault("BASE_LOST", "a log start past the snapshot of a live share-partition")
 
 FAULTS: dict[str, Fault] = {
@@ -213,30 +151,6 @@ class PlantedFault:
         return json.dumps({name: value for name, value in row.items() if value is not None}, ensure_ascii=False)
 
 
-TopicPartition = tuple[str, int]
-"""Topic and partition of a log."""
-
-
-@dataclass(slots=True)
-class SimulatedLogs:
-    """The logs in which faults can be planted.
-
-    Attributes:
-        state: the state topic, or None.
-        control: topic, partition and writer of each log with control records.
-        all: every log in the folder.
-        folder: that contains the log folders.
-        now_ms: time at the end of the simulation.
-    """
-
-    state: StateTopic | None
-    control: list[tuple[str, int, DraftWriter]]
-    all: list[LogWriter]
-    folder: Path
-    now_ms: int
-    delivery_count_limit: int
-
-
 def check_names(names: Sequence[str]) -> None:
     """Check that faults are known.
 
@@ -248,12 +162,12 @@ def check_names(names: Sequence[str]) -> None:
         raise SimulationError(f"fault {unknown[0]!r} is not known; use one of {', '.join(sorted(FAULTS))}, or {ALL}")
 
 
-def plant_faults(names: Sequence[str], logs: SimulatedLogs, seed: int) -> list[PlantedFault]:
+def plant_faults(names: Sequence[str], cluster: SimulatedCluster, seed: int) -> list[PlantedFault]:
     """Plant faults: first faulty records, then, after the logs are on disk, damage.
 
     Args:
         names: names in FAULTS, checked; ALL means every fault that has a target in these logs.
-        logs: complete and valid logs.
+        cluster: with complete and valid logs.
         seed: determines the targets. No target is used twice; damage goes to logs without other faults if possible.
     Raises:
         SimulationError: if a fault has no target.
@@ -261,7 +175,7 @@ def plant_faults(names: Sequence[str], logs: SimulatedLogs, seed: int) -> list[P
     ordered_names = list(FAULTS) if ALL in names else list(dict.fromkeys(names))
     ordered_names.sort(key=lambda name: (isinstance(FAULTS[name], BatchFault), name != BASE_LOST))
     damages = sum(isinstance(FAULTS[name], BatchFault) for name in ordered_names)
-    planter = _FaultPlanter(logs, random.Random(f"faults {seed}"), damages)
+    planter = _FaultPlanter(cluster, random.Random(f"faults {seed}"), damages)
     planted = []
     for name in ordered_names:
         if isinstance(FAULTS[name], BatchFault):
@@ -274,25 +188,45 @@ def plant_faults(names: Sequence[str], logs: SimulatedLogs, seed: int) -> list[P
     return planted
 
 
+TopicPartition = tuple[str, int]
+"""Topic and partition of a log."""
+
+_Target = TypeVar("_Target", FaultTarget, ControlFaultTarget)
+
+
 class _FaultPlanter:
     """Plants faults, and uses no target twice."""
 
-    def __init__(self, logs: SimulatedLogs, rng: random.Random, damages: int) -> None:
-        self.logs, self.rng = logs, rng
+    def __init__(self, cluster: SimulatedCluster, rng: random.Random, damages: int) -> None:
+        self.cluster, self.rng, self.topic = cluster, rng, cluster.state_topic
+        control = cluster.topic_logs.logs if cluster.topic_logs else {}
         self.state_targets = list(self._state_targets())
         self.control_targets = [
-            ((topic, partition), ControlFaultTarget(writer, group, logs.now_ms))
-            for topic, partition, writer in logs.control
-            for group in writer.states
+            (where, ControlFaultTarget(log.writer, group, cluster.now_ms))
+            for where, log in control.items()
+            for group in log.writer.states
         ]
         rng.shuffle(self.state_targets)
         rng.shuffle(self.control_targets)
+        if self.topic is None:
+            sizes = {where: log.log.next_offset for where, log in control.items()}
+        else:
+            sizes = {(STATE_TOPIC, number): log.next_offset for number, log in enumerate(self.topic.logs)}
         # The longest logs have enough batches and segments to remove some.
-        self.to_damage = self._longest_first()
+        self.to_damage = sorted((where for where in sizes if sizes[where]), key=lambda where: -sizes[where])
         self.reserved = set(self.to_damage[:damages])
 
+    def _state_targets(self) -> Iterator[tuple[TopicPartition, FaultTarget]]:
+        if self.topic is None:
+            return
+        settings, limit = self.topic.settings, self.cluster.settings.player.initial_settings.delivery_count_limit
+        for number, coordinator in enumerate(self.topic.coordinators):
+            for key, entry in coordinator.entries.items():
+                if entry.state.start_offset != NO_START_OFFSET:
+                    yield (STATE_TOPIC, number), FaultTarget(key, entry, settings, number, limit, self.cluster.now_ms)
+
     def flush(self) -> None:
-        flush_logs(self.logs.folder, self.logs.all)
+        flush_logs(self.cluster.folder, self.cluster.logs)
 
     def plant(self, name: str) -> PlantedFault | None:
         match FAULTS[name]:
@@ -302,67 +236,54 @@ class _FaultPlanter:
                 return self._plant_in_state(name, fault)
             case ControlFault() as fault:
                 return self._plant_in_control(name, fault)
-        return self._plant_base_lost() if self.logs.state else self._plant_control_base_lost()
+        return self._plant_base_lost() if self.topic else self._plant_control_base_lost()
 
-    def _state_targets(self) -> Iterator[FaultTarget]:
-        topic = self.logs.state
-        for number, coordinator in enumerate(topic.coordinators if topic else ()):
-            assert topic
-            for key, entry in coordinator.entries.items():
-                if entry.state.start_offset != NO_START_OFFSET:
-                    yield FaultTarget(
-                        key=key,
-                        entry=entry,
-                        release=topic.settings.release,
-                        state_partition=number,
-                        state_partitions=topic.settings.state_partitions,
-                        updates_per_snapshot=topic.settings.updates_per_snapshot,
-                        delivery_count_limit=self.logs.delivery_count_limit,
-                        now_ms=self.logs.now_ms,
-                    )
+    def _preferred(self, targets: list[tuple[TopicPartition, _Target]]) -> list[tuple[TopicPartition, _Target]]:
+        """The targets in logs that are not to be damaged; all targets if there are none."""
+        return [one for one in targets if one[0] not in self.reserved] or targets
 
     def _plant_in_state(self, name: str, fault: StateFault) -> PlantedFault | None:
-        topic = self.logs.state
-        if topic is None or topic.settings.release.name < fault.since:
+        if self.topic is None or self.topic.settings.release.name < fault.since:
             return None
-        candidates = [target for target in self.state_targets if fault.applies_to(target)]
-        free = [target for target in candidates if (STATE_TOPIC, target.state_partition) not in self.reserved]
-        target = next(iter(free or candidates), None)
-        if target is None:
+        candidates = self._preferred([one for one in self.state_targets if fault.applies_to(one[1])])
+        if not candidates:
             return None
-        self.state_targets.remove(target)
-        log, offset = topic.logs[target.state_partition], -1
+        where, target = candidates[0]
+        self.state_targets.remove((where, target))
+        log, offset = self.topic.logs[target.state_partition], -1
         log.end_batch()
         for index, (key, value, after_ms) in enumerate(fault.build(target)):
             offset = log.append(target.now_ms + index + after_ms, key, value)
         log.end_batch()
-        log_partition = STATE_TOPIC, target.state_partition
         if fault.finding == "KEY_MALFORMED":
             # The record may belong to any share-partition, so no chain of the log is judged across it.
-            self.reserved.add(log_partition)
-        group, topic_id, partition = fault.subject(target) or (None, None, None)
-        return PlantedFault(name, fault.finding, log_partition, offset, group, topic_id, partition)
+            self.reserved.add(where)
+        return PlantedFault(name, fault.finding, where, offset, *(fault.subject(target) or (None, None, None)))
 
     def _plant_in_control(self, name: str, fault: ControlFault) -> PlantedFault | None:
-        candidates = [(where, target) for where, target in self.control_targets if fault.applies_to(target)]
-        free = [(where, target) for where, target in candidates if where not in self.reserved]
-        for where, target in (free or candidates)[:1]:
-            self.control_targets.remove((where, target))
-            group = STRANGER if name == "orphan-delta" else target.group_id
-            return PlantedFault(name, fault.finding, where, fault.build(target), group, None, where[1])
-        return None
+        candidates = self._preferred([one for one in self.control_targets if fault.applies_to(one[1])])
+        if not candidates:
+            return None
+        where, target = candidates[0]
+        self.control_targets.remove((where, target))
+        group = STRANGER if name == "orphan-delta" else target.group_id
+        return PlantedFault(name, fault.finding, where, fault.build(target), group, None, where[1])
+
+    def _take_log(self, targets: list[tuple[TopicPartition, _Target]]) -> tuple[TopicPartition, _Target]:
+        """A target in a log with few others, which lose their base, too; no fault is planted in that log again."""
+        preferred = self._preferred(targets)
+        counts = Counter(where for where, _ in preferred)
+        log_partition, target = min(preferred, key=lambda one: counts[one[0]])
+        targets[:] = [one for one in targets if one[0] != log_partition]
+        self.to_damage.remove(log_partition)
+        return log_partition, target
 
     def _plant_base_lost(self) -> PlantedFault | None:
-        """Delete the base snapshot of a share-partition in a log with few others, which lose theirs too."""
-        free = [target for target in self.state_targets if (STATE_TOPIC, target.state_partition) not in self.reserved]
-        topic, targets = self.logs.state, free or self.state_targets
-        if topic is None or not targets:
+        """Delete the base snapshot of a share-partition."""
+        if self.topic is None or not self.state_targets:
             return None
-        target_counts = Counter(target.state_partition for target in targets)
-        victim = min(targets, key=lambda target: target_counts[target.state_partition])
-        self.state_targets = [one for one in self.state_targets if one.state_partition != victim.state_partition]
-        self.to_damage.remove((STATE_TOPIC, victim.state_partition))
-        log = topic.logs[victim.state_partition]
+        where, victim = self._take_log(self.state_targets)
+        log = self.topic.logs[victim.state_partition]
         while True:
             log.end_batch()
             record = victim.update()
@@ -371,37 +292,23 @@ class _FaultPlanter:
             log.delete_before(offset)
             # Brokers checkpoint only log starts inside a segment; at other log starts, no record seems to be missing.
             if log.starts_inside_segment:
-                return PlantedFault(BASE_LOST, "BASE_LOST", (STATE_TOPIC, victim.state_partition), offset, *victim.key)
+                return PlantedFault(BASE_LOST, "BASE_LOST", where, offset, *victim.key)
 
     def _plant_control_base_lost(self) -> PlantedFault | None:
         """Delete the checkpoint of a delta in a log of the draft."""
-        free = [one for one in self.control_targets if one[0] not in self.reserved] or self.control_targets
-        if not free:
+        if not self.control_targets:
             return None
-        target_counts = Counter(where for where, _ in free)
-        log_partition, target = min(free, key=lambda one: target_counts[one[0]])
-        self.control_targets = [one for one in self.control_targets if one[0] != log_partition]
-        self.to_damage.remove(log_partition)
+        where, target = self._take_log(self.control_targets)
         offset = target.delta()
         target.writer.log.delete_before(offset)
-        return PlantedFault(BASE_LOST, "BASE_LOST", log_partition, offset, target.group_id, None, log_partition[1])
+        return PlantedFault(BASE_LOST, "BASE_LOST", where, offset, target.group_id, None, where[1])
 
     def _plant_in_batch(self, name: str, fault: BatchFault) -> PlantedFault | None:
-        if self.logs.state is None and isinstance(fault, StateBatchFault):
+        if self.topic is None and isinstance(fault, StateBatchFault):
             return None
         for where in self.to_damage:
-            try:
-                offset = fault.damage(LogOnDisk(self.logs.folder / f"{where[0]}-{where[1]}", self.rng))
-            except SimulationError:
-                continue
-            self.to_damage.remove(where)
-            return PlantedFault(name, fault.finding, where, offset)
+            offset = fault.apply(self.cluster.folder / f"{where[0]}-{where[1]}", self.rng)
+            if offset is not None:
+                self.to_damage.remove(where)
+                return PlantedFault(name, fault.finding, where, offset)
         return None
-
-    def _longest_first(self) -> list[TopicPartition]:
-        topic = self.logs.state
-        if topic is None:
-            sizes = {(name, partition): writer.log.next_offset for name, partition, writer in self.logs.control}
-        else:
-            sizes = {(STATE_TOPIC, number): log.next_offset for number, log in enumerate(topic.logs)}
-        return sorted((where for where in sizes if sizes[where]), key=lambda where: -sizes[where])

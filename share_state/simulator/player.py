@@ -100,7 +100,7 @@ class EventPlayer:
         self._player_settings = settings = settings or PlayerSettings()
         has_coordinators = settings.dialect != "control_records"
         self._coordinator_of = (coordinator_of or _memory_coordinator(settings.release)) if has_coordinators else None
-        self._default_settings = settings.settings or settings.configs.settings()
+        self._default_settings = settings.initial_settings
         self._settings: dict[str, PartitionSettings] = {}
         self._groups: set[str] = set()
         self._slots: dict[SharePartitionKey, SharePartitionSlot] = {}

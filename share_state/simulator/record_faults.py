@@ -9,6 +9,7 @@ from share_state.kafka.codec import encode
 from share_state.schema.declarations import layout
 from share_state.simulator.coordinator import CoordinatorEntry
 from share_state.simulator.draft import EPOCHS, ControlState, ControlType, DraftWriter
+from share_state.simulator.log_writer import StateTopicSettings
 from share_state.simulator.state_records import (
     DurableState,
     StateKey,
@@ -16,6 +17,7 @@ from share_state.simulator.state_records import (
     UpdateValue,
     encode_record,
     state_partition_for,
+    value_fields,
 )
 from share_state.simulator.types import RELEASES, CheckpointWrite, DeliveryState, DeltaWrite, Release, StateBatch
 from share_state.simulator.window import TERMINAL
@@ -38,16 +40,14 @@ class FaultTarget:
 
     Attributes:
         entry: its entry in its coordinator.
-        release: release that wrote its log.
+        settings: of the state topic.
         now_ms: timestamp of the log's latest record.
     """
 
     key: StateKey
     entry: CoordinatorEntry
-    release: Release
+    settings: StateTopicSettings
     state_partition: int
-    state_partitions: int
-    updates_per_snapshot: int
     delivery_count_limit: int
     now_ms: int
 
@@ -66,6 +66,10 @@ class FaultTarget:
         """The first offset after every persisted batch."""
         return max([self.start, *(batch.last_offset + 1 for batch in self.state.batches)])
 
+    def next_batch(self, state: int, count: int = 1) -> tuple[int, int, int, int]:
+        """A batch of `next_offset` alone, whose state may be invalid."""
+        return self.next_offset, self.next_offset, state, count
+
     @property
     def terminal_batch(self) -> StateBatch | None:
         """The last terminal batch, or None."""
@@ -74,14 +78,17 @@ class FaultTarget:
 
     def bytes(self, value: DurableState | UpdateValue | None, release: Release | None = None) -> FaultRecord:
         """Encode a record of the share-partition."""
-        return FaultRecord(*encode_record(StateRecord(self.key, value), release or self.release))
+        return FaultRecord(*encode_record(StateRecord(self.key, value), release or self.settings.release))
+
+    def update_value(self, *batches: tuple[int, int, int, int]) -> UpdateValue:
+        """The value of an update that changes only the given batches."""
+        state, changed = self.state, _as_batches(batches)
+        epochs = state.snapshot_epoch, state.leader_epoch
+        return UpdateValue(*epochs, state.start_offset, state.delivery_complete_count, changed)
 
     def update(self, *batches: tuple[int, int, int, int], after_ms: int = 1, **fields: Any) -> FaultRecord:
         """An update that changes only the given fields and batches."""
-        state = self.state
-        value = UpdateValue(state.snapshot_epoch, state.leader_epoch, state.start_offset, state.delivery_complete_count)
-        changed = replace(value, batches=_as_batches(batches), **fields)
-        return self.bytes(changed)._replace(after_ms=after_ms)
+        return self.bytes(replace(self.update_value(*batches), **fields))._replace(after_ms=after_ms)
 
     def snapshot(self, *batches: tuple[int, int, int, int], **fields: Any) -> FaultRecord:
         """The next snapshot, with batches added and fields changed."""
@@ -90,11 +97,12 @@ class FaultTarget:
         defaults = {"snapshot_epoch": self.state.snapshot_epoch + 1, "batches": batches_after} | times
         return self.bytes(replace(self.state, **(defaults | fields)))
 
-    def unknown_share_partition(self, name: str, *, is_at_home: bool = True) -> "FaultTarget":
+    def stranger(self, name: str, *, is_at_home: bool = True) -> "FaultTarget":
         """A share-partition without records whose key hashes to this state partition or, if not `is_at_home`, not."""
-        for number in range(64 * self.state_partitions):
+        partitions = self.settings.state_partitions
+        for number in range(64 * partitions):
             key = self.key._replace(group_id=f"{name}-{number}")
-            if (state_partition_for(key, self.state_partitions) == self.state_partition) == is_at_home:
+            if (state_partition_for(key, partitions) == self.state_partition) == is_at_home:
                 return replace(self, key=key)
         return self
 
@@ -148,30 +156,20 @@ def _count(target: FaultTarget) -> int:
 
 
 def _foreign(target: FaultTarget, **parts: Any) -> list[FaultRecord]:
-    return [target.update((target.next_offset, target.next_offset, DeliveryState.AVAILABLE, 1))._replace(**parts)]
+    return [target.update(target.next_batch(DeliveryState.AVAILABLE))._replace(**parts)]
 
 
 def _tagged(target: FaultTarget) -> list[FaultRecord]:
-    record, release = target.update(), target.release
-    state = target.state
-    fields = {
-        "snapshot_epoch": state.snapshot_epoch,
-        "leader_epoch": state.leader_epoch,
-        "start_offset": state.start_offset,
-        "state_batches": [],
-        "unknown_tags": [_FOREIGN_TAG],
-    }
-    if release.counts_completed:
-        fields["delivery_complete_count"] = state.delivery_complete_count
-    return [record._replace(value=encode(layout("share_update_value", release.layout), fields))]
+    fields = value_fields(target.update_value(), target.settings.release) | {"unknown_tags": [_FOREIGN_TAG]}
+    value = encode(layout("share_update_value", target.settings.release.layout), fields)
+    return [target.update()._replace(value=value)]
 
 
 def _other_layout(target: FaultTarget) -> list[FaultRecord]:
-    other = RELEASES["4.4" if target.release.layout == "4.0" else "4.0"]
-    state, next_offset = target.state, target.next_offset
-    batch = StateBatch(next_offset, next_offset, DeliveryState.AVAILABLE, 1)
-    value = UpdateValue(state.snapshot_epoch % 100, state.leader_epoch, state.start_offset, batches=(batch,))
-    return [target.bytes(value, other)]
+    other = RELEASES["4.4" if target.settings.release.layout == "4.0" else "4.0"]
+    value = target.update_value(target.next_batch(DeliveryState.AVAILABLE))
+    # 4.0 has 16 bits for the epoch.
+    return [target.bytes(replace(value, snapshot_epoch=value.snapshot_epoch % 100), other)]
 
 
 def _lower(target: FaultTarget) -> tuple[StateBatch, ...]:
@@ -191,15 +189,7 @@ def _no_subject(target: FaultTarget) -> None:
 
 
 def _misrouted(target: FaultTarget) -> FaultTarget:
-    return target.unknown_share_partition("astray", is_at_home=False)
-
-
-def _orphan(target: FaultTarget) -> FaultTarget:
-    return target.unknown_share_partition("orphan")
-
-
-def _unwritten(target: FaultTarget) -> FaultTarget:
-    return target.unknown_share_partition("unheard-of")
+    return target.stranger("astray", is_at_home=False)
 
 
 STATE_FAULTS = (
@@ -217,17 +207,16 @@ STATE_FAULTS = (
     StateFault("UPDATE_TOMBSTONE", "an update without a value", lambda v: _foreign(v, value=None)),
     StateFault("WRONG_PARTITION", "a share-partition whose key hashes to another state partition",
                lambda v: [_misrouted(v).bytes(DurableState(0, 0, 0, 0, 0, (), v.now_ms + 1, v.now_ms + 1))],
-               lambda v: v.state_partitions > 1,
+               lambda v: v.settings.state_partitions > 1,
                subject=lambda v: _misrouted(v).key),
     StateFault("INVERTED_RANGE", "a batch that ends before it starts",
                lambda v: [v.update((v.next_offset + 9, v.next_offset + 3, DeliveryState.ACKNOWLEDGED, 1))]),
     StateFault("UNKNOWN_DELIVERY_STATE", "a batch in state 7",
-               lambda v: [v.update((v.next_offset, v.next_offset, _FOREIGN_STATE, 1))]),
+               lambda v: [v.update(v.next_batch(_FOREIGN_STATE))]),
     StateFault("DELIVERY_COUNT_INVALID", "an acknowledged record with delivery count 0",
-               lambda v: [v.update((v.next_offset, v.next_offset, DeliveryState.ACKNOWLEDGED, 0))]),
+               lambda v: [v.update(v.next_batch(DeliveryState.ACKNOWLEDGED, 0))]),
     StateFault("DELIVERY_COUNT_OVER_LIMIT", "a delivery count above the limit",
-               lambda v: [v.update((v.next_offset, v.next_offset, DeliveryState.AVAILABLE,
-                                    v.delivery_count_limit + 1))]),
+               lambda v: [v.update(v.next_batch(DeliveryState.AVAILABLE, v.delivery_count_limit + 1))]),
     StateFault("BATCHES_OVERLAP", "an update with overlapping batches",
                lambda v: [v.update((v.next_offset, v.next_offset + 5, DeliveryState.AVAILABLE, 1),
                                    (v.next_offset + 3, v.next_offset + 8, DeliveryState.AVAILABLE, 2))]),
@@ -237,7 +226,8 @@ STATE_FAULTS = (
     StateFault("START_OFFSET_REGRESSION", "a start offset that decreases",
                lambda v: [v.update(start_offset=v.start - 1)], lambda v: v.start > 0),
     StateFault("ORPHAN_UPDATE", "an update of a share-partition that has no snapshot",
-               lambda v: [_orphan(v).bytes(UpdateValue(0, 0, 0, 0))], subject=lambda v: _orphan(v).key),
+               lambda v: [v.stranger("orphan").bytes(UpdateValue(0, 0, 0, 0))],
+               subject=lambda v: v.stranger("orphan").key),
     StateFault("SNAPSHOT_EPOCH_GAP", "a skipped snapshot epoch",
                lambda v: [v.snapshot(snapshot_epoch=v.state.snapshot_epoch + 2)]),
     StateFault("UPDATE_EPOCH_MISMATCH", "an update of a snapshot that was never written",
@@ -249,7 +239,7 @@ STATE_FAULTS = (
     StateFault("TIMESTAMP_REGRESSION", "a timestamp an hour before the previous record's",
                lambda v: [v.update(after_ms=-_HOUR_MS)]),
     StateFault("COLD_SNAPSHOT_MISMATCH", "a cold snapshot that does not repeat the state",
-               lambda v: [v.snapshot((v.next_offset, v.next_offset, DeliveryState.AVAILABLE, 1),
+               lambda v: [v.snapshot(v.next_batch(DeliveryState.AVAILABLE),
                                      create_timestamp=v.state.create_timestamp)],
                since="4.1"),
     StateFault("SNAPSHOT_MISMATCH", "a snapshot with fewer deliveries than the updates before it",
@@ -262,18 +252,19 @@ STATE_FAULTS = (
     StateFault("STATE_AFTER_DELETE", "an update after a tombstone",
                lambda v: [v.bytes(None), v.update()], since="4.1"),
     StateFault("TOMBSTONE_WITHOUT_STATE", "a tombstone of a share-partition without records",
-               lambda v: [_unwritten(v).bytes(None)], since="4.1", subject=lambda v: _unwritten(v).key),
+               lambda v: [v.stranger("unheard-of").bytes(None)],
+               subject=lambda v: v.stranger("unheard-of").key, since="4.1"),
     StateFault("LONG_CHAIN", "more updates than the updates-per-snapshot limit",
-               lambda v: [v.update() for _ in range(v.updates_per_snapshot + 2)]),
+               lambda v: [v.update() for _ in range(v.settings.updates_per_snapshot + 2)]),
     StateFault("START_NOT_CARRIED", "an update without a start offset",
                lambda v: [v.update(start_offset=-1)], lambda v: v.start >= 0, since="4.4"),
     StateFault("COUNT_REGRESSION", "a delivery complete count that decreases although the start stays",
                lambda v: [v.update(delivery_complete_count=_count(v) - 1)], lambda v: _count(v) > 0, since="4.4"),
     StateFault("ARCHIVING_STUCK", "a record in ARCHIVING for two minutes, to the end of the log",
-               lambda v: [v.update((v.next_offset, v.next_offset, DeliveryState.ARCHIVING, 1)),
+               lambda v: [v.update(v.next_batch(DeliveryState.ARCHIVING)),
                           v.update(after_ms=2 * _MINUTE_MS)], since="4.4"),
     StateFault("ARCHIVING_PASSED", "a start past a record in ARCHIVING",
-               lambda v: [v.update((v.next_offset, v.next_offset, DeliveryState.ARCHIVING, 1)),
+               lambda v: [v.update(v.next_batch(DeliveryState.ARCHIVING)),
                           v.update(start_offset=v.next_offset + 1, delivery_complete_count=0)], since="4.4"),
 )  # fmt: skip
 """Targets have a start offset: share-partitions that were never read are not used."""

@@ -292,3 +292,8 @@ class PlayerSettings:
     dialect: Dialect = "share_group_state"
     checkpoint_every: int | None = 10
     traces: bool = False
+
+    @property
+    def initial_settings(self) -> PartitionSettings:
+        """The initial settings of every group."""
+        return self.settings or self.configs.settings()

@@ -10,7 +10,7 @@ from share_state.errors import disk_error
 from share_state.simulator.cluster import ClusterSettings, SimulatedCluster
 from share_state.simulator.coordinator import UPDATES_PER_SNAPSHOT
 from share_state.simulator.events import EventError, read_events
-from share_state.simulator.faults import PlantedFault, SimulatedLogs, check_names, plant_faults
+from share_state.simulator.faults import PlantedFault, check_names, plant_faults
 from share_state.simulator.log_writer import CODECS, SEGMENT_BYTES, STATE_PARTITIONS, StateTopicSettings
 from share_state.simulator.requests import OutcomeMismatch, RequestReplay, read_requests
 from share_state.simulator.settings import WIDEST, BrokerConfigs, ConfigError, DraftConfigs, PlayerSettings, with_config
@@ -195,20 +195,10 @@ def simulate(
             _play_file(cluster, events)
         cluster.finish()
         records, share_partitions = cluster.counts
-        planted = _plant_faults(faults, cluster, seed) if faults else []
+        planted = plant_faults(faults, cluster, seed) if faults else []
+        if faults:
+            (out / FAULTS_FILE).write_text("".join(f"{one.to_json()}\n" for one in planted), encoding="utf-8")
     return Simulation(out, cluster.events, records, share_partitions, tuple(planted), tuple(mismatches))
-
-
-def _plant_faults(faults: Sequence[str], cluster: SimulatedCluster, seed: int) -> list[PlantedFault]:
-    player = cluster.settings.player
-    limit = (player.settings or player.configs.settings()).delivery_count_limit
-    control = list(cluster.topic_logs.writers()) if cluster.topic_logs else []
-    planted = plant_faults(
-        faults, SimulatedLogs(cluster.state_topic, control, cluster.logs, cluster.folder, cluster.now_ms, limit), seed
-    )
-    lines = "".join(f"{one.to_json()}\n" for one in planted)
-    (cluster.folder / FAULTS_FILE).write_text(lines, encoding="utf-8")
-    return planted
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from share_state.kafka.codec import decode, encode
 from share_state.schema.declarations import layout
@@ -195,23 +195,20 @@ def encode_record(record: StateRecord, release: Release) -> tuple[bytes, bytes |
         CodecError: if a number does not fit, such as a snapshot epoch above 65535 in the layout of 4.0.
     Source: Kafka ShareCoordinatorRecordHelpers, CoordinatorRecordSerde.
     """
-    value, releases = record.value, release.layout
+    value, name = record.value, "share_update" if isinstance(record.value, UpdateValue) else "share_snapshot"
+    key = _key(record.key, f"{name}_key", release.layout)
     if value is None:
-        return _key(record.key, "share_snapshot_key", releases), None
-    fields = {
-        "snapshot_epoch": value.snapshot_epoch,
-        "leader_epoch": value.leader_epoch,
-        "start_offset": value.start_offset,
-        "state_batches": [batch._asdict() for batch in value.batches],
-    }
-    if release.counts_completed:
-        fields["delivery_complete_count"] = value.delivery_complete_count
-    if not isinstance(value, DurableState):
-        return _key(record.key, "share_update_key", releases), encode(layout("share_update_value", releases), fields)
-    fields["state_epoch"] = value.state_epoch
-    if releases != "4.0":
-        fields |= {"create_timestamp": value.create_timestamp, "write_timestamp": value.write_timestamp}
-    return _key(record.key, "share_snapshot_key", releases), encode(layout("share_snapshot_value", releases), fields)
+        return key, None
+    return key, encode(layout(f"{name}_value", release.layout), value_fields(value, release))
+
+
+def value_fields(value: DurableState | UpdateValue, release: Release) -> dict[str, Any]:
+    """The fields of a value as `encode` takes them, without those that a release does not write."""
+    fields = {name: getattr(value, name) for name in value.__slots__}
+    fields["state_batches"] = [batch._asdict() for batch in fields.pop("batches")]
+    left_out = set() if release.counts_completed else {"delivery_complete_count"}
+    left_out |= {"create_timestamp", "write_timestamp"} if release.layout == "4.0" else set()
+    return {name: fields[name] for name in fields.keys() - left_out}
 
 
 def decode_record(key: bytes, value: bytes | None, release: Release) -> StateRecord:
