@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from share_state.cli.main import keep_freed_memory
 from share_state.fold.log import FoldedLog, fold_log
+from share_state.fold.options import FoldOptions
 from share_state.sources.discovery import LogPartition, find_logs
 from share_state.sources.table_plan import list_table_files, plan_table
 from share_state.sources.tables import Columns
@@ -55,7 +56,7 @@ def _fold(folder: str, states_file: str, cores: int) -> dict[str, float]:
     records, tables_s, states = 0, 0.0, list[pa.Table]()
     wall, cpu = time.perf_counter(), time.process_time()
     for log in _find(folder):
-        folded = fold_log(log, cores=cores)
+        folded = fold_log(log, options=FoldOptions(cores=cores))
         begun = time.perf_counter()
         make_tables(folded)
         tables_s += time.perf_counter() - begun

@@ -71,10 +71,12 @@ def warm_up_kernels(scratch: Path) -> None:
 
 
 def _fold(log: LogPartition) -> None:
-    folded = fold_log(log, state_partitions=1, limits=Limits(delivery_count=0), judge=judge_records)
+    folded = fold_log(
+        log, options=FoldOptions(state_partitions=1, limits=Limits(delivery_count=0), judge=judge_records)
+    )
     judge(folded)
     verify_cutoff(folded, Window(), FoldOptions())
-    fold_log(log, cores=_CORES)
+    fold_log(log, options=FoldOptions(cores=_CORES))
     for pieces in (timeline_tables(log), decoded_tables(log, Window()), read_chunks(log, merge=True)):
         _run(pieces)
     _run(folded.state_pieces)
@@ -82,7 +84,9 @@ def _fold(log: LogPartition) -> None:
     if (checkpoint := folded.checkpoint) is not None:
         row = checkpoint_row(log.name, checkpoint)["carried"]
         share_partitions = pa.concat_tables(checkpoint_share_partitions(log.name, checkpoint))
-        fold_log(log, restore=lambda: restore_checkpoint(row, share_partitions), judge=judge_records)
+        fold_log(
+            log, options=FoldOptions(restore=lambda: restore_checkpoint(row, share_partitions), judge=judge_records)
+        )
 
 
 def _rows(chunk: Chunk) -> Rows:

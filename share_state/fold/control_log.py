@@ -1,6 +1,6 @@
 """Reads, decodes and folds the control records of the KIP-932 draft in the log of one topic-partition."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -23,7 +23,7 @@ from share_state.fold.control_chains import (
 from share_state.fold.cutoff import EarliestShareOffset, earliest_share_offset
 from share_state.fold.limits import Limits
 from share_state.fold.log_stats import NO_PREVIOUS_START, Folded, LogObservations, Losses, dictionary_encoded
-from share_state.fold.options import MODES, STRICT, ControlOptions
+from share_state.fold.options import MODES, STRICT, ControlOptions, FoldOptions
 from share_state.fold.states import (
     CONTROL_RECORDS,
     control_key_columns,
@@ -135,13 +135,8 @@ class FoldedControlLog(Folded):
 def fold_control_log(
     log: LogPartition,
     window: Window | None = None,
+    options: FoldOptions | None = None,
     *,
-    mode: str = STRICT,
-    subscriptions: Mapping[str, Collection[str]] | None = None,
-    ignore_uncheckpointed: bool = False,
-    index: Sequence[ShareSnapshotEntry] | None = None,
-    last_audit: pa.Table | None = None,
-    limits: Limits | None = None,
     chunk: int = CHUNK_SIZE,
 ) -> FoldedControlLog:
     """Fold the control records of one topic-partition into the state that a new leader would load.
@@ -149,22 +144,21 @@ def fold_control_log(
     Args:
         log: a log partition from `find_topic_logs`.
         window: selects records; all by default.
-        mode, subscriptions, ignore_uncheckpointed, index, last_audit: see ControlOptions.
-        limits: what the rules check the log against.
+        options: how to fold it; only `control` and `limits` matter.
         chunk: bytes of segments in memory at a time.
     Raises:
         InputError: if a segment cannot be read, or the topic is internal.
     Source: KIP-932 draft, recovery and log cleaning.
     """
-    options = ControlOptions(mode, subscriptions, ignore_uncheckpointed, index, last_audit)
-    if mode not in MODES:
-        raise InputError(f"mode {mode!r} is unknown; use one of {', '.join(MODES)}")
+    options = options or FoldOptions()
+    if options.control.mode not in MODES:
+        raise InputError(f"mode {options.control.mode!r} is unknown; use one of {', '.join(MODES)}")
     if log.topic.startswith("__"):
         raise InputError(
             f"{log.topic}: control records of Kafka's internal topics are not share-group state; leave it out"
         )
     fold = read_into(lambda: _ControlLogFold(log, window or Window()), log, chunk=chunk, only_control=True)
-    return fold.finish(options, limits or Limits())
+    return fold.finish(options.control, options.limits)
 
 
 def decode_control_log(

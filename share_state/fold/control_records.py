@@ -63,17 +63,7 @@ class ControlRecordDialect:
 
     def fold(self, log: LogPartition, window: Window, options: FoldOptions) -> FoldedControlLog:
         """Fold the control records of a topic-partition; see `fold_control_log`."""
-        control = options.control
-        return fold_control_log(
-            log,
-            window,
-            mode=control.mode,
-            subscriptions=control.subscriptions,
-            ignore_uncheckpointed=control.ignore_uncheckpointed,
-            index=control.index,
-            last_audit=control.last_audit,
-            limits=options.limits,
-        )
+        return fold_control_log(log, window, options)
 
     def open(self, log: LogPartition, window: Window, options: FoldOptions) -> "_ControlLogReader":
         """Open a topic-partition to follow its groups record by record."""

@@ -1,6 +1,6 @@
 """Reads, decodes and folds one log partition of `__share_group_state`, in one task."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -13,7 +13,6 @@ from share_state.fold.chains import NO_OFFSET, Chains
 from share_state.fold.checkpoint import FoldCheckpoint
 from share_state.fold.cutoff import cutoff
 from share_state.fold.interval_merge import effective_starts
-from share_state.fold.limits import Limits
 from share_state.fold.log_stats import (
     NO_PREVIOUS_START,
     Folded,
@@ -23,7 +22,8 @@ from share_state.fold.log_stats import (
     Losses,
     dictionary_encoded,
 )
-from share_state.fold.record_context import ContextFold, RecordJudge
+from share_state.fold.options import FoldOptions
+from share_state.fold.record_context import ContextFold
 from share_state.fold.states import (
     SHARE_GROUP_STATE,
     compute_lags,
@@ -46,9 +46,9 @@ from share_state.kafka.state_records import (
     set_reported_faults,
 )
 from share_state.schema.declarations import table_schema
-from share_state.sources.as_of import AsOfPoint, Window, as_of_window
+from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition
-from share_state.sources.resume import READ_FROM_START, ResumePoint, ResumeStatus
+from share_state.sources.resume import READ_FROM_START, ResumePoint
 from share_state.sources.segments import RecordIndex, index_records, read_chunks, read_into
 from share_state.sources.topics import Topics
 
@@ -109,39 +109,30 @@ class FoldedLog(Folded):
 def fold_log(
     log: LogPartition,
     window: Window | None = None,
+    options: FoldOptions | None = None,
     *,
-    as_of: AsOfPoint | None = None,
-    topics: Topics | None = None,
-    state_partitions: int | None = None,
     chunk: int = CHUNK_SIZE,
-    limits: Limits | None = None,
-    restore: Callable[[], FoldCheckpoint] | None = None,
-    resume_status: ResumeStatus | None = None,
-    judge: RecordJudge | None = None,
-    cores: int = 1,
-    archiving_groups: frozenset[str] | None = None,
 ) -> FoldedLog:
     """Fold one log partition into the state that a coordinator has after loading it.
 
     Args:
-        log: a log partition from `find_logs`; with `restore`, the result of `resume`.
+        log: a log partition from `find_logs`; with `options.restore`, the result of `resume`.
         window: selects records; all by default.
-        as_of: in place of a window: an offset, a time or its ISO 8601 text; later records are left out.
-        topics, state_partitions, limits, restore, resume_status, judge, cores, archiving_groups: see FoldOptions.
+        options: how to fold it; `control` is for control records.
         chunk: bytes of segments in memory at a time.
     Raises:
         InputError: if a segment cannot be read.
     Source: Kafka CoordinatorLoaderImpl.doLoad, ShareCoordinatorShard.replay.
     """
-
-    def begin() -> _LogFold:
-        checkpoint = restore() if restore else None
-        selected_window = window or as_of_window(as_of)
-        settings = (limits or Limits(), checkpoint, resume_status, judge, cores, chunk, archiving_groups)
-        return _LogFold(log, selected_window, *settings)
-
-    fold = read_into(begin, log, chunk=chunk, slices=SLICES_PER_CHUNK, cores=cores)
-    return fold.finish(topics or Topics(), state_partitions)
+    options = options or FoldOptions()
+    fold = read_into(
+        lambda: _LogFold(log, window or Window(), options, chunk),
+        log,
+        chunk=chunk,
+        slices=SLICES_PER_CHUNK,
+        cores=options.cores,
+    )
+    return fold.finish()
 
 
 def decode_log(
@@ -152,7 +143,7 @@ def decode_log(
     Args:
         losses: collects where records are missing or unreadable, before their chunk is yielded.
     """
-    fold = _LogFold(log, window, Limits())
+    fold = _LogFold(log, window, FoldOptions())
     fold.losses = losses or fold.losses
     # Yielded records cannot be withdrawn if segments turn out to overlap, so merge from the start.
     try:
@@ -166,31 +157,19 @@ def decode_log(
 class _LogFold:
     """The fold of a log partition, chunk by chunk."""
 
-    def __init__(
-        self,
-        log: LogPartition,
-        window: Window,
-        limits: Limits,
-        checkpoint: FoldCheckpoint | None = None,
-        resume_status: ResumeStatus | None = None,
-        judge: RecordJudge | None = None,
-        cores: int = 1,
-        chunk: int = CHUNK_SIZE,
-        archiving_groups: frozenset[str] | None = None,
-    ) -> None:
-        self.log, self.window, self.limits, self.judge = log, window, limits, judge
-        self.previous = checkpoint
-        if resume_status in READ_FROM_START:
+    def __init__(self, log: LogPartition, window: Window, options: FoldOptions, chunk: int = CHUNK_SIZE) -> None:
+        self.log, self.window, self.options = log, window, options
+        self.previous = checkpoint = options.restore() if options.restore else None
+        if options.resume_status in READ_FROM_START:
             checkpoint = None
-        self.cores, self.folding = cores, BackgroundWorker(cores)
+        self.folding = BackgroundWorker(options.cores)
         self.mark = checkpoint.mark if checkpoint else None
         self.keys = checkpoint.keys if checkpoint else KeyTable()
         self.chains = checkpoint.chains if checkpoint else Chains()
         self.extent = checkpoint.extent if checkpoint else LogExtent()
         self.last_lost_offset = checkpoint.last_lost_offset if checkpoint else NO_OFFSET
-        self.observations = LogObservations(
-            counts=checkpoint.counts if checkpoint else LogCounts(), resume_status=resume_status
-        )
+        counts = checkpoint.counts if checkpoint else LogCounts()
+        self.observations = LogObservations(counts=counts, resume_status=options.resume_status)
         self.last: np.void | None = None
         self.next_offset = self.observations.read_before = self.mark.next_offset if self.mark else NO_OFFSET
         self.newest_time = self.mark.newest_time if self.mark else NO_OFFSET
@@ -200,27 +179,25 @@ class _LogFold:
             before = self.previous.chains.chains
             self.previous_starts = np.where(before["exists"], before["start_offset"], NO_PREVIOUS_START)
         self.archiving_ranges = None
-        if archiving_groups is not None and log.partition is not None and log.has_offsets:
-            is_whole = self.folded_from == 0
-            groups, resumed = archiving_groups, self.next_offset
-            self.archiving_ranges = ArchivingRanges(groups, self.chains, resumed, is_whole=is_whole)
+        if options.archiving_groups is not None and log.partition is not None and log.has_offsets:
+            self.archiving_ranges = ArchivingRanges(
+                options.archiving_groups, self.chains, self.next_offset, is_whole=self.folded_from == 0
+            )
         self.archiving = (NO_OFFSET, NO_OFFSET)
         if checkpoint:
             self.archiving = (checkpoint.archiving_since, checkpoint.archiving_time)
-        self.context_fold = (
-            None
-            if judge is None
-            else ContextFold(
-                judge.broken_rules,
+        self.context_fold = None
+        if options.judge is not None:
+            self.context_fold = ContextFold(
+                options.judge.broken_rules,
                 log_start_offset=self.folded_from,
-                limits=limits,
+                limits=options.limits,
                 archiving=self.archiving,
             )
-        )
         self.broken_since, self.record_count, self.has_valid_batches = False, 0, checkpoint is not None
         self.judged: list[Any] = []
         self.buffer = RECORD_BUFFERS.acquire()
-        self.spare_buffer = self.buffer if cores == 1 else RECORD_BUFFERS.acquire()
+        self.spare_buffer = self.buffer if options.cores == 1 else RECORD_BUFFERS.acquire()
         self.min_fold_size = chunk * CHUNKS_PER_FOLD
         self.fold_size = max(self.min_fold_size, self.chains.size)
         self.losses = Losses([] if self.last_lost_offset == NO_OFFSET else [self.last_lost_offset])
@@ -248,7 +225,8 @@ class _LogFold:
             lost, limit_rows = (), None
             if self.context_fold is not None:
                 lost = tuple(self.losses.offsets)
-                limit_rows = self.limits.group_rows(self.keys.columns()[0]) if self.limits.groups else None
+                limits = self.options.limits
+                limit_rows = limits.group_rows(self.keys.columns()[0]) if limits.groups else None
             if self.archiving_ranges is not None:
                 self.archiving_ranges.note_keys(self.keys)
             self.folding.submit(lambda: self._fold(buffer, keys, limit_rows, lost))
@@ -256,14 +234,14 @@ class _LogFold:
     def _fold(self, buffer: RecordBuffer, keys: int, limit_rows: np.ndarray | None, lost: Sequence[int]) -> None:
         records = StateRecords(buffer.rows, buffer.batches)
         # Reading and decoding keep one core busy.
-        slices = max(1, self.cores - 1)
+        slices = max(1, self.options.cores - 1)
         if self.archiving_ranges is not None:
             self.archiving_ranges.take(records, self.chains)
-        if self.judge is None or self.context_fold is None:
+        if self.options.judge is None or self.context_fold is None:
             self.chains.apply(records, keys, slices)
         else:
             chunk = self.context_fold.apply(records, self.chains, keys, slices, limit_rows, lost)
-            self.judged += self.judge(chunk)
+            self.judged += self.options.judge(chunk)
             self.archiving = self.context_fold.archiving
         buffer.clear()
 
@@ -390,7 +368,8 @@ class _LogFold:
         if self.spare_buffer is not self.buffer:
             RECORD_BUFFERS.release(self.spare_buffer)
 
-    def finish(self, topics: Topics, state_partitions: int | None) -> FoldedLog:
+    def finish(self) -> FoldedLog:
+        topics = self.options.topics
         self._fold_decoded()
         self.folding.wait()
         self.release_buffers()
@@ -406,7 +385,7 @@ class _LogFold:
         # Not part of the checkpoint: a later audit reads these bytes again.
         self.note_open_damage()
         if self.log.partition is not None:
-            self.observations.place_keys(key_hashes(self.keys), self.log.partition, state_partitions)
+            self.observations.place_keys(key_hashes(self.keys), self.log.partition, self.options.state_partitions)
         chains, numbers = existing_chains(self.chains), np.flatnonzero(self.chains.chains["exists"])
         suspect = chains.chains["suspect_offset"] != NO_OFFSET
         suspect |= self.last_lost_offset > chains.chains["snapshot_offset"]
@@ -473,7 +452,7 @@ class _LogFold:
             state_pieces=table_in_pieces("share_partition_state", chains, encoded, build_states),
             in_flight_pieces=in_flight_in_pieces(chains, encoded),
             cutoff=pa.Table.from_pylist([row], schema=table_schema("cutoff")),
-            limits=self.limits,
+            limits=self.options.limits,
             newest_time=self.newest_time,
             checkpoint=checkpoint,
             previous_starts=self._previous_starts_by_key()[numbers],

@@ -41,18 +41,7 @@ class ShareGroupState:
 
     def fold(self, log: LogPartition, window: Window, options: FoldOptions) -> FoldedLog:
         """Fold a log partition; see `fold_log`."""
-        return fold_log(
-            log,
-            window,
-            topics=options.topics,
-            state_partitions=options.state_partitions,
-            limits=options.limits,
-            restore=options.restore,
-            resume_status=options.resume_status,
-            judge=options.judge,
-            cores=options.cores,
-            archiving_groups=options.archiving_groups,
-        )
+        return fold_log(log, window, options)
 
     def open(self, log: LogPartition, window: Window, options: FoldOptions) -> "_StateLogReader":
         """Open a log partition to follow it record by record."""

@@ -28,6 +28,7 @@ from share_state.fold.history import history_pieces
 from share_state.fold.limits import Limits
 from share_state.fold.log import FoldedLog, fold_log
 from share_state.fold.log_stats import dictionary_encoded
+from share_state.fold.options import FoldOptions
 from share_state.fold.states import in_flight_table, key_columns, state_table, window_tiles
 from share_state.kafka.buffers import range_rows
 from share_state.kafka.record_batches import Chunk
@@ -255,8 +256,7 @@ class StreamFold:
             start = rows["offset"][0].as_py() if len(rows) else 0
         is_recorded = facts.log_start_offset is not None
         log = LogPartition(STATE_TOPIC, partition, (), start, is_recorded, facts.topic_id, source=MicroBatch(rows))
-        folded = fold_log(
-            log,
+        options = FoldOptions(
             limits=self.limits,
             state_partitions=self.state_partitions or facts.state_partitions,
             restore=None if before is None else cast("Callable[[], FoldCheckpoint]", restored),
@@ -264,6 +264,7 @@ class StreamFold:
             judge=RecordRules(self.severities),
             archiving_groups=EVERY_GROUP if self.has_dead_letters else None,
         )
+        folded = fold_log(log, options=options)
         moved = mark is None or mark.log_start_offset != start
         return Folding(folded, before, status), bool(len(rows) or moved)
 

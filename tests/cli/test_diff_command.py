@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from share_state.fold.log import fold_log
+from share_state.sources.as_of import as_of_window
 from share_state.sources.discovery import find_logs
 from tests.cli.commands import Command
 from tests.truth import DATA
@@ -16,7 +17,7 @@ POINTS = ("--as-of-time", EARLIER, "--and-as-of-time", LATER)
 
 
 def _starts(as_of: str) -> dict[tuple, int]:
-    rows = [row for log in find_logs([str(CHAOS)]) for row in fold_log(log, as_of=as_of).states.to_pylist()]
+    rows = [row for log in find_logs([str(CHAOS)]) for row in fold_log(log, as_of_window(as_of)).states.to_pylist()]
     return {(row["group_id"], row["topic_id"], row["partition"]): _known(row["start_offset"]) for row in rows}
 
 
@@ -69,7 +70,8 @@ def test_the_later_point_is_the_end_where_none_is_given(light: Command):
     by_offset = light("diff", CHAOS, "--as-of-offset", f"0={middle}", "--json").json
     kept = {(row["group_id"], row["topic_id"], row["partition"]) for row in fold_log(first).states.to_pylist()}
     gone = {
-        (row["group_id"], row["topic_id"], row["partition"]) for row in fold_log(first, as_of=middle).states.to_pylist()
+        (row["group_id"], row["topic_id"], row["partition"])
+        for row in fold_log(first, as_of_window(middle)).states.to_pylist()
     }
     assert {(row["group_id"], row["topic_id"], row["partition"]) for row in by_offset["changed"]} <= kept | gone
     assert by_offset["changed"]

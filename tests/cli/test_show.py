@@ -9,6 +9,7 @@ import pytest
 
 from share_state.cli.main import run
 from share_state.fold.log import fold_log
+from share_state.fold.options import FoldOptions
 from share_state.fold.states import compute_lags
 from share_state.sources.discovery import find_logs
 from share_state.sources.topics import read_topics
@@ -60,7 +61,9 @@ def test_a_dead_letter_queue_s_waiting_records_lag_as_kafka_s_own_tool_says(ligh
 @pytest.mark.parametrize("scenario", DESCRIBED, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_the_lag_of_every_release_is_that_of_kafka_s_own_tool(scenario: Path):
     topics = read_topics(str(scenario / "topics.json"))
-    states = pa.concat_tables(fold_log(log, topics=topics).states for log in find_logs([str(scenario)]))
+    states = pa.concat_tables(
+        fold_log(log, options=FoldOptions(topics=topics)).states for log in find_logs([str(scenario)])
+    )
     lag = compute_lags(*(states[name] for name in ("topic_end_offset", "start_offset", "delivery_complete_count")))
     rows = states.append_column("lag", lag).to_pylist()
     shown = {

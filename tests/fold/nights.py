@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from share_state.fold.checkpoint import checkpoint_row, checkpoint_share_partitions, restore_checkpoint, resume_point_of
 from share_state.fold.log import FoldedLog, fold_log
+from share_state.fold.options import FoldOptions
 from share_state.kafka.record_batches import CHUNK_SIZE
 from share_state.rules.findings import judge, judge_records
 from share_state.sources.discovery import LogPartition, find_logs
@@ -38,7 +39,9 @@ class Auditor:
         else:
             restore = partial(restore_checkpoint, self.log, self.share_partitions)
         self.fates.append(fate)
-        self.folded = fold_log(log, chunk=chunk, restore=restore, resume_status=fate, judge=judge_records)
+        self.folded = fold_log(
+            log, options=FoldOptions(restore=restore, resume_status=fate, judge=judge_records), chunk=chunk
+        )
         found = judge(self.folded, records=self.folded.judged).to_pylist()
         self.settled += [row for row in found if row["settled"]]
         self.unsettled = [row for row in found if not row["settled"]]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from share_state.fold.archiving import merge_ranges
 from share_state.fold.log import fold_log
+from share_state.fold.options import FoldOptions
 from share_state.sources.discovery import find_logs
 from tests.kafka.batches import NOW
 from tests.log_writer import Key, batch, snapshot, tombstone, update, write_log_folder
@@ -126,7 +127,7 @@ def test_every_offset_has_the_history_that_its_records_tell(drawn: list[Any]):
         (log,) = find_logs([str(folder)])
         groups = frozenset(group for group, _, _ in KEYS)
         for chunk in (1 << 20, 64):
-            table = fold_log(log, archiving_groups=groups, chunk=chunk).archiving_ranges
+            table = fold_log(log, options=FoldOptions(archiving_groups=groups), chunk=chunk).archiving_ranges
             assert table is not None
             for model, (group, _, _) in zip(models, KEYS, strict=True):
                 assert _rows(table, group) == model.rows()
@@ -138,7 +139,10 @@ def test_only_share_partitions_with_archiving_or_dead_letters_have_ranges(tmp_pa
     rejected = [update(KEYS[0], [(3, 5, ARCHIVED, 5)]), update(KEYS[1], [(3, 5, ARCHIVED, 5)])]
     write_log_folder(tmp_path, 0, [batch([snapshot(KEYS[0]), snapshot(KEYS[1]), *rejected])])
     (log,) = find_logs([str(tmp_path)])
-    none, one = (fold_log(log, archiving_groups=frozenset(groups)).archiving_ranges for groups in ((), ("app",)))
+    none, one = (
+        fold_log(log, options=FoldOptions(archiving_groups=frozenset(groups))).archiving_ranges
+        for groups in ((), ("app",))
+    )
     assert none is not None and one is not None
     assert len(none) == 0
     assert one["group_id"].to_pylist() == ["app"]

@@ -37,7 +37,7 @@ def test_what_is_no_point_is_refused(point: str | int):
 def test_the_fold_as_of_a_checkpoint_is_the_truth(case):
     expected = case.rows
     for log in find_logs([str(case.folder)]):
-        states = fold_log(log, as_of=case.partitions[log.partition]["nextOffset"]).states.to_pylist()
+        states = fold_log(log, as_of_window(case.partitions[log.partition]["nextOffset"])).states.to_pylist()
         found = {(row["group_id"], row["topic_id"], row["partition"]): row for row in states}
         assert found.keys() == {key for key, row in expected.items() if row["state_partition"] == log.partition}
         for key, row in found.items():
@@ -46,7 +46,7 @@ def test_the_fold_as_of_a_checkpoint_is_the_truth(case):
 
 def test_a_moment_takes_every_record_up_to_it():
     (log,) = find_logs([str(DATA / "4.3.1/chaos/__share_group_state-0")])
-    assert fold_log(log, as_of="2026-11-21T03:07:05Z").states == fold_log(
+    assert fold_log(log, as_of_window("2026-11-21T03:07:05Z")).states == fold_log(
         log, Window(until_time_ms=to_epoch_ms("2026-11-21T03:07:05Z"))
     ).states  # fmt: skip
-    assert fold_log(log, as_of="2000-01-01").record_count == 0
+    assert fold_log(log, as_of_window("2000-01-01")).record_count == 0

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from share_state.fold.log import FoldedLog, fold_log
+from share_state.fold.options import FoldOptions
 from share_state.fold.states import compute_lags
 from share_state.kafka.codec import encode
 from share_state.rules.findings import judge, judge_records
@@ -51,7 +52,7 @@ def folded(folder: Path, records: Sequence[Record], window: Window | None = None
     """Records of one log, a batch each, folded and judged."""
     write_log_folder(folder, 0, [batch([record]) for record in records])
     (log,) = find_logs([str(folder)])
-    return fold_log(log, window, judge=judge_records)
+    return fold_log(log, window, FoldOptions(judge=judge_records))
 
 
 def codes(found: FoldedLog) -> list[str]:

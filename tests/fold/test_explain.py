@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from share_state.fold.explain import Explanation, Place, Standing, explain
 from share_state.fold.log import fold_log
 from share_state.fold.options import SharePartitionFilter
-from share_state.sources.as_of import Window
+from share_state.sources.as_of import Window, as_of_window
 from share_state.sources.discovery import LogPartition, find_logs
 from tests.fold.model import SNAPSHOT_KIND, TOMBSTONE_KIND, UPDATE_KIND, Written, replay
 from tests.fold.random_logs import FARTHEST, folder_of, logs, numbered
@@ -74,7 +74,7 @@ def test_an_offset_of_a_broker_s_log_stands_where_the_fold_has_it_as_of_any_reco
         whole = fold_log(log)
         for _ in range(5):
             until = draw.randrange(whole.first_offset + 1, whole.next_offset + 1)
-            folded = fold_log(log, as_of=until)
+            folded = fold_log(log, as_of_window(until))
             state = draw.choice(folded.states.to_pylist())
             chosen = SharePartitionFilter(state["group_id"], state["topic_id"], state["partition"])
             tiles = [

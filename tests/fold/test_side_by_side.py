@@ -12,6 +12,7 @@ from share_state.errors import InputError
 from share_state.fold.chains import Chains
 from share_state.fold.checkpoint import checkpoint_row, checkpoint_share_partitions
 from share_state.fold.log import FoldedLog, decode_log, fold_log
+from share_state.fold.options import FoldOptions
 from share_state.fold.record_context import ContextChunk
 from share_state.kafka.record_batches import CHUNK_SIZE
 from share_state.pipeline.plan import cores_per_log
@@ -25,7 +26,7 @@ from tests.truth import DATA, scenarios
 
 
 def folded(log: LogPartition, cores: int, chunk: int = CHUNK_SIZE) -> FoldedLog:
-    return fold_log(log, chunk=chunk, cores=cores, judge=judge_records)
+    return fold_log(log, options=FoldOptions(cores=cores, judge=judge_records), chunk=chunk)
 
 
 def check_same(found: FoldedLog, expected: FoldedLog) -> None:
@@ -84,7 +85,7 @@ def test_a_judge_that_fails_is_heard():
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        fold_log(log, cores=2, judge=Failing())
+        fold_log(log, options=FoldOptions(cores=2, judge=Failing()))
 
 
 def of_size(partition: int, size: int) -> LogPartition:

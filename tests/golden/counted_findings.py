@@ -13,6 +13,7 @@ import yaml
 
 from share_state.fold.limits import Limits
 from share_state.fold.log import fold_log
+from share_state.fold.options import FoldOptions
 from share_state.rules import findings as findings_module
 from share_state.rules.findings import judge, judge_records
 from share_state.sources.discovery import find_logs
@@ -33,7 +34,7 @@ def findings_of(folder: Path, limits: Limits | None = None) -> list[dict]:
     # Each one, not the first thousand.
     with patch.object(findings_module, "FINDINGS_KEPT", sys.maxsize):
         for log in logs:
-            folded = fold_log(log, limits=limits, state_partitions=len(logs), judge=judge_records)
+            folded = fold_log(log, options=FoldOptions(limits=limits, state_partitions=len(logs), judge=judge_records))
             found += judge(folded, records=folded.judged).to_pylist()
     return found
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from share_state.fold.log import FoldedLog, fold_log
+from share_state.fold.options import FoldOptions
 from share_state.rules.findings import judge
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import find_logs
@@ -201,7 +202,7 @@ def test_the_in_flight_rows_tile_the_window(case: Case):
 def test_nothing_a_broker_wrote_is_unreadable(case: Case):
     logs = find_logs([str(case.folder)])
     for log in logs:
-        findings = judge(fold_log(log, state_partitions=len(logs)))
+        findings = judge(fold_log(log, options=FoldOptions(state_partitions=len(logs))))
         assert not codes(findings).keys() & UNREADABLE
 
 

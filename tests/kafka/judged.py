@@ -9,6 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from share_state.fold.log import FoldedLog, fold_log
+from share_state.fold.options import FoldOptions
+from share_state.kafka.record_batches import CHUNK_SIZE
 from share_state.rules.findings import count_findings, judge
 from share_state.sources.discovery import LogPartition
 from tests.kafka.batches import log_of
@@ -75,9 +77,9 @@ class Judged:
         return row
 
 
-def judged(log: LogPartition, **options: Any) -> Judged:
-    """Fold a log and run every rule."""
-    folded = fold_log(log, **options)
+def judged(log: LogPartition, *, chunk: int = CHUNK_SIZE, **options: Any) -> Judged:
+    """Fold a log and run every rule; `options` are fields of FoldOptions."""
+    folded = fold_log(log, options=FoldOptions(**options), chunk=chunk)
     return Judged(folded, judge(folded))
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from share_state.config.inputs import KEYS, input_spec
 from share_state.fold.log import FoldedLog, fold_log
+from share_state.fold.options import FoldOptions
 from share_state.pipeline.plan import build_plan
 from share_state.sources.segments import read_chunks
 from tests.kafka.batches import (
@@ -44,7 +45,7 @@ BATCHES = consecutive(
 
 def _folded(folder: Path, codecs: Sequence[int], chunk: int, cores: int) -> FoldedLog:
     batches = [replace(batch, attributes=codecs[row % len(codecs)]) for row, batch in enumerate(BATCHES)]
-    return fold_log(log_of(folder, in_bytes(batches)), chunk=chunk, cores=cores)
+    return fold_log(log_of(folder, in_bytes(batches)), options=FoldOptions(cores=cores), chunk=chunk)
 
 
 @pytest.mark.parametrize("cores", [1, 2])
@@ -63,7 +64,7 @@ def test_a_batch_larger_than_what_is_held_is_read(tmp_path: Path):
     log = log_of(
         tmp_path, in_bytes(consecutive([BATCHES[0], Batch(many, attributes=4), Batch(many[:3], attributes=1)]))
     )
-    assert len(fold_log(log, chunk=SMALL, cores=2).states) == 200
+    assert len(fold_log(log, options=FoldOptions(cores=2), chunk=SMALL).states) == 200
 
 
 def test_where_chunks_end_does_not_depend_on_how_many_are_held(tmp_path: Path):

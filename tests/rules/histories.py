@@ -7,6 +7,7 @@ from typing import Any
 
 from share_state.fold.limits import Limits
 from share_state.fold.log import fold_log
+from share_state.fold.options import FoldOptions
 from share_state.rules.findings import judge, judge_records
 from share_state.rules.registry import ERROR, INFO, WARNING, Scope
 from share_state.sources.discovery import LogPartition
@@ -46,7 +47,7 @@ def log_with(folder: Path, *records: Record, base_offset: int = 0) -> LogPartiti
 
 def audited(log: LogPartition, limits: Limits | None = None, chunk: int = 1 << 20) -> Judged:
     """Fold a log and run every rule, those over single records too."""
-    folded = fold_log(log, limits=limits, chunk=chunk, judge=judge_records)
+    folded = fold_log(log, options=FoldOptions(limits=limits or Limits(), judge=judge_records), chunk=chunk)
     return Judged(folded, judge(folded, records=folded.judged))
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from share_state.fold.log import fold_log
+from share_state.fold.options import FoldOptions
 from share_state.rules.findings import RecordRules, judge
 from share_state.rules.registry import OFF, SEVERITIES, Scope, registered
 from share_state.schema.declarations import table_schema
@@ -87,11 +88,11 @@ def test_what_is_found_does_not_depend_on_where_the_last_audit_ended(tmp_path: P
 
 def test_a_rule_over_records_that_is_off_reports_nothing(tmp_path: Path):
     log = log_with(tmp_path, snapshot(), update(count=4), update(epoch=3))
-    both = fold_log(log, judge=RecordRules()).judged
+    both = fold_log(log, options=FoldOptions(judge=RecordRules())).judged
     # The count goes back to 0, which counts only if 4.4 or later wrote the log.
     codes = {"DELIVERY_COMPLETE_COUNT_MISMATCH", "COUNT_REGRESSION"}
     assert {code for code, _ in both} == {*codes, "UPDATE_EPOCH_MISMATCH"}
-    one = fold_log(log, judge=RecordRules({"UPDATE_EPOCH_MISMATCH": OFF})).judged
+    one = fold_log(log, options=FoldOptions(judge=RecordRules({"UPDATE_EPOCH_MISMATCH": OFF}))).judged
     assert {code for code, _ in one} == codes
 
 

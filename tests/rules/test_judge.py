@@ -9,6 +9,7 @@ import pytest
 
 from share_state.errors import DeclarationError
 from share_state.fold.log import fold_log
+from share_state.fold.options import FoldOptions
 from share_state.fold.states import SHARE_GROUP_STATE
 from share_state.rules.findings import judge
 from share_state.rules.registry import ERROR, INFO, NOTHING, OFF, SEVERITIES, WARNING, Breaches, Scope, registered, rule
@@ -66,7 +67,7 @@ ELSEWHERE = {
 
 
 def test_a_sound_log_breaks_no_rule(tmp_path: Path):
-    assert len(judge(fold_log(log_of(tmp_path, in_bytes(LOG)), state_partitions=1))) == 0
+    assert len(judge(fold_log(log_of(tmp_path, in_bytes(LOG)), options=FoldOptions(state_partitions=1)))) == 0
 
 
 def test_every_rule_of_state_records_is_broken_by_a_test():
@@ -160,7 +161,7 @@ def _logs(folder: Path, partition: int) -> LogPartition:
 
 def test_records_in_another_state_partition_than_their_key_s_are_found(tmp_path: Path):
     home = _hash("g", 2)
-    found = judge(fold_log(_logs(tmp_path, home), state_partitions=50)).to_pylist()
+    found = judge(fold_log(_logs(tmp_path, home), options=FoldOptions(state_partitions=50))).to_pylist()
     assert {row["rule"] for row in found} == {"WRONG_PARTITION"}
     strays = {row["partition"]: dict(row["evidence"]) for row in found}
     assert strays == {
@@ -174,4 +175,4 @@ def test_where_the_number_of_state_partitions_is_not_known_no_record_is_misplace
     nameless = tmp_path / "segment.log"
     nameless.write_bytes(in_bytes(SNAPSHOTS))
     (log,) = find_logs([str(nameless)])
-    assert len(judge(fold_log(log, state_partitions=50))) == 0
+    assert len(judge(fold_log(log, options=FoldOptions(state_partitions=50)))) == 0

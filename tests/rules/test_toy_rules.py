@@ -10,6 +10,7 @@ import pytest
 from share_state.errors import DeclarationError
 from share_state.fold.control_log import FoldedControlLog
 from share_state.fold.log import FoldedLog, fold_log
+from share_state.fold.options import FoldOptions
 from share_state.fold.record_context import ContextChunk
 from share_state.fold.sticky import FoldedSticky, fold_sticky
 from share_state.kafka.classic_groups import read_generations
@@ -54,7 +55,7 @@ def toys() -> Iterator[None]:
 
 def _findings(folder: Path, severities: dict[str, str] | None = None) -> list[dict[str, Any]]:
     log = log_with(folder, *RECORDS)
-    folded = fold_log(log, judge=RecordRules(severities))
+    folded = fold_log(log, options=FoldOptions(judge=RecordRules(severities)))
     return [
         row for row in judge(folded, severities, records=folded.judged).to_pylist() if row["rule"].startswith("TOY")
     ]

@@ -3,7 +3,10 @@
 import struct
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
+from share_state.fold.limits import Limits
+from share_state.fold.options import ControlOptions, FoldOptions
 from share_state.sources.discovery import LogPartition, find_topic_logs
 from tests.kafka.batches import Batch, Range, Record
 
@@ -90,6 +93,11 @@ def log_of(
         (folder / "log-start-offset-checkpoint").write_text(f"0\n1\n{topic} 0 {start}\n")
     (found,) = find_topic_logs([str(place)])
     return found
+
+
+def control_options(*, limits: Limits = Limits(), **options: Any) -> FoldOptions:  # noqa: B008  frozen
+    """How control records are folded; `options` are fields of ControlOptions."""
+    return FoldOptions(limits=limits, control=ControlOptions(**options))
 
 
 def at(records: dict[int, Record]) -> list[Batch]:

@@ -13,7 +13,7 @@ from share_state.fold.dialect import verify_cutoff
 from share_state.fold.options import FoldOptions
 from share_state.rules.findings import judge
 from share_state.sources.as_of import Window
-from tests.fold.control_records.logs import checkpoint, control, delta, log_of, marker, user_data
+from tests.fold.control_records.logs import checkpoint, control, control_options, delta, log_of, marker, user_data
 from tests.fold.control_records.model import Checkpoint, Delta, Modelled, recover
 from tests.kafka.batches import Batch
 
@@ -113,7 +113,7 @@ def test_any_chains_fold_as_by_hand(tmp_path_factory: pytest.TempPathFactory, lo
     folder = tmp_path_factory.mktemp("log")
     found = fold_control_log(
         log_of(folder, batches(log, data)),
-        mode="strict" if strict else "best-effort",
+        options=control_options(mode="strict" if strict else "best-effort"),
         chunk=data.draw(st.sampled_from([64, 1000, 1 << 20])),
     )
     same(found, recover(log, strict=strict))
@@ -134,7 +134,8 @@ def test_dropping_what_lies_before_the_cutoff_changes_nothing(
     tmp_path_factory: pytest.TempPathFactory, log, strict: bool
 ):
     folded = fold_control_log(
-        log_of(tmp_path_factory.mktemp("log"), batches(log)), mode="strict" if strict else "best-effort"
+        log_of(tmp_path_factory.mktemp("log"), batches(log)),
+        options=control_options(mode="strict" if strict else "best-effort"),
     )
     proof = verify_cutoff(folded, Window(), FoldOptions(control=folded.options))
     assert proof is None or proof.differing == ()
@@ -161,7 +162,7 @@ def test_thousands_of_chains_of_one_topic_partition_fold_as_by_hand(tmp_path: Pa
         chains[group] = (offset, epoch)
     everything = log_of(tmp_path, batches(log))
     for mode in ("strict", "best-effort"):
-        found = fold_control_log(everything, mode=mode, chunk=1 << 18)
+        found = fold_control_log(everything, options=control_options(mode=mode), chunk=1 << 18)
         same_scalars(found, recover(log, strict=mode == "strict"))
 
 

@@ -11,7 +11,7 @@ from share_state.rules.findings import judge
 from share_state.rules.registry import ERROR, OFF, Scope, registered, rule
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition, find_topic_logs
-from tests.fold.control_records.logs import at, checkpoint, control, delta, log_of, user_data
+from tests.fold.control_records.logs import at, checkpoint, control, control_options, delta, log_of, user_data
 from tests.fold.control_records.test_worked_example import findings, state
 from tests.kafka.batches import Record
 from tests.rules.histories import CONTROL_SCOPES, STATE_SCOPES
@@ -24,7 +24,10 @@ BASE = checkpoint("G", 1, 0, 0)
 
 def folded(folder: Path, found: dict[int, Record], **options) -> FoldedControlLog:
     """The records folded, behind user data from offset 0."""
-    return fold_control_log(log_of(folder, [*([] if 0 in found else [user_data(0)]), *at(found)]), **options)
+    return fold_control_log(
+        log_of(folder, [*([] if 0 in found else [user_data(0)]), *at(found)]),
+        options=control_options(**options),
+    )
 
 
 def linked(backs: dict[int, int]) -> dict[int, Record]:

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 import share_state
 from share_state.fold.control_log import decode_control_log, fold_control_log
 from share_state.fold.control_records import ControlReplay
-from share_state.fold.options import ControlOptions, FoldOptions, SharePartitionFilter
+from share_state.fold.options import SharePartitionFilter
 from share_state.fold.timeline import timeline_tables
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition, find_topic_logs
-from tests.fold.control_records.logs import checkpoint, control, delta, log_of
+from tests.fold.control_records.logs import checkpoint, control, control_options, delta, log_of
 from tests.fold.control_records.model import Checkpoint, Delta
 from tests.fold.control_records.test_against_model import batches, logs
 
@@ -31,14 +31,14 @@ def timeline(
     mode: str = "strict",
 ):
     """All rows in log order."""
-    tables = list(timeline_tables(log, window, key_filter, FoldOptions(control=ControlOptions(mode))))
+    tables = list(timeline_tables(log, window, key_filter, control_options(mode=mode)))
     assert {table.schema for table in tables} <= {table_schema("timeline")}
     return sorted((row for table in tables for row in table.to_pylist()), key=lambda row: row["offset"])
 
 
 def assert_is_the_fold(log: LogPartition, row: dict, mode: str) -> None:
     """Hold a row against the share-partition's row of a fold that stops behind the record."""
-    folded = fold_control_log(log, Window(until_offset=row["offset"] + 1), mode=mode)
+    folded = fold_control_log(log, Window(until_offset=row["offset"] + 1), control_options(mode=mode))
     found = [state for state in folded.states.to_pylist() if state["group_id"] == row["group_id"]]
     if found:
         assert {name: row[name] for name in row if name not in OF_RECORD} == {

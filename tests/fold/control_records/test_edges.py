@@ -16,7 +16,17 @@ from share_state.fold.options import FoldOptions, SharePartitionFilter
 from share_state.report.explain import DeliveryLimit, summary_sentence
 from share_state.sources.as_of import Window
 from share_state.sources.share_snapshots import ShareSnapshotEntry, read_share_snapshot_file, write_share_snapshots
-from tests.fold.control_records.logs import at, checkpoint, control, control_key, delta, log_of, marker, user_data
+from tests.fold.control_records.logs import (
+    at,
+    checkpoint,
+    control,
+    control_key,
+    control_options,
+    delta,
+    log_of,
+    marker,
+    user_data,
+)
 from tests.fold.control_records.test_worked_example import findings, folded, state
 from tests.kafka.batches import NOW, Batch, Record
 
@@ -202,7 +212,8 @@ def test_a_topic_that_nobody_subscribes_to_says_why_it_has_no_cutoff(tmp_path: P
     row = cutoff(folded(tmp_path, LOG, subscriptions={"other": ["G"]}))
     assert (row["cutoff_offset"], row["safe"]) == (None, True)
     assert row["reason"] == "no group subscribes to the topic, so there is no earliest share offset"
-    assert cutoff(fold_control_log(log_of(tmp_path / "u", [user_data(0)]), subscriptions={}))["reason"] is None
+    without_groups = fold_control_log(log_of(tmp_path / "u", [user_data(0)]), options=control_options(subscriptions={}))
+    assert cutoff(without_groups)["reason"] is None
 
 
 # Checkpoints.
@@ -249,13 +260,17 @@ def test_an_idle_group_whose_checkpoint_retention_removed_is_told_by_whoever_kno
     log = log_of(tmp_path, at({40: checkpoint("G", 1, 40, 40)}), base=30)
     assert lost(fold_control_log(log)) == []
     index = [ShareSnapshotEntry("G", 40, 1, 40), ShareSnapshotEntry("idle", 20, 1, 20)]
-    assert lost(fold_control_log(log, index=index)) == [("idle", "error")]
+    assert lost(fold_control_log(log, options=control_options(index=index))) == [("idle", "error")]
     last = pa.table({"group_id": ["idle", "G"], "start_offset": [3, 40], "snapshot_offset": [20, 40]})
-    assert lost(fold_control_log(log, last_audit=last)) == [("idle", "error")]
-    assert lost(fold_control_log(log, index=index, subscriptions=UNSUBSCRIBED)) == [("idle", "info")]
-    assert lost(fold_control_log(log, subscriptions={"T": ["G", "idle"]})) == [("idle", "warning")]
+    assert lost(fold_control_log(log, options=control_options(last_audit=last))) == [("idle", "error")]
+    assert lost(fold_control_log(log, options=control_options(index=index, subscriptions=UNSUBSCRIBED))) == [
+        ("idle", "info")
+    ]
+    assert lost(fold_control_log(log, options=control_options(subscriptions={"T": ["G", "idle"]}))) == [
+        ("idle", "warning")
+    ]
     whole = log_of(tmp_path / "whole", [user_data(0), *at({40: checkpoint("G", 1, 40, 40)})])
-    assert lost(fold_control_log(whole, subscriptions={"T": ["G", "idle"]})) == []
+    assert lost(fold_control_log(whole, options=control_options(subscriptions={"T": ["G", "idle"]}))) == []
 
 
 # What the other dialect judges, too.

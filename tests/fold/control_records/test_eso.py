@@ -15,7 +15,7 @@ from share_state.fold.limits import Limits
 from share_state.fold.options import FoldOptions
 from share_state.sources.as_of import Window
 from share_state.sources.share_snapshots import ShareSnapshotEntry, read_share_snapshot_file, write_share_snapshot_file
-from tests.fold.control_records.logs import at, checkpoint, delta, log_of, user_data
+from tests.fold.control_records.logs import at, checkpoint, control_options, delta, log_of, user_data
 from tests.fold.control_records.test_worked_example import CORRECTED, findings, records
 from tests.kafka.batches import NOW, Record
 
@@ -49,7 +49,7 @@ NOW_TIME = datetime.fromtimestamp(NOW / 1000, UTC)
 def folded(folder: Path, found: Mapping[int, Record], *, start: int | None = 0, **options: Any) -> FoldedControlLog:
     """The records folded, in a log that begins at offset 0 (with user data) unless another start is noted."""
     log = log_of(folder, [user_data(0), *at(dict(found))], start=start or None)
-    return fold_control_log(log, **options)
+    return fold_control_log(log, options=control_options(**options))
 
 
 def by_group(result: FoldedControlLog, column: str) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def test_a_group_without_checkpoint_blocks_cleaning(tmp_path: Path):
     assert [row["offset"] for row in findings(result)["ORPHAN_DELTA"]] == [70]
     assert "G4" not in result.states["group_id"].to_pylist()
     assert verify_cutoff(result, Window(), FoldOptions(control=result.options)) is None
-    lenient = fold_control_log(result.log, ignore_uncheckpointed=True)
+    lenient = fold_control_log(result.log, options=control_options(ignore_uncheckpointed=True))
     assert (lenient.earliest.offset, lenient.earliest.blocked_by, lenient.redundant_records) == (60, ("G4",), 2)
 
 
@@ -161,9 +161,10 @@ def test_a_long_chain_is_named_with_its_length(tmp_path: Path):
     """D-45: the worked example has 7 deltas behind its checkpoint."""
     result = fold_control_log(log_of(tmp_path, at(records(CORRECTED))))
     assert "LONG_CHAIN" not in findings(result)
-    (found,) = findings(fold_control_log(result.log, limits=Limits(chain_length=5)))["LONG_CHAIN"]
+    short, long = (control_options(limits=Limits(chain_length=length)) for length in (5, 7))
+    (found,) = findings(fold_control_log(result.log, options=short))["LONG_CHAIN"]
     assert found["evidence"]["records"] == "7"
-    assert "LONG_CHAIN" not in findings(fold_control_log(result.log, limits=Limits(chain_length=7)))
+    assert "LONG_CHAIN" not in findings(fold_control_log(result.log, options=long))
 
 
 def test_a_chain_beyond_the_default_length_is_a_warning(tmp_path: Path):
@@ -178,7 +179,7 @@ def test_the_share_snapshot_file_of_the_example(tmp_path: Path):
     write_share_snapshot_file(file, result.index_entries)
     assert file.read_text() == "0\n3\nG1 400 2 450\nG2 250 7 350\nG3 500 0 500\n"
     assert read_share_snapshot_file(file) == sorted(result.index_entries, key=lambda entry: entry.group)
-    assert findings(fold_control_log(result.log, index=read_share_snapshot_file(file))) == {}
+    assert findings(fold_control_log(result.log, options=control_options(index=read_share_snapshot_file(file)))) == {}
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,19 @@ import pytest
 
 from share_state.fold.control_log import FoldedControlLog, fold_control_log
 from share_state.kafka.control_records import CHECKPOINT_TYPE, DELTA_TYPE
+from share_state.kafka.record_batches import CHUNK_SIZE
 from share_state.rules.findings import judge
 from share_state.sources.as_of import Window
-from tests.fold.control_records.logs import at, checkpoint, control, control_key, delta, log_of, user_data
+from tests.fold.control_records.logs import (
+    at,
+    checkpoint,
+    control,
+    control_key,
+    control_options,
+    delta,
+    log_of,
+    user_data,
+)
 from tests.kafka.batches import Record
 
 G = "G1"
@@ -64,9 +74,9 @@ def findings(folded: FoldedControlLog) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def folded(folder: Path, found: dict[int, Record], **options: Any) -> FoldedControlLog:
+def folded(folder: Path, found: dict[int, Record], chunk: int = CHUNK_SIZE, **options: Any) -> FoldedControlLog:
     """The records folded, one control batch each."""
-    return fold_control_log(log_of(folder, at(found)), **options)
+    return fold_control_log(log_of(folder, at(found)), options=control_options(**options), chunk=chunk)
 
 
 @pytest.mark.parametrize("first", [LITERAL, CORRECTED], ids=["literal", "corrected"])
@@ -75,7 +85,7 @@ def folded(folder: Path, found: dict[int, Record], **options: Any) -> FoldedCont
 def test_the_state_after_every_record_is_that_of_the_document(tmp_path: Path, first: str, last: str | None, mode: str):
     log = log_of(tmp_path, at(records(first, last)))
     for offset, expected in {130: STARTS[first], **AFTER}.items():
-        assert state(fold_control_log(log, Window(until_offset=offset + 1), mode=mode)) == expected
+        assert state(fold_control_log(log, Window(until_offset=offset + 1), control_options(mode=mode))) == expected
 
 
 def test_our_writer_of_test_logs_writes_the_documents_bytes():

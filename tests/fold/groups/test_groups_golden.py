@@ -5,6 +5,7 @@ import pytest
 
 from share_state.fold.groups import FoldedGroups, add_topic_names, fold_groups, read_topic_names
 from share_state.fold.log import fold_log
+from share_state.fold.options import FoldOptions
 from share_state.fold.states import compute_lags
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import find_group_logs, find_logs
@@ -106,7 +107,9 @@ def test_groups_list_the_share_partitions_that_the_stock_tool_shows(scenario):
 def offsets(scenario: Scenario) -> dict[tuple[str, str, int], tuple[int | None, int | None]]:
     """(group, topic name, partition) -> start offset, None for none, and lag; topics are named as the groups do."""
     topics = add_topic_names(read_topics(str(scenario.folder / "topics.json")), folded(scenario).names)
-    states = pa.concat_tables(fold_log(log, topics=topics).states for log in find_logs([str(scenario.folder)]))
+    states = pa.concat_tables(
+        fold_log(log, options=FoldOptions(topics=topics)).states for log in find_logs([str(scenario.folder)])
+    )
     behind = compute_lags(*(states[name] for name in ("topic_end_offset", "start_offset", "delivery_complete_count")))
     return {
         (row["group_id"], row["topic"], row["partition"]): (
@@ -158,7 +161,7 @@ def test_nothing_is_wrong_with_the_brokers_own_logs(scenario):
 def test_the_names_fill_in_the_topic_of_every_share_partition_of_a_living_topic(scenario):
     found, existing = folded(scenario), scenario.topic_names
     for log in find_logs([str(scenario.folder)]):
-        for row in fold_log(log, topics=found.topics).states.to_pylist():
+        for row in fold_log(log, options=FoldOptions(topics=found.topics)).states.to_pylist():
             if row["topic_id"] in existing:
                 assert row["topic"] == existing[row["topic_id"]]
 

@@ -9,6 +9,7 @@ import pytest
 from share_state.fold.control_log import fold_control_log
 from share_state.fold.limits import Limits
 from share_state.fold.log import fold_log
+from share_state.fold.options import FoldOptions
 from share_state.fold.states import CONTROL_RECORDS, SHARE_GROUP_STATE
 from share_state.rules.findings import judge, judge_records
 from share_state.rules.registry import INFO, registered
@@ -36,7 +37,7 @@ def findings(folder: Path) -> list[dict[str, Any]]:
     if any(folder.glob("__share_group_state-*")):
         logs = find_logs([str(folder)])
         for log in logs:
-            folded = fold_log(log, state_partitions=len(logs), limits=LIMITS, judge=judge_records)
+            folded = fold_log(log, options=FoldOptions(state_partitions=len(logs), limits=LIMITS, judge=judge_records))
             rows += judge(folded, records=folded.judged).to_pylist()
     else:
         for log in find_topic_logs([str(folder)]):

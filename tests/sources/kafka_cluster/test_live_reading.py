@@ -6,6 +6,7 @@ import pytest
 from confluent_kafka import Uuid
 
 from share_state.fold.log import FoldedLog, fold_log
+from share_state.fold.options import FoldOptions
 from share_state.rules.findings import judge
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import find_logs
@@ -19,7 +20,10 @@ def both(worked: Workload) -> list[tuple[FoldedLog, FoldedLog]]:
     live, folders = read_cluster(f"kafka://{worked.broker.address}"), find_logs([str(worked.broker.logs)])
     known = {"topics": live.topics, "state_partitions": live.state_partitions}
     assert [log.name for log in live.logs] == [log.name for log in folders]
-    return [(fold_log(log, **known), fold_log(folder, **known)) for log, folder in zip(live.logs, folders, strict=True)]
+    return [
+        (fold_log(log, options=FoldOptions(**known)), fold_log(folder, options=FoldOptions(**known)))
+        for log, folder in zip(live.logs, folders, strict=True)
+    ]
 
 
 @pytest.mark.broker
@@ -61,9 +65,11 @@ def test_records_that_come_later_are_left_out(worked: Workload) -> None:
     live, folders = read_cluster(f"kafka://{worked.broker.address}"), find_logs([str(worked.broker.logs)])
     log, folder = max(zip(live.logs, folders, strict=True), key=lambda pair: pair[0].source.end_offset)
     until = log.source.end_offset // 2
-    earlier = fold_log(replace(log, source=replace(log.source, end_offset=until)), topics=live.topics)
+    earlier = fold_log(
+        replace(log, source=replace(log.source, end_offset=until)), options=FoldOptions(topics=live.topics)
+    )
     assert earlier.next_offset == until > 0
-    assert earlier.states.equals(fold_log(folder, Window(until_offset=until), topics=live.topics).states)
+    assert earlier.states.equals(fold_log(folder, Window(until_offset=until), FoldOptions(topics=live.topics)).states)
 
 
 def test_a_topic_id_is_written_as_kafka_writes_it() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from share_state.errors import InputError
 from share_state.fold.log import fold_log
+from share_state.fold.options import FoldOptions
 from share_state.kafka.record_batches import CHUNK_SIZE
 from share_state.pipeline.inputs import adjacent_group_logs
 from share_state.sources.discovery import LogPartition, find_group_logs, find_logs, find_logs_of_dialect
@@ -139,5 +140,5 @@ def test_a_log_that_grew_is_gone_on_with(s3: str, tmp_path: Path):
     left, fate = resume(find_logs([address])[0], carried.mark)
     assert fate == ResumeStatus.GROWN
     assert 0 < left.size < len(whole)
-    gone_on = fold_log(left, restore=lambda: carried, resume_status=fate)
+    gone_on = fold_log(left, options=FoldOptions(restore=lambda: carried, resume_status=fate))
     assert gone_on.states == fold_log(find_logs([address])[0]).states
