@@ -7,14 +7,15 @@ import base64
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
 from share_state.simulator.coordinator import CoordinatorEntry, ShareCoordinator
-from share_state.simulator.draft import ControlState, TopicLogs
+from share_state.simulator.draft import ControlState, DraftWriter
 from share_state.simulator.events import Ack, Acquire, Event, EventResult, Prune, write_event
 from share_state.simulator.log_writer import LogWriter, StateTopic, StateTopicSettings, flush_logs
 from share_state.simulator.player import EventPlayer
@@ -62,17 +63,10 @@ class SimulatedCluster:
         self.state_topic: StateTopic | None = None
         if dialect != "control_records":
             self.state_topic = StateTopic(folder, settings.state_topic, self.record_counter.observe)
-        self.topic_logs: TopicLogs | None = None
-        if dialect != "share_group_state":
-            self._control_history = self._open(CONTROL_HISTORY) if traces else None
-            self.topic_logs = TopicLogs(
-                folder,
-                codec=settings.state_topic.codec,
-                segment_bytes=settings.state_topic.segment_bytes,
-                version_prefix=settings.version_prefix,
-                observe=self._write_control_history if traces else None,
-            )
-        withholds = self.topic_logs and not settings.control_offsets_as_gaps
+        self.topic_logs: dict[tuple[str, int], DraftWriter] = {}
+        self.has_control_records = dialect != "share_group_state"
+        self._control_history = self._open(CONTROL_HISTORY) if traces and self.has_control_records else None
+        withholds = self.has_control_records and not settings.control_offsets_as_gaps
         control_offsets = self._control_offsets if withholds else None
         self.player = EventPlayer(settings.player, self._coordinator_of, control_offsets)
         self.end_offsets: dict[tuple[str, int], int] = {}
@@ -98,8 +92,7 @@ class SimulatedCluster:
         return self.state_topic.coordinator_of(state_key), state_key
 
     def _control_offsets(self, key: SharePartitionKey, first: int, last: int) -> list[int]:
-        assert self.topic_logs
-        return self.topic_logs.of(key.topic, key.partition).control_offsets_between(first, last)
+        return self.topic_log(key.topic, key.partition).control_offsets_between(first, last)
 
     def _with_gaps(self, event: Ack) -> Ack:
         """The acknowledgements with type GAP at offsets of control records."""
@@ -120,7 +113,7 @@ class SimulatedCluster:
 
     def apply(self, event: Event) -> list[EventResult]:
         """Play the next event; returns its results."""
-        if isinstance(event, Ack) and self.topic_logs and self.settings.control_offsets_as_gaps:
+        if isinstance(event, Ack) and self.has_control_records and self.settings.control_offsets_as_gaps:
             event = event if event.is_renew_ack else self._with_gaps(event)
         self._events.write(f"{write_event(event)}\n")
         self.events += 1
@@ -128,13 +121,13 @@ class SimulatedCluster:
         if isinstance(event, Acquire):
             end = event.log_batches[-1].last_offset + 1
             self.note_end_offset(event.topic, event.partition, end)
-            if self.topic_logs:
+            if self.has_control_records:
                 # A fetch returns only existing records.
-                self.topic_logs.of(event.topic, event.partition).fill(end, event.ts_ms)
+                self.topic_log(event.topic, event.partition).fill(end, event.ts_ms)
         results = []
         for result in self.player.apply(event):
-            if self.topic_logs and (result.delta or result.checkpoint):
-                self.topic_logs.of(result.key.topic, result.key.partition).persist(result)
+            if result.delta or result.checkpoint:
+                self.topic_log(result.key.topic, result.key.partition).persist(result)
             if self._results:
                 self._results.write(f"{result.to_json()}\n")
             results.append(result)
@@ -147,10 +140,21 @@ class SimulatedCluster:
         place = topic, partition
         self.end_offsets[place] = max(self.end_offsets.get(place, 0), end_offset)
 
+    def topic_log(self, topic: str, partition: int) -> DraftWriter:
+        """The log of a topic-partition with control records, created on first use."""
+        if (topic, partition) not in self.topic_logs:
+            settings = self.settings.state_topic
+            path = self.folder / f"{topic}-{partition}"
+            log = LogWriter(path, codec=settings.codec, segment_bytes=settings.segment_bytes)
+            observe = partial(self._write_control_history, topic, partition) if self._control_history else None
+            prefix = self.settings.version_prefix
+            self.topic_logs[topic, partition] = DraftWriter(log, version_prefix=prefix, observe=observe)
+        return self.topic_logs[topic, partition]
+
     @property
     def logs(self) -> list[LogWriter]:
         """Every log in the folder."""
-        of_topics = [log.log for log in self.topic_logs.logs.values()] if self.topic_logs else []
+        of_topics = [writer.log for writer in self.topic_logs.values()]
         return (self.state_topic.logs if self.state_topic else []) + of_topics
 
     @property
@@ -158,9 +162,9 @@ class SimulatedCluster:
         """Number of records in the logs and of share-partitions with durable state."""
         records = self.record_counter.records
         live = sum(len(one.entries) for one in self.state_topic.coordinators) if self.state_topic else 0
-        for log in self.topic_logs.logs.values() if self.topic_logs else ():
-            records += len(log.control_offsets)
-            live += len(log.writer.states)
+        for writer in self.topic_logs.values():
+            records += len(writer.control_offsets)
+            live += len(writer.states)
         return records, live
 
     def finish(self) -> None:
@@ -169,10 +173,10 @@ class SimulatedCluster:
         if self.state_topic:
             self._reload_pruned_partitions(self.state_topic)
             _write_state_truth(self.folder, self.state_topic, self.record_counter)
-        if self.topic_logs:
+        if self.has_control_records:
             _write_control_truth(self.folder, self.topic_logs)
-            for (topic, partition), log in self.topic_logs.logs.items():
-                self.note_end_offset(topic, partition, log.log.next_offset)
+        for (topic, partition), writer in self.topic_logs.items():
+            self.note_end_offset(topic, partition, writer.log.next_offset)
         self._write_topics()
 
     def close(self) -> None:
@@ -302,12 +306,12 @@ def _control_state_row(topic: str, partition: int, group_id: str, state: Control
     }
 
 
-def _write_control_truth(folder: Path, topics: TopicLogs) -> None:
+def _write_control_truth(folder: Path, topics: Mapping[tuple[str, int], DraftWriter]) -> None:
     """Write the durable state of every group and topic-partition to control-truth.jsonl."""
     rows = [
         _control_state_row(topic, partition, group_id, state)
-        for (topic, partition), log in topics.logs.items()
-        for group_id, state in log.writer.states.items()
+        for (topic, partition), writer in topics.items()
+        for group_id, state in writer.states.items()
     ]
     _write_lines(folder / CONTROL_TRUTH, rows)
 

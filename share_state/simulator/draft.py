@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from operator import attrgetter
-from pathlib import Path
 
 from share_state.kafka.codec import encode
 from share_state.schema.declarations import layout
@@ -151,13 +150,16 @@ class ControlType(IntEnum):
 
 
 class DraftWriter:
-    """Writes the control records of all groups of one topic-partition.
+    """Writes the control records of all groups of one topic-partition, and the user data between them.
 
     Args:
         log: log of the topic-partition, shared with user data.
         first_epoch: epoch of a group's first checkpoint; epochs have 16 bits and wrap around.
         version_prefix: whether values start with a version, which the draft leaves open.
         observe: called with the group and its state after each record.
+    Attributes:
+        states: group -> its state.
+        control_offsets: offsets of the control records.
     Source: KIP-932 draft, ShareCheckpointValue, ShareDeltaValue.
     """
 
@@ -171,6 +173,14 @@ class DraftWriter:
     ) -> None:
         self.log, self.first_epoch, self.version_prefix, self.observe = log, first_epoch, version_prefix, observe
         self.states: dict[str, ControlState] = {}
+        self.control_offsets: list[int] = []
+
+    def persist(self, result: EventResult) -> None:
+        """Write the control records of a result."""
+        if result.delta is not None:
+            self.delta(result.key.group, result.delta, result.ts_ms)
+        if result.checkpoint is not None:
+            self.checkpoint(result.key.group, result.checkpoint, result.ts_ms)
 
     def checkpoint(self, group_id: str, write: CheckpointWrite, now_ms: int) -> int:
         """Write a checkpoint; returns its offset."""
@@ -202,24 +212,13 @@ class DraftWriter:
         value = encode(layout(record, "draft"), values | fields)
         if not self.version_prefix:
             value = value[_VERSION_SIZE:]
-        return self.log.append_control(now_ms, struct.pack(">hh", 0, kind), value)
+        self.control_offsets.append(self.log.append_control(now_ms, struct.pack(">hh", 0, kind), value))
+        return self.control_offsets[-1]
 
     def _update(self, group_id: str, state: ControlState) -> None:
         self.states[group_id] = state
         if self.observe:
             self.observe(group_id, state)
-
-
-Observer = Callable[[str, int, str, ControlState], None]
-"""Called with topic, partition, group and the group's state after each control record."""
-
-
-class TopicLog:
-    """The log of one topic-partition and the offsets of its control records."""
-
-    def __init__(self, writer: DraftWriter) -> None:
-        self.log, self.writer = writer.log, writer
-        self.control_offsets: list[int] = []
 
     @property
     def data_records(self) -> int:
@@ -232,13 +231,6 @@ class TopicLog:
             number = self.data_records
             self.log.append(now_ms, f"key-{number % 1000}".encode(), f"record {number}".encode())
 
-    def persist(self, result: EventResult) -> None:
-        """Write the control records of a result."""
-        if result.delta is not None:
-            self.control_offsets.append(self.writer.delta(result.key.group, result.delta, result.ts_ms))
-        if result.checkpoint is not None:
-            self.control_offsets.append(self.writer.checkpoint(result.key.group, result.checkpoint, result.ts_ms))
-
     def control_offsets_between(self, first: int, last: int) -> list[int]:
         """Offsets of control records in [first, last]."""
         begin = bisect_left(self.control_offsets, first)
@@ -250,31 +242,3 @@ class TopicLog:
         while index < len(self.control_offsets) and self.control_offsets[index] == offset:
             index, offset = index + 1, offset + 1
         return offset
-
-
-class TopicLogs:
-    """The logs of all topic-partitions, created on first use in folders `<topic>-<partition>`."""
-
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        codec: str,
-        segment_bytes: int,
-        version_prefix: bool = False,
-        observe: Observer | None = None,
-    ) -> None:
-        self.folder, self.codec, self.segment_bytes = folder, codec, segment_bytes
-        self.version_prefix, self.observe = version_prefix, observe
-        self.logs: dict[tuple[str, int], TopicLog] = {}
-
-    def of(self, topic: str, partition: int) -> TopicLog:
-        """The log of a topic-partition."""
-        if (topic, partition) not in self.logs:
-            path = self.folder / f"{topic}-{partition}"
-            observe = self.observe
-            log = LogWriter(path, codec=self.codec, segment_bytes=self.segment_bytes)
-            state_observer = observe and (lambda group, state: observe(topic, partition, group, state))
-            writer = DraftWriter(log, version_prefix=self.version_prefix, observe=state_observer)
-            self.logs[topic, partition] = TopicLog(writer)
-        return self.logs[topic, partition]

@@ -199,17 +199,16 @@ class _FaultPlanter:
 
     def __init__(self, cluster: SimulatedCluster, rng: random.Random, damages: int) -> None:
         self.cluster, self.rng, self.topic = cluster, rng, cluster.state_topic
-        control = cluster.topic_logs.logs if cluster.topic_logs else {}
         self.state_targets = list(self._state_targets())
         self.control_targets = [
-            (where, ControlFaultTarget(log.writer, group, cluster.now_ms))
-            for where, log in control.items()
-            for group in log.writer.states
+            (where, ControlFaultTarget(writer, group, cluster.now_ms))
+            for where, writer in cluster.topic_logs.items()
+            for group in writer.states
         ]
         rng.shuffle(self.state_targets)
         rng.shuffle(self.control_targets)
         if self.topic is None:
-            sizes = {where: log.log.next_offset for where, log in control.items()}
+            sizes = {where: writer.log.next_offset for where, writer in cluster.topic_logs.items()}
         else:
             sizes = {(STATE_TOPIC, number): log.next_offset for number, log in enumerate(self.topic.logs)}
         # The longest logs have enough batches and segments to remove some.

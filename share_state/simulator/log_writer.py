@@ -11,6 +11,7 @@ from typing import NamedTuple
 import google_crc32c
 import pyarrow as pa
 
+from share_state.kafka.codec import encode_uvarint
 from share_state.simulator.coordinator import UPDATES_PER_SNAPSHOT, CoordinatorEntry, ShareCoordinator
 from share_state.simulator.state_records import StateKey, StateRecord, encode_record, state_partition_for
 from share_state.simulator.types import LATEST, Release, SimulationError
@@ -66,13 +67,7 @@ def _record(index: int, first: int, record: DataRecord) -> bytes:
 
 @lru_cache(1 << 13)
 def _varint(number: int) -> bytes:
-    rest = (number << 1) ^ (number >> 63)
-    out = bytearray()
-    while rest > 127:
-        out.append(rest & 127 | 128)
-        rest >>= 7
-    out.append(rest)
-    return bytes(out)
+    return encode_uvarint((number << 1) ^ (number >> 63))
 
 
 def _snappy(body: bytes) -> bytes:

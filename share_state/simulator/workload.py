@@ -94,10 +94,10 @@ class Workload:
 
     def _last_to_fetch(self, key: SharePartitionKey, first: int, max_records: int) -> int:
         produced = int(self._rates[key.topic, key.partition] * (self.now_ms - self.start_ms) / 1000)
-        if self.cluster.topic_logs is None:
+        if not self.cluster.has_control_records:
             self.cluster.note_end_offset(key.topic, key.partition, produced)
             return min(first + max_records, produced) - 1
-        log = self.cluster.topic_logs.of(key.topic, key.partition)
+        log = self.cluster.topic_log(key.topic, key.partition)
         end = log.log.next_offset + max(0, produced - log.data_records)
         # A fetch of control records alone would never end: acknowledging them writes another one.
         data = log.next_data_offset(first)
