@@ -4,10 +4,10 @@ import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from enum import IntEnum
 from operator import attrgetter
 
 from share_state.kafka.codec import encode
+from share_state.kafka.control_records import CHECKPOINT_TYPE, DELTA_TYPE, EPOCH_MODULUS
 from share_state.schema.declarations import layout
 from share_state.simulator.events import EventResult
 from share_state.simulator.log_writer import LogWriter
@@ -138,15 +138,7 @@ def build_checkpoint(partition: SharePartition) -> CheckpointWrite:
 
 
 FIRST_EPOCH = 1
-EPOCHS = 1 << 16
 _VERSION_SIZE = 2
-
-
-class ControlType(IntEnum):
-    """The type in a control record's key."""
-
-    CHECKPOINT = 5
-    DELTA = 6
 
 
 class DraftWriter:
@@ -185,9 +177,9 @@ class DraftWriter:
     def checkpoint(self, group_id: str, write: CheckpointWrite, now_ms: int) -> int:
         """Write a checkpoint; returns its offset."""
         state = self.states.get(group_id)
-        epoch = self.first_epoch if state is None else (state.checkpoint_epoch + 1) % EPOCHS
+        epoch = self.first_epoch if state is None else (state.checkpoint_epoch + 1) % EPOCH_MODULUS
         fields = {"start_offset": write.start_offset, "end_offset": write.end_offset}
-        offset = self.append(ControlType.CHECKPOINT, group_id, epoch, fields, write.batches, now_ms)
+        offset = self.append(CHECKPOINT_TYPE, group_id, epoch, fields, write.batches, now_ms)
         self._update(group_id, state_after_checkpoint(write, epoch, offset))
         return offset
 
@@ -195,19 +187,20 @@ class DraftWriter:
         """Write a delta of a group that has a checkpoint; returns its offset."""
         state = self.states[group_id]
         fields = {"back_offset": state.last_offset}
-        offset = self.append(ControlType.DELTA, group_id, state.checkpoint_epoch, fields, write.batches, now_ms)
+        offset = self.append(DELTA_TYPE, group_id, state.checkpoint_epoch, fields, write.batches, now_ms)
         self._update(group_id, state_after_delta(state, write, offset))
         return offset
 
     def append(
-        self, kind: ControlType, group_id: str, epoch: int, fields: dict[str, int], batches: Batches, now_ms: int
+        self, kind: int, group_id: str, epoch: int, fields: dict[str, int], batches: Batches, now_ms: int
     ) -> int:
         """Write a control record, valid or not, without changing the state of a group.
 
         Args:
+            kind: CHECKPOINT_TYPE or DELTA_TYPE.
             fields: start_offset and end_offset of a checkpoint, back_offset of a delta.
         """
-        record = "share_checkpoint_value" if kind is ControlType.CHECKPOINT else "share_delta_value"
+        record = "share_checkpoint_value" if kind == CHECKPOINT_TYPE else "share_delta_value"
         values = {"group_id": group_id, "checkpoint_epoch": epoch, "states": [batch._asdict() for batch in batches]}
         value = encode(layout(record, "draft"), values | fields)
         if not self.version_prefix:

@@ -21,7 +21,7 @@ from share_state.simulator.types import (
 
 
 class EventError(ShareStateError):
-    """Raised when a line is not a valid event."""
+    """Raised when a line is not a valid event, or an event is in the past."""
 
 
 class _Event(BaseModel):
@@ -242,7 +242,8 @@ class EventResult:
         error: the request's error code.
         message: the reason, one line.
         acquired: records that a fetch acquired.
-        lock_timeout_ms: current lock duration, returned for fetches and acknowledgements.
+        lock_timeout_ms: current lock duration, which clients use to schedule renewals (KIP-1222); returned for fetches
+            and acknowledgements.
         writes: durable writes, in order.
         refused: failed writes, each with the share coordinator's error code.
         delta: durable delta of the draft dialect.

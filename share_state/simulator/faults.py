@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import google_crc32c
 
+from share_state.kafka.record_batches import TRANSACTIONAL
 from share_state.simulator.cluster import SimulatedCluster
 from share_state.simulator.log_writer import flush_logs
 from share_state.simulator.record_faults import (
@@ -28,7 +29,6 @@ from share_state.sources.discovery import STATE_TOPIC
 
 _LENGTH_AT, _MAGIC_AT, _CRC_AT, _CHECKED_AT, _TIMESTAMP_AT = 8, 16, 17, 21, 27
 _LENGTH_OVERHEAD = 12
-_TRANSACTIONAL = 0x10
 _OLD_MAGIC = 1
 
 
@@ -95,7 +95,7 @@ def _duplicated(batch: bytes, _: random.Random) -> bytes:
 
 def _transactional(batch: bytes, _: random.Random) -> bytes:
     (attributes,) = struct.unpack_from(">h", batch, _CHECKED_AT)
-    return _patched(batch, _CHECKED_AT, struct.pack(">h", attributes | _TRANSACTIONAL))
+    return _patched(batch, _CHECKED_AT, struct.pack(">h", attributes | TRANSACTIONAL))
 
 
 ALL, BASE_LOST, MISSING_SEGMENT = "all", "base-lost", "missing-segment"

@@ -12,6 +12,7 @@ import google_crc32c
 import pyarrow as pa
 
 from share_state.kafka.codec import encode_uvarint
+from share_state.kafka.record_batches import CONTROL
 from share_state.simulator.coordinator import UPDATES_PER_SNAPSHOT, CoordinatorEntry, ShareCoordinator
 from share_state.simulator.state_records import StateKey, StateRecord, encode_record, state_partition_for
 from share_state.simulator.types import LATEST, Release, SimulationError
@@ -19,7 +20,6 @@ from share_state.sources.discovery import STATE_TOPIC
 
 MAGIC = 2
 _LEADER_EPOCH = 0  # of the log itself, which has had one leader
-_CONTROL = 0x20
 _NO_PRODUCER = (-1, -1, -1)  # producer id, producer epoch, base sequence
 _HEADER = struct.Struct(">qiibI")  # base offset, length, partition leader epoch, magic, crc
 _CHECKED_HEADER = struct.Struct(">hiqqqhii")
@@ -48,7 +48,7 @@ def encode_batch(
     number, pack = _CODECS[codec]
     first = records[0].timestamp
     body = pack(b"".join([_record(index, first, record) for index, record in enumerate(records)]))
-    attributes = number | (_CONTROL if is_control else 0)
+    attributes = number | (CONTROL if is_control else 0)
     latest = max(record.timestamp for record in records)
     checked = _CHECKED_HEADER.pack(attributes, len(records) - 1, first, latest, *_NO_PRODUCER, len(records)) + body
     length = _HEADER.size - _LENGTH_OVERHEAD + len(checked)

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
 
-from share_state.errors import ShareStateError
 from share_state.simulator import events as ev
 from share_state.simulator.acquisition import Fetch
 from share_state.simulator.coordinator import ShareCoordinator
@@ -17,7 +16,7 @@ from share_state.simulator.draft import (
     state_after_delta,
 )
 from share_state.simulator.durability import DeadLetter, Operation, PendingWrite, UnloadableStateError
-from share_state.simulator.events import EventResult
+from share_state.simulator.events import EventError, EventResult
 from share_state.simulator.settings import (
     BrokerConfigs,
     DraftConfigs,
@@ -67,10 +66,6 @@ class SharePartitionSlot:
     timer_deadline: int | None = None
 
 
-class HistoryError(ShareStateError):
-    """Raised when events are not in time order."""
-
-
 CoordinatorLookup = Callable[[SharePartitionKey], tuple[ShareCoordinator, StateKey]]
 """The share coordinator of a share-partition, and the share-partition's key there."""
 
@@ -113,10 +108,10 @@ class EventPlayer:
         Returns:
             Results of lock timeouts until then, of the event, and of what followed from it.
         Raises:
-            HistoryError: the event is in the past.
+            EventError: the event is in the past.
         """
         if event.ts_ms < self._now_ms:
-            raise HistoryError(f"event {event.seq}: at {event.ts_ms} ms, but the time is already {self._now_ms} ms")
+            raise EventError(f"event {event.seq}: at {event.ts_ms} ms, but the time is already {self._now_ms} ms")
         yield from self._expire(event.seq, event.ts_ms)
         self._now_ms = event.ts_ms
         slot = self._slots.setdefault(event.key, SharePartitionSlot(event.key))
@@ -278,7 +273,7 @@ class EventPlayer:
             event.member, event.batches, event.ts_ms, is_renew_ack=event.is_renew_ack, version=event.version
         )
         result.error, result.message = answer.error, answer.message
-        result.lock_timeout_ms = answer.lock_timeout_ms
+        result.lock_timeout_ms = leader.settings.record_lock_duration_ms
         if answer.operation is not None:
             result.error = self._persist(slot, leader, answer.operation, result)
 

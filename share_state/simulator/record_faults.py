@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, cast
 
 from share_state.kafka.codec import encode
+from share_state.kafka.control_records import CHECKPOINT_TYPE, DELTA_TYPE, EPOCH_MODULUS
 from share_state.schema.declarations import layout
 from share_state.simulator.coordinator import CoordinatorEntry
-from share_state.simulator.draft import EPOCHS, ControlState, ControlType, DraftWriter
+from share_state.simulator.draft import ControlState, DraftWriter
 from share_state.simulator.log_writer import StateTopicSettings
 from share_state.simulator.state_records import (
     DurableState,
@@ -304,17 +305,17 @@ class ControlFaultTarget:
     def delta(self, *batches: StateBatch, back: int | None = None, step: int = 0, group_id: str | None = None) -> int:
         """Write a delta, by default the next valid one; `step` is added to its epoch."""
         back_offset = self.state.last_offset if back is None else back
-        epoch = (self.state.checkpoint_epoch + step) % EPOCHS
+        epoch = (self.state.checkpoint_epoch + step) % EPOCH_MODULUS
         values = batches or (self.next_batch,)
         group = group_id or self.group_id
-        return self.writer.append(ControlType.DELTA, group, epoch, {"back_offset": back_offset}, values, self.now_ms)
+        return self.writer.append(DELTA_TYPE, group, epoch, {"back_offset": back_offset}, values, self.now_ms)
 
     def checkpoint(self, *, step: int) -> int:
         """Write a checkpoint whose epoch is `step` higher."""
         state = self.state
-        epoch = (state.checkpoint_epoch + step) % EPOCHS
+        epoch = (state.checkpoint_epoch + step) % EPOCH_MODULUS
         bounds = {"start_offset": state.start_offset, "end_offset": state.end_offset}
-        return self.writer.append(ControlType.CHECKPOINT, self.group_id, epoch, bounds, state.batches, self.now_ms)
+        return self.writer.append(CHECKPOINT_TYPE, self.group_id, epoch, bounds, state.batches, self.now_ms)
 
 
 @dataclass(frozen=True, slots=True)

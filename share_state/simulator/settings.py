@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from itertools import groupby
 from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -76,17 +77,15 @@ def validate_ack_batches(
     return None
 
 
-def split_by_type(batch: AckBatch) -> Iterator[AckSegment]:
-    """Split an acknowledgement into ranges of one type, ascending."""
-    first, last, types = batch
-    if len(types) == 1:
-        yield AckSegment(first, last, AckType(types[0]))
+def split_by_type(batch: AckBatch, first: int, last: int) -> Iterator[AckSegment]:
+    """The parts of an acknowledgement from `first` to `last`, ascending, each of one type."""
+    if len(batch.types) == 1:
+        if first <= last:
+            yield AckSegment(first, last, AckType(batch.types[0]))
         return
-    begin = 0
-    for i in range(1, len(types) + 1):
-        if i == len(types) or types[i] != types[begin]:
-            yield AckSegment(first + begin, first + i - 1, AckType(types[begin]))
-            begin = i
+    for ack_type, run in groupby(range(first, last + 1), lambda offset: batch.types[offset - batch.first_offset]):
+        offsets = list(run)
+        yield AckSegment(offsets[0], offsets[-1], AckType(ack_type))
 
 
 @dataclass(frozen=True, slots=True)

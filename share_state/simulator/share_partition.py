@@ -1,6 +1,6 @@
 """The state machine of one share-partition on its leader, and how it applies acknowledgements."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
@@ -58,13 +58,11 @@ class AcknowledgeResult:
     Args:
         message: why it was rejected, or empty.
         operation: what to persist, or None.
-        lock_timeout_ms: current lock duration, which clients use to schedule renewals (KIP-1222).
     """
 
     error: ErrorCode
-    message: str
-    operation: Operation | None
-    lock_timeout_ms: int
+    message: str = ""
+    operation: Operation | None = None
 
 
 class SharePartition:
@@ -226,22 +224,19 @@ class SharePartition:
             version: version of the request.
         Source: SharePartition.acknowledge; KIP-1222.
         """
-        timeout = self.settings.record_lock_duration_ms
         if self.status is not Status.ACTIVE:
-            return AcknowledgeResult(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"share-partition is {self.status}", None, timeout
-            )
+            return AcknowledgeResult(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"share-partition is {self.status}")
         supported_version = version if self.release.renews else RENEW_SINCE_VERSION - 1
         if refusal := validate_ack_batches(batches, is_renew_ack=is_renew_ack, version=supported_version):
-            return AcknowledgeResult(ErrorCode.INVALID_REQUEST, refusal, None, timeout)
+            return AcknowledgeResult(ErrorCode.INVALID_REQUEST, refusal)
         acknowledgement = Acknowledgement(self._window, self._locks, self.settings, member, now_ms)
         for batch in batches:
             if error := acknowledgement.apply(batch):
                 self._transitions.revert(acknowledgement.runs, self.settings, now_ms)
-                return AcknowledgeResult(error.code, error.message, None, timeout)
+                return AcknowledgeResult(*error)
         runs: ChangedRuns = acknowledgement.runs
         operation = self._transitions.build_operation(Trigger.ACKNOWLEDGE, runs, acknowledgement.reasons)
-        return AcknowledgeResult(ErrorCode.NONE, "", operation, timeout)
+        return AcknowledgeResult(ErrorCode.NONE, operation=operation)
 
     def release_member(self, member: str) -> Operation | None:
         """Release the records of a member whose session ended; None if it holds none.
@@ -399,7 +394,7 @@ class Acknowledgement:
             if error := self._check_acquired(batch.runs[0]):
                 return error
             batch.track_per_offset(self._locks.next_lock_seq())
-        for segment in _clip_segments(request, first, last):
+        for segment in split_by_type(request, first, last):
             if error := self._acknowledge_allowed(batch, segment):
                 return error
         return None
@@ -440,12 +435,3 @@ class Acknowledgement:
             is_reject = segment.type is AckType.REJECT
             self.reasons.append(DeadLetterReason.REJECTED if is_reject else DeadLetterReason.EXHAUSTED)
         return None
-
-
-def _clip_segments(request: AckBatch, first: int, last: int) -> Iterator[AckSegment]:
-    """The parts of an acknowledgement within [first, last], each of one type."""
-    for segment in split_by_type(request):
-        if segment.first_offset > last:
-            return
-        if segment.last_offset >= first:
-            yield AckSegment(max(segment.first_offset, first), min(segment.last_offset, last), segment.type)

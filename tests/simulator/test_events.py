@@ -6,7 +6,7 @@ import pytest
 
 from share_state.simulator import events as ev
 from share_state.simulator.acquisition import AcquireMode, LogBatch
-from share_state.simulator.player import EventPlayer, HistoryError
+from share_state.simulator.player import EventPlayer
 from share_state.simulator.settings import AckBatch, PlayerSettings
 from share_state.simulator.types import ErrorCode
 from tests.simulator.history import ACCEPT, History
@@ -79,7 +79,7 @@ def test_a_line_that_is_no_event_is_refused_by_number_and_field(line: str, probl
 
 def test_events_are_played_in_order_of_time():
     late, early = EVENTS[4], EVENTS[4].model_copy(update={"ts_ms": 4, "seq": 2})
-    with pytest.raises(HistoryError, match="event 2: at 4 ms, but the time is already 5 ms"):
+    with pytest.raises(ev.EventError, match="event 2: at 4 ms, but the time is already 5 ms"):
         played([late, early])
 
 
