@@ -1,6 +1,5 @@
 """The Python API: `reconstruct`, `cutoff`, `timeline`, `explain`, `repair` and `read`."""
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
     from share_state.report.repair.plan import RepairPlan
 
-_LOG = logging.getLogger("share_state")
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 
@@ -359,10 +357,7 @@ def _plan(
         from share_state.spark.inputs import SparkSorter  # noqa: PLC0415  imports Spark
 
         sorter = SparkSorter(session)
-    plan = build_plan(spec, ARGUMENTS, sorter)
-    for note in plan.notes:
-        _LOG.info("%s", note)
-    return plan
+    return build_plan(spec, ARGUMENTS, sorter)
 
 
 def _session(given: object, spark: "SparkSession | None") -> "SparkSession | None":

@@ -65,8 +65,6 @@ def nightly_audit(
     with open_place(choice, settings.warehouse) as (choice, place), open_sorter(choice) as sorter:
         settings = settings.model_copy(update={"warehouse": place})
         plan = build_plan(settings.input_spec(), KEYS, sorter)
-        for note in plan.notes:
-            _LOG.info("%s", note)
         size = sum(log.size for log in plan.logs)
         announce_compiling()
         _LOG.info("found %s log partitions of %s bytes", f"{len(plan.logs):,}", f"{size:,}")

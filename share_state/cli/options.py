@@ -266,8 +266,6 @@ def open_plan(spec: "InputSpec", choice: "ExecutorChoice | None" = None) -> "Ite
 
     with open_sorter(choice or ExecutorChoice()) as sorter:
         plan = build_plan(spec, OPTIONS, sorter)
-        for note in plan.notes:
-            _LOG.info("%s", note)
         announce_compiling()
         yield plan
 

@@ -344,6 +344,12 @@ class CommittedTables:
             skipped.append(found)
         return skipped, None
 
+    @property
+    def log_time(self) -> int | None:
+        """Timestamp (ms) of the newest record that the run read; None for none."""
+        time = self.run["log_time"]
+        return None if time is None else int(time.timestamp() * 1000)
+
     def holds(self, table: str) -> bool:
         """Whether the run committed a version of a table."""
         return table in self.versions

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from share_state.fold.chains import CHAIN, Chains
 from share_state.fold.log_stats import LogCounts, LogExtent, piece_bounds
-from share_state.fold.states import batch_lists, sizes_before, slice_chains
+from share_state.fold.states import batch_lists, read_batch_lists, sizes_before, slice_chains
 from share_state.kafka.share_partition_keys import KeyTable
 from share_state.kafka.state_records import STATE_BATCH
 from share_state.schema.declarations import table_schema
@@ -22,8 +22,6 @@ FORM = 2
 _SHARE_PARTITIONS = "carried_share_partitions"
 _COLUMNS = dict(zip(CHAIN.names or (), table_schema(_SHARE_PARTITIONS).names[2:-1], strict=True))
 """Field of CHAIN -> column; the columns keep the names of the first release."""
-
-_RANGE_FIELDS = {"first": "first_offset", "last": "last_offset", "state": "delivery_state", "count": "delivery_count"}
 
 
 @dataclass(slots=True)
@@ -117,13 +115,12 @@ def restore_checkpoint(carried: str, share_partitions: pa.Table) -> FoldCheckpoi
     row = at = 0
     # One piece at a time: combining them first would need as much memory again.
     for piece, ranges in zip(pieces, lists, strict=True):
-        end, flat = row + len(piece), ranges.flatten()
+        end, batch_end = row + len(piece), at + len(ranges.flatten())
         for field, column in _COLUMNS.items():
             chains[field][row:end] = piece[column].to_numpy(zero_copy_only=False)
-        for field, column in _RANGE_FIELDS.items():
-            batches[field][at : at + len(flat)] = flat.field(column).to_numpy(zero_copy_only=False)
+        read_batch_lists(ranges, batches[at:batch_end])
         ends[row + 1 : end + 1] = at + np.cumsum(ranges.value_lengths().to_numpy(zero_copy_only=False))
-        row, at = end, at + len(flat)
+        row, at = end, batch_end
     extent = LogExtent()
     extent.runs = np.array([tuple(run) for run in log["runs"]], extent.runs.dtype)
     extent.cells = np.array([tuple(cell) for cell in log["cells"]], extent.cells.dtype)

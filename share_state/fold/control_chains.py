@@ -216,6 +216,11 @@ class ControlChains:
     notes: np.ndarray
 
 
+def is_suspect(chains: np.ndarray) -> np.ndarray:
+    """Bool per CONTROL_CHAIN row: a link of the chain is broken, or a record of it is unreadable or invalid."""
+    return (chains["stopped_offset"] != NO_OFFSET) | (chains["doubt_offset"] != NO_OFFSET)
+
+
 def is_superseded(records: ControlRecords, groups: int) -> np.ndarray:
     """Bool per record: it belongs to no known group, or the latest readable checkpoint of its group supersedes it."""
     rows = records.rows

@@ -18,6 +18,7 @@ from share_state.fold.control_chains import (
     find_mismatches,
     fold_control,
     is_superseded,
+    is_suspect,
     starts_in_log,
 )
 from share_state.fold.cutoff import EarliestShareOffset, earliest_share_offset
@@ -303,9 +304,8 @@ class _ControlLogFold:
         links = np.concatenate(self.links)
         folded = fold_control(records, len(groups), strict=options.mode == STRICT, times=self.times)
         rows = folded.chains
-        suspect = (rows["stopped_offset"] != NO_OFFSET) | (rows["doubt_offset"] != NO_OFFSET)
         # A delta names its predecessor, so damage before the newest record of a group shows as a broken link.
-        suspect |= last_lost_offset > rows["newest_offset"]
+        suspect = is_suspect(rows) | (last_lost_offset > rows["newest_offset"])
         subscriptions = options.subscriptions
         earliest = earliest_share_offset(
             groups,
@@ -422,29 +422,23 @@ def _contradicted(
     entries: Sequence[ShareSnapshotEntry], groups: pa.Array, rows: np.ndarray, links: np.ndarray
 ) -> Iterator[ShareSnapshotEntry]:
     """The entries of a share snapshot file that this log contradicts; deleted records do not contradict an entry."""
-    numbers = dict(zip(groups.to_pylist(), range(len(groups)), strict=True)) if entries else {}
-    links_at_checkpoints = links[np.isin(links["offset"], [entry.checkpoint_offset for entry in entries])]
-    is_checkpoint = (links_at_checkpoints["kind"] == ControlKind.CHECKPOINT) & (
-        links_at_checkpoints["fault"] & UNREADABLE_CONTROL_FAULTS == 0
-    )
-    epochs = np.where(is_checkpoint, links_at_checkpoints["epoch"], NO_OFFSET).tolist()
-    checkpoints = dict(
-        zip(
-            links_at_checkpoints["offset"].tolist(),
-            zip(links_at_checkpoints["group"].tolist(), epochs, strict=True),
-            strict=True,
-        )
-    )
+    if not entries:
+        return
+    numbers = {group: number for number, group in enumerate(groups.to_pylist())}
+    named = links[np.isin(links["offset"], [entry.checkpoint_offset for entry in entries])]
+    is_checkpoint = (named["kind"] == ControlKind.CHECKPOINT) & (named["fault"] & UNREADABLE_CONTROL_FAULTS == 0)
+    epochs = np.where(is_checkpoint, named["epoch"], NO_OFFSET)
+    found = zip(named["group"].tolist(), epochs.tolist(), strict=True)
+    checkpoints = dict(zip(named["offset"].tolist(), found, strict=True))
     for entry in entries:
         number = numbers.get(entry.group)
-        row = None if number is None else rows[number]
+        expected = number, entry.checkpoint_epoch
         # A checkpoint before the latest one may be deleted already.
         if (
-            row is None
-            or entry.checkpoint_offset > row["snapshot_offset"]
-            or not entry.checkpoint_offset <= entry.last_offset <= row["newest_offset"]
-            or checkpoints.get(entry.checkpoint_offset, (number, entry.checkpoint_epoch))
-            != (number, entry.checkpoint_epoch)
+            number is None
+            or entry.checkpoint_offset > rows["snapshot_offset"][number]
+            or not entry.checkpoint_offset <= entry.last_offset <= rows["newest_offset"][number]
+            or checkpoints.get(entry.checkpoint_offset, expected) != expected
         ):
             yield replace(entry, is_contradicted=True)
 

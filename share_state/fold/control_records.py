@@ -7,11 +7,9 @@ Source: KIP-932 draft (SHARE_CHECKPOINT, SHARE_DELTA, recovery).
 """
 
 from collections.abc import Iterator, Mapping
-from enum import IntEnum
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from share_state.fold.chains import NO_OFFSET, Chains
 from share_state.fold.control_chains import (
@@ -25,19 +23,19 @@ from share_state.fold.control_chains import (
     fold_record,
     follow_link,
     is_stale,
+    is_suspect,
     starts_in_log,
 )
-from share_state.fold.control_log import FoldedControlLog, decode_control_log, fold_control_log
+from share_state.fold.control_log import decode_control_log
 from share_state.fold.interval_merge import is_terminal
 from share_state.fold.log_stats import Losses
 from share_state.fold.options import STRICT, FoldOptions, SharePartitionFilter
-from share_state.fold.states import CONTROL_RECORDS, RecordStates, RecordView, control_key_columns, control_state_table
+from share_state.fold.states import RecordStates, RecordView, control_key_columns, control_state_table
 from share_state.jit.compile import allocating_kernel, kernel
 from share_state.kafka.buffers import clone_rows
 from share_state.kafka.control_records import (
     CONTROL_RECORD,
     UNREADABLE_CONTROL_FAULTS,
-    ControlFault,
     ControlKind,
     ControlRecords,
     GroupTable,
@@ -54,25 +52,9 @@ _FOLD, _FOLD_AGAIN, _EMIT = 0, 1, 2
 """Next step of `_replay` for a record."""
 
 
-class ControlRecordDialect:
-    """The dialect of control records; the protocol is `dialect.Dialect`."""
-
-    name: str = CONTROL_RECORDS
-    kinds: tuple[str, ...] = ("checkpoint", "delta", "skipped")
-    faults: type[IntEnum] = ControlFault
-
-    def fold(self, log: LogPartition, window: Window, options: FoldOptions) -> FoldedControlLog:
-        """Fold the control records of a topic-partition; see `fold_control_log`."""
-        return fold_control_log(log, window, options)
-
-    def open(self, log: LogPartition, window: Window, options: FoldOptions) -> "_ControlLogReader":
-        """Open a topic-partition to follow its groups record by record."""
-        return _ControlLogReader(log, window, options)
-
-    def comparable(self, folded: FoldedControlLog, states: pa.Table) -> pa.Table:
-        """The states that must survive deletion up to the cutoff: the states of groups with a subscription."""
-        counted = folded.checkpoints.filter(folded.checkpoints["counts"])["group_id"]
-        return states.filter(pc.call_function("is_in", [states["group_id"]], pc.SetLookupOptions(counted)))
+def open_control_log(log: LogPartition, window: Window, options: FoldOptions) -> "_ControlLogReader":
+    """Open a topic-partition to follow its groups record by record."""
+    return _ControlLogReader(log, window, options)
 
 
 class _ControlLogReader:
@@ -126,7 +108,7 @@ class _ControlLogReader:
 
     def state_table(self, states: RecordStates) -> pa.Table:
         rows, chains = states.rows, states.chains
-        suspect = _is_suspect(chains) | np.isin(rows["offset"], list(self._losses.conflicting))
+        suspect = is_suspect(chains) | np.isin(rows["offset"], list(self._losses.conflicting))
         return control_state_table(
             Chains(chains, states.ends - states.ends[0], states.batches[states.ends[0] :]),
             self.key_columns(rows["group"]),
@@ -138,16 +120,12 @@ class _ControlLogReader:
     def suspect_at_end(self) -> np.ndarray:
         chains = self._replay.groups
         lost = max(self._losses.offsets, default=NO_OFFSET)
-        return chains["exists"] & (_is_suspect(chains) | (lost > chains["newest_offset"]))
+        return chains["exists"] & (is_suspect(chains) | (lost > chains["newest_offset"]))
 
     def windows(self, states: RecordStates) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         log, chains = self.log, states.chains
         leads = starts_in_log(chains, states.ends, states.batches, log.log_start_offset)
         return chains["exists"], chains["end_offset"], leads
-
-
-def _is_suspect(chains: np.ndarray) -> np.ndarray:
-    return (chains["stopped_offset"] != NO_OFFSET) | (chains["doubt_offset"] != NO_OFFSET)
 
 
 class ControlReplay:

@@ -1,23 +1,28 @@
-"""The protocols `Dialect` and `LogReader`, on which timeline, explain, decode and the verification of a cutoff build.
+"""The two dialects, on which timeline, explain, decode and the verification of a cutoff build.
 
 A dialect is the way in which a release of Kafka, or a draft of KIP-932, writes share-partition state: its records, its
 chain of snapshots and changes, its rules. `dialect_of` is the only function that selects one. `verify_cutoff` verifies
 that a cutoff is safe: it folds the log again without the records before it, and compares the states.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from share_state.fold.control_records import ControlRecordDialect
+from share_state.fold.control_log import FoldedControlLog, fold_control_log
+from share_state.fold.control_records import open_control_log
+from share_state.fold.log import fold_log
 from share_state.fold.log_stats import Folded
 from share_state.fold.options import FoldOptions, SharePartitionFilter
-from share_state.fold.share_group_state import ShareGroupState
+from share_state.fold.share_group_state import open_state_log
 from share_state.fold.states import RecordStates, RecordView
+from share_state.kafka.control_records import ControlFault
+from share_state.kafka.state_records import Fault
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import STATE_TOPIC, LogPartition
 
@@ -80,39 +85,42 @@ class LogReader(Protocol):
         ...
 
 
-class Dialect(Protocol):
+@dataclass(frozen=True, slots=True)
+class Dialect:
     """How share-partition state is written.
 
     Attributes:
-        name: value of the column `dialect`.
         kinds: names of the kinds of records, by code.
         faults: bits of the faults of a record.
+        fold: folds a log; returns a `Folded`.
+        open: opens a log to follow it record by record.
+        comparable: returns the rows of `share_partition_state` of a folded log that must survive deletion up to its
+            cutoff.
     """
 
-    name: str
     kinds: tuple[str, ...]
     faults: type[IntEnum]
-
-    def fold(self, log: LogPartition, window: Window, options: FoldOptions) -> Any:
-        """Fold a log; returns a `Folded`."""
-        ...
-
-    def open(self, log: LogPartition, window: Window, options: FoldOptions) -> LogReader:
-        """Open a log to follow it record by record."""
-        ...
-
-    def comparable(self, folded: Any, states: pa.Table) -> pa.Table:
-        """The rows of `share_partition_state` that must survive deletion up to the cutoff of a folded log."""
-        ...
+    fold: Callable[[LogPartition, Window, FoldOptions], Any]
+    open: Callable[[LogPartition, Window, FoldOptions], LogReader]
+    comparable: Callable[[Any, pa.Table], pa.Table]
 
 
-SHARE_GROUP_STATE: Dialect = ShareGroupState()
-CONTROL_RECORDS: Dialect = ControlRecordDialect()
+def _with_subscription(folded: FoldedControlLog, states: pa.Table) -> pa.Table:
+    counted = folded.checkpoints.filter(folded.checkpoints["counts"])["group_id"]
+    return states.filter(pc.call_function("is_in", [states["group_id"]], pc.SetLookupOptions(counted)))
+
+
+STATE_DIALECT = Dialect(
+    ("snapshot", "update", "tombstone", "skipped"), Fault, fold_log, open_state_log, lambda _, states: states
+)
+CONTROL_DIALECT = Dialect(
+    ("checkpoint", "delta", "skipped"), ControlFault, fold_control_log, open_control_log, _with_subscription
+)
 
 
 def dialect_of(log: LogPartition) -> Dialect:
     """The dialect of a log: `__share_group_state` has its own dialect; any other topic may hold control records."""
-    return SHARE_GROUP_STATE if log.topic == STATE_TOPIC else CONTROL_RECORDS
+    return STATE_DIALECT if log.topic == STATE_TOPIC else CONTROL_DIALECT
 
 
 FORGOTTEN = ("max_leader_epoch", "max_state_epoch", "redundant_retained")

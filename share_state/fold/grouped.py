@@ -6,10 +6,17 @@ import pyarrow.compute as pc
 
 from share_state.errors import InputError
 from share_state.fold.chains import NO_OFFSET, Chains
-from share_state.fold.control_chains import fold_control
-from share_state.fold.control_records import CONTROL_RECORDS, ControlRecordDialect
-from share_state.fold.share_group_state import ShareGroupState
-from share_state.fold.states import control_state_table, existing_chains, state_table
+from share_state.fold.control_chains import fold_control, is_suspect
+from share_state.fold.dialect import CONTROL_DIALECT, STATE_DIALECT, Dialect
+from share_state.fold.share_group_state import LAYOUTS
+from share_state.fold.states import (
+    CONTROL_RECORDS,
+    KEY,
+    control_state_table,
+    existing_chains,
+    read_batch_lists,
+    state_table,
+)
 from share_state.kafka.control_records import CONTROL_RECORD, ControlRecords
 from share_state.kafka.state_records import STATE_BATCH, STATE_RECORD, StateRecords
 from share_state.schema.declarations import table, table_schema
@@ -17,11 +24,7 @@ from share_state.schema.declarations import table, table_schema
 FOLD_GROUP_SCHEMA = ", ".join(f"`{column.name}` {column.type}" for column in table("share_partition_state")[1])
 """The columns of `share_partition_state` in Spark's DDL."""
 
-_KEY = ("dialect", "group_id", "topic_id", "topic", "partition")
 _TIMES = ("timestamp", "create_time", "write_time")
-_LAYOUTS = pa.array([None, "4.0", "4.1+"])
-"""Name of each Layout."""
-_BATCH_FIELDS = {"first": "first_offset", "last": "last_offset", "state": "delivery_state", "count": "delivery_count"}
 
 
 def fold_group(records: pa.Table) -> pa.Table:
@@ -48,14 +51,14 @@ def fold_group(records: pa.Table) -> pa.Table:
     records = records.sort_by("offset").combine_chunks()
     key = {
         name: records[name].combine_chunks()[:1].cast(pa.int32() if name == "partition" else pa.string())
-        for name in _KEY
+        for name in KEY
     }
     if key["dialect"][0].as_py() == CONTROL_RECORDS:
         if len(pc.unique(records["topic"])) > 1:
             raise InputError("fold_group: control records of several topics in a group; group by topic, too")
         return _fold_control(records, key)
-    rows, batches = _rows(records, STATE_RECORD, ShareGroupState())
-    rows["layout"] = _codes(records["layout"], _LAYOUTS)
+    rows, batches = _rows(records, STATE_RECORD, STATE_DIALECT)
+    rows["layout"] = _codes(records["layout"], LAYOUTS)
     rows["max_offset"] = np.maximum.reduceat(np.append(batches["last"], -1), rows["batches"]) if len(batches) else -1
     rows["max_offset"][rows["batch_count"] == 0] = -1
     chains = Chains()
@@ -68,20 +71,18 @@ def fold_group(records: pa.Table) -> pa.Table:
 
 
 def _fold_control(records: pa.Table, key: dict[str, pa.Array]) -> pa.Table:
-    rows, tuples = _rows(records, CONTROL_RECORD, ControlRecordDialect())
+    rows, tuples = _rows(records, CONTROL_RECORD, CONTROL_DIALECT)
     rows["epoch"] = records["snapshot_epoch"].fill_null(0).to_numpy()
     folded = fold_control(ControlRecords(rows, tuples), 1)
     live = existing_chains(Chains(folded.chains, folded.ends, folded.batches))
-    suspect = (live.chains["stopped_offset"] != NO_OFFSET) | (live.chains["doubt_offset"] != NO_OFFSET)
     key = {name: column[: len(live.chains)] for name, column in key.items()}
+    suspect = is_suspect(live.chains)
     states = control_state_table(live, key, live.chains["start_offset"].copy(), suspect, NO_OFFSET)
     place = states.schema.get_field_index("topic_end_offset")
     return states.set_column(place, "topic_end_offset", pa.nulls(len(states), pa.int64()))
 
 
-def _rows(
-    records: pa.Table, dtype: np.dtype, dialect: ShareGroupState | ControlRecordDialect
-) -> tuple[np.ndarray, np.ndarray]:
+def _rows(records: pa.Table, dtype: np.dtype, dialect: Dialect) -> tuple[np.ndarray, np.ndarray]:
     """The records as rows of the fold, and their STATE_BATCH rows."""
     rows = np.zeros(len(records), dtype)
     for name in {*(dtype.names or ())} & {*records.column_names} - {"kind", "layout", "fault"}:
@@ -94,10 +95,8 @@ def _rows(
         rows["fault"][pc.call_function("equal", [records["fault"], text]).fill_null(False).to_numpy()] = bits
     lists = records["state_batches"].combine_chunks()
     counts = lists.value_lengths().fill_null(0).to_numpy()
-    ranges = lists.flatten()
-    batches = np.zeros(len(ranges), STATE_BATCH)
-    for field, column in _BATCH_FIELDS.items():
-        batches[field] = ranges.field(column).to_numpy()
+    batches = np.zeros(len(lists.flatten()), STATE_BATCH)
+    read_batch_lists(lists, batches)
     first, count = ("batches", "batch_count") if dtype == STATE_RECORD else ("tuples", "tuple_count")
     rows[first], rows[count] = np.cumsum(counts) - counts, counts
     return rows, batches

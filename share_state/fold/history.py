@@ -96,10 +96,10 @@ def add_verdicts(
     if strays:
         stray = pc.is_in(key_texts(rows, "state_partition"), pa.array(strays))
         rows = rows.filter(pc.invert(stray))
-    start, before = _numbers(rows["start_offset"]), _numbers(rows[PREVIOUS_START])
-    lag, waiting = _numbers(rows["lag"]), _numbers(rows["waiting_records"]) + _numbers(rows["archiving_records"])
-    unfinished = np.where(lag >= 0, lag, waiting)
-    until = np.full(len(rows), clock) if by_wall_clock else np.minimum(_numbers(rows[LOG_TIME]), clock)
+    names = ("start_offset", PREVIOUS_START, "lag", "waiting_records", "archiving_records", LOG_TIME)
+    start, before, lag, waiting, archiving, log_time = (rows[name].fill_null(-1).to_numpy() for name in names)
+    unfinished = np.where(lag >= 0, lag, waiting + archiving)
+    until = np.full(len(rows), clock) if by_wall_clock else np.minimum(log_time, clock)
     idle_minutes = _minutes_since(rows["active_time"], until)
     unchanged_minutes = _minutes_since(rows[FIRST_DELIVERY_AT], until)
     is_active = (start >= 0) & (unfinished > 0)
@@ -144,10 +144,6 @@ def _whole_units(minutes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Each duration in its largest unit with a value of at least 2: the value, and the unit."""
     sizes = np.select([minutes >= 2 * 1440, minutes >= 2 * 60], [1440, 60], 1)
     return (minutes // sizes).astype(np.int64), np.select([sizes == 1440, sizes == 60], [" d", " h"], " min")
-
-
-def _numbers(column: pa.ChunkedArray) -> np.ndarray:
-    return column.fill_null(-1).to_numpy()
 
 
 def _minutes_since(column: pa.ChunkedArray, until: np.ndarray) -> np.ndarray:

@@ -395,17 +395,15 @@ class _LogFold:
         hidden = self.last_lost_offset != NO_OFFSET or bool((unreadable & ~self.chains.chains["exists"]).any())
         limit = cutoff(chains, suspect, hidden=hidden)
         # The whole batch that contains the log start offset is folded, but its records before that are not counted.
-        redundant = self.extent.records_before(limit.offset) - self.extent.records_before(first) if limit.offset else 0
-        redundant_bytes = (
-            self.extent.bytes_before(limit.offset) - self.extent.bytes_before(first) if limit.offset else 0
-        )
         current = max(limit.offset or 0, first)
-        following = limit.next_offset if limit.next_offset is not None else current
-        limited_by = {
-            name: None if limit.limited_by is None else column[limit.limited_by].as_py() for name, column in key.items()
-        }
-        write_times = [] if limit.limited_by is None else chains.chains["write_time"][[limit.limited_by]]
-        written = next(iter(to_timestamps(np.array(write_times, np.int64)).to_pylist()), None)
+        bounds = (first, current, current if limit.next_offset is None else limit.next_offset)
+        redundant, pinned = np.diff([self.extent.records_before(offset) for offset in bounds]).tolist()
+        redundant_bytes, pinned_bytes = np.diff([self.extent.bytes_before(offset) for offset in bounds]).tolist()
+        limiting = slice(0, 0) if limit.limited_by is None else slice(limit.limited_by, limit.limited_by + 1)
+
+        def first_of(column: pa.Array) -> Any:
+            return next(iter(column.to_pylist()), None)
+
         unsafe_reason = limit.unsafe_reason if self.log.has_offsets else "this format has no offsets"
         row = {
             "dialect": SHARE_GROUP_STATE,
@@ -416,16 +414,16 @@ class _LogFold:
             "log_end_offset": max(self.next_offset, first),
             "redundant_records": redundant,
             "live_share_partitions": len(numbers),
-            "limited_by_group": limited_by["group_id"],
-            "limited_by_topic_id": limited_by["topic_id"],
-            "limited_by_partition": limited_by["partition"],
-            "limited_since": written,
+            "limited_by_group": first_of(key["group_id"][limiting]),
+            "limited_by_topic_id": first_of(key["topic_id"][limiting]),
+            "limited_by_partition": first_of(key["partition"][limiting]),
+            "limited_since": first_of(to_timestamps(chains.chains["write_time"][limiting])),
             "safe": not unsafe_reason,
             "reason": unsafe_reason or None,
             "redundant_bytes": redundant_bytes,
             "next_cutoff_offset": limit.next_offset,
-            "pinned_records": self.extent.records_before(following) - self.extent.records_before(current),
-            "pinned_bytes": self.extent.bytes_before(following) - self.extent.bytes_before(current),
+            "pinned_records": pinned,
+            "pinned_bytes": pinned_bytes,
         }
 
         def build_states(piece: Chains, piece_key: dict[str, pa.Array], part: slice) -> pa.Table:

@@ -7,7 +7,6 @@ Source: Kafka ShareCoordinatorShard.replay; KIP-932, ShareSnapshotValue and Shar
 """
 
 from collections.abc import Iterator, Mapping
-from enum import IntEnum
 
 import numpy as np
 import pyarrow as pa
@@ -15,42 +14,27 @@ import pyarrow as pa
 from share_state.fold.chains import CHAIN, NO_OFFSET, Chains, group_by_key
 from share_state.fold.interval_map import count_terminal, ensure_capacity, has_capacity
 from share_state.fold.interval_merge import effective_starts, end_offsets
-from share_state.fold.log import FoldedLog, decode_log, fold_log
+from share_state.fold.log import decode_log
 from share_state.fold.log_stats import Losses
 from share_state.fold.options import FoldOptions, SharePartitionFilter
 from share_state.fold.record_context import RECORD_CONTEXT, advance
-from share_state.fold.states import SHARE_GROUP_STATE, RecordStates, RecordView, key_columns, state_table, to_timestamps
+from share_state.fold.states import RecordStates, RecordView, key_columns, state_table, to_timestamps
 from share_state.jit.compile import allocating_kernel
 from share_state.kafka.buffers import clone_rows, copy_rows
 from share_state.kafka.share_partition_keys import KeyTable
-from share_state.kafka.state_records import STATE_BATCH, UNREADABLE_FAULTS, Fault, Kind, StateRecords
+from share_state.kafka.state_records import STATE_BATCH, UNREADABLE_FAULTS, Kind, StateRecords
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition
 
-_LAYOUTS = pa.array([None, "4.0", "4.1+"])
+LAYOUTS = pa.array([None, "4.0", "4.1+"])
+"""Name of each Layout."""
 _STATES, _RANGES = 1 << 16, 1 << 20
 """Buffer sizes of `StateReplay`: states, and ranges of all these states."""
 
 
-class ShareGroupState:
-    """The dialect of `__share_group_state`; the protocol is `dialect.Dialect`."""
-
-    name: str = SHARE_GROUP_STATE
-    kinds: tuple[str, ...] = ("snapshot", "update", "tombstone", "skipped")
-    faults: type[IntEnum] = Fault
-
-    def fold(self, log: LogPartition, window: Window, options: FoldOptions) -> FoldedLog:
-        """Fold a log partition; see `fold_log`."""
-        return fold_log(log, window, options)
-
-    def open(self, log: LogPartition, window: Window, options: FoldOptions) -> "_StateLogReader":
-        """Open a log partition to follow it record by record."""
-        return _StateLogReader(log, window, options)
-
-    def comparable(self, folded: FoldedLog, states: pa.Table) -> pa.Table:
-        """The states that must survive deletion up to the cutoff: all."""
-        del folded
-        return states
+def open_state_log(log: LogPartition, window: Window, options: FoldOptions) -> "_StateLogReader":
+    """Open a log partition of `__share_group_state` to follow it record by record."""
+    return _StateLogReader(log, window, options)
 
 
 class _StateLogReader:
@@ -93,7 +77,7 @@ class _StateLogReader:
         no_value = (rows["kind"] == Kind.TOMBSTONE) | (rows["key"] < 0) | (rows["fault"] & UNREADABLE_FAULTS != 0)
         no_snapshot = no_value | (rows["kind"] != Kind.SNAPSHOT)
         columns = {
-            "layout": _LAYOUTS.take(pa.array(rows["layout"].copy())),
+            "layout": LAYOUTS.take(pa.array(rows["layout"].copy())),
             "create_time": to_timestamps(np.where(no_snapshot, 0, rows["create_time"])),
             "write_time": to_timestamps(np.where(no_snapshot, 0, rows["write_time"])),
             "state_epoch": pa.array(rows["state_epoch"].copy(), mask=no_snapshot),

@@ -180,19 +180,16 @@ def state_table(
     rows, count = chains.chains, len(chains.chains)
     start = rows["start_offset"].copy()
     ends = end_offsets(start, chains.ends, chains.batches)
-    columns = key | {
+    of_chain = ("start_offset", "snapshot_epoch", "state_epoch", "leader_epoch", "delivery_complete_count",
+                "max_leader_epoch")  # fmt: skip
+    columns = key | {name: pa.array(rows[name].copy()) for name in of_chain}
+    columns |= {
         "state_partition": pa.repeat(pa.scalar(state_partition, pa.int32()), count),
-        "start_offset": pa.array(start),
         "effective_start_offset": pa.array(effective_starts(start, chains.ends, chains.batches)),
         "end_offset": pa.array(ends, mask=start < 0),
-        "snapshot_epoch": pa.array(rows["snapshot_epoch"].copy()),
-        "state_epoch": pa.array(rows["state_epoch"].copy()),
-        "leader_epoch": pa.array(rows["leader_epoch"].copy()),
-        "delivery_complete_count": pa.array(rows["delivery_complete_count"].copy()),
         "state_batches": batch_lists(chains.ends, chains.batches),
         "create_time": to_timestamps(rows["create_time"]),
         "write_time": to_timestamps(rows["write_time"]),
-        "max_leader_epoch": pa.array(rows["max_leader_epoch"].copy()),
         "max_state_epoch": pa.array(rows["max_state_epoch"].copy(), mask=~rows["has_max_state_epoch"]),
         "updates_since_snapshot": pa.array(rows["updates"].astype(np.int32)),
         "snapshot_offset": pa.array(
@@ -262,13 +259,23 @@ def in_flight_table(key: dict[str, pa.Array], tile_ends: np.ndarray, rows: np.nd
     return declared_table("in_flight", columns)
 
 
+RANGE_COLUMNS = {"first": "first_offset", "last": "last_offset", "state": "delivery_state", "count": "delivery_count"}
+"""Field of STATE_BATCH -> field of the column `state_batches`."""
+
+
 def batch_lists(ends: np.ndarray, rows: np.ndarray) -> pa.ListArray:
     """Convert STATE_BATCH rows to lists: list n has rows ends[n] to ends[n + 1]."""
     structs = pa.StructArray.from_arrays(
-        [pa.array(rows[name].copy()) for name in ("first", "last", "state", "count")],
-        names=["first_offset", "last_offset", "delivery_state", "delivery_count"],
+        [pa.array(rows[name].copy()) for name in RANGE_COLUMNS], names=list(RANGE_COLUMNS.values())
     )
     return pa.ListArray.from_arrays(pa.array(ends.astype(np.int32)), structs)
+
+
+def read_batch_lists(lists: pa.ListArray, rows: np.ndarray) -> None:
+    """Write the ranges of all lists to STATE_BATCH rows, as many as there are."""
+    ranges = lists.flatten()
+    for name, column in RANGE_COLUMNS.items():
+        rows[name] = ranges.field(column).to_numpy(zero_copy_only=False)
 
 
 def to_timestamps(milliseconds: np.ndarray) -> pa.Array:

@@ -153,8 +153,7 @@ def _noted_from(plan: FoldPlan, last: LastRun | None) -> int:
         return 0
     if last.tables.holds(RANGES):
         return int(dict(last.tables.run["options"]).get(_NOTED_FROM, 0))
-    newest = last.tables.run["log_time"]
-    return 0 if newest is None else int(newest.timestamp() * 1000)
+    return last.tables.log_time or 0
 
 
 def _has_same_options(last: LastRun, options: Mapping[str, str], notes: list[str]) -> bool:
@@ -194,7 +193,6 @@ def _settled(plan: FoldPlan, last: LastRun | None, kept: set[str]) -> Iterable[p
 
 def _nothing_new(last: LastRun, notes: list[str]) -> RunResult:
     before, cutoff = last.tables.run, last.tables.read("cutoff")
-    log_time = before["log_time"]
     return RunResult(
         run_id=hashlib.sha256(f"{before['run_id']} {NOTHING_NEW}".encode()).hexdigest()[:16],
         records=0,
@@ -203,6 +201,6 @@ def _nothing_new(last: LastRun, notes: list[str]) -> RunResult:
         findings={},
         progress=dict(before["progress"]),
         index={},
-        log_time=None if log_time is None else int(log_time.timestamp() * 1000),
+        log_time=last.tables.log_time,
         notes=(NOTHING_NEW, *notes, *(note for note in before["notes"] if note.startswith(KEPT_NOTES))),
     )

@@ -116,9 +116,14 @@ def _find_segments(given: ExportPaths) -> Export:
     return Export(logs, notes=(f"{note}: {folders[0]}{more}",) if folders else ())
 
 
-def _find_tables(given: ExportPaths) -> Export:
-    logs, others = find_table_logs(given, (STATE_TOPIC, GROUP_TOPIC))
-    return _split_topics(logs, _other_topics(others, "rows"))
+def _find_by_topic(find: Callable[[ExportPaths, Sequence[str]], SortedLogs], what: str, given: ExportPaths) -> Export:
+    logs, others = find(given, (STATE_TOPIC, GROUP_TOPIC))
+    names = ", ".join(sorted(others)[:5])
+    return _split_topics(logs, (f"{what} of other topics are skipped: {names}",) if others else ())
+
+
+def _find_dump_logs(given: ExportPaths, topics: Sequence[str]) -> SortedLogs:
+    return dump_logs(_text_files(given.paths, is_dump_text), topics)
 
 
 def _find_console_json(given: ExportPaths) -> Export:
@@ -126,33 +131,23 @@ def _find_console_json(given: ExportPaths) -> Export:
     return Export([console_log(_text_files(given.paths, is_console_json))], notes=(note,))
 
 
-def _find_dumps(given: ExportPaths) -> Export:
-    logs, others = dump_logs(_text_files(given.paths, is_dump_text), (STATE_TOPIC, GROUP_TOPIC))
-    return _split_topics(logs, _other_topics(others, "dumps"))
-
-
 def _split_topics(logs: Sequence[LogPartition], notes: tuple[str, ...] = ()) -> Export:
     groups = [log for log in logs if log.topic == GROUP_TOPIC]
     return Export([log for log in logs if log.topic != GROUP_TOPIC], tuple(groups), notes)
-
-
-def _other_topics(others: set[str], what: str) -> tuple[str, ...]:
-    names = ", ".join(sorted(others)[:5])
-    return (f"{what} of other topics are skipped: {names}",) if others else ()
 
 
 FORMATS: Mapping[str, Format] = {
     "table": Format(
         "a table of keys and values",
         lambda head: head.startswith(_PARQUET) or _is_json_table(head),
-        _find_tables,
+        lambda given: _find_by_topic(find_table_logs, "rows", given),
         lambda given: find_table_logs(given, (GROUP_TOPIC,))[0],
     ),
     "dump-log": Format(
         "the text of kafka-dump-log",
         is_dump_text,
-        _find_dumps,
-        lambda given: dump_logs(_text_files(given.paths, is_dump_text), (GROUP_TOPIC,))[0],
+        lambda given: _find_by_topic(_find_dump_logs, "dumps", given),
+        lambda given: _find_dump_logs(given, (GROUP_TOPIC,))[0],
     ),
     "console-json": Format(
         "the JSON of the console consumer",

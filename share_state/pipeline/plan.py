@@ -1,5 +1,6 @@
 """The plan of a fold: `build_plan` turns an InputSpec into a FoldPlan, plain data that travels to every task."""
 
+import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -59,6 +60,9 @@ from share_state.sources.topics import Topics, read_subscriptions, read_topics
 
 if TYPE_CHECKING:
     from share_state.sources.dead_letters import DeadLetterSource
+
+
+_LOG = logging.getLogger("share_state")
 
 
 def available_cores() -> int:
@@ -253,7 +257,7 @@ class FoldPlan:
 
 
 def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = None) -> FoldPlan:
-    """Find the logs that a spec describes, and plan how to fold them.
+    """Find the logs that a spec describes, and plan how to fold them; notes on the input are logged.
 
     Args:
         spec: what to read, up to which record, and how to fold it.
@@ -286,6 +290,8 @@ def build_plan(spec: InputSpec, names: FieldNames, sorter: RowSorter | None = No
     of_groups = {} if spec.judge == JUDGE_NONE else _group_limits_of(spec.sources, notes)
     configured = {group: {**of_groups.get(group, {}), **own} for group, own in limits.groups.items()}
     properties = next((one.kafka_properties for one in spec.sources if one.kafka_properties), None)
+    for note in notes:
+        _LOG.info("%s", note)
     return FoldPlan(
         logs=logs,
         windows=windows,

@@ -115,8 +115,8 @@ def summarize(results: pa.Table, inputs: tuple[str, ...], options: Mapping[str, 
         InputError: if the input holds no valid batch.
     """
     rows = results.filter(pc.is_valid(results[SUMMARY]))
+    check_batches(rows)
     summaries = rows[SUMMARY].to_pylist()
-    _check_batches(summaries)
     limits = returned_table(rows, CUTOFF).sort_by([("topic", "ascending"), ("partition", "ascending")])
     findings, progress = Counter[tuple[str, str]](), dict[str, int | None]()
     archiving = [(summary["log"], *summary["archiving"]) for summary in summaries if summary["archiving"] is not None]
@@ -187,10 +187,7 @@ def check_batches(results: pa.Table) -> None:
     Raises:
         InputError: if there is none.
     """
-    _check_batches(results[SUMMARY].drop_null().to_pylist())
-
-
-def _check_batches(summaries: Sequence[Mapping[str, Any]]) -> None:
+    summaries = results[SUMMARY].drop_null().to_pylist()
     if not any(summary["whole_batches"] for summary in summaries):
         raise InputError(f"{summaries[0]['log']}: nothing in it is a record batch; give a folder of real segments")
 

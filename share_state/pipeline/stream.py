@@ -1,6 +1,6 @@
 """The fold of a stream: a log partition is folded micro-batch by micro-batch, and only what changed goes to the tables.
 
-`StreamFold` is the fold of the job with its state as bytes in between: `initial`, `apply` and `finish`. Records at or
+`StreamFold` is the fold of the job with its state as bytes in between: `initial`, then `step` by `step`. Records at or
 below the last offset folded are skipped, so a micro-batch may be repeated. Imports no Spark.
 """
 
@@ -219,9 +219,16 @@ class StreamFold:
             with filesystem.open_input_stream(path) as stored:
                 return stored.read()
 
-    def apply(
-        self, state: bytes | None, partition: int, rows: pa.Table, facts: LogFacts, now: int | None = None
-    ) -> "tuple[Folding, bool]":
+    def step(
+        self,
+        state: bytes | None,
+        partition: int,
+        rows: pa.Table,
+        facts: LogFacts,
+        *,
+        now: int | None = None,
+        is_by_clock: bool = False,
+    ) -> tuple[bytes | None, LogChanges | None]:
         """Fold the records of a micro-batch.
 
         Args:
@@ -230,8 +237,9 @@ class StreamFold:
             rows: key, value, offset and timestamp (ms), in any order.
             facts: what the source knows of the log.
             now: ms, up to which durations are measured; by default the time of the last record.
+            is_by_clock: judge every share-partition, even if there is no new record.
         Returns:
-            The folded log, and whether anything may have changed.
+            The state after it, and what it changed; None for both if it holds nothing new.
         """
 
         def restored() -> FoldCheckpoint | None:
@@ -254,6 +262,9 @@ class StreamFold:
         rows = rows.sort_by("offset").combine_chunks()
         if start is None:
             start = rows["offset"][0].as_py() if len(rows) else 0
+        has_moved = mark is None or mark.log_start_offset != start
+        if not (len(rows) or has_moved or is_by_clock):
+            return None, None
         is_recorded = facts.log_start_offset is not None
         log = LogPartition(STATE_TOPIC, partition, (), start, is_recorded, facts.topic_id, source=MicroBatch(rows))
         options = FoldOptions(
@@ -265,67 +276,39 @@ class StreamFold:
             archiving_groups=EVERY_GROUP if self.has_dead_letters else None,
         )
         folded = fold_log(log, options=options)
-        moved = mark is None or mark.log_start_offset != start
-        return Folding(folded, before, status), bool(len(rows) or moved)
-
-    def step(
-        self, state: bytes | None, partition: int, rows: pa.Table, facts: LogFacts
-    ) -> tuple[bytes | None, "LogChanges | None"]:
-        """`apply`, then `finish`; nothing if the micro-batch holds nothing new."""
-        folding, has_changed = self.apply(state, partition, rows, facts)
-        return self.finish(folding) if has_changed else (None, None)
-
-    def judge_at(self, state: bytes, partition: int, now: int | None = None) -> "LogChanges":
-        """The findings and verdicts of a state at a time (`apply`): what waits too long is found without a record."""
-        folding, _ = self.apply(state, partition, EMPTY_ROWS, LogFacts(), now)
-        _, changes = self.finish(folding, is_by_clock=True)
-        changes.tables = {name: changes.tables[name] for name in (FINDINGS, WATCHED)}
-        changes.summary |= {"newest_time": -1, "complete": None}
-        return changes
-
-    def finish(self, folding: "Folding", *, is_by_clock: bool = False) -> tuple[bytes | None, LogChanges]:
-        """The state after a micro-batch, and what it changed; by the clock, verdicts of all share-partitions."""
-        folded = folding.folded
-        changes = LogChanges(folded.log.name, _changed_rows(folding, is_by_clock=is_by_clock))
+        changes = LogChanges(log.name, _changed_rows(folded, before, status, is_by_clock=is_by_clock))
         changes.tables[CUTOFF] = folded.cutoff
         changes.tables[FINDINGS] = judge(folded, self.severities, Topics(), folded.judged, with_unproven=True)
         if folded.archiving_ranges is not None and len(folded.archiving_ranges):
             changes.tables[RANGES] = folded.archiving_ranges
         changes.summary = {
-            "partition": folded.log.partition,
+            "partition": partition,
             "records": folded.record_count,
             "next_offset": folded.next_offset,
             "share_partitions": len(folded.numbers),
             "newest_time": folded.newest_time,
             "archiving": folded.archiving if folded.archiving[1] >= 0 else None,
             "complete": (folded.complete_since, folded.newest_time),
-            "is_read_anew": folding.before is None or folding.status != ResumeStatus.GROWN,
+            "is_read_anew": status != ResumeStatus.GROWN,
         }
-        state = None if folded.checkpoint is None else state_bytes(folded.log.name, folded.checkpoint)
-        return state, changes
+        return None if folded.checkpoint is None else state_bytes(log.name, folded.checkpoint), changes
+
+    def judge_at(self, state: bytes, partition: int, now: int | None = None) -> LogChanges:
+        """The findings and verdicts of a state at a time (`step`): what waits too long is found without a record."""
+        _, changes = self.step(state, partition, EMPTY_ROWS, LogFacts(), now=now, is_by_clock=True)
+        assert changes is not None
+        changes.tables = {name: changes.tables[name] for name in (FINDINGS, WATCHED)}
+        changes.summary |= {"newest_time": -1, "complete": None}
+        return changes
 
 
-@dataclass(frozen=True, slots=True)
-class Folding:
-    """A log partition in the middle of a micro-batch.
-
-    Attributes:
-        folded: the log after it.
-        before: its state before; None at the first one.
-        status: how the log changed since.
-    """
-
-    folded: FoldedLog
-    before: FoldCheckpoint | None
-    status: ResumeStatus | None
-
-
-def _changed_rows(folding: Folding, *, is_by_clock: bool) -> dict[str, pa.Table]:
+def _changed_rows(
+    folded: FoldedLog, before: FoldCheckpoint | None, status: ResumeStatus | None, *, is_by_clock: bool
+) -> dict[str, pa.Table]:
     """The rows of `share_partition_state`, `in_flight` and `share_partition_history` that differ from those before.
 
     Not those of keys that belong to another log partition, where the coordinator looks for them.
     """
-    folded, before = folding.folded, folding.before
     keys, chains = folded.keys, folded.all_chains
     old_keys, old = (before.keys, before.chains) if before else (KeyTable(), Chains())
     place = pc.index_in(old_keys.binary(), keys.binary()).fill_null(-1).to_numpy(zero_copy_only=False)
@@ -336,9 +319,9 @@ def _changed_rows(folding: Folding, *, is_by_clock: bool) -> dict[str, pa.Table]
     rows_before[place[place >= 0]] = old.chains[place >= 0]
     for name in ("last_offset", "suspect_offset"):
         last = np.maximum(last, np.where(chains.chains[name] != rows_before[name], chains.chains[name], NO_OFFSET))
-    is_same_log = before is not None and folding.status == ResumeStatus.GROWN
-    is_all = not is_same_log or before is None or before.last_lost_offset != folded.last_lost_offset
-    changed = np.ones(len(keys), bool) if is_all else ~known | (last != NO_OFFSET)
+    changed = ~known | (last != NO_OFFSET)
+    if before is None or status != ResumeStatus.GROWN or before.last_lost_offset != folded.last_lost_offset:
+        changed[:] = True
     is_here = np.ones(len(keys), bool)
     is_here[folded.observations.misplaced[0]] = False
     exists = chains.chains["exists"] & is_here

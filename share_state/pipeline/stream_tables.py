@@ -100,15 +100,14 @@ def last_stream_run(warehouse: str) -> StreamRun | None:
     options = dict(run["options"])
     if run["command"] != COMMAND or _QUERY not in options or tables.lack_files():
         return None
-    progress, time = dict(run["progress"]), run["log_time"]
     cutoffs = tables.read(CUTOFF, columns=["topic", "partition", "live_share_partitions"]).to_pylist()
     return StreamRun(
         query=options[_QUERY],
         batch=int(options[_BATCH]),
         records=run["records"],
-        progress=progress,
+        progress=dict(run["progress"]),
         archiving=tuple(json.loads(options["archiving"])) if options.get("archiving") else None,
-        log_time=None if time is None else int(time.timestamp() * 1000),
+        log_time=tables.log_time,
         share_partitions={f"{row['topic']}-{row['partition']}": row["live_share_partitions"] for row in cutoffs},
         notes=tuple(run["notes"]),
         inputs=tuple(run["inputs"]),
@@ -133,7 +132,6 @@ class StreamTables:
         *,
         options: Mapping[str, str] | None = None,
         topics: Callable[[], Topics] = Topics,
-        cluster: str | None = None,
         letters: StreamLetters | None = None,
     ) -> None:
         """Begin or resume a stream.
@@ -142,12 +140,12 @@ class StreamTables:
             warehouse: folder of the tables; the caller holds its lock.
             run: what the stream has committed; with no batch, its first micro-batch replaces all tables.
             fold: of the stream.
-            options, cluster: for the `runs` row.
+            options: for the `runs` row.
             topics: the names and end offsets of topics that are known now.
             letters: the dead letters; None for none.
         """
         self.run, self._fold, self._options, self._topics = run, fold, dict(options or {}), topics
-        self._cluster, self._started, self._root = cluster, datetime.now(UTC), warehouse
+        self._started, self._root = datetime.now(UTC), warehouse
         self._warehouse, self._letters = Warehouse(warehouse), letters
         self.committed: float | None = None
         self._known: Topics | None = None
@@ -198,9 +196,8 @@ class StreamTables:
             self._letters.tables[table] = committed.read(table)
             # A micro-batch that was killed may have written it.
             self._warehouse.versions[table] = restore_version(self._place(table), committed.versions[table])
-        if committed is not None and not committed.holds(RANGES) and (time := committed.run["log_time"]) is not None:
+        if committed is not None and not committed.holds(RANGES) and (noted_from := committed.log_time) is not None:
             # No range was noted before.
-            noted_from = int(time.timestamp() * 1000)
             self.run = replace(self.run, complete=dict.fromkeys(self.run.progress, (noted_from, noted_from)))
 
     def __exit__(self, *failed: Any) -> None:
@@ -459,7 +456,7 @@ class StreamTables:
         options = self._options | {_QUERY: run.query, _BATCH: str(run.batch)}
         options |= {"archiving": json.dumps(run.archiving)} if run.archiving else {}
         options |= {_COMPLETE: json.dumps(run.complete)} if run.complete else {}
-        self._warehouse.commit_run(run_row(self.result(), COMMAND, run.inputs, options, self._started, self._cluster))
+        self._warehouse.commit_run(run_row(self.result(), COMMAND, run.inputs, options, self._started))
 
 
 def _unreadable(problems: Sequence[str], severities: Mapping[str, str]) -> pa.Table:

@@ -1,14 +1,13 @@
 """Acquisition locks: acquiring fetched records for a member, and releasing locks that expire or whose member leaves."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from heapq import heappop, heappush
 from typing import NamedTuple
 
 from share_state.simulator.durability import (
     ChangedRuns,
-    DeadLetter,
     DeadLetterReason,
     Operation,
     PendingWrite,
@@ -18,7 +17,7 @@ from share_state.simulator.durability import (
 )
 from share_state.simulator.settings import PartitionSettings
 from share_state.simulator.types import DeliveryState, Release, StateBatch, merge_adjacent
-from share_state.simulator.window import TERMINAL, InFlightBatch, OffsetRun, Window
+from share_state.simulator.window import InFlightBatch, OffsetRun, Window
 
 
 class AcquisitionLocks:
@@ -280,15 +279,11 @@ class Acquisition:
     def _lock(self, batch: InFlightBatch, run: OffsetRun, lock_seq: int) -> None:
         run.lock(self._fetch.member, self._deadline, lock_seq)
         self._locks.schedule(batch, self._deadline)
-        acquired = self._acquired
-        if (
-            acquired
-            and acquired[-1].delivery_count == run.count
-            and acquired[-1].last_offset + 1 == run.first > batch.first
-        ):
-            acquired[-1] = AcquiredRecords(acquired[-1].first_offset, run.last, run.count)
+        last = self._acquired[-1] if self._acquired else None
+        if last and last.delivery_count == run.count and last.last_offset + 1 == run.first > batch.first:
+            self._acquired[-1] = last._replace(last_offset=run.last)
         else:
-            acquired.append(AcquiredRecords(run.first, run.last, run.count))
+            self._acquired.append(AcquiredRecords(run.first, run.last, run.count))
         self._count += run.last - run.first + 1
 
 
@@ -330,33 +325,18 @@ class LockRelease:
                 part.transition_to(self._state_of(part, part.count))
                 if part.state is DeliveryState.AVAILABLE:
                     self._window.mark_available_from(part.first)
-            writes += self._write_per_offset(parts) if per_offset else [self._write_batch(batch, parts)]
             changed += [part.batch for part in parts]
+            written = [[one] for part in parts for one in _offsets(part)] if per_offset else [parts]
+            writes += [self._write(batch, runs) for runs in written]
         for batch, _ in expired:
             batch.merge_runs()
         return Operation(Trigger.LOCK_TIMEOUT, merge_adjacent(sorted(changed)), tuple(writes)) if writes else None
 
-    def _write_batch(self, batch: InFlightBatch, parts: list[OffsetRun]) -> PendingWrite:
+    def _write(self, batch: InFlightBatch, parts: list[OffsetRun]) -> PendingWrite:
         for part in parts:
             self._window.count_terminal(part)
         dead_letters = build_dead_letters([(batch, part) for part in parts], [DeadLetterReason.EXHAUSTED] * len(parts))
         return self._transitions.build_final_write(tuple(part.batch for part in parts), dead_letters)
-
-    def _write_per_offset(self, parts: list[OffsetRun]) -> list[PendingWrite]:
-        writes = []
-        for part in parts:
-            for offset in range(part.first, part.last + 1):
-                if part.state in TERMINAL and offset >= self._window.start_offset:
-                    self._window.delivery_complete_count += 1
-                dead_letters = ()
-                if part.state is DeliveryState.ARCHIVING:
-                    dead_letters = (DeadLetter(offset, offset, part.count, DeadLetterReason.EXHAUSTED),)
-                writes.append(
-                    self._transitions.build_final_write(
-                        (StateBatch(offset, offset, part.state, part.count),), dead_letters
-                    )
-                )
-        return writes
 
     def _split_at_start(self, batch: InFlightBatch, runs: list[OffsetRun]) -> list[OffsetRun]:
         """Split runs at the start offset: offsets before it are archived."""
@@ -375,3 +355,8 @@ class LockRelease:
         if run.last < self._window.start_offset:
             return DeliveryState.ARCHIVED
         return self._settings.state_after_release(count)
+
+
+def _offsets(run: OffsetRun) -> Iterator[OffsetRun]:
+    """Each offset of a run as a run."""
+    return (replace(run, first=offset, last=offset) for offset in range(run.first, run.last + 1))

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 from share_state.simulator.coordinator import CoordinatorEntry, ShareCoordinator
 from share_state.simulator.draft import ControlState, DraftWriter
-from share_state.simulator.events import Ack, Acquire, Event, EventResult, Prune, write_event
+from share_state.simulator.events import Ack, Acquire, Event, EventResult, Prune, to_json_line, write_event
 from share_state.simulator.log_writer import LogWriter, StateTopic, StateTopicSettings, flush_logs
 from share_state.simulator.player import EventPlayer
 from share_state.simulator.settings import AckBatch, AckType, PlayerSettings
@@ -200,7 +200,7 @@ class SimulatedCluster:
         (self.folder / TOPICS).write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
     def _write_control_history(self, topic: str, partition: int, group: str, state: ControlState) -> None:
-        print(_to_json_line(_control_state_row(topic, partition, group, state)), file=self._control_history)
+        print(to_json_line(_control_state_row(topic, partition, group, state)), file=self._control_history)
 
 
 @dataclass(slots=True)
@@ -247,7 +247,7 @@ class RecordCounter:
             line = {"offset": offset, "timestamp": now_ms, "kind": record.kind} | _key_fields(record.key, partition)
             if entry:
                 line |= _state_fields(entry, self.release)
-            print(_to_json_line(line), file=self.history)
+            print(to_json_line(line), file=self.history)
 
 
 def _write_state_truth(folder: Path, topic: StateTopic, record_counter: RecordCounter) -> None:
@@ -348,9 +348,4 @@ def _state_fields(entry: CoordinatorEntry, release: Release) -> dict[str, Any]:
 
 def _write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:
     with path.open("w", encoding="utf-8") as file:
-        file.writelines(f"{_to_json_line(line)}\n" for line in lines)
-
-
-def _to_json_line(line: dict[str, Any]) -> str:
-    """A JSON line without newline."""
-    return json.dumps(line, ensure_ascii=False, separators=(",", ":"))
+        file.writelines(f"{to_json_line(line)}\n" for line in lines)

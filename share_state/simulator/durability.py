@@ -82,12 +82,10 @@ def build_dead_letters(
     dead_letters = []
     for (batch, run), reason in zip(runs, reasons, strict=True):
         if run.state is DeliveryState.ARCHIVING:
+            ranges = [(run.first, run.last)]
             if batch.per_offset:
-                dead_letters += [
-                    DeadLetter(offset, offset, run.count, reason) for offset in range(run.first, run.last + 1)
-                ]
-            else:
-                dead_letters.append(DeadLetter(run.first, run.last, run.count, reason))
+                ranges = [(offset, offset) for offset in range(run.first, run.last + 1)]
+            dead_letters += [DeadLetter(first, last, run.count, reason) for first, last in ranges]
     return tuple(dead_letters)
 
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -228,7 +228,11 @@ def read_events(lines: Iterable[str | bytes]) -> Iterator[Event]:
 
 def write_event(event: Event) -> str:
     """One event as a JSON line without newline; default values are omitted."""
-    row = {"event": event.event} | event.model_dump(mode="json", exclude_defaults=True)
+    return to_json_line({"event": event.event} | event.model_dump(mode="json", exclude_defaults=True))
+
+
+def to_json_line(row: dict[str, Any]) -> str:
+    """A row as a JSON line without newline."""
     return json.dumps(row, separators=(",", ":"), ensure_ascii=False)
 
 

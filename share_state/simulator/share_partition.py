@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
-from typing import NamedTuple
 
 from share_state.simulator.acquisition import AcquiredRecords, Acquisition, AcquisitionLocks, Fetch, LockRelease
 from share_state.simulator.durability import (
@@ -233,7 +232,7 @@ class SharePartition:
         for batch in batches:
             if error := acknowledgement.apply(batch):
                 self._transitions.revert(acknowledgement.runs, self.settings, now_ms)
-                return AcknowledgeResult(*error)
+                return error
         runs: ChangedRuns = acknowledgement.runs
         operation = self._transitions.build_operation(Trigger.ACKNOWLEDGE, runs, acknowledgement.reasons)
         return AcknowledgeResult(ErrorCode.NONE, operation=operation)
@@ -325,15 +324,8 @@ class SharePartition:
             self._window.archive(first, last, DeliveryState.ACQUIRED, self._locks.next_lock_seq())
 
 
-class AckError(NamedTuple):
-    """Why an acknowledgement is rejected."""
-
-    code: ErrorCode
-    message: str
-
-
-def _invalid_state(message: str) -> AckError:
-    return AckError(ErrorCode.INVALID_RECORD_STATE, message)
+def _invalid_state(message: str) -> AcknowledgeResult:
+    return AcknowledgeResult(ErrorCode.INVALID_RECORD_STATE, message)
 
 
 class Acknowledgement:
@@ -353,19 +345,19 @@ class Acknowledgement:
         self.reasons: list[DeadLetterReason] = []
         """Per run: the reason if it goes to the dead letter queue."""
 
-    def apply(self, request: AckBatch) -> AckError | None:
+    def apply(self, request: AckBatch) -> AcknowledgeResult | None:
         """Apply one acknowledgement that passed `validate_ack_batches`; returns the error, if any."""
         if request.last_offset < self._window.start_offset:
             return None
         batches = self._batches(request)
-        if isinstance(batches, AckError):
+        if isinstance(batches, AcknowledgeResult):
             return batches
         for batch in batches:
             if batch.last >= self._window.start_offset and (error := self._apply_to(batch, request)):
                 return error
         return None
 
-    def _batches(self, request: AckBatch) -> list[InFlightBatch] | AckError:
+    def _batches(self, request: AckBatch) -> list[InFlightBatch] | AcknowledgeResult:
         """In-flight batches that the acknowledgement covers. Source: fetchSubMapForAcknowledgementBatch."""
         window = self._window
         i = window.floor_index(request.first_offset)
@@ -375,14 +367,14 @@ class Acknowledgement:
             return _invalid_state(f"offsets {request.first_offset}-{request.last_offset} are not in flight")
         batches = window.between(window.batches[i].first, request.last_offset)
         if batches[-1].last < request.last_offset:
-            return AckError(
+            return AcknowledgeResult(
                 ErrorCode.INVALID_REQUEST,
                 f"offsets {request.first_offset}-{request.last_offset} end after the last acquired offset,"
                 f" {batches[-1].last}",
             )
         return batches
 
-    def _apply_to(self, batch: InFlightBatch, request: AckBatch) -> AckError | None:
+    def _apply_to(self, batch: InFlightBatch, request: AckBatch) -> AcknowledgeResult | None:
         first = max(request.first_offset, batch.first, self._window.start_offset)
         last = min(request.last_offset, batch.last)
         is_whole = first == batch.first and last == batch.last and len(request.types) == 1
@@ -399,7 +391,7 @@ class Acknowledgement:
                 return error
         return None
 
-    def _acknowledge_allowed(self, batch: InFlightBatch, segment: AckSegment) -> AckError | None:
+    def _acknowledge_allowed(self, batch: InFlightBatch, segment: AckSegment) -> AcknowledgeResult | None:
         """Acknowledge offsets up to the first invalid one; renewals before it stay in force."""
         begin, end, _ = segment
         error = None
@@ -410,7 +402,7 @@ class Acknowledgement:
         taken = self._acknowledge(batch, batch.split_out(begin, end), segment) if begin <= end else None
         return taken or error
 
-    def _check_acquired(self, run: OffsetRun) -> AckError | None:
+    def _check_acquired(self, run: OffsetRun) -> AcknowledgeResult | None:
         if run.rollback_state is not None:
             return _invalid_state(f"offsets {run.first}-{run.last} have a pending change")
         if not run.is_acquired:
@@ -419,7 +411,9 @@ class Acknowledgement:
             return _invalid_state(f"offsets {run.first}-{run.last} are held by another member")
         return None
 
-    def _acknowledge(self, batch: InFlightBatch, runs: list[OffsetRun], segment: AckSegment) -> AckError | None:
+    def _acknowledge(
+        self, batch: InFlightBatch, runs: list[OffsetRun], segment: AckSegment
+    ) -> AcknowledgeResult | None:
         if segment.type is AckType.RENEW:
             if not self._settings.renews:
                 return _invalid_state("the group does not allow renewals (share.renew.acknowledge.enable)")

@@ -21,9 +21,9 @@ warm_up_kernels(Path(sys.argv[1]))
 
 FOLD = """
 from share_state.fold.control_log import fold_control_log
-from share_state.fold.options import FoldOptions
 from share_state.fold.timeline import timeline_tables
 from share_state.fold.log import fold_log
+from share_state.fold.options import FoldOptions
 from share_state.fold.dialect import verify_cutoff
 from share_state.fold.timeline import decoded_tables
 from share_state.rules.findings import judge, judge_records
@@ -36,7 +36,7 @@ SegmentLetters(find_topic_logs([sys.argv[2]])).read({})
 for log in find_topic_logs([sys.argv[1]]):
     fold_control_log(log), list(timeline_tables(log))
 for log in [*found(sys.argv[3]), *(log for inputs in sys.argv[4:] for log in find_logs(inputs.split(",")))]:
-    folded = fold_log(log, state_partitions=3, judge=judge_records)
+    folded = fold_log(log, options=FoldOptions(state_partitions=3, judge=judge_records))
     judge(folded), verify_cutoff(folded, Window(), FoldOptions()), list(decoded_tables(log, Window()))
 """
 

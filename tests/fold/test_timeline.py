@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from share_state.fold.dialect import SHARE_GROUP_STATE
+from share_state.fold.dialect import STATE_DIALECT
 from share_state.fold.log import decode_log, fold_log
 from share_state.fold.options import FoldOptions, SharePartitionFilter
 from share_state.fold.share_group_state import StateReplay
@@ -188,7 +188,7 @@ def test_a_record_of_more_ranges_than_there_is_room_for_is_told(tmp_path: Path):
 
 def test_the_numbers_of_a_chunk_are_known_when_its_states_are_returned():
     (log,) = find_logs([str(DATA / "4.3.1/happy/__share_group_state-0")])
-    reader = SHARE_GROUP_STATE.open(log, Window(), FoldOptions())
+    reader = STATE_DIALECT.open(log, Window(), FoldOptions())
     for records in reader.chunks():
         for states in reader.replay(records, np.ones(len(reader), bool)):
             assert states.rows["key"].max() < len(reader)
