@@ -134,11 +134,7 @@ class FoldedControlLog(Folded):
 
 
 def fold_control_log(
-    log: LogPartition,
-    window: Window | None = None,
-    options: FoldOptions | None = None,
-    *,
-    chunk: int = CHUNK_SIZE,
+    log: LogPartition, window: Window | None = None, options: FoldOptions | None = None, *, chunk: int = CHUNK_SIZE
 ) -> FoldedControlLog:
     """Fold the control records of one topic-partition into the state that a new leader would load.
 
@@ -345,9 +341,8 @@ class _ControlLogFold:
         retained = with_checkpoint["redundant_retained"].combine_chunks()
 
         def build_states(piece: Chains, piece_key: dict[str, pa.Array], part: slice) -> pa.Table:
-            return control_state_table(
-                piece, piece_key, starts[part], suspect[numbers[part]], next_offset, retained[part]
-            )
+            ends = pa.array(np.full(len(piece.chains), next_offset))
+            return control_state_table(piece, piece_key, starts[part], suspect[numbers[part]], ends, retained[part])
 
         return FoldedControlLog(
             log=self.log,

@@ -45,9 +45,6 @@ from share_state.kafka.state_records import STATE_BATCH
 from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition
 
-_STATES, _RANGES = 1 << 16, 1 << 20
-"""Buffer sizes of `ControlReplay`: states, and ranges of all these states."""
-
 _FOLD, _FOLD_AGAIN, _EMIT = 0, 1, 2
 """Next step of `_replay` for a record."""
 
@@ -114,7 +111,7 @@ class _ControlLogReader:
             self.key_columns(rows["group"]),
             self.windows(states)[2],
             suspect,
-            rows["offset"] + 1,
+            pa.array(rows["offset"] + 1),
         )
 
     def suspect_at_end(self) -> np.ndarray:
@@ -137,8 +134,7 @@ class ControlReplay:
         groups: CONTROL_CHAIN, entry n is the state of group number n after its last record.
     """
 
-    def __init__(self, *, strict: bool = True, states: int | None = None, ranges: int | None = None) -> None:
-        states, ranges = states or _STATES, ranges or _RANGES
+    def __init__(self, *, strict: bool = True, states: int = 1 << 16, ranges: int = 1 << 20) -> None:
         self._strict = strict
         self.groups = np.zeros(0, CONTROL_CHAIN)
         self._previous = np.zeros(0, np.int64)
@@ -166,12 +162,8 @@ class ControlReplay:
         numbers = numbers[np.argsort(rows["group"][numbers], kind="stable")]
         groups, begins = np.unique(rows["group"][numbers], return_index=True)
         for group, group_rows in zip(groups.tolist(), np.split(numbers, begins[1:]), strict=False):
-            chain, position, step, before = (
-                self.groups[group : group + 1],
-                0,
-                _FOLD,
-                len(self._since_checkpoint[group].rows),
-            )
+            chain, before = self.groups[group : group + 1], len(self._since_checkpoint[group].rows)
+            position, step = 0, _FOLD
             if not self._strict:
                 self._since_checkpoint[group] = concat_control_records(
                     [self._since_checkpoint[group], records.take(group_rows)]

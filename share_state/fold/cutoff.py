@@ -46,13 +46,9 @@ def cutoff(chains: Chains, suspect: np.ndarray, *, hidden: bool = False) -> Cuto
     limiting_row = int(with_snapshot[np.argmin(snapshots[with_snapshot])]) if len(with_snapshot) else None
     offset = int(snapshots[limiting_row]) if limiting_row is not None else chains.last_snapshot_record
     other_offsets = snapshots[with_snapshot][snapshots[with_snapshot] != offset]
-    following = (
-        None
-        if limiting_row is None
-        else int(other_offsets.min())
-        if len(other_offsets)
-        else chains.last_snapshot_record
-    )
+    following = None
+    if limiting_row is not None:
+        following = int(other_offsets.min()) if len(other_offsets) else chains.last_snapshot_record
     # Kafka's offsets manager tracks only snapshots: it would delete a state that has none.
     orphans = chains.chains["orphan_offset"]
     endangered_count = int(((orphans != NO_OFFSET) & (orphans < offset)).sum())
@@ -65,10 +61,7 @@ def cutoff(chains: Chains, suspect: np.ndarray, *, hidden: bool = False) -> Cuto
         reasons.append(
             f"{endangered_count} share-partitions depend on updates before the cutoff that no snapshot precedes"
         )
-    unsafe_reason = "; ".join(reasons)
-    if offset <= 0:
-        return Cutoff(None, limiting_row if offset == 0 else None, following, unsafe_reason)
-    return Cutoff(offset, limiting_row, following, unsafe_reason)
+    return Cutoff(offset if offset > 0 else None, limiting_row, following, "; ".join(reasons))
 
 
 @dataclass(frozen=True, slots=True)

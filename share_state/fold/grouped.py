@@ -77,9 +77,8 @@ def _fold_control(records: pa.Table, key: dict[str, pa.Array]) -> pa.Table:
     live = existing_chains(Chains(folded.chains, folded.ends, folded.batches))
     key = {name: column[: len(live.chains)] for name, column in key.items()}
     suspect = is_suspect(live.chains)
-    states = control_state_table(live, key, live.chains["start_offset"].copy(), suspect, NO_OFFSET)
-    place = states.schema.get_field_index("topic_end_offset")
-    return states.set_column(place, "topic_end_offset", pa.nulls(len(states), pa.int64()))
+    starts, topic_ends = live.chains["start_offset"].copy(), pa.nulls(len(live.chains), pa.int64())
+    return control_state_table(live, key, starts, suspect, topic_ends)
 
 
 def _rows(records: pa.Table, dtype: np.dtype, dialect: Dialect) -> tuple[np.ndarray, np.ndarray]:

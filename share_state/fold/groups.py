@@ -221,10 +221,7 @@ class FoldedGroups(ReplayedGroups):
 
 
 def fold_groups(
-    logs: Sequence[LogPartition],
-    window: Window | None = None,
-    *,
-    partition_count: int | None = None,
+    logs: Sequence[LogPartition], window: Window | None = None, *, partition_count: int | None = None
 ) -> FoldedGroups:
     """Replay partitions of `__consumer_offsets`.
 

@@ -107,11 +107,7 @@ class FoldedLog(Folded):
 
 
 def fold_log(
-    log: LogPartition,
-    window: Window | None = None,
-    options: FoldOptions | None = None,
-    *,
-    chunk: int = CHUNK_SIZE,
+    log: LogPartition, window: Window | None = None, options: FoldOptions | None = None, *, chunk: int = CHUNK_SIZE
 ) -> FoldedLog:
     """Fold one log partition into the state that a coordinator has after loading it.
 

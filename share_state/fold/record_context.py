@@ -282,19 +282,9 @@ def _fold(
     while has_more:
         # The kernel allocates no buffers: counting their references would take a quarter of the time.
         has_more = _fold_records(
-            to_key,
-            *folded,
-            broken_rules,
-            limits,
-            limit_rows,
-            loss_offsets,
-            _INITIAL_CONTEXT,
-            numbers,
-            contexts,
-            broken,
-            position,
-            buffer,
-        )
+            to_key, *folded, broken_rules, limits, limit_rows, loss_offsets, _INITIAL_CONTEXT, numbers, contexts,
+            broken, position, buffer,
+        )  # fmt: skip
         filled, buffer = position[6], ensure_capacity(buffer, position[2], position[3])
         parts.append((numbers[:filled].copy(), clone_rows(contexts[:filled]), broken[:filled].copy()))
 

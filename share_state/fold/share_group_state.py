@@ -28,8 +28,6 @@ from share_state.sources.discovery import LogPartition
 
 LAYOUTS = pa.array([None, "4.0", "4.1+"])
 """Name of each Layout."""
-_STATES, _RANGES = 1 << 16, 1 << 20
-"""Buffer sizes of `StateReplay`: states, and ranges of all these states."""
 
 
 def open_state_log(log: LogPartition, window: Window, options: FoldOptions) -> "_StateLogReader":
@@ -119,8 +117,7 @@ class StateReplay:
         ranges: initial capacity for their ranges.
     """
 
-    def __init__(self, *, states: int | None = None, ranges: int | None = None) -> None:
-        states, ranges = states or _STATES, ranges or _RANGES
+    def __init__(self, *, states: int = 1 << 16, ranges: int = 1 << 20) -> None:
         self.chains = Chains()
         self._chains, self._at = np.empty(states, CHAIN), np.empty(states, np.int64)
         self._ends, self._batches = np.zeros(states + 1, np.int64), np.empty(ranges, STATE_BATCH)

@@ -324,7 +324,7 @@ def control_state_table(
     key: dict[str, pa.Array],
     effective: np.ndarray,
     suspect: np.ndarray,
-    next_offset: int | np.ndarray,
+    topic_ends: pa.Array,
     redundant_retained: pa.Array | None = None,
 ) -> pa.Table:
     """Build the table `share_partition_state` of groups that have a checkpoint.
@@ -336,23 +336,21 @@ def control_state_table(
         key: their key columns.
         effective: int64, where a leader that loads the state starts.
         suspect: bool, one per group.
-        next_offset: end offset of the topic-partition; one number, or one per group.
+        topic_ends: int64, end offset of the topic-partition for each group, null if unknown.
         redundant_retained: int64, the column of that name.
     """
     rows, count = chains.chains, len(chains.chains)
     start, delivered = rows["start_offset"].copy(), rows["delivered"]
-    columns = key | {
-        "start_offset": pa.array(start),
+    columns = key | {name: pa.array(rows[name].copy()) for name in ("start_offset", "snapshot_offset", "last_offset")}
+    columns |= {
         "effective_start_offset": pa.array(effective),
         "end_offset": pa.array(rows["end_offset"].copy(), mask=start < 0),
         "snapshot_epoch": pa.array(rows["epoch"].copy()),
         "delivery_complete_count": pa.array(np.full(count, -1)),
         "state_batches": batch_lists(chains.ends, chains.batches),
         "updates_since_snapshot": pa.array(rows["deltas"].astype(np.int32)),
-        "snapshot_offset": pa.array(rows["snapshot_offset"].copy()),
-        "last_offset": pa.array(rows["last_offset"].copy()),
         "suspect": pa.array(suspect),
-        "topic_end_offset": pa.array(np.full(count, next_offset)),
+        "topic_end_offset": topic_ends,
         "deltas_per_1000_offsets": pa.array(1000 * rows["deltas"] / np.maximum(delivered, 1), mask=delivered == 0),
     }
     if redundant_retained is not None:

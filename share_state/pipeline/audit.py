@@ -200,7 +200,6 @@ def _nothing_new(last: LastRun, notes: list[str]) -> RunResult:
         cutoff=cutoff.sort_by([("topic", "ascending"), ("partition", "ascending")]),
         findings={},
         progress=dict(before["progress"]),
-        index={},
         log_time=last.tables.log_time,
         notes=(NOTHING_NEW, *notes, *(note for note in before["notes"] if note.startswith(KEPT_NOTES))),
     )

@@ -23,13 +23,7 @@ from share_state.sources.discovery import (
 )
 from share_state.sources.dump_text import dump_logs, is_dump_text
 from share_state.sources.kafka_client import ADDRESS_HINT, KAFKA_FORM, SCHEME, bootstrap_servers
-from share_state.sources.object_stores import (
-    InputPath,
-    expand_paths,
-    read_head,
-    regular_path,
-    to_path,
-)
+from share_state.sources.object_stores import InputPath, expand_paths, read_head, regular_path, to_path
 from share_state.sources.segments import without_obsolete_copies
 from share_state.sources.table_plan import TableFile, TablePlan, list_table_files, parquet_batches, plan_table
 from share_state.sources.tables import Columns

@@ -47,12 +47,7 @@ from share_state.rules.group_context import GroupLimits
 from share_state.rules.registry import listed
 from share_state.schema.declarations import table_schema
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import (
-    GROUP_TOPIC,
-    STATE_TOPIC,
-    LogPartition,
-    infer_partition_count,
-)
+from share_state.sources.discovery import GROUP_TOPIC, STATE_TOPIC, LogPartition, infer_partition_count
 from share_state.sources.resume import ResumeStatus
 from share_state.sources.share_snapshots import ShareSnapshotEntry, read_share_snapshots
 from share_state.sources.tables import Columns
@@ -204,22 +199,20 @@ class FoldPlan:
 
     def fold_options(self, log: LogPartition) -> FoldOptions:
         """How one of the logs is folded."""
-        options = FoldOptions(
+        resumed, control = (self.resumed or {}).get(log.name), replace(self.control, index=self.indexes.get(log.name))
+        if resumed is not None and log.topic != STATE_TOPIC:
+            control, resumed = replace(control, last_audit=resumed.read_starts(log)), None
+        return FoldOptions(
             topics=self.topics,
             limits=self.limits,
             state_partitions=self.state_partitions,
             cores=self.cores_of(log),
+            control=control,
+            restore=resumed and resumed.restore(log),
+            resume_status=resumed and resumed.status,
+            judge=RecordRules(self.severities) if self.judging == JUDGE_ALL else None,
             archiving_groups=self.archiving_groups,
-            control=replace(self.control, index=self.indexes.get(log.name)),
         )
-        if self.judging == JUDGE_ALL:
-            options = replace(options, judge=RecordRules(self.severities))
-        resumed = None if self.resumed is None else self.resumed.get(log.name)
-        if resumed is None:
-            return options
-        if log.topic != STATE_TOPIC:
-            return replace(options, control=replace(options.control, last_audit=resumed.read_starts(log)))
-        return replace(options, restore=resumed.restore(log), resume_status=resumed.status)
 
     def cores_of(self, log: LogPartition) -> int:
         """Cores that fold one of the logs on this machine."""

@@ -52,7 +52,7 @@ class RunResult:
     cutoff: pa.Table
     findings: Mapping[tuple[str, str], int]
     progress: Mapping[str, int | None]
-    index: Mapping[str, Sequence[ShareSnapshotEntry]]
+    index: Mapping[str, Sequence[ShareSnapshotEntry]] = field(default_factory=dict)
     compared: int | None = None
     differing: tuple[str, ...] = ()
     carried: Mapping[str, str] = field(default_factory=dict)

@@ -23,13 +23,7 @@ from share_state.pipeline.stream import state_bytes
 from share_state.pipeline.stream_tables import StreamRun, last_stream_run
 from share_state.pipeline.task import CARRIED, CUTOFF, FINDINGS, STATE
 from share_state.sources.as_of import Window
-from share_state.sources.discovery import (
-    STATE_TOPIC,
-    LogPartition,
-    Segment,
-    infer_partition_count,
-    join_copies,
-)
+from share_state.sources.discovery import STATE_TOPIC, LogPartition, Segment, infer_partition_count, join_copies
 from share_state.sources.object_stores import absolute_address
 from share_state.sources.resume import ResumePoint, ResumeStatus, digest_of_logs, resume
 from share_state.sources.segments import without_obsolete_copies

@@ -19,12 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from share_state.delta.merge import (
-    GONE,
-    keep_log_for_a_day,
-    merged_batch,
-    restore_version,
-)
+from share_state.delta.merge import GONE, keep_log_for_a_day, merged_batch, restore_version
 from share_state.delta.reader import CommittedTables
 from share_state.delta.warehouse import DEAD_LETTER_TABLES, Warehouse
 from share_state.errors import NothingCommittedError, ShareStateError
@@ -276,11 +271,7 @@ class StreamTables:
         self._commit_run()
 
     def _match_letters(
-        self,
-        batch: int,
-        changes: Sequence[LogChanges],
-        topics: Topics,
-        complete: Mapping[str, tuple[int | None, int]],
+        self, batch: int, changes: Sequence[LogChanges], topics: Topics, complete: Mapping[str, tuple[int | None, int]]
     ) -> pa.Table | None:
         """Note what a micro-batch shows of ARCHIVING, and match the dead letters if they are due.
 
@@ -446,7 +437,6 @@ class StreamTables:
             cutoff=table_schema(CUTOFF).empty_table(),
             findings=Counter(),
             progress=run.progress,
-            index={},
             log_time=run.log_time,
             notes=run.notes,
         ).with_driver_rows([self.findings])

@@ -107,9 +107,10 @@ class SimulatedCluster:
             batches.append(AckBatch(first, last, types))
         return event.model_copy(update={"batches": tuple(batches)})
 
-    def play(self, kind: Callable[..., Event], key: SharePartitionKey, ts_ms: int, **fields: Any) -> list[EventResult]:
-        """Play an event of a share-partition; returns its results."""
-        return self.apply(kind(seq=self.events, ts_ms=ts_ms, **key._asdict(), **fields))
+    def play(self, kind: Callable[..., Event], key: SharePartitionKey, ts_ms: int, **fields: Any) -> EventResult:
+        """Play an event of a share-partition; returns its own result."""
+        event = kind(seq=self.events, ts_ms=ts_ms, **key._asdict(), **fields)
+        return next(result for result in self.apply(event) if result.cause == event.event)
 
     def apply(self, event: Event) -> list[EventResult]:
         """Play the next event; returns its results."""

@@ -17,13 +17,7 @@ from share_state.simulator.draft import (
 )
 from share_state.simulator.durability import DeadLetter, Operation, PendingWrite, UnloadableStateError
 from share_state.simulator.events import EventError, EventResult
-from share_state.simulator.settings import (
-    BrokerConfigs,
-    DraftConfigs,
-    PartitionSettings,
-    PlayerSettings,
-    with_config,
-)
+from share_state.simulator.settings import BrokerConfigs, DraftConfigs, PartitionSettings, PlayerSettings, with_config
 from share_state.simulator.share_partition import SharePartition
 from share_state.simulator.state_records import StateKey
 from share_state.simulator.types import (

@@ -207,7 +207,7 @@ class RequestReplay:
             for key in self._sessions.pop((request.group_id, request.member_id), ()):
                 self._apply(MemberLeave, key, member=request.member_id)
 
-    def _apply(self, kind: type, key: SharePartitionKey, **fields: object) -> list[EventResult]:
+    def _apply(self, kind: type, key: SharePartitionKey, **fields: object) -> EventResult:
         try:
             return self.cluster.play(kind, key, self._now_ms, **fields)
         except ValidationError as error:
@@ -218,7 +218,7 @@ class RequestReplay:
     ) -> None:
         request = logged.request
         limits = request.model_dump(include={"max_wait_ms", "min_bytes", "max_bytes", "max_records"})
-        results = self._apply(
+        result = self._apply(
             Ack,
             key,
             member=request.member_id,
@@ -232,7 +232,6 @@ class RequestReplay:
             version=max(logged.request_header.request_api_version, 1),
             **limits,
         )
-        result = next(result for result in results if result.cause == "ack")
         if answer is not None:
             code = answer.acknowledge_error_code if logged.is_fetch else answer.error_code
             self._compare(key, logged, _error_name(code), result.error.name, result.message)
@@ -247,7 +246,7 @@ class RequestReplay:
             batches = (LogBatch(first, first + max(request.max_records, 1) - 1),)
         acquired: tuple[AcquiredRecords, ...] = ()
         if batches:
-            results = self._apply(
+            acquired = self._apply(
                 Acquire,
                 key,
                 member=request.member_id,
@@ -255,8 +254,7 @@ class RequestReplay:
                 max_records=request.max_records or NO_LIMIT,
                 batch_size=request.batch_size,
                 mode=request.share_acquire_mode,
-            )
-            acquired = next(result.acquired for result in results if result.cause == "acquire")
+            ).acquired
             self._sessions.setdefault((request.group_id, request.member_id), {})[key] = None
         if answer is not None:
             logged_ranges = [(one.first_offset, one.last_offset, one.delivery_count) for one in answer.acquired_records]

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import BinaryIO
 
 from share_state.errors import disk_error
 from share_state.simulator.cluster import ClusterSettings, SimulatedCluster
@@ -15,14 +16,7 @@ from share_state.simulator.log_writer import CODECS, SEGMENT_BYTES, STATE_PARTIT
 from share_state.simulator.requests import OutcomeMismatch, RequestReplay, read_requests
 from share_state.simulator.settings import WIDEST, BrokerConfigs, ConfigError, DraftConfigs, PlayerSettings, with_config
 from share_state.simulator.types import LATEST, SharePartitionKey, SimulationError, find_release
-from share_state.simulator.workload import (
-    BEHAVIOURS,
-    GroupAdmin,
-    Member,
-    Workload,
-    run_cold_snapshots,
-    run_pruning,
-)
+from share_state.simulator.workload import BEHAVIOURS, GroupAdmin, Member, Workload, run_cold_snapshots, run_pruning
 
 START_MS = 1_700_000_000_000
 _GROUPS_A_TOPIC = 3
@@ -192,7 +186,9 @@ def simulate(
         elif events is None:
             run_workload(cluster, seed=seed, groups=groups, minutes=minutes, prunes=prunes)
         else:
-            _play_file(cluster, events)
+            with _lines_of(events, "a file of JSON lines") as lines:
+                for event in read_events(lines):
+                    cluster.apply(event)
         cluster.finish()
         records, share_partitions = cluster.counts
         planted = plant_faults(faults, cluster, seed) if faults else []
@@ -224,23 +220,21 @@ def _remove_on_failure(out: Path) -> Iterator[None]:
         raise
 
 
-def _play_file(cluster: SimulatedCluster, events: Path) -> None:
+@contextmanager
+def _lines_of(path: Path, what: str) -> Iterator[BinaryIO]:
     try:
-        with events.open("rb") as lines:
-            for event in read_events(lines):
-                cluster.apply(event)
+        with path.open("rb") as lines:
+            yield lines
     except OSError as error:
-        raise SimulationError(f"{events}: cannot be read ({error.strerror}); give a file of JSON lines") from None
+        raise SimulationError(f"{path}: cannot be read ({error.strerror}); give {what}") from None
 
 
 def _replay_file(cluster: SimulatedCluster, requests: Path) -> list[OutcomeMismatch]:
     replay = RequestReplay(cluster)
     try:
-        with requests.open("rb") as lines:
+        with _lines_of(requests, "a broker's request log") as lines:
             for line, ts_ms, request in read_requests(lines):
                 replay.play(line, ts_ms, request)
-    except OSError as error:
-        raise SimulationError(f"{requests}: cannot be read ({error.strerror}); give a broker's request log") from None
     except (EventError, ConfigError) as error:
         raise SimulationError(f"{requests}: {error}") from None
     if not cluster.events:

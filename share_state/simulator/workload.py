@@ -68,8 +68,8 @@ class Workload:
                 self.add(agent, max(pause, 1))
         self.now_ms = until_ms
 
-    def apply(self, kind: Callable[..., Event], key: SharePartitionKey, **fields: Any) -> list[EventResult]:
-        """Apply an event to a share-partition now; returns its results."""
+    def apply(self, kind: Callable[..., Event], key: SharePartitionKey, **fields: Any) -> EventResult:
+        """Apply an event to a share-partition now; returns its own result."""
         return self.cluster.play(kind, key, self.now_ms, **fields)
 
     def produce(self, topic: str, partition: int, records_a_second: float) -> None:
@@ -89,8 +89,7 @@ class Workload:
             LogBatch(at, min(at + _PRODUCED_BATCH_SIZE - 1, last))
             for at in range(first, last + 1, _PRODUCED_BATCH_SIZE)
         )
-        results = self.apply(Acquire, key, member=member, log_batches=batches, max_records=max_records)
-        return next(result.acquired for result in results if result.cause == "acquire")
+        return self.apply(Acquire, key, member=member, log_batches=batches, max_records=max_records).acquired
 
     def _last_to_fetch(self, key: SharePartitionKey, first: int, max_records: int) -> int:
         produced = int(self._rates[key.topic, key.partition] * (self.now_ms - self.start_ms) / 1000)
@@ -216,8 +215,7 @@ class Member:
     def _acknowledge(self, batches: list[AckBatch], *, renews: bool = False) -> ErrorCode:
         if not batches:
             return ErrorCode.NONE
-        results = self.workload.apply(Ack, self.key, member=self.name, batches=tuple(batches), is_renew_ack=renews)
-        return next(result.error for result in results if result.cause == "ack")
+        return self.workload.apply(Ack, self.key, member=self.name, batches=tuple(batches), is_renew_ack=renews).error
 
     def _ack_batch(self, first: int, last: int) -> AckBatch:
         """Acknowledge [first, last] as the behaviour demands, with one type if all are equal."""
@@ -272,6 +270,9 @@ class GroupAdmin:
     def _start(self) -> Agent:
         if self.behaviour.dead_letters:
             self.workload.apply(Config, self.key, name=_QUEUE, value="dlq.hopeless")
+        yield from self._create()
+
+    def _create(self) -> Agent:
         self._initialize(NO_START_OFFSET)
         yield 1
         self._open()
@@ -297,9 +298,7 @@ class GroupAdmin:
         self.workload.apply(Delete, self.key)
         yield _GONE_FOR_MS
         self.state_epoch += 1
-        self._initialize(NO_START_OFFSET)
-        yield 1
-        self._open()
+        yield from self._create()
 
     def _reset_offsets(self) -> Agent:
         leader = self.workload.cluster.player.leader(self.key)

@@ -1,12 +1,14 @@
 """What is told of one offset, against folds that stop behind each record."""
 
 import random
+from functools import partial
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from share_state.fold import share_group_state
 from share_state.fold.explain import Explanation, Place, Standing, explain
 from share_state.fold.log import fold_log
 from share_state.fold.options import SharePartitionFilter
@@ -113,7 +115,7 @@ def test_what_is_told_does_not_depend_on_how_many_states_are_held_at_a_time(
         for row in fold_log(log).states.to_pylist()
     ]
     whole = [explained(log, one, offset) for one in chosen]
-    monkeypatch.setattr("share_state.fold.share_group_state._STATES", 1)
+    monkeypatch.setattr(share_group_state, "StateReplay", partial(share_group_state.StateReplay, states=1))
     assert [explained(log, one, offset) for one in chosen] == whole
     assert sum(len(one.touches) for one in whole) > len(whole)
 
