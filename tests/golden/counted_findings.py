@@ -28,7 +28,7 @@ def random_scenarios() -> list[str]:
     return sorted(f"{path.parent.name}/{path.name}" for name in RANDOM for path in DATA.glob(f"*/{name}"))
 
 
-def findings_of(folder: Path, limits: Limits | None = None) -> list[dict]:
+def findings_of(folder: Path, limits: Limits = Limits()) -> list[dict]:  # noqa: B008  frozen
     """The findings over all log partitions of a folder."""
     logs, found = find_logs([str(folder)]), []
     # Each one, not the first thousand.

@@ -12,6 +12,7 @@ from share_state.fold.log import FoldedLog, fold_log
 from share_state.fold.options import FoldOptions
 from share_state.kafka.record_batches import CHUNK_SIZE
 from share_state.rules.findings import count_findings, judge
+from share_state.sources.as_of import Window
 from share_state.sources.discovery import LogPartition
 from tests.kafka.batches import log_of
 
@@ -77,9 +78,9 @@ class Judged:
         return row
 
 
-def judged(log: LogPartition, *, chunk: int = CHUNK_SIZE, **options: Any) -> Judged:
+def judged(log: LogPartition, *, window: Window | None = None, chunk: int = CHUNK_SIZE, **options: Any) -> Judged:
     """Fold a log and run every rule; `options` are fields of FoldOptions."""
-    folded = fold_log(log, options=FoldOptions(**options), chunk=chunk)
+    folded = fold_log(log, window, FoldOptions(**options), chunk=chunk)
     return Judged(folded, judge(folded))
 
 
